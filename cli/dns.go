@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/resolv"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/nameserver"
 	"github.com/spf13/cobra"
 )
@@ -35,7 +35,7 @@ so a restart loses none.`,
 func serveNames(a *app.App, c *cobra.Command) error {
 	ctx, stop := signal.NotifyContext(c.Context(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	m := kernel.Store{Dir: kernel.StoreDir}
+	m := record.Store{Dir: record.Dir}
 	l, err := daemon.Listener(nameserver.Socket(m), 0o660)
 	if errors.Is(err, fs.ErrPermission) {
 		return err

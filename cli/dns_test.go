@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/nameserver"
 	"github.com/fairlead-cni/fairlead/resource/names"
 )
@@ -17,7 +17,7 @@ import (
 // the server ends.
 func TestNamesActivation(t *testing.T) {
 	fairlead := program(t)
-	socket := nameserver.Socket(kernel.Store{Dir: kernel.StoreDir})
+	socket := nameserver.Socket(record.Store{Dir: record.Dir})
 	if err := os.MkdirAll(filepath.Dir(socket), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -22,7 +22,7 @@ const (
 )
 
 func stem(dir string, o spec.Owner) string {
-	n, h := kernel.NetworkHash(o.Network), kernel.OwnerHash(o)
+	n, h := identity.NetworkHash(o.Network), identity.OwnerHash(o)
 	return filepath.Join(dir, hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:]))
 }
 

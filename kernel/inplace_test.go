@@ -1,4 +1,4 @@
-package kernel
+package kernel_test
 
 import (
 	"errors"
@@ -8,13 +8,15 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"golang.org/x/sys/unix"
 )
 
 // A thread that visits a namespace in place is at home again afterwards, whatever was done there, and however many
 // others visit it at the same time.
 func TestInPlace(t *testing.T) {
-	cont, err := Open(nstest.NewNS(t))
+	cont, err := kernel.Open(nstest.NewNS(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,7 @@ func TestInPlace(t *testing.T) {
 	for range 8 {
 		wait.Go(func() {
 			for range 50 {
-				if _, err := cont.Sysctl("net/ipv4/ip_forward"); err != nil {
+				if _, err := procsys.Get(cont, "net/ipv4/ip_forward"); err != nil {
 					t.Error(err)
 				}
 				if l := where(); l != home {

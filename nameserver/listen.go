@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/miekg/dns"
 	"golang.org/x/sys/unix"
 )
@@ -102,7 +103,7 @@ func (s *Server) others(proto byte, a netip.Addr) string {
 		return ""
 	}
 	defer ns.Close()
-	all, err := ns.Listeners(proto, dnsPort)
+	all, err := sockdiag.Listeners(ns, proto, dnsPort)
 	if err != nil {
 		return ""
 	}

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/resource/names"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -40,14 +42,14 @@ type Server struct {
 
 // Settings are what a Server is told.
 type Settings struct {
-	Memory     kernel.Store              // where the records are
+	Memory     record.Store              // where the records are
 	ResolvConf string                    // of the host
 	Log        *slog.Logger              // which addresses it listens on, and which it cannot listen on
 	Holder     func(inode uint32) string // the program that has a socket, for errors
 }
 
 // Socket is where plugins look for the server that answers from the records of a Store.
-func Socket(m kernel.Store) string { return names.Socket(m) }
+func Socket(m record.Store) string { return names.Socket(m) }
 
 // retry is how long the server goes on without an address that another program has, before it tries again.
 const retry = 5 * time.Second
@@ -154,7 +156,7 @@ func (s *Server) read(key string) bool {
 	if err == nil {
 		err = json.Unmarshal(b, &r)
 		of := spec.Owner{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
-		if err == nil && names.RecordOf(r.Network, kernel.OwnerHash(of)) != key {
+		if err == nil && names.RecordOf(r.Network, identity.OwnerHash(of)) != key {
 			err = errors.New("it is not of the attachment that its name says")
 		}
 	}

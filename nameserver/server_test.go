@@ -16,7 +16,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/resource/names"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/miekg/dns"
@@ -27,7 +28,7 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // A rig is a host with a gateway, 10.1.0.1 and fd00:1::1, a container behind it, 10.1.0.2 and fd00:1::2, and a server.
 type rig struct {
 	*testing.T
-	memory kernel.Store
+	memory record.Store
 	netns  string
 	log    *logged
 	cancel func()
@@ -56,7 +57,7 @@ const gw4, gw6, resolvConf = "10.1.0.1", "fd00:1::1", "/run/resolv.conf"
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{T: t, memory: kernel.Store{Dir: filepath.Join(t.TempDir(), "memory")}, netns: nstest.NewNS(t),
+	r := &rig{T: t, memory: record.Store{Dir: filepath.Join(t.TempDir(), "memory")}, netns: nstest.NewNS(t),
 		log: &logged{}}
 	r.link()
 	t.Cleanup(func() { nstest.Run(t, "sh", "-c", "ip link del gw0") })
@@ -132,7 +133,7 @@ func (r *rig) record(told bool, id string, rec names.Record) {
 func (r *rig) tell(id string) error {
 	o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
 	return names.Ask(r.Context(), Socket(r.memory),
-		names.Question{Network: "net", Record: names.RecordOf("net", kernel.OwnerHash(o))})
+		names.Question{Network: "net", Record: names.RecordOf("net", identity.OwnerHash(o))})
 }
 
 func addrs(list ...string) (all []netip.Prefix) {

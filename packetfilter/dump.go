@@ -12,31 +12,33 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"golang.org/x/sys/unix"
 )
 
 // DumpNFT writes all tables of nf_tables in the words of nft(8), as far as this package knows them, for a person to
 // read. Most is how many elements of each set are written.
 func DumpNFT(ns *kernel.NS, w io.Writer, most int) error {
-	nft, err := ns.NFT()
+	conn, err := nft.Open(ns)
 	if err != nil {
 		return err
 	}
-	base := map[string]kernel.BaseChain{}
-	chains, err := nft.BaseChains()
+	base := map[string]nft.BaseChain{}
+	chains, err := conn.BaseChains()
 	if err != nil {
 		return err
 	}
 	for _, c := range chains {
 		base[c.String()] = c
 	}
-	tables, err := nft.Tables()
+	tables, err := conn.Tables()
 	for _, t := range tables {
 		fmt.Fprintf(w, "table %v {\n", t)
-		err = errors.Join(err, dumpSets(nft, t, w, most))
-		uses, uerr := nft.Uses(t)
+		err = errors.Join(err, dumpSets(conn, t, w, most))
+		uses, uerr := conn.Uses(t)
 		err = errors.Join(err, uerr)
-		own := newTable(nft, t.Family, t.Name)
+		own := newTable(conn, t.Family, t.Name)
 		for _, name := range slices.Sorted(maps.Keys(uses)) {
 			fmt.Fprintf(w, "\tchain %s {\n", name)
 			if c, ok := base[t.String()+" "+name]; ok {
@@ -63,7 +65,7 @@ func dumpRules(w io.Writer, rules []rule) {
 }
 
 // dumpSets writes the sets and maps of a table that have names of their own.
-func dumpSets(nft *kernel.NFT, t *kernel.NFTTable, w io.Writer, most int) error {
+func dumpSets(nft *nft.Conn, t *nft.Table, w io.Writer, most int) error {
 	names, err := nft.SetNames(t)
 	slices.Sort(names)
 	for _, name := range names {
@@ -101,7 +103,7 @@ func elementText(set, e []byte) string {
 	} else if data := value(e, unix.NFTA_SET_ELEM_DATA); data != nil {
 		key += " : " + fieldsText(attr32(set, unix.NFTA_SET_DATA_TYPE), data)
 	}
-	if c := kernel.RuleComment(attr(e, unix.NFTA_SET_ELEM_USERDATA)); c != "" {
+	if c := nft.RuleComment(attr(e, unix.NFTA_SET_ELEM_USERDATA)); c != "" {
 		key += " comment " + strconv.Quote(c)
 	}
 	return key
@@ -110,15 +112,15 @@ func elementText(set, e []byte) string {
 // fieldsText is a key or data. Nft(8) numbers the types of fields by six bits each, the last one lowest; in a
 // concatenation each begins at a multiple of four bytes.
 func fieldsText(types uint32, b []byte) string {
-	var fields []kernel.NFTType
+	var fields []nft.Type
 	for ; types != 0; types >>= 6 {
-		fields = append([]kernel.NFTType{kernel.NFTType(types & 0x3f)}, fields...)
+		fields = append([]nft.Type{nft.Type(types & 0x3f)}, fields...)
 	}
 	var words []string
 	for i, t := range fields {
 		size := len(b)
-		if known := map[kernel.NFTType]int{kernel.NFTAddr: 4, kernel.NFTAddr6: 16, kernel.NFTEther: 6, kernel.NFTProto: 1,
-			kernel.NFTService: 2, kernel.NFTMark: 4, kernel.NFTIfname: 16}[t]; known != 0 && known <= size {
+		if known := map[nft.Type]int{nft.Addr: 4, nft.Addr6: 16, nft.Ether: 6, nft.Proto: 1,
+			nft.Service: 2, nft.Mark: 4, nft.Ifname: 16}[t]; known != 0 && known <= size {
 			size = known
 		}
 		words = append(words, fieldText(t, b[:size]))
@@ -133,17 +135,17 @@ func fieldsText(types uint32, b []byte) string {
 	return strings.Join(words, " . ")
 }
 
-func fieldText(t kernel.NFTType, b []byte) string {
+func fieldText(t nft.Type, b []byte) string {
 	switch a, ok := netip.AddrFromSlice(b); {
-	case ok && (t == kernel.NFTAddr || t == kernel.NFTAddr6):
+	case ok && (t == nft.Addr || t == nft.Addr6):
 		return a.String()
-	case t == kernel.NFTEther && len(b) == 6:
+	case t == nft.Ether && len(b) == 6:
 		return net.HardwareAddr(b).String()
-	case t == kernel.NFTProto && len(b) == 1:
+	case t == nft.Proto && len(b) == 1:
 		return kernel.ProtoName(b[0])
-	case t == kernel.NFTService && len(b) == 2:
+	case t == nft.Service && len(b) == 2:
 		return valueText("port", b, nil)
-	case t == kernel.NFTIfname:
+	case t == nft.Ifname:
 		return strconv.Quote(text(b))
 	}
 	return fmt.Sprintf("0x%x", b)
@@ -154,7 +156,7 @@ func DumpLegacy(ns *kernel.NS, w io.Writer) (err error) {
 	for _, v6 := range []bool{false, true} {
 		program := map[bool]string{false: "iptables-legacy", true: "ip6tables-legacy"}[v6]
 		for _, table := range []string{"raw", "mangle", "nat", "filter", "security"} {
-			info, b, lerr := ns.LegacyEntries(v6, table)
+			info, b, lerr := xtables.LegacyEntries(ns, v6, table)
 			if err = errors.Join(err, lerr); lerr != nil || b == nil {
 				continue
 			}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 )
 
 // What the kernel says is decoded without a panic and without end, even if it were no rule at all.
@@ -20,7 +22,7 @@ func FuzzVerdict(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(ns.Close)
-	nft, err := ns.NFT()
+	conn, err := nft.Open(ns)
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -47,7 +49,7 @@ func FuzzVerdict(f *testing.F) {
 	}
 	var table *nftTable
 	for _, name := range []string{"filter", "t"} {
-		table = newTable(nft, unix.NFPROTO_IPV4, name)
+		table = newTable(conn, unix.NFPROTO_IPV4, name)
 		rules, err := table.chain("FORWARD")
 		if err != nil || len(rules) != 4 {
 			f.Fatalf("%d rules, %v", len(rules), err)
@@ -56,7 +58,7 @@ func FuzzVerdict(f *testing.F) {
 			f.Add(r.(*nftRule).body, false, false)
 		}
 	}
-	info, b, err := ns.LegacyEntries(false, "filter")
+	info, b, err := xtables.LegacyEntries(ns, false, "filter")
 	if err != nil || b == nil {
 		f.Fatal(err)
 	}
@@ -83,7 +85,7 @@ func FuzzVerdict(f *testing.F) {
 				r := &nftRule{table: table, body: b}
 				w.chains = func(string) ([]rule, error) { return []rule{r, r}, nil }
 			}
-			v := w.base(kernel.BaseChain{Family: unix.NFPROTO_IPV4, Table: "filter", Name: chain})
+			v := w.base(nft.BaseChain{Family: unix.NFPROTO_IPV4, Table: "filter", Name: chain})
 			if s := v.String(); s == "" {
 				t.Error("nothing is said")
 			}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,7 +65,7 @@ func builtIn(hook int) string {
 }
 
 // parseLegacy reads the entries of a table, whose chain at that hook is asked about.
-func parseLegacy(info kernel.LegacyInfo, b []byte, v6 bool, hook int) (*legacyTable, error) {
+func parseLegacy(info xtables.LegacyInfo, b []byte, v6 bool, hook int) (*legacyTable, error) {
 	t := &legacyTable{v6: v6, chains: map[string][]rule{}, starts: map[int]string{}}
 	head, flags := 88, 82 // where an entry has the offsets of its target and of the next entry, and its flags
 	if v6 {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
@@ -221,7 +222,7 @@ func (m *machine) meta(d []byte) bool {
 			return false // a forwarded packet has no socket
 		}
 	case metaIifkind:
-		if l, err := w.ns.Link(w.p.In); err == nil {
+		if l, err := rtnl.LinkByName(w.ns, w.p.In); err == nil {
 			b = exactly(append([]byte(l.Kind), make([]byte, 16)...)[:16]...)
 		}
 	case unix.NFT_META_NFPROTO:
@@ -253,8 +254,8 @@ func (w *walk) index(name string) bits {
 	if name == "" {
 		return unknown(4)
 	}
-	i, err := w.ns.Index(name)
-	if err != nil && !errors.Is(err, kernel.ErrNoLink) {
+	i, err := rtnl.IndexOf(w.ns, name)
+	if err != nil && !errors.Is(err, rtnl.ErrNoLink) {
 		return unknown(4)
 	}
 	return native(uint32(i)) // 0, which no link has, for one that is not there
@@ -378,7 +379,7 @@ func (w *walk) addrType(a netip.Addr) (kind uint32, ok bool) {
 	case a == netip.IPv4Unspecified(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return unix.RTN_BROADCAST, true
 	}
-	r, err := w.ns.RouteTo(a)
+	r, err := rtnl.RouteTo(w.ns, a)
 	switch {
 	case err == nil && (r.Type == unix.RTN_LOCAL || r.Type == unix.RTN_BROADCAST || r.Type == unix.RTN_UNICAST):
 		return uint32(r.Type), true
@@ -405,8 +406,8 @@ func (w *walk) wayBack() (index uint32, ok bool) {
 	if !w.p.Src.IsValid() || w.p.In == "" {
 		return 0, false
 	}
-	in, err := w.ns.Index(w.p.In)
-	r, rerr := w.ns.RouteTo(w.p.Src)
+	in, err := rtnl.IndexOf(w.ns, w.p.In)
+	r, rerr := rtnl.RouteTo(w.ns, w.p.Src)
 	switch {
 	case err != nil:
 		return 0, false

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"golang.org/x/sys/unix"
 )
 
@@ -109,7 +110,7 @@ func (w *walk) matchMultiport(info []byte) tri {
 		return no
 	}
 	t := no
-	for _, ports := range kernel.Multiports(info) {
+	for _, ports := range xtables.Multiports(info) {
 		if info[0] != dst {
 			t = max(t, between(w.p.SrcPort, ports[0], ports[1]))
 		}

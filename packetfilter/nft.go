@@ -7,12 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 
-func attr(b []byte, path ...uint16) []byte   { return kernel.Attr(b, path...) }
-func attr32(b []byte, path ...uint16) uint32 { return kernel.Attr32(b, path...) }
+func attr(b []byte, path ...uint16) []byte   { return netlink.Attr(b, path...) }
+func attr32(b []byte, path ...uint16) uint32 { return netlink.Attr32(b, path...) }
 func text(b []byte) string                   { return unix.ByteSliceToString(b) }
 
 // value is an attribute that holds a value of a register.
@@ -20,14 +21,14 @@ func value(b []byte, kind uint16) []byte { return attr(b, kind, unix.NFTA_DATA_V
 
 // An nftTable is a table of nf_tables as far as a walk has read it.
 type nftTable struct {
-	nft    *kernel.NFT
+	nft    *nft.Conn
 	family byte
 	name   string
 	read   map[string][]rule
 	sets   map[string]*nftSet
 }
 
-func newTable(nft *kernel.NFT, family byte, name string) *nftTable {
+func newTable(nft *nft.Conn, family byte, name string) *nftTable {
 	return &nftTable{nft: nft, family: family, name: name, read: map[string][]rule{}, sets: map[string]*nftSet{}}
 }
 
@@ -37,7 +38,7 @@ func (t *nftTable) chain(name string) ([]rule, error) {
 		return rules, nil
 	}
 	var rules []rule
-	err := t.nft.RawRules(&kernel.NFTTable{Family: t.family, Name: t.name}, name, func(body []byte) {
+	err := t.nft.RawRules(&nft.Table{Family: t.family, Name: t.name}, name, func(body []byte) {
 		rules = append(rules, &nftRule{table: t, body: body})
 	})
 	if err == nil {
@@ -47,7 +48,7 @@ func (t *nftTable) chain(name string) ([]rule, error) {
 }
 
 func (t *nftTable) has(chain string) bool {
-	there, err := t.nft.HasChain(&kernel.NFTTable{Family: t.family, Name: t.name}, chain)
+	there, err := t.nft.HasChain(&nft.Table{Family: t.family, Name: t.name}, chain)
 	return there && err == nil
 }
 
@@ -66,7 +67,7 @@ func (r *nftRule) number() uint64 {
 // each calls fn for each expression of the rule, until it returns false.
 func (r *nftRule) each(fn func(name string, data []byte) bool) {
 	more := true
-	kernel.EachAttr(attr(r.body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, e []byte) {
+	netlink.EachAttr(attr(r.body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, e []byte) {
 		if more {
 			more = fn(text(attr(e, unix.NFTA_EXPR_NAME)), attr(e, unix.NFTA_EXPR_DATA))
 		}

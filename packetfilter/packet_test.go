@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // A forwarder is a host between two others, which sends packets of every kind in at one side and sees which of them
@@ -79,11 +80,11 @@ func newForwarder(t testing.TB) *forwarder {
 	}
 	t.Cleanup(far.Close)
 	for name, end := range map[string]string{"in0": "a0", "br-in": "a1", "out0": "b0", "eth9": "b1"} {
-		here, err := f.ns.Link(name)
+		here, err := rtnl.LinkByName(f.ns, name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		there, err := far.Link(end)
+		there, err := rtnl.LinkByName(far, end)
 		if err != nil {
 			t.Fatal(err)
 		}

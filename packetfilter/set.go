@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,7 +40,7 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 	if s := t.sets[name]; s != nil {
 		return s, nil
 	}
-	table := &kernel.NFTTable{Family: t.family, Name: t.name}
+	table := &nft.Table{Family: t.family, Name: t.name}
 	b, err := t.nft.RawSet(table, name)
 	if err != nil {
 		return nil, err
@@ -50,7 +51,7 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 		s.length = int(min(attr32(b, unix.NFTA_SET_DATA_LEN), 64))
 	}
 	s.size = int(attr32(b, unix.NFTA_SET_DESC, unix.NFTA_SET_DESC_SIZE))
-	kernel.EachAttr(attr(b, unix.NFTA_SET_DESC, setDescConcat), func(_ uint16, v []byte) {
+	netlink.EachAttr(attr(b, unix.NFTA_SET_DESC, setDescConcat), func(_ uint16, v []byte) {
 		s.fields = append(s.fields, int(attr32(v, setFieldLen)))
 	})
 	t.sets[name] = s
@@ -65,7 +66,7 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 			e.counts = e.counts || expr != nil && text(attr(expr, unix.NFTA_EXPR_NAME)) != "counter"
 		}
 		state(attr(v, unix.NFTA_SET_ELEM_EXPR))
-		kernel.EachAttr(attr(v, setElemExpressions), func(_ uint16, expr []byte) { state(expr) })
+		netlink.EachAttr(attr(v, setElemExpressions), func(_ uint16, expr []byte) { state(expr) })
 		s.list = append(s.list, e)
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,20 +73,20 @@ func ThroughBridge(ns *kernel.NS, hook int, p Packet) (verdicts []Verdict, after
 }
 
 func through(ns *kernel.NS, hook int, p Packet, bridge bool) (verdicts []Verdict, after Packet, err error) {
-	steady, err := whileSteady(ns, func(nft *kernel.NFT, chains []kernel.BaseChain) error {
+	steady, err := whileSteady(ns, func(conn *nft.Conn, chains []nft.BaseChain) error {
 		verdicts = nil
 		w := newWalk(ns, p)
 		w.hook, w.through = hook, true
 		if bridge {
 			w.pf = unix.NFPROTO_BRIDGE
 		}
-		var mine []kernel.BaseChain
+		var mine []nft.BaseChain
 		for _, c := range chains {
 			if int(c.Hook) == hook {
 				mine = append(mine, c)
 			}
 		}
-		hooks, err := w.hooks(nft, mine)
+		hooks, err := w.hooks(conn, mine)
 		if err != nil {
 			return err
 		}
@@ -160,14 +162,14 @@ func (w *walk) translate(to *Translation) {
 // ownAddr is the address of a link that the kernel takes for what it sends by that link: one of the subnet where it
 // goes, else the first one.
 func (w *walk) ownAddr(link string, to netip.Addr) (first netip.Addr) {
-	index, err := w.ns.Index(link)
+	index, err := rtnl.IndexOf(w.ns, link)
 	if err != nil {
 		return first
 	}
-	if r, err := w.ns.RouteTo(to); to.IsValid() && err == nil && r.Via.IsValid() {
+	if r, err := rtnl.RouteTo(w.ns, to); to.IsValid() && err == nil && r.Via.IsValid() {
 		to = r.Via
 	}
-	addrs, _ := w.ns.Addrs(index)
+	addrs, _ := rtnl.Addrs(w.ns, index)
 	for _, a := range addrs {
 		switch own := a.Prefix.Addr(); {
 		case own.Is6() != w.p.is6() || own.IsLinkLocalUnicast():

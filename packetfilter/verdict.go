@@ -26,6 +26,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"golang.org/x/sys/unix"
 )
 
@@ -100,12 +102,12 @@ func (o Outcome) String() string {
 // A Verdict says what the rules that stand in the packet filter do with a Packet, and which of them does it.
 type Verdict struct {
 	Outcome Outcome
-	Chain   kernel.BaseChain // where the kernel enters; zero if Accepted
-	Legacy  bool             // Chain is one of legacy iptables, which nft(8) does not show
-	Jumped  string           // the chain that Rule stands in
-	Rule    string           // in the words of nft(8); empty where no rule but the policy decides
-	Number  uint64           // of Rule: its handle (nft -a list chain), with Legacy its line (iptables -L --line-numbers)
-	Owner   string           // whose it seems to be: Docker, firewalld, ufw, iptables-nft, …
+	Chain   nft.BaseChain // where the kernel enters; zero if Accepted
+	Legacy  bool          // Chain is one of legacy iptables, which nft(8) does not show
+	Jumped  string        // the chain that Rule stands in
+	Rule    string        // in the words of nft(8); empty where no rule but the policy decides
+	Number  uint64        // of Rule: its handle (nft -a list chain), with Legacy its line (iptables -L --line-numbers)
+	Owner   string        // whose it seems to be: Docker, firewalld, ufw, iptables-nft, …
 	Packet  Packet
 	To      Translation // of Translated
 	Exact   bool        // no other rule can be the one that decides; only of Exact ones is the rule named that accepts
@@ -163,13 +165,13 @@ func Received(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
 // Arriving says whether the rules of others drop, or send elsewhere, a packet that comes to an address of the host.
 // Only chains are looked at that come before those of another program at priority before.
 func Arriving(ns *kernel.NS, p Packet, before int32, skip ...string) (Verdict, error) {
-	return at(ns, unix.NF_INET_PRE_ROUTING, p, skip, func(c kernel.BaseChain) bool { return c.Priority >= before })
+	return at(ns, unix.NF_INET_PRE_ROUTING, p, skip, func(c nft.BaseChain) bool { return c.Priority >= before })
 }
 
-func at(ns *kernel.NS, hook int, p Packet, skip []string, late func(kernel.BaseChain) bool) (Verdict, error) {
+func at(ns *kernel.NS, hook int, p Packet, skip []string, late func(nft.BaseChain) bool) (Verdict, error) {
 	v := Verdict{Packet: p}
-	steady, err := whileSteady(ns, func(nft *kernel.NFT, chains []kernel.BaseChain) (err error) {
-		v, err = decide(ns, nft, hook, p, slices.DeleteFunc(slices.Clone(chains), func(c kernel.BaseChain) bool {
+	steady, err := whileSteady(ns, func(conn *nft.Conn, chains []nft.BaseChain) (err error) {
+		v, err = decide(ns, conn, hook, p, slices.DeleteFunc(slices.Clone(chains), func(c nft.BaseChain) bool {
 			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || late != nil && late(c)
 		}))
 		return err
@@ -184,8 +186,8 @@ const unsteady = "the rules change while they are read"
 
 // whileSteady calls look with the base chains that there are, until none of them has changed meanwhile. It gives up in
 // the end: then steady is false.
-func whileSteady(ns *kernel.NS, look func(*kernel.NFT, []kernel.BaseChain) error) (steady bool, err error) {
-	nft, err := ns.NFT()
+func whileSteady(ns *kernel.NS, look func(*nft.Conn, []nft.BaseChain) error) (steady bool, err error) {
+	nft, err := nft.Open(ns)
 	if err != nil {
 		return false, err
 	}
@@ -221,7 +223,7 @@ func whileSteady(ns *kernel.NS, look func(*kernel.NFT, []kernel.BaseChain) error
 	return false, nil
 }
 
-func decide(ns *kernel.NS, nft *kernel.NFT, hook int, p Packet, chains []kernel.BaseChain) (Verdict, error) {
+func decide(ns *kernel.NS, nft *nft.Conn, hook int, p Packet, chains []nft.BaseChain) (Verdict, error) {
 	w := newWalk(ns, p)
 	w.hook, w.translates = hook, hook == unix.NF_INET_PRE_ROUTING
 	hooks, err := w.hooks(nft, chains)
@@ -266,7 +268,7 @@ func (w *walk) ask(h hook) (Verdict, error) {
 
 // A hook is a base chain in its table.
 type hook struct {
-	kernel.BaseChain
+	nft.BaseChain
 	table interface {
 		chain(name string) ([]rule, error)
 		has(chain string) bool
@@ -282,7 +284,7 @@ const (
 )
 
 // turn is when a base chain is asked.
-func (w *walk) turn(c kernel.BaseChain) int32 {
+func (w *walk) turn(c nft.BaseChain) int32 {
 	switch {
 	case c.Type != "nat" || w.pf == unix.NFPROTO_BRIDGE:
 		return c.Priority
@@ -306,14 +308,14 @@ func legacyTables(hook int) map[string]int32 {
 }
 
 // hooks are the base chains that a packet passes at one, in their order.
-func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, err error) {
+func (w *walk) hooks(conn *nft.Conn, chains []nft.BaseChain) (hooks []hook, err error) {
 	tables := map[string]*nftTable{}
 	for _, c := range chains {
 		if w.pf == unix.NFPROTO_BRIDGE && c.Family != w.pf ||
 			w.pf != unix.NFPROTO_BRIDGE && c.Family != unix.NFPROTO_INET && c.Family != w.pf {
 			continue
 		}
-		dormant, err := nft.Dormant(&kernel.NFTTable{Family: c.Family, Name: c.Table})
+		dormant, err := conn.Dormant(&nft.Table{Family: c.Family, Name: c.Table})
 		if err != nil {
 			return nil, err
 		}
@@ -322,7 +324,7 @@ func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, 
 		}
 		name := c.TableName()
 		if tables[name] == nil {
-			tables[name] = newTable(nft, c.Family, c.Table)
+			tables[name] = newTable(conn, c.Family, c.Table)
 		}
 		hooks = append(hooks, hook{c, tables[name]})
 	}
@@ -331,7 +333,7 @@ func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, 
 		legacy = nil
 	}
 	for table, priority := range legacy {
-		info, b, err := w.ns.LegacyEntries(w.p.is6(), table)
+		info, b, err := xtables.LegacyEntries(w.ns, w.p.is6(), table)
 		if err != nil {
 			return nil, err
 		}
@@ -342,7 +344,7 @@ func (w *walk) hooks(nft *kernel.NFT, chains []kernel.BaseChain) (hooks []hook, 
 		if err != nil {
 			return nil, err
 		}
-		c := kernel.BaseChain{Family: w.family(), Table: table, Name: builtIn(w.hook), Priority: priority, Drops: t.drops,
+		c := nft.BaseChain{Family: w.family(), Table: table, Name: builtIn(w.hook), Priority: priority, Drops: t.drops,
 			Type: "filter"}
 		if table == "nat" {
 			c.Type = table

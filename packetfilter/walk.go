@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // A tri is what is known of a condition.
@@ -209,7 +210,7 @@ func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
 
 // base walks through a base chain, and says what becomes of the packet there. Else than in an Accepted one, the
 // verdict names its place.
-func (w *walk) base(c kernel.BaseChain) (v Verdict) {
+func (w *walk) base(c nft.BaseChain) (v Verdict) {
 	w.accept, w.drop, w.others, w.doubt, w.ends, w.mixed = nil, nil, nil, nil, 0, false
 	through := w.follow(c.Name, 0)
 	if through {

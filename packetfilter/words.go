@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 
@@ -89,7 +90,7 @@ func (r *nftRule) text() string {
 		w.expression(name, d)
 		return true
 	})
-	if c := kernel.RuleComment(attr(r.body, unix.NFTA_RULE_USERDATA)); c != "" {
+	if c := nft.RuleComment(attr(r.body, unix.NFTA_RULE_USERDATA)); c != "" {
 		w.words = append(w.words, "comment "+strconv.Quote(c))
 	}
 	return strings.Join(w.words, " ")

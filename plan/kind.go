@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -37,7 +39,7 @@ type Tidier interface {
 // A Tag says whose a thing is. DEL knows the whole owner; GC knows what the mark on the thing says.
 type Tag struct {
 	Network string
-	Hash    [8]byte    // of the owner, see kernel.OwnerHash
+	Hash    [8]byte    // of the owner, see identity.OwnerHash
 	Owner   spec.Owner // the zero value where only the hash is known
 
 	// Prev is the attachment's result in DEL, where the runtime sends one. Only what other programs have made, which
@@ -54,7 +56,7 @@ type Tag struct {
 
 // TagOf is the Tag of an attachment.
 func TagOf(o spec.Owner) Tag {
-	return Tag{Network: o.Network, Hash: kernel.OwnerHash(o), Owner: o}
+	return Tag{Network: o.Network, Hash: identity.OwnerHash(o), Owner: o}
 }
 
 // Known reports whether the whole owner is known.
@@ -71,7 +73,7 @@ func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 			errs = append(errs, fmt.Errorf("%v: %w", removing{k}, err))
 		}
 	}
-	return errors.Join(append(errs, w.Ended())...)
+	return errors.Join(append(errs, nft.Ended(w))...)
 }
 
 // removing is the step that removes what is of a kind.
@@ -90,7 +92,7 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 	}
 	living := map[[8]byte]bool{}
 	for _, o := range valid {
-		living[kernel.OwnerHash(o)] = true
+		living[identity.OwnerHash(o)] = true
 	}
 	for _, k := range slices.Backward(kinds) {
 		end := Step(ctx, removing{k})
@@ -109,7 +111,7 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 			fail(k, t.Tidy(ctx, w, network, len(valid) > 0))
 		}
 	}
-	return errors.Join(append(errs, w.Ended())...)
+	return errors.Join(append(errs, nft.Ended(w))...)
 }
 
 // Union is every kind of several plugins, once.

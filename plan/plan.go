@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // A Resource is one thing that should exist. Its fields are the description; its methods compare them
@@ -154,7 +155,7 @@ func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
 			errs = append(errs, fmt.Errorf("%v: %w", undoing{r}, err))
 		}
 	}
-	return errors.Join(append(errs, w.Ended())...)
+	return errors.Join(append(errs, nft.Ended(w))...)
 }
 
 // undoing is the step that removes a resource.

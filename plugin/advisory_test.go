@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // onBridge is a host of its own with a bridge, and containers on it of which the first calls itself a router
@@ -51,7 +52,7 @@ func believes(t *testing.T, netns string) string {
 // the protection that kept them out.
 func awaitBelief(t *testing.T, ns *kernel.NS, netns string) {
 	t.Helper()
-	err := ns.Await(t.Context(), 10e9, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
+	err := rtnl.Await(ns, t.Context(), 10e9, []uint{rtnl.IPv6RouteEvents, rtnl.IPv6AddrEvents}, func() (bool, error) {
 		return strings.Contains(believes(t, netns), "2001:db8:bad:"), nil
 	})
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/nameserver"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/miekg/dns"
@@ -29,7 +29,7 @@ func nameServer(t *testing.T) { startNameServer(t) }
 // startNameServer also returns what ends the server, and waits for that.
 func startNameServer(t *testing.T) (stop func()) {
 	t.Helper()
-	m := kernel.Store{Dir: kernel.StoreDir}
+	m := record.Store{Dir: record.Dir}
 	if err := os.MkdirAll(filepath.Dir(m.Dir), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func TestAliasNoGateway(t *testing.T) {
 	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
 	wantCode(t, "add", r.add(a), spec.CodeConfig, "network life-nogw has no gateway on this host (10.77.0.1, fd00:77::1)")
 	r.must("del", r.del(a))
-	if left, _ := filepath.Glob(kernel.StoreDir + "/names.*"); left != nil {
+	if left, _ := filepath.Glob(record.Dir + "/names.*"); left != nil {
 		t.Errorf("left %v", left)
 	}
 }
@@ -315,7 +315,7 @@ func TestAliasUpstream(t *testing.T) {
 		a := &attachment{id: "c1", netns: nstest.NewNS(t)}
 		r.must("add", r.add(a))
 		r.must("check", r.check(a))
-		files, _ := filepath.Glob(kernel.StoreDir + "/names.*")
+		files, _ := filepath.Glob(record.Dir + "/names.*")
 		if len(files) != 1 {
 			t.Fatal(files)
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -35,7 +37,7 @@ func (s *site) deaf(what, from, to string) {
 
 func (s *site) heard(what, from, to string, want bool) {
 	s.Helper()
-	l, err := s.ns[to].Link("eth0")
+	l, err := rtnl.LinkByName(s.ns[to], "eth0")
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -159,11 +161,11 @@ func TestBridgeVLANPolicies(t *testing.T) {
 					// By the gateway of its VLAN, and by a frame to a neighbour in it.
 					s.add("b2")
 					s.listen("a1")
-					mac, err := s.ns["b2"].Link("eth0")
+					mac, err := rtnl.LinkByName(s.ns["b2"], "eth0")
 					if err != nil {
 						t.Fatal(err)
 					}
-					gateway, err := s.ns["host"].Link("br-v.101")
+					gateway, err := rtnl.LinkByName(s.ns["host"], "br-v.101")
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // TestBridgeVLANNeighbors has a network with a policy beside an open one and one without plugin firewall, in VLANs of
@@ -37,7 +39,7 @@ func TestBridgeVLANNeighbors(t *testing.T) {
 				}
 				if policy == "strict" {
 					for i, n := range []string{"b1", "c1"} {
-						l, err := s.ns["host"].Link(fmt.Sprintf("br-v.%d", 101+i))
+						l, err := rtnl.LinkByName(s.ns["host"], fmt.Sprintf("br-v.%d", 101+i))
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -42,13 +44,13 @@ func TestConflictDetection(t *testing.T) {
 			} else if c.setup != "" {
 				s.sh("host", c.setup)
 			}
-			there, err := s.ns["outside"].Link(on)
+			there, err := rtnl.LinkByName(s.ns["outside"], on)
 			r.must("link", err)
 			warm := &attachment{id: "w", netns: nstest.NewNS(t)}
 			r.must("add", r.add(warm))
 			r.must("del", r.del(warm))
 			// The other kinds are tried at the same time, so only what is of this network counts.
-			hash := kernel.NetworkHash(r.network())
+			hash := identity.NetworkHash(r.network())
 			state := func() string {
 				return s.sh("host", `ip -br link | sed 's/ .*//'; ip -br addr | sed 's/@[^ ]*//; s/fe80[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\) *//; s/  *$//'; ip route | sed 's/ linkdown//'`) +
 					nstest.Run(t, "sh", "-c", fmt.Sprintf(`find /var/lib/cni/networks/%s /run/cni -type f | grep '%[1]s\|%x' | grep -v 'last_reserved\|/lock$' | sort`, r.network(), hash))
@@ -89,7 +91,7 @@ func TestConflictDetection(t *testing.T) {
 
 			// Killed while it asks.
 			a = &attachment{id: "a1", netns: nstest.NewNS(t)}
-			n, err := s.ns["outside"].Neighbours(there, false)
+			n, err := packet.ListenNeighbours(s.ns["outside"], there, false)
 			r.must("listen", err)
 			defer n.Close()
 			file, killed := t.TempDir()+"/pid", make(chan error, 1)

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
 )
@@ -238,13 +240,13 @@ func sum(b []byte) uint16 {
 // gateway is the address of the host's link that a place's eth0 has for its router.
 func (s *site) gateway(from string) net.HardwareAddr {
 	s.Helper()
-	in, err := s.ns[from].Link("eth0")
+	in, err := rtnl.LinkByName(s.ns[from], "eth0")
 	if err != nil {
 		s.Fatal(err)
 	}
-	l, err := s.ns["host"].LinkAt(in.Peer)
+	l, err := rtnl.LinkByIndex(s.ns["host"], in.Peer)
 	if err == nil && l.Master != 0 {
-		l, err = s.ns["host"].LinkAt(l.Master)
+		l, err = rtnl.LinkByIndex(s.ns["host"], l.Master)
 	}
 	if err != nil {
 		s.Fatal(err)
@@ -260,7 +262,7 @@ func (s *site) frame(from string, to net.HardwareAddr, packet []byte) {
 		proto = unix.ETH_P_IPV6
 	}
 	ns := s.ns[from]
-	l, err := ns.Link("eth0")
+	l, err := rtnl.LinkByName(ns, "eth0")
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -55,7 +57,7 @@ func (s *site) answerBy(what, from, victim string, by net.HardwareAddr) {
 // mac is the link-layer address of a place's eth0.
 func (s *site) mac(name string) net.HardwareAddr {
 	s.Helper()
-	l, err := s.ns[name].Link("eth0")
+	l, err := rtnl.LinkByName(s.ns[name], "eth0")
 	if err != nil {
 		s.Fatal(err)
 	}

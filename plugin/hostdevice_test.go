@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -81,7 +81,7 @@ func TestHostDevicePackets(t *testing.T) {
 	r.must("del", r.del(&attachment{id: "a1", netns: a.netns}))
 	r.must("second del", r.del(a))
 	after := ""
-	if err := s.ns["host"].Await(t.Context(), time.Minute, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents},
+	if err := rtnl.Await(s.ns["host"], t.Context(), time.Minute, []uint{rtnl.LinkEvents, rtnl.IPv6AddrEvents},
 		func() (bool, error) {
 			after = s.sh("host", show) // without the kernel's own address, which comes later
 			return fieldsOf(after) == fieldsOf(before), nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -37,10 +38,10 @@ func newCard(t *testing.T, id, mac string) *pciCard {
 }
 
 // await waits for a link of the host.
-func (c *pciCard) await(is func(*kernel.Link) bool) (found *kernel.Link) {
+func (c *pciCard) await(is func(*rtnl.Link) bool) (found *rtnl.Link) {
 	c.Helper()
-	err := c.ns.Await(c.Context(), 30*time.Second, []uint{kernel.LinkEvents}, func() (bool, error) {
-		links, err := c.ns.Links()
+	err := rtnl.Await(c.ns, c.Context(), 30*time.Second, []uint{rtnl.LinkEvents}, func() (bool, error) {
+		links, err := rtnl.Links(c.ns)
 		for _, l := range links {
 			if is(l) {
 				found = l
@@ -55,15 +56,15 @@ func (c *pciCard) await(is func(*kernel.Link) bool) (found *kernel.Link) {
 }
 
 // link is the card's, as itself.
-func (c *pciCard) link() *kernel.Link {
+func (c *pciCard) link() *rtnl.Link {
 	c.Helper()
-	return c.await(func(l *kernel.Link) bool { return l.Kind == "" && l.MAC.String() == c.mac })
+	return c.await(func(l *rtnl.Link) bool { return l.Kind == "" && l.MAC.String() == c.mac })
 }
 
 // arrive waits until the kernel has brought the card back, whatever it is called.
 func (c *pciCard) arrive() {
 	c.Helper()
-	c.await(func(l *kernel.Link) bool {
+	c.await(func(l *rtnl.Link) bool {
 		dir, err := filepath.EvalSymlinks(filepath.Join("/sys/bus", l.ParentBus, "devices", l.ParentDevice))
 		return l.ParentBus != "" && err == nil && strings.HasPrefix(dir, c.dir)
 	})
@@ -85,7 +86,7 @@ func TestHostDevicePCI(t *testing.T) {
 		" up mtu 1400 alias storage; ip addr add 203.0.113.16/24 dev "+name)
 	t.Cleanup(func() {
 		nstest.RunIn(t, c.ns.Path, "ip", "addr", "del", "203.0.113.16/24", "dev", name)
-		_ = c.ns.SetLink(name, kernel.LinkChange{MTU: was.MTU, Down: !was.Up})
+		_ = rtnl.SetLink(c.ns, name, rtnl.LinkChange{MTU: was.MTU, Down: !was.Up})
 	})
 	before := c.show()
 	back := func(when string) {

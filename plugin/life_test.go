@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "fairlead" {
 		os.Exit(cli.Main(os.Args[1:], "test", os.Stdin, os.Stdout, os.Stderr))
 	}
-	if os.Getenv("CNI_COMMAND") != "" || os.Getenv(kernel.LabelledTap) != "" {
+	if os.Getenv("CNI_COMMAND") != "" || os.Getenv(tap.LabelledVar) != "" {
 		os.Exit(sdk.Serve(plugin.All(), filepath.Base(os.Args[0]), "test"))
 	}
 	nstest.Main(m)

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -154,7 +154,7 @@ func (s *site) shown(name, keys string) {
 	s.Helper()
 	a := s.containers[name]
 	f := interfaceOf(s.T, a.prev, "eth0")
-	l, err := s.ns[name].Link("eth0")
+	l, err := rtnl.LinkByName(s.ns[name], "eth0")
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -209,9 +209,9 @@ func TestAnnounced(t *testing.T) {
 			r := s.neighbours(`"type":"` + kind + `","master":"wan"`)
 			s.sh("outside", "ip neigh add 192.0.2.100 lladdr 02:00:00:00:00:99 dev eth0 nud stale; ip neigh add 2001:db8::100 lladdr 02:00:00:00:00:99 dev eth0 nud stale")
 			s.add("a1")
-			l, err := s.ns["a1"].Link("eth0")
+			l, err := rtnl.LinkByName(s.ns["a1"], "eth0")
 			r.must("link", err)
-			err = s.ns["outside"].Await(t.Context(), 3e9, []uint{3}, func() (bool, error) { // RTNLGRP_NEIGH
+			err = rtnl.Await(s.ns["outside"], t.Context(), 3e9, []uint{3}, func() (bool, error) { // RTNLGRP_NEIGH
 				return strings.Count(s.sh("outside", "ip neigh"), l.MAC.String()) >= 2, nil
 			})
 			if err != nil {
@@ -369,7 +369,7 @@ func TestMasterRouterAdvertisements(t *testing.T) {
 			}
 			await := func(who, what string) {
 				t.Helper()
-				err := s.ns[who].Await(t.Context(), 5e9, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents},
+				err := rtnl.Await(s.ns[who], t.Context(), 5e9, []uint{rtnl.IPv6RouteEvents, rtnl.IPv6AddrEvents},
 					func() (bool, error) {
 						return strings.Contains(believed(who), "2001:db8:bad:"), nil
 					})
@@ -427,7 +427,7 @@ func TestNoCarrier(t *testing.T) {
 	r.must("add", r.add(a))
 	s.open("a1", a.netns)
 	s.sh("outside", "ip link set eth0 up; ip addr add 2001:db8::2/64 dev eth0 nodad")
-	err := s.ns["a1"].Await(t.Context(), 5e9, []uint{kernel.LinkEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
+	err := rtnl.Await(s.ns["a1"], t.Context(), 5e9, []uint{rtnl.LinkEvents, rtnl.IPv6AddrEvents}, func() (bool, error) {
 		return !strings.Contains(s.sh("a1", "ip addr show dev eth0"), "tentative"), nil
 	})
 	r.must("the addresses settle", err)

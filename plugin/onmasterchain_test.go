@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -82,7 +82,7 @@ func TestIPvlanChained(t *testing.T) {
 	s.expect("to a neighbour", "a1", "192.0.2.2:80", "outside")
 	s.ping("a1", "198.51.100.1")
 	r.must("del without a master, a default route or a result", r.del(&attachment{id: "a1", netns: a.netns}))
-	if l, err := s.ns["a1"].Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+	if l, err := rtnl.LinkByName(s.ns["a1"], "eth0"); !errors.Is(err, rtnl.ErrNoLink) {
 		t.Errorf("%+v, %v", l, err)
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -128,7 +130,7 @@ func TestPtpLoneAddresses(t *testing.T) {
 	res, err := spec.DecodeResult(s.containers["a1"].prev, spec.V110)
 	r.must("decode", err)
 	if f := res.Interfaces; len(f) != 2 || f[0].Sandbox != "" ||
-		f[0].Name != kernel.LinkName("veth", spec.Owner{Network: r.network(), ContainerID: "a1", IfName: "eth0"}) ||
+		f[0].Name != identity.LinkName("veth", spec.Owner{Network: r.network(), ContainerID: "a1", IfName: "eth0"}) ||
 		f[1].Name != "eth0" || f[1].Sandbox == "" || f[1].MAC == "" || f[1].MTU != 1500 {
 		t.Errorf("interfaces %+v", f)
 	}
@@ -182,7 +184,7 @@ func TestPtpRouterAdvertisements(t *testing.T) {
 	stop, sent := make(chan struct{}), make(chan struct{})
 	go advertiseAlways(cont, stop, sent)
 	r.must("add", r.add(a))
-	link := kernel.LinkName("veth", spec.Owner{Network: r.network(), ContainerID: "c", IfName: "eth0"})
+	link := identity.LinkName("veth", spec.Owner{Network: r.network(), ContainerID: "c", IfName: "eth0"})
 	for range 20 {
 		select {
 		case <-sent:
@@ -202,7 +204,7 @@ func TestPtpRouterAdvertisements(t *testing.T) {
 	if err := r.check(a); err == nil || !strings.Contains(err.Error(), "accept_ra is 1") {
 		t.Errorf("check without the protection: %v", err)
 	}
-	err = host.Await(t.Context(), 5e9, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents}, func() (bool, error) {
+	err = rtnl.Await(host, t.Context(), 5e9, []uint{rtnl.IPv6RouteEvents, rtnl.IPv6AddrEvents}, func() (bool, error) {
 		s := believed()
 		return strings.Contains(s, "default") && strings.Contains(s, "2001:db8:bad:"), nil
 	})
@@ -237,7 +239,7 @@ func advertiseAlways(ns *kernel.NS, stop, sent chan struct{}) {
 			return
 		default:
 		}
-		if i, err := ns.Index("eth0"); err == nil {
+		if i, err := rtnl.IndexOf(ns, "eth0"); err == nil {
 			to := &unix.SockaddrInet6{Addr: netip.MustParseAddr("ff02::1").As16(), ZoneId: uint32(i)}
 			if unix.Sendto(fd, ra, 0, to) == nil {
 				select {

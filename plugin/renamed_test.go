@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -55,8 +55,8 @@ func TestForgedMark(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			r := newRunner(t, c)
-			alien := kernel.Tag(spec.Owner{Network: "elsewhere", ContainerID: "c9", IfName: "eth0"})
-			second := kernel.Tag(spec.Owner{Network: r.network(), ContainerID: "c1", IfName: "eth0"})
+			alien := identity.Tag(spec.Owner{Network: "elsewhere", ContainerID: "c9", IfName: "eth0"})
+			second := identity.Tag(spec.Owner{Network: r.network(), ContainerID: "c1", IfName: "eth0"})
 			for _, forgery := range []string{
 				"ip link set eth0 alias '" + alien + "'",
 				"ip link set eth0 alias '" + alien + "' group 0; ip link set eth0 down; ip link set eth0 name net9",

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -32,10 +33,10 @@ func TestStatusDeviceGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := func() (bool, error) {
-		_, err := host.Index("beyond8")
+		_, err := rtnl.IndexOf(host, "beyond8")
 		return err != nil, nil
 	}
-	if err := host.Await(t.Context(), time.Minute, []uint{kernel.LinkEvents}, gone); err != nil {
+	if err := rtnl.Await(host, t.Context(), time.Minute, []uint{rtnl.LinkEvents}, gone); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []*runner{h1, h2} {

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -40,12 +41,12 @@ func (s *site) machine(r *runner, a *attachment) {
 func (s *site) settled(name, link, addr string) {
 	s.Helper()
 	ns := s.ns[name]
-	err := ns.Await(s.Context(), time.Minute, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
-		i, err := ns.Index(link)
+	err := rtnl.Await(ns, s.Context(), time.Minute, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+		i, err := rtnl.IndexOf(ns, link)
 		if err != nil {
 			return false, err
 		}
-		list, err := ns.Addrs(i)
+		list, err := rtnl.Addrs(ns, i)
 		for _, a := range list {
 			if a.Prefix.Addr() == netip.MustParseAddr(addr) && !a.Tentative {
 				return true, nil
@@ -197,7 +198,7 @@ func TestTapByAnother(t *testing.T) {
 	}
 	give := func(asked string) error {
 		cmd := exec.Command(exe)
-		cmd.Args, cmd.Env, cmd.ExtraFiles = []string{"tap"}, []string{kernel.LabelledTap + "=" + asked}, []*os.File{tun}
+		cmd.Args, cmd.Env, cmd.ExtraFiles = []string{"tap"}, []string{tap.LabelledVar + "=" + asked}, []*os.File{tun}
 		return cmd.Run()
 	}
 	var status *exec.ExitError

@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -286,8 +287,8 @@ func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	if w.Container == nil {
 		return false
 	}
-	_, err := w.Container.Link(a.Owner.IfName)
-	if !errors.Is(err, kernel.ErrNoLink) {
+	_, err := rtnl.LinkByName(w.Container, a.Owner.IfName)
+	if !errors.Is(err, rtnl.ErrNoLink) {
 		return false
 	}
 	a.State = Broken

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -17,8 +18,8 @@ func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
 	if c.Result == nil {
 		return nil
 	}
-	look := func(ns *kernel.NS, name string) *kernel.Link {
-		l, err := ns.Link(name)
+	look := func(ns *kernel.NS, name string) *rtnl.Link {
+		l, err := rtnl.LinkByName(ns, name)
 		switch {
 		case err != nil:
 			off = append(off, err.Error())
@@ -28,7 +29,7 @@ func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
 		}
 		return l
 	}
-	var bridge *kernel.Link
+	var bridge *rtnl.Link
 	for _, i := range c.Result.Interfaces {
 		if i.Sandbox != "" {
 			continue

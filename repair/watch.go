@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"golang.org/x/sys/unix"
 )
@@ -26,7 +26,7 @@ func (r *Repairer) Watch(ctx context.Context, done func(*Report, error)) error {
 		return err
 	}
 	defer host.Close()
-	events, err := host.Host.WatchNFT()
+	events, err := nft.Watch(host.Host)
 	if err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func (r *Repairer) Watch(ctx context.Context, done func(*Report, error)) error {
 }
 
 // disturbs reports whether a change may have taken away what attachments have.
-func disturbs(c kernel.NFTChange) bool {
-	if c == (kernel.NFTChange{}) {
+func disturbs(c nft.Change) bool {
+	if c == (nft.Change{}) {
 		return true // some were lost
 	}
 	gone := slices.Contains([]uint16{unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE,

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // A HostLink is a link on the host, and what the kernel says of it.
@@ -17,7 +18,7 @@ type HostLink struct {
 
 // Look is the link of that name on the host; nil without an error if there is none.
 func Look(w *kernel.World, name string) (*HostLink, error) {
-	l, err := w.Host.Link(name)
+	l, err := rtnl.LinkByName(w.Host, name)
 	if err != nil {
 		return nil, ExceptNoLink(err)
 	}
@@ -34,17 +35,17 @@ func LookBehind(w *kernel.World, ifname string) (*HostLink, error) {
 	return seen(w, l)
 }
 
-func seen(w *kernel.World, l *kernel.Link) (*HostLink, error) {
+func seen(w *kernel.World, l *rtnl.Link) (*HostLink, error) {
 	h := &HostLink{Name: l.Name, Kind: l.Kind}
 	if l.Master != 0 {
-		m, err := w.Host.LinkAt(l.Master)
+		m, err := rtnl.LinkByIndex(w.Host, l.Master)
 		if err != nil {
 			return nil, ExceptNoLink(err)
 		}
 		h.Master = m.Name
 	}
 	if l.Kind == "veth" && l.PeerAway && w.Container != nil {
-		here, err := w.Host.ID(w.Container)
+		here, err := rtnl.NSID(w.Host, w.Container)
 		if err != nil {
 			return nil, err
 		}
@@ -55,11 +56,11 @@ func seen(w *kernel.World, l *kernel.Link) (*HostLink, error) {
 
 // HostEnd is the link on the host that is the other end of the container's veth; nil without an error if there is none.
 // Indexes count in each namespace by themselves, so the index of the other end says nothing without its namespace.
-func HostEnd(w *kernel.World, ifname string) (*kernel.Link, error) {
+func HostEnd(w *kernel.World, ifname string) (*rtnl.Link, error) {
 	if w.Container == nil {
 		return nil, nil
 	}
-	l, err := w.Container.Link(ifname)
+	l, err := rtnl.LinkByName(w.Container, ifname)
 	if err != nil || l.Kind != "veth" {
 		return nil, ExceptNoLink(err)
 	}
@@ -68,11 +69,11 @@ func HostEnd(w *kernel.World, ifname string) (*kernel.Link, error) {
 			return nil, err
 		}
 	} else {
-		if host, err := w.Container.ID(w.Host); err != nil || host < 0 || host != l.PeerNS {
+		if host, err := rtnl.NSID(w.Container, w.Host); err != nil || host < 0 || host != l.PeerNS {
 			return nil, err
 		}
 	}
-	h, err := w.Host.LinkAt(l.Peer)
+	h, err := rtnl.LinkByIndex(w.Host, l.Peer)
 	if err != nil {
 		return nil, ExceptNoLink(err)
 	}

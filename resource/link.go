@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -40,12 +43,12 @@ func ValidMAC(key, s string) error {
 }
 
 // Link is the link of that name, and the namespace that it is in.
-func (w Where) Link(k *kernel.World, name string) (*kernel.NS, *kernel.Link, error) {
+func (w Where) Link(k *kernel.World, name string) (*kernel.NS, *rtnl.Link, error) {
 	ns, err := w.Namespace(k)
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := ns.Link(name)
+	l, err := rtnl.LinkByName(ns, name)
 	return ns, l, err
 }
 
@@ -55,13 +58,13 @@ func (w Where) Index(k *kernel.World, name string) (*kernel.NS, int, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	i, err := ns.Index(name)
+	i, err := rtnl.IndexOf(ns, name)
 	return ns, i, err
 }
 
 // Bridge is the bridge of that name on the host.
-func Bridge(w *kernel.World, name string) (*kernel.Link, error) {
-	l, err := w.Host.Link(name)
+func Bridge(w *kernel.World, name string) (*rtnl.Link, error) {
+	l, err := rtnl.LinkByName(w.Host, name)
 	if err == nil && l.Kind != "bridge" {
 		err = fmt.Errorf("link %s is %s, not a bridge", name, KindOf(l))
 	}
@@ -69,7 +72,7 @@ func Bridge(w *kernel.World, name string) (*kernel.Link, error) {
 }
 
 // KindOf is the kind of a link with its article.
-func KindOf(l *kernel.Link) string {
+func KindOf(l *rtnl.Link) string {
 	switch {
 	case l.Name == "lo":
 		return "lo"
@@ -84,7 +87,7 @@ func KindOf(l *kernel.Link) string {
 // MAC parses an address, or derives one where there is none: udev changes what the kernel makes up.
 func MAC(s, end string, o spec.Owner) (net.HardwareAddr, error) {
 	if s == "" {
-		return kernel.MAC(end, o), nil
+		return identity.MAC(end, o), nil
 	}
 	return net.ParseMAC(s)
 }
@@ -99,27 +102,28 @@ func MACText(s string) string {
 
 // Owned reports whether a link carries o's mark. The group is there from the link's birth; the alias
 // comes after it, and outlives a change of the group.
-func Owned(l *kernel.Link, o spec.Owner) bool {
-	if _, h, _, ok := kernel.ParseTag(l.Alias); ok {
-		return h == kernel.OwnerHash(o)
+func Owned(l *rtnl.Link, o spec.Owner) bool {
+	if _, h, _, ok := identity.ParseTag(l.Alias); ok {
+		return h == identity.OwnerHash(o)
 	}
-	return l.Group == kernel.LinkGroup(o.Network)
+	return l.Group == identity.LinkGroup(o.Network)
 }
 
 // Tagged reports whether a link on the host is one that was made for o.
 func Tagged(w *kernel.World, name string, o spec.Owner) bool {
-	l, err := w.Host.Link(name)
+	l, err := rtnl.LinkByName(w.Host, name)
 	if err != nil {
 		return false
 	}
-	_, h, _, ok := kernel.ParseTag(l.Alias)
-	return ok && h == kernel.OwnerHash(o)
+	_, h, _, ok := identity.ParseTag(l.Alias)
+	return ok && h == identity.OwnerHash(o)
 }
 
 // IgnoreRA makes ns deaf to the router advertisements that come in by a link, for a container must not be
 // able to give its host an address or a route (CVE-2020-10749).
 func IgnoreRA(ns *kernel.NS, link string) (changed bool, err error) {
-	changed, err = ns.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0", Optional: true})
+	changed, err = procsys.Set(ns, procsys.Setting{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0",
+		Optional: true})
 	if err != nil && IgnoresRA(ns, link) == nil {
 		return false, nil // nobody may write here, and nobody has to
 	}
@@ -129,7 +133,7 @@ func IgnoreRA(ns *kernel.NS, link string) (changed bool, err error) {
 // IgnoresRA is nil if no router advertisement that comes in by a link counts.
 func IgnoresRA(ns *kernel.NS, link string) error {
 	get := func(key string) string {
-		v, _ := ns.Sysctl("net/ipv6/conf/" + link + "/" + key)
+		v, _ := procsys.Get(ns, "net/ipv6/conf/"+link+"/"+key)
 		return v
 	}
 	ra := get("accept_ra")
@@ -139,7 +143,7 @@ func IgnoresRA(ns *kernel.NS, link string) error {
 	case ra == "1" && get("forwarding") != "0", get("disable_ipv6") == "1":
 		return nil
 	}
-	if l, err := ns.Link(link); err == nil && l.Master != 0 {
+	if l, err := rtnl.LinkByName(ns, link); err == nil && l.Master != 0 {
 		return nil // its bridge takes what comes in before IPv6 sees it
 	}
 	return fmt.Errorf("accept_ra is %s, want 0", ra)
@@ -147,14 +151,14 @@ func IgnoresRA(ns *kernel.NS, link string) error {
 
 // ExceptNoLink is err, unless it only says that there is no such link.
 func ExceptNoLink(err error) error {
-	if errors.Is(err, kernel.ErrNoLink) {
+	if errors.Is(err, rtnl.ErrNoLink) {
 		return nil
 	}
 	return err
 }
 
 // UpOrDown is a link's state in a word.
-func UpOrDown(l *kernel.Link) string {
+func UpOrDown(l *rtnl.Link) string {
 	if l.Up {
 		return "up"
 	}
@@ -163,17 +167,17 @@ func UpOrDown(l *kernel.Link) string {
 
 // AltName is the readable part of o's tag in a form that ip(8) takes for a name.
 func AltName(o spec.Owner) string {
-	_, _, text, _ := kernel.ParseTag(kernel.Tag(o))
+	_, _, text, _ := identity.ParseTag(identity.Tag(o))
 	return strings.ReplaceAll(text, "/", ":")
 }
 
 // VRFOf is the VRF that a link is in, or nil.
-func VRFOf(ns *kernel.NS, index int) (*kernel.Link, error) {
-	l, err := ns.LinkAt(index)
+func VRFOf(ns *kernel.NS, index int) (*rtnl.Link, error) {
+	l, err := rtnl.LinkByIndex(ns, index)
 	if err != nil || l.Master == 0 {
 		return nil, err
 	}
-	m, err := ns.LinkAt(l.Master)
+	m, err := rtnl.LinkByIndex(ns, l.Master)
 	if err != nil || m.Kind != "vrf" {
 		return nil, err
 	}
@@ -181,7 +185,7 @@ func VRFOf(ns *kernel.NS, index int) (*kernel.Link, error) {
 }
 
 // OwnVRF reports whether a link carries the mark of some attachment, or of some network.
-func OwnVRF(l *kernel.Link) bool {
-	_, _, _, ok := kernel.ParseTag(l.Alias)
-	return ok || kernel.OfGroup(l.Group)
+func OwnVRF(l *rtnl.Link) bool {
+	_, _, _, ok := identity.ParseTag(l.Alias)
+	return ok || identity.OfGroup(l.Group)
 }

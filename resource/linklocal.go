@@ -8,6 +8,8 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,7 +22,7 @@ func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 	if len(mac) != 6 {
 		return
 	}
-	err := ns.AddAddr(index, kernel.Addr{Prefix: linkLocalOf(mac), Scope: unix.RT_SCOPE_LINK, NoDAD: true})
+	err := rtnl.AddAddr(ns, index, rtnl.Addr{Prefix: linkLocalOf(mac), Scope: unix.RT_SCOPE_LINK, NoDAD: true})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		slog.Debug("the kernel makes the link-local address, or there is none", "link", index, "error", err)
 	}
@@ -35,13 +37,13 @@ func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
 
 // OwnLinkLocal reports whether an address may be the link-local one that the kernel made for the link. Where it makes
 // them of a secret (net.ipv6.conf.LINK.addr_gen_mode), any may be.
-func OwnLinkLocal(ns *kernel.NS, l *kernel.Link, p netip.Prefix) bool {
+func OwnLinkLocal(ns *kernel.NS, l *rtnl.Link, p netip.Prefix) bool {
 	if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() {
 		return false
 	}
 	if len(l.MAC) == 6 && p == linkLocalOf(l.MAC) {
 		return true
 	}
-	mode, err := ns.Sysctl("net/ipv6/conf/" + l.Name + "/addr_gen_mode")
+	mode, err := procsys.Get(ns, "net/ipv6/conf/"+l.Name+"/addr_gen_mode")
 	return err != nil || mode != "0"
 }

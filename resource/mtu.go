@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // An MTU is a link's maximum transmission unit in bytes; zero is no opinion.
@@ -52,7 +53,7 @@ func (m MTU) Resolve(w *kernel.World) (int, error) {
 	if m >= 0 {
 		return int(m), nil
 	}
-	mtu, err := w.Host.EgressMTU()
+	mtu, err := rtnl.EgressMTU(w.Host)
 	if err != nil {
 		return 0, fmt.Errorf("mtu of the way out: %w", err)
 	}

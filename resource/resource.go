@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -61,7 +63,7 @@ func SomeOf(names []string) string {
 }
 
 // All reports whether there is no table: each element of it is missing then, and need not be named.
-func (d Drift) All() bool { return errors.As(d.Err(), new(*kernel.NoTableError)) }
+func (d Drift) All() bool { return errors.As(d.Err(), new(*nft.NoTableError)) }
 
 // Where says in which of the two namespaces of a World a thing lives.
 type Where bool
@@ -163,5 +165,5 @@ func Flag(name string, on bool) string {
 	return ""
 }
 
-// Families are the two that a kernel.RouteFilter can have.
-func Families() [2]uint8 { return [2]uint8{kernel.IPv4, kernel.IPv6} }
+// Families are the two that a rtnl.RouteFilter can have.
+func Families() [2]uint8 { return [2]uint8{rtnl.IPv4, rtnl.IPv6} }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -84,5 +85,5 @@ func (b Beyond) Unwrap() error { return b.Err }
 
 // KindPossible is the Possible of a link of that kind.
 func KindPossible(kind string) func(*kernel.World) error {
-	return func(w *kernel.World) error { return w.Host.NoKind(kind) }
+	return func(w *kernel.World) error { return rtnl.NoKind(w.Host, kind) }
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -40,7 +41,7 @@ func (r Tuned) Clone() Tuned {
 
 // RecallTuned is what is remembered of an owner's link, which is nil where there is none, and of its name. What is
 // remembered of another container, or of a link that had its name, is not known.
-func RecallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r Tuned, known bool, err error) {
+func RecallTuned(w *kernel.World, o spec.Owner, l *rtnl.Link, name string) (r Tuned, known bool, err error) {
 	index := 0
 	if l != nil {
 		index = l.Index
@@ -68,7 +69,7 @@ func RecallTuned(w *kernel.World, o spec.Owner, l *kernel.Link, name string) (r 
 
 // MTU compares the MTU of a container's link, unless it is the one that a Tuning of the same owner has given the link
 // since: a result of a version before 1.1.0 cannot say that (P16).
-func (d *Drift) MTU(w *kernel.World, o spec.Owner, want int, l *kernel.Link) {
+func (d *Drift) MTU(w *kernel.World, o spec.Owner, want int, l *rtnl.Link) {
 	if want == 0 || want == l.MTU {
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // How long an Announce waits for what may never come, as a link whose cable is out, and for what the kernel does in
@@ -22,18 +23,18 @@ const (
 
 // WaitCarrier waits until a link carries packets and, where it is a port of a bridge, that forwards them.
 func WaitCarrier(ctx context.Context, where Where, ns *kernel.NS, name string, limit time.Duration) error {
-	wait := func(limit time.Duration, is func(*kernel.Link) bool) error {
-		return ns.Await(ctx, limit, []uint{kernel.LinkEvents}, func() (bool, error) {
-			l, err := ns.Link(name)
+	wait := func(limit time.Duration, is func(*rtnl.Link) bool) error {
+		return rtnl.Await(ns, ctx, limit, []uint{rtnl.LinkEvents}, func() (bool, error) {
+			l, err := rtnl.LinkByName(ns, name)
 			if err == nil && !l.Up {
 				err = errors.New("is down")
 			}
 			return err == nil && is(l), err
 		})
 	}
-	err := wait(limit, func(l *kernel.Link) bool { return l.Operational })
+	err := wait(limit, func(l *rtnl.Link) bool { return l.Operational })
 	if err == nil {
-		err = wait(CarrierLimit, func(l *kernel.Link) bool { return l.Port == nil || l.Port.Forwarding })
+		err = wait(CarrierLimit, func(l *rtnl.Link) bool { return l.Port == nil || l.Port.Forwarding })
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 			slog.Warn("the bridge does not forward to its new port yet (spanning tree?)", "port", name)
 			return nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
@@ -59,7 +60,7 @@ func verify(ctx context.Context, want plan.Plan, w *kernel.World) error {
 // missed are the links that an error says are not there.
 func missed(err error) (names []string) {
 	switch e := err.(type) {
-	case kernel.NoLink:
+	case rtnl.NoLink:
 		return []string{e.Name}
 	case interface{ Unwrap() error }:
 		return missed(e.Unwrap())

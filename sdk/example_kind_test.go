@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -19,24 +21,24 @@ type lamp struct {
 	MTU   int
 }
 
-func (l lamp) name() string { return kernel.LinkName("lamp", l.Owner) }
+func (l lamp) name() string { return identity.LinkName("lamp", l.Owner) }
 
 // String says it in the words of ip(8), for people.
 func (l lamp) String() string { return fmt.Sprintf("link host/%s type ifb mtu %d", l.name(), l.MTU) }
 
 // Ensure implements plan.Resource: all or nothing, and nothing where it is there.
 func (l lamp) Ensure(_ context.Context, w *kernel.World) (bool, error) {
-	if _, err := w.Host.Link(l.name()); !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := rtnl.LinkByName(w.Host, l.name()); !errors.Is(err, rtnl.ErrNoLink) {
 		return false, err
 	}
-	err := w.Host.AddIFB(kernel.IFB{Name: l.name(), MAC: kernel.MAC("lamp", l.Owner), MTU: l.MTU,
-		Group: kernel.LinkGroup(l.Owner.Network), Alias: kernel.Tag(l.Owner)})
+	err := rtnl.AddIFB(w.Host, rtnl.IFB{Name: l.name(), MAC: identity.MAC("lamp", l.Owner), MTU: l.MTU,
+		Group: identity.LinkGroup(l.Owner.Network), Alias: identity.Tag(l.Owner)})
 	return err == nil, err
 }
 
 // Verify implements plan.Resource: it changes nothing, and names what differs.
 func (l lamp) Verify(_ context.Context, w *kernel.World) error {
-	is, err := w.Host.Link(l.name())
+	is, err := rtnl.LinkByName(w.Host, l.name())
 	if err == nil && is.MTU != l.MTU {
 		err = fmt.Errorf("mtu is %d, want %d", is.MTU, l.MTU)
 	}
@@ -45,9 +47,9 @@ func (l lamp) Verify(_ context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover: what is not there is removed.
 func (l lamp) Remove(_ context.Context, w *kernel.World) error {
-	is, err := w.Host.Link(l.name())
+	is, err := rtnl.LinkByName(w.Host, l.name())
 	if err == nil {
-		err = w.Host.DelLink(is.Index)
+		err = rtnl.DelLink(w.Host, is.Index)
 	}
 	return resource.ExceptNoLink(err)
 }
@@ -67,10 +69,10 @@ func (l lamp) mend(ctx context.Context, w *kernel.World) (bool, error) {
 func lampKind() plan.Kind {
 	return resource.NewKind("lamp", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-			links, err := w.Host.Links()
+			links, err := rtnl.Links(w.Host)
 			for _, l := range links {
-				net, owner, _, marked := kernel.ParseTag(l.Alias)
-				if marked && net == kernel.NetworkHash(network) && l.Kind == "ifb" {
+				net, owner, _, marked := identity.ParseTag(l.Alias)
+				if marked && net == identity.NetworkHash(network) && l.Kind == "ifb" {
 					tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: l})
 				}
 			}
@@ -81,7 +83,7 @@ func lampKind() plan.Kind {
 		},
 		Found: func(_ context.Context, w *kernel.World, tags []plan.Tag) (err error) { // of GC, which knows what was found
 			for _, t := range tags {
-				err = errors.Join(err, resource.ExceptNoLink(w.Host.DelLink(t.Found.(*kernel.Link).Index)))
+				err = errors.Join(err, resource.ExceptNoLink(rtnl.DelLink(w.Host, t.Found.(*rtnl.Link).Index)))
 			}
 			return err
 		},

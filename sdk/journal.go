@@ -43,8 +43,8 @@ func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
 	return p
 }
 
-// A record is one call.
-type record struct {
+// A journalEntry is one call.
+type journalEntry struct {
 	Time   time.Time         `json:"time"` // when it began
 	Took   string            `json:"took"`
 	Env    map[string]string `json:"env"` // what begins with CNI_
@@ -55,7 +55,8 @@ type record struct {
 
 // note writes the call down, and runs the journal's commands.
 func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
-	r := record{Time: begin.UTC(), Took: time.Since(begin).Round(time.Microsecond).String(), Env: map[string]string{},
+	r := journalEntry{Time: begin.UTC(), Took: time.Since(begin).Round(time.Microsecond).String(),
+		Env:   map[string]string{},
 		Stdin: c.env.stdin, Result: bytes.TrimSpace(out)}
 	for _, kv := range c.env.vars {
 		if name, value, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "CNI_") {
@@ -108,7 +109,7 @@ func (e environment) call(stdin []byte) invoke.Call {
 }
 
 // line is the record as JSON on a line. Input that is none becomes a string.
-func (r record) line() []byte {
+func (r journalEntry) line() []byte {
 	if !json.Valid(r.Stdin) {
 		r.Stdin, _ = json.Marshal(string(r.Stdin))
 	}
@@ -120,7 +121,7 @@ func (r record) line() []byte {
 }
 
 // lines is the record as the reference's debug plugin writes it, and what that leaves out.
-func (r record) lines() []byte {
+func (r journalEntry) lines() []byte {
 	var b bytes.Buffer
 	verb := strings.ToLower(r.Env["CNI_COMMAND"])
 	if len(verb) > 2 {

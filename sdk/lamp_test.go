@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/sdk/sdktest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -80,10 +81,10 @@ func (r restless) Ensure(ctx context.Context, w *kernel.World) (bool, error) { r
 func (forgetful) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) { return nil, nil }
 
 func (g greedy) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	for _, l := range links {
 		if l.Kind == "ifb" {
-			err = errors.Join(err, w.Host.DelLink(l.Index))
+			err = errors.Join(err, rtnl.DelLink(w.Host, l.Index))
 		}
 	}
 	return err

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -211,7 +211,7 @@ func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.C
 		r.IPs, r.Routes = r.ContainerIPs(), slices.Clone(r.Prev.Routes)
 	}
 	if p.role == makesLinks && !p.observe && !r.removes() {
-		r.mac, r.hostMAC = kernel.MAC("cont", o).String(), kernel.MAC("host", o).String()
+		r.mac, r.hostMAC = identity.MAC("cont", o).String(), identity.MAC("host", o).String()
 	}
 	if p.args == nil || verb == "DEL" || verb == "GC" {
 		return r, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -65,7 +66,7 @@ func Vanished(o spec.Owner, netns string) error {
 }
 
 // checkIdentity is kernel.ErrNoNamespace where cont is another than the one that ADD saw.
-func checkIdentity(m kernel.Store, o spec.Owner, cont *kernel.NS) error {
+func checkIdentity(m record.Store, o spec.Owner, cont *kernel.NS) error {
 	var was kernel.Identity
 	known, err := m.Get(netnsRecord, o, &was)
 	if err != nil || !known {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -147,7 +147,7 @@ func First(values ...string) string {
 }
 
 // LinkName is the name of the owner's link on the host, beginning with prefix.
-func (r *Request) LinkName(prefix string) string { return kernel.LinkName(prefix, r.Owner) }
+func (r *Request) LinkName(prefix string) string { return identity.LinkName(prefix, r.Owner) }
 
 // MAC is the address of the container's link: asked, where that says anything; else one of the owner's own, which only
 // the request of a plugin made by Interface has.

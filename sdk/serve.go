@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -62,8 +63,8 @@ func Serve(all []Plugin, name, build string) int {
 		IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"), Path: os.Getenv("CNI_PATH"), Override: os.Getenv("CNI_NETNS_OVERRIDE"),
 		vars: os.Environ(), stderr: os.Stderr,
 	}
-	if tap, ok := os.LookupEnv(kernel.LabelledTap); ok && e.Command == "" {
-		return kernel.GiveTap(tap)
+	if tp, ok := os.LookupEnv(tap.LabelledVar); ok && e.Command == "" {
+		return tap.Give(tp)
 	}
 	if e.Command == "" {
 		fmt.Fprintf(os.Stderr, "fairlead %s (%s): %s\nCNI protocol versions: %s\nA container runtime runs this, with CNI_COMMAND and the network's configuration on stdin.\n",

@@ -11,6 +11,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -27,18 +30,18 @@ type beacon struct {
 	MTU   int
 }
 
-func (b beacon) name() string { return kernel.LinkName("bcn", b.Owner) }
+func (b beacon) name() string { return identity.LinkName("bcn", b.Owner) }
 
 func (b beacon) String() string { return fmt.Sprintf("beacon host/%s mtu %d", b.name(), b.MTU) }
 
 // Ensure implements plan.Resource.
 func (b beacon) Ensure(_ context.Context, w *kernel.World) (bool, error) {
-	if _, err := w.Host.Link(b.name()); err == nil || !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := rtnl.LinkByName(w.Host, b.name()); err == nil || !errors.Is(err, rtnl.ErrNoLink) {
 		return false, err
 	}
-	err := w.Host.AddIFB(kernel.IFB{
-		Name: b.name(), MAC: kernel.MAC("beacon",
-			b.Owner), MTU: b.MTU, Group: kernel.LinkGroup(b.Owner.Network), Alias: kernel.Tag(b.Owner),
+	err := rtnl.AddIFB(w.Host, rtnl.IFB{
+		Name: b.name(), MAC: identity.MAC("beacon",
+			b.Owner), MTU: b.MTU, Group: identity.LinkGroup(b.Owner.Network), Alias: identity.Tag(b.Owner),
 	})
 	if os.Getenv("BEACON") == "kill" {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -48,7 +51,7 @@ func (b beacon) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (b beacon) Verify(_ context.Context, w *kernel.World) error {
-	l, err := w.Host.Link(b.name())
+	l, err := rtnl.LinkByName(w.Host, b.name())
 	if err == nil && l.MTU != b.MTU {
 		err = fmt.Errorf("mtu is %d, want %d", l.MTU, b.MTU)
 	}
@@ -66,10 +69,10 @@ type beacons struct{}
 func (beacons) Name() string { return "beacon" }
 
 func (beacons) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	for _, l := range links {
-		net, owner, _, tagged := kernel.ParseTag(l.Alias)
-		if tagged && net == kernel.NetworkHash(network) && strings.HasPrefix(l.Name, "bcn") {
+		net, owner, _, tagged := identity.ParseTag(l.Alias)
+		if tagged && net == identity.NetworkHash(network) && strings.HasPrefix(l.Name, "bcn") {
 			tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: l.Name})
 		}
 	}
@@ -83,11 +86,11 @@ func (beacons) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) erro
 		if !found {
 			name = beacon{Owner: t.Owner}.name()
 		}
-		l, err := w.Host.Link(name)
+		l, err := rtnl.LinkByName(w.Host, name)
 		if err == nil {
-			err = w.Host.DelLink(l.Index)
+			err = rtnl.DelLink(w.Host, l.Index)
 		}
-		if !errors.Is(err, kernel.ErrNoLink) {
+		if !errors.Is(err, rtnl.ErrNoLink) {
 			errs = append(errs, err)
 		}
 	}
@@ -137,7 +140,7 @@ func TestForeignKind(t *testing.T) {
 	want("ADD", of("c1", "ADD", prev), 0, 1)
 	want("CHECK", of("c1", "CHECK", prev), 0, 1)
 	nstest.RunIn(t, "/proc/self/ns/net", "ip", "link", "set",
-		kernel.LinkName("bcn", spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}), "mtu", "1300")
+		identity.LinkName("bcn", spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}), "mtu", "1300")
 	if a := of("c1", "CHECK", prev); a.status == 0 || !strings.Contains(a.stdout, "mtu is 1300, want 1400") {
 		t.Errorf("CHECK of a dim beacon: %+v", a)
 	}
@@ -171,7 +174,7 @@ func TestForeignKind(t *testing.T) {
 //
 // clause: P22
 func TestGCLeavesOthersRecords(t *testing.T) {
-	store := kernel.Store{Dir: kernel.StoreDir}
+	store := record.Store{Dir: record.Dir}
 	gone := spec.Owner{Network: "net", ContainerID: "gone", IfName: "eth0"}
 	for _, record := range []string{"theirs", resource.MadeRecord} {
 		if err := store.Put(record, gone, spec.Owner{}); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -256,7 +257,7 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	}
 	living := map[[8]byte]bool{}
 	for _, o := range valid {
-		living[kernel.OwnerHash(o)] = true
+		living[identity.OwnerHash(o)] = true
 	}
 	return w.Store.Sweep(network, func(record string, owner [8]byte) bool {
 		ours := record == resource.MadeRecord || record == resource.HandedRecord || link.Recorded(record)

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -184,5 +185,5 @@ func (c *call) lookUpHostLinks() (err error) {
 
 // newWorld is a world with nothing opened yet.
 func newWorld() *kernel.World {
-	return &kernel.World{Store: kernel.Store{Dir: kernel.StoreDir}}
+	return &kernel.World{Store: record.Store{Dir: record.Dir}}
 }

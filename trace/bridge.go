@@ -6,11 +6,13 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
 // bridge has a bridge of a place get a frame by one of its ports.
-func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
+func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 	if !br.Up {
 		w.stop(p, "bridge", p.run("ip link set "+br.Name+" up"), "bridge %s is down", br.Name)
 		return
@@ -26,7 +28,7 @@ func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
 	if up && next.IsValid() && w.misled(p, top, next) {
 		return
 	}
-	to, far, inner := (*kernel.Link)(nil), (*place)(nil), (*kernel.Link)(nil)
+	to, far, inner := (*rtnl.Link)(nil), (*place)(nil), (*rtnl.Link)(nil)
 	if !up {
 		if to, far, inner = w.behind(p, br, next, vlan); to == nil {
 			w.lost(p, br, port, next)
@@ -79,7 +81,7 @@ func (w *walk) bridge(p *place, port, br *kernel.Link, next netip.Addr) {
 
 // resolves reports whether the filters of a bridge let the sender ask for the MAC address of the next hop, where it has
 // to, and let the answer pass: on the way from one port to another one, in, or out. A link that is nil is the host.
-func (w *walk) resolves(p *place, from, to *kernel.Link, next netip.Addr) bool {
+func (w *walk) resolves(p *place, from, to *rtnl.Link, next netip.Addr) bool {
 	if !next.IsValid() || w.known != nil && len(w.known.MAC) > 0 {
 		return true
 	}
@@ -99,7 +101,7 @@ func (w *walk) resolves(p *place, from, to *kernel.Link, next netip.Addr) bool {
 }
 
 // crosses reports whether the filters of a bridge let a frame pass that the packet waits for.
-func (w *walk) crosses(p *place, from, to *kernel.Link, frame packetfilter.Packet, what string) bool {
+func (w *walk) crosses(p *place, from, to *rtnl.Link, frame packetfilter.Packet, what string) bool {
 	hooks := []int{packetfilter.Prerouting, packetfilter.Forward, packetfilter.Postrouting}
 	switch {
 	case to == nil:
@@ -137,7 +139,7 @@ func (w *walk) crosses(p *place, from, to *kernel.Link, frame packetfilter.Packe
 
 // prerouted has a frame pass prerouting of IP on its bridge, and reports whether it is translated there to what is
 // behind the bridge, and the next hop then.
-func (w *walk) prerouted(p *place, br *kernel.Link, next netip.Addr) (kept bool, to netip.Addr) {
+func (w *walk) prerouted(p *place, br *rtnl.Link, next netip.Addr) (kept bool, to netip.Addr) {
 	dst := w.p.Dst
 	w.p.In = br.Name
 	if !w.filter(p, packetfilter.Prerouting, false) {
@@ -147,8 +149,8 @@ func (w *walk) prerouted(p *place, br *kernel.Link, next netip.Addr) (kept bool,
 	if w.p.Dst == dst {
 		return false, next
 	}
-	r, err := p.ns.RouteFor(kernel.Packet{Src: w.p.Src, Dst: w.p.Dst, In: br.Index, Mark: w.p.Mark})
-	if err != nil || r.Type != kernel.Unicast || r.Link != br.Index {
+	r, err := rtnl.RouteFor(p.ns, rtnl.Packet{Src: w.p.Src, Dst: w.p.Dst, In: br.Index, Mark: w.p.Mark})
+	if err != nil || r.Type != rtnl.Unicast || r.Link != br.Index {
 		return false, next
 	}
 	w.pass(p, "route", "%s", routeText(r, br, w.p.Dst))
@@ -156,7 +158,7 @@ func (w *walk) prerouted(p *place, br *kernel.Link, next netip.Addr) (kept bool,
 }
 
 // fromBridge sends a packet of a place itself out of one of a bridge's ports.
-func (w *walk) fromBridge(p *place, br *kernel.Link, next netip.Addr) {
+func (w *walk) fromBridge(p *place, br *rtnl.Link, next netip.Addr) {
 	vlan := w.vlanOf(p, br, br)
 	to, far, inner := w.behind(p, br, next, vlan)
 	if to == nil {
@@ -176,7 +178,7 @@ func (w *walk) fromBridge(p *place, br *kernel.Link, next netip.Addr) {
 }
 
 // across takes a frame from one port to another, through the filters of bridges and, if filtered, of IP.
-func (w *walk) across(p *place, from, to, br *kernel.Link, filtered bool) bool {
+func (w *walk) across(p *place, from, to, br *rtnl.Link, filtered bool) bool {
 	switch {
 	case from.Index == to.Index && !from.Port.Hairpin:
 		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" hairpin on"),
@@ -208,12 +210,12 @@ func (w *walk) bridgeFiltersIP(p *place) bool {
 	if w.p.Dst.Is6() {
 		key = "net/bridge/bridge-nf-call-ip6tables"
 	}
-	v, err := p.ns.Sysctl(key)
+	v, err := procsys.Get(p.ns, key)
 	return err == nil && v == "1"
 }
 
 // outOf has a frame leave a bridge by a port.
-func (w *walk) outOf(p *place, br, to *kernel.Link, far *place, inner *kernel.Link, next netip.Addr, filtered bool) {
+func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, next netip.Addr, filtered bool) {
 	if !w.filter(p, packetfilter.Postrouting, true) {
 		return
 	}
@@ -238,8 +240,8 @@ func (w *walk) outOf(p *place, br, to *kernel.Link, far *place, inner *kernel.Li
 
 // behind finds the port of a bridge that an address is behind: a container's that is known here, or where the bridge has
 // learnt its MAC address.
-func (w *walk) behind(p *place, br *kernel.Link, next netip.Addr, vlan uint16) (port *kernel.Link, far *place,
-	inner *kernel.Link) {
+func (w *walk) behind(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (port *rtnl.Link, far *place,
+	inner *rtnl.Link) {
 	for _, c := range w.Containers {
 		q, err := w.open(c)
 		if err != nil {
@@ -260,20 +262,20 @@ func (w *walk) behind(p *place, br *kernel.Link, next netip.Addr, vlan uint16) (
 	if w.p.DstMAC == none {
 		return nil, nil, nil
 	}
-	index, err := p.ns.PortOf(br.Index, w.p.DstMAC[:])
+	index, err := rtnl.PortOf(p.ns, br.Index, w.p.DstMAC[:])
 	if err != nil || index == 0 {
 		return nil, nil, nil
 	}
-	if port, err = p.ns.LinkAt(index); err != nil {
+	if port, err = rtnl.LinkByIndex(p.ns, index); err != nil {
 		return nil, nil, nil
 	}
 	return port, nil, nil
 }
 
 // lost says what is known of a next hop that no port of a bridge is known to lead to.
-func (w *walk) lost(p *place, br, port *kernel.Link, next netip.Addr) {
+func (w *walk) lost(p *place, br, port *rtnl.Link, next netip.Addr) {
 	none := [6]byte{}
-	if k := w.known; k != nil && k.State&kernel.Failed != 0 {
+	if k := w.known; k != nil && k.State&rtnl.Failed != 0 {
 		w.stop(p, "neighbour", "", "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)",
 			next, br.Name)
 		return
@@ -289,24 +291,24 @@ func (w *walk) lost(p *place, br, port *kernel.Link, next netip.Addr) {
 }
 
 // vlanOf is the VLAN that untagged frames of a port are in; zero where the bridge keeps none apart.
-func (w *walk) vlanOf(p *place, port, br *kernel.Link) uint16 {
+func (w *walk) vlanOf(p *place, port, br *rtnl.Link) uint16 {
 	if !br.Data.Filtering {
 		return 0
 	}
-	list, _ := p.ns.PortVLANs(port.Index)
-	if i := slices.IndexFunc(list, func(v kernel.PortVLAN) bool { return v.PVID }); i >= 0 {
+	list, _ := rtnl.PortVLANs(p.ns, port.Index)
+	if i := slices.IndexFunc(list, func(v rtnl.PortVLAN) bool { return v.PVID }); i >= 0 {
 		return list[i].First
 	}
 	return 0
 }
 
 // onBridge is the link by which a place itself is in a VLAN of a bridge; nil if it is not.
-func (w *walk) onBridge(p *place, br *kernel.Link, vlan uint16) *kernel.Link {
+func (w *walk) onBridge(p *place, br *rtnl.Link, vlan uint16) *rtnl.Link {
 	if vlan == 0 || w.vlanOf(p, br, br) == vlan {
 		return br
 	}
-	links, _ := p.ns.Links()
-	i := slices.IndexFunc(links, func(l *kernel.Link) bool {
+	links, _ := rtnl.Links(p.ns)
+	i := slices.IndexFunc(links, func(l *rtnl.Link) bool {
 		return l.Kind == "vlan" && l.Peer == br.Index && !l.PeerAway && l.Data.VLAN == vlan
 	})
 	if i < 0 {

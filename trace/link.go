@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // transmit sends the packet out by a link of a place, to the next hop.
-func (w *walk) transmit(p *place, l *kernel.Link, next netip.Addr) {
+func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 	w.leaveUntranslated(p, l)
 	w.atDevice(p, l)
 	if !l.Up {
@@ -57,7 +59,7 @@ func (w *walk) transmit(p *place, l *kernel.Link, next netip.Addr) {
 }
 
 // leave is the end of what can be seen: the packet leaves the host.
-func (w *walk) leave(p *place, l *kernel.Link, next netip.Addr) {
+func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 	unmasqueraded := w.doubt == nil && p.netns == "" && !w.p.Local && w.Wanted != nil &&
 		w.Wanted.Masquerades(w.p.Src, w.p.Dst)
 	if unmasqueraded {
@@ -72,7 +74,7 @@ func (w *walk) leave(p *place, l *kernel.Link, next netip.Addr) {
 }
 
 // leaveUntranslated notes that an answer may not come back.
-func (w *walk) leaveUntranslated(p *place, l *kernel.Link) {
+func (w *walk) leaveUntranslated(p *place, l *rtnl.Link) {
 	outside := l.Kind != "bridge" && l.Kind != "veth" && p.netns == ""
 	if outside && !w.p.Local && w.p.Src.IsValid() && w.p.Src.IsPrivate() && !w.p.Dst.IsPrivate() {
 		w.pass(p, "note",
@@ -82,12 +84,12 @@ func (w *walk) leaveUntranslated(p *place, l *kernel.Link) {
 }
 
 // neighbour is what a place knows of the next hop; nil is nothing.
-func (w *walk) neighbour(p *place, l *kernel.Link, next netip.Addr) *kernel.Neighbour {
-	fam := uint8(kernel.IPv4)
+func (w *walk) neighbour(p *place, l *rtnl.Link, next netip.Addr) *rtnl.Neighbour {
+	fam := uint8(rtnl.IPv4)
 	if next.Is6() {
-		fam = kernel.IPv6
+		fam = rtnl.IPv6
 	}
-	list, _ := p.ns.NeighbourMessages(fam, l.Index)
+	list, _ := rtnl.NeighbourMessages(p.ns, fam, l.Index)
 	for _, m := range list {
 		if n := m.Neighbour(); n.Addr == next {
 			return &n
@@ -97,7 +99,7 @@ func (w *walk) neighbour(p *place, l *kernel.Link, next netip.Addr) *kernel.Neig
 }
 
 // reachable says what is known of a neighbour that cannot be looked at itself.
-func (w *walk) reachable(p *place, l *kernel.Link, next netip.Addr) bool {
+func (w *walk) reachable(p *place, l *rtnl.Link, next netip.Addr) bool {
 	entry := w.known
 	ask := p.run(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next))
 	switch {
@@ -105,7 +107,7 @@ func (w *walk) reachable(p *place, l *kernel.Link, next netip.Addr) bool {
 		w.wonder(p, "neighbour", ask,
 			"%v on %s was not asked for its MAC address yet: whether it answers is not known", next,
 			l.Name)
-	case entry.State&kernel.Failed != 0:
+	case entry.State&rtnl.Failed != 0:
 		w.stop(p, "neighbour", ask, "%v does not answer on %s (neighbour FAILED)", next, l.Name)
 		return false
 	case len(entry.MAC) == 0:
@@ -119,23 +121,23 @@ func (w *walk) reachable(p *place, l *kernel.Link, next netip.Addr) bool {
 }
 
 // peer finds the other end of a link, and the place that it is in; nil if that is nowhere known.
-func (w *walk) peer(p *place, l *kernel.Link) (*place, *kernel.Link) {
+func (w *walk) peer(p *place, l *rtnl.Link) (*place, *rtnl.Link) {
 	if !l.PeerAway {
-		peer, _ := p.ns.LinkAt(l.Peer)
+		peer, _ := rtnl.LinkByIndex(p.ns, l.Peer)
 		return p, peer
 	}
 	is := func(q *place) bool {
-		id, err := p.ns.ID(q.ns)
+		id, err := rtnl.NSID(p.ns, q.ns)
 		return err == nil && id >= 0 && id == l.PeerNS
 	}
 	host := &place{ns: w.Host, name: "host"}
 	if p.netns != "" && is(host) {
-		peer, _ := w.Host.LinkAt(l.Peer)
+		peer, _ := rtnl.LinkByIndex(w.Host, l.Peer)
 		return host, peer
 	}
 	for _, c := range w.Containers {
 		if q, err := w.open(c); err == nil && is(q) {
-			peer, _ := q.ns.LinkAt(l.Peer)
+			peer, _ := rtnl.LinkByIndex(q.ns, l.Peer)
 			return q, peer
 		}
 	}
@@ -143,14 +145,14 @@ func (w *walk) peer(p *place, l *kernel.Link) (*place, *kernel.Link) {
 }
 
 // enter has a place get a frame by a link. Next is whom it is for, invalid where that is the place itself.
-func (w *walk) enter(p *place, l *kernel.Link, next netip.Addr) {
+func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 	if !l.Up {
 		w.stop(p, "link", p.run("ip link set "+l.Name+" up"), "link %s is down", l.Name)
 		return
 	}
 	w.atDevice(p, l)
 	if l.Master != 0 {
-		m, err := p.ns.LinkAt(l.Master)
+		m, err := rtnl.LinkByIndex(p.ns, l.Master)
 		switch {
 		case err != nil:
 			w.wonder(p, "link", "", "%v", err)
@@ -178,8 +180,8 @@ func (w *walk) enter(p *place, l *kernel.Link, next netip.Addr) {
 }
 
 // atDevice wonders about chains at a link itself, which are not followed.
-func (w *walk) atDevice(p *place, l *kernel.Link) {
-	nft, err := p.ns.NFT()
+func (w *walk) atDevice(p *place, l *rtnl.Link) {
+	nft, err := nft.Open(p.ns)
 	if err != nil {
 		return
 	}
@@ -193,27 +195,27 @@ func (w *walk) atDevice(p *place, l *kernel.Link) {
 
 // taken reports whether a place answers for an address on a link, and takes what is for the MAC address that the
 // sender knows.
-func (w *walk) taken(p *place, l *kernel.Link, next netip.Addr) bool {
+func (w *walk) taken(p *place, l *rtnl.Link, next netip.Addr) bool {
 	if !next.IsValid() {
 		return true
 	}
 	if next.Is6() {
-		addrs, _ := p.ns.Addrs(l.Index)
-		if slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == next.WithZone("") }) {
+		addrs, _ := rtnl.Addrs(p.ns, l.Index)
+		if slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == next.WithZone("") }) {
 			return true
 		}
-		v, _ := p.ns.Sysctl("net/ipv6/conf/" + l.Name + "/proxy_ndp")
+		v, _ := procsys.Get(p.ns, "net/ipv6/conf/"+l.Name+"/proxy_ndp")
 		return v == "1"
 	}
-	if r, err := p.ns.RouteTo(next); err == nil && r.Type == kernel.Local {
+	if r, err := rtnl.RouteTo(p.ns, next); err == nil && r.Type == rtnl.Local {
 		return true
 	}
-	v, _ := p.ns.Sysctl("net/ipv4/conf/" + l.Name + "/proxy_arp")
+	v, _ := procsys.Get(p.ns, "net/ipv4/conf/"+l.Name+"/proxy_arp")
 	return v == "1"
 }
 
 // above is a link that stands on another one, past all that the host's IP does.
-func (w *walk) above(p *place, l *kernel.Link, next netip.Addr) {
+func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	base, below := w.peer(p, l)
 	if below == nil {
 		w.wonder(p, "link", "", "the link that %s stands on is in a network namespace that is not known here", l.Name)
@@ -221,8 +223,8 @@ func (w *walk) above(p *place, l *kernel.Link, next netip.Addr) {
 	}
 	w.pass(p, "link", "leaves by %s, a %s on %s of %s, past the routes and filters there", l.Name, l.Kind,
 		below.Name, base.name)
-	addrs, _ := base.ns.Addrs(below.Index)
-	own := func(a kernel.Addr) bool { return a.Prefix.Addr() == next }
+	addrs, _ := rtnl.Addrs(base.ns, below.Index)
+	own := func(a rtnl.Addr) bool { return a.Prefix.Addr() == next }
 	switch {
 	case slices.ContainsFunc(addrs, own):
 		w.stop(base, "link", "", "%v is %s's own address on %s, which a %s does not reach", next, base.name,
@@ -245,23 +247,23 @@ func (w *walk) above(p *place, l *kernel.Link, next netip.Addr) {
 }
 
 // holding is the link of a place that has an address.
-func (w *walk) holding(p *place, a netip.Addr) *kernel.Link {
-	addrs, err := p.ns.AllAddrs()
-	i := slices.IndexFunc(addrs, func(x kernel.LinkAddr) bool { return x.Prefix.Addr() == a.WithZone("") })
+func (w *walk) holding(p *place, a netip.Addr) *rtnl.Link {
+	addrs, err := rtnl.AllAddrs(p.ns)
+	i := slices.IndexFunc(addrs, func(x rtnl.LinkAddr) bool { return x.Prefix.Addr() == a.WithZone("") })
 	if err != nil || i < 0 {
 		return nil
 	}
-	l, _ := p.ns.LinkAt(addrs[i].Link)
+	l, _ := rtnl.LinkByIndex(p.ns, addrs[i].Link)
 	return l
 }
 
 // misled reports whether the sender has another MAC address for the next hop than that of l, and will not ask again.
-func (w *walk) misled(p *place, l *kernel.Link, next netip.Addr) bool {
+func (w *walk) misled(p *place, l *rtnl.Link, next netip.Addr) bool {
 	none, sent := [6]byte{}, w.p.DstMAC
 	copy(w.p.DstMAC[:], l.MAC)
 	switch {
 	case !l.Ethernet || sent == none || w.known == nil || bytes.Equal(sent[:], l.MAC):
-	case w.known.State&(kernel.Permanent|kernel.NoARP) != 0:
+	case w.known.State&(rtnl.Permanent|rtnl.NoARP) != 0:
 		w.stop(p, "neighbour", "", "the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name,
 			l.MAC)
 		return true

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
@@ -48,7 +49,7 @@ func (w *walk) live(ctx context.Context, q Question) (err error) {
 	if err != nil {
 		return err
 	}
-	traces := map[string]*kernel.NFTTrace{} // by the place's netns
+	traces := map[string]*nft.Tracer{} // by the place's netns
 	defer func() {
 		for _, t := range traces {
 			err = errors.Join(err, t.Close())
@@ -58,7 +59,7 @@ func (w *walk) live(ctx context.Context, q Question) (err error) {
 		if traces[at.at.netns] != nil {
 			continue
 		}
-		if traces[at.at.netns], err = at.at.ns.TraceNFT(w.matches(at.at, s)); err != nil {
+		if traces[at.at.netns], err = nft.Trace(at.at.ns, w.matches(at.at, s)); err != nil {
 			delete(traces, at.at.netns)
 			return fmt.Errorf("%s: %w", at.at.name, err)
 		}
@@ -83,13 +84,13 @@ func (w *walk) live(ctx context.Context, q Question) (err error) {
 
 // sendFrom sends the packet from a place, and hears what is done with it everywhere until there is an answer, a drop or
 // nothing for long.
-func (s *shot) sendFrom(p *place, traces map[string]*kernel.NFTTrace) (map[string][]kernel.NFTStep, error) {
+func (s *shot) sendFrom(p *place, traces map[string]*nft.Tracer) (map[string][]nft.Step, error) {
 	var cancel func()
 	s.ctx, cancel = context.WithTimeout(s.ctx, answerTime)
 	defer cancel()
 	sent := make(chan error, 1)
 	go func() { sent <- p.ns.Do(func() error { s.answer, s.said = s.send(); return nil }) }()
-	steps := map[string][]kernel.NFTStep{}
+	steps := map[string][]nft.Step{}
 	for finished := false; ; {
 		select {
 		case err := <-sent:
@@ -109,7 +110,7 @@ func (s *shot) sendFrom(p *place, traces map[string]*kernel.NFTTrace) (map[strin
 				return nil, err
 			}
 			steps[netns], heard = append(steps[netns], more...), heard || len(more) > 0
-			if slices.ContainsFunc(more, func(s kernel.NFTStep) bool { return s.Verdict == 0 }) {
+			if slices.ContainsFunc(more, func(s nft.Step) bool { return s.Verdict == 0 }) {
 				cancel() // nothing will come of it; a rejection has answered by now
 			}
 		}
@@ -120,12 +121,12 @@ func (s *shot) sendFrom(p *place, traces map[string]*kernel.NFTTrace) (map[strin
 }
 
 // matches are the packets to look for at a place: those of the sender by their port, others by where they go.
-func (w *walk) matches(p *place, s *shot) (all []kernel.NFTTraced) {
+func (w *walk) matches(p *place, s *shot) (all []nft.Traced) {
 	for _, at := range w.passages {
 		if at.at.netns != p.netns {
 			continue
 		}
-		m := kernel.NFTTraced{Dst: at.pkt.Dst, Proto: at.pkt.Proto, DstPort: at.pkt.DstPort}
+		m := nft.Traced{Dst: at.pkt.Dst, Proto: at.pkt.Proto, DstPort: at.pkt.DstPort}
 		if at.pkt.Local {
 			m.SrcPort = s.port
 		}
@@ -144,8 +145,8 @@ type observed struct {
 }
 
 // group puts the steps of each base chain together that are of one packet.
-func group(t *kernel.NFTTrace, steps []kernel.NFTStep, number uint32) (all []observed) {
-	var first *kernel.NFTStep
+func group(t *nft.Tracer, steps []nft.Step, number uint32) (all []observed) {
+	var first *nft.Step
 	for i := range steps {
 		s := &steps[i]
 		if first == nil {
@@ -154,7 +155,7 @@ func group(t *kernel.NFTTrace, steps []kernel.NFTStep, number uint32) (all []obs
 		if s.Verdict < 0 { // on to another rule or chain
 			continue
 		}
-		table := kernel.BaseChain{Family: first.Family, Table: first.Table}.TableName()
+		table := nft.BaseChain{Family: first.Family, Table: first.Table}.TableName()
 		o := observed{chain: table + " " + first.Chain, drops: s.Verdict == 0, own: t.Own(*first)}
 		word := "accept"
 		if o.drops {

@@ -9,6 +9,9 @@ import (
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
@@ -16,18 +19,18 @@ import (
 const mostSteps = 16
 
 // route asks for the packet's route. A packet that comes in is one that this place forwards or takes.
-func (w *walk) route(p *place, in *kernel.Link) (r kernel.Route, out *kernel.Link, ok bool) {
-	q := kernel.Packet{Src: w.p.Src, Dst: w.p.Dst, Mark: w.p.Mark, Proto: w.p.Proto, SrcPort: w.p.SrcPort,
+func (w *walk) route(p *place, in *rtnl.Link) (r rtnl.Route, out *rtnl.Link, ok bool) {
+	q := rtnl.Packet{Src: w.p.Src, Dst: w.p.Dst, Mark: w.p.Mark, Proto: w.p.Proto, SrcPort: w.p.SrcPort,
 		DstPort: w.p.DstPort}
 	if in != nil {
 		q.In = in.Index
 	}
-	r, err := p.ns.RouteFor(q)
+	r, err := rtnl.RouteFor(p.ns, q)
 	if err != nil {
 		w.noRoute(p, in, err)
 		return r, nil, false
 	}
-	if out, err = p.ns.LinkAt(r.Link); err != nil {
+	if out, err = rtnl.LinkByIndex(p.ns, r.Link); err != nil {
 		w.wonder(p, "route", "", "route to %v: %v", w.p.Dst, err)
 		return r, nil, false
 	}
@@ -35,8 +38,8 @@ func (w *walk) route(p *place, in *kernel.Link) (r kernel.Route, out *kernel.Lin
 	return r, out, true
 }
 
-func routeText(r kernel.Route, out *kernel.Link, dst netip.Addr) string {
-	if r.Type == kernel.Local {
+func routeText(r rtnl.Route, out *rtnl.Link, dst netip.Addr) string {
+	if r.Type == rtnl.Local {
 		return fmt.Sprintf("%v is an address of its own", dst)
 	}
 	words := []string{"route to " + dst.String()}
@@ -51,7 +54,7 @@ func routeText(r kernel.Route, out *kernel.Link, dst netip.Addr) string {
 }
 
 // noRoute says why a packet has no route. The kernel's error says it, where it asks more than the routes.
-func (w *walk) noRoute(p *place, in *kernel.Link, err error) {
+func (w *walk) noRoute(p *place, in *rtnl.Link, err error) {
 	var number syscall.Errno
 	errors.As(err, &number)
 	add := p.run(fmt.Sprintf("ip route add %v via ROUTER", w.p.Dst))
@@ -107,12 +110,12 @@ func (w *walk) gateway(p *place) (none netip.Addr) {
 }
 
 // downIn is the first link of a container that is down, which takes routes with it.
-func (w *walk) downIn(p *place) *kernel.Link {
+func (w *walk) downIn(p *place) *rtnl.Link {
 	if p.netns == "" {
 		return nil
 	}
-	links, _ := p.ns.Links()
-	i := slices.IndexFunc(links, func(l *kernel.Link) bool { return l.Ethernet && !l.Up })
+	links, _ := rtnl.Links(p.ns)
+	i := slices.IndexFunc(links, func(l *rtnl.Link) bool { return l.Ethernet && !l.Up })
 	if i < 0 {
 		return nil
 	}
@@ -120,23 +123,23 @@ func (w *walk) downIn(p *place) *kernel.Link {
 }
 
 // strays reports whether rp_filter drops the packet: what goes back to its source leaves by another link.
-func (w *walk) strays(p *place, in *kernel.Link) bool {
+func (w *walk) strays(p *place, in *rtnl.Link) bool {
 	strict := false
 	for _, of := range []string{"all", in.Name} {
-		v, err := p.ns.Sysctl("net/ipv4/conf/" + of + "/rp_filter")
+		v, err := procsys.Get(p.ns, "net/ipv4/conf/"+of+"/rp_filter")
 		strict = strict || err == nil && v != "0"
 	}
-	r, err := p.ns.RouteTo(w.p.Src)
-	return strict && w.p.Src.Is4() && (err != nil || r.Type == kernel.Unicast && r.Link != in.Index)
+	r, err := rtnl.RouteTo(p.ns, w.p.Src)
+	return strict && w.p.Src.Is4() && (err != nil || r.Type == rtnl.Unicast && r.Link != in.Index)
 }
 
 // forwards reports whether a place forwards what comes in by a link.
-func (w *walk) forwards(p *place, in *kernel.Link) bool {
+func (w *walk) forwards(p *place, in *rtnl.Link) bool {
 	key := "net/ipv4/conf/" + in.Name + "/forwarding"
 	if w.p.Dst.Is6() {
 		key = "net/ipv6/conf/all/forwarding"
 	}
-	v, err := p.ns.Sysctl(key)
+	v, err := procsys.Get(p.ns, key)
 	return err != nil || v != "0"
 }
 
@@ -167,7 +170,7 @@ func (w *walk) send(p *place) {
 		}
 		w.p.Out = out.Name
 	}
-	if r.Type != kernel.Local && w.p.Src.Is6() && w.p.Src.IsLoopback() {
+	if r.Type != rtnl.Local && w.p.Src.Is6() && w.p.Src.IsLoopback() {
 		w.stop(p, "route", "", "the kernel does not route from ::1 to another interface, so a port that is published "+
 			"does not answer at ::1: use 127.0.0.1 or another address of the host")
 		return
@@ -175,11 +178,11 @@ func (w *walk) send(p *place) {
 	if !w.filter(p, packetfilter.Postrouting, false) {
 		return
 	}
-	if r.Type != kernel.Local {
+	if r.Type != rtnl.Local {
 		w.transmit(p, out, hopTo(r, w.p.Dst))
 		return
 	}
-	lo, err := p.ns.Link("lo")
+	lo, err := rtnl.LinkByName(p.ns, "lo")
 	if err != nil || !lo.Up {
 		w.stop(p, "link", p.run("ip link set lo up"), "link lo is down")
 		return
@@ -191,7 +194,7 @@ func (w *walk) send(p *place) {
 }
 
 // hopTo is the next hop of a route.
-func hopTo(r kernel.Route, dst netip.Addr) netip.Addr {
+func hopTo(r rtnl.Route, dst netip.Addr) netip.Addr {
 	if r.Via.IsValid() {
 		return r.Via
 	}
@@ -199,7 +202,7 @@ func hopTo(r kernel.Route, dst netip.Addr) netip.Addr {
 }
 
 // standIn chooses a source address that comes in by l, where none is given: one that no rule is likely to name.
-func (w *walk) standIn(p *place, l *kernel.Link) error {
+func (w *walk) standIn(p *place, l *rtnl.Link) error {
 	if w.p.Src.IsValid() {
 		return nil
 	}
@@ -207,7 +210,7 @@ func (w *walk) standIn(p *place, l *kernel.Link) error {
 	if w.p.Dst.Is6() {
 		candidates = []string{"2001:db8::1", "2001:db8:ffff::1", "3fff::1"}
 	}
-	addrs, err := w.Host.Addrs(l.Index)
+	addrs, err := rtnl.Addrs(w.Host, l.Index)
 	for _, a := range addrs {
 		if a.Prefix.Addr().Is4() == w.p.Dst.Is4() && !a.Prefix.Addr().IsLinkLocalUnicast() {
 			first := a.Prefix.Masked().Addr().Next()
@@ -216,7 +219,7 @@ func (w *walk) standIn(p *place, l *kernel.Link) error {
 	}
 	for _, c := range candidates {
 		a := netip.MustParseAddr(c)
-		if r, err := w.Host.RouteTo(a); err == nil && r.Link == l.Index && r.Type == kernel.Unicast {
+		if r, err := rtnl.RouteTo(w.Host, a); err == nil && r.Link == l.Index && r.Type == rtnl.Unicast {
 			w.p.Src = a
 			w.pass(p, "note", "no address of the client was given: %v stands for any that no rule names", a)
 			return nil
@@ -227,7 +230,7 @@ func (w *walk) standIn(p *place, l *kernel.Link) error {
 }
 
 // receive has a place take a packet that comes in by a link.
-func (w *walk) receive(p *place, in *kernel.Link) {
+func (w *walk) receive(p *place, in *rtnl.Link) {
 	if w.steps++; w.steps > mostSteps {
 		w.stop(p, "route", "", "the packet goes round in a circle")
 		return
@@ -239,22 +242,22 @@ func (w *walk) receive(p *place, in *kernel.Link) {
 }
 
 // newcomer is the packet as a place sees it that it comes into.
-func (w *walk) newcomer(p *place, in *kernel.Link) {
+func (w *walk) newcomer(p *place, in *rtnl.Link) {
 	last := len(w.passages) - 1
 	w.p = w.p.Entering(in.Name, last >= 0 && w.passages[last].at.netns == p.netns)
 	w.passages = append(w.passages, passage{p, w.p})
 }
 
 // onward routes what prerouting let pass.
-func (w *walk) onward(p *place, in *kernel.Link) {
+func (w *walk) onward(p *place, in *rtnl.Link) {
 	r, out, ok := w.route(p, in)
 	switch {
 	case !ok:
 		return
-	case r.Type == kernel.Local:
+	case r.Type == rtnl.Local:
 		w.deliver(p)
 		return
-	case r.Type != kernel.Unicast:
+	case r.Type != rtnl.Unicast:
 		w.stop(p, "route", "", "%v is an address of broadcast or multicast", w.p.Dst)
 		return
 	case w.p.Dst.Is6() && !w.forwards(p, in):
@@ -307,7 +310,7 @@ func (w *walk) deliver(p *place) {
 		return
 	}
 	port := fmt.Sprintf("port %d/%s", w.p.DstPort, kernel.ProtoName(w.p.Proto))
-	all, err := p.ns.Listeners(w.p.Proto, w.p.DstPort)
+	all, err := sockdiag.Listeners(p.ns, w.p.Proto, w.p.DstPort)
 	if err != nil {
 		w.wonder(p, "socket", "", "who listens on %s could not be seen: %v", port, err)
 		w.Verdict = Passes

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
@@ -130,16 +131,16 @@ type walk struct {
 	doubt    *Hop      // the first that is Unknown
 	mend     string    // of doubt
 
-	known      *kernel.Neighbour // what the sender knows of the next hop
-	asked      []asked           // next hops, of Ethernet
-	unanswered string            // why no answer comes back
-	lostWay    bool              // where it goes is not known any more
+	known      *rtnl.Neighbour // what the sender knows of the next hop
+	asked      []asked         // next hops, of Ethernet
+	unanswered string          // why no answer comes back
+	lostWay    bool            // where it goes is not known any more
 }
 
 // An asked is a next hop on a link of a place.
 type asked struct {
 	at   *place
-	link *kernel.Link
+	link *rtnl.Link
 	next netip.Addr
 }
 
@@ -164,7 +165,7 @@ func (w *walk) begin(q Question) error {
 	case q.In == "":
 		w.send(host)
 	default:
-		l, err := w.Host.Link(q.In)
+		l, err := rtnl.LinkByName(w.Host, q.In)
 		if err != nil {
 			return err
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/run"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // hostCounts is what there is on a host that attachments may leave behind.
@@ -46,7 +47,7 @@ func count() (c hostCounts, err error) {
 		return c, err
 	}
 	defer host.Close()
-	nft, err := host.NFT()
+	nft, err := nft.Open(host)
 	if err == nil {
 		c.elements, err = nft.Elements()
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/app"
@@ -17,7 +19,7 @@ import (
 
 // OfRepair says what a repair would find: it knows what each attachment should have.
 func (d *Doctor) OfRepair() {
-	if nft, err := d.HostNS.NFT(); err != nil {
+	if nft, err := nft.Open(d.HostNS); err != nil {
 		d.Blind("the packet filter: %v", err)
 	} else if _, err := nft.BaseChains(); err != nil {
 		d.Blind("what attachments should have on the host, and the packet filter: %v", err)

@@ -10,6 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
@@ -86,8 +88,8 @@ func (d *Doctor) OfInput() {
 
 // serves reports whether a name server of the host listens on an address of its own.
 func (d *Doctor) serves(a netip.Addr) bool {
-	listeners, err := d.HostNS.Listeners(kernel.UDP, 53)
-	here := func(l kernel.Listener) bool { return l.At.Addr() == a }
+	listeners, err := sockdiag.Listeners(d.HostNS, kernel.UDP, 53)
+	here := func(l sockdiag.Listener) bool { return l.At.Addr() == a }
 	return a.IsValid() && err == nil && slices.ContainsFunc(listeners, here)
 }
 
@@ -115,7 +117,7 @@ func owner(v packetfilter.Verdict) string {
 // published port. Of containers that were named, all of each.
 func (d *Doctor) packets() (all []forwarded) {
 	uplink := ""
-	if l, err := d.HostNS.Egress(); err == nil {
+	if l, err := rtnl.Egress(d.HostNS); err == nil {
 		uplink = l.Name
 	}
 	asked := map[string]bool{}

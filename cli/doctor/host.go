@@ -11,7 +11,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -22,18 +24,18 @@ func (d *Doctor) ofHost() {
 		if _, link := d.wayIn(c); link == "" || attached.IsGone(c) {
 			continue
 		}
-		if d.routes(c, kernel.IPv4) {
+		if d.routes(c, rtnl.IPv4) {
 			routed = append(routed, c)
 		}
-		if d.routes(c, kernel.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
+		if d.routes(c, rtnl.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
 			a := ip.Address.Addr() // from a private one programs prefer IPv4 (RFC 6724)
-			return attached.OwnAddress(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, kernel.IPv4))
+			return attached.OwnAddress(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, rtnl.IPv4))
 		}) {
 			routed6 = append(routed6, c)
 		}
 	}
-	d.route(routed, kernel.IPv4)
-	d.route(routed6, kernel.IPv6)
+	d.route(routed, rtnl.IPv4)
+	d.route(routed6, rtnl.IPv6)
 	d.forwarding(routed)
 	d.conntrack("/proc/sys/net/netfilter/")
 	d.neighbours("/proc")
@@ -42,17 +44,17 @@ func (d *Doctor) ofHost() {
 // hasDefaultRoute reports whether ADD gave the container a default route of a family.
 func hasDefaultRoute(c attach.Cached, family uint8) bool {
 	return slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
-		return r.Dst.Addr().Is4() == (family == kernel.IPv4) && r.Dst.Bits() == 0
+		return r.Dst.Addr().Is4() == (family == rtnl.IPv4) && r.Dst.Bits() == 0
 	})
 }
 
 // routes reports whether the router of a container's default route is this host. Where the list's IPAM gives another
 // one, what this host knows of the way on is of no account.
 func (d *Doctor) routes(c attach.Cached, family uint8) bool {
-	addrs, err := d.HostNS.AllAddrs()
+	addrs, err := rtnl.AllAddrs(d.HostNS)
 	return hasDefaultRoute(c, family) && slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
-		here := func(a kernel.LinkAddr) bool { return a.Prefix.Addr() == r.GW }
-		return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == (family == kernel.IPv4) &&
+		here := func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == r.GW }
+		return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == (family == rtnl.IPv4) &&
 			(err != nil || !r.GW.IsValid() || slices.ContainsFunc(addrs, here))
 	})
 }
@@ -61,22 +63,22 @@ func (d *Doctor) route(routed []attach.Cached, family uint8) {
 	if len(routed) == 0 {
 		return
 	}
-	routes, err := d.HostNS.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
+	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 	if err != nil {
 		d.Blind("the host's routes: %v", err)
 		return
 	}
 	for _, r := range routes {
-		if r.Dst.Bits() == 0 && r.Type == kernel.Unicast {
+		if r.Dst.Bits() == 0 && r.Type == rtnl.Unicast {
 			return
 		}
 	}
-	if family == kernel.IPv4 {
+	if family == rtnl.IPv4 {
 		d.add("host-route-missing", "host", "the host has no IPv4 default route"+d.linksDown(), whom(routed))
 		return
 	}
 	for _, c := range routed {
-		if hasDefaultRoute(c, kernel.IPv4) {
+		if hasDefaultRoute(c, rtnl.IPv4) {
 			d.add("host-route6-missing", "host", "", who(c))
 		} else {
 			d.add("host-route-missing", "host", "the host has no IPv6 default route", who(c), "ip route", "ip -6 route")
@@ -86,10 +88,10 @@ func (d *Doctor) route(routed []attach.Cached, family uint8) {
 
 // linksDown says which links of the host are down that its default route may have been on.
 func (d *Doctor) linksDown() string {
-	links, _ := d.HostNS.Links()
+	links, _ := rtnl.Links(d.HostNS)
 	var down []string
 	for _, l := range links {
-		if l.Ethernet && !l.Up && l.Master == 0 && l.Kind != "bridge" && !kernel.OfGroup(l.Group) {
+		if l.Ethernet && !l.Up && l.Master == 0 && l.Kind != "bridge" && !identity.OfGroup(l.Group) {
 			down = append(down, l.Name)
 		}
 	}
@@ -104,7 +106,7 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 	if len(routed) == 0 {
 		return
 	}
-	all, err := d.HostNS.Sysctl("net/ipv4/ip_forward")
+	all, err := procsys.Get(d.HostNS, "net/ipv4/ip_forward")
 	if err != nil {
 		d.Blind("%v", err)
 		return
@@ -117,7 +119,7 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 			"sysctl -w net/ipv4/ip_forward=1")
 		return
 	}
-	uplink, err := d.HostNS.Egress()
+	uplink, err := rtnl.Egress(d.HostNS)
 	if err != nil {
 		uplink = nil
 	}
@@ -129,7 +131,7 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 		}
 		for _, name := range names {
 			key := "net/ipv4/conf/" + name + "/forwarding"
-			if v, err := d.HostNS.Sysctl(key); err == nil && v == "0" {
+			if v, err := procsys.Get(d.HostNS, key); err == nil && v == "0" {
 				d.add("forwarding-off", name, key+" is 0", who(c), "KEY", key)
 			}
 		}
@@ -198,12 +200,12 @@ func (d *Doctor) wayIn(c attach.Cached) (a netip.Addr, link string) {
 		if i.Sandbox != "" {
 			continue
 		}
-		l, err := d.HostNS.Link(i.Name)
+		l, err := rtnl.LinkByName(d.HostNS, i.Name)
 		if err != nil {
 			continue
 		}
 		if link = l.Name; l.Master != 0 {
-			if m, err := d.HostNS.LinkAt(l.Master); err == nil {
+			if m, err := rtnl.LinkByIndex(d.HostNS, l.Master); err == nil {
 				return a, m.Name
 			}
 		}

@@ -7,12 +7,13 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // OfContainers looks into the containers: who listens on published ports, how large packets may be, and which
 // addresses somebody else has.
 func (d *Doctor) OfContainers() {
-	mtu, err := d.HostNS.EgressMTU()
+	mtu, err := rtnl.EgressMTU(d.HostNS)
 	if err != nil {
 		d.Blind("the MTU of the way out: %v", err)
 	}
@@ -26,7 +27,7 @@ func (d *Doctor) OfContainers() {
 				d.served(ns, c, m)
 				d.reversePath(ns, c, m)
 			}
-			if link != "" && hasDefaultRoute(c, kernel.IPv4) {
+			if link != "" && hasDefaultRoute(c, rtnl.IPv4) {
 				d.fits(ns, c, mtu)
 			}
 			d.duplicates(ns, c)
@@ -50,11 +51,11 @@ func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
 
 // fits says whether what the container sends in one packet fits through the way out.
 func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
-	l, err := ns.Link(c.IfName)
+	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil || mtu == 0 || l.MTU <= mtu {
 		return
 	}
-	routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv4, Table: kernel.MainTable, Link: l.Index})
+	routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable, Link: l.Index})
 	for _, r := range routes {
 		if err == nil && r.Dst.Bits() == 0 && r.MTU != 0 && r.MTU <= mtu {
 			return
@@ -68,11 +69,11 @@ const duplicate = "somebody else on the segment has the container's address"
 
 // duplicates are the addresses that the kernel does not use, for duplicate address detection found another's.
 func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
-	l, err := ns.Link(c.IfName)
+	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {
 		return
 	}
-	addrs, err := ns.Addrs(l.Index)
+	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
 		d.Blind("the addresses of %s: %v", c.Owner(), err)
 	}

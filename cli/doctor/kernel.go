@@ -13,6 +13,10 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -43,7 +47,7 @@ func (d *Doctor) bridged() {
 		if a.Is6() {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
-		value, err := d.HostNS.Sysctl(key)
+		value, err := procsys.Get(d.HostNS, key)
 		switch {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			d.Blind("%v", err)
@@ -56,7 +60,7 @@ func (d *Doctor) bridged() {
 }
 
 func (d *Doctor) isBridge(name string) bool {
-	l, err := d.HostNS.Link(name)
+	l, err := rtnl.LinkByName(d.HostNS, name)
 	return name != "" && err == nil && l.Kind == "bridge"
 }
 
@@ -91,15 +95,15 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 
 // unfiltered says that kube-proxy is there, and bridged packets pass it by.
 func (d *Doctor) unfiltered(key string, mine []attach.Cached) {
-	nft, err := d.HostNS.NFT()
+	conn, err := nft.Open(d.HostNS)
 	if err != nil {
 		return // which is said of the packet filter
 	}
 	const chain = "KUBE-SERVICES"
-	there, err := nft.HasChain(&kernel.NFTTable{Family: kernel.NFProto(strings.HasSuffix(key, "ip6tables")),
+	there, err := conn.HasChain(&nft.Table{Family: nft.Family(strings.HasSuffix(key, "ip6tables")),
 		Name: "nat"}, chain)
 	if !there {
-		t := d.HostNS.IPTables(kernel.IPTLegacy, strings.HasSuffix(key, "ip6tables"), "nat")
+		t := xtables.NewTable(d.HostNS, xtables.Legacy, strings.HasSuffix(key, "ip6tables"), "nat")
 		legacy, err2 := t.HasChain(chain)
 		there, err = legacy, errors.Join(err, err2)
 	}
@@ -119,27 +123,27 @@ func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapp
 	if !to.Is4() { // IPv6 has no such filter
 		return
 	}
-	routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv4, Table: kernel.MainTable})
-	l, err2 := ns.Link(c.IfName)
+	routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable})
+	l, err2 := rtnl.LinkByName(ns, c.IfName)
 	if err != nil || err2 != nil {
 		return
 	}
 	other := ""
 	for _, r := range routes {
-		if r.Dst.Bits() != 0 || r.Type != kernel.Unicast {
+		if r.Dst.Bits() != 0 || r.Type != rtnl.Unicast {
 			continue
 		}
 		if r.Link == l.Index {
 			return // by which it would go, or might
 		}
-		if o, err := ns.LinkAt(r.Link); err == nil {
+		if o, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
 			other = o.Name
 		}
 	}
 	// The kernel takes the larger one: 1 is strict, 2 asks for any route back.
 	strict := "0"
 	for _, name := range []string{"all", c.IfName} {
-		v, err := ns.Sysctl("net/ipv4/conf/" + name + "/rp_filter")
+		v, err := procsys.Get(ns, "net/ipv4/conf/"+name+"/rp_filter")
 		if err != nil {
 			return
 		}
@@ -165,7 +169,7 @@ func kinds(plugin string) []string {
 func (d *Doctor) lacks(l *spec.List) (missing bool) {
 	for _, p := range l.WrittenOut().Plugins {
 		for _, kind := range kinds(p.Type) {
-			err := d.HostNS.NoKind(kind)
+			err := rtnl.NoKind(d.HostNS, kind)
 			if kind == "tun" { // its links are made through a device
 				err = nil
 				if _, none := os.Stat("/dev/net/tun"); errors.Is(none, fs.ErrNotExist) {

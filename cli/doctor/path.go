@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 	"github.com/fairlead-cni/fairlead/trace"
 )
@@ -71,18 +72,18 @@ func (d *Doctor) faulted(c attach.Cached) bool {
 func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
 	from := Traced(c)
 	_, link := d.wayIn(c)
-	uplink, none := d.HostNS.Egress()
+	uplink, none := rtnl.Egress(d.HostNS)
 	for _, ip := range c.Result.IPs {
-		family, icmp := uint8(kernel.IPv4), byte(kernel.ICMP)
+		family, icmp := uint8(rtnl.IPv4), byte(kernel.ICMP)
 		if ip.Address.Addr().Is6() {
-			family, icmp = kernel.IPv6, kernel.ICMPv6
+			family, icmp = rtnl.IPv6, kernel.ICMPv6
 		}
 		if !attached.OwnAddress(c, ip) || link == "" || !ip.Gateway.IsValid() || !d.routes(c, family) {
 			continue
 		}
 		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},
 			trace.Question{Dst: ip.Address.Addr(), Proto: icmp})
-		if to := d.router(); family == kernel.IPv4 && to.IsValid() && !onward[link] {
+		if to := d.router(); family == rtnl.IPv4 && to.IsValid() && !onward[link] {
 			onward[link] = true
 			all = append(all, trace.Question{From: &from, Dst: to, Proto: icmp})
 		}
@@ -143,7 +144,7 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 
 // left reports whether the packet has left by the host's uplink: who is behind it is not the host's to mend.
 func (d *Doctor) left(answer *trace.Answer) bool {
-	uplink, err := d.HostNS.Egress()
+	uplink, err := rtnl.Egress(d.HostNS)
 	return err == nil && slices.ContainsFunc(answer.Hops, func(h trace.Hop) bool {
 		return strings.HasPrefix(h.Text, "leaves by "+uplink.Name+",") ||
 			strings.HasSuffix(h.Text, "does not answer on "+uplink.Name+" (neighbour FAILED)")

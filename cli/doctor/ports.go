@@ -10,6 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
@@ -29,7 +31,7 @@ func (d *Doctor) OfPorts() {
 
 // taken says whether a process of the host listens where a port is published.
 func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
-	listeners, err := d.HostNS.Listeners(m.Number(), uint16(m.HostPort))
+	listeners, err := sockdiag.Listeners(d.HostNS, m.Number(), uint16(m.HostPort))
 	if err != nil {
 		d.Blind("which ports of the host have a listener: %v", err)
 		return
@@ -47,8 +49,8 @@ func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 // addressed says whether the host has the address that a port is published on.
 func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 	a, err := netip.ParseAddr(m.HostIP)
-	addrs, err2 := d.HostNS.AllAddrs()
-	has := func(l kernel.LinkAddr) bool { return l.Prefix.Addr() == a }
+	addrs, err2 := rtnl.AllAddrs(d.HostNS)
+	has := func(l rtnl.LinkAddr) bool { return l.Prefix.Addr() == a }
 	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !slices.ContainsFunc(addrs, has) {
 		d.add("published-address-missing", a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
 	}
@@ -60,7 +62,7 @@ const publishes = -99
 // translated says whether another program's packet filter takes what comes to a published port.
 func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 	to, err := netip.ParseAddr(m.HostIP)
-	uplink, none := d.HostNS.Egress()
+	uplink, none := rtnl.Egress(d.HostNS)
 	if none != nil || to.IsLoopback() {
 		return // from where nothing comes
 	}
@@ -86,8 +88,8 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 }
 
 // AddrOf is an address of a link, as others reach it.
-func (d *Doctor) AddrOf(l *kernel.Link, v6 bool) netip.Addr {
-	addrs, err := d.HostNS.Addrs(l.Index)
+func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
+	addrs, err := rtnl.Addrs(d.HostNS, l.Index)
 	if err != nil {
 		d.Blind("the addresses of %s: %v", l.Name, err)
 	}
@@ -126,7 +128,7 @@ func undoing(v packetfilter.Verdict, m attached.PortMapping) string {
 
 // served says whether a server listens in the container where a published port leads to.
 func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
-	listeners, err := ns.Listeners(m.Number(), uint16(m.ContainerPort))
+	listeners, err := sockdiag.Listeners(ns, m.Number(), uint16(m.ContainerPort))
 	to := target4(c, m)
 	if err != nil || !to.IsValid() {
 		return // an SCTP that the kernel does not tell of
@@ -135,7 +137,7 @@ func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) 
 	switch {
 	case len(listeners) == 0:
 		d.add("port-nobody-listens", where, "", who(c, "publishes "+m.String()), "NETNS", c.Netns)
-	case !slices.ContainsFunc(listeners, func(l kernel.Listener) bool { return l.Takes(to) }):
+	case !slices.ContainsFunc(listeners, func(l sockdiag.Listener) bool { return l.Takes(to) }):
 		var at []string
 		for _, l := range listeners {
 			at = append(at, l.At.String())

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/resolv"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/fairlead-cni/fairlead/trace"
 )
@@ -91,8 +92,8 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 
 // probeGateways asks the routers of a container's default routes.
 func (d *Doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
-	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
-		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
+	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 		if err != nil {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -23,7 +24,7 @@ func (d *Doctor) byResult(c attach.Cached) {
 		if i.Sandbox != "" {
 			continue
 		}
-		l, err := d.HostNS.Link(i.Name)
+		l, err := rtnl.LinkByName(d.HostNS, i.Name)
 		isBridge := err == nil && l.Kind == "bridge" || bridge == "" && i.Name == BridgeOf(c)
 		switch {
 		case isBridge && err != nil:
@@ -57,16 +58,16 @@ func BridgeOf(c attach.Cached) string {
 }
 
 // gateways looks for the addresses of a bridge that its containers have for their gateway.
-func (d *Doctor) gateways(c attach.Cached, bridge *kernel.Link) {
+func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 	if w, ok := netconf.WireOf(c.AttachedBy(&spec.List{})); bridge == nil || !bridge.Up || ok && !w.Routed {
 		return
 	}
-	addrs, err := d.HostNS.Addrs(bridge.Index)
+	addrs, err := rtnl.Addrs(d.HostNS, bridge.Index)
 	if err != nil {
 		return
 	}
 	for _, ip := range c.Result.IPs {
-		has := func(a kernel.Addr) bool { return a.Prefix.Addr() == ip.Gateway }
+		has := func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Gateway }
 		routed := func(r spec.Route) bool { return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == ip.Gateway.Is4() }
 		missing := ip.Gateway.IsValid() && !slices.ContainsFunc(addrs, has)
 		if attached.OwnAddress(c, ip) && missing && slices.ContainsFunc(c.Result.Routes, routed) {
@@ -78,7 +79,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *kernel.Link) {
 
 // insideByResult compares the container's side.
 func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
-	l, err := ns.Link(c.IfName)
+	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {
 		d.add("container-interface-missing", "container", "", who(c, err.Error()), "", advice.RemakeCommand(c))
 		return
@@ -86,24 +87,24 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	if !l.Up {
 		d.add("container-interface-changed", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
 	}
-	addrs, err := ns.Addrs(l.Index)
+	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
 		return
 	}
 	for _, ip := range c.Result.IPs {
-		has := func(a kernel.Addr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
+		has := func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
 		if attached.OwnAddress(c, ip) && !slices.ContainsFunc(addrs, has) {
 			d.add("container-address-missing", "container", "", who(c, ip.Address.String()+" is missing"),
 				"", advice.RemakeCommand(c))
 		}
 	}
 	for _, r := range c.Result.Routes {
-		family := uint8(kernel.IPv6)
+		family := uint8(rtnl.IPv6)
 		if r.Dst.Addr().Is4() {
-			family = kernel.IPv4
+			family = rtnl.IPv4
 		}
-		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable, Link: l.Index})
-		has := func(have kernel.Route) bool { return have.Dst == r.Dst.Masked() }
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable, Link: l.Index})
+		has := func(have rtnl.Route) bool { return have.Dst == r.Dst.Masked() }
 		if err == nil && r.Table == nil && !slices.ContainsFunc(routes, has) {
 			text := strings.Replace(r.Dst.String(), "0.0.0.0/0", "default", 1)
 			d.add("container-route-missing", "container", "", who(c, "route "+text+" is missing"),

@@ -14,6 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/trace"
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +25,7 @@ const claimTime = 300 * time.Millisecond
 
 // probeSegment asks by ARP who else has an IPv4 address of the container.
 func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
-	l, err := ns.Link(c.IfName)
+	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil || !l.Ethernet || c.Result == nil {
 		return
 	}
@@ -44,8 +46,8 @@ func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 }
 
 // claimed is the MAC of who says, beside the link itself, that an address is his.
-func (d *Doctor) claimed(ns *kernel.NS, l *kernel.Link, a netip.Addr) (net.HardwareAddr, error) {
-	n, err := ns.Neighbours(l, false)
+func (d *Doctor) claimed(ns *kernel.NS, l *rtnl.Link, a netip.Addr) (net.HardwareAddr, error) {
+	n, err := packet.ListenNeighbours(ns, l, false)
 	if err != nil {
 		return nil, err
 	}
@@ -80,11 +82,11 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	if err != nil {
 		to = d.router()
 	}
-	l, err := ns.Link(c.IfName)
+	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil || !to.Is4() || l.MTU <= least4 {
 		return
 	}
-	if r, err := ns.RouteTo(to); err != nil || r.Link != l.Index {
+	if r, err := rtnl.RouteTo(ns, to); err != nil || r.Link != l.Index {
 		return
 	}
 	fits, err := largest(ns, to, l.MTU)
@@ -97,9 +99,9 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 
 // router is the next hop of the host's default route of IPv4.
 func (d *Doctor) router() (via netip.Addr) {
-	routes, err := d.HostNS.Routes(kernel.RouteFilter{Family: kernel.IPv4, Table: kernel.MainTable})
+	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable})
 	for _, r := range routes {
-		if err == nil && r.Dst.Bits() == 0 && r.Type == kernel.Unicast && r.Via.IsValid() {
+		if err == nil && r.Dst.Bits() == 0 && r.Type == rtnl.Unicast && r.Via.IsValid() {
 			return r.Via
 		}
 	}

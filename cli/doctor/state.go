@@ -5,7 +5,8 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // ofState looks at where attachments and leases are remembered.
@@ -13,7 +14,7 @@ func (d *Doctor) ofState(problems []error) {
 	for _, dir := range []string{"/var/lib/cni/results", "/var/lib/cni/networks", "/run/cni"} {
 		d.writable(dir)
 	}
-	links, err := d.HostNS.Links()
+	links, err := rtnl.Links(d.HostNS)
 	if err != nil {
 		d.Blind("the links of the host: %v", err)
 	}
@@ -22,10 +23,10 @@ func (d *Doctor) ofState(problems []error) {
 	}
 	known := map[[8]byte]bool{}
 	for _, c := range d.All {
-		known[kernel.OwnerHash(c.Owner())] = true
+		known[identity.OwnerHash(c.Owner())] = true
 	}
 	for _, l := range links {
-		_, owner, text, ok := kernel.ParseTag(l.Alias)
+		_, owner, text, ok := identity.ParseTag(l.Alias)
 		if ok && !known[owner] && !strings.Contains(text, "//") { // which is the network's own
 			d.add("cache-missing", OnHost, "", []affected{{Container: text, Details: []string{"has link " + l.Name},
 				short: text}})

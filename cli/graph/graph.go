@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/graph"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/spf13/cobra"
 )
 
@@ -81,7 +82,7 @@ func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error)
 	for _, problem := range problems {
 		p.Blind("%v", problem)
 	}
-	if p.links, err = p.HostNS.Links(); err != nil {
+	if p.links, err = rtnl.Links(p.HostNS); err != nil {
 		p.Blind("the links of the host: %v", err)
 	}
 	p.Host, _ = os.Hostname()
@@ -184,15 +185,15 @@ func interfaceTree(to *term.Tree, e graph.End, s term.Style) {
 type painter struct {
 	doctor.Doctor
 	graph.Graph
-	links []*kernel.Link    // of the host
+	links []*rtnl.Link      // of the host
 	at    map[string]int    // of a segment, by its kind and name
 	ends  []string          // of the host, that are containers'
 	names map[string]string // of containers, by ID
 }
 
 // link is one of the host's, nil if there is none of that name.
-func (p *painter) link(name string) *kernel.Link {
-	i := slices.IndexFunc(p.links, func(l *kernel.Link) bool { return l.Name == name })
+func (p *painter) link(name string) *rtnl.Link {
+	i := slices.IndexFunc(p.links, func(l *rtnl.Link) bool { return l.Name == name })
 	if i < 0 {
 		return nil
 	}
@@ -203,14 +204,14 @@ func (p *painter) link(name string) *kernel.Link {
 func (p *painter) uplinks() {
 	p.Uplinks = []string{}
 	at := map[int]int{} // by the index of the link
-	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
-		routes, err := p.HostNS.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable})
+	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
+		routes, err := rtnl.Routes(p.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 		if err != nil {
 			p.Blind("the routes of the host: %v", err)
 		}
 		for _, r := range routes {
-			i := slices.IndexFunc(p.links, func(l *kernel.Link) bool { return l.Index == r.Link })
-			if r.Dst.Bits() != 0 || r.Type != kernel.Unicast || i < 0 {
+			i := slices.IndexFunc(p.links, func(l *rtnl.Link) bool { return l.Index == r.Link })
+			if r.Dst.Bits() != 0 || r.Type != rtnl.Unicast || i < 0 {
 				continue
 			}
 			l := p.links[i]
@@ -233,8 +234,8 @@ func state(up bool) graph.State {
 }
 
 // addressesOf are the addresses of a link of the host, but for link-local ones.
-func (p *painter) addressesOf(l *kernel.Link) (all []string) {
-	addrs, err := p.HostNS.Addrs(l.Index)
+func (p *painter) addressesOf(l *rtnl.Link) (all []string) {
+	addrs, err := rtnl.Addrs(p.HostNS, l.Index)
 	if err != nil {
 		p.Blind("the addresses of %s: %v", l.Name, err)
 	}
@@ -253,7 +254,7 @@ func (p *painter) attached(c attach.Cached) {
 		ID:    attached.ShortID(c.ContainerID),
 		Whole: c.ContainerID, Alive: about.State, Network: c.Network, Name: c.IfName}
 	i := &inspect.Inspected{}
-	var inner *kernel.Link
+	var inner *rtnl.Link
 	if about.State == attached.Alive && c.Netns != "" {
 		p.Inside(c, func(ns *kernel.NS) { inner = inspect.LinkSeen(&p.Doctor, ns, c, i) })
 	}
@@ -287,7 +288,7 @@ func (p *painter) attached(c attach.Cached) {
 }
 
 // segment is what the interface of an attachment leads to; its way there is taken down in e.
-func (p *painter) segment(c attach.Cached, conf attachedConf, inner *kernel.Link, e *graph.End) graph.Segment {
+func (p *painter) segment(c attach.Cached, conf attachedConf, inner *rtnl.Link, e *graph.End) graph.Segment {
 	if inner != nil {
 		e.Kind = inner.Kind
 	}
@@ -336,8 +337,8 @@ func (p *painter) segment(c attach.Cached, conf attachedConf, inner *kernel.Link
 }
 
 // vlans are those of a port of a bridge, but for the default one.
-func (p *painter) vlans(port *kernel.Link) (marks []string) {
-	list, err := p.HostNS.PortVLANs(port.Index)
+func (p *painter) vlans(port *rtnl.Link) (marks []string) {
+	list, err := rtnl.PortVLANs(p.HostNS, port.Index)
 	if port.Port == nil || err != nil {
 		return nil
 	}
@@ -384,7 +385,7 @@ func (p *painter) facts(s *graph.Segment) {
 	if len(ports) > 0 {
 		s.Facts = append(s.Facts, "ports "+strings.Join(ports, " "))
 	}
-	if m, err := p.HostNS.LinkAt(l.Master); l.Master != 0 && err == nil {
+	if m, err := rtnl.LinkByIndex(p.HostNS, l.Master); l.Master != 0 && err == nil {
 		s.Facts = append(s.Facts, fmt.Sprintf("in %s %s", m.Kind, m.Name))
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/spf13/cobra"
 )
@@ -201,7 +202,7 @@ func inspect(a *app.App, arg string) (err error) {
 func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspected {
 	i := &Inspected{Network: c.Network, IfName: c.IfName, Since: c.Stored, Links: []linkEnd{}, Addresses: []string{},
 		Routes: []string{}, Leases: leasesOf(d, c)}
-	var inner *kernel.Link
+	var inner *rtnl.Link
 	if !attached.IsGone(c) && c.Netns != "" {
 		d.Inside(c, func(ns *kernel.NS) {
 			i.portsSeen(ns, c, d.Holder)

@@ -9,9 +9,11 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/doctor"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 )
 
-func endOf(l *kernel.Link, where string) linkEnd {
+func endOf(l *rtnl.Link, where string) linkEnd {
 	return linkEnd{Name: l.Name, Where: where, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU, Up: l.Up}
 }
 
@@ -19,7 +21,7 @@ func endOf(l *kernel.Link, where string) linkEnd {
 func (i *Inspected) portsSeen(ns *kernel.NS, c attach.Cached, holder func(inode uint32) string) {
 	for _, m := range attached.Mappings(c.Capabilities) {
 		p := inspectedPort{Port: m.String(), Listeners: []string{}}
-		if listeners, err := ns.Listeners(m.Number(), uint16(m.ContainerPort)); err == nil {
+		if listeners, err := sockdiag.Listeners(ns, m.Number(), uint16(m.ContainerPort)); err == nil {
 			for _, l := range listeners {
 				p.Listeners = append(p.Listeners, fmt.Sprintf("%s listens on %v", holder(l.Inode), l.At))
 			}
@@ -29,22 +31,22 @@ func (i *Inspected) portsSeen(ns *kernel.NS, c attach.Cached, holder func(inode 
 }
 
 // LinkSeen takes down what an attachment has in its container, and returns its link, if there is one.
-func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *kernel.Link {
-	l, err := ns.Link(c.IfName)
+func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *rtnl.Link {
+	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {
 		i.Links = append(i.Links, linkEnd{Name: c.IfName, Where: "container", Missing: true})
 		return nil
 	}
 	i.Links = append(i.Links, endOf(l, "container"))
-	addrs, err := ns.Addrs(l.Index)
+	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
 		d.Blind("the addresses of %s: %v", c.Owner(), err)
 	}
 	for _, a := range addrs {
 		i.Addresses = append(i.Addresses, a.Prefix.String())
 	}
-	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
-		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable, Link: l.Index})
+	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable, Link: l.Index})
 		if err != nil {
 			d.Blind("the routes of %s: %v", c.Owner(), err)
 		}
@@ -56,7 +58,7 @@ func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *k
 }
 
 // RouteText is a route of a link in the words of ip(8).
-func RouteText(r kernel.Route) string {
+func RouteText(r rtnl.Route) string {
 	words := []string{r.Dst.String()}
 	if r.Dst.Bits() == 0 {
 		words[0] = "default"
@@ -75,17 +77,17 @@ func RouteText(r kernel.Route) string {
 
 // HostEnds are the links of the host that an attachment goes by: the other end of the container's, or the one that it
 // stands on, and the bridge that this is a port of.
-func HostEnds(d *doctor.Doctor, c attach.Cached, inner *kernel.Link) (ends []linkEnd) {
+func HostEnds(d *doctor.Doctor, c attach.Cached, inner *rtnl.Link) (ends []linkEnd) {
 	if c.Result == nil {
 		return nil
 	}
-	var near *kernel.Link
+	var near *rtnl.Link
 	var bridge *linkEnd
 	for _, i := range c.Result.Interfaces {
 		if i.Sandbox != "" {
 			continue
 		}
-		l, err := d.HostNS.Link(i.Name)
+		l, err := rtnl.LinkByName(d.HostNS, i.Name)
 		switch {
 		case err != nil && i.Name != doctor.BridgeOf(c):
 			ends = append(ends, linkEnd{Name: i.Name, Where: doctor.OnHost, Missing: true})
@@ -99,11 +101,11 @@ func HostEnds(d *doctor.Doctor, c attach.Cached, inner *kernel.Link) (ends []lin
 		}
 	}
 	if near == nil && len(ends) == 0 && inner != nil && inner.Peer != 0 && inner.PeerAway {
-		near, _ = d.HostNS.LinkAt(inner.Peer)
+		near, _ = rtnl.LinkByIndex(d.HostNS, inner.Peer)
 	}
 	if near != nil {
 		ends = append(ends, endOf(near, doctor.OnHost))
-		if master, err := d.HostNS.LinkAt(near.Master); err == nil && near.Master != 0 {
+		if master, err := rtnl.LinkByIndex(d.HostNS, near.Master); err == nil && near.Master != 0 {
 			return append(ends, endOf(master, doctor.OnHost))
 		}
 	}
@@ -117,7 +119,7 @@ func HostEnds(d *doctor.Doctor, c attach.Cached, inner *kernel.Link) (ends []lin
 // Listening says who listens in a namespace, and where.
 func Listening(ns *kernel.NS, holder func(inode uint32) string) (lines []string) {
 	for _, proto := range []byte{kernel.TCP, kernel.UDP} {
-		all, err := ns.AllListeners(proto)
+		all, err := sockdiag.AllListeners(ns, proto)
 		if err != nil {
 			continue
 		}

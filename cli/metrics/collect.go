@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/calllog"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"golang.org/x/sys/unix"
@@ -117,7 +117,7 @@ type repairRecord struct {
 	Attachments map[repair.State]int `json:"attachments"`
 }
 
-const repairFile = kernel.RunDir + "/repair.json"
+const repairFile = record.RunDir + "/repair.json"
 
 // RecordRepair keeps what a repair came to, for metrics.
 func RecordRepair(a *app.App, report *repair.Report) {
@@ -163,7 +163,7 @@ func collectRepair(m *samples) {
 }
 
 // countFile keeps what was counted of the log of calls.
-const countFile = kernel.RunDir + "/metrics.json"
+const countFile = record.RunDir + "/metrics.json"
 
 // A callCount is what was counted of the log of calls since boot, and how far it was read.
 type callCount struct {

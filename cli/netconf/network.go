@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -32,7 +32,7 @@ const ThrownAway = StateDir + "/throw-away"
 
 // StateDir holds what a `fairlead run` in progress has to remember. It dies with the boot, as its
 // namespaces do.
-const StateDir = kernel.RunDir
+const StateDir = record.RunDir
 
 // pluginDirs are where distributions and orchestrators put plugins, in the order that they are searched.
 func pluginDirs() []string {

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -145,10 +146,10 @@ func Overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems [
 			continue
 		}
 		seen[r.Subnet] = true
-		link, kind, prefix, err := ns.Overlap(mine.Link, r.Subnet)
+		link, kind, prefix, err := rtnl.Overlap(ns, mine.Link, r.Subnet)
 		if err == nil && link != "" && !strings.HasPrefix(link, mine.Link+".") { // its VLANs' gateways
 			text := fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet",
-				r.Subnet, kind, prefix, link, kernel.Overlapping)
+				r.Subnet, kind, prefix, link, rtnl.Overlapping)
 			if kind == "route" && prefix.Bits() < r.Subnet.Bits() { // the host's route to the containers goes before it
 				text = fmt.Sprintf("subnet %v %s %v by link %s of the host, which does not reach that part of it any more; if "+
 					"somebody has an address there, choose another subnet", r.Subnet, InsideRoute, prefix, link)
@@ -204,6 +205,6 @@ func WarnOfOverlaps(a *app.App, n *Network, rt *attach.Runtime) {
 	}
 	if s, ok := rt.Stderr.(term.Screen); ok && len(found) > 0 {
 		a.Note("correct one of the two; `fairlead net ls` reads all of them again")
-		s.Said.Store(kernel.Overlapping, true)
+		s.Said.Store(rtnl.Overlapping, true)
 	}
 }

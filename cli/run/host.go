@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/resolv"
 	"github.com/fairlead-cni/fairlead/internal/hide"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -161,7 +162,7 @@ func furnish() error {
 		return err
 	}
 	defer own.Close()
-	return own.SetLink("lo", kernel.LinkChange{Up: true})
+	return rtnl.SetLink(own, "lo", rtnl.LinkChange{Up: true})
 }
 
 // placeResolv makes an empty file where the host's resolv.conf leads, if that is below /run, as systemd-resolved has

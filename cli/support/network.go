@@ -17,6 +17,8 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/doctor"
 	"github.com/fairlead-cni/fairlead/cli/inspect"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 	"golang.org/x/sys/unix"
 )
@@ -99,7 +101,7 @@ func (c *collector) network(top, whose, path string) {
 }
 
 func networkText(ns *kernel.NS, w io.Writer) error {
-	links, err := ns.Links()
+	links, err := rtnl.Links(ns)
 	name := map[int]string{}
 	for _, l := range links {
 		name[l.Index] = l.Name
@@ -107,24 +109,24 @@ func networkText(ns *kernel.NS, w io.Writer) error {
 	fmt.Fprintln(w, "LINKS AND ADDRESSES")
 	for _, l := range links {
 		fmt.Fprintln(w, linkText(l, name))
-		addrs, aerr := ns.Addrs(l.Index)
+		addrs, aerr := rtnl.Addrs(ns, l.Index)
 		err = errors.Join(err, aerr)
 		for _, a := range addrs {
 			fmt.Fprintf(w, "    %v scope %d%s%s%s\n", a.Prefix, a.Scope, flag(a.Tentative, "tentative"),
 				flag(a.DADFailed, "dadfailed"), flag(a.Dynamic, "dynamic"))
 		}
-		if vlans, verr := ns.PortVLANs(l.Index); l.Port != nil && verr == nil && len(vlans) > 0 {
+		if vlans, verr := rtnl.PortVLANs(ns, l.Index); l.Port != nil && verr == nil && len(vlans) > 0 {
 			fmt.Fprintf(w, "    VLANs %+v\n", vlans)
 		}
 	}
-	for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
-		routes, rerr := ns.Routes(kernel.RouteFilter{Family: family})
-		fmt.Fprintf(w, "\nROUTES OF IPV%d\n", map[uint8]int{kernel.IPv4: 4, kernel.IPv6: 6}[family])
+	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
+		routes, rerr := rtnl.Routes(ns, rtnl.RouteFilter{Family: family})
+		fmt.Fprintf(w, "\nROUTES OF IPV%d\n", map[uint8]int{rtnl.IPv4: 4, rtnl.IPv6: 6}[family])
 		for _, r := range routes {
 			fmt.Fprintf(w, "%s dev %s table %d type %d proto %d scope %d\n", inspect.RouteText(r), name[r.Link],
 				r.Table, r.Type, r.Protocol, r.Scope)
 		}
-		rules, lerr := ns.Rules(family)
+		rules, lerr := rtnl.Rules(ns, family)
 		fmt.Fprintln(w, "\nRULES")
 		for _, r := range rules {
 			fmt.Fprintf(w, "%d: from %s to %s%s%s mark 0x%x/0x%x table %d action %d proto %d\n", r.Priority,
@@ -135,7 +137,7 @@ func networkText(ns *kernel.NS, w io.Writer) error {
 		fmt.Fprintln(w, "\nNEIGHBOURS")
 		var nerr error
 		for _, l := range links {
-			list, one := ns.NeighbourMessages(family, l.Index)
+			list, one := rtnl.NeighbourMessages(ns, family, l.Index)
 			nerr = errors.Join(nerr, one)
 			for _, m := range list {
 				n := m.Neighbour()
@@ -146,7 +148,7 @@ func networkText(ns *kernel.NS, w io.Writer) error {
 	}
 	fmt.Fprintln(w, "\nSYSCTLS")
 	for _, key := range sysctlKeys(links) {
-		if v, serr := ns.Sysctl(key); serr == nil {
+		if v, serr := procsys.Get(ns, key); serr == nil {
 			fmt.Fprintf(w, "%s = %s\n", key, v)
 		}
 	}
@@ -167,7 +169,7 @@ func flag(is bool, word string) string {
 	return ""
 }
 
-func linkText(l *kernel.Link, name map[int]string) string {
+func linkText(l *rtnl.Link, name map[int]string) string {
 	peer := name[l.Peer]
 	if l.PeerAway {
 		peer = fmt.Sprintf("#%d of another namespace (%d)", l.Peer, l.PeerNS)
@@ -195,7 +197,7 @@ func linkText(l *kernel.Link, name map[int]string) string {
 }
 
 // sysctlKeys are those that containers' packets depend on.
-func sysctlKeys(links []*kernel.Link) (keys []string) {
+func sysctlKeys(links []*rtnl.Link) (keys []string) {
 	keys = []string{"net/ipv4/ip_forward", "net/ipv4/ip_unprivileged_port_start", "net/ipv4/ip_local_port_range",
 		"net/ipv4/ip_local_reserved_ports", "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables",
 		"net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count", "net/ipv4/neigh/default/gc_thresh3",

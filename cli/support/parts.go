@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/fairlead-cni/fairlead/support"
 )
@@ -54,7 +54,7 @@ func (c *collector) all() {
 	c.dir("net.d", netconf.ConfDir(), "a network's file", true)
 	c.dir("cache", cacheDir, "what an attachment is remembered by", false)
 	c.dir("leases", leaseDir, "a lease of host-local, or what it keeps", false)
-	c.dir("records", kernel.RunDir, "what Fairlead remembers until the next boot", false)
+	c.dir("records", record.RunDir, "what Fairlead remembers until the next boot", false)
 	c.dir("dhcp", dhcp.StateDir, "a lease of the DHCP daemon", false)
 	c.file("settings.json", calls.Settings, "the settings of the log")
 	for _, err := range problems {

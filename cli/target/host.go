@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -81,11 +82,11 @@ func everywhere(m attached.PortMapping) bool {
 }
 
 // listeners are the sockets of the host that listen where m publishes a port.
-func listeners(m attached.PortMapping, host *kernel.NS) []kernel.Listener {
-	all, err := host.Listeners(m.Number(), uint16(m.HostPort))
+func listeners(m attached.PortMapping, host *kernel.NS) []sockdiag.Listener {
+	all, err := sockdiag.Listeners(host, m.Number(), uint16(m.HostPort))
 	if err != nil {
 		return nil
 	}
 	at, _ := netip.ParseAddr(m.HostIP)
-	return slices.DeleteFunc(all, func(l kernel.Listener) bool { return !everywhere(m) && !l.Takes(at) })
+	return slices.DeleteFunc(all, func(l sockdiag.Listener) bool { return !everywhere(m) && !l.Takes(at) })
 }

@@ -13,7 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // This is where text meets a terminal. Names, notes and errors come from files that anybody may have written, and what
@@ -91,9 +91,9 @@ func (s Screen) Write(b []byte) (int, error) {
 	for line := range strings.Lines(string(b)) {
 		text, end := strings.CutSuffix(line, "\n")
 		if note := told(text); note != text {
-			_, known := s.Said.Load(kernel.Overlapping) // said by who knows the networks' names
+			_, known := s.Said.Load(rtnl.Overlapping) // said by who knows the networks' names
 			if _, again := s.Said.LoadOrStore(note, true); again || known &&
-				strings.Contains(note, kernel.Overlapping) {
+				strings.Contains(note, rtnl.Overlapping) {
 				continue
 			}
 			text = note

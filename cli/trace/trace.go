@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/doctor"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/trace"
 	"github.com/spf13/cobra"
 )
@@ -209,17 +210,17 @@ func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 			return app.Usage("--live sends from a CONTAINER or from the host itself: leave out --in and --from")
 		}
 	}
-	l := &kernel.Link{}
+	l := &rtnl.Link{}
 	switch {
 	case t.in != "":
-		l, err = d.HostNS.Link(t.in)
+		l, err = rtnl.LinkByName(d.HostNS, t.in)
 	case q.Src.IsValid():
-		var r kernel.Route
-		if r, err = d.HostNS.RouteTo(q.Src); err == nil {
-			l, err = d.HostNS.LinkAt(r.Link)
+		var r rtnl.Route
+		if r, err = rtnl.RouteTo(d.HostNS, q.Src); err == nil {
+			l, err = rtnl.LinkByIndex(d.HostNS, r.Link)
 		}
 	default:
-		if l, err = d.HostNS.Egress(); errors.Is(err, kernel.ErrNoLink) {
+		if l, err = rtnl.Egress(d.HostNS); errors.Is(err, rtnl.ErrNoLink) {
 			return app.Fail(app.ExitUsage, "Say by which link of the host it comes: --in LINK.",
 				"the host has no default route")
 		}

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -47,18 +47,18 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 	if err != nil {
 		return err
 	}
-	l, err := ns.Link(q.IfName)
+	l, err := rtnl.LinkByName(ns, q.IfName)
 	if err != nil {
 		return err
 	}
 	link := reachedLink(ns, l)
-	on, err := ns.Addrs(l.Index)
+	on, err := rtnl.Addrs(ns, l.Index)
 	switch {
 	case err != nil:
 		return err
 	case !link.up:
 		return spec.Errorf(spec.CodeTryAgain, "link %s is down", link.Name)
-	case !slices.ContainsFunc(on, func(a kernel.Addr) bool { return a.Prefix == have }):
+	case !slices.ContainsFunc(on, func(a rtnl.Addr) bool { return a.Prefix == have }):
 		return fmt.Errorf("link %s does not have %v, which is in the result", link.Name, have)
 	}
 	proto, err := d.protocol(dhcp.DHCPv4)
@@ -77,7 +77,7 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 	}
 	if got.Addresses[0].Prefix.Addr() != have.Addr() {
 		return errors.Join(fmt.Errorf("the server gives %v, and the container has %v", got.Addresses[0].Prefix, have),
-			d.giveBack(proto, link, record{Ask: a, Lease: got}))
+			d.giveBack(proto, link, leaseFile{Ask: a, Lease: got}))
 	}
 	return d.keep(proto, a, q, id, link, got)
 }

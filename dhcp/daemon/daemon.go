@@ -17,9 +17,10 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/dhcp/v4"
-	"github.com/fairlead-cni/fairlead/dhcp/v6"
+	v4 "github.com/fairlead-cni/fairlead/dhcp/v4"
+	v6 "github.com/fairlead-cni/fairlead/dhcp/v6"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -88,7 +89,7 @@ func New(s Settings) (*Daemon, error) {
 		return nil, err
 	}
 	// any question: the netlink library finds its byte order out at the first one, and not for several at once
-	_, _ = d.host.ID(d.host)
+	_, _ = rtnl.NSID(d.host, d.host)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for i, r := range records {
 		// Some hundreds a second, so that servers and this daemon keep up.
@@ -99,7 +100,7 @@ func New(s Settings) (*Daemon, error) {
 	late := time.AfterFunc(noteDelay, d.takeNotes)
 	context.AfterFunc(d.ctx, func() { late.Stop() })
 	d.group.Go(func() {
-		if err := d.host.Watch(d.ctx.Done(), d.hear); err != nil {
+		if err := rtnl.WatchNamespaces(d.host, d.ctx.Done(), d.hear); err != nil {
 			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed", "error", err)
 		}
 	})
@@ -131,7 +132,7 @@ func (d *Daemon) Close() {
 
 func second[T any](_ T, err error) error { return err }
 
-func (d *Daemon) hear(ev kernel.NamespaceEvent) {
+func (d *Daemon) hear(ev rtnl.NamespaceEvent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, k := range d.keepers {
@@ -153,7 +154,7 @@ func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
 }
 
 // resume keeps a lease of the last daemon's.
-func (d *Daemon) resume(r record, when time.Time) {
+func (d *Daemon) resume(r leaseFile, when time.Time) {
 	proto, err := d.protocol(r.Protocol)
 	if err != nil {
 		slog.Error("a lease is left alone", "owner", r.Ask.Owner, "reason", err)
@@ -177,7 +178,7 @@ func (d *Daemon) resume(r record, when time.Time) {
 	d.start(k, when)
 }
 
-func (d *Daemon) newKeeper(proto dhcp.Protocol, r record) *keeper {
+func (d *Daemon) newKeeper(proto dhcp.Protocol, r leaseFile) *keeper {
 	return &keeper{d: d, proto: proto, at: key{r.Ask.Owner, r.Protocol}, rec: r, number: -1, up: true,
 		done: make(chan struct{}), wake: make(chan struct{}, 1)}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -19,8 +20,8 @@ import (
 // taken reports whether the kernel has found out that somebody else has one of a lease's addresses, as it does with
 // IPv6's when the interface plugin puts them on the link.
 func taken(link reached, l *dhcp.Lease) bool {
-	have, _ := link.NS.Addrs(link.Index)
-	return slices.ContainsFunc(have, func(a kernel.Addr) bool {
+	have, _ := rtnl.Addrs(link.NS, link.Index)
+	return slices.ContainsFunc(have, func(a rtnl.Addr) bool {
 		return a.DADFailed &&
 			slices.Contains(l.Prefixes(), a.Prefix)
 	})
@@ -28,11 +29,11 @@ func taken(link reached, l *dhcp.Lease) bool {
 
 // takeOff removes leases' addresses from the link, and reports whether they were there.
 func takeOff(link reached, of ...*dhcp.Lease) (was bool, err error) {
-	have, err := link.NS.Addrs(link.Index)
+	have, err := rtnl.Addrs(link.NS, link.Index)
 	for _, a := range have {
 		if slices.ContainsFunc(of, func(l *dhcp.Lease) bool { return l != nil && slices.Contains(l.Prefixes(), a.Prefix) }) {
 			was = true
-			err = errors.Join(err, link.NS.DelAddr(link.Index, a))
+			err = errors.Join(err, rtnl.DelAddr(link.NS, link.Index, a))
 		}
 	}
 	return was, err
@@ -40,19 +41,19 @@ func takeOff(link reached, of ...*dhcp.Lease) (was bool, err error) {
 
 // on reports whether any of a lease's addresses is on the link.
 func on(link reached, l *dhcp.Lease) bool {
-	have, _ := link.NS.Addrs(link.Index)
-	return slices.ContainsFunc(have, func(a kernel.Addr) bool { return slices.Contains(l.Prefixes(), a.Prefix) })
+	have, _ := rtnl.Addrs(link.NS, link.Index)
+	return slices.ContainsFunc(have, func(a rtnl.Addr) bool { return slices.Contains(l.Prefixes(), a.Prefix) })
 }
 
 // exchange puts a lease on the link in the place of another one, as that one was there: what the interface plugin did
 // not put on the link, as where a virtual machine has the address, is none of ours to put there, unless must says that
 // it is.
 func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
-	have, err := link.NS.Addrs(link.Index)
+	have, err := rtnl.Addrs(link.NS, link.Index)
 	if err != nil {
 		return err
 	}
-	like, there := kernel.Addr{}, must
+	like, there := rtnl.Addr{}, must
 	for _, a := range have {
 		if slices.Contains(old.Prefixes(), a.Prefix) {
 			there, like = true, a
@@ -61,11 +62,11 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 	if !there {
 		return nil
 	}
-	before, err := link.NS.Routes(kernel.RouteFilter{Family: kernel.IPv4, Link: link.Index})
+	before, err := rtnl.Routes(link.NS, rtnl.RouteFilter{Family: rtnl.IPv4, Link: link.Index})
 	if err != nil {
 		return err
 	}
-	var stay []kernel.Addr
+	var stay []rtnl.Addr
 	for _, p := range l.Prefixes() {
 		a := like
 		a.Prefix = p
@@ -83,13 +84,13 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 			r.Dst.Addr().Is6() {
 			continue // IPv6's are a router's, and end when that says so, whatever a server gives
 		}
-		gone := kernel.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope),
-			Table: cmp.Or(k.Table, kernel.MainTable)}
-		before = slices.DeleteFunc(before, func(b kernel.Route) bool {
+		gone := rtnl.Route{Dst: k.Dst, Via: k.Via, Link: link.Index, Priority: k.Priority, Scope: uint8(k.Scope),
+			Table: cmp.Or(k.Table, rtnl.MainTable)}
+		before = slices.DeleteFunc(before, func(b rtnl.Route) bool {
 			return b.Dst == gone.Dst && b.Via == gone.Via && b.Priority == gone.Priority && b.Table == gone.Table
 		})
 		if there, err := k.Present(ctx, w); err == nil && there {
-			errs = append(errs, link.NS.DelRoute(gone))
+			errs = append(errs, rtnl.DelRoute(link.NS, gone))
 		}
 	}
 	for _, a := range have {
@@ -97,12 +98,12 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 		case !slices.Contains(old.Prefixes(), a.Prefix):
 			stay = append(stay, a)
 		case !slices.Contains(l.Prefixes(), a.Prefix):
-			errs = append(errs, link.NS.DelAddr(link.Index, a))
+			errs = append(errs, rtnl.DelAddr(link.NS, link.Index, a))
 		}
 	}
 	// With an address the kernel deletes the others of its subnet that came later (unless promote_secondaries is set), and
 	// with the last address all routes by the link.
-	now, err := link.NS.Addrs(link.Index)
+	now, err := rtnl.Addrs(link.NS, link.Index)
 	errs = append(errs, err, ensureAddrs(link, now, stay))
 	for _, r := range l.Routes {
 		_, err := route(link.Name, r, metric).Ensure(ctx, w)
@@ -114,12 +115,12 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 }
 
 // ensureAddrs adds the addresses that are not there.
-func ensureAddrs(link reached, there, want []kernel.Addr) (err error) {
+func ensureAddrs(link reached, there, want []rtnl.Addr) (err error) {
 	for _, a := range want {
-		if slices.ContainsFunc(there, func(b kernel.Addr) bool { return a.Prefix == b.Prefix }) {
+		if slices.ContainsFunc(there, func(b rtnl.Addr) bool { return a.Prefix == b.Prefix }) {
 			continue
 		}
-		if e := link.NS.AddAddr(link.Index, a); e != nil && !errors.Is(e, fs.ErrExist) {
+		if e := rtnl.AddAddr(link.NS, link.Index, a); e != nil && !errors.Is(e, fs.ErrExist) {
 			err = errors.Join(err, e)
 		}
 	}
@@ -128,17 +129,17 @@ func ensureAddrs(link reached, there, want []kernel.Addr) (err error) {
 
 // restore adds what others put by the link and the kernel deleted. One by a router that is out of reach now is said and
 // no more.
-func restore(link reached, before []kernel.Route) {
-	now, err := link.NS.Routes(kernel.RouteFilter{Family: kernel.IPv4, Link: link.Index})
+func restore(link reached, before []rtnl.Route) {
+	now, err := rtnl.Routes(link.NS, rtnl.RouteFilter{Family: rtnl.IPv4, Link: link.Index})
 	if err != nil {
 		slog.Warn("read routes", "link", link.Name, "error", err)
 		return
 	}
 	for _, r := range before {
-		if r.Protocol == unix.RTPROT_KERNEL || r.Type != kernel.Unicast || slices.Contains(now, r) {
+		if r.Protocol == unix.RTPROT_KERNEL || r.Type != rtnl.Unicast || slices.Contains(now, r) {
 			continue
 		}
-		if err := link.NS.AddRoute(r, true); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := rtnl.AddRoute(link.NS, r, true); err != nil && !errors.Is(err, fs.ErrExist) {
 			slog.Warn("a route went with a lease's address, and cannot be put back", "link", link.Name, "to", r.Dst, "via",
 				r.Via, "error", err)
 		}

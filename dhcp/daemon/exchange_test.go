@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -26,7 +27,7 @@ func newLink(t *testing.T, promote int) (link reached, ip func(args ...string) s
 		t.Fatal(err)
 	}
 	t.Cleanup(ns.Close)
-	l, err := ns.Link("eth0")
+	l, err := rtnl.LinkByName(ns, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestExchangeInSubnet(t *testing.T) {
 // newTestKeeper keeps a lease without a server.
 func newTestKeeper(t *testing.T, l *dhcp.Lease) *keeper {
 	d := &Daemon{store: store{t.TempDir()}}
-	return d.newKeeper(nil, record{Format: format, Protocol: dhcp.DHCPv4,
+	return d.newKeeper(nil, leaseFile{Format: format, Protocol: dhcp.DHCPv4,
 		Ask: dhcp.Ask{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}}, Placed: true, Lease: l})
 }
 

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -28,7 +28,7 @@ type keeper struct {
 	wake   chan struct{}
 
 	mu      sync.Mutex
-	rec     record
+	rec     leaseFile
 	number  int   // of the namespace, in the daemon's; -1: unknown
 	up      bool  // the link carried packets when it was last heard of
 	confirm bool  // ask whether the lease still holds
@@ -271,7 +271,7 @@ func (k *keeper) place(link reached) error {
 }
 
 // put has l in the place of the record's lease, on the link and on the disk. The error is the link's.
-func (k *keeper) put(link reached, rec record, l *dhcp.Lease) (err error) {
+func (k *keeper) put(link reached, rec leaseFile, l *dhcp.Lease) (err error) {
 	old, from := rec.Lease, cmp.Or(rec.Was, rec.Lease)
 	changed := rec.Off || rec.Was != nil || !old.SameConfiguration(l)
 	rec.Lease = l
@@ -355,7 +355,7 @@ func (k *keeper) stop() {
 }
 
 // hear takes what the watcher heard.
-func (k *keeper) hear(ev kernel.NamespaceEvent) {
+func (k *keeper) hear(ev rtnl.NamespaceEvent) {
 	k.mu.Lock()
 	switch {
 	case ev.Lost:

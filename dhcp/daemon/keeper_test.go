@@ -33,7 +33,7 @@ func TestPhases(t *testing.T) {
 			8760 * time.Hour, 8760 * time.Hour},
 		"an end, and no word": {lease(0, dhcp.Forever, dhcp.Forever, 10*s), false, nil, renewing, 10 * s, 10 * s},
 	} {
-		k := &keeper{rec: record{Lease: tc.lease}, confirm: tc.confirm, lost: tc.lost}
+		k := &keeper{rec: leaseFile{Lease: tc.lease}, confirm: tc.confirm, lost: tc.lost}
 		p, begin, end := k.next(now)
 		if p != tc.phase || begin.Sub(now) != tc.begin || tc.end != 0 && end.Sub(now) != tc.end || tc.end == 0 &&
 			p != expiring && !end.IsZero() {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
@@ -85,7 +86,7 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	if err := host.Await(t.Context(), limit, []uint{kernel.LinkEvents}, func() (bool, error) {
+	if err := rtnl.Await(host, t.Context(), limit, []uint{rtnl.LinkEvents}, func() (bool, error) {
 		return strings.Count(nstest.Run(t, "ip", "-br", "link", "show", "master", "cni0"), "veth") == 1, nil
 	}); err != nil {
 		t.Errorf("the namespace lives on: %v", err)

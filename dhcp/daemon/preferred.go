@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+
 	"github.com/fairlead-cni/fairlead/dhcp"
 )
 
@@ -26,11 +28,11 @@ func preferred(l *dhcp.Lease) time.Duration {
 // so that it deprecates them in time, be it that no server answers or that nobody keeps the lease by then. When a lease
 // is over they are taken off by who keeps it, and not by the kernel. Those that the kernel makes have their times from
 // their router. Of what had no such time, and has none, nothing is said.
-func prefer(link reached, rec record, before *dhcp.Lease) {
+func prefer(link reached, rec leaseFile, before *dhcp.Lease) {
 	if rec.Protocol != dhcp.DHCPv6 || preferred(rec.Lease) == dhcp.Forever && preferred(before) == dhcp.Forever {
 		return
 	}
-	have, err := link.NS.Addrs(link.Index)
+	have, err := rtnl.Addrs(link.NS, link.Index)
 	for _, h := range have {
 		for _, a := range rec.Lease.Addresses {
 			if a.Prefix != h.Prefix || h.Tentative || h.Dynamic {
@@ -40,7 +42,7 @@ func prefer(link reached, rec record, before *dhcp.Lease) {
 			if a.Preferred > 0 && a.Preferred < a.Valid {
 				left = max(time.Until(rec.Lease.Asked.Add(a.Preferred)), 0)
 			}
-			if e := link.NS.PreferAddr(link.Index, h, left); e != nil {
+			if e := rtnl.PreferAddr(link.NS, link.Index, h, left); e != nil {
 				err = e
 			}
 		}

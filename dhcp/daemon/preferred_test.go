@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // An address that its server wants given up is deprecated by the kernel in time, whether somebody keeps the lease by
@@ -26,7 +27,7 @@ func TestPreferred(t *testing.T) {
 	await := func(what string) {
 		t.Helper()
 		out := ""
-		err := ns.Await(t.Context(), limit, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
+		err := rtnl.Await(ns, t.Context(), limit, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
 			out = nstest.RunIn(t, a.netns, "ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "global")
 			return strings.Contains(out, what), nil
 		})

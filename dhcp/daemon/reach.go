@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -48,15 +49,15 @@ func (k *keeper) reach() (reached, error) {
 	if err == nil && !same {
 		err = fmt.Errorf("the namespace is %w, and %s is another one", errGone, rec.Netns)
 	}
-	var l *kernel.Link
+	var l *rtnl.Link
 	if err == nil {
-		if l, err = ns.LinkAt(rec.Index); errors.Is(err, kernel.ErrNoLink) {
+		if l, err = rtnl.LinkByIndex(ns, rec.Index); errors.Is(err, rtnl.ErrNoLink) {
 			err = fmt.Errorf("the link %s is %w", rec.Lease.Link, errGone)
 		}
 	}
 	var number int
 	if err == nil {
-		number, err = k.d.host.Number(ns)
+		number, err = rtnl.AssignNSID(k.d.host, ns)
 	}
 	if err != nil {
 		ns.Close()
@@ -78,7 +79,7 @@ func (k *keeper) missing(err error, netns string) error {
 	return errGone
 }
 
-func reachedLink(ns *kernel.NS, l *kernel.Link) reached {
+func reachedLink(ns *kernel.NS, l *rtnl.Link) reached {
 	return reached{dhcp.Link{NS: ns, Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU}, l.Operational, l.Kind}
 }
 
@@ -87,17 +88,17 @@ const carrierLimit = 5 * time.Second
 
 // ready finds the link of a call and sets it up where it is down: nobody gets a lease on one that is.
 func ready(ctx context.Context, ns *kernel.NS, name string) (reached, error) {
-	l, err := ns.Link(name)
+	l, err := rtnl.LinkByName(ns, name)
 	if err != nil {
 		return reached{}, err
 	}
 	if !l.Up {
-		if err := ns.SetLink(name, kernel.LinkChange{Up: true}); err != nil {
+		if err := rtnl.SetLink(ns, name, rtnl.LinkChange{Up: true}); err != nil {
 			return reached{}, err
 		}
 	}
-	err = ns.Await(ctx, carrierLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
-		l, err = ns.Link(name)
+	err = rtnl.Await(ns, ctx, carrierLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
+		l, err = rtnl.LinkByName(ns, name)
 		return err == nil && l.Operational, err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -147,7 +148,7 @@ func (d *Daemon) answer(ctx context.Context, asked rpc.Question) ([]byte, error)
 
 // status says whether a lease could be kept.
 func (d *Daemon) status() error {
-	if err := (kernel.Store{Dir: d.store.dir}).Writable(); err != nil {
+	if err := (record.Store{Dir: d.store.dir}).Writable(); err != nil {
 		return spec.Errorf(spec.CodeUnavailable, "%w", err)
 	}
 	return nil

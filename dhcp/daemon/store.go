@@ -23,7 +23,7 @@ import (
 const format = 1
 
 // A record is what is known of one lease: a lease file.
-type record struct {
+type leaseFile struct {
 	Format   int             `json:"format"`
 	Protocol string          `json:"protocol"`
 	Ask      dhcp.Ask        `json:"ask"`
@@ -53,7 +53,7 @@ func (s store) path(o spec.Owner, protocol string) string {
 }
 
 // save writes a record in one step.
-func (s store) save(r record) error {
+func (s store) save(r leaseFile) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
@@ -104,7 +104,7 @@ func (s store) remove(o spec.Owner, protocol string) error {
 
 // load reads every lease. A file that cannot be read as one is put aside, or left where it is if a newer daemon wrote
 // it, and said; it costs no other lease.
-func (s store) load() (records []record, err error) {
+func (s store) load() (records []leaseFile, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (e *newerError) Error() string {
 	return fmt.Sprintf("a newer daemon wrote it, in format %d; this one reads %d", e.format, format)
 }
 
-func (s store) read(path string) (r record, err error) {
+func (s store) read(path string) (r leaseFile, err error) {
 	b, err := spec.ReadPlain(path, dhcp.MaxFile)
 	if err != nil {
 		return r, err
@@ -171,7 +171,7 @@ func (s store) read(path string) (r record, err error) {
 }
 
 // possible says what of a record no server can have given: who handles the lease counts on that.
-func (r *record) possible() error {
+func (r *leaseFile) possible() error {
 	var own func(netip.Addr) bool
 	switch r.Protocol {
 	case dhcp.DHCPv4:
@@ -219,14 +219,14 @@ func (s store) putAside(path string) error {
 }
 
 // stamp notes when the lease was asked for on a clock that nobody sets.
-func (r *record) stamp() {
+func (r *leaseFile) stamp() {
 	r.Boot = bootID()
 	r.Uptime = uptime() - time.Since(r.Lease.Asked)
 }
 
 // awake turns that back into a time of this process, and reports whether it can be believed: a time that has not come
 // yet was written by a mistake, and says nothing of how long the lease still is.
-func (r *record) awake() bool {
+func (r *leaseFile) awake() bool {
 	since := uptime() - r.Uptime
 	l := *r.Lease
 	r.Lease = &l

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -158,7 +159,7 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	if err == nil {
 		err = d.keep(proto, a, q, id, link, l)
 	} else if l != nil { // the caller is gone: nobody will know of it
-		err = errors.Join(err, d.giveBack(proto, link, record{Ask: a, Lease: l}))
+		err = errors.Join(err, d.giveBack(proto, link, leaseFile{Ask: a, Lease: l}))
 	}
 	if err != nil {
 		return nil, err
@@ -169,7 +170,7 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 // keep writes a lease down and keeps it from now on. What cannot be written is given back.
 func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Identity, link reached,
 	l *dhcp.Lease) error {
-	r := record{Format: format, Protocol: proto.Name(), Ask: a, Netns: q.Netns, Identity: id, Index: link.Index,
+	r := leaseFile{Format: format, Protocol: proto.Name(), Ask: a, Netns: q.Netns, Identity: id, Index: link.Index,
 		Metric: q.ipam.Priority, Lease: l}
 	r.stamp()
 	if err := d.store.save(r); err != nil {
@@ -177,7 +178,7 @@ func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Ide
 	}
 	k := d.newKeeper(proto, r)
 	var err error
-	if k.number, err = d.host.Number(link.NS); err != nil {
+	if k.number, err = rtnl.AssignNSID(d.host, link.NS); err != nil {
 		slog.Warn("the link is not watched", "owner", q.owner, "error", err)
 	}
 	slog.Info("a lease", "owner", q.owner, "protocol", proto.Name(), "addresses", l.Prefixes(), "server", l.Server.Addr,
@@ -197,7 +198,7 @@ func lasting(d time.Duration) string {
 // giveBackLimit is how long a RELEASE may take, which has an answer in DHCPv6 only.
 const giveBackLimit = 3 * time.Second
 
-func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r record) (err error) {
+func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r leaseFile) (err error) {
 	defer guard("give a lease back", &err)
 	if !link.up {
 		return fmt.Errorf("link %s is down", link.Name)

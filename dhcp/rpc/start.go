@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 )
 
 // startLimit is how long a daemon may take until it listens.
@@ -22,7 +22,7 @@ const startLimit = 10 * time.Second
 func Start(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	unlock, err := kernel.Lock(ctx, "dhcp-daemon")
+	unlock, err := record.Lock(ctx, "dhcp-daemon")
 	if err != nil {
 		return err
 	}
@@ -30,7 +30,7 @@ func Start(ctx context.Context, socket string) error {
 	if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket); err == nil { // somebody was faster
 		return conn.Close()
 	}
-	logName := filepath.Join(kernel.RunDir, "dhcp-daemon.log")
+	logName := filepath.Join(record.RunDir, "dhcp-daemon.log")
 	log, err := os.OpenFile(logName, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
@@ -194,7 +194,7 @@ func everywhere() netip.Addr { return netip.Addr{} }
 
 // A session is an open socket on a link.
 type session struct {
-	*kernel.PacketConn
+	*packet.UDP4Conn
 	c     Client
 	link  dhcp.Link
 	known *dhcp.Lease // what is held already; nil: nothing
@@ -203,18 +203,18 @@ type session struct {
 }
 
 func (s *session) Close() {
-	s.PacketConn.Close()
+	s.UDP4Conn.Close()
 	if s.udp != nil {
 		s.udp.Close()
 	}
 }
 
 func (c Client) open(l dhcp.Link) (*session, error) {
-	p, err := l.NS.ListenUDP4(l.Index, clientPort)
+	p, err := packet.ListenUDP4(l.NS, l.Index, clientPort)
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.Name, err)
 	}
-	return &session{PacketConn: p, c: c, link: l}, nil
+	return &session{UDP4Conn: p, c: c, link: l}, nil
 }
 
 // An answer is an OFFER, ACK or NAK to what was asked.
@@ -356,7 +356,8 @@ func (s *session) send(m *dhcpv4.DHCPv4, to netip.Addr) error {
 	if to.IsValid() && own.IsValid() && !own.IsUnspecified() {
 		var err error
 		if s.udp == nil {
-			s.udp, err = s.link.NS.DialUDP(s.link.Name, netip.AddrPortFrom(own, clientPort), netip.AddrPortFrom(to, serverPort))
+			s.udp, err = packet.DialUDP(s.link.NS, s.link.Name, netip.AddrPortFrom(own, clientPort),
+				netip.AddrPortFrom(to, serverPort))
 		}
 		if err == nil {
 			_, err = s.udp.Write(m.ToBytes())

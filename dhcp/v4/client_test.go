@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/insomniacslk/dhcp/dhcpv4"
@@ -47,7 +49,7 @@ func TestQuestions(t *testing.T) {
 	}
 
 	// To renew it: from the address to its server alone.
-	if err := w.link.NS.AddAddr(w.link.Index, kernelAddr(l)); err != nil {
+	if err := rtnl.AddAddr(w.link.NS, w.link.Index, kernelAddr(l)); err != nil {
 		t.Fatal(err)
 	}
 	neighbour(t, w, own)

@@ -7,6 +7,9 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+
 	"github.com/fairlead-cni/fairlead/dhcp"
 )
 
@@ -23,11 +26,11 @@ const (
 
 // free asks by ARP whether somebody has an address (RFC 2131, 4.4.1), and is errTaken where somebody does.
 func free(ctx context.Context, l dhcp.Link, addr netip.Addr) error {
-	kl, err := l.NS.LinkAt(l.Index)
+	kl, err := rtnl.LinkByIndex(l.NS, l.Index)
 	if err != nil {
 		return err
 	}
-	n, err := l.NS.Neighbours(kl, false)
+	n, err := packet.ListenNeighbours(l.NS, kl, false)
 	if err != nil {
 		return err
 	}

@@ -9,11 +9,11 @@ import (
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
 
-func kernelAddr(l *dhcp.Lease) kernel.Addr { return kernel.Addr{Prefix: l.Addresses[0].Prefix} }
+func kernelAddr(l *dhcp.Lease) rtnl.Addr { return rtnl.Addr{Prefix: l.Addresses[0].Prefix} }
 
 // neighbour makes the client's kernel know where an address is, for the test answers no ARP.
 func neighbour(t *testing.T, w *wire, a netip.Addr) {

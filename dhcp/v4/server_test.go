@@ -12,6 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/insomniacslk/dhcp/dhcpv4"
 )
@@ -21,7 +23,7 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // A wire is two namespaces with a cable between them: a client's and that of servers which the test plays.
 type wire struct {
 	link   dhcp.Link
-	server *kernel.PacketConn
+	server *packet.UDP4Conn
 	mac    net.HardwareAddr
 
 	serverPath string
@@ -41,13 +43,13 @@ func newWire(t *testing.T) *wire {
 		"netns", filepath.Base(server))
 	nstest.RunIn(t, client, "ip", "link", "set", "eth0", "up")
 	nstest.RunIn(t, server, "ip", "link", "set", "eth0", "up")
-	open := func(path string) (*kernel.NS, *kernel.Link) {
+	open := func(path string) (*kernel.NS, *rtnl.Link) {
 		ns, err := kernel.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(ns.Close)
-		l, err := ns.Link("eth0")
+		l, err := rtnl.LinkByName(ns, "eth0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +57,7 @@ func newWire(t *testing.T) *wire {
 	}
 	ns, l := open(client)
 	sns, sl := open(server)
-	conn, err := sns.ListenUDP4(sl.Index, serverPort)
+	conn, err := packet.ListenUDP4(sns, sl.Index, serverPort)
 	if err != nil {
 		t.Fatal(err)
 	}

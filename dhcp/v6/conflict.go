@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
 )
 
 // errTaken says that somebody else has an address that a server gave.
@@ -30,13 +30,13 @@ const probeLimit = 400 * time.Millisecond
 
 // A probe asks whether somebody has an address that is offered.
 type probe struct {
-	*kernel.Inet6Conn
+	*packet.Inet6Conn
 	s     *session
 	asked map[netip.Addr]time.Time // the first time
 }
 
 func (s *session) probe() (*probe, error) {
-	c, err := s.link.NS.ListenICMP6(s.link.Index, s.link.Name, neighbourAdvertisement)
+	c, err := packet.ListenICMP6(s.link.NS, s.link.Index, s.link.Name, neighbourAdvertisement)
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", s.link.Name, err)
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
 )
@@ -29,7 +31,7 @@ func (n lan) open() (*kernel.NS, int) {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(ns.Close)
-	index, err := ns.Index("br0")
+	index, err := rtnl.IndexOf(ns, "br0")
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -41,7 +43,7 @@ func (n lan) router(a *advert) {
 	n.t.Helper()
 	ns, index := n.open()
 	n.sysctl("net/ipv6/conf/br0/forwarding", "1") // else it is no member of the group that is asked
-	c, err := ns.ListenICMP6(index, "br0", routerSolicitation)
+	c, err := packet.ListenICMP6(ns, index, "br0", routerSolicitation)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -112,7 +114,7 @@ func (n lan) server(answer func(m *dhcpv6.Message) [][]byte) (heard func(dhcpv6.
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	send, err := ns.ListenUDP6(index, "br0", netip.MustParseAddrPort("[::]:5547"))
+	send, err := packet.ListenUDP6(ns, index, "br0", netip.MustParseAddrPort("[::]:5547"))
 	if err != nil {
 		n.t.Fatal(err)
 	}

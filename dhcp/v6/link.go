@@ -10,7 +10,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // linkLocalLimit is how long a link may take to get its link-local address; the kernel asks for a second and a random
@@ -22,19 +23,19 @@ const linkLocalLimit = 8 * time.Second
 func turnOn(l dhcp.Link, auto bool, metric int) error {
 	conf := "net/ipv6/conf/" + l.Name + "/"
 	get := func(key string) string {
-		v, _ := l.NS.Sysctl(conf + key)
+		v, _ := procsys.Get(l.NS, conf+key)
 		return v
 	}
-	set := []kernel.Setting{{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"}}
+	set := []procsys.Setting{{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"}}
 	forwarding := get("forwarding") != "0"
 	switch ra := get("accept_ra"); {
 	case forwarding && ra != "2": // a router takes no advertisements at 1
-		set = append(set, kernel.Setting{Key: conf + "accept_ra", Value: "2"})
+		set = append(set, procsys.Setting{Key: conf + "accept_ra", Value: "2"})
 	case ra == "0":
-		set = append(set, kernel.Setting{Key: conf + "accept_ra", Value: "1"})
+		set = append(set, procsys.Setting{Key: conf + "accept_ra", Value: "1"})
 	}
-	set = append(set, kernel.Setting{Key: conf + "autoconf", Value: digit(auto)},
-		kernel.Setting{Key: conf + "accept_ra_pinfo", Value: "1", Optional: true})
+	set = append(set, procsys.Setting{Key: conf + "autoconf", Value: digit(auto)},
+		procsys.Setting{Key: conf + "accept_ra_pinfo", Value: "1", Optional: true})
 	own, elsewhere, err := defaults(l)
 	if err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
@@ -44,14 +45,14 @@ func turnOn(l dhcp.Link, auto bool, metric int) error {
 	take := !elsewhere
 	if metric > 0 {
 		take = get("ra_defrtr_metric") != ""
-		set = append(set, kernel.Setting{Key: conf + "ra_defrtr_metric", Value: strconv.Itoa(metric), Optional: true})
+		set = append(set, procsys.Setting{Key: conf + "ra_defrtr_metric", Value: strconv.Itoa(metric), Optional: true})
 	}
-	set = append(set, kernel.Setting{Key: conf + "accept_ra_defrtr", Value: digit(take), Optional: true})
+	set = append(set, procsys.Setting{Key: conf + "accept_ra_defrtr", Value: digit(take), Optional: true})
 	if get("addr_gen_mode") == "1" { // none
-		set = append(set, kernel.Setting{Key: conf + "addr_gen_mode", Value: "0"})
+		set = append(set, procsys.Setting{Key: conf + "addr_gen_mode", Value: "0"})
 	}
-	set = append(set, kernel.Setting{Key: conf + "disable_ipv6", Value: "0"})
-	if _, err := l.NS.SetSysctls(set...); errors.Is(err, fs.ErrNotExist) {
+	set = append(set, procsys.Setting{Key: conf + "disable_ipv6", Value: "0"})
+	if _, err := procsys.Set(l.NS, set...); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("link %s: no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", l.Name, err)
 	} else if err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
@@ -62,7 +63,7 @@ func turnOn(l dhcp.Link, auto bool, metric int) error {
 	}
 	for _, r := range own {
 		if !take || metric > 0 && r.Priority != metric {
-			errs = append(errs, l.NS.DelRoute(r))
+			errs = append(errs, rtnl.DelRoute(l.NS, r))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -79,14 +80,14 @@ func digit(on bool) string {
 }
 
 // defaults are the default routes that routers on the link gave, and whether one leads over another link.
-func defaults(l dhcp.Link) (own []kernel.Route, elsewhere bool, err error) {
-	routes, err := l.NS.Routes(kernel.RouteFilter{Family: kernel.IPv6, Table: kernel.MainTable})
+func defaults(l dhcp.Link) (own []rtnl.Route, elsewhere bool, err error) {
+	routes, err := rtnl.Routes(l.NS, rtnl.RouteFilter{Family: rtnl.IPv6, Table: rtnl.MainTable})
 	for _, r := range routes {
 		switch {
-		case r.Dst.Bits() != 0 || r.Type != kernel.Unicast:
+		case r.Dst.Bits() != 0 || r.Type != rtnl.Unicast:
 		case r.Link != l.Index:
 			elsewhere = true
-		case r.Protocol == kernel.ByRA:
+		case r.Protocol == rtnl.ByRA:
 			own = append(own, r)
 		}
 	}
@@ -95,10 +96,10 @@ func defaults(l dhcp.Link) (own []kernel.Route, elsewhere bool, err error) {
 
 // forgetAutomatic deletes the addresses that a router gave before autoconf was off.
 func forgetAutomatic(l dhcp.Link) error {
-	list, err := l.NS.Addrs(l.Index)
+	list, err := rtnl.Addrs(l.NS, l.Index)
 	for _, a := range list {
 		if a.Dynamic && a.Scope == 0 && a.Prefix.Addr().Is6() {
-			err = errors.Join(err, l.NS.DelAddr(l.Index, a))
+			err = errors.Join(err, rtnl.DelAddr(l.NS, l.Index, a))
 		}
 	}
 	return err
@@ -107,8 +108,8 @@ func forgetAutomatic(l dhcp.Link) error {
 // linkLocal waits for the link-local address, which all is sent from, and until it may be used.
 func linkLocal(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
 	tentative := false
-	err = l.NS.Await(ctx, linkLocalLimit, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
-		list, err := l.NS.Addrs(l.Index)
+	err = rtnl.Await(l.NS, ctx, linkLocalLimit, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+		list, err := rtnl.Addrs(l.NS, l.Index)
 		for _, a := range list {
 			switch ip := a.Prefix.Addr(); {
 			case !ip.IsLinkLocalUnicast() || !ip.Is6():

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 	"github.com/insomniacslk/dhcp/iana"
@@ -36,13 +36,13 @@ const duidState = "duid"
 
 // DUID is what servers know an owner by: a UUID (RFC 6355) that is made of the owner and the machine.
 func DUID(o spec.Owner) []byte {
-	id := kernel.UUID(o)
+	id := identity.UUID(o)
 	return append([]byte{0, byte(dhcpv6.DUID_UUID)}, id[:]...)
 }
 
 // iaid names an owner's one association of addresses, and its one of prefixes, among those of its DUID.
 func iaid(o spec.Owner) [4]byte {
-	h := kernel.OwnerHash(o)
+	h := identity.OwnerHash(o)
 	return [4]byte(h[:4])
 }
 

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // clause: P25
@@ -50,13 +52,13 @@ func TestGatewayFromRouter(t *testing.T) {
 	// The router may answer later than an ADD waits for it, on a machine that is busy; the kernel has its route then all
 	// the same.
 	out := ""
-	err := second.NS.Await(t.Context(), 20*time.Second, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
+	err := rtnl.Await(second.NS, t.Context(), 20*time.Second, []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
 		out = show(t, second, "route")
 		return strings.Contains(out, "default via "+router.String()+" dev eth0 proto ra metric 2000"), nil
 	})
 	if err != nil {
-		take, _ := second.NS.Sysctl("net/ipv6/conf/eth0/accept_ra_defrtr")
-		metric, _ := second.NS.Sysctl("net/ipv6/conf/eth0/ra_defrtr_metric")
+		take, _ := procsys.Get(second.NS, "net/ipv6/conf/eth0/accept_ra_defrtr")
+		metric, _ := procsys.Get(second.NS, "net/ipv6/conf/eth0/ra_defrtr_metric")
 		t.Errorf("accept_ra_defrtr is %s, ra_defrtr_metric %s, the lease %+v, and the kernel's routes are %s", take, metric,
 			got, out)
 	}
@@ -201,7 +203,7 @@ func TestIPv6Off(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, _ := l.NS.Sysctl("net/ipv6/conf/eth0/accept_ra"); v != "2" || len(got.Addresses) != 1 {
+	if v, _ := procsys.Get(l.NS, "net/ipv6/conf/eth0/accept_ra"); v != "2" || len(got.Addresses) != 1 {
 		t.Errorf("accept_ra is %s, lease %+v", v, got)
 	}
 	// A router behind the container is none of the link.
@@ -225,7 +227,7 @@ func TestAskedFromNowhere(t *testing.T) {
 	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"),
 		auto: true}}})
 	ns, index := n.open()
-	c, err := ns.ListenICMP6(index, "br0", routerSolicitation)
+	c, err := packet.ListenICMP6(ns, index, "br0", routerSolicitation)
 	if err != nil {
 		t.Fatal(err)
 	}

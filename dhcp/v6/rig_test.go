@@ -18,6 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -48,7 +50,7 @@ func (n lan) sysctl(key, value string) {
 	n.t.Helper()
 	ns, err := kernel.Open(n.path)
 	if err == nil {
-		_, err = ns.SetSysctls(kernel.Setting{Key: key, Value: value})
+		_, err = procsys.Set(ns, procsys.Setting{Key: key, Value: value})
 		ns.Close()
 	}
 	if err != nil {
@@ -68,13 +70,13 @@ func (n lan) host(dad bool) dhcp.Link {
 	port := "p" + filepath.Base(path)
 	n.ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", path)
 	if !dad {
-		if _, err := ns.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/eth0/accept_dad", Value: "0"}); err != nil {
+		if _, err := procsys.Set(ns, procsys.Setting{Key: "net/ipv6/conf/eth0/accept_dad", Value: "0"}); err != nil {
 			n.t.Fatal(err)
 		}
 	}
 	n.ip("link", "set", port, "master", "br0", "up")
 	nstest.RunIn(n.t, path, "ip", "link", "set", "eth0", "up")
-	l, err := ns.Link("eth0")
+	l, err := rtnl.LinkByName(ns, "eth0")
 	if err != nil {
 		n.t.Fatal(err)
 	}

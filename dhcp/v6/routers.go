@@ -12,13 +12,15 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // routers are those of a link, as they are heard of.
 type routers struct {
 	link  dhcp.Link
-	conn  *kernel.Inet6Conn
+	conn  *packet.Inet6Conn
 	stop  context.CancelFunc
 	done  chan struct{}
 	began time.Time
@@ -36,7 +38,7 @@ const routerLimit = 2500 * time.Millisecond
 // the kernel makes sure of the link-local address, as RFC 4862 (4) has it: the first question comes from nobody's
 // address then.
 func listen(ctx context.Context, l dhcp.Link) (*routers, error) {
-	conn, err := l.NS.ListenICMP6(l.Index, l.Name, routerAdvertisement)
+	conn, err := packet.ListenICMP6(l.NS, l.Index, l.Name, routerAdvertisement)
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.Name, err)
 	}
@@ -65,7 +67,7 @@ func (r *routers) run(ctx context.Context) {
 	for pause := time.Second; ctx.Err() == nil; pause = min(2*pause, 16*time.Second) {
 		err := r.conn.Send(ask, all)
 		if err != nil {
-			err = r.link.NS.SolicitRouters(r.link.Index)
+			err = packet.SolicitRouters(r.link.NS, r.link.Index)
 		}
 		if err != nil {
 			slog.Debug("routers were not asked", "link", r.link.Name, "error", err)
@@ -154,12 +156,12 @@ func (r *routers) gateway(ctx context.Context, l *dhcp.Lease) {
 // settled waits a little for the kernel's own default route by a router, which it makes a moment after we have heard of
 // the router, if it is to make one. Whoever then gives the link routes finds it there.
 func settled(ctx context.Context, l dhcp.Link, router netip.Addr) {
-	if v, _ := l.NS.Sysctl("net/ipv6/conf/" + l.Name + "/accept_ra_defrtr"); v != "1" {
+	if v, _ := procsys.Get(l.NS, "net/ipv6/conf/"+l.Name+"/accept_ra_defrtr"); v != "1" {
 		return
 	}
-	err := l.NS.Await(ctx, time.Second, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
-		list, err := l.NS.Routes(kernel.RouteFilter{Family: kernel.IPv6, Link: l.Index})
-		return slices.ContainsFunc(list, func(h kernel.Route) bool { return h.Dst.Bits() == 0 && h.Via == router }), err
+	err := rtnl.Await(l.NS, ctx, time.Second, []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
+		list, err := rtnl.Routes(l.NS, rtnl.RouteFilter{Family: rtnl.IPv6, Link: l.Index})
+		return slices.ContainsFunc(list, func(h rtnl.Route) bool { return h.Dst.Bits() == 0 && h.Via == router }), err
 	})
 	if err != nil {
 		slog.Debug("the kernel has no default route by the router", "link", l.Name, "router", router, "error", err)

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 )
 
@@ -59,7 +59,7 @@ func (c Client) pace(typ dhcpv6.MessageType) pace {
 
 // A session is an open socket on a link.
 type session struct {
-	*kernel.Inet6Conn
+	*packet.Inet6Conn
 	c    Client
 	link dhcp.Link
 	self netip.Addr
@@ -73,7 +73,7 @@ func (c Client) open(ctx context.Context, l dhcp.Link) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := l.NS.ListenUDP6(l.Index, l.Name, netip.AddrPortFrom(self, clientPort))
+	conn, err := packet.ListenUDP6(l.NS, l.Index, l.Name, netip.AddrPortFrom(self, clientPort))
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.Name, err)
 	}

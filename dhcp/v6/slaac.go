@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/insomniacslk/dhcp/dhcpv6"
 )
 
@@ -129,10 +129,10 @@ func nothing(link string, list []*advert) error {
 // automatic waits until the kernel has made an address of each prefix and is sure of it, and returns them.
 func automatic(ctx context.Context, l dhcp.Link, heard *routers) (made []netip.Prefix, err error) {
 	var wait []string
-	err = l.NS.Await(ctx, addressLimit, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
+	err = rtnl.Await(l.NS, ctx, addressLimit, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
 		list, _ := heard.now()
 		want := prefixes(list)
-		have, err := l.NS.Addrs(l.Index)
+		have, err := rtnl.Addrs(l.NS, l.Index)
 		made, wait = nil, nil
 		for _, p := range want {
 			state := "none"

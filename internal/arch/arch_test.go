@@ -94,6 +94,8 @@ func TestBites(t *testing.T) {
 		want string // part of the one complaint; empty: none
 	}{
 		{"a plugin and the kernel", Imports(pkg("plugin/macvlan", "./kernel")), "never how"},
+		{"a plugin and the kernel's tables", Imports(pkg("plugin/macvlan", "./kernel/nft")), "never how"},
+		{"links and filters", Imports(pkg("kernel/rtnl", "./kernel/nft")), "downwards"},
 		{"a plugin and a plugin", Imports(pkg("plugin/macvlan", "./plugin/bridge")), "delegates"},
 		{"a plugin and its sdk", Imports(pkg("plugin/macvlan", "./sdk", "./plan", "fmt")), ""},
 		{"spec and anything", Imports(pkg("spec", "./invoke")), "CNI as data"},
@@ -121,9 +123,9 @@ func TestBites(t *testing.T) {
 			"var Plugin"},
 		{"sleep", Code("resource", "x.go", []byte("package p\nfunc f() { time.Sleep(1) }\n")), "nothing sleeps"},
 		{"exec", Code("resource", "x.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")), "no program"},
-		{"exec elsewhere in kernel", Code("kernel", "link.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")),
+		{"exec elsewhere in kernel", Code("kernel/rtnl", "link.go", []byte("package p\nfunc f() { exec.Command(\"ip\") }\n")),
 			"no program"},
-		{"exec of iptables", Code("kernel", "iptables_exec.go", []byte("package p\nfunc f() { exec.Command(path) }\n")), ""},
+		{"exec of iptables", Code("kernel/xtables", "exec.go", []byte("package p\nfunc f() { exec.Command(path) }\n")), ""},
 		{"a long file", Code("spec", "x.go", []byte("package p\n"+strings.Repeat("// x\n", longest))), "lines"},
 		{"a long test", Length("spec", "x_test.go", []byte(strings.Repeat("// x\n", longest+1))), "lines"},
 	} {

@@ -16,7 +16,7 @@ const longest = 500
 func calls() []restriction {
 	// Of kernel, one file: the backends that iptables is the only way in for. Of DHCP, one: "startDaemon".
 	runs := []string{"invoke", "cli/run", "cli/demo", "cli/calllog", "cli/support", "bench", "internal/**",
-		"sdk/sdktest", "kernel/iptables_exec.go", "dhcp/rpc/start.go"}
+		"sdk/sdktest", "kernel/xtables/exec.go", "dhcp/rpc/start.go"}
 	return []restriction{
 		{"time.Sleep", nil, "nothing sleeps: it waits for the kernel's event, with a bound"},
 		{"exec.Command", runs, "no program is executed unless the configuration asks for it"},

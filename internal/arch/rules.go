@@ -28,7 +28,7 @@ func rows() []row {
 	}
 	// kinds is what a room of resource may import: the common words, and the rooms below it.
 	kinds := func(below ...string) []string {
-		may := []string{"resource", "plan", "kernel", "spec"}
+		may := []string{"resource", "plan", "kernel", "kernel/*", "spec"}
 		for _, b := range below {
 			may = append(may, "resource/"+b)
 		}
@@ -48,6 +48,16 @@ func rows() []row {
 	networks := func(more ...string) []string {
 		return append(command("cli/attached", "cli/netconf", "plugin", "sdk"), more...)
 	}
+	const mechanism = "kernel knows mechanisms; what should exist is said above it"
+	mechanisms := map[string]string{"kernel/*": "arrows between the mechanisms go downwards only", "*": mechanism}
+	// door is what a mechanism of kernel may import: namespaces and their sockets, and the mechanisms below it.
+	door := func(below ...string) []string {
+		may := []string{"kernel", "kernel/netlink", "spec"}
+		for _, b := range below {
+			may = append(may, "kernel/"+b)
+		}
+		return may
+	}
 	return []row{
 		{"spec", nil, map[string]string{
 			"*": "spec is CNI as data: it can be lifted out and read without knowing anything of ours",
@@ -63,25 +73,49 @@ func rows() []row {
 			"plugin": "attach runs any plugin, ours in no other way than another's",
 			"*":      "attach is the protocol's runtime side: a program that links it gets nothing else",
 		}},
-		{"kernel", []string{"spec"}, map[string]string{
-			"plan":     "kernel knows mechanisms; what should exist is said above it",
-			"resource": "kernel knows mechanisms; what should exist is said above it",
+		{"kernel", []string{"kernel/netlink", "kernel/record", "spec"}, map[string]string{
+			"plan":     mechanism,
+			"resource": mechanism,
+			"kernel/*": "what is done in a namespace is above it",
 			"*":        "kernel is the bottom of its column",
+		}},
+		{"kernel/netlink", nil, map[string]string{"*": "a socket and attributes are of no protocol"}},
+		{"kernel/machine", nil, map[string]string{"*": "what a machine is told by is in files of its own"}},
+		{"kernel/identity", []string{"kernel/machine", "spec"}, map[string]string{
+			"*": "an identity follows from the owner, and asks nobody",
+		}},
+		{"kernel/record", []string{"kernel/identity", "spec"}, map[string]string{
+			"*": "a record is a file; what is in it is said by who writes it",
+		}},
+		{"kernel/rtnl", door("identity"), mechanisms},
+		{"kernel/procsys", door(), mechanisms},
+		{"kernel/sockdiag", door(), mechanisms},
+		{"kernel/tc", door("rtnl"), mechanisms},
+		{"kernel/tap", door("rtnl"), mechanisms},
+		{"kernel/ethtool", door("rtnl"), mechanisms},
+		{"kernel/packet", door("rtnl"), mechanisms},
+		{"kernel/conntrack", door("rtnl", "procsys"), mechanisms},
+		{"kernel/nft", door("identity", "machine", "record"), mechanisms},
+		{"kernel/xtables", door("nft"), mechanisms},
+		{"kernel/foreign", door("nft", "xtables"), mechanisms},
+		{"kernel/kerneltest", []string{"kernel", "internal/nstest"}, map[string]string{
+			"*": "it opens namespaces for tests, and nothing else",
 		}},
 		{"calls", nil, map[string]string{
 			"*": "a line about a call is text in a file: who writes it and who reads it know the rest",
 		}},
-		{"packetfilter", []string{"kernel"}, map[string]string{
+		{"packetfilter", []string{"kernel", "kernel/*"}, map[string]string{
 			"*": "what the rules of others do with a packet follows from these rules alone",
 		}},
-		{"trace", []string{"kernel", "packetfilter"}, map[string]string{
+		{"trace", []string{"kernel", "kernel/*", "packetfilter"}, map[string]string{
 			"*": "the way of a packet follows from what the kernel says alone; containers are told by the command",
 		}},
-		{"plan", []string{"kernel", "spec"}, map[string]string{
+		// Of nf_tables it knows that what is made to end takes a while.
+		{"plan", []string{"kernel", "kernel/identity", "kernel/nft", "spec"}, map[string]string{
 			"resource": "the engine knows no kind: a condition for a kind in it would be the end of it",
 			"*":        "the engine is resources in order and nothing else",
 		}},
-		{"resource", []string{"plan", "kernel", "spec"}, map[string]string{
+		{"resource", []string{"plan", "kernel", "kernel/*", "spec"}, map[string]string{
 			"sdk":  "a kind is described by its fields, not by the request of a plugin",
 			"ipam": "a kind is told addresses; where they come from is not its business",
 			"*":    "a kind compares fields with the kernel",
@@ -89,7 +123,7 @@ func rows() []row {
 		{"ovsdb", nil, map[string]string{
 			"*": "a protocol is messages on a socket; what stands in the database is said above it",
 		}},
-		{"resource/ovs", []string{"resource", "plan", "kernel", "ovsdb", "spec"}, map[string]string{
+		{"resource/ovs", []string{"resource", "plan", "kernel", "kernel/*", "ovsdb", "spec"}, map[string]string{
 			"*": "a kind compares rows with a description",
 		}},
 		{"resource/link", kinds("hostdev", "sysctl"), room},
@@ -110,23 +144,24 @@ func rows() []row {
 			"kernel": "a store is files or a service; the network's state is no part of it",
 			"*":      "a store knows leases",
 		}},
-		{"dhcp", []string{"ipam", "kernel", "spec"}, map[string]string{
+		{"dhcp", []string{"ipam", "kernel", "kernel/*", "spec"}, map[string]string{
 			"*": "dhcp is what a lease is, whoever gives it and whoever keeps it",
 		}},
 		// The daemon keeps a lease's addresses on the link as an interface plugin put them there.
-		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "resource", "resource/*", "plan", "spec"},
+		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "kernel/*", "resource", "resource/*", "plan",
+			"spec"},
 			map[string]string{
 				"sdk": "the daemon serves plugins, also those of others, by the protocol of its socket",
 				"*":   "the daemon keeps leases, whatever asks for them",
 			}},
-		{"dhcp/*", []string{"dhcp", "kernel", "spec"}, map[string]string{
+		{"dhcp/*", []string{"dhcp", "kernel", "kernel/*", "spec"}, map[string]string{
 			"*": "a protocol is messages on a link",
 		}},
-		{"nameserver", []string{"resource/names", "kernel", "spec"}, map[string]string{
+		{"nameserver", []string{"resource/names", "kernel", "kernel/*", "spec"}, map[string]string{
 			"plugin": "the server answers from records, whoever wrote them",
 			"*":      "the server answers from records",
 		}},
-		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "kernel", "ipam"},
+		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "kernel", "kernel/*", "ipam"},
 			map[string]string{
 				"attach": "a plugin is run; it runs only its delegates, through invoke",
 				"plugin": "the author's side knows no plugin: it would be for ours alone",
@@ -138,13 +173,14 @@ func rows() []row {
 		{"plugin/*", []string{"sdk", "plan", "resource", "resource/*", "ipam", "ipam/*", "dhcp", "dhcp/rpc", "spec"},
 			map[string]string{
 				"kernel":   "a plugin says what should exist, never how",
+				"kernel/*": "a plugin says what should exist, never how",
 				"dhcp/*":   "the plugin asks the daemon, and speaks to no server itself",
 				"plugin/*": "a plugin that needs another delegates to it, by the protocol (clause I1)",
 				"invoke":   "delegation is the sdk's",
 				"*":        "a plugin file is its essence",
 			}},
 		// It plans with plugins as CHECK does, and runs none.
-		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "ipam", "kernel", "spec"},
+		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "ipam", "kernel", "kernel/*", "spec"},
 			map[string]string{
 				"plugin": "who repairs says which plugins are his",
 				"*":      "a repair is the plans of what the runtime's side remembers",
@@ -213,10 +249,10 @@ func rows() []row {
 		{"internal/nstest", []string{"internal/hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
-		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "spec"}, map[string]string{
+		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "kernel/*", "spec"}, map[string]string{
 			"*": "the contracts are those of plan, and know no kind",
 		}},
-		{"sdk/sdktest", []string{"sdk", "invoke", "plan", "kernel", "spec", "internal/nstest", "internal/contract"},
+		{"sdk/sdktest", []string{"sdk", "invoke", "plan", "kernel", "kernel/*", "spec", "internal/nstest", "internal/contract"},
 			map[string]string{
 				"plugin": "who writes a plugin says which others its list needs",
 				"*":      "it holds any plugin to what ours are held to",
@@ -240,12 +276,12 @@ type restriction struct {
 // outside is every import from outside the standard library, and those of the standard library that
 // are kept to some packages. A new module needs a row here.
 func outside() []restriction {
-	const door = "package kernel is the only door to the kernel's network; a kind may use the library's types"
+	const door = "kernel and its folders are the only door to the kernel's network; a kind may use the library's types"
 	return []restriction{
-		{"github.com/vishvananda/netlink", []string{"kernel", "resource", "resource/*"}, door},
+		{"github.com/vishvananda/netlink", []string{"kernel/*", "resource", "resource/*"}, door},
 		{"github.com/vishvananda/netns", []string{"kernel"}, door},
 		{"golang.org/x/sys/unix", []string{
-			"kernel", "resource", "resource/*",
+			"kernel", "kernel/*", "resource", "resource/*",
 			"invoke",       // process groups and signals of a plugin that hangs
 			"attach",       // flock on an attachment
 			"repair",       // numbers of nf_tables' events

@@ -8,11 +8,12 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 )
 
 // EachIPTables runs fn for both variants of iptables, on a host whose nat tables are of that one.
-func EachIPTables(t *testing.T, fn func(t *testing.T, v kernel.IPTVariant)) {
-	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+func EachIPTables(t *testing.T, fn func(t *testing.T, v xtables.Variant)) {
+	for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(v.String(), func(t *testing.T) {
 			for _, program := range []string{"iptables-", "ip6tables-"} {
 				out, err := exec.Command("nsenter", "--net="+nstest.NewNS(t), program+v.String(), "-t", "nat", "-L",
@@ -27,7 +28,7 @@ func EachIPTables(t *testing.T, fn func(t *testing.T, v kernel.IPTVariant)) {
 }
 
 // SettleOn makes the tables of a variant, so that it is the one of this host.
-func SettleOn(t testing.TB, w *kernel.World, v kernel.IPTVariant) {
+func SettleOn(t testing.TB, w *kernel.World, v xtables.Variant) {
 	t.Helper()
 	for _, program := range []string{"iptables-", "ip6tables-"} {
 		for _, table := range []string{"nat", "filter"} {
@@ -38,7 +39,7 @@ func SettleOn(t testing.TB, w *kernel.World, v kernel.IPTVariant) {
 }
 
 // IPTablesState is what iptables-save says of both families, without counters.
-func IPTablesState(t testing.TB, w *kernel.World, v kernel.IPTVariant) string {
+func IPTablesState(t testing.TB, w *kernel.World, v xtables.Variant) string {
 	t.Helper()
 	var keep []string
 	for _, program := range []string{"iptables-", "ip6tables-"} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
@@ -37,7 +38,7 @@ func addOnce() error {
 	if err != nil {
 		return err
 	}
-	w := &kernel.World{Host: h, Container: c, Store: kernel.Store{Dir: os.Getenv(KillMe + "_MEMORY")}}
+	w := &kernel.World{Host: h, Container: c, Store: record.Store{Dir: os.Getenv(KillMe + "_MEMORY")}}
 	fmt.Println("open") // from here on it may be killed
 	p := KillPlans[os.Getenv(KillMe)]()
 	if os.Getenv(KillMe+"_VERB") == "DEL" {

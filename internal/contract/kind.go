@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -58,7 +59,7 @@ func testKind(t *testing.T, w *kernel.World, r plan.Resource, k plan.Kind, of sp
 		t.Fatalf("%s: owners: %v", k.Name(), err)
 	}
 	if !slices.ContainsFunc(tags, func(t plan.Tag) bool {
-		return t.Hash == kernel.OwnerHash(of) || t.Could != nil &&
+		return t.Hash == identity.OwnerHash(of) || t.Could != nil &&
 			t.Could(of)
 	}) {
 		t.Fatalf("%s: owners do not name %v: %v", k.Name(), of, tags)

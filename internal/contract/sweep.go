@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -19,19 +21,20 @@ func Sweep(ctx context.Context, w *kernel.World, kinds []plan.Kind, network stri
 		return err
 	}
 	return w.Store.Sweep(network, func(record string, owner [8]byte) bool {
-		return Outlives(record) || slices.ContainsFunc(valid, func(o spec.Owner) bool { return kernel.OwnerHash(o) == owner })
+		return Outlives(record) || slices.ContainsFunc(valid,
+			func(o spec.Owner) bool { return identity.OwnerHash(o) == owner })
 	})
 }
 
 // SweepKinds removes of some kinds what belongs to owners that keep does not want.
 func SweepKinds(ctx context.Context, w *kernel.World, kinds []plan.Kind, network string, keep func([8]byte) bool,
-	keepUnmarked func(*kernel.Link) bool) error {
+	keepUnmarked func(*rtnl.Link) bool) error {
 	var errs []error
 	for _, k := range kinds {
 		tags, err := k.Owners(ctx, w, network)
 		tags = slices.DeleteFunc(tags, func(t plan.Tag) bool {
 			if t.Could != nil {
-				l, ok := t.Found.(*kernel.Link)
+				l, ok := t.Found.(*rtnl.Link)
 				return ok && keepUnmarked(l)
 			}
 			return keep(t.Hash)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -21,7 +22,7 @@ var Owner = spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
 // NewWorld is a throw-away host and a container, each a namespace of its own, with lo up in both.
 func NewWorld(t testing.TB) *kernel.World {
 	t.Helper()
-	w := &kernel.World{Host: OpenNS(t), Container: OpenNS(t), Store: kernel.Store{Dir: t.TempDir()}}
+	w := &kernel.World{Host: OpenNS(t), Container: OpenNS(t), Store: record.Store{Dir: t.TempDir()}}
 	Host(t, w, "ip link set lo up")
 	Container(t, w, "ip link set lo up")
 	return w
@@ -127,7 +128,7 @@ func Wire(t testing.TB, w *kernel.World) {
 // NewHost is a host alone; its world has no container, so nothing tells that an owner is dead.
 func NewHost(t testing.TB) *kernel.World {
 	t.Helper()
-	return &kernel.World{Host: OpenNS(t), Store: kernel.Store{Dir: t.TempDir()}}
+	return &kernel.World{Host: OpenNS(t), Store: record.Store{Dir: t.TempDir()}}
 }
 
 func Ensure(t testing.TB, w *kernel.World, r plan.Resource) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -41,7 +42,7 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			return false, err
 		}
 	}
-	err = ns.AddAddr(index, kernel.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(),
+	err = rtnl.AddAddr(ns, index, rtnl.Addr{Prefix: a.Prefix, NoDAD: a.NoDAD && a.Prefix.Addr().Is6(),
 		NoPrefixRoute: a.NoPrefixRoute})
 	if errors.Is(err, fs.ErrExist) {
 		return false, a.Verify(ctx, w) // IPv6 has an address once, whatever the length
@@ -64,7 +65,7 @@ func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	list, err := ns.Addrs(index)
+	list, err := rtnl.Addrs(ns, index)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -23,7 +23,7 @@ func TestAddr(t *testing.T) {
 		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.5/24")},
 		{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.2.6/32"), NoPrefixRoute: true},
 		{Link: "eth0", Prefix: netip.MustParsePrefix("fd00::5/64"), NoDAD: true},
-		{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: netip.MustParsePrefix("fd00::1/64"),
+		{Where: resource.Host, Link: identity.LinkName("veth", contract.Owner), Prefix: netip.MustParsePrefix("fd00::1/64"),
 			NoPrefixRoute: true},
 	} {
 		run := contract.In
@@ -50,10 +50,10 @@ func TestAddr(t *testing.T) {
 	})
 	t.Run("somebody else has it", func(t *testing.T) {
 		a := Addr{Link: "eth0", Prefix: netip.MustParsePrefix("fd00:1::1/64")}
-		contract.Must(t, w, Addr{Where: resource.Host, Link: kernel.LinkName("veth", contract.Owner), Prefix: a.Prefix,
+		contract.Must(t, w, Addr{Where: resource.Host, Link: identity.LinkName("veth", contract.Owner), Prefix: a.Prefix,
 			NoDAD: true}, a)
 		_, err := Announce{Link: "eth0", Addrs: []netip.Prefix{a.Prefix},
-			Port: kernel.LinkName("veth", contract.Owner)}.Ensure(t.Context(), w)
+			Port: identity.LinkName("veth", contract.Owner)}.Ensure(t.Context(), w)
 		refused(t, "announce", err, "address fd00:1::1: ", " on the link has it")
 		if err := a.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "dadfailed") {
 			t.Errorf("verify: %v", err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -46,7 +48,7 @@ func (h AddressHistory) Verify(context.Context, *kernel.World) error { return ni
 // there: its index is not given to another link.
 func onlyOurPorts(w *kernel.World, bridge string) bool {
 	history := w.Store.History(bridge)
-	ports, err := w.Host.PortIndexes(bridge)
+	ports, err := rtnl.PortIndexes(w.Host, bridge)
 	if err != nil {
 		return false
 	}
@@ -59,8 +61,8 @@ func onlyOurPorts(w *kernel.World, bridge string) bool {
 		if _, seen := slices.BinarySearch(known, index); seen {
 			return false
 		}
-		l, err := w.Host.LinkAt(int(index))
-		return !errors.Is(err, kernel.ErrNoLink) && (err != nil || l.Kind != "veth" || !kernel.OfGroup(l.Group))
+		l, err := rtnl.LinkByIndex(w.Host, int(index))
+		return !errors.Is(err, rtnl.ErrNoLink) && (err != nil || l.Kind != "veth" || !identity.OfGroup(l.Group))
 	})
 	if !foreign {
 		history.SetPorts(ports)

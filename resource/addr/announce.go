@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
 )
@@ -52,7 +54,7 @@ func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	changed, err := a.Notify(ns, l)
 	if err == nil {
-		err = ns.SetLink(a.Link, kernel.LinkChange{MAC: l.MAC})
+		err = rtnl.SetLink(ns, a.Link, rtnl.LinkChange{MAC: l.MAC})
 	}
 	if err != nil {
 		// An ipvlan has its parent's address and no other; a read-only /proc/sys has no say. Neighbours
@@ -75,19 +77,20 @@ func (a Announce) first(w *kernel.World) bool {
 }
 
 // Notify makes the kernel announce each address of the link when the link's own changes.
-func (a Announce) Notify(ns *kernel.NS, l *kernel.Link) (changed bool, err error) {
+func (a Announce) Notify(ns *kernel.NS, l *rtnl.Link) (changed bool, err error) {
 	has6, has4 := false, false
 	for _, p := range a.Addrs {
 		has6, has4 = has6 || p.Addr().Is6(), has4 || p.Addr().Is4()
 	}
 	if has4 && !l.ARPNotify {
-		if err := ns.SetLink(a.Link, kernel.LinkChange{ARPNotify: true}); err != nil {
+		if err := rtnl.SetLink(ns, a.Link, rtnl.LinkChange{ARPNotify: true}); err != nil {
 			return false, err
 		}
 		changed = true
 	}
 	if has6 {
-		c, err := ns.SetSysctls(kernel.Setting{Key: "net/ipv6/conf/" + a.Link + "/ndisc_notify", Value: "1", Optional: true})
+		c, err := procsys.Set(ns, procsys.Setting{Key: "net/ipv6/conf/" + a.Link + "/ndisc_notify", Value: "1",
+			Optional: true})
 		return changed || c, err
 	}
 	return changed, nil
@@ -95,7 +98,7 @@ func (a Announce) Notify(ns *kernel.NS, l *kernel.Link) (changed bool, err error
 
 // wait waits until both ends carry packets, for until then the kernel drops what the host sends, and until
 // the addresses are beyond doubt.
-func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) error {
+func (a Announce) wait(ctx context.Context, w *kernel.World, l *rtnl.Link) error {
 	if carries, err := connected(ctx, w, l, a.Port); !carries || err != nil {
 		return err // no address gets any further without
 	}
@@ -109,7 +112,7 @@ func (a Announce) wait(ctx context.Context, w *kernel.World, l *kernel.Link) err
 
 // connected waits until a link of the container, and the port on the host that it leads to, carry packets. A link that
 // leads elsewhere may be without: its cable is out, or that of the link below, which is not this attachment's to mend.
-func connected(ctx context.Context, w *kernel.World, l *kernel.Link, port string) (carries bool, err error) {
+func connected(ctx context.Context, w *kernel.World, l *rtnl.Link, port string) (carries bool, err error) {
 	if !l.Up {
 		return false, fmt.Errorf("link %v%s is down", resource.Container, l.Name)
 	}
@@ -149,12 +152,12 @@ func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, li
 	sure := false
 	err := await(ctx, ns, link, addr, limit, func(index int) (bool, error) {
 		sure = true
-		if r, err := ns.RouteTo(addr); err == nil && r.Type == kernel.Local {
+		if r, err := rtnl.RouteTo(ns, addr); err == nil && r.Type == rtnl.Local {
 			return true, nil
 		}
-		routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Link: index})
-		return slices.ContainsFunc(routes, func(r kernel.Route) bool { // in a VRF's table, where no packet from here goes
-			return r.Type == kernel.Local && r.Dst.IsSingleIP() && r.Dst.Addr() == addr
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv6, Link: index})
+		return slices.ContainsFunc(routes, func(r rtnl.Route) bool { // in a VRF's table, where no packet from here goes
+			return r.Type == rtnl.Local && r.Dst.IsSingleIP() && r.Dst.Addr() == addr
 		}), err
 	})
 	if sure && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -170,16 +173,16 @@ func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, lim
 	if !addr.Is6() {
 		return nil
 	}
-	err := ns.Await(ctx, limit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents}, func() (bool, error) {
-		index, err := ns.Index(link)
+	err := rtnl.Await(ns, ctx, limit, []uint{rtnl.IPv6AddrEvents, rtnl.IPv6RouteEvents}, func() (bool, error) {
+		index, err := rtnl.IndexOf(ns, link)
 		if err != nil {
 			return false, err
 		}
-		list, err := ns.Addrs(index)
+		list, err := rtnl.Addrs(ns, index)
 		if err != nil {
 			return false, err
 		}
-		i := slices.IndexFunc(list, func(a kernel.Addr) bool { return a.Prefix.Addr() == addr })
+		i := slices.IndexFunc(list, func(a rtnl.Addr) bool { return a.Prefix.Addr() == addr })
 		switch {
 		case i < 0:
 			return false, errors.New("is missing")

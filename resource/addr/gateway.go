@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -41,7 +42,7 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	// The old one goes first: as the first of its subnet it would take the new one with it.
 	for i, c := range conflicts {
-		if err := w.Host.DelAddr(index, c); err != nil {
+		if err := rtnl.DelAddr(w.Host, index, c); err != nil {
 			return false, errors.Join(err, g.restore(w, index, conflicts[:i]))
 		}
 	}
@@ -50,7 +51,7 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
 	// the first container's first packet would find no gateway.
-	err = w.Host.AddAddr(index, kernel.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
+	err = rtnl.AddAddr(w.Host, index, rtnl.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return false, errors.Join(err, g.restore(w, index, conflicts))
 	}
@@ -79,8 +80,8 @@ func (g Gateway) made(w *kernel.World) (bool, error) {
 func (g Gateway) Forget(w *kernel.World) error { return w.Store.Delete(GatewayRecord, g.record()) }
 
 // HasForeignAddr reports whether a link has an address that no Gateway gave it, nor the kernel.
-func HasForeignAddr(w *kernel.World, l *kernel.Link) (bool, error) {
-	addrs, err := w.Host.Addrs(l.Index)
+func HasForeignAddr(w *kernel.World, l *rtnl.Link) (bool, error) {
+	addrs, err := rtnl.Addrs(w.Host, l.Index)
 	if errors.Is(err, unix.ENODEV) { // somebody else was faster
 		return false, nil
 	}
@@ -98,20 +99,20 @@ func HasForeignAddr(w *kernel.World, l *kernel.Link) (bool, error) {
 	return false, nil
 }
 
-func (g Gateway) restore(w *kernel.World, index int, list []kernel.Addr) error {
+func (g Gateway) restore(w *kernel.World, index int, list []rtnl.Addr) error {
 	var errs []error
 	for _, a := range list {
-		errs = append(errs, w.Host.AddAddr(index, a))
+		errs = append(errs, rtnl.AddAddr(w.Host, index, a))
 	}
 	return errors.Join(errs...)
 }
 
 // look is the bridge's index, whether it has the address, and the addresses that are in the way of it.
-func (g Gateway) look(w *kernel.World) (index int, there bool, conflicts []kernel.Addr, err error) {
-	if index, err = w.Host.Index(g.Link); err != nil {
+func (g Gateway) look(w *kernel.World) (index int, there bool, conflicts []rtnl.Addr, err error) {
+	if index, err = rtnl.IndexOf(w.Host, g.Link); err != nil {
 		return
 	}
-	list, err := w.Host.Addrs(index)
+	list, err := rtnl.Addrs(w.Host, index)
 	if err != nil {
 		return
 	}
@@ -127,7 +128,7 @@ func (g Gateway) look(w *kernel.World) (index int, there bool, conflicts []kerne
 	return
 }
 
-func (g Gateway) conflict(a kernel.Addr) error {
+func (g Gateway) conflict(a rtnl.Addr) error {
 	return fmt.Errorf("%s already has %v, and its gateway is to be %v: either configure %v, or run `ip addr del %v dev %s`, or set forceAddress to replace it",
 		g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/link/linktest"
@@ -22,11 +24,11 @@ func killPlan() plan.Plan {
 		plan.Shared(link.Bridge{Name: "cni0"}),
 		plan.Shared(Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}),
 		link.Port{Owner: contract.Owner, Link: "tap0", Master: "cni0", Isolated: true},
-		link.Veth{Owner: contract.Owner, Name: "eth0", Host: kernel.LinkName("veth", contract.Owner), Master: "cni0",
+		link.Veth{Owner: contract.Owner, Name: "eth0", Host: identity.LinkName("veth", contract.Owner), Master: "cni0",
 			Hairpin: true},
 		Addr{Link: "eth0", Prefix: addr},
 		Route{Link: "eth0", Dst: contract.Default4, Via: netip.MustParseAddr("10.1.0.1")},
-		Announce{Link: "eth0", Addrs: []netip.Prefix{addr}, Port: kernel.LinkName("veth", contract.Owner)},
+		Announce{Link: "eth0", Addrs: []netip.Prefix{addr}, Port: identity.LinkName("veth", contract.Owner)},
 	}
 }
 
@@ -49,7 +51,7 @@ func TestKilledAddition(t *testing.T) {
 		func() error { return p.Remove(t.Context(), w) },
 		func() error { return p.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}) },
 		func() error {
-			none, noName := func([8]byte) bool { return false }, func(*kernel.Link) bool { return false }
+			none, noName := func([8]byte) bool { return false }, func(*rtnl.Link) bool { return false }
 			if err := contract.SweepKinds(t.Context(), w, []plan.Kind{link.PortKind(), link.VethKind("")},
 				contract.Owner.Network, none, noName); err != nil {
 				return err

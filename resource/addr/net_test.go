@@ -10,6 +10,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -234,7 +237,7 @@ func TestSysctl(t *testing.T) {
 	}
 	contract.Test(t, w, sysctl.Sysctl{Key: "net.ipv4.ip_local_port_range", Value: "20000 30000"},
 		contract.Break("value", func(t *testing.T) {
-			if _, err := w.Container.SetSysctls(kernel.Setting{Key: "net/ipv4/ip_local_port_range",
+			if _, err := procsys.Set(w.Container, procsys.Setting{Key: "net/ipv4/ip_local_port_range",
 				Value: "20000 30001"}); err != nil {
 				t.Fatal(err)
 			}
@@ -317,7 +320,7 @@ func TestKernelWithoutIPv6(t *testing.T) {
 		Addr{Link: "eth0", Prefix: netip.MustParsePrefix("10.1.0.2/16")},
 		Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("10.1.0.1/16")}, sysctl.Forwarding{},
 		Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")},
-			Port: kernel.LinkName("veth", contract.Owner)}}
+			Port: identity.LinkName("veth", contract.Owner)}}
 	contract.Must(t, w, p...)
 	if err := p.Verify(t.Context(), w); err != nil {
 		t.Error(err)
@@ -349,7 +352,7 @@ func TestIPv6OnAndOff(t *testing.T) {
 	if out := contract.Container(t, w, "ip -6 addr show dev eth0"); out != "" {
 		t.Errorf("addresses with IPv6 off: %s", out)
 	}
-	if _, err := (sysctl.IPv6Off{Link: "none0"}).Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := (sysctl.IPv6Off{Link: "none0"}).Ensure(t.Context(), w); !errors.Is(err, rtnl.ErrNoLink) {
 		t.Error(err)
 	}
 	// All or nothing: the last setting fails, and the first ones are taken back.
@@ -377,7 +380,7 @@ func TestAnnounceWaits(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Must(t, w, attached("eth0")...)
 	a := Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")},
-		Port: kernel.LinkName("veth", contract.Owner)}
+		Port: identity.LinkName("veth", contract.Owner)}
 	contract.Must(t, w, a)
 	if err := a.Verify(t.Context(), w); err != nil {
 		t.Error(err)
@@ -393,7 +396,8 @@ func TestAnnounceWaits(t *testing.T) {
 	contract.Container(t, w, "ip link set eth0 up")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := w.Host.Await(ctx, resource.CarrierLimit, []uint{kernel.LinkEvents}, func() (bool, error) { return false, nil })
+	err := rtnl.Await(w.Host, ctx, resource.CarrierLimit, []uint{rtnl.LinkEvents},
+		func() (bool, error) { return false, nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}

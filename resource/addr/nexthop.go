@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -20,8 +21,8 @@ type Freer interface {
 
 // OfHost reports whether the host has an address, whatever it is a gateway of.
 func OfHost(w *kernel.World, a netip.Addr) bool {
-	r, err := w.Host.RouteTo(a)
-	return err == nil && r.Type == kernel.Local
+	r, err := rtnl.RouteTo(w.Host, a)
+	return err == nil && r.Type == rtnl.Local
 }
 
 // spareRouters refuses to give a link on the host an address by which the host itself reaches others: from then on it
@@ -31,11 +32,11 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 	if OfHost(w, gw.Addr()) {
 		return nil
 	}
-	f := kernel.RouteFilter{Family: kernel.IPv4}
+	f := rtnl.RouteFilter{Family: rtnl.IPv4}
 	if gw.Addr().Is6() {
-		f.Family = kernel.IPv6
+		f.Family = rtnl.IPv6
 	}
-	routes, err := w.Host.Routes(f)
+	routes, err := rtnl.Routes(w.Host, f)
 	if err != nil {
 		return err
 	}
@@ -45,7 +46,7 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 			continue
 		}
 		by := Route{Where: resource.Host, Dst: r.Dst, Via: r.Via}
-		l, err := w.Host.LinkAt(r.Link)
+		l, err := rtnl.LinkByIndex(w.Host, r.Link)
 		if err == nil {
 			by.Link = l.Name
 		} else if resource.ExceptNoLink(err) != nil {
@@ -73,10 +74,10 @@ func (a Addr) Overlaps(w *kernel.World) error {
 // warnOfOverlap says which other link of the host has an address of the subnet, or a route into it, for the host
 // reaches one of the two only.
 func warnOfOverlap(w *kernel.World, link string, subnet netip.Prefix) error {
-	other, kind, prefix, err := w.Host.Overlap(link, subnet)
+	other, kind, prefix, err := rtnl.Overlap(w.Host, link, subnet)
 	if err == nil && other != "" {
 		slog.Warn(fmt.Sprintf("subnet %v of link %s overlaps with %s %v of link %s, %s: give each a subnet of its own; `fairlead net ls` names the networks",
-			subnet.Masked(), link, kind, prefix, other, kernel.Overlapping))
+			subnet.Masked(), link, kind, prefix, other, rtnl.Overlapping))
 	}
 	return err
 }

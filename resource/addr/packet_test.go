@@ -11,6 +11,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -37,13 +39,13 @@ func advertise(t testing.TB, ns *kernel.NS, link string) {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
 		t.Fatal(err)
 	}
-	l, err := ns.Link(link)
+	l, err := rtnl.LinkByName(ns, link)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Routers speak from their link-local address, which the kernel makes in its own time.
-	if err := ns.Await(t.Context(), contract.Patience, []uint{kernel.IPv6AddrEvents}, func() (bool, error) {
-		list, err := ns.Addrs(l.Index)
+	if err := rtnl.Await(ns, t.Context(), contract.Patience, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+		list, err := rtnl.Addrs(ns, l.Index)
 		for _, a := range list {
 			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
 				return true, nil
@@ -70,7 +72,7 @@ func TestContainerAsRouter(t *testing.T) {
 	o := contract.Owner
 	believed := func(t *testing.T, w *kernel.World) {
 		t.Helper()
-		err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents, kernel.IPv6AddrEvents},
+		err := rtnl.Await(w.Host, t.Context(), contract.Patience, []uint{rtnl.IPv6RouteEvents, rtnl.IPv6AddrEvents},
 			func() (bool, error) {
 				ra := hostRA(t, w)
 				return strings.Contains(ra, "default via fe80") && strings.Contains(ra, "2001:db8:bad:"), nil
@@ -129,7 +131,7 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 		contract.Host(t, w, "ip -6 route add 2001:db8:1::/48 dev daemon0 proto ra")
 		contract.Must(t, w, Announce{Link: "r0", Port: "up0"})
 		advertise(t, w.Container, "r0")
-		if err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
+		if err := rtnl.Await(w.Host, t.Context(), contract.Patience, []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
 			return strings.Contains(hostRA(t, w), "default"), nil
 		}); err != nil {
 			t.Fatalf("no default route to begin with: %v", err)
@@ -156,7 +158,7 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 	// And goes on to believe its router.
 	contract.Host(t, w, "ip -6 route del default")
 	advertise(t, w.Container, "r0")
-	if err := w.Host.Await(t.Context(), contract.Patience, []uint{kernel.IPv6RouteEvents}, func() (bool, error) {
+	if err := rtnl.Await(w.Host, t.Context(), contract.Patience, []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
 		return strings.Contains(hostRA(t, w), "default"), nil
 	}); err != nil {
 		t.Errorf("does not come back: %v", err)
@@ -208,7 +210,7 @@ func TestAnnounce(t *testing.T) {
 	neighbour := *w
 	neighbour.Container = contract.OpenNS(t)
 	o := spec.Owner{Network: "net", ContainerID: "neighbour", IfName: "eth0"}
-	contract.Must(t, &neighbour, linktest.Veth(o, "cni0"), Announce{Link: "eth0", Port: kernel.LinkName("veth", o)})
+	contract.Must(t, &neighbour, linktest.Veth(o, "cni0"), Announce{Link: "eth0", Port: identity.LinkName("veth", o)})
 
 	var fd int
 	if err := neighbour.Container.Do(func() (err error) {
@@ -224,13 +226,13 @@ func TestAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	a := Announce{Link: "eth0", Port: kernel.LinkName("veth", contract.Owner),
+	a := Announce{Link: "eth0", Port: identity.LinkName("veth", contract.Owner),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16"), netip.MustParsePrefix("fd00::2/64")}}
 	changed, err := a.Ensure(t.Context(), w)
 	if err != nil || !changed {
 		t.Fatalf("changed %v, error %v", changed, err)
 	}
-	mac := kernel.MAC("cont", contract.Owner)
+	mac := identity.MAC("cont", contract.Owner)
 	four, six := a.Addrs[0].Addr().AsSlice(), a.Addrs[1].Addr().AsSlice()
 	arp, na := false, false
 	for buf := make([]byte, 1600); !arp || !na; {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -59,10 +61,10 @@ const (
 )
 
 // holder is the link that has an alternative name, nil where none has it. One of a container that goes is waited for.
-func (p PortAddrs) holder(ctx context.Context, w *kernel.World, index int, name string) (l *kernel.Link, err error) {
+func (p PortAddrs) holder(ctx context.Context, w *kernel.World, index int, name string) (l *rtnl.Link, err error) {
 	look := func() (gone bool, err error) {
-		l, err = w.Host.LinkByAltName(name)
-		if errors.Is(err, kernel.ErrNoLink) {
+		l, err = rtnl.LinkByAltName(w.Host, name)
+		if errors.Is(err, rtnl.ErrNoLink) {
 			l, err = nil, nil
 		}
 		return l == nil || l.Index == index, err
@@ -71,10 +73,10 @@ func (p PortAddrs) holder(ctx context.Context, w *kernel.World, index int, name 
 		return l, err
 	}
 	limit := otherNetworkLimit
-	if network, _, _, ok := kernel.ParseTag(l.Alias); ok && network == kernel.NetworkHash(p.Network) {
+	if network, _, _, ok := identity.ParseTag(l.Alias); ok && network == identity.NetworkHash(p.Network) {
 		limit = sameNetworkLimit
 	}
-	err = w.Host.Await(ctx, limit, []uint{kernel.LinkEvents}, look)
+	err = rtnl.Await(w.Host, ctx, limit, []uint{rtnl.LinkEvents}, look)
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = nil
 	}
@@ -83,7 +85,7 @@ func (p PortAddrs) holder(ctx context.Context, w *kernel.World, index int, name 
 
 // Ensure implements plan.Resource.
 func (p PortAddrs) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	index, err := w.Host.Index(p.Port)
+	index, err := rtnl.IndexOf(w.Host, p.Port)
 	if err != nil {
 		return false, err
 	}
@@ -107,11 +109,11 @@ func (p PortAddrs) Ensure(ctx context.Context, w *kernel.World) (changed bool, e
 		if mine {
 			continue
 		}
-		switch err := w.Host.AddAltName(p.Port, p.name(a, p.ByHand)); {
+		switch err := rtnl.AddAltName(w.Host, p.Port, p.name(a, p.ByHand)); {
 		case err == nil:
 			changed = true
 		case errors.Is(err, unix.EEXIST): // another call was faster by a moment
-			l, err := w.Host.LinkByAltName(p.name(a, p.ByHand))
+			l, err := rtnl.LinkByAltName(w.Host, p.name(a, p.ByHand))
 			if err != nil || l.Index == index {
 				return changed, resource.ExceptNoLink(err)
 			}
@@ -128,14 +130,14 @@ func (p PortAddrs) Ensure(ctx context.Context, w *kernel.World) (changed bool, e
 }
 
 // holderOf is who a link says that it belongs to.
-func holderOf(l *kernel.Link) string {
-	if _, _, text, ok := kernel.ParseTag(l.Alias); ok && text != "" {
+func holderOf(l *rtnl.Link) string {
+	if _, _, text, ok := identity.ParseTag(l.Alias); ok && text != "" {
 		return text + " (" + l.Name + ")"
 	}
 	return l.Name
 }
 
-func (p PortAddrs) conflict(a netip.Addr, l *kernel.Link) error {
+func (p PortAddrs) conflict(a netip.Addr, l *rtnl.Link) error {
 	held := Taken{a, fmt.Sprintf("is that of %s, which is on bridge %s too", holderOf(l), p.segment())}
 	return spec.Errorf(spec.CodeTryAgain,
 		"%w: ranges of two networks on one bridge must not overlap, and an address that is configured by hand "+
@@ -143,7 +145,7 @@ func (p PortAddrs) conflict(a netip.Addr, l *kernel.Link) error {
 		"Until then an add fails wherever it comes upon an address of the other's.")
 }
 
-func (p PortAddrs) warn(a netip.Addr, l *kernel.Link) {
+func (p PortAddrs) warn(a netip.Addr, l *rtnl.Link) {
 	slog.Warn("two containers on one bridge have an address, both by hand: that works only if they take turns, as with VRRP",
 		"address", a, "bridge", p.segment(), "other", holderOf(l))
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -94,9 +96,9 @@ func (p Probe) unknown(w *kernel.World) (list []netip.Addr, err error) {
 	if err != nil {
 		return nil, err
 	}
-	have, err := ns.Addrs(index)
+	have, err := rtnl.Addrs(ns, index)
 	for _, a := range p.Addrs {
-		if !slices.ContainsFunc(have, func(h kernel.Addr) bool { return h.Prefix.Addr() == a.Addr() && !h.Tentative }) {
+		if !slices.ContainsFunc(have, func(h rtnl.Addr) bool { return h.Prefix.Addr() == a.Addr() && !h.Tentative }) {
 			list = append(list, a.Addr())
 		}
 	}
@@ -104,8 +106,8 @@ func (p Probe) unknown(w *kernel.World) (list []netip.Addr, err error) {
 }
 
 // below refuses what the link below has: it is on the segment, and does not hear what the link above it asks.
-func (p Probe) below(ns *kernel.NS, master *kernel.Link) error {
-	have, err := ns.Addrs(master.Index)
+func (p Probe) below(ns *kernel.NS, master *rtnl.Link) error {
+	have, err := rtnl.Addrs(ns, master.Index)
 	for _, h := range have {
 		for _, a := range p.Addrs {
 			if h.Prefix.Addr() == a.Addr() {
@@ -117,11 +119,11 @@ func (p Probe) below(ns *kernel.NS, master *kernel.Link) error {
 }
 
 // ask asks three times, and listens in between and after.
-func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *kernel.Link, addrs []netip.Addr) error {
+func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *rtnl.Link, addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return nil
 	}
-	n, err := ns.Neighbours(l, false)
+	n, err := packet.ListenNeighbours(ns, l, false)
 	if err != nil {
 		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"probe\": nobody can be asked who has %v: %w", addrs[0], err)
 	}
@@ -147,7 +149,7 @@ func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *kernel.Link, addrs []n
 }
 
 // heard is the conflict that is heard of until then, or nil.
-func heard(ctx context.Context, n *kernel.Neighbours, addrs []netip.Addr, until time.Time) error {
+func heard(ctx context.Context, n *packet.NeighbourConn, addrs []netip.Addr, until time.Time) error {
 	for {
 		c, ok, err := n.Next(ctx, until)
 		if err != nil || !ok {
@@ -187,11 +189,11 @@ func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.W
 func whoHas(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {
 	const patience = 500 * time.Millisecond
 	unknown := taken(a, "somebody else on the link has it, or wants it too")
-	l, err := ns.LinkAt(index)
+	l, err := rtnl.LinkByIndex(ns, index)
 	if err != nil {
 		return errors.Join(unknown, err)
 	}
-	n, err := ns.Neighbours(l, true)
+	n, err := packet.ListenNeighbours(ns, l, true)
 	if err != nil {
 		return unknown
 	}

@@ -13,6 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -116,7 +119,7 @@ func TestConflict(t *testing.T) {
 			who := l.mac
 			if tt.has == "" {
 				contract.Must(t, l.World, Gateway{Link: "lan", Prefix: netip.MustParsePrefix(tt.taken + "/24")})
-				br, err := l.Host.Link("lan")
+				br, err := rtnl.LinkByName(l.Host, "lan")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -139,12 +142,12 @@ func TestConflictOfTwoWhoWant(t *testing.T) {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			l := newLAN(t)
-			link, err := l.neighbour.Link("eth0")
+			link, err := rtnl.LinkByName(l.neighbour, "eth0")
 			if err != nil {
 				t.Fatal(err)
 			}
 			addr := netip.MustParsePrefix(want).Addr()
-			n, err := l.neighbour.Neighbours(link, addr.Is6())
+			n, err := packet.ListenNeighbours(l.neighbour, link, addr.Is6())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +188,7 @@ func TestProbe(t *testing.T) {
 	defer unix.Close(fd)
 	probes := func() (n int) {
 		t.Helper()
-		mac := kernel.MAC("cont", contract.Owner).String()
+		mac := identity.MAC("cont", contract.Owner).String()
 		for buf := make([]byte, 100); ; {
 			size, _, err := unix.Recvfrom(fd, buf, 0)
 			if err != nil {
@@ -272,9 +275,9 @@ func TestProbeBelow(t *testing.T) {
 
 	contract.Container(t, w, "ip tuntap add tun0 mode tun")
 	contract.Container(t, w, "ip link set tun0 up")
-	if l, err := w.Container.Link("tun0"); err != nil {
+	if l, err := rtnl.LinkByName(w.Container, "tun0"); err != nil {
 		t.Error(err)
-	} else if _, err := w.Container.Neighbours(l, false); err == nil ||
+	} else if _, err := packet.ListenNeighbours(w.Container, l, false); err == nil ||
 		!strings.Contains(err.Error(), "link tun0 is no Ethernet") {
 		t.Errorf("without Ethernet: %v", err)
 	}

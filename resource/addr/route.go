@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -56,12 +57,12 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	k := kernel.Route{Dst: r.Dst, Via: r.Via, Src: r.Src, Link: index, Priority: r.Priority, Table: r.table(),
-		Scope: uint8(r.Scope), OnLink: r.OnLink, MTU: r.MTU, AdvMSS: r.AdvMSS, Protocol: kernel.ByBoot}
+	k := rtnl.Route{Dst: r.Dst, Via: r.Via, Src: r.Src, Link: index, Priority: r.Priority, Table: r.table(),
+		Scope: uint8(r.Scope), OnLink: r.OnLink, MTU: r.MTU, AdvMSS: r.AdvMSS, Protocol: rtnl.ByBoot}
 	if !r.HasScope && !r.Via.IsValid() && r.Dst.Addr().Is4() {
-		k.Scope = kernel.ScopeLink
+		k.Scope = rtnl.ScopeLink
 	}
-	err = ns.AddRoute(k, r.Dst.Bits() == 0)
+	err = rtnl.AddRoute(ns, k, r.Dst.Bits() == 0)
 	if r.Dst.Bits() == 0 && errors.Is(err, fs.ErrExist) {
 		if holder, err := r.holder(ns, index); err != nil {
 			return false, err
@@ -70,10 +71,10 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			return false, nil
 		}
 		// What a router advertised the kernel keeps as long as that router says; added once more, it would stay for ever.
-		if have, err := r.find(w); err != nil || have != nil && have.Protocol == kernel.ByRA {
+		if have, err := r.find(w); err != nil || have != nil && have.Protocol == rtnl.ByRA {
 			return false, errors.Join(err, r.Verify(ctx, w))
 		}
-		err = ns.AddRoute(k, false) // it is this link's own, by another router maybe
+		err = rtnl.AddRoute(ns, k, false) // it is this link's own, by another router maybe
 	}
 	if errors.Is(err, fs.ErrExist) {
 		return false, r.Verify(ctx, w) // equal in what tells routes apart, not in all
@@ -94,7 +95,7 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // holder is the link that has the default route of this metric, or empty if it is our own.
 func (r Route) holder(ns *kernel.NS, ours int) (string, error) {
-	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.table()})
+	list, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: r.family(), Table: r.table()})
 	if err != nil {
 		return "", err
 	}
@@ -107,7 +108,7 @@ func (r Route) holder(ns *kernel.NS, ours int) (string, error) {
 			return "", nil
 		}
 		other = "no link"
-		if l, err := ns.LinkAt(have.Link); err == nil {
+		if l, err := rtnl.LinkByIndex(ns, have.Link); err == nil {
 			other = l.Name
 		}
 	}
@@ -116,14 +117,14 @@ func (r Route) holder(ns *kernel.NS, ours int) (string, error) {
 
 func (r Route) family() uint8 {
 	if r.Dst.Addr().Is4() {
-		return kernel.IPv4
+		return rtnl.IPv4
 	}
-	return kernel.IPv6
+	return rtnl.IPv6
 }
 
 func (r Route) table() int {
 	if r.Table == 0 {
-		return kernel.MainTable
+		return rtnl.MainTable
 	}
 	return r.Table
 }
@@ -139,18 +140,18 @@ func (r Route) Metric() int {
 // find is the route as the kernel has it, or nil. Without a table of its own it may be in another than the main one
 // by now, for a later plugin of the chain may have moved it there (P16): where packets from an address of the link
 // are looked up, and then a default route may have got another router, or where those of a VRF are.
-func (r Route) find(w *kernel.World) (*kernel.Route, error) {
+func (r Route) find(w *kernel.World) (*rtnl.Route, error) {
 	ns, index, err := r.Where.Index(w, r.Link)
 	if err != nil {
 		return nil, err
 	}
-	list, err := ns.Routes(kernel.RouteFilter{Family: r.family(), Table: r.Table, Link: index})
+	list, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: r.family(), Table: r.Table, Link: index})
 	if err != nil {
 		return nil, err
 	}
 	elsewhere := list[:0:0]
 	for _, have := range list {
-		if have.Dst != r.Dst.Masked() || have.Type != kernel.Unicast || r.Priority != 0 && have.Priority != r.Priority {
+		if have.Dst != r.Dst.Masked() || have.Type != rtnl.Unicast || r.Priority != 0 && have.Priority != r.Priority {
 			continue
 		}
 		if have.Table == r.table() && have.Via == r.Via {
@@ -165,7 +166,7 @@ func (r Route) find(w *kernel.World) (*kernel.Route, error) {
 	}
 	leads, err := r.tables(ns, index)
 	for _, have := range elsewhere {
-		if have.Table != kernel.MainTable && leads(have) {
+		if have.Table != rtnl.MainTable && leads(have) {
 			return &have, err
 		}
 	}
@@ -173,15 +174,15 @@ func (r Route) find(w *kernel.World) (*kernel.Route, error) {
 }
 
 // tables tells whether packets of the link are looked up in the table of a route.
-func (r Route) tables(ns *kernel.NS, index int) (leads func(kernel.Route) bool, err error) {
+func (r Route) tables(ns *kernel.NS, index int) (leads func(rtnl.Route) bool, err error) {
 	vrf, err := resource.VRFOf(ns, index)
-	addrs, aerr := ns.Addrs(index)
-	rules, rerr := ns.Rules(r.family())
-	return func(have kernel.Route) bool {
+	addrs, aerr := rtnl.Addrs(ns, index)
+	rules, rerr := rtnl.Rules(ns, r.family())
+	return func(have rtnl.Route) bool {
 		return vrf != nil && have.Table == int(vrf.Data.Table) && have.Via == r.Via ||
-			slices.ContainsFunc(rules, func(rule kernel.Rule) bool {
+			slices.ContainsFunc(rules, func(rule rtnl.Rule) bool {
 				return rule.Table == have.Table && slices.ContainsFunc(addrs,
-					func(a kernel.Addr) bool { return RuleFromAddr(rule, a.Prefix.Addr()) })
+					func(a rtnl.Addr) bool { return RuleFromAddr(rule, a.Prefix.Addr()) })
 			})
 	}, errors.Join(err, aerr, rerr)
 }

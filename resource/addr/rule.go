@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"golang.org/x/sys/unix"
 )
@@ -41,25 +42,25 @@ const (
 func (a Action) RuleAction() uint8 {
 	switch a {
 	case Prohibit:
-		return kernel.Prohibit
+		return rtnl.Prohibit
 	case Unreachable:
-		return kernel.Unreachable
+		return rtnl.Unreachable
 	case Blackhole:
 		return unix.FR_ACT_BLACKHOLE
 	}
-	return kernel.Lookup
+	return rtnl.Lookup
 }
 
 func (a Action) RouteType() uint8 {
 	switch a {
 	case Prohibit:
-		return kernel.ProhibitRoute
+		return rtnl.ProhibitRoute
 	case Unreachable:
 		return unix.RTN_UNREACHABLE
 	case Blackhole:
 		return unix.RTN_BLACKHOLE
 	}
-	return kernel.Unicast
+	return rtnl.Unicast
 }
 
 func (r Rule) String() string {
@@ -91,24 +92,24 @@ func Brief(p netip.Prefix) string {
 	return p.String()
 }
 
-func (r Rule) kernel() kernel.Rule {
-	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, Mark: r.Mark,
+func (r Rule) kernel() rtnl.Rule {
+	k := rtnl.Rule{Family: rtnl.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, Mark: r.Mark,
 		Mask: r.Mask, Table: r.Table,
-		Action: r.Action.RuleAction(), Protocol: kernel.OurProtocol}
+		Action: r.Action.RuleAction(), Protocol: rtnl.OurProtocol}
 	switch p := cmp.Or(r.From, r.To); {
 	case p.IsValid() && p.Addr().Is6(), !p.IsValid() && r.V6:
-		k.Family = kernel.IPv6
+		k.Family = rtnl.IPv6
 	}
 	return k
 }
 
 // find is every rule that does the same as r, at whatever priority and whoever made it.
-func (r Rule) find(w *kernel.World) (ns *kernel.NS, found []kernel.Rule, err error) {
+func (r Rule) find(w *kernel.World) (ns *kernel.NS, found []rtnl.Rule, err error) {
 	if ns, err = r.Where.Namespace(w); err != nil {
 		return nil, nil, err
 	}
 	want := r.kernel()
-	list, err := ns.Rules(want.Family)
+	list, err := rtnl.Rules(ns, want.Family)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -133,7 +134,7 @@ func (r Rule) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			return false, nil
 		}
 	}
-	err = ns.AddRule(r.kernel())
+	err = rtnl.AddRule(ns, r.kernel())
 	if errors.Is(err, fs.ErrExist) { // another ADD was faster
 		return false, nil
 	}
@@ -167,15 +168,15 @@ func (r Rule) Remove(ctx context.Context, w *kernel.World) error {
 	}
 	var errs []error
 	for _, have := range found {
-		if have.Protocol == kernel.OurProtocol {
-			errs = append(errs, ns.DelRule(have))
+		if have.Protocol == rtnl.OurProtocol {
+			errs = append(errs, rtnl.DelRule(ns, have))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // RuleFromAddr reports whether all that r says is which table packets from addr are looked up in.
-func RuleFromAddr(r kernel.Rule, addr netip.Addr) bool {
+func RuleFromAddr(r rtnl.Rule, addr netip.Addr) bool {
 	return !r.Other && r.From.IsSingleIP() && r.From.Addr() == addr && !r.To.IsValid() && r.IIF == "" && r.OIF == "" &&
-		r.Mask == 0 && r.Action == kernel.Lookup
+		r.Mask == 0 && r.Action == rtnl.Lookup
 }

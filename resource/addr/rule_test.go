@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -44,7 +45,7 @@ func TestRule(t *testing.T) {
 			[]contract.Breakage{
 				contract.Break("gone", contract.In(w, "ip -6 rule del from fd00::2"), "is missing"),
 			}},
-		{Rule{Where: resource.Host, Priority: 31000, To: p("10.1.0.0/16"), IIF: "cni0", Table: kernel.MainTable},
+		{Rule{Where: resource.Host, Priority: 31000, To: p("10.1.0.0/16"), IIF: "cni0", Table: rtnl.MainTable},
 			"31000: from all to 10.1.0.0/16 iif cni0 lookup main proto 250", []contract.Breakage{
 				contract.Break("gone", contract.On(w, "ip rule del priority 31000"), "is missing"),
 			}},
@@ -87,14 +88,14 @@ func TestRule(t *testing.T) {
 func foreign(t *testing.T, w *kernel.World) {
 	t.Helper()
 	for _, ns := range []*kernel.NS{w.Host, w.Container} {
-		for _, family := range []uint8{kernel.IPv4, kernel.IPv6} {
-			list, err := ns.Rules(family)
+		for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
+			list, err := rtnl.Rules(ns, family)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, have := range list {
-				if have.Priority != 0 && have.Priority != kernel.MainPriority && (have.Priority != 32767 || have.From.IsValid()) {
-					if err := ns.DelRule(have); err != nil {
+				if have.Priority != 0 && have.Priority != rtnl.MainPriority && (have.Priority != 32767 || have.From.IsValid()) {
+					if err := rtnl.DelRule(ns, have); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -145,7 +146,7 @@ func TestRuleAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	list, err := w.Host.Rules(kernel.IPv4)
+	list, err := rtnl.Rules(w.Host, rtnl.IPv4)
 	if err != nil || len(list) != 4 {
 		t.Errorf("%d rules, error %v: %v", len(list), err, list)
 	}
@@ -158,23 +159,23 @@ func TestRuleAtOnce(t *testing.T) {
 func TestProhibitRoute(t *testing.T) {
 	w := contract.NewWorld(t)
 	for _, c := range []struct{ dst, family string }{{"10.3.0.0/16", "-4"}, {"fd03::/64", "-6"}} {
-		r := kernel.Route{Dst: netip.MustParsePrefix(c.dst), Table: 7001, Type: kernel.ProhibitRoute,
-			Protocol: kernel.OurProtocol}
-		if err := w.Host.AddRoute(r, true); err != nil {
+		r := rtnl.Route{Dst: netip.MustParsePrefix(c.dst), Table: 7001, Type: rtnl.ProhibitRoute,
+			Protocol: rtnl.OurProtocol}
+		if err := rtnl.AddRoute(w.Host, r, true); err != nil {
 			t.Fatal(err)
 		}
 		if out := contract.Host(t, w, "ip %s route show table 7001", c.family); !strings.Contains(out, "prohibit "+c.dst) ||
 			!strings.Contains(out, "proto 250") {
 			t.Errorf("ip route shows %s", out)
 		}
-		list, err := w.Host.Routes(kernel.RouteFilter{Family: map[string]uint8{"-4": kernel.IPv4,
-			"-6": kernel.IPv6}[c.family], Table: 7001})
-		if err != nil || len(list) != 1 || list[0].Type != kernel.ProhibitRoute || list[0].Dst != r.Dst ||
-			list[0].Protocol != kernel.OurProtocol {
+		list, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: map[string]uint8{"-4": rtnl.IPv4,
+			"-6": rtnl.IPv6}[c.family], Table: 7001})
+		if err != nil || len(list) != 1 || list[0].Type != rtnl.ProhibitRoute || list[0].Dst != r.Dst ||
+			list[0].Protocol != rtnl.OurProtocol {
 			t.Errorf("listed: %+v, %v", list, err)
 		}
 		for range 2 {
-			if err := w.Host.DelRoute(r); err != nil {
+			if err := rtnl.DelRoute(w.Host, r); err != nil {
 				t.Error(err)
 			}
 		}

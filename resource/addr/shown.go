@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -23,7 +24,7 @@ func Addresses(f resource.Iface, w *kernel.World) ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := ns.Addrs(l.Index)
+	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
 		return nil, fmt.Errorf("%s%s: %w", f.Where, f.Name, err)
 	}

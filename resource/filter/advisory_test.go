@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
@@ -22,8 +22,8 @@ type publisher struct {
 func eachPublisher(t *testing.T, fn func(t *testing.T, b publisher)) {
 	list := []publisher{{"nftables", newLab,
 		func(l *lab, ports ...PortMapping) plan.Remover { return l.publishA(ports...) },
-		func(l *lab, _ bool, line string) { nft(l, l.w, line) }, true}}
-	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+		func(l *lab, _ bool, line string) { runNFT(l, l.w, line) }, true}}
+	for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		list = append(list, publisher{"iptables-" + fmt.Sprint(v),
 			func(t *testing.T) *lab {
 				l := newLab(t)
@@ -163,7 +163,7 @@ func TestAdvisoryCVE20208558(t *testing.T) {
 		}
 		l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99",
 			"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
-		nft(t, l.w, "flush chain inet fairlead guard")
+		runNFT(t, l.w, "flush chain inet fairlead guard")
 		l.expect(l.b, "tcp", "127.0.0.1:9999", "host 10.1.2.6")
 		l.expect(l.b, "udp", "127.0.0.1:9999", "host 10.1.2.6")
 		l.ensure(p, l.w)

@@ -27,7 +27,7 @@ func TestAtOnceAgain(t *testing.T) {
 					}
 				}
 				if times < meddles {
-					nft(t, w, "add table inet other; delete table inet other")
+					runNFT(t, w, "add table inet other; delete table inet other")
 				}
 				times++
 			})

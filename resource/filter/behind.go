@@ -5,18 +5,19 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
 // routedBy is the link by which the host reaches the containers of a bridge: the bridge, unless the host is on it by a
 // link of its own, as it is in a VLAN. What the packet filter decides of them, it decides at that one.
-func routedBy(w *kernel.World, br *kernel.Link, to []netip.Addr) (*kernel.Link, error) {
+func routedBy(w *kernel.World, br *rtnl.Link, to []netip.Addr) (*rtnl.Link, error) {
 	for _, a := range to {
-		r, err := w.Host.RouteTo(a)
-		if err != nil || r.Via.IsValid() || r.Type != kernel.Unicast {
+		r, err := rtnl.RouteTo(w.Host, a)
+		if err != nil || r.Via.IsValid() || r.Type != rtnl.Unicast {
 			continue // not behind a link of this host
 		}
-		l, err := w.Host.LinkAt(r.Link)
+		l, err := rtnl.LinkByIndex(w.Host, r.Link)
 		if err != nil {
 			return nil, err
 		}
@@ -31,16 +32,16 @@ func routedBy(w *kernel.World, br *kernel.Link, to []netip.Addr) (*kernel.Link, 
 
 // leadsTo is the bridge that a link of the host's leads to: the other end of the veth pair is a port of it, or the link
 // stands on it. It is nil where there is none.
-func leadsTo(w *kernel.World, l *kernel.Link) (*kernel.Link, error) {
+func leadsTo(w *kernel.World, l *rtnl.Link) (*rtnl.Link, error) {
 	if l.Master != 0 && l.Kind == "veth" || l.PeerAway || l.Peer == 0 {
 		return nil, nil
 	}
-	br, err := w.Host.LinkAt(l.Peer)
+	br, err := rtnl.LinkByIndex(w.Host, l.Peer)
 	if err == nil && l.Kind == "veth" {
 		if br.Master == 0 {
 			return nil, nil
 		}
-		br, err = w.Host.LinkAt(br.Master)
+		br, err = rtnl.LinkByIndex(w.Host, br.Master)
 	}
 	if err != nil || br.Kind != "bridge" {
 		return nil, resource.ExceptNoLink(err)
@@ -49,9 +50,9 @@ func leadsTo(w *kernel.World, l *kernel.Link) (*kernel.Link, error) {
 }
 
 // hostsOwn reports whether a port of a bridge is the other end of a link by which the host is on it.
-func hostsOwn(links []*kernel.Link, port *kernel.Link) bool {
+func hostsOwn(links []*rtnl.Link, port *rtnl.Link) bool {
 	return port.Kind == "veth" && !port.PeerAway &&
-		slices.ContainsFunc(links, func(l *kernel.Link) bool { return l.Index == port.Peer && l.Master == 0 })
+		slices.ContainsFunc(links, func(l *rtnl.Link) bool { return l.Index == port.Peer && l.Master == 0 })
 }
 
 func addrsIn(list []netip.Prefix) (addrs []netip.Addr) {

@@ -36,7 +36,7 @@ func TestIngressBehindBridge(t *testing.T) {
 	contract.Ensure(t, w, second)
 	contract.Remove(t, w, found)
 	contract.Verify(t, w, second)
-	if got := nft(t, w, "list ruleset"); !strings.Contains(setText(got, "policed"), `"br7.100"`) || strings.Contains(setText(got, "policed")+setText(got, "known"), `"br7"`) {
+	if got := runNFT(t, w, "list ruleset"); !strings.Contains(setText(got, "policed"), `"br7.100"`) || strings.Contains(setText(got, "policed")+setText(got, "known"), `"br7"`) {
 		t.Errorf("the policy is not on the gateway's link: %s", got)
 	}
 	contract.Remove(t, w, second)

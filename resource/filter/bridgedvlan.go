@@ -1,7 +1,7 @@
 package filter
 
 import (
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,14 +19,14 @@ const (
 // network, and nobody has dropped it: what it begins is asked in whose name it is, and its replies are judged by the
 // policies as what begins is.
 func bridgedVLANs(p *chainSet) {
-	rule := kernel.NewNFTRule
-	c := &kernel.NFTChain{Name: "bridged", Rules: append([]*kernel.NFTRule{
+	rule := nft.NewRule
+	c := &nft.Chain{Name: "bridged", Rules: append([]*nft.Rule{
 		rule("routed since").Label(false, labelRouted).Return(),
 		rule("not begun on a bridge").Label(true, labelOnBridge).Return(),
 		rule("in whose name").New().Jump("sources"),
-	}, linkSets(&p.NFTTable).policies()...)}
+	}, linkSets(&p.Table).policies()...)}
 	// After the chain forward, where the administrator's rules may accept, too.
-	p.Chains = append(p.Chains, c, &kernel.NFTChain{Name: "begun", Type: "filter", Hook: unix.NF_INET_FORWARD,
+	p.Chains = append(p.Chains, c, &nft.Chain{Name: "begun", Type: "filter", Hook: unix.NF_INET_FORWARD,
 		Priority: prioFilter + 1, Open: true})
 	p.jumps = append(p.jumps, jumpRule{chain: "onbridge", rule: rule("begun in a VLAN of a bridge").Jump(c.Name)})
 }
@@ -34,8 +34,8 @@ func bridgedVLANs(p *chainSet) {
 // addBridged has p label connections from subnets of that length. A label that conntrack has no room for is not there
 // afterwards, so that the packet is asked as any other.
 func (s subnetSets) addBridged(p *chainSet) {
-	const src, dst = kernel.Src, kernel.Dst
-	rule := func(comment string) *kernel.NFTRule { return kernel.NewNFTRule(comment).Family(s.v6) }
+	const src, dst = nft.Src, nft.Dst
+	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.v6) }
 	p.Sets = append(p.Sets, s.bridge)
 	p.jumps = append(p.jumps,
 		jumpRule{chain: "sources", first: true, rule: rule("in a VLAN of the bridge").SubnetBy(s.v6, s.bits, src, src, false,

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -16,8 +18,8 @@ import (
 
 // parseConditions understands what people write there: a part of nft(8)'s words, or of iptables(8)'s. The
 // rules are alternatives, for a rule has no "or"; where is a hash of what they mean.
-func parseConditions(words []string, v6 bool) (alternatives []*kernel.NFTRule, where string, err error) {
-	p := conditionParser{v6: v6, rules: []*kernel.NFTRule{kernel.NewNFTRule("conditions").Family(v6)}}
+func parseConditions(words []string, v6 bool) (alternatives []*nft.Rule, where string, err error) {
+	p := conditionParser{v6: v6, rules: []*nft.Rule{nft.NewRule("conditions").Family(v6)}}
 	for _, w := range words {
 		w = strings.NewReplacer("{", " { ", "}", " } ", ",", " , ", "!=", " != ", `"`, " ", "'", " ").Replace(w)
 		for _, f := range strings.Fields(w) {
@@ -47,7 +49,7 @@ func parseConditions(words []string, v6 bool) (alternatives []*kernel.NFTRule, w
 	for _, r := range p.rules {
 		all.WriteString(r.Code())
 	}
-	return p.rules, kernel.ShortHash(all.String()), nil
+	return p.rules, identity.ShortHash(all.String()), nil
 }
 
 const understood = "understood are, of nft's words, ip or ip6 saddr and daddr, iifname, meta mark, meta l4proto, tcp, udp, sctp or th sport and dport, " +
@@ -56,7 +58,7 @@ const understood = "understood are, of nft's words, ip or ip6 saddr and daddr, i
 type conditionParser struct {
 	v6    bool
 	words []string
-	rules []*kernel.NFTRule
+	rules []*nft.Rule
 }
 
 func (p *conditionParser) fail(word, what string) error {
@@ -81,7 +83,7 @@ func (p *conditionParser) accept(words ...string) bool {
 }
 
 // A matcher appends one comparison to a rule.
-type matcher func(r *kernel.NFTRule, not bool)
+type matcher func(r *nft.Rule, not bool)
 
 // and appends the comparison with any of the values, or with none of them.
 func (p *conditionParser) and(not bool, values []matcher) {
@@ -93,7 +95,7 @@ func (p *conditionParser) and(not bool, values []matcher) {
 		}
 		return
 	}
-	var rules []*kernel.NFTRule
+	var rules []*nft.Rule
 	for _, r := range p.rules {
 		for _, m := range values {
 			c := r.Clone()
@@ -139,7 +141,7 @@ func (p *conditionParser) nft() error {
 			return p.fail(word+" "+field, "is not understood")
 		}
 		if proto, ok := kernel.ParseProto(word); ok {
-			p.and(false, []matcher{func(r *kernel.NFTRule, not bool) { r.Proto(not, proto) }})
+			p.and(false, []matcher{func(r *nft.Rule, not bool) { r.Proto(not, proto) }})
 		}
 		value = p.port(field == "dport", "-")
 	default:
@@ -237,7 +239,7 @@ func (p *conditionParser) prefix(dst bool) func(string) (matcher, error) {
 		if prefix.Addr().Is6() != p.v6 || prefix.Addr().Is4In6() || prefix.Addr().Zone() != "" {
 			return nil, p.fail(w, "is of the other family")
 		}
-		return func(r *kernel.NFTRule, not bool) { r.Prefix(dst, not, prefix) }, nil
+		return func(r *nft.Rule, not bool) { r.Prefix(dst, not, prefix) }, nil
 	}
 }
 
@@ -250,7 +252,7 @@ func (p *conditionParser) iifname(wildcard string) func(string) (matcher, error)
 		if any {
 			name += "*"
 		}
-		return func(r *kernel.NFTRule, not bool) { r.Iifname(not, name) }, nil
+		return func(r *nft.Rule, not bool) { r.Iifname(not, name) }, nil
 	}
 }
 
@@ -259,7 +261,7 @@ func (p *conditionParser) proto(w string) (matcher, error) {
 	if !ok {
 		return nil, p.fail(w, "is not tcp, udp or sctp")
 	}
-	return func(r *kernel.NFTRule, not bool) { r.Proto(not, proto) }, nil
+	return func(r *nft.Rule, not bool) { r.Proto(not, proto) }, nil
 }
 
 func (p *conditionParser) mark(mask uint32) func(string) (matcher, error) {
@@ -273,7 +275,7 @@ func (p *conditionParser) mark(mask uint32) func(string) (matcher, error) {
 		if err != nil {
 			return nil, p.fail(w, "is no mark")
 		}
-		return func(r *kernel.NFTRule, not bool) { r.Mark(not, uint32(n), uint32(m)) }, nil
+		return func(r *nft.Rule, not bool) { r.Mark(not, uint32(n), uint32(m)) }, nil
 	}
 }
 
@@ -288,6 +290,6 @@ func (p *conditionParser) port(dst bool, dash string) func(string) (matcher, err
 		if err1 != nil || err2 != nil || from > to {
 			return nil, p.fail(w, "is no port")
 		}
-		return func(r *kernel.NFTRule, not bool) { r.Port(dst, not, uint16(from), uint16(to)) }, nil
+		return func(r *nft.Rule, not bool) { r.Port(dst, not, uint16(from), uint16(to)) }, nil
 	}
 }

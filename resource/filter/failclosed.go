@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -62,42 +65,42 @@ const (
 // failClosedTag is the tag of what a link has. The last bit is that of a network's link, which is awaited when it is
 // gone.
 func failClosedTag(o spec.Owner, kind uint32) uint32 {
-	h := kernel.OwnerHash(o)
+	h := identity.OwnerHash(o)
 	tag := binary.BigEndian.Uint32(h[:]) &^ 1
 	if kind == kindNetwork {
 		tag |= 1
 	}
-	return kernel.RuleTag(tag)
+	return rtnl.RuleTag(tag)
 }
 
 // prohibitions are rules, and routes of failClosedTable.
 type prohibitions struct {
 	link   string // that is closed
-	rules  []kernel.Rule
-	routes []kernel.Route
+	rules  []rtnl.Rule
+	routes []rtnl.Route
 }
 
 // prohibitionsOf are those of a link. What exempts comes before what prohibits.
 func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (p prohibitions) {
-	rule := func(family uint8, priority int, r kernel.Rule) kernel.Rule {
-		r.Family, r.Priority, r.Tag, r.Protocol = family, priority, tag, kernel.OurProtocol
+	rule := func(family uint8, priority int, r rtnl.Rule) rtnl.Rule {
+		r.Family, r.Priority, r.Tag, r.Protocol = family, priority, tag, rtnl.OurProtocol
 		if r.Action == 0 {
-			r.Action = kernel.Lookup
+			r.Action = rtnl.Lookup
 		}
 		return r
 	}
 	p.link = link
-	var into []kernel.Rule
+	var into []rtnl.Rule
 	for _, family := range resource.Families() {
 		p.rules = append(p.rules, rule(family, failClosedFrom,
-			kernel.Rule{IIF: link, Mask: decidedMark, Table: failClosedTable}))
-		for _, s := range OfFamily(subnets, family == kernel.IPv6) {
-			p.routes = append(p.routes, kernel.Route{Dst: s, Table: failClosedTable, Type: kernel.ProhibitRoute,
-				Priority: int(tag), Protocol: kernel.OurProtocol})
+			rtnl.Rule{IIF: link, Mask: decidedMark, Table: failClosedTable}))
+		for _, s := range OfFamily(subnets, family == rtnl.IPv6) {
+			p.routes = append(p.routes, rtnl.Route{Dst: s, Table: failClosedTable, Type: rtnl.ProhibitRoute,
+				Priority: int(tag), Protocol: rtnl.OurProtocol})
 			if policy == PolicyStrict {
-				p.rules = append(p.rules, rule(family, failClosedLocal, kernel.Rule{IIF: "lo", To: s, Table: kernel.MainTable}))
+				p.rules = append(p.rules, rule(family, failClosedLocal, rtnl.Rule{IIF: "lo", To: s, Table: rtnl.MainTable}))
 				into = append(into, rule(family, failClosedInto,
-					kernel.Rule{To: s, Mask: decidedMark | strictMark, Action: kernel.Prohibit}))
+					rtnl.Rule{To: s, Mask: decidedMark | strictMark, Action: rtnl.Prohibit}))
 			}
 		}
 	}
@@ -106,12 +109,12 @@ func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (p 
 }
 
 // failClosedRules are the standing rules of a tag; 0: of any.
-func failClosedRules(w *kernel.World, tag uint32, family uint8) (list []kernel.Rule, err error) {
-	all, err := w.Host.Rules(family)
+func failClosedRules(w *kernel.World, tag uint32, family uint8) (list []rtnl.Rule, err error) {
+	all, err := rtnl.Rules(w.Host, family)
 	for _, r := range all {
-		if r.Protocol == kernel.OurProtocol && r.Priority >= failClosedLocal && r.Priority <= failClosedInto &&
+		if r.Protocol == rtnl.OurProtocol && r.Priority >= failClosedLocal && r.Priority <= failClosedInto &&
 			(tag == 0 || r.Tag == tag) {
-			if r.Action != kernel.Lookup {
+			if r.Action != rtnl.Lookup {
 				r.Table = 0 // the kernel says one that it does not go by
 			}
 			list = append(list, r)
@@ -128,13 +131,14 @@ func standingProhibitions(w *kernel.World, tag uint32) (p prohibitions, err erro
 			return p, err
 		}
 		p.rules = append(p.rules, rules...)
-		routes, err := w.Host.Routes(kernel.RouteFilter{Family: family, Table: failClosedTable, Protocol: kernel.OurProtocol})
+		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: family, Table: failClosedTable,
+			Protocol: rtnl.OurProtocol})
 		if err != nil {
 			return p, err
 		}
 		for _, r := range routes {
 			if tag == 0 || r.Priority == int(tag) {
-				p.routes = append(p.routes, kernel.Route{Dst: r.Dst, Table: r.Table, Type: r.Type, Priority: r.Priority,
+				p.routes = append(p.routes, rtnl.Route{Dst: r.Dst, Table: r.Table, Type: r.Type, Priority: r.Priority,
 					Protocol: r.Protocol})
 			}
 		}
@@ -144,9 +148,9 @@ func standingProhibitions(w *kernel.World, tag uint32) (p prohibitions, err erro
 
 // without are those of p that q has not.
 func (p prohibitions) without(q prohibitions) (left prohibitions) {
-	left.rules = slices.DeleteFunc(slices.Clone(p.rules), func(r kernel.Rule) bool { return slices.Contains(q.rules, r) })
+	left.rules = slices.DeleteFunc(slices.Clone(p.rules), func(r rtnl.Rule) bool { return slices.Contains(q.rules, r) })
 	left.routes = slices.DeleteFunc(slices.Clone(p.routes),
-		func(r kernel.Route) bool { return slices.Contains(q.routes, r) })
+		func(r rtnl.Route) bool { return slices.Contains(q.routes, r) })
 	return left
 }
 
@@ -156,13 +160,13 @@ func (p prohibitions) empty() bool { return len(p.rules)+len(p.routes) == 0 }
 func (p prohibitions) add(w *kernel.World) (err error) {
 	var done prohibitions
 	for _, r := range p.rules {
-		if err = w.Host.AddRule(r); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err = rtnl.AddRule(w.Host, r); err != nil && !errors.Is(err, unix.EEXIST) {
 			return errors.Join(err, done.remove(w))
 		}
 		done.rules = append(done.rules, r)
 	}
 	for _, r := range p.routes {
-		if err = w.Host.AddRoute(r, false); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err = rtnl.AddRoute(w.Host, r, false); err != nil && !errors.Is(err, unix.EEXIST) {
 			return errors.Join(err, done.remove(w))
 		}
 		done.routes = append(done.routes, r)
@@ -174,10 +178,10 @@ func (p prohibitions) add(w *kernel.World) (err error) {
 func (p prohibitions) remove(w *kernel.World) error {
 	var errs []error
 	for _, r := range p.routes {
-		errs = append(errs, w.Host.DelRoute(r))
+		errs = append(errs, rtnl.DelRoute(w.Host, r))
 	}
 	for _, r := range slices.Backward(p.rules) {
-		errs = append(errs, w.Host.DelRule(r))
+		errs = append(errs, rtnl.DelRule(w.Host, r))
 	}
 	return errors.Join(errs...)
 }
@@ -208,7 +212,7 @@ func (c FailClosed) Ensure(_ context.Context, w *kernel.World) (changed bool, er
 		return false, err
 	}
 	if want.link != "" {
-		changed, err = w.Host.SetSysctls(kernel.Setting{Key: fmt.Sprintf(srcValidMark, want.link), Value: "1"})
+		changed, err = procsys.Set(w.Host, procsys.Setting{Key: fmt.Sprintf(srcValidMark, want.link), Value: "1"})
 		if err = awaited(w, want.link, err); err != nil {
 			return false, err
 		}
@@ -237,7 +241,7 @@ func (c FailClosed) Verify(_ context.Context, w *kernel.World) error {
 	}
 	if want.link != "" {
 		key := fmt.Sprintf(srcValidMark, want.link)
-		if v, err := w.Host.Sysctl(key); err == nil {
+		if v, err := procsys.Get(w.Host, key); err == nil {
 			d.Want(key, "1", v)
 		} else if err = awaited(w, want.link, err); err != nil {
 			return err
@@ -248,14 +252,14 @@ func (c FailClosed) Verify(_ context.Context, w *kernel.World) error {
 
 // awaited is err, of a setting of a link's, unless the link is gone: the rules go by its name, and await it.
 func awaited(w *kernel.World, link string, err error) error {
-	if _, lerr := w.Host.Link(link); errors.Is(lerr, kernel.ErrNoLink) {
+	if _, lerr := rtnl.LinkByName(w.Host, link); errors.Is(lerr, rtnl.ErrNoLink) {
 		return nil
 	}
 	return err
 }
 
 // ruleText is a rule in the words of ip(8).
-func ruleText(r kernel.Rule) string {
+func ruleText(r rtnl.Rule) string {
 	words := []string{fmt.Sprintf("%d:", r.Priority)}
 	if r.To.IsValid() {
 		words = append(words, "to", r.To.String())
@@ -266,7 +270,7 @@ func ruleText(r kernel.Rule) string {
 	if r.IIF != "" {
 		words = append(words, "iif", r.IIF)
 	}
-	if r.Action == kernel.Prohibit {
+	if r.Action == rtnl.Prohibit {
 		return strings.Join(append(words, "prohibit"), " ")
 	}
 	return strings.Join(append(words, "lookup", fmt.Sprint(r.Table)), " ")
@@ -278,7 +282,7 @@ func (c FailClosed) Remove(_ context.Context, w *kernel.World) error {
 }
 
 func removeProhibitions(w *kernel.World, tag uint32) error {
-	if rules, err := failClosedRules(w, tag, kernel.IPv4); err != nil || len(rules) == 0 {
+	if rules, err := failClosedRules(w, tag, rtnl.IPv4); err != nil || len(rules) == 0 {
 		return err
 	}
 	have, err := standingProhibitions(w, tag)
@@ -306,12 +310,12 @@ func sweepProhibitions(w *kernel.World, network string, keeps func(link string) 
 			stays, kerr := keeps(r.IIF)
 			used[r.Tag], err = stays || kerr != nil, errors.Join(err, kerr)
 		case r.Tag&1 == 0:
-			_, lerr := w.Host.Link(r.IIF)
-			used[r.Tag] = !errors.Is(lerr, kernel.ErrNoLink)
+			_, lerr := rtnl.LinkByName(w.Host, r.IIF)
+			used[r.Tag] = !errors.Is(lerr, rtnl.ErrNoLink)
 		}
 	}
-	all.rules = slices.DeleteFunc(all.rules, func(r kernel.Rule) bool { return used[r.Tag] })
-	all.routes = slices.DeleteFunc(all.routes, func(r kernel.Route) bool { return used[uint32(r.Priority)] })
+	all.rules = slices.DeleteFunc(all.rules, func(r rtnl.Rule) bool { return used[r.Tag] })
+	all.routes = slices.DeleteFunc(all.routes, func(r rtnl.Route) bool { return used[uint32(r.Priority)] })
 	return errors.Join(err, all.remove(w))
 }
 

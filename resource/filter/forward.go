@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/foreign"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -138,7 +140,7 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	me := kernel.OwnerHash(f.Owner)
+	me := identity.OwnerHash(f.Owner)
 	notMe := func(owner [8]byte) bool { return owner != me }
 	var errs []error
 	if known.Zone != "" {
@@ -146,7 +148,7 @@ func (f Forward) Remove(ctx context.Context, w *kernel.World) error {
 		errs = append(errs, err, leaveZone(ctx, known, others))
 	}
 	if known.IPTables || !there {
-		errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(f.Owner.Network), notMe))
+		errs = append(errs, unaccept(ctx, w, identity.NetworkHash(f.Owner.Network), notMe))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -160,7 +162,7 @@ func (Forward) Traits() resource.Traits { return resource.Traits{Effect: resourc
 // warn names the chains of others that may drop the container's packets and that no accept of ours lifts. They are no
 // error, nor drift: whether they do drop them takes more than a look to know.
 func (f Forward) warn(w *kernel.World, b forwardBackend) {
-	drops, err := w.Host.MayDrop(b.Unlifted, f.Link)
+	drops, err := foreign.MayDrop(w.Host, b.Unlifted, f.Link)
 	if err != nil {
 		slog.Warn("whether another program's chain drops the container's packets could not be looked up", "error", err)
 	}
@@ -173,7 +175,7 @@ func (f Forward) warn(w *kernel.World, b forwardBackend) {
 }
 
 // advice is what lifts a drop.
-func (f Forward) advice(d kernel.ForwardDrop) string {
+func (f Forward) advice(d foreign.Drop) string {
 	if d.Chain.Table == "filter" && d.Chain.Name == "FORWARD" {
 		if f.Backend != BackendAuto {
 			return `backend "auto" puts an accept there`
@@ -200,7 +202,7 @@ func SweepForward(ctx context.Context, w *kernel.World, network string, keep fun
 			errs = append(errs, leaveZone(ctx, known, others))
 		}
 	}
-	errs = append(errs, unaccept(ctx, w, kernel.NetworkHash(network), keep))
+	errs = append(errs, unaccept(ctx, w, identity.NetworkHash(network), keep))
 	return errors.Join(errs...)
 }
 

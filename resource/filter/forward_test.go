@@ -9,6 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -81,7 +83,7 @@ func TestForwardOwners(t *testing.T) {
 		t.Errorf("after the address changed:\n%s", s)
 	}
 	contract.Ensure(t, w, a)
-	keep := kernel.OwnerHash(a.Owner)
+	keep := identity.OwnerHash(a.Owner)
 	if err := SweepForward(t.Context(), w, "other", func([8]byte) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +158,7 @@ func TestIPTIngressLaw(t *testing.T) {
 		t.Errorf("left beside a container of the reference:\n%s", s)
 	}
 	contract.Ensure(t, w, of(PolicyStrict, contract.Prefix("10.7.0.2/24")))
-	if err := w.Host.SetLink("veth1", kernel.LinkChange{Alias: kernel.Tag(contract.Owner)}); err != nil {
+	if err := rtnl.SetLink(w.Host, "veth1", rtnl.LinkChange{Alias: identity.Tag(contract.Owner)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, lift := range []func() error{

@@ -9,6 +9,9 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/foreign"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -18,20 +21,20 @@ import (
 type forwardBackend struct {
 	Tables    []filterTable
 	Firewalld bool
-	Unlifted  kernel.Foreign // what others have at the forward hook that no accept of ours goes into
+	Unlifted  foreign.Found // what others have at the forward hook that no accept of ours goes into
 }
 
 // A filterTable is the table filter of a variant of iptables.
 type filterTable struct {
-	Variant kernel.IPTVariant
+	Variant xtables.Variant
 	V6      bool
 }
 
 // tables are the tables of iptables that addresses need an accept in.
-func (b forwardBackend) tables(w *kernel.World, addrs ...netip.Addr) (all []*kernel.IPTables) {
+func (b forwardBackend) tables(w *kernel.World, addrs ...netip.Addr) (all []*xtables.Table) {
 	for _, t := range b.Tables {
 		if len(OfIP(addrs, t.V6)) > 0 {
-			all = append(all, w.Host.IPTables(t.Variant, t.V6, "filter"))
+			all = append(all, xtables.NewTable(w.Host, t.Variant, t.V6, "filter"))
 		}
 	}
 	return all
@@ -50,7 +53,7 @@ func (f Forward) backend(ctx context.Context, w *kernel.World) (forwardBackend, 
 	if f.Backend != BackendAuto {
 		return f.decide(ctx, w)
 	}
-	print, err := w.Host.ForeignFingerprint(ourTables()...)
+	print, err := foreign.Fingerprint(w.Host, ourTables()...)
 	if err != nil {
 		return forwardBackend{}, err
 	}
@@ -76,7 +79,7 @@ func ourTables() []string { return []string{inetNamed().String(), bridgeNamed().
 
 // decide looks at who has a say in forwarding.
 func (f Forward) decide(ctx context.Context, w *kernel.World) (b forwardBackend, err error) {
-	foreign, err := w.Host.ForeignForward(ourTables()...)
+	foreign, err := foreign.AtForward(w.Host, ourTables()...)
 	if err != nil {
 		return b, err
 	}
@@ -88,20 +91,20 @@ func (f Forward) decide(ctx context.Context, w *kernel.World) (b forwardBackend,
 	case BackendAuto:
 		b = auto(ctx, w, foreign)
 	}
-	b.Unlifted.Chains = slices.DeleteFunc(foreign.Chains, func(c kernel.BaseChain) bool {
+	b.Unlifted.Chains = slices.DeleteFunc(foreign.Chains, func(c nft.BaseChain) bool {
 		t, ok := filterOf(c)
 		return ok && slices.Contains(b.Tables, t) || b.Firewalld && c.Table == "firewalld"
 	})
 	b.Unlifted.Legacy = slices.DeleteFunc(foreign.Legacy, func(family string) bool {
-		return slices.Contains(b.Tables, filterTable{kernel.IPTLegacy, family == "ip6"})
+		return slices.Contains(b.Tables, filterTable{xtables.Legacy, family == "ip6"})
 	})
 	return b, err
 }
 
 // filterOf is the table that a chain is FORWARD of, if it is that of iptables-nft.
-func filterOf(c kernel.BaseChain) (t filterTable, ok bool) {
+func filterOf(c nft.BaseChain) (t filterTable, ok bool) {
 	ok = c.Table == "filter" && c.Name == "FORWARD" && c.Family != unix.NFPROTO_INET
-	return filterTable{kernel.IPTNFT, c.Family == unix.NFPROTO_IPV6}, ok
+	return filterTable{xtables.NFT, c.Family == unix.NFPROTO_IPV6}, ok
 }
 
 // preferred are the tables of the variants of iptables that this host uses.
@@ -110,7 +113,7 @@ func preferred(w *kernel.World, addrs []netip.Addr) (tables []filterTable, err e
 		if len(OfIP(addrs, v6)) == 0 {
 			continue
 		}
-		t, err := w.Host.IPTablesOf(v6, "filter")
+		t, err := xtables.TableOf(w.Host, v6, "filter")
 		if err != nil {
 			return nil, err
 		}
@@ -120,7 +123,7 @@ func preferred(w *kernel.World, addrs []netip.Addr) (tables []filterTable, err e
 }
 
 // auto takes what others have rules in.
-func auto(ctx context.Context, w *kernel.World, foreign kernel.Foreign) (b forwardBackend) {
+func auto(ctx context.Context, w *kernel.World, foreign foreign.Found) (b forwardBackend) {
 	var there []filterTable
 	for _, c := range foreign.Chains {
 		if t, ok := filterOf(c); ok {
@@ -130,10 +133,10 @@ func auto(ctx context.Context, w *kernel.World, foreign kernel.Foreign) (b forwa
 		}
 	}
 	for _, family := range foreign.Legacy {
-		there = append(there, filterTable{kernel.IPTLegacy, family == "ip6"})
+		there = append(there, filterTable{xtables.Legacy, family == "ip6"})
 	}
 	for _, t := range there {
-		if err := w.Host.IPTables(t.Variant, t.V6, "filter").Installed(); err != nil {
+		if err := xtables.NewTable(w.Host, t.Variant, t.V6, "filter").Installed(); err != nil {
 			slog.Warn("somebody's rules decide about forwarding, and the program to let packets through there is missing",
 				"rules", foreign.String(), "error", err)
 			continue

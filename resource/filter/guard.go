@@ -6,6 +6,10 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -35,7 +39,7 @@ func NeedsGuard(r plan.Resource) bool {
 // Did says what had to be made. Stand tells later whether all of it stood the while, see Guarded.
 func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, err error) {
 	stand = Standing{}
-	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+	for _, t := range []*nft.Table{inetTable(), bridgeTable()} {
 		err = withFilter(ctx, w, t, func(f filter) error {
 			handle, there, err := f.Handle(t)
 			if err != nil || !there && len(stand) > 0 { // the bridge's table is made with the first spoof check
@@ -74,7 +78,7 @@ type Standing map[string]uint64
 // Guarded reports whether what Guard saw to stands as it did then. A table that came since is as good.
 func Guarded(ctx context.Context, w *kernel.World, was Standing) (ok bool, err error) {
 	ok = true
-	for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+	for _, t := range []*nft.Table{inetTable(), bridgeTable()} {
 		handle, known := was[t.String()]
 		if !known {
 			continue
@@ -109,19 +113,19 @@ func Shut(_ context.Context, w *kernel.World) (did []string, err error) {
 
 // shutLocalnet takes route_localnet from the links that our containers are behind, and returns the settings that
 // give it back. While guard is missing it lets these containers in to what listens on 127.0.0.1 of the host.
-func shutLocalnet(w *kernel.World) (shut []kernel.Setting, err error) {
-	links, err := w.Host.Links()
+func shutLocalnet(w *kernel.World) (shut []procsys.Setting, err error) {
+	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return nil, err
 	}
 	behind := map[int]bool{}
 	for _, l := range links {
 		// What the reference's plugins have published since a handover, nobody would give back.
-		if network, owner, _, ok := kernel.ParseTag(l.Alias); ok && w.Store.Has(resource.HandedRecord, network, owner) &&
+		if network, owner, _, ok := identity.ParseTag(l.Alias); ok && w.Store.Has(resource.HandedRecord, network, owner) &&
 			!w.Store.Has(resource.MadeRecord, network, owner) {
 			continue
 		}
-		if kernel.OfGroup(l.Group) {
+		if identity.OfGroup(l.Group) {
 			behind[l.Index], behind[l.Master] = true, true
 		}
 	}
@@ -130,19 +134,19 @@ func shutLocalnet(w *kernel.World) (shut []kernel.Setting, err error) {
 			continue
 		}
 		key := "net/ipv4/conf/" + l.Name + "/route_localnet"
-		if v, err := w.Host.Sysctl(key); err != nil || v != "1" {
+		if v, err := procsys.Get(w.Host, key); err != nil || v != "1" {
 			continue // it may be gone by now
 		}
-		if _, err := w.Host.SetSysctls(kernel.Setting{Key: key, Value: "0"}); err != nil {
+		if _, err := procsys.Set(w.Host, procsys.Setting{Key: key, Value: "0"}); err != nil {
 			return shut, err
 		}
-		shut = append(shut, kernel.Setting{Key: key, Value: "1", Optional: true})
+		shut = append(shut, procsys.Setting{Key: key, Value: "1", Optional: true})
 	}
 	return shut, nil
 }
 
-func reopen(w *kernel.World, shut []kernel.Setting) error {
-	if _, err := w.Host.SetSysctls(shut...); err != nil {
+func reopen(w *kernel.World, shut []procsys.Setting) error {
+	if _, err := procsys.Set(w.Host, shut...); err != nil {
 		return fmt.Errorf("give route_localnet back: %w", err)
 	}
 	return nil

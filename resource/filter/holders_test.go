@@ -113,7 +113,7 @@ func TestHoldersMended(t *testing.T) {
 				}
 			}
 			each(func(r plan.Resource) { contract.Ensure(t, w, r) })
-			nft(t, w, broken)
+			runNFT(t, w, broken)
 			each(func(r plan.Resource) { contract.Ensure(t, w, r) })
 			each(func(r plan.Resource) { contract.Verify(t, w, r) })
 			each(func(r plan.Resource) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -27,7 +28,7 @@ func (h HostAddrs) Verify(_ context.Context, w *kernel.World) error {
 	var missing []netip.Addr
 	for _, a := range h {
 		// Of the route to it, rather than in a list, for a host may be at home in a whole prefix.
-		if r, err := w.Host.RouteTo(a); err != nil || r.Type != kernel.Local {
+		if r, err := rtnl.RouteTo(w.Host, a); err != nil || r.Type != rtnl.Local {
 			missing = append(missing, a)
 		}
 	}
@@ -45,13 +46,13 @@ func (h HostAddrs) Verify(_ context.Context, w *kernel.World) error {
 
 // ownAddrs says which addresses of a family the host has that others can answer to.
 func ownAddrs(w *kernel.World, v6 bool) (string, error) {
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return "", err
 	}
 	var have []string
 	for _, l := range links {
-		list, err := w.Host.Addrs(l.Index)
+		list, err := rtnl.Addrs(w.Host, l.Index)
 		if err != nil {
 			return "", err
 		}

@@ -15,16 +15,16 @@ func TestIngressLaw(t *testing.T) {
 	contract.Wire(t, w)
 	contract.Host(t, w, "ip link add br7 type bridge")
 	nftLaw(t, w, IngressPolicy{Owner: contract.Owner, Policy: PolicyIsolated},
-		contract.Break("policy lifted", func(t *testing.T) { nft(t, w, "flush set inet fairlead isolated") }, "isolated"),
-		contract.Break("another policy", func(t *testing.T) { nft(t, w, "add element inet fairlead strict { veth1 }") },
+		contract.Break("policy lifted", func(t *testing.T) { runNFT(t, w, "flush set inet fairlead isolated") }, "isolated"),
+		contract.Break("another policy", func(t *testing.T) { runNFT(t, w, "add element inet fairlead strict { veth1 }") },
 			"strict { veth1 } is too much"),
-		contract.Break("rule gone", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, "forward"),
-		contract.Break("table gone", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+		contract.Break("rule gone", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead forward") }, "forward"),
+		contract.Break("table gone", func(t *testing.T) { runNFT(t, w, "delete table inet fairlead") },
 			"inet fairlead is missing"))
 	nftLaw(t, w, IsolatedPort{Owner: contract.Owner},
-		contract.Break("not isolated", func(t *testing.T) { nft(t, w, "flush set bridge fairlead isolated_ports") },
+		contract.Break("not isolated", func(t *testing.T) { runNFT(t, w, "flush set bridge fairlead isolated_ports") },
 			"isolated_ports"),
-		contract.Break("rule gone", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead forward") }, "forward"))
+		contract.Break("rule gone", func(t *testing.T) { runNFT(t, w, "flush chain bridge fairlead forward") }, "forward"))
 }
 
 // TestIngressOfNetwork puts a policy on a bridge: it stays while an attachment that was made with it is there, follows
@@ -125,11 +125,11 @@ func TestIngressOfTwoNetworks(t *testing.T) {
 				if !first {
 					skeleton(t, w)
 					a, b = b, a
-					nft(t, w, "delete table inet fairlead")
+					runNFT(t, w, "delete table inet fairlead")
 					contract.Ensure(t, w, a)
 				}
 				contract.Ensure(t, w, b)
-				got := nft(t, w, "list table inet fairlead")
+				got := runNFT(t, w, "list table inet fairlead")
 				for _, set := range []string{"isolated", "policed"} {
 					if !strings.Contains(setText(got, set), `"br7"`) {
 						t.Errorf("%s does not have the bridge:\n%s", set, setText(got, set))
@@ -149,7 +149,7 @@ func TestIngressOfTwoNetworks(t *testing.T) {
 				a.Policy = PolicyOpen
 				contract.Ensure(t, w, a)
 				contract.Ensure(t, w, b)
-				if text := setText(nft(t, w, "list table inet fairlead"), "isolated"); strings.Contains(text, "br7") {
+				if text := setText(runNFT(t, w, "list table inet fairlead"), "isolated"); strings.Contains(text, "br7") {
 					t.Errorf("not lifted by who had it:\n%s", text)
 				}
 				contract.Verify(t, w, a)
@@ -238,7 +238,7 @@ func TestPolicyLiftedBesideAnother(t *testing.T) {
 						}
 						lift(alone)
 						for _, set := range []string{"policed", "isolated", "within", "strict"} {
-							if text := setText(nft(t, w, "list table inet fairlead"), set); strings.Contains(text, "br7") {
+							if text := setText(runNFT(t, w, "list table inet fairlead"), set); strings.Contains(text, "br7") {
 								t.Errorf("left in %s:\n%s", set, text)
 							}
 						}

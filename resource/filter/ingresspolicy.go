@@ -11,6 +11,10 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -57,10 +61,10 @@ func NetworkOwner(network, link string) spec.Owner {
 // on is the link that the policy is for, with whom it belongs to. Without a link there is nothing to do, which is
 // an error where something was asked for.
 func (i IngressPolicy) on(w *kernel.World) (link string, o spec.Owner, kind uint32, err error) {
-	var l *kernel.Link
+	var l *rtnl.Link
 	if i.Link != "" {
-		l, err = w.Host.Link(i.Link)
-		if errors.Is(err, kernel.ErrNoLink) { // the policy of a bridge goes by name, and awaits it
+		l, err = rtnl.LinkByName(w.Host, i.Link)
+		if errors.Is(err, rtnl.ErrNoLink) { // the policy of a bridge goes by name, and awaits it
 			if was, merr := PolicyBridge(w, i.Owner); merr != nil {
 				return "", o, 0, merr
 			} else if was == i.Link {
@@ -73,7 +77,7 @@ func (i IngressPolicy) on(w *kernel.World) (link string, o spec.Owner, kind uint
 	} else if l, err = resource.HostEnd(w, i.Owner.IfName); err != nil {
 		return "", o, 0, err
 	} else if l != nil && l.Master != 0 {
-		if l, err = w.Host.LinkAt(l.Master); err != nil {
+		if l, err = rtnl.LinkByIndex(w.Host, l.Master); err != nil {
 			return "", o, 0, err
 		}
 	}
@@ -106,19 +110,19 @@ func (i IngressPolicy) on(w *kernel.World) (link string, o spec.Owner, kind uint
 }
 
 // want are the elements of a link, and the sets that must not have it.
-func (i IngressPolicy) want(t *kernel.NFTTable, link string, o spec.Owner) (want, not []kernel.NFTElem) {
+func (i IngressPolicy) want(t *nft.Table, link string, o spec.Owner) (want, not []nft.Elem) {
 	s := linkSets(t)
-	in := map[*kernel.NFTSet]bool{
+	in := map[*nft.Set]bool{
 		s.known:    true,
 		s.policed:  i.Policy != PolicyOpen,
 		s.within:   i.Policy == PolicySameBridge || i.Policy == PolicyStrict,
 		s.isolated: i.Policy == PolicyIsolated,
 		s.strict:   i.Policy == PolicyStrict,
 	}
-	for _, set := range []*kernel.NFTSet{s.known, s.policed, s.within, s.isolated, s.strict} {
-		e := kernel.NFTElem{Set: set, Key: kernel.NFTKey(link), Comment: tagOf(o)}
+	for _, set := range []*nft.Set{s.known, s.policed, s.within, s.isolated, s.strict} {
+		e := nft.Elem{Set: set, Key: nft.Key(link), Comment: tagOf(o)}
 		if len(set.Key) == 2 {
-			e.Key = kernel.NFTKey(link, link)
+			e.Key = nft.Key(link, link)
 		}
 		if in[set] {
 			want = append(want, e)
@@ -131,18 +135,18 @@ func (i IngressPolicy) want(t *kernel.NFTTable, link string, o spec.Owner) (want
 
 // yield leaves what another network keeps out of a bridge that both are on: lifting a policy is for who has it. So a
 // link of several networks has the strictest of their policies. Whose is such a network's bridge and name.
-func (i IngressPolicy) yield(want, not []kernel.NFTElem, at map[string]*kernel.NFTElem,
-	kind uint32) (_, _ []kernel.NFTElem, whose string) {
+func (i IngressPolicy) yield(want, not []nft.Elem, at map[string]*nft.Elem,
+	kind uint32) (_, _ []nft.Elem, whose string) {
 	if kind != kindNetwork {
 		return want, not, ""
 	}
-	var lift []kernel.NFTElem
+	var lift []nft.Elem
 	isolated := false
 	for _, e := range not {
 		if was := at[elementKey(e)]; was != nil {
-			net, _, text, ok := kernel.ParseTag(was.Comment)
+			net, _, text, ok := identity.ParseTag(was.Comment)
 			switch within := e.Set.Name == "within"; {
-			case !ok || net == kernel.NetworkHash(i.Owner.Network), within && i.Policy == PolicyIsolated:
+			case !ok || net == identity.NetworkHash(i.Owner.Network), within && i.Policy == PolicyIsolated:
 			case within:
 				continue
 			default:
@@ -156,7 +160,7 @@ func (i IngressPolicy) yield(want, not []kernel.NFTElem, at map[string]*kernel.N
 	if !isolated {
 		return want, lift, whose
 	}
-	var rest []kernel.NFTElem
+	var rest []nft.Elem
 	for _, e := range want { // it would let in what the other keeps out
 		if e.Set.Name == "within" {
 			lift = append(lift, e)
@@ -169,17 +173,17 @@ func (i IngressPolicy) yield(want, not []kernel.NFTElem, at map[string]*kernel.N
 
 // transferElements writes into b, and at, that elements which the network does not want any more become another one's
 // who has recorded them.
-func (i IngressPolicy) transferElements(f filter, b *kernel.NFTBatch, link string, o spec.Owner, kind uint32,
-	not []kernel.NFTElem, at map[string]*kernel.NFTElem) error {
-	me := kernel.OwnerHash(o)
-	mine := func(e kernel.NFTElem) bool { return at[elementKey(e)] != nil && taggedBy(at[elementKey(e)], me) }
+func (i IngressPolicy) transferElements(f filter, b *nft.Batch, link string, o spec.Owner, kind uint32,
+	not []nft.Elem, at map[string]*nft.Elem) error {
+	me := identity.OwnerHash(o)
+	mine := func(e nft.Elem) bool { return at[elementKey(e)] != nil && taggedBy(at[elementKey(e)], me) }
 	if kind != kindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
 		return nil
 	}
 	holders, err := f.policyHolders(me, link)
 	for _, e := range holders {
 		switch {
-		case !slices.ContainsFunc(not, func(n kernel.NFTElem) bool { return sameKey(n, e) }):
+		case !slices.ContainsFunc(not, func(n nft.Elem) bool { return sameKey(n, e) }):
 			continue
 		case mine(e):
 			b.Delete(e)
@@ -206,7 +210,7 @@ func (i IngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed boo
 	}
 	var fresh []netip.Prefix
 	err = withFilter(ctx, w, inetTable(), func(f filter) error {
-		hadSubnets, err := f.entries(kernel.OwnerHash(o), subnetKind(kind))
+		hadSubnets, err := f.entries(identity.OwnerHash(o), subnetKind(kind))
 		if err != nil {
 			return err
 		}
@@ -222,7 +226,7 @@ func (i IngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		if err != nil {
 			return err
 		}
-		var b kernel.NFTBatch
+		var b nft.Batch
 		if err := i.transferElements(f, &b, link, o, kind, not, at); err != nil {
 			return err
 		}
@@ -231,7 +235,7 @@ func (i IngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed boo
 			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge", link,
 				"network", whose)
 		}
-		have, err := f.entries(kernel.OwnerHash(o), kind)
+		have, err := f.entries(identity.OwnerHash(o), kind)
 		if err != nil {
 			return err
 		}
@@ -250,7 +254,7 @@ func (i IngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed boo
 			return err
 		}
 		fresh = i.fresh(subnets, at)
-		f.replace(&b, kernel.OwnerHash(o), hadSubnets, subnets, at)
+		f.replace(&b, identity.OwnerHash(o), hadSubnets, subnets, at)
 		f.record(&b, o, subnetKind(kind), hadSubnets, subnets)
 		changed = !b.Empty()
 		return f.Commit(&b)
@@ -271,7 +275,7 @@ func (i IngressPolicy) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	return withFilter(ctx, w, inetTable(), func(f filter) error {
-		had, err := f.entries(kernel.OwnerHash(o), subnetKind(kind))
+		had, err := f.entries(identity.OwnerHash(o), subnetKind(kind))
 		if err != nil {
 			return err
 		}
@@ -295,7 +299,7 @@ func (i IngressPolicy) Verify(ctx context.Context, w *kernel.World) error {
 		}
 		asked := want
 		want, not, _ = i.yield(want, not, at, kind)
-		have, err := f.entries(kernel.OwnerHash(o), kind)
+		have, err := f.entries(identity.OwnerHash(o), kind)
 		if err != nil {
 			return err
 		}
@@ -341,22 +345,22 @@ func (p IsolatedPort) String() string {
 }
 
 // port is the link that frames of the container come in by; nil where there is none, or it is left to the rules of IP.
-func (p IsolatedPort) port(w *kernel.World) (l *kernel.Link, err error) {
+func (p IsolatedPort) port(w *kernel.World) (l *rtnl.Link, err error) {
 	if p.Link == "" {
 		l, err = resource.HostEnd(w, p.Owner.IfName)
 	} else {
-		l, err = w.Host.Link(p.Link)
+		l, err = rtnl.LinkByName(w.Host, p.Link)
 	}
 	if l == nil || err != nil || !p.UnlessRules {
 		return l, err
 	}
-	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); err != nil || v == "0" {
+	if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); err != nil || v == "0" {
 		return l, nil
 	}
 	if l.Master == 0 {
 		return nil, nil
 	}
-	br, err := w.Host.LinkAt(l.Master)
+	br, err := rtnl.LinkByIndex(w.Host, l.Master)
 	if err != nil {
 		return nil, err
 	}
@@ -366,11 +370,11 @@ func (p IsolatedPort) port(w *kernel.World) (l *kernel.Link, err error) {
 	return l, nil
 }
 
-func (p IsolatedPort) want(t *kernel.NFTTable, l *kernel.Link) []kernel.NFTElem {
+func (p IsolatedPort) want(t *nft.Table, l *rtnl.Link) []nft.Elem {
 	if l == nil {
 		return nil
 	}
-	return []kernel.NFTElem{{Set: isolatedPorts(t), Key: kernel.NFTKey(l.Name), Comment: tagOf(p.Owner)}}
+	return []nft.Elem{{Set: isolatedPorts(t), Key: nft.Key(l.Name), Comment: tagOf(p.Owner)}}
 }
 
 // Ensure implements plan.Resource.
@@ -426,8 +430,8 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 		done := map[[8]byte]bool{}
 		for _, r := range records {
 			e, tag := f.parseEntry(r)
-			net, hash, _, ok := kernel.ParseTag(tag)
-			if !ok || net != kernel.NetworkHash(network) || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != kindNetwork ||
+			net, hash, _, ok := identity.ParseTag(tag)
+			if !ok || net != identity.NetworkHash(network) || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != kindNetwork ||
 				done[hash] {
 				continue
 			}
@@ -451,9 +455,9 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 }
 
 // linkOf is the link that an element of a policy is about.
-func linkOf(e kernel.NFTElem) string {
+func linkOf(e nft.Elem) string {
 	if e.Set != nil {
-		if f := kernel.NFTFields(e.Set.Key, e.Key); len(f) > 0 {
+		if f := nft.Fields(e.Set.Key, e.Key); len(f) > 0 {
 			name, _ := f[0].(string)
 			return name
 		}
@@ -463,7 +467,7 @@ func linkOf(e kernel.NFTElem) string {
 
 // stands reports whether a bridge's policy is still needed.
 func stands(w *kernel.World, link string, used bool) (bool, error) {
-	l, err := w.Host.Link(link)
+	l, err := rtnl.LinkByName(w.Host, link)
 	if err != nil || used {
 		return err == nil, resource.ExceptNoLink(err)
 	}
@@ -472,8 +476,8 @@ func stands(w *kernel.World, link string, used bool) (bool, error) {
 	} else if br != nil {
 		l = br
 	}
-	links, err := w.Host.Links()
-	return slices.ContainsFunc(links, func(p *kernel.Link) bool { return p.Master == l.Index && !hostsOwn(links, p) }), err
+	links, err := rtnl.Links(w.Host)
+	return slices.ContainsFunc(links, func(p *rtnl.Link) bool { return p.Master == l.Index && !hostsOwn(links, p) }), err
 }
 
 // Traits implements resource.Describer.

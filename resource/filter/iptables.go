@@ -8,6 +8,9 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -33,7 +36,7 @@ func (i IPTables) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (i IPTables) Verify(_ context.Context, w *kernel.World) error {
-	x, err := w.Host.IPTablesOf(false, i.Table)
+	x, err := xtables.TableOf(w.Host, false, i.Table)
 	if err == nil {
 		err = x.Installed()
 	}
@@ -85,8 +88,8 @@ func rememberIPT(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefi
 
 // natRules are what an attachment has in the tables nat of both families, where it has addresses.
 type natRules interface {
-	draft(ctx context.Context, w *kernel.World, x *kernel.IPTables, d *IPTDraft) error // nothing changes without lines
-	open(context.Context, *kernel.World) (changed bool, err error)                     // what comes before the rules
+	draft(ctx context.Context, w *kernel.World, x *xtables.Table, d *IPTDraft) error // nothing changes without lines
+	open(context.Context, *kernel.World) (changed bool, err error)                   // what comes before the rules
 	remove(context.Context, *kernel.World) error
 }
 
@@ -150,7 +153,7 @@ func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, 
 	there, err := w.Store.Get(kind, o, &iptRecord{})
 	for _, v6 := range []bool{false, true} {
 		if !there && err == nil {
-			var all []*kernel.IPTables
+			var all []*xtables.Table
 			all, err = IPTHaving(w, v6, "nat", chains...)
 			there = len(all) > 0
 		}
@@ -165,7 +168,7 @@ func removeNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, 
 // of the rules there. Own says that these are owners' own rules. Where there is no such chain, the kernel says so and
 // nothing is executed.
 func changeHaving(ctx context.Context, w *kernel.World, chain string, own bool,
-	change func(map[string][]kernel.IPTRule) ([]string, error)) error {
+	change func(map[string][]xtables.Rule) ([]string, error)) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		tables, err := IPTHaving(w, v6, "filter", chain)
@@ -210,7 +213,7 @@ func survivors(w *kernel.World, kind string, o spec.Owner) (addrs []netip.Addr, 
 	if err != nil || w.Container == nil {
 		return addrs, err
 	}
-	links, err := w.Container.Links()
+	links, err := rtnl.Links(w.Container)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +221,7 @@ func survivors(w *kernel.World, kind string, o spec.Owner) (addrs []netip.Addr, 
 		if l.Name == o.IfName || l.Name == "lo" {
 			continue
 		}
-		list, err := w.Container.Addrs(l.Index)
+		list, err := rtnl.Addrs(w.Container, l.Index)
 		if err != nil {
 			return nil, err
 		}
@@ -230,7 +233,7 @@ func survivors(w *kernel.World, kind string, o spec.Owner) (addrs []netip.Addr, 
 }
 
 // IPTWith is the table by the variant that has the chain, else by the one that has the table.
-func IPTWith(w *kernel.World, v6 bool, table, chain string) (*kernel.IPTables, error) {
+func IPTWith(w *kernel.World, v6 bool, table, chain string) (*xtables.Table, error) {
 	all, err := IPTHaving(w, v6, table, chain)
 	if err != nil {
 		return nil, err
@@ -238,13 +241,13 @@ func IPTWith(w *kernel.World, v6 bool, table, chain string) (*kernel.IPTables, e
 	if len(all) > 0 {
 		return all[0], nil
 	}
-	return w.Host.IPTablesOf(v6, table)
+	return xtables.TableOf(w.Host, v6, table)
 }
 
 // IPTHaving are the tables, by either variant, that have one of the chains.
-func IPTHaving(w *kernel.World, v6 bool, table string, chains ...string) (all []*kernel.IPTables, err error) {
-	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
-		x := w.Host.IPTables(v, v6, table)
+func IPTHaving(w *kernel.World, v6 bool, table string, chains ...string) (all []*xtables.Table, err error) {
+	for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+		x := xtables.NewTable(w.Host, v, v6, table)
 		there, err := x.Chains(chains...)
 		if err != nil {
 			return nil, err
@@ -258,7 +261,7 @@ func IPTHaving(w *kernel.World, v6 bool, table string, chains ...string) (all []
 
 // An IPTDraft is a change of one table while it is written.
 type IPTDraft struct {
-	Saved map[string][]kernel.IPTRule
+	Saved map[string][]xtables.Rule
 	Lines []string
 	Made  map[string]bool
 }
@@ -272,7 +275,7 @@ func (d *IPTDraft) Chain(name string) {
 }
 
 // Has adds a rule where it is missing, at the end of its chain or as the first one.
-func (d *IPTDraft) Has(r kernel.IPTRule, first bool) {
+func (d *IPTDraft) Has(r xtables.Rule, first bool) {
 	if slices.ContainsFunc(d.Saved[r.Chain], r.Same) {
 		return
 	}
@@ -296,7 +299,7 @@ func (d *IPTDraft) drop(chain string, from ...string) {
 }
 
 // RuleDrifts says of each rule that it is missing.
-func RuleDrifts(x *kernel.IPTables, missing []kernel.IPTRule) (d resource.Drift) {
+func RuleDrifts(x *xtables.Table, missing []xtables.Rule) (d resource.Drift) {
 	for _, r := range missing {
 		d.Add(fmt.Errorf("rule %v %v is missing", x, r))
 	}
@@ -308,7 +311,7 @@ func iptOwners(record string) resource.OwnersFunc {
 	return func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 		records, err := iptRecords(w, record, network)
 		for hash, r := range records {
-			if o := (spec.Owner{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}); kernel.OwnerHash(o) == hash {
+			if o := (spec.Owner{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}); identity.OwnerHash(o) == hash {
 				tags = append(tags, plan.TagOf(o))
 			}
 		}

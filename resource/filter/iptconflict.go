@@ -10,6 +10,10 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -25,7 +29,7 @@ type heldPort struct {
 }
 
 // iptForeign are the ports that chains of the reference lead somewhere, ours among them.
-func iptForeign(saved map[string][]kernel.IPTRule) (all []heldPort) {
+func iptForeign(saved map[string][]xtables.Rule) (all []heldPort) {
 	seen := map[string]bool{}
 	for _, e := range saved[HostportDNAT] {
 		o, _ := ParseReferenceComment("dnat ", e.Comment)
@@ -129,8 +133,8 @@ func (p PublishIPTables) replaceDead(w *kernel.World, d *IPTDraft, v6 bool) erro
 func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		all, err := foreignPorts(ctx, w, v6, func(rules []kernel.IPTRule) bool {
-			return slices.ContainsFunc(rules, func(r kernel.IPTRule) bool {
+		all, err := foreignPorts(ctx, w, v6, func(rules []xtables.Rule) bool {
+			return slices.ContainsFunc(rules, func(r xtables.Rule) bool {
 				_, asked := p.asksFor(heldPort{proto: r.Proto, ports: r.Ports}, v6)
 				return r.Jump != DNATChain(p.Owner) && (asked || r.Ports == nil || r.Proto == "")
 			})
@@ -158,13 +162,13 @@ func (p Publish) heldByOthers(ctx context.Context, w *kernel.World) error {
 // foreignPorts are the ports of a family that are published otherwise than by our nft table. Look says by the entries
 // whether it is worth to read the chains, which takes a program.
 func foreignPorts(ctx context.Context, w *kernel.World, v6 bool,
-	look func([]kernel.IPTRule) bool) (all []heldPort, err error) {
+	look func([]xtables.Rule) bool) (all []heldPort, err error) {
 	tables, err := IPTHaving(w, v6, "nat", HostportDNAT)
 	if err != nil {
 		return nil, err
 	}
 	for _, x := range tables {
-		if x.Variant == kernel.IPTNFT {
+		if x.Variant == xtables.NFT {
 			if entries, err := x.List(ctx, HostportDNAT); err != nil || !look(entries) {
 				if err != nil {
 					return nil, err
@@ -178,7 +182,7 @@ func foreignPorts(ctx context.Context, w *kernel.World, v6 bool,
 		}
 		all = append(all, iptForeign(saved)...)
 	}
-	rules, err := w.Host.IPTables(kernel.IPTNFT, v6, "cni_hostport").List(ctx, "hostports")
+	rules, err := xtables.NewTable(w.Host, xtables.NFT, v6, "cni_hostport").List(ctx, "hostports")
 	for _, r := range rules {
 		if r.Jump == "DNAT" {
 			all = append(all, heldPort{owner: spec.Owner{ContainerID: r.Comment}, proto: r.Proto, host: r.Dst, ports: r.Ports,
@@ -214,7 +218,7 @@ func (p PublishIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) 
 		if err != nil {
 			return err
 		}
-		_, err = claims.rivals(w, kernel.OwnerHash(p.Owner), pub.claims)
+		_, err = claims.rivals(w, identity.OwnerHash(p.Owner), pub.claims)
 		return err
 	})
 	if unavailable(err) {
@@ -240,12 +244,12 @@ func (p PublishIPTables) open(ctx context.Context, w *kernel.World) (changed boo
 }
 
 // guardRules are the guard of the nft table, for a kernel without nf_tables.
-func guardRules() []kernel.IPTRule {
+func guardRules() []xtables.Rule {
 	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside", "-j",
 		"DROP"}
-	return []kernel.IPTRule{
-		kernel.NewIPTRule("PREROUTING", append([]string{"-d"}, words...)...),
-		kernel.NewIPTRule("PREROUTING", append([]string{"-s"}, words...)...),
+	return []xtables.Rule{
+		xtables.NewRule("PREROUTING", append([]string{"-d"}, words...)...),
+		xtables.NewRule("PREROUTING", append([]string{"-s"}, words...)...),
 	}
 }
 
@@ -256,7 +260,7 @@ func (p PublishIPTables) guard(ctx context.Context, w *kernel.World) error {
 	if !unavailable(err) {
 		return err
 	}
-	x := w.Host.IPTables(kernel.IPTLegacy, false, "raw")
+	x := xtables.NewTable(w.Host, xtables.Legacy, false, "raw")
 	missing, err := x.Missing(ctx, guardRules()...)
 	if err != nil {
 		return err
@@ -274,14 +278,14 @@ func (p PublishIPTables) guarded(ctx context.Context, w *kernel.World) error {
 		return nil
 	}
 	err := withFilter(ctx, w, inetTable(), func(f filter) error {
-		i := slices.IndexFunc(f.t.Chains, func(c *kernel.NFTChain) bool { return c.Name == "guard" })
-		found, _, err := f.Diff(&kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Chains: f.t.Chains[i : i+1]})
+		i := slices.IndexFunc(f.t.Chains, func(c *nft.Chain) bool { return c.Name == "guard" })
+		found, _, err := f.Diff(&nft.Table{Family: f.t.Family, Name: f.t.Name, Chains: f.t.Chains[i : i+1]})
 		return errors.Join(append(found, err)...)
 	})
 	if !unavailable(err) {
 		return err
 	}
-	x := w.Host.IPTables(kernel.IPTLegacy, false, "raw")
+	x := xtables.NewTable(w.Host, xtables.Legacy, false, "raw")
 	missing, err := x.Missing(ctx, guardRules()...)
 	return errors.Join(err, RuleDrifts(x, missing).Err())
 }
@@ -314,12 +318,13 @@ func cachedGone(w *kernel.World, o spec.Owner) bool {
 		}
 		for _, i := range c.Result.Interfaces {
 			// whatever its name
-			ours := kernel.MAC("host", spec.Owner{Network: c.NetworkName, ContainerID: c.ContainerID, IfName: c.IfName}).String()
+			ours := identity.MAC("host", spec.Owner{Network: c.NetworkName, ContainerID: c.ContainerID,
+				IfName: c.IfName}).String()
 			if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") && i.MAC != ours {
 				continue
 			}
 			known = true
-			if _, err := w.Host.Link(i.Name); !errors.Is(err, kernel.ErrNoLink) {
+			if _, err := rtnl.LinkByName(w.Host, i.Name); !errors.Is(err, rtnl.ErrNoLink) {
 				return false
 			}
 		}

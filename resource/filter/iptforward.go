@@ -11,6 +11,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"golang.org/x/sys/unix"
 )
@@ -26,30 +29,30 @@ const (
 
 // accepts are the rules that a family of addresses needs in the table filter: those that lead to them, which are
 // for all attachments, and their own.
-func (f Forward) accepts(v6 bool) (shared, own []kernel.IPTRule) {
+func (f Forward) accepts(v6 bool) (shared, own []xtables.Rule) {
 	for _, a := range OfIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
 			// DNAT: what was published. The reference lacks it, so that its published ports end at a policy of drop.
-			kernel.NewIPTRule(ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m",
+			xtables.NewRule(ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m",
 				"comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"),
-			kernel.NewIPTRule(ChainForward, "-s", ip, "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"))
+			xtables.NewRule(ChainForward, "-s", ip, "-m", "comment", "--comment", tagOf(f.Owner), "-j", "ACCEPT"))
 	}
 	return ForwardJumps(f.AdminChain()), own
 }
 
 // ForwardJumps lead to the accepts, behind the administrator's chain.
-func ForwardJumps(admin string) []kernel.IPTRule {
-	return []kernel.IPTRule{
-		kernel.NewIPTRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", ChainForward),
-		kernel.NewIPTRule(ChainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
+func ForwardJumps(admin string) []xtables.Rule {
+	return []xtables.Rule{
+		xtables.NewRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", ChainForward),
+		xtables.NewRule(ChainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
 	}
 }
 
 func (f Forward) AdminChain() string { return cmp.Or(f.Admin, DefaultAdminChain) }
 
 // missing are the rules that a table lacks.
-func (f Forward) missing(ctx context.Context, t *kernel.IPTables) ([]kernel.IPTRule, error) {
+func (f Forward) missing(ctx context.Context, t *xtables.Table) ([]xtables.Rule, error) {
 	have, err := t.Save(ctx)
 	warnOfDropBefore(t, have["FORWARD"])
 	shared, own := f.accepts(t.V6)
@@ -57,8 +60,8 @@ func (f Forward) missing(ctx context.Context, t *kernel.IPTables) ([]kernel.IPTR
 }
 
 // warnOfDropBefore warns of a rule of somebody else's that drops all packets before the accepts have their turn.
-func warnOfDropBefore(t *kernel.IPTables, rules []kernel.IPTRule) {
-	jump := slices.IndexFunc(rules, func(r kernel.IPTRule) bool { return r.Jump == ChainForward })
+func warnOfDropBefore(t *xtables.Table, rules []xtables.Rule) {
+	jump := slices.IndexFunc(rules, func(r xtables.Rule) bool { return r.Jump == ChainForward })
 	for _, r := range rules[:max(jump, 0)] {
 		if r.Words[0] == "-j" && (r.Jump == "DROP" || r.Jump == "REJECT") {
 			slog.Warn("another program's rule drops the container's packets before our accepts have their turn",
@@ -67,7 +70,7 @@ func warnOfDropBefore(t *kernel.IPTables, rules []kernel.IPTRule) {
 	}
 }
 
-func lacking(have map[string][]kernel.IPTRule, want []kernel.IPTRule) (missing []kernel.IPTRule) {
+func lacking(have map[string][]xtables.Rule, want []xtables.Rule) (missing []xtables.Rule) {
 	for _, r := range want {
 		if !slices.ContainsFunc(have[r.Chain], r.Same) {
 			missing = append(missing, r)
@@ -79,7 +82,7 @@ func lacking(have map[string][]kernel.IPTRule, want []kernel.IPTRule) (missing [
 // WithIPTables runs fn under a lock. What another program did to a table between fn's look and its change fails the
 // change; then it is tried once more.
 func WithIPTables(ctx context.Context, fn func() error) error {
-	unlock, err := kernel.Lock(ctx, "iptables")
+	unlock, err := record.Lock(ctx, "iptables")
 	if err != nil {
 		return err
 	}
@@ -89,7 +92,7 @@ func WithIPTables(ctx context.Context, fn func() error) error {
 
 func tryTwice(fn func() error) error {
 	err := fn()
-	var failed *kernel.IPTError
+	var failed *xtables.Error
 	if errors.As(err, &failed) && failed.Line > 0 && !errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOENT) {
 		err = fn()
 	}
@@ -108,7 +111,7 @@ func withOwnRules(ctx context.Context, w *kernel.World, fn func() error) error {
 }
 
 // accept puts the accepts into a table, all at once. What all accepts share is made under the lock alone.
-func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables) (changed bool, err error) {
+func (f Forward) accept(ctx context.Context, w *kernel.World, t *xtables.Table) (changed bool, err error) {
 	shares := false
 	add := func() error {
 		have, err := t.Save(ctx)
@@ -131,7 +134,7 @@ func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables
 		for _, r := range missing {
 			at := "-I " + r.Chain
 			// What keeps networks apart comes before what lets addresses through.
-			if i := slices.IndexFunc(have[r.Chain], func(r kernel.IPTRule) bool { return r.Jump == chainStage1 }); i >= 0 {
+			if i := slices.IndexFunc(have[r.Chain], func(r xtables.Rule) bool { return r.Jump == chainStage1 }); i >= 0 {
 				at += " " + strconv.Itoa(i+2)
 			}
 			lines = append(lines, strings.Replace(r.Insert(), "-I "+r.Chain, at, 1))
@@ -152,7 +155,7 @@ func (f Forward) accept(ctx context.Context, w *kernel.World, t *kernel.IPTables
 }
 
 // stale are rules of the same owner that are none of own.
-func stale(have map[string][]kernel.IPTRule, own []kernel.IPTRule) (old []kernel.IPTRule) {
+func stale(have map[string][]xtables.Rule, own []xtables.Rule) (old []xtables.Rule) {
 	for _, r := range have[ChainForward] {
 		if len(own) > 0 && r.Comment == own[0].Comment && !slices.ContainsFunc(own, r.Same) {
 			old = append(old, r)
@@ -163,9 +166,9 @@ func stale(have map[string][]kernel.IPTRule, own []kernel.IPTRule) (old []kernel
 
 // unaccept removes the accepts of a network's owners that keep does not want.
 func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
-	return changeHaving(ctx, w, ChainForward, true, func(have map[string][]kernel.IPTRule) (lines []string, err error) {
+	return changeHaving(ctx, w, ChainForward, true, func(have map[string][]xtables.Rule) (lines []string, err error) {
 		for _, r := range have[ChainForward] {
-			if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == network && !keep(owner) {
+			if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == network && !keep(owner) {
 				lines = append(lines, r.Delete())
 			}
 		}
@@ -183,7 +186,7 @@ func accepted(ctx context.Context, w *kernel.World, network string) (tags []plan
 			rules, err := t.List(ctx, ChainForward)
 			errs = append(errs, err)
 			for _, r := range rules {
-				if net, owner, _, ok := kernel.ParseTag(r.Comment); ok && net == kernel.NetworkHash(network) {
+				if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == identity.NetworkHash(network) {
 					tags = append(tags, plan.Tag{Network: network, Hash: owner})
 				}
 			}

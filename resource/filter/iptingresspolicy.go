@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -56,13 +59,13 @@ func commentPolicy(policy string) string {
 // rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other, so
 // that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
 // bridge, which br_netfilter has come here before the host routes them.
-func (i IPTIngressPolicy) rules(link, port string, subnets []netip.Prefix) (insert, ends []kernel.IPTRule) {
-	rule := func(chain string, comment string, words ...string) kernel.IPTRule {
+func (i IPTIngressPolicy) rules(link, port string, subnets []netip.Prefix) (insert, ends []xtables.Rule) {
+	rule := func(chain string, comment string, words ...string) xtables.Rule {
 		jump := words[len(words)-1]
 		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
-		return kernel.NewIPTRule(chain, words...)
+		return xtables.NewRule(chain, words...)
 	}
-	insert = []kernel.IPTRule{rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")}
+	insert = []xtables.Rule{rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")}
 	policy := commentPolicy(i.Policy)
 	for _, s := range subnets {
 		p := s.String()
@@ -116,8 +119,8 @@ func (i IPTIngressPolicy) rules(link, port string, subnets []netip.Prefix) (inse
 }
 
 // odd are rules about the link that another policy wanted.
-func (i IPTIngressPolicy) odd(have map[string][]kernel.IPTRule, link string,
-	want []kernel.IPTRule) (odd []kernel.IPTRule) {
+func (i IPTIngressPolicy) odd(have map[string][]xtables.Rule, link string,
+	want []xtables.Rule) (odd []xtables.Rule) {
 	for _, chain := range policyChains() {
 		for _, r := range have[chain] {
 			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
@@ -129,11 +132,11 @@ func (i IPTIngressPolicy) odd(have map[string][]kernel.IPTRule, link string,
 }
 
 // about reports whether a rule of a policy is about a link.
-func about(r kernel.IPTRule, link string) bool {
+func about(r xtables.Rule, link string) bool {
 	return slices.ContainsFunc(linksOf(r), func(l string) bool { return l == link })
 }
 
-func linksOf(r kernel.IPTRule) (links []string) {
+func linksOf(r xtables.Rule) (links []string) {
 	if !strings.HasPrefix(r.Comment, "CNI firewall plugin rules (ingressPolicy: ") {
 		return nil
 	}
@@ -147,7 +150,7 @@ func linksOf(r kernel.IPTRule) (links []string) {
 
 // tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
 // behind it and, where it is the gateway of a VLAN, its port of the bridge.
-func (i IPTIngressPolicy) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*kernel.IPTables, err error) {
+func (i IPTIngressPolicy) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*xtables.Table, err error) {
 	in := IngressPolicy{i.Owner, i.Link, i.Policy, i.To}
 	link, _, kind, err := in.on(w)
 	if err != nil || link == "" {
@@ -163,7 +166,7 @@ func (i IPTIngressPolicy) tables(w *kernel.World) (link, port string, subnets []
 		if v6 && !i.V6 || !v6 && !i.V4 {
 			continue
 		}
-		t, err := w.Host.IPTablesOf(v6, "filter")
+		t, err := xtables.TableOf(w.Host, v6, "filter")
 		if err != nil {
 			return "", "", nil, nil, err
 		}
@@ -175,12 +178,12 @@ func (i IPTIngressPolicy) tables(w *kernel.World) (link, port string, subnets []
 // portOf is the port of a bridge that is the other end of a link. It is nothing where there is none, or no
 // br_netfilter: a rule that asks for ports loads it, and then it is on.
 func portOf(w *kernel.World, link string) (string, error) {
-	if _, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); errors.Is(err, fs.ErrNotExist) {
+	if _, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	} else if err != nil {
 		return "", err
 	}
-	l, err := w.Host.Link(link)
+	l, err := rtnl.LinkByName(w.Host, link)
 	if err != nil || l.Kind != "veth" {
 		return "", resource.ExceptNoLink(err)
 	}
@@ -188,7 +191,7 @@ func portOf(w *kernel.World, link string) (string, error) {
 	if err != nil || br == nil {
 		return "", err
 	}
-	port, err := w.Host.LinkAt(l.Peer)
+	port, err := rtnl.LinkByIndex(w.Host, l.Peer)
 	if err != nil {
 		return "", err
 	}
@@ -196,7 +199,7 @@ func portOf(w *kernel.World, link string) (string, error) {
 }
 
 // with are the subnets of a table's family behind a link, and those that it has rules for from other attachments.
-func with(subnets []netip.Prefix, v6 bool, link string, have []kernel.IPTRule) []netip.Prefix {
+func with(subnets []netip.Prefix, v6 bool, link string, have []xtables.Rule) []netip.Prefix {
 	for _, r := range have {
 		if r.Src.IsValid() && !r.Dst.IsValid() && r.Jump == "RETURN" && about(r, link) {
 			subnets = append(subnets[:len(subnets):len(subnets)], r.Src)
@@ -259,9 +262,9 @@ func (i IPTIngressPolicy) Ensure(ctx context.Context, w *kernel.World) (changed 
 }
 
 // late reports whether the jump to the policies stands behind the one that lets addresses through.
-func late(r kernel.IPTRule, at int, chain []kernel.IPTRule) bool {
+func late(r xtables.Rule, at int, chain []xtables.Rule) bool {
 	return r.Jump == chainStage1 && slices.ContainsFunc(chain[:at],
-		func(r kernel.IPTRule) bool { return r.Jump == ChainForward })
+		func(r xtables.Rule) bool { return r.Jump == ChainForward })
 }
 
 // Verify implements plan.Resource.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -20,9 +21,9 @@ func (m MasqueradeIPTables) String() string { return "iptables " + m.Masquerade.
 func MasqueradeChain(o spec.Owner) string { return "CNI-" + resource.ReferenceHash(o, 24) }
 
 // own are the rules of the container's chain, for addresses of one family.
-func (m MasqueradeIPTables) own(from []netip.Prefix, v6 bool) (rules []kernel.IPTRule) {
+func (m MasqueradeIPTables) own(from []netip.Prefix, v6 bool) (rules []xtables.Rule) {
 	add := func(words ...string) {
-		rules = append(rules, kernel.NewIPTRule(MasqueradeChain(m.Owner), words...))
+		rules = append(rules, xtables.NewRule(MasqueradeChain(m.Owner), words...))
 	}
 	comment := []string{"-m", "comment", "--comment", referenceComment("", m.Owner)}
 	to := []string{"-j", "MASQUERADE"}
@@ -55,9 +56,9 @@ func (m MasqueradeIPTables) own(from []netip.Prefix, v6 bool) (rules []kernel.IP
 }
 
 // jumps lead the addresses to the container's chain.
-func (m MasqueradeIPTables) jumps(v6 bool) (rules []kernel.IPTRule) {
+func (m MasqueradeIPTables) jumps(v6 bool) (rules []xtables.Rule) {
 	for _, p := range OfFamily(m.From, v6) {
-		rules = append(rules, kernel.NewIPTRule("POSTROUTING", "-s", netip.PrefixFrom(p.Addr(), p.Addr().BitLen()).String(),
+		rules = append(rules, xtables.NewRule("POSTROUTING", "-s", netip.PrefixFrom(p.Addr(), p.Addr().BitLen()).String(),
 			"-m", "comment", "--comment", referenceComment("", m.Owner), "-j", MasqueradeChain(m.Owner)))
 	}
 	return rules
@@ -84,7 +85,7 @@ func (m MasqueradeIPTables) Ensure(ctx context.Context, w *kernel.World) (change
 
 func (m MasqueradeIPTables) open(context.Context, *kernel.World) (bool, error) { return false, nil }
 
-func (m MasqueradeIPTables) draft(_ context.Context, w *kernel.World, x *kernel.IPTables, d *IPTDraft) error {
+func (m MasqueradeIPTables) draft(_ context.Context, w *kernel.World, x *xtables.Table, d *IPTDraft) error {
 	mine, chain := m.jumps(x.V6), MasqueradeChain(m.Owner)
 	neighbours, err := m.neighbours(w)
 	if err != nil {
@@ -95,14 +96,14 @@ func (m MasqueradeIPTables) draft(_ context.Context, w *kernel.World, x *kernel.
 		return err
 	}
 	if want := m.own(slices.Concat(m.From, neighbours), x.V6); !slices.EqualFunc(d.Saved[chain], want,
-		kernel.IPTRule.Same) {
+		xtables.Rule.Same) {
 		d.Lines = append(d.Lines, ":"+chain+" -")
 		for _, r := range want {
 			d.Lines = append(d.Lines, r.Append())
 		}
 	}
 	for _, r := range d.Saved["POSTROUTING"] {
-		wanted := slices.ContainsFunc(mine, func(j kernel.IPTRule) bool { return j.Src == r.Src })
+		wanted := slices.ContainsFunc(mine, func(j xtables.Rule) bool { return j.Src == r.Src })
 		if r.Jump == chain && !wanted && !slices.Contains(keep, r.Src.Addr()) {
 			d.Lines = append(d.Lines, r.Delete()) // of an address that the container no longer has
 		}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 )
 
 func iptMasq() MasqueradeIPTables {
@@ -15,7 +16,7 @@ func iptMasq() MasqueradeIPTables {
 }
 
 func TestMasqueradeIPTablesLaw(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		for _, full := range []bool{false, true} {
 			w := contract.NewWorld(t)
 			contract.SettleOn(t, w, v)
@@ -45,7 +46,7 @@ func TestMasqueradeIPTablesLaw(t *testing.T) {
 }
 
 func TestMasqueradeIPTablesPaths(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := newLab(t)
 		contract.SettleOn(t, l.w, v)
 		for _, ns := range []*kernel.NS{l.neighbour, l.beyond, l.b} {
@@ -79,7 +80,7 @@ func TestMasqueradeIPTablesPaths(t *testing.T) {
 // The second interface of a container on a network shares the chain of the first one. Containers with one address, of
 // networks that overlap, have rules of their own.
 func TestMasqueradeIPTablesShared(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
 		contract.SettleOn(t, w, v)
 		before := contract.IPTablesState(t, w, v)

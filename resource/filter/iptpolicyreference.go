@@ -6,6 +6,9 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -28,7 +31,7 @@ func releasePolicy(ctx context.Context, w *kernel.World, o spec.Owner) error {
 	if there, err := w.Store.Get(iptPolicyRecord, o, &link); err != nil || !there {
 		return err
 	}
-	me := kernel.OwnerHash(o)
+	me := identity.OwnerHash(o)
 	if err := removePolicies(ctx, w, func(owner [8]byte) bool { return owner != me }, link); err != nil {
 		return err
 	}
@@ -59,7 +62,7 @@ func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]by
 	for _, link := range links {
 		gone[link] = true
 	}
-	return changeHaving(ctx, w, chainStrict, false, func(have map[string][]kernel.IPTRule) ([]string, error) {
+	return changeHaving(ctx, w, chainStrict, false, func(have map[string][]xtables.Rule) ([]string, error) {
 		records, err := resource.DecodeRecords[string](w.Store.All(iptPolicyRecord)) // as they are under the lock
 		for owner, link := range records {
 			if stays(owner) {
@@ -71,42 +74,42 @@ func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]by
 			is, serr := othersContainers(w, link)
 			shared[link], err = is, errors.Join(err, serr)
 		}
-		return rulesAbout(have, func(r kernel.IPTRule, link string) bool {
+		return rulesAbout(have, func(r xtables.Rule, link string) bool {
 			return gone[link] && (!shared[link] || !ofReference(r))
 		}), err
 	})
 }
 
 // ofReference reports whether the reference would make such a rule, too.
-func ofReference(r kernel.IPTRule) bool {
+func ofReference(r xtables.Rule) bool {
 	return (r.Chain == chainStage1 || r.Chain == chainStage2) && r.Comment != commentPolicy(PolicyStrict)
 }
 
 // othersContainers reports whether a link is a bridge with a port that leads to a container which we have not attached.
 func othersContainers(w *kernel.World, link string) (bool, error) {
-	br, err := w.Host.Link(link)
+	br, err := rtnl.LinkByName(w.Host, link)
 	if err != nil || br.Kind != "bridge" {
 		return false, resource.ExceptNoLink(err)
 	}
-	links, err := w.Host.Links()
-	return slices.ContainsFunc(links, func(p *kernel.Link) bool {
-		_, _, _, ours := kernel.ParseTag(p.Alias)
+	links, err := rtnl.Links(w.Host)
+	return slices.ContainsFunc(links, func(p *rtnl.Link) bool {
+		_, _, _, ours := identity.ParseTag(p.Alias)
 		return p.Master == br.Index && p.Kind == "veth" && !ours && !hostsOwn(links, p)
 	}), err
 }
 
 // SweepStages removes from the chains of the policies what is about links that are gone.
 func SweepStages(ctx context.Context, w *kernel.World) error {
-	return changeHaving(ctx, w, chainStrict, false, func(have map[string][]kernel.IPTRule) ([]string, error) {
-		return rulesAbout(have, func(_ kernel.IPTRule, link string) bool {
-			_, err := w.Host.Link(link)
-			return errors.Is(err, kernel.ErrNoLink)
+	return changeHaving(ctx, w, chainStrict, false, func(have map[string][]xtables.Rule) ([]string, error) {
+		return rulesAbout(have, func(_ xtables.Rule, link string) bool {
+			_, err := rtnl.LinkByName(w.Host, link)
+			return errors.Is(err, rtnl.ErrNoLink)
 		}), nil
 	})
 }
 
 // rulesAbout are the lines that delete what the policies have about some links.
-func rulesAbout(have map[string][]kernel.IPTRule, which func(r kernel.IPTRule, link string) bool) (lines []string) {
+func rulesAbout(have map[string][]xtables.Rule, which func(r xtables.Rule, link string) bool) (lines []string) {
 	for _, chain := range policyChains() {
 		for _, r := range have[chain] {
 			for _, link := range linksOf(r) {

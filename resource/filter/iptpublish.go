@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -60,9 +62,9 @@ func (p PublishIPTables) Addrs() (all []netip.Prefix) {
 
 // shared are the rules that all attachments have in common, in the words of iptables-save; first ones go before
 // what others have in the chain.
-func (p PublishIPTables) shared() (rules []kernel.IPTRule, first []bool) {
+func (p PublishIPTables) shared() (rules []xtables.Rule, first []bool) {
 	add := func(before bool, chain string, words ...string) {
-		rules, first = append(rules, kernel.NewIPTRule(chain, words...)), append(first, before)
+		rules, first = append(rules, xtables.NewRule(chain, words...)), append(first, before)
 	}
 	if p.masquerades() && p.SetMarkChain == "" {
 		add(false, hostportSetMark, "-m", "comment", "--comment", "CNI portfwd masquerade mark", "-j", "MARK", "--set-xmark",
@@ -77,7 +79,7 @@ func (p PublishIPTables) shared() (rules []kernel.IPTRule, first []bool) {
 }
 
 // entries lead to the container's chain. The reference puts ports of both families in, and 15 in a rule.
-func (p PublishIPTables) entries(v6 bool) (rules []kernel.IPTRule, err error) {
+func (p PublishIPTables) entries(v6 bool) (rules []xtables.Rule, err error) {
 	_, conditions := p.Family(v6)
 	more, err := iptConditions(conditions, v6)
 	if err != nil {
@@ -106,7 +108,7 @@ func (p PublishIPTables) entries(v6 bool) (rules []kernel.IPTRule, err error) {
 			}
 			words := []string{"-p", proto, "-m", "comment", "--comment", referenceComment("dnat ", p.Owner), "-m", "multiport",
 				"--dports", strings.Join(list[:n], ",")}
-			rules = append(rules, kernel.NewIPTRule(HostportDNAT,
+			rules = append(rules, xtables.NewRule(HostportDNAT,
 				slices.Concat(words, more, []string{"-j", DNATChain(p.Owner)})...))
 			list = list[n:]
 		}
@@ -115,7 +117,7 @@ func (p PublishIPTables) entries(v6 bool) (rules []kernel.IPTRule, err error) {
 }
 
 // own are the rules of the container's chain.
-func (p PublishIPTables) own(v6 bool) (rules []kernel.IPTRule, err error) {
+func (p PublishIPTables) own(v6 bool) (rules []xtables.Rule, err error) {
 	to, _ := p.Family(v6)
 	setMark := hostportSetMark
 	if p.SetMarkChain != "" {
@@ -140,7 +142,7 @@ func (p PublishIPTables) own(v6 bool) (rules []kernel.IPTRule, err error) {
 					port += ":" + strconv.Itoa(int(m.Last()))
 				}
 				words = append(words, "-p", m.Protocol, "-m", m.Protocol, "--dport", port)
-				rules = append(rules, kernel.NewIPTRule(DNATChain(p.Owner), append(words, target...)...))
+				rules = append(rules, xtables.NewRule(DNATChain(p.Owner), append(words, target...)...))
 			}
 			switch {
 			case p.MasqAll:
@@ -218,7 +220,7 @@ func (p PublishIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 	if err == nil {
 		return changed, p.ensured(ctx, w, p.published())
 	}
-	var failed *kernel.IPTError
+	var failed *xtables.Error
 	if errors.As(err, &failed) && failed.Misuse() {
 		v6 := strings.HasPrefix(failed.Program, "ip6")
 		if _, conditions := p.Family(v6); len(conditions) > 0 {
@@ -229,7 +231,7 @@ func (p PublishIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 }
 
 // flows are those that may have led elsewhere before.
-func (p PublishIPTables) flows() (flows []kernel.UDPFlow) {
+func (p PublishIPTables) flows() (flows []conntrack.UDPFlow) {
 	for _, m := range AllPieces(p.Ports) {
 		for _, prefix := range p.Addrs() {
 			to := prefix.Addr()
@@ -238,14 +240,14 @@ func (p PublishIPTables) flows() (flows []kernel.UDPFlow) {
 				if m.Len() > 1 {
 					lead = netip.AddrPortFrom(to, 0) // each to the same number
 				}
-				flows = append(flows, kernel.UDPFlow{Host: host, Port: m.HostPort, Last: m.Last(), To: lead})
+				flows = append(flows, conntrack.UDPFlow{Host: host, Port: m.HostPort, Last: m.Last(), To: lead})
 			}
 		}
 	}
 	return flows
 }
 
-func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, x *kernel.IPTables, d *IPTDraft) error {
+func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, x *xtables.Table, d *IPTDraft) error {
 	own, err := p.own(x.V6)
 	if err != nil {
 		return err
@@ -282,9 +284,9 @@ func (p PublishIPTables) draft(ctx context.Context, w *kernel.World, x *kernel.I
 			wantEntries = append(wantEntries, e)
 		}
 	}
-	have := slices.DeleteFunc(slices.Clone(d.Saved[HostportDNAT]), func(r kernel.IPTRule) bool { return r.Jump != chain })
-	same := slices.EqualFunc(d.Saved[chain], want, kernel.IPTRule.Same) &&
-		slices.EqualFunc(have, wantEntries, kernel.IPTRule.Same)
+	have := slices.DeleteFunc(slices.Clone(d.Saved[HostportDNAT]), func(r xtables.Rule) bool { return r.Jump != chain })
+	same := slices.EqualFunc(d.Saved[chain], want, xtables.Rule.Same) &&
+		slices.EqualFunc(have, wantEntries, xtables.Rule.Same)
 	if !same && len(d.Saved[chain]) == len(want) && len(have) == len(wantEntries) { // perhaps only put in other words
 		missing, err := x.Missing(ctx, slices.Concat(want, wantEntries)...)
 		if err != nil {
@@ -319,16 +321,16 @@ func declares(line string) int {
 
 // survivingRules are the rules of a container's chain that lead to the addresses keep, with the marks of the same
 // ports, and the entries that lead there.
-func survivingRules(saved map[string][]kernel.IPTRule, chain string,
-	keep []netip.Addr) (rules, entries []kernel.IPTRule) {
-	var ports []kernel.IPTRule
+func survivingRules(saved map[string][]xtables.Rule, chain string,
+	keep []netip.Addr) (rules, entries []xtables.Rule) {
+	var ports []xtables.Rule
 	for _, r := range saved[chain] {
 		if r.Jump == "DNAT" && slices.Contains(keep, r.To.Addr()) {
 			ports = append(ports, r)
 		}
 	}
 	for _, r := range saved[chain] {
-		stays := slices.ContainsFunc(ports, func(p kernel.IPTRule) bool {
+		stays := slices.ContainsFunc(ports, func(p xtables.Rule) bool {
 			return p.Proto == r.Proto && p.Dst == r.Dst && slices.Equal(p.Ports, r.Ports)
 		})
 		if stays && (r.Jump != "DNAT" || slices.Contains(keep, r.To.Addr())) && !slices.ContainsFunc(rules, r.Same) {
@@ -337,7 +339,7 @@ func survivingRules(saved map[string][]kernel.IPTRule, chain string,
 	}
 	for _, r := range saved[HostportDNAT] {
 		if r.Jump == chain && slices.ContainsFunc(ports,
-			func(p kernel.IPTRule) bool { return p.Proto == r.Proto && meet(p.Ports, r.Ports) }) {
+			func(p xtables.Rule) bool { return p.Proto == r.Proto && meet(p.Ports, r.Ports) }) {
 			entries = append(entries, r)
 		}
 	}
@@ -385,7 +387,7 @@ func (p PublishIPTables) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		for _, r := range rules {
-			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) && !slices.ContainsFunc(own, func(o kernel.IPTRule) bool {
+			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) && !slices.ContainsFunc(own, func(o xtables.Rule) bool {
 				return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
 			}) {
 				d.Add(fmt.Errorf("%v chain %s leads %s %v to %v, which nobody asked for", x, r.Chain, r.Proto, r.Ports, r.To))

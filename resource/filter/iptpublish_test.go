@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -23,7 +25,7 @@ func iptPublish(ports ...PortMapping) PublishIPTables {
 // The chains that are for all stay when an attachment goes, as the reference leaves them; so the state before the
 // first Ensure has them.
 func TestPublishIPTablesLaw(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
 		contract.SettleOn(t, w, v)
 		other := iptPublish(PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1})
@@ -66,14 +68,14 @@ func TestPublishIPTablesLaw(t *testing.T) {
 }
 
 func TestPublishIPTablesPaths(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		for _, call := range []string{"0", "1"} {
 			t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
 				l := newLab(t)
 				contract.SettleOn(t, l.w, v)
-				if _, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call,
+				if _, err := procsys.Set(l.w.Host, procsys.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call,
 					Optional: true},
-					kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true}); err != nil {
+					procsys.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true}); err != nil {
 					t.Fatal(err)
 				}
 				p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
@@ -119,7 +121,7 @@ func TestPublishIPTablesPaths(t *testing.T) {
 
 // CVE-2020-8558 holds for this backend as well.
 func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := newLab(t)
 		contract.SettleOn(t, l.w, v)
 		p := iptPublish(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
@@ -131,7 +133,7 @@ func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
 		l.in(l.b, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99",
 			"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
 		l.expect(l.b, "tcp", "127.0.0.1:9999", "")
-		nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
+		runNFT(t, l.w, "flush chain inet fairlead guard") // that the test would notice
 		l.expect(l.b, "tcp", "127.0.0.1:9999", "host 10.1.2.6")
 		if err := p.Verify(t.Context(), l.w); err == nil || !strings.Contains(err.Error(), "127/8 from outside") {
 			t.Errorf("verify says %v", err)
@@ -143,7 +145,7 @@ func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
 
 // A port that a living container has by either backend is refused to others; one that a dead one has is taken over.
 func TestPublishIPTablesConflicts(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := newLab(t)
 		contract.SettleOn(t, l.w, v)
 		port := PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
@@ -196,7 +198,7 @@ func TestPublishIPTablesConflicts(t *testing.T) {
 
 // Two interfaces of a container on one network have their rules in one chain: what goes with one leaves the other.
 func TestPublishIPTablesTwice(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		for _, first := range []bool{true, false} {
 			w := contract.NewWorld(t)
 			contract.SettleOn(t, w, v)
@@ -232,7 +234,7 @@ func TestPublishIPTablesTwice(t *testing.T) {
 }
 
 func TestPublishIPTablesBadInput(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
 		contract.SettleOn(t, w, v)
 		port := PortMapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1}
@@ -282,7 +284,7 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 // What the reference published for a container that died, by the results cache, is nobody's; nor is what somebody
 // published for an address that IPAM has given away again. Either backend removes it.
 func TestPublishTakesOverFromTheDead(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := newLab(t)
 		contract.SettleOn(t, l.w, v)
 		l.serve(l.b, "b", "tcp", ":80")
@@ -295,7 +297,7 @@ func TestPublishTakesOverFromTheDead(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { os.Remove(cached) })
-		chosen := fmt.Sprintf(`"web0","mac":"%v"`, kernel.MAC("host", spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}))
+		chosen := fmt.Sprintf(`"web0","mac":"%v"`, identity.MAC("host", spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}))
 		for name, r := range map[string]plan.Remover{`"veth0"`: b, chosen: b.Publish} {
 			os.Remove(cached)
 			link, _, _ := strings.Cut(strings.Trim(name, `"`), `"`)

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -19,7 +21,7 @@ func (p PublishIPTables) Remove(ctx context.Context, w *kernel.World) error {
 func (p PublishIPTables) remove(ctx context.Context, w *kernel.World) error {
 	keep, err := survivors(w, IPTPublishedRecord, p.Owner)
 	errs := []error{err}
-	var flows []kernel.UDPFlow
+	var flows []conntrack.UDPFlow
 	for _, v6 := range []bool{false, true} {
 		cut, err := RemovePublished(ctx, w, v6, DNATChain(p.Owner), keep)
 		flows = append(flows, cut...)
@@ -34,7 +36,7 @@ func (p PublishIPTables) remove(ctx context.Context, w *kernel.World) error {
 
 // RemovePublished removes a container's chain and what leads there, but for what leads to the addresses keep.
 func RemovePublished(ctx context.Context, w *kernel.World, v6 bool, chain string,
-	keep []netip.Addr) (flows []kernel.UDPFlow, err error) {
+	keep []netip.Addr) (flows []conntrack.UDPFlow, err error) {
 	all, err := IPTHaving(w, v6, "nat", chain)
 	errs := []error{err}
 	for _, x := range all {
@@ -44,7 +46,7 @@ func RemovePublished(ctx context.Context, w *kernel.World, v6 bool, chain string
 			continue
 		}
 		stays := false
-		var entries []kernel.IPTRule
+		var entries []xtables.Rule
 		for _, r := range rules {
 			switch {
 			case r.Chain == HostportDNAT && r.Jump == chain:
@@ -59,7 +61,7 @@ func RemovePublished(ctx context.Context, w *kernel.World, v6 bool, chain string
 						if to.Port() == 0 {
 							to = netip.AddrPortFrom(to.Addr(), uint16(n))
 						}
-						flows = append(flows, kernel.UDPFlow{Host: anyAddr(v6), Port: uint16(n), To: to, Gone: true})
+						flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: uint16(n), To: to, Gone: true})
 					}
 				}
 			}
@@ -99,9 +101,9 @@ func removeChain(ctx context.Context, w *kernel.World, v6 bool, chain, from stri
 			errs = append(errs, err)
 			continue
 		}
-		rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != chain })
+		rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool { return r.Jump != chain })
 		gone := slices.DeleteFunc(slices.Clone(rules),
-			func(r kernel.IPTRule) bool { return slices.Contains(keep, r.Src.Addr()) })
+			func(r xtables.Rule) bool { return slices.Contains(keep, r.Src.Addr()) })
 		chains := []string{chain}
 		if len(gone) < len(rules) {
 			chains = nil

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,9 +24,9 @@ type known struct {
 
 // deferred is a transaction that is yet to be made, and the elements as they will be after it; nil: deleted.
 type deferred struct {
-	table *kernel.NFTTable
-	batch kernel.NFTBatch
-	at    map[string]*kernel.NFTElem
+	table *nft.Table
+	batch nft.Batch
+	at    map[string]*nft.Elem
 }
 
 type knownKey struct{}
@@ -49,7 +50,8 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 	for left := 4; left >= 0; left-- {
 		k.mu.Lock()
 		k.later, k.read = map[string]*deferred{}, 0
-		if nft, err := w.Host.NFT(); err == nil && left > 0 { // at last it is done, whoever goes on changing something else
+		// at last it is done, whoever goes on changing something else
+		if nft, err := nft.Open(w.Host); err == nil && left > 0 {
 			k.read, _ = nft.Generation() // without nf_tables nothing is written either
 		}
 		k.mu.Unlock()
@@ -82,8 +84,8 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 }
 
 // Get reads elements as they are, or will be.
-func (f filter) Get(keys ...kernel.NFTElem) ([]*kernel.NFTElem, error) {
-	found, err := f.NFT.Get(keys...)
+func (f filter) Get(keys ...nft.Elem) ([]*nft.Elem, error) {
+	found, err := f.Conn.Get(keys...)
 	if err != nil || f.known == nil {
 		return found, err
 	}
@@ -100,15 +102,15 @@ func (f filter) Get(keys ...kernel.NFTElem) ([]*kernel.NFTElem, error) {
 }
 
 // List reads a whole set as it is, or will be; nil is that there is none.
-func (f filter) List(set *kernel.NFTSet) ([]kernel.NFTElem, error) {
-	all, err := f.NFT.List(set)
+func (f filter) List(set *nft.Set) ([]nft.Elem, error) {
+	all, err := f.Conn.List(set)
 	if err != nil || f.known == nil {
 		return all, err
 	}
 	f.known.mu.Lock()
 	defer f.known.mu.Unlock()
 	if d := f.known.later[f.t.String()]; d != nil {
-		all = slices.DeleteFunc(all, func(e kernel.NFTElem) bool { _, ok := d.at[elementKey(e)]; return ok })
+		all = slices.DeleteFunc(all, func(e nft.Elem) bool { _, ok := d.at[elementKey(e)]; return ok })
 		for _, e := range d.at {
 			if e != nil && e.Set.Name == set.Name {
 				all = append(all, *e)
@@ -119,7 +121,7 @@ func (f filter) List(set *kernel.NFTSet) ([]kernel.NFTElem, error) {
 }
 
 // Commit makes changes of elements, now or with those of others.
-func (f filter) Commit(b *kernel.NFTBatch) error {
+func (f filter) Commit(b *nft.Batch) error {
 	if b.Empty() || f.known.defers(f.t, b) {
 		return nil
 	}
@@ -127,7 +129,7 @@ func (f filter) Commit(b *kernel.NFTBatch) error {
 }
 
 // defers takes changes that are to be made with those of others, where they are.
-func (k *known) defers(t *kernel.NFTTable, b *kernel.NFTBatch) bool {
+func (k *known) defers(t *nft.Table, b *nft.Batch) bool {
 	if k == nil {
 		return false
 	}
@@ -138,11 +140,11 @@ func (k *known) defers(t *kernel.NFTTable, b *kernel.NFTBatch) bool {
 	}
 	d := k.later[t.String()]
 	if d == nil {
-		d = &deferred{table: t, at: map[string]*kernel.NFTElem{}}
+		d = &deferred{table: t, at: map[string]*nft.Elem{}}
 		k.later[t.String()] = d
 	}
 	d.batch.Append(b)
-	b.Each(func(e kernel.NFTElem, added bool) {
+	b.Each(func(e nft.Elem, added bool) {
 		d.at[elementKey(e)] = nil
 		if added {
 			d.at[elementKey(e)] = &e

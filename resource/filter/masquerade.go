@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -87,7 +88,7 @@ func (m Masquerade) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 // want are the chain and the set of the network, one of each family, and its own elements.
-func (m Masquerade) want(t *kernel.NFTTable) (p *chainSet, want []kernel.NFTElem) {
+func (m Masquerade) want(t *nft.Table) (p *chainSet, want []nft.Elem) {
 	p = newChainSet(t)
 	for _, v6 := range []bool{false, true} {
 		from := OfFamily(m.From, v6)
@@ -98,23 +99,23 @@ func (m Masquerade) want(t *kernel.NFTTable) (p *chainSet, want []kernel.NFTElem
 		if v6 {
 			multicast = netip.MustParsePrefix("ff00::/8")
 		}
-		rules := []*kernel.NFTRule{kernel.NewNFTRule("multicast").Family(v6).Prefix(true, false, multicast).Return()}
+		rules := []*nft.Rule{nft.NewRule("multicast").Family(v6).Prefix(true, false, multicast).Return()}
 		for _, p := range networks(OfFamily(m.Force, v6)) {
-			rules = append(rules, translate(kernel.NewNFTRule("forced").Family(v6).Prefix(true, false, p), v6, m.SNATTo))
+			rules = append(rules, translate(nft.NewRule("forced").Family(v6).Prefix(true, false, p), v6, m.SNATTo))
 		}
 		for _, p := range networks(from) {
-			rules = append(rules, kernel.NewNFTRule("its own network").Family(v6).Prefix(true, false, p).Return())
+			rules = append(rules, nft.NewRule("its own network").Family(v6).Prefix(true, false, p).Return())
 		}
 		for _, p := range networks(OfFamily(m.Except, v6)) {
-			rules = append(rules, kernel.NewNFTRule("excepted").Family(v6).Prefix(true, false, p).Return())
+			rules = append(rules, nft.NewRule("excepted").Family(v6).Prefix(true, false, p).Return())
 		}
-		rules = append(rules, translate(kernel.NewNFTRule("all else"), v6, m.SNATTo))
-		set := p.share("masquerading", "masquerade_"+ip(v6), func(s *kernel.NFTSet) *kernel.NFTRule {
-			return kernel.NewNFTRule("a network").From(v6, s)
+		rules = append(rules, translate(nft.NewRule("all else"), v6, m.SNATTo))
+		set := p.share("masquerading", "masquerade_"+ip(v6), func(s *nft.Set) *nft.Rule {
+			return nft.NewRule("a network").From(v6, s)
 		}, rules)
 		for _, p := range from {
-			e := kernel.NFTElem{Set: set, Key: kernel.NFTKey(p.Addr()), Comment: tagOf(m.Owner)}
-			if !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, e) }) {
+			e := nft.Elem{Set: set, Key: nft.Key(p.Addr()), Comment: tagOf(m.Owner)}
+			if !slices.ContainsFunc(want, func(w nft.Elem) bool { return sameKey(w, e) }) {
 				want = append(want, e)
 			}
 		}
@@ -123,7 +124,7 @@ func (m Masquerade) want(t *kernel.NFTTable) (p *chainSet, want []kernel.NFTElem
 }
 
 // translate ends a rule with the source address that was chosen for the family, or with that of the link.
-func translate(r *kernel.NFTRule, v6 bool, to []netip.Addr) *kernel.NFTRule {
+func translate(r *nft.Rule, v6 bool, to []netip.Addr) *nft.Rule {
 	for _, a := range to {
 		if a = a.Unmap(); a.Is6() == v6 {
 			return r.SNAT(a)

@@ -1,21 +1,21 @@
 package filter
 
 import (
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // moveRanges makes the list of ranges where a table lacks it, and moves there what an earlier version had among the
 // claims of ports. In the upper byte of the number it had 1 to 4 for a range, by its width, and 0xff for a mark, which
 // goes. That is one transaction, so that no claim is ever missing or there twice.
-func (f filter) moveRanges(p portMaps) (ranges []kernel.NFTElem, err error) {
-	ports, err := f.NFT.List(p.claims)
+func (f filter) moveRanges(p portMaps) (ranges []nft.Elem, err error) {
+	ports, err := f.Conn.List(p.claims)
 	if ports == nil || err != nil {
 		return nil, err
 	}
-	var b kernel.NFTBatch
+	var b nft.Batch
 	b.AddSet(p.ranges)
 	for _, e := range ports {
-		key := kernel.NFTFields(e.Set.Key, e.Key)
+		key := nft.Fields(e.Set.Key, e.Key)
 		level := key[2].(uint32) >> 24
 		if level == 0 {
 			continue

@@ -7,6 +7,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // asBefore turns the claims of ranges into those of the version before: among the claims of ports, by the smallest
@@ -18,7 +20,7 @@ func asBefore(t *testing.T, w *kernel.World) {
 		if err != nil {
 			return err
 		}
-		var b kernel.NFTBatch
+		var b nft.Batch
 		for _, name := range names {
 			base, where, _ := strings.Cut(name, "_where_")
 			family, ok := strings.CutPrefix(base, "ranges_")
@@ -27,18 +29,18 @@ func asBefore(t *testing.T, w *kernel.World) {
 			}
 			p := portsOf(f.t, family == "ip6", where)
 			n := map[string]uint32{}
-			put := func(proto byte, port uint16, level uint32, e kernel.NFTElem) {
-				key := kernel.NFTKey(proto, port, level<<24)
-				e.Set, e.Key = p.claims, kernel.NFTKey(proto, port, level<<24|n[string(key)])
+			put := func(proto byte, port uint16, level uint32, e nft.Elem) {
+				key := nft.Key(proto, port, level<<24)
+				e.Set, e.Key = p.claims, nft.Key(proto, port, level<<24|n[string(key)])
 				if n[string(key)]++; level < 0xff || n[string(key)] == 1 {
 					b.Add(e)
 				}
 			}
-			ranges, err := f.NFT.List(p.ranges)
+			ranges, err := f.Conn.List(p.ranges)
 			if err != nil {
 				return err
 			}
-			ports, err := f.NFT.List(p.claims)
+			ports, err := f.Conn.List(p.claims)
 			if err != nil {
 				return err
 			}
@@ -53,7 +55,7 @@ func asBefore(t *testing.T, w *kernel.World) {
 				put(proto, c.first/64*64, 0xff, e)
 			}
 			for _, e := range ports {
-				put(e.Key[0], kernel.NFTFields(e.Set.Key, e.Key)[1].(uint16)/64*64, 0xff, e)
+				put(e.Key[0], nft.Fields(e.Set.Key, e.Key)[1].(uint16)/64*64, 0xff, e)
 			}
 			b.DeleteSet(p.ranges)
 		}
@@ -165,7 +167,7 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 			}
 			contract.Remove(t, w, old[0])
 			contract.Verify(t, w, old[1])
-			if s := nftState(t, w); !strings.Contains(s, `tcp . 8000-8010 comment "`+kernel.Tag(old[1].Owner)+`" : 10.2.0.5`) {
+			if s := nftState(t, w); !strings.Contains(s, `tcp . 8000-8010 comment "`+identity.Tag(old[1].Owner)+`" : 10.2.0.5`) {
 				t.Errorf("nobody took over:\n%s", s)
 			}
 			for _, p := range old[1:] {
@@ -179,7 +181,7 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, w *kernel.World, p Publish){
 		"DEL": func(t *testing.T, w *kernel.World, p Publish) { contract.Remove(t, w, p) },
 		"GC": func(t *testing.T, w *kernel.World, p Publish) {
-			keep := func(owner [8]byte) bool { return owner != kernel.OwnerHash(p.Owner) }
+			keep := func(owner [8]byte) bool { return owner != identity.OwnerHash(p.Owner) }
 			if err := sweepNFT(t.Context(), w, p.Owner.Network, keep); err != nil {
 				t.Error(err)
 			}

@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -16,8 +19,8 @@ import (
 
 // A filter is one call's work on a table: what it reads and the transaction that follows belong together.
 type filter struct {
-	*kernel.NFT
-	t     *kernel.NFTTable
+	*nft.Conn
+	t     *nft.Table
 	gen   *uint32 // the generation that is read
 	again bool
 	known *known // nil: every call looks for itself
@@ -25,8 +28,8 @@ type filter struct {
 
 // withFilter runs fn, and runs it anew where somebody else has made a transaction between what fn read and its own. A
 // lock in /run makes that rare. Nothing rests on it: who holds it may have been stopped.
-func withFilter(ctx context.Context, w *kernel.World, t *kernel.NFTTable, fn func(filter) error) error {
-	nft, err := w.Host.NFT()
+func withFilter(ctx context.Context, w *kernel.World, t *nft.Table, fn func(filter) error) error {
+	conn, err := nft.Open(w.Host)
 	if err != nil {
 		return err
 	}
@@ -35,8 +38,8 @@ func withFilter(ctx context.Context, w *kernel.World, t *kernel.NFTTable, fn fun
 		return err
 	}
 	defer done()
-	t.Ends = kernel.EndsElements()
-	return filter{NFT: nft, t: t, gen: new(uint32), known: knownOf(ctx)}.attempt(ctx, fn)
+	t.Ends = nft.EndsElements()
+	return filter{Conn: conn, t: t, gen: new(uint32), known: knownOf(ctx)}.attempt(ctx, fn)
 }
 
 // attempt is withFilter under the lock.
@@ -66,7 +69,7 @@ func (f filter) attempt(ctx context.Context, fn func(filter) error) (err error) 
 }
 
 // write makes a transaction of what was read since the last one.
-func (f filter) write(b *kernel.NFTBatch) error {
+func (f filter) write(b *nft.Batch) error {
 	if b.Empty() {
 		return nil
 	}
@@ -93,9 +96,9 @@ func (f filter) ensureBase(p *chainSet) error {
 		f.t.Ends = true
 		return unix.ERESTART
 	}
-	all := &kernel.NFTTable{Family: f.t.Family, Name: f.t.Name, Ends: f.t.Ends, Sets: f.t.Sets,
+	all := &nft.Table{Family: f.t.Family, Name: f.t.Name, Ends: f.t.Ends, Sets: f.t.Sets,
 		Chains: slices.Concat(f.t.Chains, p.Chains)}
-	var more []*kernel.NFTRule
+	var more []*nft.Rule
 	for _, l := range p.jumps {
 		more = append(more, l.rule)
 	}
@@ -109,7 +112,7 @@ func (f filter) ensureBase(p *chainSet) error {
 		}
 	}
 	mended := false
-	for _, t := range []*kernel.NFTTable{f.t, &p.NFTTable} {
+	for _, t := range []*nft.Table{f.t, &p.Table} {
 		drift, fix, err := f.Diff(t)
 		if err != nil {
 			return err
@@ -131,7 +134,7 @@ func (f filter) ensureBase(p *chainSet) error {
 	if err != nil {
 		return err
 	}
-	var b kernel.NFTBatch
+	var b nft.Batch
 	for _, l := range missing {
 		if l.first {
 			b.InsertRule(f.t, l.chain, l.rule)
@@ -169,30 +172,30 @@ func (f filter) move() (moved bool, err error) {
 // A chainSet is what some attachments share in a table: chains and sets that are named after a hash of what they
 // do, and the lines in chains of the skeleton that lead there. It is made once and stays.
 type chainSet struct {
-	kernel.NFTTable
+	nft.Table
 	jumps []jumpRule
 }
 
 type jumpRule struct {
 	chain string
-	rule  *kernel.NFTRule
+	rule  *nft.Rule
 	first bool // before all other lines
 }
 
-func newChainSet(t *kernel.NFTTable) *chainSet {
-	return &chainSet{NFTTable: kernel.NFTTable{Family: t.Family, Name: t.Name, Ends: t.Ends}}
+func newChainSet(t *nft.Table) *chainSet {
+	return &chainSet{Table: nft.Table{Family: t.Family, Name: t.Name, Ends: t.Ends}}
 }
 
 // share adds a chain for those that a set of its name has, and returns the set. A line in the chain from leads
 // there; way is what it looks up.
-func (p *chainSet) share(from, prefix string, way func(*kernel.NFTSet) *kernel.NFTRule,
-	rules []*kernel.NFTRule) *kernel.NFTSet {
+func (p *chainSet) share(from, prefix string, way func(*nft.Set) *nft.Rule,
+	rules []*nft.Rule) *nft.Set {
 	var all strings.Builder
 	for _, r := range rules {
 		all.WriteString(r.Code())
 	}
-	c := &kernel.NFTChain{Name: prefix + "_" + kernel.ShortHash(all.String()), Rules: rules}
-	s := sharedSet(&p.NFTTable, c.Name)
+	c := &nft.Chain{Name: prefix + "_" + identity.ShortHash(all.String()), Rules: rules}
+	s := sharedSet(&p.Table, c.Name)
 	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s)
 	p.jumps = append(p.jumps, jumpRule{chain: from, rule: way(s).Jump(c.Name)})
 	return s
@@ -216,13 +219,13 @@ func (f filter) missing(p *chainSet) (missing []jumpRule, err error) {
 }
 
 // remove is Remove for an owner.
-func remove(ctx context.Context, w *kernel.World, t *kernel.NFTTable, owner [8]byte, kind uint32) error {
-	var flows []kernel.UDPFlow
-	nft, err := w.Host.NFT()
+func remove(ctx context.Context, w *kernel.World, t *nft.Table, owner [8]byte, kind uint32) error {
+	var flows []conntrack.UDPFlow
+	nft, err := nft.Open(w.Host)
 	if err != nil {
 		return err
 	}
-	have, err := filter{NFT: nft, t: t}.entries(owner, kind)
+	have, err := filter{Conn: nft, t: t}.entries(owner, kind)
 	if err == nil && len(have) > 0 {
 		err = withFilter(ctx, w, t, func(f filter) (err error) {
 			flows, err = f.drop(owner, kind)
@@ -244,7 +247,7 @@ func (f filter) standing(p *chainSet) (d resource.Drift, err error) {
 	if err != nil || len(found) > 0 {
 		return found, err // the part would say the same again where the table is missing
 	}
-	if found, err = f.Drift(&p.NFTTable, *f.gen); err != nil {
+	if found, err = f.Drift(&p.Table, *f.gen); err != nil {
 		return nil, err
 	}
 	missing, err := f.missing(p)
@@ -255,7 +258,7 @@ func (f filter) standing(p *chainSet) (d resource.Drift, err error) {
 }
 
 // verify is Verify for kinds whose elements nobody else can want.
-func (f filter) verify(p *chainSet, o spec.Owner, kind uint32, want []kernel.NFTElem) error {
+func (f filter) verify(p *chainSet, o spec.Owner, kind uint32, want []nft.Elem) error {
 	d, err := f.standing(p)
 	if err != nil || d.All() {
 		return errors.Join(err, d.Err())

@@ -10,13 +10,14 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
 // nftState is what nft(8) shows of both tables, and so also shows that it can read them.
 func nftState(t testing.TB, w *kernel.World) string {
 	t.Helper()
-	if err := w.Ended(); err != nil {
+	if err := nft.Ended(w); err != nil {
 		t.Error(err)
 	}
 	return nstest.RunIn(t, w.Host.Path, "nft", "list", "ruleset")
@@ -44,7 +45,7 @@ func elements(t testing.TB, w *kernel.World) string {
 // skeleton makes the tables, so that the state before the first Ensure has them.
 func skeleton(t testing.TB, w *kernel.World) {
 	t.Helper()
-	for _, table := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+	for _, table := range []*nft.Table{inetTable(), bridgeTable()} {
 		if err := withFilter(t.Context(), w, table,
 			func(f filter) error { return f.ensureBase(newChainSet(f.t)) }); err != nil {
 			t.Fatal(err)
@@ -59,9 +60,9 @@ func nftLaw(t *testing.T, w *kernel.World, r plan.Resource, breakers ...contract
 }
 
 // nft runs one command of nft(8) on the host, once what was removed has ended.
-func nft(t testing.TB, w *kernel.World, line string) string {
+func runNFT(t testing.TB, w *kernel.World, line string) string {
 	t.Helper()
-	if err := w.Ended(); err != nil {
+	if err := nft.Ended(w); err != nil {
 		t.Error(err)
 	}
 	return nstest.RunIn(t, w.Host.Path, "nft", line)
@@ -76,28 +77,28 @@ func TestMasqueradeLaw(t *testing.T) {
 	}
 	nftLaw(t, w, m,
 		contract.Break("element", func(t *testing.T) {
-			nft(t, w,
+			runNFT(t, w,
 				"delete element inet fairlead "+shared(t, "ip")+" { 10.1.2.5 }")
 		},
 			"{ 10.1.2.5 } is missing"),
 		contract.Break("element6", func(t *testing.T) {
-			nft(t, w,
+			runNFT(t, w,
 				"delete element inet fairlead "+shared(t, "ip6")+" { fd00::5 }")
 		},
 			"{ fd00::5 } is missing"),
 		contract.Break("tag", func(t *testing.T) {
 			s := shared(t, "ip")
-			nft(t, w, "delete element inet fairlead "+s+" { 10.1.2.5 }; add element inet fairlead "+s+
+			runNFT(t, w, "delete element inet fairlead "+s+" { 10.1.2.5 }; add element inet fairlead "+s+
 				" { 10.1.2.5 comment \"mine\" }")
 		}, `belongs to "mine"`),
-		contract.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`),
-		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
-		contract.Break("chain", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`),
-		contract.Break("chain6", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`),
-		contract.Break("foreign rule", func(t *testing.T) { nft(t, w, "insert rule inet fairlead postrouting accept") },
+		contract.Break("line", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`),
+		contract.Break("owners", func(t *testing.T) { runNFT(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("chain", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`),
+		contract.Break("chain6", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`),
+		contract.Break("foreign rule", func(t *testing.T) { runNFT(t, w, "insert rule inet fairlead postrouting accept") },
 			"that is not ours"),
-		contract.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`),
-		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+		contract.Break("flush table", func(t *testing.T) { runNFT(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`),
+		contract.Break("delete table", func(t *testing.T) { runNFT(t, w, "delete table inet fairlead") },
 			"nft table inet fairlead is missing"),
 	)
 }
@@ -106,14 +107,14 @@ func TestSpoofCheckLaw(t *testing.T) {
 	w := contract.NewWorld(t)
 	s := SpoofCheck{Owner: contract.Owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
 	nftLaw(t, w, s,
-		contract.Break("link", func(t *testing.T) { nft(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
+		contract.Break("link", func(t *testing.T) { runNFT(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
 			"nft element bridge fairlead spoofcheck { veth1 } is missing"),
 		contract.Break("address", func(t *testing.T) {
-			nft(t, w, "delete element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 }")
+			runNFT(t, w, "delete element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 }")
 		}, "nft element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 } is missing"),
-		contract.Break("rule", func(t *testing.T) { nft(t, w, "flush chain bridge fairlead prerouting") },
+		contract.Break("rule", func(t *testing.T) { runNFT(t, w, "flush chain bridge fairlead prerouting") },
 			"source address of somebody else"),
-		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set bridge fairlead owners") }, "is not in owners"),
+		contract.Break("owners", func(t *testing.T) { runNFT(t, w, "flush set bridge fairlead owners") }, "is not in owners"),
 	)
 }
 
@@ -135,13 +136,14 @@ func TestPublishLaw(t *testing.T) {
 			if prefix, ok := strings.CutSuffix(set, "*"); ok {
 				set = regexp.MustCompile(prefix + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 			}
-			nft(t, w, "delete element inet fairlead "+set+" { "+key+" }")
+			runNFT(t, w, "delete element inet fairlead "+set+" { "+key+" }")
 		}
 	}
 	other := func(set, key, data string) func(*testing.T) {
 		return func(t *testing.T) {
 			old := regexp.MustCompile(key + ` comment "([^"]*)"`).FindStringSubmatch(nftState(t, w))
-			nft(t, w, "delete element inet fairlead "+set+" { "+key+" }; add element inet fairlead "+set+" { "+key+" comment \""+
+			runNFT(t, w, "delete element inet fairlead "+set+" { "+key+" }; add element inet fairlead "+set+" { "+key+
+				" comment \""+
 				old[1]+"\" : "+data+" }")
 		}
 	}
@@ -156,19 +158,19 @@ func TestPublishLaw(t *testing.T) {
 		contract.Break("address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"),
 		contract.Break("port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"),
 		contract.Break("somebody else's", func(t *testing.T) {
-			nft(t, w, "delete element inet fairlead publish_ip_any { tcp . 8080 }; add element inet fairlead publish_ip_any { tcp . 8080 comment \"mine\" : 1.2.3.4 . 5 }")
+			runNFT(t, w, "delete element inet fairlead publish_ip_any { tcp . 8080 }; add element inet fairlead publish_ip_any { tcp . 8080 comment \"mine\" : 1.2.3.4 . 5 }")
 		}, `belongs to "mine"`),
 		contract.Break("claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"),
 		contract.Break("hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"), "{ 10.1.2.5 . tcp . 80 } is missing"),
 		contract.Break("hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"), "{ fd00::5 . tcp . 80 } is missing"),
-		contract.Break("hairpin line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`),
-		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
-		contract.Break("conditions", func(t *testing.T) { nft(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`),
-		contract.Break("where", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`),
-		contract.Break("publish", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"at any address`),
-		contract.Break("guard", func(t *testing.T) { nft(t, w, "flush chain inet fairlead guard") }, `"127/8 from outside`),
-		contract.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, `nft rule inet fairlead output "published ports`),
-		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+		contract.Break("hairpin line", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`),
+		contract.Break("owners", func(t *testing.T) { runNFT(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("conditions", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`),
+		contract.Break("where", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`),
+		contract.Break("publish", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead publish") }, `"at any address`),
+		contract.Break("guard", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead guard") }, `"127/8 from outside`),
+		contract.Break("flush table", func(t *testing.T) { runNFT(t, w, "flush table inet fairlead") }, `nft rule inet fairlead output "published ports`),
+		contract.Break("delete table", func(t *testing.T) { runNFT(t, w, "delete table inet fairlead") },
 			"nft table inet fairlead is missing"),
 		contract.Break("sysctl", func(t *testing.T) {
 			contract.Host(t, w,

@@ -64,7 +64,7 @@ func TestAllowFrom(t *testing.T) {
 		l.expect(l.b, "tcp", "10.1.2.5:80", "a 10.1.2.6") // the container's own port is not published
 
 		// Without the rules, all of them are let in.
-		nft(t, l.w, "flush chain inet fairlead allowfrom")
+		runNFT(t, l.w, "flush chain inet fairlead allowfrom")
 		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
 		l.expect(l.b, "tcp", "[fd00::1]:8080", "a fd00::1")
 		l.expect(l.neighbour, "tcp", "[2001:db8::1]:9004", "range 2001:db8::2")
@@ -106,7 +106,7 @@ func TestAllowFromLaw(t *testing.T) {
 		return regexp.MustCompile(set + `_[0-9a-f]{12}`).FindString(nftState(t, w))
 	}
 	del := func(set, key string) func(*testing.T) {
-		return func(t *testing.T) { nft(t, w, "delete element inet fairlead "+named(set)+" { "+key+" }") }
+		return func(t *testing.T) { runNFT(t, w, "delete element inet fairlead "+named(set)+" { "+key+" }") }
 	}
 	nftLaw(t, w, p,
 		contract.Break("port", del("allow_ip", "10.1.2.5 . tcp . 8080"), "{ 10.1.2.5 . tcp . 8080 } is missing"),
@@ -116,17 +116,17 @@ func TestAllowFromLaw(t *testing.T) {
 		contract.Break("range of nobody", del("allow_ip6_range", "fd00::5 . tcp . 9000-9009"),
 			"{ fd00::5 . tcp . 9000-9009 } is missing"),
 		contract.Break("itself", func(t *testing.T) {
-			nft(t, w,
+			runNFT(t, w,
 				"delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }")
 		}, "itself_ip { 10.1.2.5 . 10.1.2.5 } is missing"),
-		contract.Break("line", func(t *testing.T) { nft(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
+		contract.Break("line", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
 		contract.Break("list", func(t *testing.T) {
-			nft(t, w, "insert rule inet fairlead "+named("allow_ip")+" ip saddr 198.51.100.0/24 return")
+			runNFT(t, w, "insert rule inet fairlead "+named("allow_ip")+" ip saddr 198.51.100.0/24 return")
 		}, "that is not ours"),
-		contract.Break("shorter list", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
-		contract.Break("way", func(t *testing.T) { nft(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
-		contract.Break("flush table", func(t *testing.T) { nft(t, w, "flush table inet fairlead") }, "is missing"),
-		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+		contract.Break("shorter list", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
+		contract.Break("way", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
+		contract.Break("flush table", func(t *testing.T) { runNFT(t, w, "flush table inet fairlead") }, "is missing"),
+		contract.Break("delete table", func(t *testing.T) { runNFT(t, w, "delete table inet fairlead") },
 			"nft table inet fairlead is missing"),
 	)
 	// DEL by owner alone.

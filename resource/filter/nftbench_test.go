@@ -9,6 +9,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -19,7 +21,7 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 	skeleton(b, w)
 	err := withFilter(b.Context(), w, inetTable(), func(f filter) error {
 		for i := 0; i < n; {
-			var batch kernel.NFTBatch
+			var batch nft.Batch
 			for end := min(n, i+200); i < end; i++ {
 				o := spec.Owner{Network: "crowd", ContainerID: strconv.Itoa(i), IfName: "eth0"}
 				p := Publish{Owner: o, SNAT: true, Ports: []PortMapping{{Protocol: "tcp", HostPort: uint16(10000 + i),
@@ -39,7 +41,7 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 				if _, _, err := f.publish(w, &batch, o, pub); err != nil {
 					return err
 				}
-				f.replace(&batch, kernel.OwnerHash(o), nil, elems, map[string]*kernel.NFTElem{})
+				f.replace(&batch, identity.OwnerHash(o), nil, elems, map[string]*nft.Elem{})
 				f.record(&batch, o, kindMasquerade, nil, elems)
 			}
 			if err := f.Commit(&batch); err != nil {

@@ -15,6 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 	"golang.org/x/sys/unix"
 )
@@ -22,7 +24,7 @@ import (
 // needEnding skips where elements cannot end.
 func needEnding(t *testing.T, w *kernel.World) {
 	t.Helper()
-	if n, err := w.Host.NFT(); err != nil || !n.CanEnd() {
+	if n, err := nft.Open(w.Host); err != nil || !n.CanEnd() {
 		t.Skip("elements of nf_tables cannot end before Linux 6.12")
 	}
 }
@@ -30,13 +32,13 @@ func needEnding(t *testing.T, w *kernel.World) {
 // endsSay has it be known whether elements can end, and so what a version before this one knows of it: nothing.
 func endsSay(t *testing.T, answer string) {
 	t.Helper()
-	if err := os.MkdirAll(kernel.RunDir, 0o700); err != nil {
+	if err := os.MkdirAll(record.RunDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(kernel.RunDir, "nft-ending"), []byte(answer), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(record.RunDir, "nft-ending"), []byte(answer), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.Remove(filepath.Join(kernel.RunDir, "nft-ending")) })
+	t.Cleanup(func() { os.Remove(filepath.Join(record.RunDir, "nft-ending")) })
 }
 
 // deleted counts the elements of nf_tables that are deleted in the host's namespace while do runs.
@@ -91,7 +93,7 @@ func TestRemoveEnds(t *testing.T) {
 			if err := p.Remove(t.Context(), w); err != nil {
 				t.Error(err)
 			}
-			n, err := w.Host.NFT()
+			n, err := nft.Open(w.Host)
 			for _, s := range inetTable().Sets {
 				err = errors.Join(err, n.RawElements(s.Table, s.Name,
 					func([]byte) { t.Errorf("where elements can end (%s), %s has one", can, s.Name) }))
@@ -187,11 +189,11 @@ func TestEndingOften(t *testing.T) {
 	p := publishOf("c1", "net", "10.1.2.5/24", tcp("", 8080))
 	contract.Ensure(t, w, p)
 	for i := range 60 {
-		var b kernel.NFTBatch
+		var b nft.Batch
 		for j := range 100 {
-			b.Add(kernel.NFTElem{Set: ownersSet(inetTable()), Key: kernel.NFTKey(uint32(i), uint32(j), uint32(0)), Comment: "x"})
+			b.Add(nft.Elem{Set: ownersSet(inetTable()), Key: nft.Key(uint32(i), uint32(j), uint32(0)), Comment: "x"})
 		}
-		n, err := w.Host.NFT()
+		n, err := nft.Open(w.Host)
 		if err == nil {
 			err = n.Commit(&b)
 		}
@@ -217,7 +219,7 @@ func moved(t *testing.T, w *kernel.World) (p plan.Plan, before string) {
 	for _, r := range p {
 		contract.Ensure(t, w, r)
 	}
-	nft(t, w, `add rule inet fairlead user ip saddr { 203.0.113.1, 203.0.113.2 } counter packets 7 bytes 8 drop`)
+	runNFT(t, w, `add rule inet fairlead user ip saddr { 203.0.113.1, 203.0.113.2 } counter packets 7 bytes 8 drop`)
 	before = nftState(t, w)
 	if strings.Contains(before, "timeout") {
 		t.Fatalf("not as before:\n%s", before)
@@ -277,7 +279,7 @@ func TestTablesOfEarlierVersion(t *testing.T) {
 		if !killed {
 			break
 		}
-		nft(t, w, "flush ruleset")
+		runNFT(t, w, "flush ruleset")
 	}
 }
 
@@ -286,8 +288,8 @@ func TestTablesThatAdministratorUses(t *testing.T) {
 	w := contract.NewWorld(t)
 	needEnding(t, w)
 	p, _ := moved(t, w)
-	nft(t, w, "flush chain inet fairlead user")
-	nft(t, w, "add rule inet fairlead user iifname @known counter")
+	runNFT(t, w, "flush chain inet fairlead user")
+	runNFT(t, w, "add rule inet fairlead user iifname @known counter")
 	for _, r := range p {
 		contract.Ensure(t, w, r)
 	}
@@ -342,7 +344,7 @@ func TestTablesMoveUnderTraffic(t *testing.T) {
 		if s := nftState(t, l.w); !strings.Contains(s, "timeout") || asked == 0 {
 			t.Errorf("asked %d times, and left as it was:\n%s", asked, s)
 		}
-		nft(t, l.w, "flush ruleset")
+		runNFT(t, l.w, "flush ruleset")
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 )
@@ -14,7 +16,7 @@ import (
 // An nftKind is the Kind of what attachments have in one of our nf_tables tables, by the entries in its map owners.
 type nftKind struct {
 	name   string
-	table  func() *kernel.NFTTable
+	table  func() *nft.Table
 	number []uint32
 }
 
@@ -43,7 +45,7 @@ func SharedChainKind() plan.Kind {
 	return resource.NewKind("shared nft chains",
 		resource.KindFuncs{Tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
 			var errs []error
-			for _, t := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+			for _, t := range []*nft.Table{inetTable(), bridgeTable()} {
 				if err := withFilter(ctx, w, t, filter.prune); !unavailable(err) {
 					errs = append(errs, err)
 				}
@@ -57,11 +59,11 @@ func (k nftKind) Name() string { return k.name }
 
 // Owners implements plan.Kind. It reads the map owners alone.
 func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-	nft, err := w.Host.NFT()
+	nft, err := nft.Open(w.Host)
 	if err != nil {
 		return nil, err
 	}
-	f := filter{NFT: nft, t: k.table()}
+	f := filter{Conn: nft, t: k.table()}
 	records, err := f.List(ownersSet(f.t))
 	if unavailable(err) {
 		return nil, nil
@@ -69,9 +71,9 @@ func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tag
 	known := map[[8]byte]bool{}
 	for _, r := range records {
 		_, tag := f.parseEntry(r)
-		net, hash, _, ok := kernel.ParseTag(tag)
+		net, hash, _, ok := identity.ParseTag(tag)
 		number := binary.NativeEndian.Uint32(r.Key[8:]) &^ 0xffff
-		if ok && net == kernel.NetworkHash(network) && !known[hash] && slices.Contains(k.number, number) {
+		if ok && net == identity.NetworkHash(network) && !known[hash] && slices.Contains(k.number, number) {
 			known[hash] = true
 			tags = append(tags, plan.Tag{Network: network, Hash: hash})
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -71,7 +72,7 @@ func TestSweepNFT(t *testing.T) {
 	for _, r := range stale {
 		contract.Ensure(t, w, r)
 	}
-	valid := map[[8]byte]bool{kernel.OwnerHash(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}): true}
+	valid := map[[8]byte]bool{identity.OwnerHash(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}): true}
 	for _, network := range []string{"net", "net2"} {
 		if err := sweepNFT(t.Context(), w, network, func(h [8]byte) bool { return valid[h] }); err != nil {
 			t.Fatal(err)
@@ -90,7 +91,7 @@ func TestSweepNFT(t *testing.T) {
 	if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
-	if s := nftState(t, w); !strings.Contains(s, kernel.Tag(next.Owner)+"\" : 10.4.2.5 . 80") {
+	if s := nftState(t, w); !strings.Contains(s, identity.Tag(next.Owner)+"\" : 10.4.2.5 . 80") {
 		t.Errorf("nobody took over:\n%s", s)
 	}
 	contract.Verify(t, w, next)
@@ -225,7 +226,7 @@ func TestKilledFilter(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i%4 == 0 { // the skeleton is made in between, too
-			nft(t, w, "flush ruleset")
+			runNFT(t, w, "flush ruleset")
 		}
 		contract.RunKilled(t, w, "filter", whole*time.Duration(i)/n)
 		if s := all(); s != before && s != made {

@@ -63,17 +63,17 @@ func TestMasqueradeForceLaw(t *testing.T) {
 	}
 	nftLaw(t, w, m,
 		contract.Break("forced", func(t *testing.T) {
-			nft(t, w, "flush chain inet fairlead "+shared(t, "ip"))
-			nft(t, w, "add rule inet fairlead "+shared(t, "ip")+" snat ip to 192.0.2.9")
+			runNFT(t, w, "flush chain inet fairlead "+shared(t, "ip"))
+			runNFT(t, w, "add rule inet fairlead "+shared(t, "ip")+" snat ip to 192.0.2.9")
 		}, `"forced`),
-		contract.Break("source", func(t *testing.T) { nft(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"all else`),
+		contract.Break("source", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"all else`),
 	)
 	contract.Ensure(t, w, m)
 	for family, order := range map[string][]string{
 		"ip":  {"ip daddr 224.0.0.0/4", "snat ip to 192.0.2.9", "ip daddr 10.1.2.0/24", "snat ip to 192.0.2.9"},
 		"ip6": {"ip6 daddr ff00::/8", "snat ip6 to 2001:db8::9", "ip6 daddr fd00::/64", "snat ip6 to 2001:db8::9"},
 	} {
-		rules := nft(t, w, "list chain inet fairlead "+shared(t, family))
+		rules := runNFT(t, w, "list chain inet fairlead "+shared(t, family))
 		for _, want := range order {
 			_, rest, ok := strings.Cut(rules, want)
 			if !ok {

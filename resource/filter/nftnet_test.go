@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -57,8 +58,8 @@ func newLab(t *testing.T) *lab {
 	l.plug(l.beyond, "wan2", "198.51.100.2/24", "2001:db8:1::2/64", "198.51.100.1", "2001:db8:1::1")
 	l.in(l.w.Host, "ip addr add 198.51.100.1/24 dev wan2", "ip addr add 2001:db8:1::1/64 dev wan2 nodad")
 	for _, name := range []string{"va", "vb", "wan", "wan2", "br0"} {
-		err := l.w.Host.Await(t.Context(), contract.Patience, []uint{kernel.LinkEvents}, func() (bool, error) {
-			k, err := l.w.Host.Link(name)
+		err := rtnl.Await(l.w.Host, t.Context(), contract.Patience, []uint{rtnl.LinkEvents}, func() (bool, error) {
+			k, err := rtnl.LinkByName(l.w.Host, name)
 			return err == nil && k.Operational, err
 		})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -105,7 +106,7 @@ func TestPublishStandsBy(t *testing.T) {
 			n := 0
 			for _, p := range all {
 				if p.To4.Addr().String() == want {
-					n += strings.Count(s, fmt.Sprintf(e, kernel.Tag(p.Owner), want))
+					n += strings.Count(s, fmt.Sprintf(e, identity.Tag(p.Owner), want))
 				}
 			}
 			if n != 1 {

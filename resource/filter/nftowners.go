@@ -6,13 +6,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // tagOf is the comment on an element of o.
-func tagOf(o spec.Owner) string { return cut(kernel.Tag(o)) }
+func tagOf(o spec.Owner) string { return cut(identity.Tag(o)) }
 
 // cut makes a comment out of text that nft(8) can print and read again.
 func cut(text string) string {
@@ -22,36 +24,36 @@ func cut(text string) string {
 		}
 		return r
 	}, text)
-	if len(text) > kernel.NFTCommentMax {
-		text = strings.ToValidUTF8(text[:kernel.NFTCommentMax], "")
+	if len(text) > nft.CommentMax {
+		text = strings.ToValidUTF8(text[:nft.CommentMax], "")
 	}
 	return text
 }
 
 // taggedBy reports whether an element carries the tag of that owner.
-func taggedBy(e *kernel.NFTElem, hash [8]byte) bool {
-	_, owner, _, ok := kernel.ParseTag(e.Comment)
+func taggedBy(e *nft.Elem, hash [8]byte) bool {
+	_, owner, _, ok := identity.ParseTag(e.Comment)
 	return ok && owner == hash
 }
 
-func sameKey(a, b kernel.NFTElem) bool {
+func sameKey(a, b nft.Elem) bool {
 	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
 }
 
-func sameData(a, b kernel.NFTElem) bool { return bytes.Equal(a.Data, b.Data) }
+func sameData(a, b nft.Elem) bool { return bytes.Equal(a.Data, b.Data) }
 
 // An entry is what an owner has in owners: the place of one of its elements.
 type entry struct {
-	place  kernel.NFTElem // set and key
-	record kernel.NFTElem // in owners
+	place  nft.Elem // set and key
+	record nft.Elem // in owners
 }
 
 // parseEntry reads an element of owners. What it cannot read, a later version's perhaps, has no place.
-func (f filter) parseEntry(record kernel.NFTElem) (e entry, tag string) {
+func (f filter) parseEntry(record nft.Elem) (e entry, tag string) {
 	e.record = record
 	name, rest, _ := strings.Cut(record.Comment, " ")
 	if s := setNamed(f.t, name); s != nil {
-		if place, rest, ok := s.CutNFTKey(rest); ok {
+		if place, rest, ok := s.CutKey(rest); ok {
 			e.place, tag = place, rest
 		}
 	}
@@ -62,9 +64,9 @@ func (f filter) parseEntry(record kernel.NFTElem) (e entry, tag string) {
 func (f filter) entries(hash [8]byte, kind uint32) (all []entry, err error) {
 	owners := ownersSet(f.t)
 	for n := uint32(2); ; n *= 2 { // most have one or two
-		var ask []kernel.NFTElem
+		var ask []nft.Elem
 		for i := uint32(len(all)); i < n; i++ {
-			ask = append(ask, kernel.NFTElem{Set: owners, Key: ownerKey(hash, kind|i)})
+			ask = append(ask, nft.Elem{Set: owners, Key: ownerKey(hash, kind|i)})
 		}
 		found, err := f.Get(ask...)
 		if err != nil {
@@ -81,16 +83,16 @@ func (f filter) entries(hash [8]byte, kind uint32) (all []entry, err error) {
 }
 
 // current are the elements at the places of entries and wanted elements, by place, with who else holds them.
-func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel.NFTElem, error) {
-	var ask []kernel.NFTElem
+func (f filter) current(have []entry, want []nft.Elem) (map[string]*nft.Elem, error) {
+	var ask []nft.Elem
 	for _, e := range have {
 		if e.place.Set != nil {
 			ask = append(ask, e.place)
 		}
 	}
 	ask = append(ask, want...)
-	at := map[string]*kernel.NFTElem{}
-	held := slices.DeleteFunc(slices.Clone(ask), func(e kernel.NFTElem) bool { return !byAddress(e.Set) })
+	at := map[string]*nft.Elem{}
+	held := slices.DeleteFunc(slices.Clone(ask), func(e nft.Elem) bool { return !byAddress(e.Set) })
 	for n := uint32(0); len(ask)+len(held) > 0; n++ {
 		plain := len(ask)
 		for _, e := range held {
@@ -105,7 +107,7 @@ func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel
 				at[elementKey(ask[i])] = e
 			}
 		}
-		var more []kernel.NFTElem // which have a further one
+		var more []nft.Elem // which have a further one
 		for i, e := range held {
 			if found[plain+i] != nil {
 				more = append(more, e)
@@ -116,21 +118,21 @@ func (f filter) current(have []entry, want []kernel.NFTElem) (map[string]*kernel
 	return at, nil
 }
 
-func elementKey(e kernel.NFTElem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
+func elementKey(e nft.Elem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
 // byAddress reports whether the elements of a set are for a container's address, which several may have: of networks
 // that overlap, or that one moves to another. Links' names are one attachment's.
-func byAddress(s *kernel.NFTSet) bool {
-	return len(s.Data) == 0 && (s.Key[0] == kernel.NFTAddr || s.Key[0] == kernel.NFTAddr6)
+func byAddress(s *nft.Set) bool {
+	return len(s.Data) == 0 && (s.Key[0] == nft.Addr || s.Key[0] == nft.Addr6)
 }
 
 // holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
-func holder(e kernel.NFTElem, n uint32) kernel.NFTElem {
-	return kernel.NFTElem{Set: holdersSet(e.Set.Table), Key: ownerKey(kernel.PlaceHash(elementKey(e)), n)}
+func holder(e nft.Elem, n uint32) nft.Elem {
+	return nft.Elem{Set: holdersSet(e.Set.Table), Key: ownerKey(identity.PlaceHash(elementKey(e)), n)}
 }
 
 // holders are those who have an element beside the owner that its comment names.
-func holders(e kernel.NFTElem, at map[string]*kernel.NFTElem) (all []kernel.NFTElem) {
+func holders(e nft.Elem, at map[string]*nft.Elem) (all []nft.Elem) {
 	for byAddress(e.Set) {
 		h := at[elementKey(holder(e, uint32(len(all))))]
 		if h == nil {
@@ -142,32 +144,32 @@ func holders(e kernel.NFTElem, at map[string]*kernel.NFTElem) (all []kernel.NFTE
 }
 
 // holds reports whether an owner has the element at a place, alone or with others.
-func holds(e kernel.NFTElem, hash [8]byte, at map[string]*kernel.NFTElem) bool {
+func holds(e nft.Elem, hash [8]byte, at map[string]*nft.Elem) bool {
 	now := at[elementKey(e)]
 	return now != nil && (taggedBy(now, hash) ||
-		slices.ContainsFunc(holders(e, at), func(h kernel.NFTElem) bool { return taggedBy(&h, hash) }))
+		slices.ContainsFunc(holders(e, at), func(h nft.Elem) bool { return taggedBy(&h, hash) }))
 }
 
 // An edit is how a batch changes elements, and what there is after it.
 type edit struct {
-	b  *kernel.NFTBatch
-	at map[string]*kernel.NFTElem
+	b  *nft.Batch
+	at map[string]*nft.Elem
 }
 
-func (e edit) delete(x kernel.NFTElem) {
+func (e edit) delete(x nft.Elem) {
 	e.b.Delete(x)
 	delete(e.at, elementKey(x))
 }
 
-func (e edit) add(x kernel.NFTElem) {
+func (e edit) add(x nft.Elem) {
 	e.b.Add(x)
 	e.at[elementKey(x)] = &x
 }
 
 // release takes an element from an owner: it goes with the last who holds it.
-func (e edit) release(x kernel.NFTElem, hash [8]byte) {
+func (e edit) release(x nft.Elem, hash [8]byte) {
 	now, others := e.at[elementKey(x)], holders(x, e.at)
-	mine := slices.IndexFunc(others, func(h kernel.NFTElem) bool { return taggedBy(&h, hash) })
+	mine := slices.IndexFunc(others, func(h nft.Elem) bool { return taggedBy(&h, hash) })
 	leads := now != nil && taggedBy(now, hash)
 	if leads {
 		e.delete(*now)
@@ -191,14 +193,14 @@ func (e edit) release(x kernel.NFTElem, hash [8]byte) {
 
 // claim gives an element to an owner. By its link's name it is nobody else's then; by address he holds it with those
 // who do.
-func (e edit) claim(x kernel.NFTElem, hash [8]byte) {
+func (e edit) claim(x nft.Elem, hash [8]byte) {
 	now := e.at[elementKey(x)]
 	if now == nil {
 		e.release(x, hash) // who held it with others before somebody deleted it by hand
 		e.add(x)
 		return
 	}
-	_, _, _, tagged := kernel.ParseTag(now.Comment)
+	_, _, _, tagged := identity.ParseTag(now.Comment)
 	switch {
 	case holds(x, hash, e.at) && sameData(*now, x):
 	case tagged && byAddress(x.Set):
@@ -212,11 +214,11 @@ func (e edit) claim(x kernel.NFTElem, hash [8]byte) {
 }
 
 // replace writes into b how the elements of an owner turn from have into want.
-func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []kernel.NFTElem,
-	at map[string]*kernel.NFTElem) {
+func (f filter) replace(b *nft.Batch, hash [8]byte, have []entry, want []nft.Elem,
+	at map[string]*nft.Elem) {
 	e := edit{b, at}
 	for _, old := range have {
-		if old.place.Set != nil && !slices.ContainsFunc(want, func(w kernel.NFTElem) bool { return sameKey(w, old.place) }) {
+		if old.place.Set != nil && !slices.ContainsFunc(want, func(w nft.Elem) bool { return sameKey(w, old.place) }) {
 			e.release(old.place, hash)
 		}
 	}
@@ -226,30 +228,30 @@ func (f filter) replace(b *kernel.NFTBatch, hash [8]byte, have []entry, want []k
 }
 
 // record writes into b how an owner's entries in owners turn from have into want.
-func (f filter) record(b *kernel.NFTBatch, o spec.Owner, kind uint32, have []entry, want []kernel.NFTElem) {
+func (f filter) record(b *nft.Batch, o spec.Owner, kind uint32, have []entry, want []nft.Elem) {
 	if slices.EqualFunc(have, want, func(e entry,
-		w kernel.NFTElem) bool {
+		w nft.Elem) bool {
 		return e.place.Set != nil && sameKey(e.place, w)
 	}) {
 		return
 	}
 	f.forget(b, have)
 	for i, w := range want {
-		b.Add(kernel.NFTElem{Set: ownersSet(f.t), Key: ownerKey(kernel.OwnerHash(o), kind|uint32(i)),
-			Comment: cut(w.Set.Name + " " + w.KeyText() + " " + kernel.Tag(o))})
+		b.Add(nft.Elem{Set: ownersSet(f.t), Key: ownerKey(identity.OwnerHash(o), kind|uint32(i)),
+			Comment: cut(w.Set.Name + " " + w.KeyText() + " " + identity.Tag(o))})
 	}
 }
 
 // forget deletes entries.
-func (f filter) forget(b *kernel.NFTBatch, have []entry) {
+func (f filter) forget(b *nft.Batch, have []entry) {
 	for _, e := range have {
 		b.Delete(e.record)
 	}
 }
 
 // applyElements is Ensure for kinds whose elements nobody else can want.
-func (f filter) applyElements(o spec.Owner, kind uint32, want []kernel.NFTElem) (changed bool, err error) {
-	hash := kernel.OwnerHash(o)
+func (f filter) applyElements(o spec.Owner, kind uint32, want []nft.Elem) (changed bool, err error) {
+	hash := identity.OwnerHash(o)
 	have, err := f.entries(hash, kind)
 	if err != nil {
 		return false, err
@@ -258,7 +260,7 @@ func (f filter) applyElements(o spec.Owner, kind uint32, want []kernel.NFTElem) 
 	if err != nil {
 		return false, err
 	}
-	var b kernel.NFTBatch
+	var b nft.Batch
 	f.replace(&b, hash, have, want, at)
 	f.record(&b, o, kind, have, want)
 	return !b.Empty(), f.Commit(&b)
@@ -266,13 +268,13 @@ func (f filter) applyElements(o spec.Owner, kind uint32, want []kernel.NFTElem) 
 
 // drop is Remove for every kind. Where there is nothing, it has read one set and is done. It returns the
 // flows that went to ports that are published no more.
-func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
+func (f filter) drop(hash [8]byte, kind uint32) ([]conntrack.UDPFlow, error) {
 	have, err := f.entries(hash, kind)
 	if err != nil || len(have) == 0 {
 		return nil, err
 	}
 	mapped, plain := split(have)
-	b := &kernel.NFTBatch{}
+	b := &nft.Batch{}
 	claims, err := f.readClaims(slotsOf(f.t, mapped))
 	if err != nil {
 		return nil, err
@@ -293,8 +295,8 @@ func (f filter) drop(hash [8]byte, kind uint32) ([]kernel.UDPFlow, error) {
 }
 
 // verifyElements says what of an owner's elements is missing, different, or too much.
-func (f filter) verifyElements(o spec.Owner, kind uint32, want []kernel.NFTElem) (d resource.Drift, err error) {
-	have, err := f.entries(kernel.OwnerHash(o), kind)
+func (f filter) verifyElements(o spec.Owner, kind uint32, want []nft.Elem) (d resource.Drift, err error) {
+	have, err := f.entries(identity.OwnerHash(o), kind)
 	if err != nil {
 		return nil, err
 	}
@@ -310,8 +312,8 @@ func (f filter) verifyElements(o spec.Owner, kind uint32, want []kernel.NFTElem)
 }
 
 // heldDrift compares a wanted element with what there is, which its owner may hold with others.
-func heldDrift(want kernel.NFTElem, at map[string]*kernel.NFTElem) error {
-	_, owner, _, _ := kernel.ParseTag(want.Comment)
+func heldDrift(want nft.Elem, at map[string]*nft.Elem) error {
+	_, owner, _, _ := identity.ParseTag(want.Comment)
 	if now := at[elementKey(want)]; holds(want, owner, at) && sameData(*now, want) {
 		return nil
 	}
@@ -319,8 +321,8 @@ func heldDrift(want kernel.NFTElem, at map[string]*kernel.NFTElem) error {
 }
 
 // elementDrift compares the element at a place with the wanted one.
-func elementDrift(now *kernel.NFTElem, want kernel.NFTElem) error {
-	_, owner, _, _ := kernel.ParseTag(want.Comment)
+func elementDrift(now *nft.Elem, want nft.Elem) error {
+	_, owner, _, _ := identity.ParseTag(want.Comment)
 	switch {
 	case now == nil:
 		return fmt.Errorf("nft element %v is missing", want)
@@ -333,7 +335,7 @@ func elementDrift(now *kernel.NFTElem, want kernel.NFTElem) error {
 }
 
 // recordDrift compares what owners has with the wanted elements.
-func recordDrift(have []entry, want []kernel.NFTElem) (d resource.Drift) {
+func recordDrift(have []entry, want []nft.Elem) (d resource.Drift) {
 	recorded, wanted := map[string]bool{}, map[string]bool{}
 	for _, e := range have {
 		if e.place.Set != nil {

@@ -11,6 +11,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -23,8 +26,9 @@ func eachBridgeCall(t *testing.T, fn func(*testing.T, *lab)) {
 	for _, call := range []string{"0", "1"} {
 		t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
 			l := newLab(t)
-			_, err := l.w.Host.SetSysctls(kernel.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call, Optional: true},
-				kernel.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true})
+			_, err := procsys.Set(l.w.Host, procsys.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call,
+				Optional: true},
+				procsys.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -91,7 +95,7 @@ func (l *lab) publishedPaths() {
 	if err := p.Verify(l.Context(), l.w); err != nil {
 		l.Error(err)
 	}
-	if err := errors.Join(p.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
+	if err := errors.Join(p.Remove(l.Context(), l.w), nft.Ended(l.w)); err != nil {
 		l.Fatal(err)
 	}
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
@@ -139,7 +143,7 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 				m.expect(l.w.Host, network, "198.51.100.2:53", "beyond 198.51.100.1")
 				m.expect(l.w.Host, network, "[2001:db8:1::2]:53", "beyond 2001:db8:1::1")
 			}
-			if err := errors.Join(p.Remove(m.Context(), l.w), l.w.Ended()); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.w), nft.Ended(l.w)); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -153,7 +157,7 @@ func TestPublishComesAfterOthers(t *testing.T) {
 	l.serve(l.a, "a", "tcp", ":80")
 	l.serve(l.b, "b", "tcp", ":80")
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
-	nft(t, l.w, `add table ip services; add chain ip services pre { type nat hook prerouting priority dstnat; };
+	runNFT(t, l.w, `add table ip services; add chain ip services pre { type nat hook prerouting priority dstnat; };
 		add rule ip services pre ip daddr 192.0.2.1 tcp dport 8080 dnat to 10.1.2.6:80`)
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "b 192.0.2.2")
 }
@@ -175,7 +179,7 @@ func TestLoopbackStaysInside(t *testing.T) {
 		"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
 	l.expect(l.b, "tcp", "127.0.0.1:9999", "")
 	l.expect(l.b, "tcp", "127.0.0.1:8080", "")
-	nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
+	runNFT(t, l.w, "flush chain inet fairlead guard") // that the test would notice
 	l.expect(l.b, "tcp", "127.0.0.1:9999", "host 10.1.2.6")
 	// The next attachment on this host closes it again.
 	l.ensure(Masquerade{Owner: l.ownerB, From: []netip.Prefix{l.toB}}, l.w)
@@ -219,7 +223,7 @@ func TestLoopbackIsNotSpoofed(t *testing.T) {
 		}
 	}
 	arrives(false)
-	nft(t, l.w, "flush chain inet fairlead guard") // that the test would notice
+	runNFT(t, l.w, "flush chain inet fairlead guard") // that the test would notice
 	arrives(true)
 }
 
@@ -237,7 +241,7 @@ func TestMasqueradePaths(t *testing.T) {
 	l.expect(l.a, "tcp", "[2001:db8:1::2]:80", "beyond fd00::5")
 	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
 	l.expect(l.b, "tcp", "192.0.2.2:80", "neighbour 10.1.2.6")
-	if err := errors.Join(m.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
+	if err := errors.Join(m.Remove(l.Context(), l.w), nft.Ended(l.w)); err != nil {
 		t.Fatal(err)
 	}
 	l.expect(l.a, "tcp", "192.0.2.2:80", "neighbour 10.1.2.5")
@@ -254,7 +258,7 @@ func TestSpoofCheckPackets(t *testing.T) {
 	l.expect(l.a, "tcp", "10.1.2.6:80", "")
 	l.in(l.a, "ip link set eth0 address "+mac)
 	l.expect(l.a, "tcp", "10.1.2.6:80", "b 10.1.2.5")
-	if err := errors.Join(s.Remove(l.Context(), l.w), l.w.Ended()); err != nil {
+	if err := errors.Join(s.Remove(l.Context(), l.w), nft.Ended(l.w)); err != nil {
 		t.Fatal(err)
 	}
 	l.in(l.a, "ip link set eth0 address 02:00:00:00:00:99")
@@ -262,7 +266,7 @@ func TestSpoofCheckPackets(t *testing.T) {
 }
 
 func (l *lab) mac(ns *kernel.NS) string {
-	k, err := ns.Link("eth0")
+	k, err := rtnl.LinkByName(ns, "eth0")
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -275,16 +279,16 @@ func TestUserChain(t *testing.T) {
 	l.ensure(l.publishA(PortMapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
 		PortMapping{Protocol: "tcp", HostPort: 8081, ContainerPort: 80}), l.w)
 	l.serve(l.a, "a", "tcp", ":80")
-	nft(t, l.w, "add rule inet fairlead user ip saddr 192.0.2.2 tcp dport 8081 drop")
+	runNFT(t, l.w, "add rule inet fairlead user ip saddr 192.0.2.2 tcp dport 8081 drop")
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "")
 	l.expect(l.w.Host, "tcp", "192.0.2.1:8081", "a 192.0.2.1")
-	nft(t, l.w, "flush chain inet fairlead prerouting")
+	runNFT(t, l.w, "flush chain inet fairlead prerouting")
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")
 	l.ensure(Masquerade{Owner: l.ownerB, From: []netip.Prefix{l.toB}}, l.w)
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
 	l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "")
-	if got := nft(t, l.w, "list chain inet fairlead user"); !strings.Contains(got, "tcp dport 8081 drop") {
+	if got := runNFT(t, l.w, "list chain inet fairlead user"); !strings.Contains(got, "tcp dport 8081 drop") {
 		t.Errorf("the administrator's rule is gone:\n%s", got)
 	}
 }
@@ -338,7 +342,7 @@ func TestConditionsOnPackets(t *testing.T) {
 			if err := p.Verify(m.Context(), l.w); err != nil {
 				t.Error(err)
 			}
-			if err := errors.Join(p.Remove(m.Context(), l.w), l.w.Ended()); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.w), nft.Ended(l.w)); err != nil {
 				t.Error(err)
 			}
 			m.expect(l.neighbour, "tcp", "192.0.2.1:8080", "")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -36,7 +37,7 @@ func TestPublishRangeLaw(t *testing.T) {
 	del := func(set, key string) func(*testing.T) {
 		return func(t *testing.T) {
 			name := regexp.MustCompile(set + `\b`).FindString(nftState(t, w))
-			nft(t, w, "delete element inet fairlead "+name+" { "+key+" }")
+			runNFT(t, w, "delete element inet fairlead "+name+" { "+key+" }")
 		}
 	}
 	hash := `_[0-9a-f]{12}`
@@ -53,11 +54,11 @@ func TestPublishRangeLaw(t *testing.T) {
 			"{ 10.1.2.5 . tcp . 8000-9999 } is missing"),
 		contract.Break("hairpin6", del("hairpin_ip6_range"+hash, "fd00::5 . tcp . 65000-65535"),
 			"{ fd00::5 . tcp . 65000-65535 } is missing"),
-		contract.Break("claims", func(t *testing.T) { nft(t, w, "flush map inet fairlead ranges_ip") },
+		contract.Break("claims", func(t *testing.T) { runNFT(t, w, "flush map inet fairlead ranges_ip") },
 			"publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"),
-		contract.Break("rule", func(t *testing.T) { nft(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`),
-		contract.Break("owners", func(t *testing.T) { nft(t, w, "flush set inet fairlead owners") }, "is not in owners"),
-		contract.Break("delete table", func(t *testing.T) { nft(t, w, "delete table inet fairlead") },
+		contract.Break("rule", func(t *testing.T) { runNFT(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`),
+		contract.Break("owners", func(t *testing.T) { runNFT(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("delete table", func(t *testing.T) { runNFT(t, w, "delete table inet fairlead") },
 			"nft table inet fairlead is missing"),
 	)
 }
@@ -215,7 +216,7 @@ func TestPublishRangeStandsBy(t *testing.T) {
 	contract.Ensure(t, w, publishOf("c1", "three", "10.3.0.5/24", portRange("192.0.2.1", 8005, 8020)))
 	contract.Remove(t, w, a)
 	contract.Verify(t, w, b)
-	if s := nftState(t, w); !strings.Contains(s, "tcp . 8000-8010 comment \""+kernel.Tag(b.Owner)+"\" : 10.2.0.5") {
+	if s := nftState(t, w); !strings.Contains(s, "tcp . 8000-8010 comment \""+identity.Tag(b.Owner)+"\" : 10.2.0.5") {
 		t.Errorf("nobody took over:\n%s", s)
 	}
 	if _, err := publishOf("c2", "one", "10.1.0.6/24", tcp("", 8003)).Ensure(t.Context(), w); err == nil {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,13 +24,13 @@ const (
 )
 
 // inetNamed is table inet fairlead by its name, which is enough to ask whether it is there.
-func inetNamed() *kernel.NFTTable {
-	return &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "fairlead"}
+func inetNamed() *nft.Table {
+	return &nft.Table{Family: unix.NFPROTO_INET, Name: "fairlead"}
 }
 
 // inetSets is the table without its chains, which is enough to remove elements. To write its rules takes ten times as
 // long.
-func inetSets() *kernel.NFTTable {
+func inetSets() *nft.Table {
 	t := inetNamed()
 	t.Sets = append(t.Sets, ownersSet(t), holdersSet(t))
 	for _, v6 := range []bool{false, true} {
@@ -43,22 +43,22 @@ func inetSets() *kernel.NFTTable {
 
 // inetTable is table inet fairlead: published ports and masquerading. docs/nftables.md has the drawing.
 // The chain "user" is the administrator's: it is evaluated first, made once and never touched again.
-func inetTable() *kernel.NFTTable {
+func inetTable() *nft.Table {
 	t := inetSets()
-	rule := kernel.NewNFTRule
-	local := func() []*kernel.NFTRule {
-		return []*kernel.NFTRule{rule("administrator").Jump("user"), rule("published ports").ToLocal().Jump("publish")}
+	rule := nft.NewRule
+	local := func() []*nft.Rule {
+		return []*nft.Rule{rule("administrator").Jump("user"), rule("published ports").ToLocal().Jump("publish")}
 	}
-	publish := &kernel.NFTChain{Name: "publish", Rules: []*kernel.NFTRule{rule("under conditions").Jump("conditions")}}
-	post := &kernel.NFTChain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
-		Rules: []*kernel.NFTRule{rule("administrator").Jump("user"),
+	publish := &nft.Chain{Name: "publish", Rules: []*nft.Rule{rule("under conditions").Jump("conditions")}}
+	post := &nft.Chain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
+		Rules: []*nft.Rule{rule("administrator").Jump("user"),
 			rule("published ports, back to where it came from").Translated().Jump("hairpin"), rule("out of a network").Jump("masquerading")}}
 	for _, v6 := range []bool{false, true} {
 		publish.Rules = append(publish.Rules, portsOf(t, v6, "").rules()...)
 	}
 	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	l := linkSets(t)
-	t.Chains = []*kernel.NFTChain{
+	t.Chains = []*nft.Chain{
 		{Name: "user", Open: true},
 		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
 		{Name: "onbridge", Open: true},     // one where a VLAN of a bridge is a network's,
@@ -69,22 +69,22 @@ func inetTable() *kernel.NFTTable {
 		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
 		publish,
 		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
-		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*kernel.NFTRule{
+		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*nft.Rule{
 			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
 			rule("127/8 from outside").NotLo().Family(false).Prefix(false, false, loopback).Drop(),
 		}},
 		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
 		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
 		post,
-		{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*kernel.NFTRule{
+		{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*nft.Rule{
 			rule("this table decides").Jump("marking"),
 			rule("from a strict network").In(l.strict).SetMark(strictMark),
 		}},
-		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: prioFilter, Rules: []*kernel.NFTRule{
+		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: prioFilter, Rules: []*nft.Rule{
 			rule("in whose name").NotLo().New().Jump("sources"),
 		}},
 		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioFilter,
-			Rules: slices.Concat([]*kernel.NFTRule{
+			Rules: slices.Concat([]*nft.Rule{
 				rule("administrator").Jump("user"),
 				// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
 				rule("in whose name").New().Unconfirmed().Jump("sources"),
@@ -110,22 +110,22 @@ const strictMark = 0x4000000
 
 // linkPolicySets are the sets of links that the chain forward decides by: pairs of a link with itself, which talks
 // within or must not, and links.
-type linkPolicySets struct{ within, isolated, policed, strict, known *kernel.NFTSet }
+type linkPolicySets struct{ within, isolated, policed, strict, known *nft.Set }
 
-func linkSets(t *kernel.NFTTable) linkPolicySets {
+func linkSets(t *nft.Table) linkPolicySets {
 	return linkPolicySets{
-		within:   set(t, "within", kernel.NFTIfname, kernel.NFTIfname),
-		isolated: set(t, "isolated", kernel.NFTIfname, kernel.NFTIfname),
-		policed:  set(t, "policed", kernel.NFTIfname),
-		strict:   set(t, "strict", kernel.NFTIfname),
-		known:    set(t, "known", kernel.NFTIfname),
+		within:   set(t, "within", nft.Ifname, nft.Ifname),
+		isolated: set(t, "isolated", nft.Ifname, nft.Ifname),
+		policed:  set(t, "policed", nft.Ifname),
+		strict:   set(t, "strict", nft.Ifname),
+		known:    set(t, "known", nft.Ifname),
 	}
 }
 
 // policies are the rules that decide what is no reply.
-func (l linkPolicySets) policies() []*kernel.NFTRule {
-	rule := kernel.NewNFTRule
-	return []*kernel.NFTRule{
+func (l linkPolicySets) policies() []*nft.Rule {
+	rule := nft.NewRule
+	return []*nft.Rule{
 		rule("published ports").Translated().Accept(),
 		rule("within a network").Between(l.within).Accept(),
 		rule("within an isolated network").Between(l.isolated).Drop(),
@@ -136,38 +136,38 @@ func (l linkPolicySets) policies() []*kernel.NFTRule {
 }
 
 // isolatedPorts are the ports of bridges that no other of them may talk to.
-func isolatedPorts(t *kernel.NFTTable) *kernel.NFTSet {
-	return set(t, "isolated_ports", kernel.NFTIfname)
+func isolatedPorts(t *nft.Table) *nft.Set {
+	return set(t, "isolated_ports", nft.Ifname)
 }
 
 // bridgeNamed and bridgeSets are of table bridge fairlead what inetNamed and inetSets are of the other.
-func bridgeNamed() *kernel.NFTTable {
-	return &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
+func bridgeNamed() *nft.Table {
+	return &nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
 }
 
-func bridgeSets() *kernel.NFTTable {
+func bridgeSets() *nft.Table {
 	t := bridgeNamed()
 	links, pairs := spoofSets(t)
-	t.Sets = []*kernel.NFTSet{ownersSet(t), links, pairs, isolatedPorts(t)}
+	t.Sets = []*nft.Set{ownersSet(t), links, pairs, isolatedPorts(t)}
 	return t
 }
 
 // bridgeTable is table bridge fairlead: the spoof check, and ports that are isolated from each other.
-func bridgeTable() *kernel.NFTTable {
+func bridgeTable() *nft.Table {
 	t := bridgeSets()
 	links, pairs := spoofSets(t)
 	ports := isolatedPorts(t)
-	t.Chains = []*kernel.NFTChain{
+	t.Chains = []*nft.Chain{
 		{Name: "user", Open: true},
-		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*kernel.NFTRule{
-			kernel.NewNFTRule("administrator").Jump("user"),
-			kernel.NewNFTRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
+		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*nft.Rule{
+			nft.NewRule("administrator").Jump("user"),
+			nft.NewRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
 		}},
-		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*kernel.NFTRule{
-			kernel.NewNFTRule("administrator").Jump("user"),
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*nft.Rule{
+			nft.NewRule("administrator").Jump("user"),
 			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published
 			// port may lead from one port of the bridge to another.
-			kernel.NewNFTRule("within an isolated network").In(ports).Out(ports).Mark(false, 0, decidedMark).Drop(),
+			nft.NewRule("within an isolated network").In(ports).Out(ports).Mark(false, 0, decidedMark).Drop(),
 		}},
 	}
 	return t
@@ -181,48 +181,48 @@ func ip(v6 bool) string {
 	return "ip"
 }
 
-func address(v6 bool) kernel.NFTType {
+func address(v6 bool) nft.Type {
 	if v6 {
-		return kernel.NFTAddr6
+		return nft.Addr6
 	}
-	return kernel.NFTAddr
+	return nft.Addr
 }
 
-func set(t *kernel.NFTTable, name string, key ...kernel.NFTType) *kernel.NFTSet {
-	return &kernel.NFTSet{Table: t, Name: name, Key: key}
+func set(t *nft.Table, name string, key ...nft.Type) *nft.Set {
+	return &nft.Set{Table: t, Name: name, Key: key}
 }
 
 // ownersSet is where an owner's elements are found: keyed by the owner's hash in two halves and a number
 // whose upper half is the kind of resource. The comment names set and key, and has the tag.
-func ownersSet(t *kernel.NFTTable) *kernel.NFTSet {
-	return set(t, "owners", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
+func ownersSet(t *nft.Table) *nft.Set {
+	return set(t, "owners", nft.Mark, nft.Mark, nft.Mark)
 }
 
 // holdersSet is who has an element that another owner has too, because the address that it is for is that of both:
 // keyed by a hash of the element's place in two halves and a number. The comment has the tag.
-func holdersSet(t *kernel.NFTTable) *kernel.NFTSet {
-	return set(t, "holders", kernel.NFTMark, kernel.NFTMark, kernel.NFTMark)
+func holdersSet(t *nft.Table) *nft.Set {
+	return set(t, "holders", nft.Mark, nft.Mark, nft.Mark)
 }
 
 // sharedSet is the set of those who share a chain, and has the chain's name: addresses that masquerade, or
 // container addresses and ports that something published leads to.
-func sharedSet(t *kernel.NFTTable, chain string) *kernel.NFTSet {
+func sharedSet(t *nft.Table, chain string) *nft.Set {
 	a := address(strings.Contains(chain, "_ip6_"))
 	if strings.HasPrefix(chain, "masquerade_") {
 		return set(t, chain, a)
 	}
-	s := set(t, chain, a, kernel.NFTProto, kernel.NFTService)
+	s := set(t, chain, a, nft.Proto, nft.Service)
 	s.Interval = strings.Contains(chain, "_range_")
 	return s
 }
 
 // itselfSet has each container that lets only some in, twice: it may use its own ports.
-func itselfSet(t *kernel.NFTTable, v6 bool) *kernel.NFTSet {
+func itselfSet(t *nft.Table, v6 bool) *nft.Set {
 	return set(t, "itself_"+ip(v6), address(v6), address(v6))
 }
 
-func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
-	return set(t, "spoofcheck", kernel.NFTIfname), set(t, "allowed", kernel.NFTIfname, kernel.NFTEther)
+func spoofSets(t *nft.Table) (links, pairs *nft.Set) {
+	return set(t, "spoofcheck", nft.Ifname), set(t, "allowed", nft.Ifname, nft.Ether)
 }
 
 // portMaps are the maps of published ports of one family and, where there are conditions, of one set of
@@ -230,52 +230,52 @@ func spoofSets(t *kernel.NFTTable) (links, pairs *kernel.NFTSet) {
 type portMaps struct {
 	v6    bool
 	where string
-	exact *kernel.NFTSet // host address . protocol . port, asked first
-	any   *kernel.NFTSet // protocol . port
+	exact *nft.Set // host address . protocol . port, asked first
+	any   *nft.Set // protocol . port
 	// The same of ranges whose ports lead to the same ports of the container: the kernel cannot count along
 	// with a range that is shifted. They are maps of their own, for an interval costs more the more there are.
-	exactRange, anyRange *kernel.NFTSet
+	exactRange, anyRange *nft.Set
 	// claims has everybody who published a port, and ranges who published a range, see slot: at any address and at one,
 	// the one that the maps lead to and those of the same container that stand by. So a conflict is found, and a
 	// mapping taken over, without looking at other ports.
-	claims, ranges *kernel.NFTSet
+	claims, ranges *nft.Set
 }
 
-func portsOf(t *kernel.NFTTable, v6 bool, where string) portMaps {
+func portsOf(t *nft.Table, v6 bool, where string) portMaps {
 	suffix := ""
 	if where != "" {
 		suffix = "_where_" + where
 	}
 	a, name := address(v6), "publish_"+ip(v6)
 	p := portMaps{v6: v6, where: where,
-		exact:      set(t, name+suffix, a, kernel.NFTProto, kernel.NFTService),
-		any:        set(t, name+"_any"+suffix, kernel.NFTProto, kernel.NFTService),
-		exactRange: set(t, name+"_range"+suffix, a, kernel.NFTProto, kernel.NFTService),
-		anyRange:   set(t, name+"_any_range"+suffix, kernel.NFTProto, kernel.NFTService),
-		claims:     set(t, "claims_"+ip(v6)+suffix, kernel.NFTProto, kernel.NFTService, kernel.NFTMark),
+		exact:      set(t, name+suffix, a, nft.Proto, nft.Service),
+		any:        set(t, name+"_any"+suffix, nft.Proto, nft.Service),
+		exactRange: set(t, name+"_range"+suffix, a, nft.Proto, nft.Service),
+		anyRange:   set(t, name+"_any_range"+suffix, nft.Proto, nft.Service),
+		claims:     set(t, "claims_"+ip(v6)+suffix, nft.Proto, nft.Service, nft.Mark),
 	}
-	p.exact.Data = []kernel.NFTType{a, kernel.NFTService}
+	p.exact.Data = []nft.Type{a, nft.Service}
 	p.any.Data = p.exact.Data
-	p.exactRange.Data, p.exactRange.Interval = []kernel.NFTType{a}, true
+	p.exactRange.Data, p.exactRange.Interval = []nft.Type{a}, true
 	p.anyRange.Data, p.anyRange.Interval = p.exactRange.Data, true
 	// host address, container address, ports, container's hash, index of the host end
-	p.claims.Data = []kernel.NFTType{a, a, kernel.NFTMark, kernel.NFTMark, kernel.NFTMark}
+	p.claims.Data = []nft.Type{a, a, nft.Mark, nft.Mark, nft.Mark}
 	list := *p.claims
 	list.Name, list.Later = "ranges_"+ip(v6)+suffix, true
 	p.ranges = &list
 	return p
 }
 
-func (p portMaps) sets() []*kernel.NFTSet {
-	return []*kernel.NFTSet{p.exact, p.exactRange, p.any, p.anyRange, p.claims, p.ranges}
+func (p portMaps) sets() []*nft.Set {
+	return []*nft.Set{p.exact, p.exactRange, p.any, p.anyRange, p.claims, p.ranges}
 }
 
-func (p portMaps) rules() []*kernel.NFTRule {
-	return []*kernel.NFTRule{
-		kernel.NewNFTRule("at one address").DNAT(p.v6, false, p.exact),
-		kernel.NewNFTRule("ranges at one address").DNAT(p.v6, false, p.exactRange),
-		kernel.NewNFTRule("at any address").DNAT(p.v6, true, p.any),
-		kernel.NewNFTRule("ranges at any address").DNAT(p.v6, true, p.anyRange),
+func (p portMaps) rules() []*nft.Rule {
+	return []*nft.Rule{
+		nft.NewRule("at one address").DNAT(p.v6, false, p.exact),
+		nft.NewRule("ranges at one address").DNAT(p.v6, false, p.exactRange),
+		nft.NewRule("at any address").DNAT(p.v6, true, p.any),
+		nft.NewRule("ranges at any address").DNAT(p.v6, true, p.anyRange),
 	}
 }
 
@@ -283,27 +283,27 @@ func (p portMaps) rules() []*kernel.NFTRule {
 func (p portMaps) chain() string { return "publish_" + ip(p.v6) + "_where_" + p.where }
 
 // setNamed is the set that an entry of owners names.
-func setNamed(t *kernel.NFTTable, name string) *kernel.NFTSet {
-	if i := slices.IndexFunc(t.Sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
+func setNamed(t *nft.Table, name string) *nft.Set {
+	if i := slices.IndexFunc(t.Sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
 		return t.Sets[i]
 	}
 	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
 		return sharedSet(t, name)
 	}
-	var sets []*kernel.NFTSet
+	var sets []*nft.Set
 	if p, ok := portsNamed(t, name); ok {
 		sets = p.sets()
 	} else if s, ok := subnetSetsNamed(t, name); ok {
 		sets = s.sets()
 	}
-	if i := slices.IndexFunc(sets, func(s *kernel.NFTSet) bool { return s.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
 		return sets[i]
 	}
 	return nil
 }
 
 // portsNamed are the maps that one of those that lead somewhere belongs to.
-func portsNamed(t *kernel.NFTTable, name string) (portMaps, bool) {
+func portsNamed(t *nft.Table, name string) (portMaps, bool) {
 	base, where, _ := strings.Cut(name, "_where_")
 	base, ok := strings.CutPrefix(strings.TrimSuffix(strings.TrimSuffix(base, "_range"), "_any"), "publish_")
 	return portsOf(t, base == "ip6", where), ok
@@ -323,5 +323,5 @@ const (
 
 // ownerKey is the key of an owner's nth entry of a kind.
 func ownerKey(hash [8]byte, n uint32) []byte {
-	return kernel.NFTKey(binary.BigEndian.Uint32(hash[:4]), binary.BigEndian.Uint32(hash[4:]), n)
+	return nft.Key(binary.BigEndian.Uint32(hash[:4]), binary.BigEndian.Uint32(hash[4:]), n)
 }

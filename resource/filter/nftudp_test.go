@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -56,7 +58,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 				l.ensure(a, l.w)
 				ask("a " + c.a[2:])
 				b := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true, Ports: a.Ports}
-				if err := errors.Join(a.Remove(t.Context(), l.w), l.w.Ended()); err != nil {
+				if err := errors.Join(a.Remove(t.Context(), l.w), nft.Ended(l.w)); err != nil {
 					t.Fatal(err)
 				}
 				ask("")

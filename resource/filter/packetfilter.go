@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // A PacketFilter is a kernel with nf_tables, which publishing, masquerading and the spoof check need.
@@ -19,7 +20,7 @@ func (p PacketFilter) Ensure(ctx context.Context, w *kernel.World) (bool, error)
 
 // Verify implements plan.Resource.
 func (PacketFilter) Verify(_ context.Context, w *kernel.World) error {
-	nft, err := w.Host.NFT()
+	nft, err := nft.Open(w.Host)
 	if err == nil {
 		err = nft.Supported(inetNamed())
 	}

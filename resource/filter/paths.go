@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -65,14 +67,14 @@ func (p Publish) localnet(w *kernel.World, pub *published) (c closedPath) {
 		}
 	}
 	key := "net/ipv4/conf/" + l.Name + "/route_localnet"
-	v, err := w.Host.Sysctl(key)
+	v, err := procsys.Get(w.Host, key)
 	switch {
 	case err != nil:
 		c.err = err
 	case v != "1":
 		c.err = fmt.Errorf("sysctl %s is %s, want 1", key, v)
 		c.open = func() error {
-			_, err := w.Host.SetSysctls(kernel.Setting{Key: key, Value: "1"})
+			_, err := procsys.Set(w.Host, procsys.Setting{Key: key, Value: "1"})
 			return err
 		}
 	}
@@ -109,15 +111,15 @@ func (p Publish) ensured(ctx context.Context, w *kernel.World, pub *published) e
 // ownLink is the link by which the host is to reach the container: the host end of its veth pair, or that end's
 // bridge, or the link by which the host is on this bridge. It is nil where the attachment has none, as macvlan has.
 // Astray says where the host's route leads if that is not to this link.
-func (p Publish) ownLink(w *kernel.World, pub *published) (l *kernel.Link, astray, err error) {
+func (p Publish) ownLink(w *kernel.World, pub *published) (l *rtnl.Link, astray, err error) {
 	to := p.To4.Addr()
 	if l, err = pub.hostEnd(w, p.Owner); err != nil || l == nil {
 		return nil, nil, err
 	}
-	r, rerr := w.Host.RouteTo(to)
-	var by *kernel.Link
-	if rerr == nil && r.Type == kernel.Unicast {
-		if by, err = w.Host.LinkAt(r.Link); err != nil {
+	r, rerr := rtnl.RouteTo(w.Host, to)
+	var by *rtnl.Link
+	if rerr == nil && r.Type == rtnl.Unicast {
+		if by, err = rtnl.LinkByIndex(w.Host, r.Link); err != nil {
 			return nil, nil, resource.ExceptNoLink(err)
 		}
 	}
@@ -141,7 +143,7 @@ func (p Publish) ownLink(w *kernel.World, pub *published) (l *kernel.Link, astra
 }
 
 // hostEnd is the host end of the container's veth pair, nil if there is none. It asks once.
-func (pub *published) hostEnd(w *kernel.World, o spec.Owner) (l *kernel.Link, err error) {
+func (pub *published) hostEnd(w *kernel.World, o spec.Owner) (l *rtnl.Link, err error) {
 	if !pub.ended {
 		pub.end, err = resource.HostEnd(w, o.IfName)
 		pub.ended = err == nil
@@ -150,7 +152,7 @@ func (pub *published) hostEnd(w *kernel.World, o spec.Owner) (l *kernel.Link, er
 }
 
 // ownLink asks once.
-func (pub *published) ownLink(w *kernel.World, p Publish) (l *kernel.Link, astray, err error) {
+func (pub *published) ownLink(w *kernel.World, p Publish) (l *rtnl.Link, astray, err error) {
 	if !pub.asked {
 		pub.own, pub.astray, err = p.ownLink(w, pub)
 		pub.asked = err == nil
@@ -160,8 +162,8 @@ func (pub *published) ownLink(w *kernel.World, p Publish) (l *kernel.Link, astra
 
 // hostOn is the link by which the host is on the bridge or the switch that a port is of, or else the port. By is the
 // link that the host's route leads to. It is nil where the host is not on the switch.
-func hostOn(w *kernel.World, port, by *kernel.Link, to netip.Addr) (*kernel.Link, error) {
-	master, err := w.Host.LinkAt(port.Master)
+func hostOn(w *kernel.World, port, by *rtnl.Link, to netip.Addr) (*rtnl.Link, error) {
+	master, err := rtnl.LinkByIndex(w.Host, port.Master)
 	switch {
 	case err != nil:
 		return nil, resource.ExceptNoLink(err)
@@ -176,9 +178,9 @@ func hostOn(w *kernel.World, port, by *kernel.Link, to netip.Addr) (*kernel.Link
 }
 
 // gatewayAt reports whether the host has an address of the container's subnet at l.
-func (p Publish) gatewayAt(w *kernel.World, l *kernel.Link) (bool, error) {
-	addrs, err := w.Host.Addrs(l.Index)
-	return slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Overlaps(p.To4.Masked()) }), err
+func (p Publish) gatewayAt(w *kernel.World, l *rtnl.Link) (bool, error) {
+	addrs, err := rtnl.Addrs(w.Host, l.Index)
+	return slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Overlaps(p.To4.Masked()) }), err
 }
 
 // hairpinPort lets the container's own packets back in by the port that they came from. Where frames on a
@@ -186,7 +188,7 @@ func (p Publish) gatewayAt(w *kernel.World, l *kernel.Link) (bool, error) {
 // the bridge and is not routed, and a bridge sends nothing back where it came from.
 func (p Publish) hairpinPort(w *kernel.World, pub *published) (c closedPath) {
 	filtered := func(of string) bool {
-		v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-" + of)
+		v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-"+of)
 		return err == nil && v != "0"
 	}
 	if !(p.To4.IsValid() && filtered("iptables") || p.To6.IsValid() && filtered("ip6tables")) {
@@ -200,7 +202,7 @@ func (p Publish) hairpinPort(w *kernel.World, pub *published) (c closedPath) {
 	port := *l.Port
 	port.Hairpin = true
 	c.err = fmt.Errorf("link host/%s has hairpin off, want on", l.Name)
-	c.open = func() error { return w.Host.SetLink(l.Name, kernel.LinkChange{Port: &port}) }
+	c.open = func() error { return rtnl.SetLink(w.Host, l.Name, rtnl.LinkChange{Port: &port}) }
 	return c
 }
 
@@ -210,6 +212,6 @@ func vanished(w *kernel.World, link uint32) bool {
 	if link == 0 {
 		return false
 	}
-	_, err := w.Host.LinkAt(int(link))
-	return errors.Is(err, kernel.ErrNoLink)
+	_, err := rtnl.LinkByIndex(w.Host, int(link))
+	return errors.Is(err, rtnl.ErrNoLink)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
@@ -17,7 +18,7 @@ func TestLocalnetOfAnotherLink(t *testing.T) {
 		localnetOfAnotherLink(t, contract.NewWorld(t), Publish{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"),
 			SNAT: true, Ports: ports})
 	})
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
 		contract.SettleOn(t, w, v)
 		localnetOfAnotherLink(t, w, iptPublish(ports...))

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -138,7 +140,7 @@ func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge s
 		if is, err = stays(); is || err != nil {
 			return err
 		}
-		_, err = f.drop(kernel.OwnerHash(o), kindSubnet)
+		_, err = f.drop(identity.OwnerHash(o), kindSubnet)
 		return errors.Join(err, f.transferPolicy(o, bridge))
 	})
 	if is { // somebody came
@@ -151,15 +153,15 @@ func ReleaseBridgePolicy(ctx context.Context, w *kernel.World, network, bridge s
 // setLeaving adds an entry that names no element to those of a network, or removes it. An ADD that reads it records its
 // network's elements anew, so that what others read before that counts no more.
 func (f filter) setLeaving(o spec.Owner, now bool) error {
-	me := kernel.OwnerHash(o)
+	me := identity.OwnerHash(o)
 	have, err := f.entries(me, kindNetwork)
 	if err != nil || len(have) == 0 {
 		return err
 	}
-	var b kernel.NFTBatch
+	var b nft.Batch
 	switch last := have[len(have)-1]; {
 	case now && last.place.Set != nil:
-		b.Add(kernel.NFTElem{Set: ownersSet(f.t), Key: ownerKey(me, kindNetwork|uint32(len(have))), Comment: "leaving"})
+		b.Add(nft.Elem{Set: ownersSet(f.t), Key: ownerKey(me, kindNetwork|uint32(len(have))), Comment: "leaving"})
 	case !now && last.place.Set == nil:
 		b.Delete(last.record)
 	}
@@ -168,7 +170,7 @@ func (f filter) setLeaving(o spec.Owner, now bool) error {
 
 // transferPolicy drops a network's elements for a bridge; those that another network has on the same bridge become its.
 func (f filter) transferPolicy(o spec.Owner, bridge string) error {
-	me := kernel.OwnerHash(o)
+	me := identity.OwnerHash(o)
 	have, err := f.entries(me, kindNetwork)
 	if err != nil || len(have) == 0 {
 		return err
@@ -181,7 +183,7 @@ func (f filter) transferPolicy(o spec.Owner, bridge string) error {
 	if err != nil {
 		return err
 	}
-	b := &kernel.NFTBatch{}
+	b := &nft.Batch{}
 	f.replace(b, me, have, nil, at)
 	for _, e := range holders {
 		if at[elementKey(e)] == nil { // replace has deleted it, or it had to give way
@@ -194,22 +196,22 @@ func (f filter) transferPolicy(o spec.Owner, bridge string) error {
 
 // policyHolders are the elements that networks have recorded for a bridge but the one whose they are now. What would
 // let in what one of them keeps out is not among them.
-func (f filter) policyHolders(but [8]byte, bridge string) (holders []kernel.NFTElem, err error) {
+func (f filter) policyHolders(but [8]byte, bridge string) (holders []nft.Elem, err error) {
 	records, err := f.List(ownersSet(f.t))
 	isolated := false
 	for _, r := range records {
 		e, tag := f.parseEntry(r)
-		_, hash, _, ok := kernel.ParseTag(tag)
+		_, hash, _, ok := identity.ParseTag(tag)
 		if !ok || hash == but || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != kindNetwork || linkOf(e.place) != bridge {
 			continue
 		}
 		isolated = isolated || e.place.Set.Name == "isolated"
-		if !slices.ContainsFunc(holders, func(h kernel.NFTElem) bool { return sameKey(h, e.place) }) {
-			holders = append(holders, kernel.NFTElem{Set: e.place.Set, Key: e.place.Key, KeyEnd: e.place.KeyEnd, Comment: tag})
+		if !slices.ContainsFunc(holders, func(h nft.Elem) bool { return sameKey(h, e.place) }) {
+			holders = append(holders, nft.Elem{Set: e.place.Set, Key: e.place.Key, KeyEnd: e.place.KeyEnd, Comment: tag})
 		}
 	}
 	if isolated {
-		holders = slices.DeleteFunc(holders, func(h kernel.NFTElem) bool { return h.Set.Name == "within" })
+		holders = slices.DeleteFunc(holders, func(h nft.Elem) bool { return h.Set.Name == "within" })
 	}
 	return holders, err
 }

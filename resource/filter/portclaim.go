@@ -10,6 +10,9 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // A portClaim is one owner's wish for ports of a slot, at an address of the host or at any.
@@ -47,7 +50,7 @@ func (p portMaps) slotOf(proto byte, first, last uint16) slot {
 
 func (p portMaps) rangesOf(proto byte) slot { return slot{p, proto, 0} }
 
-func (s slot) set() *kernel.NFTSet {
+func (s slot) set() *nft.Set {
 	if s.port == 0 {
 		return s.ranges
 	}
@@ -55,50 +58,50 @@ func (s slot) set() *kernel.NFTSet {
 }
 
 // key is what the claims of a slot are gathered under.
-func (s slot) key() string { return s.set().Name + " " + string(kernel.NFTKey(s.proto, s.port)) }
+func (s slot) key() string { return s.set().Name + " " + string(nft.Key(s.proto, s.port)) }
 
 // mapping is where the maps have ports of the host; the zero Addr is any.
-func (p portMaps) mapping(proto byte, host netip.Addr, first, last uint16) kernel.NFTElem {
+func (p portMaps) mapping(proto byte, host netip.Addr, first, last uint16) nft.Elem {
 	any := !host.IsValid() || host.IsUnspecified()
 	switch {
 	case first == last && any:
-		return kernel.NFTElem{Set: p.any, Key: kernel.NFTKey(proto, first)}
+		return nft.Elem{Set: p.any, Key: nft.Key(proto, first)}
 	case first == last:
-		return kernel.NFTElem{Set: p.exact, Key: kernel.NFTKey(host, proto, first)}
+		return nft.Elem{Set: p.exact, Key: nft.Key(host, proto, first)}
 	case any:
-		return kernel.NFTElem{Set: p.anyRange, Key: kernel.NFTKey(proto, first), KeyEnd: kernel.NFTKey(proto, last)}
+		return nft.Elem{Set: p.anyRange, Key: nft.Key(proto, first), KeyEnd: nft.Key(proto, last)}
 	}
-	return kernel.NFTElem{Set: p.exactRange, Key: kernel.NFTKey(host, proto, first),
-		KeyEnd: kernel.NFTKey(host, proto, last)}
+	return nft.Elem{Set: p.exactRange, Key: nft.Key(host, proto, first),
+		KeyEnd: nft.Key(host, proto, last)}
 }
 
 // mappingOf is the element that leads to a claim's container.
-func (s slot) mappingOf(c portClaim) kernel.NFTElem {
+func (s slot) mappingOf(c portClaim) nft.Elem {
 	e := s.mapping(s.proto, c.host, c.first, c.last)
-	e.Data, e.Comment = kernel.NFTKey(c.to), c.comment
+	e.Data, e.Comment = nft.Key(c.to), c.comment
 	if c.first == c.last {
-		e.Data = kernel.NFTKey(c.to, c.toPort)
+		e.Data = nft.Key(c.to, c.toPort)
 	}
 	return e
 }
 
 // element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields,
 // so the port that is led to and the last one that is claimed share one.
-func (s slot) element(n int, c portClaim) kernel.NFTElem {
-	key := kernel.NFTKey(s.proto, s.port, uint32(n))
-	data := kernel.NFTKey(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
+func (s slot) element(n int, c portClaim) nft.Elem {
+	key := nft.Key(s.proto, s.port, uint32(n))
+	data := nft.Key(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
 	if s.port == 0 {
-		hash := kernel.PlaceHash(string(c.owner[:]) + string(data))
-		key = kernel.NFTKey(s.proto, c.first, binary.BigEndian.Uint32(hash[:]))
+		hash := identity.PlaceHash(string(c.owner[:]) + string(data))
+		key = nft.Key(s.proto, c.first, binary.BigEndian.Uint32(hash[:]))
 	}
-	return kernel.NFTElem{Set: s.set(), Key: key, Data: data, Comment: c.comment}
+	return nft.Elem{Set: s.set(), Key: key, Data: data, Comment: c.comment}
 }
 
-func (s slot) parse(e *kernel.NFTElem) (c portClaim) {
-	_, c.owner, _, _ = kernel.ParseTag(e.Comment)
+func (s slot) parse(e *nft.Elem) (c portClaim) {
+	_, c.owner, _, _ = identity.ParseTag(e.Comment)
 	c.comment = e.Comment
 	c.first, c.last = s.port, s.port
-	if f := kernel.NFTFields(e.Set.Data, e.Data); len(f) == 5 {
+	if f := nft.Fields(e.Set.Data, e.Data); len(f) == 5 {
 		c.host, _ = f[0].(netip.Addr)
 		c.to, _ = f[1].(netip.Addr)
 		ports, _ := f[2].(uint32)
@@ -114,7 +117,7 @@ func (s slot) parse(e *kernel.NFTElem) (c portClaim) {
 
 // network stands for the network of a claim's owner.
 func (c portClaim) network() (hash [6]byte) {
-	hash, _, _, _ = kernel.ParseTag(c.comment)
+	hash, _, _, _ = identity.ParseTag(c.comment)
 	return hash
 }
 
@@ -145,12 +148,12 @@ type claimedSlot struct {
 }
 
 // claimOf is what of a claim an entry of owners says, which leads to a published port.
-func claimOf(t *kernel.NFTTable, e entry) (w wanted, ok bool) {
+func claimOf(t *nft.Table, e entry) (w wanted, ok bool) {
 	if e.place.Set == nil {
 		return w, false
 	}
 	p, ok := portsNamed(t, e.place.Set.Name)
-	f := kernel.NFTFields(e.place.Set.Key, e.place.Key)
+	f := nft.Fields(e.place.Set.Key, e.place.Key)
 	if !ok || len(f) < 2 {
 		return w, false
 	}
@@ -160,7 +163,7 @@ func claimOf(t *kernel.NFTTable, e entry) (w wanted, ok bool) {
 	}
 	w.first, _ = f[len(f)-1].(uint16)
 	w.last = w.first
-	if end := kernel.NFTFields(e.place.Set.Key, e.place.KeyEnd); len(end) == len(f) {
+	if end := nft.Fields(e.place.Set.Key, e.place.KeyEnd); len(end) == len(f) {
 		w.last, _ = end[len(end)-1].(uint16)
 	}
 	proto, _ := f[len(f)-2].(uint8)
@@ -169,7 +172,7 @@ func claimOf(t *kernel.NFTTable, e entry) (w wanted, ok bool) {
 }
 
 // slotsOf are the slots that entries of owners lead to, and the lists of ranges, which come from an earlier version so.
-func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
+func slotsOf(t *nft.Table, mapped []entry) (slots []slot) {
 	for _, e := range mapped {
 		if w, ok := claimOf(t, e); ok {
 			slots = append(slots, w.slot, w.rangesOf(w.proto))
@@ -179,7 +182,7 @@ func slotsOf(t *kernel.NFTTable, mapped []entry) (slots []slot) {
 }
 
 // unclaimed are the entries that no claim bears out, as when somebody flushed the claims.
-func (m slotClaims) unclaimed(t *kernel.NFTTable, mapped []entry) (left []entry) {
+func (m slotClaims) unclaimed(t *nft.Table, mapped []entry) (left []entry) {
 	for _, e := range mapped {
 		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.portClaim.at) {
 			left = append(left, e)
@@ -205,7 +208,7 @@ func split(have []entry) (mapped, plain []entry) {
 // around are the slots where any claim stands that may have a port in common with what is wanted. For a range all
 // ports are listed, for fewer are published than a range may be wide.
 func (f filter) around(want []wanted) (slots []slot, err error) {
-	listed := map[string][]kernel.NFTElem{}
+	listed := map[string][]nft.Elem{}
 	for _, w := range want {
 		slots = append(slots, w.slot, w.rangesOf(w.proto))
 		if w.first == w.last {
@@ -219,7 +222,7 @@ func (f filter) around(want []wanted) (slots []slot, err error) {
 			listed[w.claims.Name] = all
 		}
 		for _, e := range all {
-			key := kernel.NFTFields(e.Set.Key, e.Key)
+			key := nft.Fields(e.Set.Key, e.Key)
 			if port := key[1].(uint16); key[0] == w.proto && w.first <= port && port <= w.last {
 				slots = append(slots, slot{w.portMaps, w.proto, port})
 			}
@@ -249,10 +252,10 @@ func (f filter) readClaims(slots []slot) (slotClaims, error) {
 		}
 	}
 	for step := 1; len(open) > 0; step *= 4 { // most ports have one claim or none
-		var ask []kernel.NFTElem
+		var ask []nft.Elem
 		for _, c := range open {
 			for i := range step {
-				ask = append(ask, kernel.NFTElem{Set: c.set(), Key: c.element(len(c.before)+i, portClaim{}).Key})
+				ask = append(ask, nft.Elem{Set: c.set(), Key: c.element(len(c.before)+i, portClaim{}).Key})
 			}
 		}
 		found, err := f.Get(ask...)
@@ -286,7 +289,7 @@ func (f filter) rangeClaims(s slot) (list []portClaim, err error) {
 	if all == nil && err == nil {
 		all, err = f.moveRanges(s.portMaps)
 	}
-	slices.SortFunc(all, func(a, b kernel.NFTElem) int { return bytes.Compare(a.Key, b.Key) })
+	slices.SortFunc(all, func(a, b nft.Elem) int { return bytes.Compare(a.Key, b.Key) })
 	for _, e := range all {
 		if e.Key[0] == s.proto {
 			list = append(list, s.parse(&e))
@@ -326,18 +329,18 @@ func (c *claimedSlot) remove(which func(portClaim) bool) {
 type activeMapping struct {
 	*claimedSlot
 	portClaim // the first of them
-	now       *kernel.NFTElem
+	now       *nft.Elem
 }
 
 // applyClaims writes into b how the claims change, and whom the maps lead to after that, where any of some owners'
 // claims are: whom they do, as long as he claims it; else whoever has waited.
-func (f filter) applyClaims(b *kernel.NFTBatch, m slotClaims,
-	owners map[[8]byte]bool) (flows []kernel.UDPFlow, err error) {
+func (f filter) applyClaims(b *nft.Batch, m slotClaims,
+	owners map[[8]byte]bool) (flows []conntrack.UDPFlow, err error) {
 	leads, err := f.activeMappings(m, owners)
 	if err != nil {
 		return nil, err
 	}
-	var adds []kernel.NFTElem // after all deletions: a range makes room for others
+	var adds []nft.Elem // after all deletions: a range makes room for others
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		c := m[k]
 		for n := range max(len(c.before), len(c.after)) {
@@ -358,10 +361,10 @@ func (f filter) applyClaims(b *kernel.NFTBatch, m slotClaims,
 			func(d portClaim) bool { return taggedBy(l.now, d.owner) && sameData(*l.now, l.mappingOf(d)) }) {
 			continue
 		}
-		flow := func(e kernel.NFTElem, gone bool) {
-			to := append(kernel.NFTFields(e.Set.Data, e.Data), uint16(0)) // that of a range has no port
+		flow := func(e nft.Elem, gone bool) {
+			to := append(nft.Fields(e.Set.Data, e.Data), uint16(0)) // that of a range has no port
 			if l.proto == kernel.UDP && len(to) > 1 {
-				flows = append(flows, kernel.UDPFlow{Host: l.host, Port: l.first, Last: l.last, Gone: gone,
+				flows = append(flows, conntrack.UDPFlow{Host: l.host, Port: l.first, Last: l.last, Gone: gone,
 					To: netip.AddrPortFrom(to[0].(netip.Addr), to[1].(uint16))})
 			}
 		}
@@ -383,7 +386,7 @@ func (f filter) applyClaims(b *kernel.NFTBatch, m slotClaims,
 
 // activeMappings are the places of owners' claims, in order, with what the maps have there now.
 func (f filter) activeMappings(m slotClaims, owners map[[8]byte]bool) (leads []activeMapping, err error) {
-	var ask []kernel.NFTElem
+	var ask []nft.Elem
 	seen := map[string]bool{}
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		c := m[k]
@@ -404,11 +407,11 @@ func (f filter) activeMappings(m slotClaims, owners map[[8]byte]bool) (leads []a
 
 // FlushFlows makes conntrack forget flows, once nothing leads them any more: the next packet would bring them back.
 // Failing at it is no reason to fail.
-func FlushFlows(w *kernel.World, flows []kernel.UDPFlow) {
+func FlushFlows(w *kernel.World, flows []conntrack.UDPFlow) {
 	if len(flows) == 0 {
 		return
 	}
-	if err := errors.Join(w.Ended(), w.Host.ForgetUDP(flows)); err != nil {
+	if err := errors.Join(nft.Ended(w), conntrack.ForgetUDP(w.Host, flows)); err != nil {
 		slog.Warn("conntrack keeps flows of published UDP ports; their clients may have to change ports", "error", err)
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,14 +38,14 @@ func (f filter) prune() error {
 		return err
 	}
 
-	var b kernel.NFTBatch
+	var b nft.Batch
 	leading := map[string]int{}
-	var lines []kernel.IPTRule
+	var lines []xtables.Rule
 	for _, open := range f.t.Chains {
 		if !open.Open || open.Name == "user" {
 			continue
 		}
-		all, err := f.ChainRules(f.t, open.Name, false)
+		all, err := xtables.ChainRules(f.Conn, f.t, open.Name, false)
 		if err != nil {
 			return err
 		}
@@ -56,7 +57,7 @@ func (f filter) prune() error {
 		}
 	}
 	for _, c := range shared {
-		own, err := f.ChainRules(f.t, c, false)
+		own, err := xtables.ChainRules(f.Conn, f.t, c, false)
 		if err != nil {
 			return err
 		}
@@ -66,7 +67,7 @@ func (f filter) prune() error {
 			return nil
 		}
 	}
-	b.RemoveRules(f.t, lines)
+	xtables.RemoveRules(&b, f.t, lines)
 	for _, c := range shared { // before the sets, which their rules may look something up in
 		if _, ok := use[c]; ok {
 			b.DeleteChain(f.t, c)
@@ -138,9 +139,9 @@ func sharedBy(name string) string {
 }
 
 // setsOf are the sets of such a chain.
-func setsOf(t *kernel.NFTTable, chain string) []*kernel.NFTSet {
+func setsOf(t *nft.Table, chain string) []*nft.Set {
 	if p, ok := portsNamed(t, chain); ok {
 		return p.sets()
 	}
-	return []*kernel.NFTSet{sharedSet(t, chain)}
+	return []*nft.Set{sharedSet(t, chain)}
 }

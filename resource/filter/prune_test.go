@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -83,7 +84,7 @@ func TestPruneLeavesOthers(t *testing.T) {
 			m := Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}}
 			contract.Ensure(t, w, m)
 			part, _ := m.want(inetTable())
-			nft(t, w, fmt.Sprintf(c.line, part.Chains[0].Name))
+			runNFT(t, w, fmt.Sprintf(c.line, part.Chains[0].Name))
 			contract.Remove(t, w, m)
 			before := nftState(t, w)
 			if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
@@ -140,15 +141,15 @@ func TestPruneRace(t *testing.T) {
 // The administrator's chain is asked first wherever a packet is decided about, in both tables. Three chains are
 // no place for his verdicts: guard and input, which an accept must not open, and decided, which decides nothing.
 func TestUserIsAskedFirst(t *testing.T) {
-	for _, table := range []*kernel.NFTTable{inetTable(), bridgeTable()} {
+	for _, table := range []*nft.Table{inetTable(), bridgeTable()} {
 		w := contract.NewHost(t)
 		skeleton(t, w)
-		nft(t, w, "add rule "+table.String()+" user counter comment \"mine\"")
+		runNFT(t, w, "add rule "+table.String()+" user counter comment \"mine\"")
 		for _, c := range table.Chains {
 			if c.Type == "" || c.Name == "guard" || c.Name == "input" || c.Name == "decided" {
 				continue
 			}
-			list := nft(t, w, "list chain "+table.String()+" "+c.Name)
+			list := runNFT(t, w, "list chain "+table.String()+" "+c.Name)
 			_, rules, _ := strings.Cut(list, "policy accept;\n")
 			if !strings.HasPrefix(strings.TrimSpace(rules), "jump user ") {
 				t.Errorf("%v %s does not ask user first:\n%s", table, c.Name, list)
@@ -159,14 +160,14 @@ func TestUserIsAskedFirst(t *testing.T) {
 			publishOf("c1", "net", "10.1.2.5/24", onlyFrom(tcp("", 80), "10.0.0.0/8")),
 			SpoofCheck{Owner: o, Link: "veth1", MAC: "02:00:00:00:00:01"}} {
 			contract.Ensure(t, w, r)
-			nft(t, w, "flush chain inet fairlead postrouting")
+			runNFT(t, w, "flush chain inet fairlead postrouting")
 			contract.Ensure(t, w, r)
 			contract.Remove(t, w, r)
 		}
 		if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 			t.Fatal(err)
 		}
-		if got := nft(t, w, "list chain "+table.String()+" user"); !strings.Contains(got, `comment "mine"`) {
+		if got := runNFT(t, w, "list chain "+table.String()+" user"); !strings.Contains(got, `comment "mine"`) {
 			t.Errorf("the administrator's rule is gone:\n%s", got)
 		}
 	}
@@ -186,7 +187,7 @@ func TestFlushIsHealed(t *testing.T) {
 		"flush chain inet fairlead forward", "flush chain inet fairlead publish"} {
 		l.ensure(p, l.w)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
-		nft(t, l.w, flush)
+		runNFT(t, l.w, flush)
 		l.ensure(next, l.world(l.b))
 		contract.Verify(t, l.world(l.b), next)
 		l.expect(l.neighbour, "tcp", "192.0.2.1:90", "b 192.0.2.2")

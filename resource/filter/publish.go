@@ -8,6 +8,11 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -52,19 +57,19 @@ func (p Publish) Traits() resource.Traits {
 type published struct {
 	chainSet *chainSet
 	claims   []wanted
-	plain    []kernel.NFTElem // what is masqueraded on its way to the container
-	back     bool             // there are such
-	local    bool             // 127.0.0.1 is to work
+	plain    []nft.Elem // what is masqueraded on its way to the container
+	back     bool       // there are such
+	local    bool       // 127.0.0.1 is to work
 
-	end    *kernel.Link // see hostEnd
+	end    *rtnl.Link // see hostEnd
 	ended  bool
 	asked  bool // for the next two, see ownLink
-	own    *kernel.Link
+	own    *rtnl.Link
 	astray error
 }
 
 // places are what owners has to name.
-func (p *published) places() (all []kernel.NFTElem) {
+func (p *published) places() (all []nft.Elem) {
 	for _, c := range p.claims {
 		all = append(all, c.mappingOf(c.portClaim))
 	}
@@ -79,7 +84,7 @@ func (p Publish) Family(v6 bool) (to netip.Prefix, conditions []string) {
 	return p.To4, p.Conditions4
 }
 
-func (p Publish) want(t *kernel.NFTTable) (*published, error) {
+func (p Publish) want(t *nft.Table) (*published, error) {
 	pub := &published{chainSet: newChainSet(t)}
 	for _, v6 := range []bool{false, true} {
 		if err := p.wantFamily(t, v6, pub); err != nil {
@@ -89,7 +94,7 @@ func (p Publish) want(t *kernel.NFTTable) (*published, error) {
 	return pub, nil
 }
 
-func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
+func (p Publish) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 	to, conditions := p.Family(v6)
 	if !to.IsValid() {
 		return nil
@@ -101,7 +106,7 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	ports := portsOf(t, v6, where)
 	if where != "" {
 		pub.chainSet.Sets = append(pub.chainSet.Sets, ports.sets()...)
-		pub.chainSet.Chains = append(pub.chainSet.Chains, &kernel.NFTChain{Name: ports.chain(), Rules: ports.rules()})
+		pub.chainSet.Chains = append(pub.chainSet.Chains, &nft.Chain{Name: ports.chain(), Rules: ports.rules()})
 		for _, r := range alternatives {
 			pub.chainSet.jumps = append(pub.chainSet.jumps, jumpRule{chain: "conditions", rule: r.Jump(ports.chain())})
 		}
@@ -112,17 +117,17 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 	}
 	var hairpin []span
 	for _, s := range list {
-		c := portClaim{owner: kernel.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: s.host, to: to.Addr(),
-			first: s.first, last: s.last, toPort: s.to, container: kernel.ContainerHash(p.Owner.ContainerID)}
+		c := portClaim{owner: identity.OwnerHash(p.Owner), comment: tagOf(p.Owner), host: s.host, to: to.Addr(),
+			first: s.first, last: s.last, toPort: s.to, container: identity.ContainerHash(p.Owner.ContainerID)}
 		pub.claims = append(pub.claims, wanted{ports.slotOf(s.proto, s.first, s.last), c})
 		s.first, s.last = s.ends()
 		hairpin = append(hairpin, s)
 	}
 	if (p.SNAT || p.MasqAll) && len(hairpin) > 0 {
 		pub.back, pub.local = true, pub.local || !v6
-		share := func(name string) *kernel.NFTSet {
-			return pub.chainSet.share("hairpin", name, func(s *kernel.NFTSet) *kernel.NFTRule {
-				return kernel.NewNFTRule("a network").To(v6, s)
+		share := func(name string) *nft.Set {
+			return pub.chainSet.share("hairpin", name, func(s *nft.Set) *nft.Rule {
+				return nft.NewRule("a network").To(v6, s)
 			}, p.hairpinRules(to, v6))
 		}
 		pub.plain = append(pub.plain, portElements("hairpin_"+ip(v6), share, to.Addr(), tagOf(p.Owner), hairpin)...)
@@ -132,15 +137,15 @@ func (p Publish) wantFamily(t *kernel.NFTTable, v6 bool, pub *published) error {
 }
 
 // hairpinRules masquerade what the container would answer to directly, past the host that translated it.
-func (p Publish) hairpinRules(to netip.Prefix, v6 bool) []*kernel.NFTRule {
+func (p Publish) hairpinRules(to netip.Prefix, v6 bool) []*nft.Rule {
 	if p.MasqAll {
-		return []*kernel.NFTRule{kernel.NewNFTRule("from anywhere").Masquerade()}
+		return []*nft.Rule{nft.NewRule("from anywhere").Masquerade()}
 	}
-	rules := []*kernel.NFTRule{kernel.NewNFTRule("from its own network").Family(v6).Prefix(false, false,
+	rules := []*nft.Rule{nft.NewRule("from its own network").Family(v6).Prefix(false, false,
 		to.Masked()).Masquerade()}
 	if !v6 {
 		loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-		rules = append(rules, kernel.NewNFTRule("from this host").Family(v6).Prefix(false, false, loopback).Masquerade())
+		rules = append(rules, nft.NewRule("from this host").Family(v6).Prefix(false, false, loopback).Masquerade())
 	}
 	return rules
 }
@@ -150,7 +155,7 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	if len(p.Ports) == 0 {
 		return false, nil
 	}
-	var flows []kernel.UDPFlow
+	var flows []conntrack.UDPFlow
 	var fresh []wanted
 	var pub *published
 	if err := p.heldByOthers(ctx, w); err != nil { // with its own lock, which is never waited for under that of nft
@@ -160,7 +165,7 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if pub, err = p.want(f.t); err != nil {
 			return err
 		}
-		var b kernel.NFTBatch // before anything is made: a conflict leaves nothing
+		var b nft.Batch // before anything is made: a conflict leaves nothing
 		if flows, fresh, err = f.publish(w, &b, p.Owner, pub); err != nil {
 			return err
 		}
@@ -184,7 +189,7 @@ func (p Publish) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 
 			continue
 		}
-		if port, ok := w.Host.Listens(c.proto, c.host, c.first, c.last); ok {
+		if port, ok := sockdiag.Listens(w.Host, c.proto, c.host, c.first, c.last); ok {
 			slog.Warn("a process listens on a port that is published now, and hears only what is not for the host's addresses",
 				"port", port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
 		}

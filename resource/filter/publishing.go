@@ -9,15 +9,18 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // publish writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
 // of another container is an error if he lives, and loses all that he published if not.
-func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner,
-	pub *published) (flows []kernel.UDPFlow, fresh []wanted, err error) {
-	me, link := kernel.OwnerHash(o), uint32(0)
+func (f filter) publish(w *kernel.World, b *nft.Batch, o spec.Owner,
+	pub *published) (flows []conntrack.UDPFlow, fresh []wanted, err error) {
+	me, link := identity.OwnerHash(o), uint32(0)
 	if l, err := pub.hostEnd(w, o); err != nil {
 		return nil, nil, err
 	} else if l != nil {
@@ -63,7 +66,7 @@ func (f filter) publish(w *kernel.World, b *kernel.NFTBatch, o spec.Owner,
 }
 
 // evict writes into b that somebody loses all that he published. At is what the elements are that b is about.
-func (f filter) evict(b *kernel.NFTBatch, hash [8]byte, claims slotClaims, at map[string]*kernel.NFTElem) error {
+func (f filter) evict(b *nft.Batch, hash [8]byte, claims slotClaims, at map[string]*nft.Elem) error {
 	theirs, err := f.entries(hash, kindPublish)
 	if err != nil {
 		return err
@@ -187,7 +190,7 @@ func (c conflict) err() error {
 const mappingsKey = "runtimeConfig.portMappings"
 
 func conflictOf(c wanted, d portClaim) conflict {
-	_, _, who, _ := kernel.ParseTag(d.comment)
+	_, _, who, _ := identity.ParseTag(d.comment)
 	first, last := max(c.first, d.first), min(c.last, d.last)
 	what, is, part, to := "port", "is", "", netip.AddrPortFrom(d.to, d.toPort).String()
 	if last > first {
@@ -210,7 +213,7 @@ func conflictOf(c wanted, d portClaim) conflict {
 }
 
 func (f filter) publishedDrift(o spec.Owner, pub *published) (d resource.Drift, err error) {
-	me := kernel.OwnerHash(o)
+	me := identity.OwnerHash(o)
 	have, err := f.entries(me, kindPublish)
 	if err != nil {
 		return nil, err
@@ -220,7 +223,7 @@ func (f filter) publishedDrift(o spec.Owner, pub *published) (d resource.Drift, 
 		return nil, err
 	}
 	var slots []slot
-	var places []kernel.NFTElem
+	var places []nft.Elem
 	for _, c := range pub.claims {
 		slots = append(slots, c.slot)
 		places = append(places, c.mappingOf(c.portClaim))

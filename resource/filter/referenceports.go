@@ -6,12 +6,15 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
-func ReferencePortsTable(v6 bool) *kernel.NFTTable {
-	return &kernel.NFTTable{Family: kernel.NFProto(v6), Name: "cni_hostport"}
+func ReferencePortsTable(v6 bool) *nft.Table {
+	return &nft.Table{Family: nft.Family(v6), Name: "cni_hostport"}
 }
 
 // RemoveReferencePorts removes what the reference's portmap has for an attachment in nftables. What leads to addresses
@@ -19,32 +22,32 @@ func ReferencePortsTable(v6 bool) *kernel.NFTTable {
 func RemoveReferencePorts(w *kernel.World, o spec.Owner) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		err := ReferenceNFT(w, func(n *kernel.NFT) error {
+		err := ReferenceNFT(w, func(n *nft.Conn) error {
 			t := ReferencePortsTable(v6)
 			if there, err := n.HasChain(t, "hostports"); err != nil || !there {
 				return err
 			}
 			var keep []netip.Addr
-			var flows []kernel.UDPFlow
-			var b kernel.NFTBatch
+			var flows []conntrack.UDPFlow
+			var b nft.Batch
 			for _, chain := range []string{"hostports", "hostip_hostports", "masquerading"} {
-				rules, err := n.ChainRules(t, chain, v6)
+				rules, err := xtables.ChainRules(n, t, chain, v6)
 				if err != nil {
 					return err
 				}
-				rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Comment != o.ContainerID })
+				rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool { return r.Comment != o.ContainerID })
 				if len(rules) > 0 && keep == nil {
 					if keep, err = survivors(w, IPTPublishedRecord, o); err != nil {
 						return err
 					}
 				}
-				rules = slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
+				rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool {
 					return slices.Contains(keep, r.To.Addr()) || chain == "masquerading" && slices.Contains(keep, r.Dst.Addr())
 				})
-				b.RemoveRules(t, rules)
+				xtables.RemoveRules(&b, t, rules)
 				for _, r := range rules {
 					if r.Jump == "DNAT" && r.Proto == "udp" && len(r.Ports) == 1 {
-						flows = append(flows, kernel.UDPFlow{Host: anyAddr(v6), Port: r.Ports[0][0], To: r.To, Gone: true})
+						flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: r.Ports[0][0], To: r.To, Gone: true})
 					}
 				}
 			}
@@ -57,8 +60,8 @@ func RemoveReferencePorts(w *kernel.World, o spec.Owner) error {
 }
 
 // ReferenceNFT runs fn, and again where somebody was faster. A kernel without nf_tables has nothing to remove.
-func ReferenceNFT(w *kernel.World, fn func(*kernel.NFT) error) error {
-	n, err := w.Host.NFT()
+func ReferenceNFT(w *kernel.World, fn func(*nft.Conn) error) error {
+	n, err := nft.Open(w.Host)
 	if err == nil {
 		if err = fn(n); errors.Is(err, unix.ENOENT) {
 			err = fn(n)

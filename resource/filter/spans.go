@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -107,8 +108,8 @@ func differs(s span) error {
 
 // portElements are those of some ports, each (protocol, first, last), that may have ports in common, at an address of
 // the container: in one set what are single ports, in another what are several. Share makes one, where it is needed.
-func portElements(prefix string, share func(name string) *kernel.NFTSet, to netip.Addr, comment string,
-	ports []span) (all []kernel.NFTElem) {
+func portElements(prefix string, share func(name string) *nft.Set, to netip.Addr, comment string,
+	ports []span) (all []nft.Elem) {
 	slices.SortFunc(ports, func(a, b span) int {
 		return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
 	})
@@ -120,12 +121,12 @@ func portElements(prefix string, share func(name string) *kernel.NFTSet, to neti
 		}
 		out = append(out, s)
 	}
-	sets := map[bool]*kernel.NFTSet{}
+	sets := map[bool]*nft.Set{}
 	for _, s := range out {
-		e := kernel.NFTElem{Key: kernel.NFTKey(to, s.proto, s.first), Comment: comment}
+		e := nft.Elem{Key: nft.Key(to, s.proto, s.first), Comment: comment}
 		name, several := prefix, s.first < s.last
 		if several {
-			name, e.KeyEnd = prefix+"_range", kernel.NFTKey(to, s.proto, s.last)
+			name, e.KeyEnd = prefix+"_range", nft.Key(to, s.proto, s.last)
 		}
 		if sets[several] == nil {
 			sets[several] = share(name)

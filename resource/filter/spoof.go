@@ -5,6 +5,8 @@ import (
 	"net"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -52,7 +54,7 @@ func (s SpoofCheck) Ensure(ctx context.Context, w *kernel.World) (changed bool, 
 // SpoofChecked reports whether an owner's frames are dropped that are not from the MAC that its container began with.
 func SpoofChecked(ctx context.Context, w *kernel.World, o spec.Owner) (is bool) {
 	_ = withFilter(ctx, w, bridgeTable(), func(f filter) error {
-		have, err := f.entries(kernel.OwnerHash(o), kindSpoofCheck)
+		have, err := f.entries(identity.OwnerHash(o), kindSpoofCheck)
 		is = err == nil && len(have) > 0
 		return nil // without the table nobody checks
 	})
@@ -76,15 +78,15 @@ func (s SpoofCheck) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 // want is two elements: that Link is guarded, and what may come from it.
-func (s SpoofCheck) want(t *kernel.NFTTable) ([]kernel.NFTElem, error) {
+func (s SpoofCheck) want(t *nft.Table) ([]nft.Elem, error) {
 	mac, err := net.ParseMAC(s.MAC)
 	if err != nil || len(mac) != 6 || s.Link == "" || len(s.Link) > 15 {
 		return nil, spec.Errorf(spec.CodeConfig, "spoof check of link %q, address %q: want a link's name and 6 bytes", s.Link,
 			s.MAC)
 	}
 	links, pairs := spoofSets(t)
-	return []kernel.NFTElem{
-		{Set: links, Key: kernel.NFTKey(s.Link), Comment: tagOf(s.Owner)},
-		{Set: pairs, Key: kernel.NFTKey(s.Link, mac), Comment: tagOf(s.Owner)},
+	return []nft.Elem{
+		{Set: links, Key: nft.Key(s.Link), Comment: tagOf(s.Owner)},
+		{Set: pairs, Key: nft.Key(s.Link, mac), Comment: tagOf(s.Owner)},
 	}, nil
 }

@@ -17,6 +17,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -201,7 +203,7 @@ func TestStoppedPolicy(t *testing.T) {
 // A stopped process that holds the lock of iptables keeps nobody from putting accepts into a chain that stands, or from
 // taking them away.
 func TestStoppedAccepts(t *testing.T) {
-	for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
+	for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(v.String(), func(t *testing.T) {
 			w := contract.NewWorld(t)
 			contract.Host(t, w, "iptables-%v -P FORWARD DROP", v)
@@ -211,7 +213,7 @@ func TestStoppedAccepts(t *testing.T) {
 			}
 			first, second := of("c1", "10.1.2.5"), of("c2", "10.1.2.6")
 			contract.Ensure(t, w, first)
-			unlock, err := kernel.Lock(t.Context(), "iptables")
+			unlock, err := record.Lock(t.Context(), "iptables")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -245,12 +247,12 @@ func TestKilledRecord(t *testing.T) {
 		return nr == unix.SYS_WRITE || nr == unix.SYS_LINKAT || nr == unix.SYS_RENAMEAT || nr == unix.SYS_RENAMEAT2 ||
 			nr == unix.SYS_FTRUNCATE
 	}
-	contract.SettleOn(t, contract.NewWorld(t), kernel.IPTNFT) // or it skips
+	contract.SettleOn(t, contract.NewWorld(t), xtables.NFT) // or it skips
 	for _, before := range []bool{false, true} {
 		points := 0
 		for n := 1; ; n++ {
 			w := contract.NewWorld(t)
-			contract.SettleOn(t, w, kernel.IPTNFT)
+			contract.SettleOn(t, w, xtables.NFT)
 			p := contract.KillPlans["record"]()
 			if before {
 				m := iptMasq()

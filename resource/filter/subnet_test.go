@@ -34,7 +34,7 @@ func TestSubnets(t *testing.T) {
 
 	has := func(set, elem string, want bool) {
 		t.Helper()
-		if text := setText(nft(t, w, "list table inet fairlead"), set); strings.Contains(text, elem) != want {
+		if text := setText(runNFT(t, w, "list table inet fairlead"), set); strings.Contains(text, elem) != want {
 			t.Errorf("%s has %s is to be %v:\n%s", set, elem, want, text)
 		}
 	}
@@ -55,7 +55,7 @@ func TestSubnets(t *testing.T) {
 		{"line gone", "flush chain inet fairlead sources", "by its own link"},
 		{"rule gone", "flush chain inet fairlead input", "in whose name"},
 	} {
-		nft(t, w, c.line)
+		runNFT(t, w, c.line)
 		if err := of("a", PolicyStrict, first).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.what, err)
 		}
@@ -97,10 +97,10 @@ func TestSubnets(t *testing.T) {
 	}
 
 	// As the version before left it.
-	nft(t, w, "delete table inet fairlead")
+	runNFT(t, w, "delete table inet fairlead")
 	contract.Ensure(t, w, of("a", PolicyStrict, first))
 	after := elements(t, w)
-	nft(t, w, `flush chain inet fairlead input; delete chain inet fairlead input; flush chain inet fairlead sources;
+	runNFT(t, w, `flush chain inet fairlead input; delete chain inet fairlead input; flush chain inet fairlead sources;
 		flush chain inet fairlead marking; flush chain inet fairlead marking_ip_24; delete chain inet fairlead marking_ip_24;
 		flush chain inet fairlead subnet_ip_24; delete chain inet fairlead subnet_ip_24;
 		delete set inet fairlead subnet_ip_24;

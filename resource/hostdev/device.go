@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -80,7 +81,7 @@ const devicesDir = "/sys/devices/"
 
 // dirOf is the directory of the device that a link of the host is of, empty for a virtual one. The buses' directories
 // are the same in every namespace; /sys/class/net shows one namespace only, and is for Linux before 5.14.
-func dirOf(l *kernel.Link) string {
+func dirOf(l *rtnl.Link) string {
 	at := filepath.Join(sysBus, l.ParentBus, "devices", l.ParentDevice)
 	if l.ParentDevice == "" || l.ParentBus == "" {
 		at = filepath.Join("/sys/class/net", l.Name, "device")
@@ -131,26 +132,26 @@ func driverOf(dir string) string {
 }
 
 // find is the device's link on the host, or ErrNoLink.
-func (d Device) find(w *kernel.World) (*kernel.Link, error) {
+func (d Device) find(w *kernel.World) (*rtnl.Link, error) {
 	if d.Link != "" {
-		return w.Host.Link(d.Link)
+		return rtnl.LinkByName(w.Host, d.Link)
 	}
 	dir, err := d.dir()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", kernel.ErrNoLink, err)
+		return nil, fmt.Errorf("%w: %w", rtnl.ErrNoLink, err)
 	}
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return nil, err
 	}
-	var found []*kernel.Link
+	var found []*rtnl.Link
 	for _, l := range links {
 		if d.MAC != "" && l.MAC.String() == resource.MACText(d.MAC) || d.MAC == "" && below(dir, dirOf(l)) {
 			found = append(found, l)
 		}
 	}
 	if d.MAC != "" { // bridges, bonds and VLANs have the address of what is below them
-		cards := slices.DeleteFunc(slices.Clone(found), func(l *kernel.Link) bool {
+		cards := slices.DeleteFunc(slices.Clone(found), func(l *rtnl.Link) bool {
 			return l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan" || l.Kind == "macvlan" ||
 				l.Kind == "ipvlan"
 		})
@@ -160,7 +161,7 @@ func (d Device) find(w *kernel.World) (*kernel.Link, error) {
 	}
 	switch len(found) {
 	case 0:
-		return nil, kernel.ErrNoLink
+		return nil, rtnl.ErrNoLink
 	case 1:
 		return found[0], nil
 	}
@@ -177,7 +178,7 @@ func (d Device) find(w *kernel.World) (*kernel.Link, error) {
 
 // stays says that the kernel lets a link not leave its namespace. The newest kernels tell which; for the others, it is
 // these kinds.
-func (d Device) stays(l *kernel.Link) error {
+func (d Device) stays(l *rtnl.Link) error {
 	switch l.Kind {
 	case "bridge", "bond", "team", "vrf", "hsr", "batadv", "openvswitch":
 		return spec.Errorf(spec.CodeConfig,
@@ -226,7 +227,7 @@ func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
 		}
 		return errors.Join(errs...)
 	}
-	if !errors.Is(err, kernel.ErrNoLink) {
+	if !errors.Is(err, rtnl.ErrNoLink) {
 		return err
 	}
 	records, err := DeviceRecords(w)

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // A deviceIdentity is what the kernel says of a moved device, and whoever is root in its container cannot put on
@@ -31,11 +33,11 @@ type devicePeer struct {
 	NS   int
 }
 
-func identityOf(l *kernel.Link) *deviceIdentity {
+func identityOf(l *rtnl.Link) *deviceIdentity {
 	return &deviceIdentity{HostIndex: l.Index, Index: l.Index, Peer: l.Peer, Permanent: l.Permanent, Home: peerOf(l)}
 }
 
-func peerOf(l *kernel.Link) devicePeer { return devicePeer{l.PeerAway, l.PeerNS} }
+func peerOf(l *rtnl.Link) devicePeer { return devicePeer{l.PeerAway, l.PeerNS} }
 
 // bound reports whether links of a kind stay with the same other one for life.
 func bound(kind string) bool {
@@ -50,7 +52,7 @@ func rooted(kind string) bool {
 }
 
 // same reports whether a link of the container can be the device, by all that the kernel says.
-func (r DeviceRecord) same(l *kernel.Link) bool {
+func (r DeviceRecord) same(l *rtnl.Link) bool {
 	dir := containerDir(l)
 	if l.Kind != r.Kind || r.Dir != "" && dir != "" && dir != r.Dir || !bytes.Equal(l.Permanent, r.Is.Permanent) {
 		return false
@@ -59,7 +61,7 @@ func (r DeviceRecord) same(l *kernel.Link) bool {
 }
 
 // home is same for a link of the host. Here it is certain: whoever is root in a container reaches none of these.
-func (r DeviceRecord) home(l *kernel.Link) bool {
+func (r DeviceRecord) home(l *rtnl.Link) bool {
 	if dir := dirOf(l); l.Kind != r.Kind || r.Dir != "" && dir != "" && dir != r.Dir {
 		return false
 	}
@@ -82,13 +84,13 @@ func (r DeviceRecord) expect(w *kernel.World, in *kernel.NS) {
 
 // from is where one namespace says that something is, in the words of another one.
 func (p devicePeer) from(one, other *kernel.NS) devicePeer {
-	if id, err := other.ID(one); !p.Away && err == nil {
+	if id, err := rtnl.NSID(other, one); !p.Away && err == nil {
 		return devicePeer{Away: true, NS: id}
 	}
-	if id, err := one.ID(other); err == nil && id >= 0 && id == p.NS {
+	if id, err := rtnl.NSID(one, other); err == nil && id >= 0 && id == p.NS {
 		return devicePeer{}
 	}
-	id, err := one.IDFor(other, p.NS)
+	id, err := rtnl.NSIDFor(one, other, p.NS)
 	if err != nil {
 		id = -1
 	}
@@ -97,7 +99,7 @@ func (p devicePeer) from(one, other *kernel.NS) devicePeer {
 
 // isThat reports whether what came to the host is the device, which was the link l of the container. Of one that
 // nothing was written down of it goes by that.
-func (r DeviceRecord) isThat(came *kernel.Link, w *kernel.World, in *kernel.NS, l *kernel.Link) bool {
+func (r DeviceRecord) isThat(came *rtnl.Link, w *kernel.World, in *kernel.NS, l *rtnl.Link) bool {
 	if r.Is != nil || !r.home(came) {
 		return r.home(came)
 	}
@@ -108,15 +110,15 @@ func (r DeviceRecord) isThat(came *kernel.Link, w *kernel.World, in *kernel.NS, 
 
 // refuse returns a link to the container that has put it in the device's place while that was moved: it may be another
 // one of the host's, so it is not deleted. The host has given it nothing yet.
-func (r DeviceRecord) refuse(w *kernel.World, in *kernel.NS, l *kernel.Link) error {
-	_ = w.Host.SetAlias(l.Index, "")
-	m := kernel.Move{To: in, Name: "dev%d"}
-	err := w.Host.MoveLink(l.Index, m)
-	if err != nil && !errors.Is(err, kernel.ErrNoLink) { // the container has a link of one of its altnames
-		_ = w.Host.DelAltNames(l.Index, l.AltNames()...)
-		err = w.Host.MoveLink(l.Index, m)
+func (r DeviceRecord) refuse(w *kernel.World, in *kernel.NS, l *rtnl.Link) error {
+	_ = rtnl.SetAlias(w.Host, l.Index, "")
+	m := rtnl.Move{To: in, Name: "dev%d"}
+	err := rtnl.MoveLink(w.Host, l.Index, m)
+	if err != nil && !errors.Is(err, rtnl.ErrNoLink) { // the container has a link of one of its altnames
+		_ = rtnl.DelAltNames(w.Host, l.Index, l.AltNames()...)
+		err = rtnl.MoveLink(w.Host, l.Index, m)
 	}
-	if err != nil && !errors.Is(err, kernel.ErrNoLink) {
+	if err != nil && !errors.Is(err, rtnl.ErrNoLink) {
 		return fmt.Errorf("give %s back: the container %s has put another link in its place, which stays on the host, down: %w",
 			r.Link, r.Netns, errors.Join(err, rename(w.Host, l, "dev%d")))
 	}
@@ -126,11 +128,11 @@ func (r DeviceRecord) refuse(w *kernel.World, in *kernel.NS, l *kernel.Link) err
 
 // identified is the device's link among those of the container, or nil: under its index, or where nothing else can be
 // it under another one that somebody has given it by moving it away and back.
-func (r DeviceRecord) identified(links []*kernel.Link) *kernel.Link {
-	only := func(l *kernel.Link) bool {
+func (r DeviceRecord) identified(links []*rtnl.Link) *rtnl.Link {
+	only := func(l *rtnl.Link) bool {
 		return r.Dir != "" && containerDir(l) == r.Dir || l.Kind == "veth" && r.Is.In != nil && r.Is.In.NS >= 0
 	}
-	for _, is := range []func(l *kernel.Link) bool{func(l *kernel.Link) bool { return l.Index == r.Is.Index }, only} {
+	for _, is := range []func(l *rtnl.Link) bool{func(l *rtnl.Link) bool { return l.Index == r.Is.Index }, only} {
 		for _, l := range links {
 			if is(l) && r.same(l) {
 				return l
@@ -141,11 +143,11 @@ func (r DeviceRecord) identified(links []*kernel.Link) *kernel.Link {
 }
 
 // stayed is the device's link if it is on the host as it was: an addition was killed before it moved it.
-func (r DeviceRecord) stayed(w *kernel.World) *kernel.Link {
+func (r DeviceRecord) stayed(w *kernel.World) *rtnl.Link {
 	if r.Is == nil {
 		return nil
 	}
-	l, err := w.Host.LinkAt(r.Is.HostIndex)
+	l, err := rtnl.LinkByIndex(w.Host, r.Is.HostIndex)
 	if err != nil || l.Name != r.Link || !r.home(l) || l.Alias != r.Alias || l.MAC.String() != r.MAC {
 		return nil
 	}
@@ -153,18 +155,18 @@ func (r DeviceRecord) stayed(w *kernel.World) *kernel.Link {
 }
 
 // cameHome reports whether a link of the host is the device by what is nobody's to choose.
-func (r DeviceRecord) cameHome(l *kernel.Link) bool {
+func (r DeviceRecord) cameHome(l *rtnl.Link) bool {
 	return r.Is != nil && l.Kind == "veth" && r.Kind == "veth" && l.Peer == r.Is.Peer && peerOf(l) == r.Is.Home
 }
 
 // settle chooses the index that the device is to have in the container: its own, if that is free there.
 func (r DeviceRecord) settle(w *kernel.World, from int) error {
-	links, err := w.Container.Links()
+	links, err := rtnl.Links(w.Container)
 	if err != nil {
 		return err
 	}
 	for r.Is.Index = from; slices.ContainsFunc(links,
-		func(l *kernel.Link) bool { return l.Index == r.Is.Index }); r.Is.Index++ {
+		func(l *rtnl.Link) bool { return l.Index == r.Is.Index }); r.Is.Index++ {
 	}
 	return w.Store.PutSynced(deviceMemory, r.Owner, r)
 }
@@ -172,9 +174,9 @@ func (r DeviceRecord) settle(w *kernel.World, from int) error {
 // arrived writes down what only the container's namespace says of the device, right after the move. Before Linux 5.13
 // that is its index, too.
 func (r DeviceRecord) arrived(w *kernel.World, name string) error {
-	l, err := w.Container.LinkAt(r.Is.Index)
+	l, err := rtnl.LinkByIndex(w.Container, r.Is.Index)
 	if err != nil || !r.same(l) {
-		if l, err = w.Container.Link(name); err != nil {
+		if l, err = rtnl.LinkByName(w.Container, name); err != nil {
 			return err
 		}
 	}
@@ -195,9 +197,9 @@ func (r DeviceRecord) hidden() {
 }
 
 // group is that which the device had. An earlier version did not write it down; then a network's is not its own.
-func (r DeviceRecord) group(l *kernel.Link) *uint32 {
+func (r DeviceRecord) group(l *rtnl.Link) *uint32 {
 	g := r.Group
-	if r.Traits == nil && !kernel.OfGroup(l.Group) && !kernel.OfGroup(l.Group^1<<24) {
+	if r.Traits == nil && !identity.OfGroup(l.Group) && !identity.OfGroup(l.Group^1<<24) {
 		g = l.Group
 	}
 	return &g

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -56,7 +57,7 @@ func (d Device) inContainer(w *kernel.World) string {
 	if w.Container == nil {
 		return ""
 	}
-	links, err := w.Container.Links()
+	links, err := rtnl.Links(w.Container)
 	if err != nil {
 		return ""
 	}
@@ -76,7 +77,7 @@ func (d Device) inContainer(w *kernel.World) string {
 // others are the devices that there are, in the words of the key by which this one was asked for.
 func (d Device) others(w *kernel.World) (names []string, err error) {
 	if d.ID == "" {
-		links, err := w.Host.Links()
+		links, err := rtnl.Links(w.Host)
 		if err != nil {
 			return nil, err
 		}
@@ -116,10 +117,10 @@ func (d Device) others(w *kernel.World) (names []string, err error) {
 }
 
 // agree is nil if another way to say which device says l, too.
-func (d Device) agree(w *kernel.World, by Device, l *kernel.Link) error {
+func (d Device) agree(w *kernel.World, by Device, l *rtnl.Link) error {
 	other, err := d.find(w)
 	switch {
-	case errors.Is(err, kernel.ErrNoLink):
+	case errors.Is(err, rtnl.ErrNoLink):
 		return d.missing(w)
 	case err != nil:
 		return err

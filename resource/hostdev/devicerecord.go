@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/machine"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -41,9 +44,9 @@ type DeviceRecord struct {
 func (r DeviceRecord) who() string { return r.Owner.String() }
 
 // record describes a link of the host before it is moved.
-func (h HostDevice) record(w *kernel.World, l *kernel.Link) (r DeviceRecord, err error) {
+func (h HostDevice) record(w *kernel.World, l *rtnl.Link) (r DeviceRecord, err error) {
 	r = DeviceRecord{Owner: h.Owner, Netns: w.Container.Path, Dir: dirOf(l), Is: identityOf(l)}
-	if r.Boot, err = kernel.BootID(); err != nil {
+	if r.Boot, err = machine.BootID(); err != nil {
 		return r, err
 	}
 	if r.NS, err = w.Container.Identity(); err != nil {
@@ -59,7 +62,7 @@ func DeviceRecords(w *kernel.World) (records []DeviceRecord, err error) {
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	boot, err := kernel.BootID()
+	boot, err := machine.BootID()
 	for _, r := range all {
 		if r.Boot == boot {
 			records = append(records, r)
@@ -74,13 +77,13 @@ func recallDevice(w *kernel.World, o spec.Owner) (r DeviceRecord, known bool, er
 	if known, err = w.Store.Get(deviceMemory, o, &r); !known || err != nil {
 		return r, false, err
 	}
-	boot, err := kernel.BootID()
+	boot, err := machine.BootID()
 	return r, r.Boot == boot, err
 }
 
 // find is the device's link in the container, or nil.
-func (r DeviceRecord) find(w *kernel.World, in *kernel.NS) (*kernel.Link, error) {
-	links, err := in.Links()
+func (r DeviceRecord) find(w *kernel.World, in *kernel.NS) (*rtnl.Link, error) {
+	links, err := rtnl.Links(in)
 	if err != nil {
 		return nil, err
 	}
@@ -93,19 +96,19 @@ func (r DeviceRecord) find(w *kernel.World, in *kernel.NS) (*kernel.Link, error)
 // InContainer is the device's link among those of the container, or nil. A record of an earlier version has nothing to
 // go by but the device below a link that whoever is root in there could not take away; without that the one of its name
 // and kind has to be it.
-func (r DeviceRecord) InContainer(links []*kernel.Link) *kernel.Link {
+func (r DeviceRecord) InContainer(links []*rtnl.Link) *rtnl.Link {
 	if r.Userspace {
 		return nil
 	}
 	if r.Is != nil {
 		return r.identified(links)
 	}
-	for _, is := range []func(l *kernel.Link) bool{
-		func(l *kernel.Link) bool { return r.Dir != "" && containerDir(l) == r.Dir },
-		func(l *kernel.Link) bool {
+	for _, is := range []func(l *rtnl.Link) bool{
+		func(l *rtnl.Link) bool { return r.Dir != "" && containerDir(l) == r.Dir },
+		func(l *rtnl.Link) bool {
 			return l.Alias == r.Link || slices.Contains(l.AltNames(), resource.AltName(r.Owner))
 		},
-		func(l *kernel.Link) bool { return r.Dir == "" && l.Name == r.Owner.IfName && !resource.OwnVRF(l) },
+		func(l *rtnl.Link) bool { return r.Dir == "" && l.Name == r.Owner.IfName && !resource.OwnVRF(l) },
 	} {
 		for _, l := range links {
 			if l.Kind == r.Kind && is(l) {
@@ -117,8 +120,8 @@ func (r DeviceRecord) InContainer(links []*kernel.Link) *kernel.Link {
 }
 
 // onHost is the device's link, or nil: under its own name, or as the kernel brought it back.
-func (r DeviceRecord) onHost(w *kernel.World) (*kernel.Link, error) {
-	links, err := w.Host.Links()
+func (r DeviceRecord) onHost(w *kernel.World) (*rtnl.Link, error) {
+	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +190,7 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	}
 	// the kernel brings it back some time after the namespace's end
 	if err == nil && l == nil && in == nil && r.Kind == "" {
-		err = w.Host.Await(ctx, deviceLimit, []uint{kernel.LinkEvents}, func() (ok bool, err error) {
+		err = rtnl.Await(w.Host, ctx, deviceLimit, []uint{rtnl.LinkEvents}, func() (ok bool, err error) {
 			l, err = r.onHost(w)
 			return l != nil, err
 		})
@@ -228,7 +231,7 @@ func (r DeviceRecord) unplugged() bool {
 }
 
 // returned makes the device on the host what it was, and forgets it.
-func (r DeviceRecord) returned(w *kernel.World, l *kernel.Link) (away bool, err error) {
+func (r DeviceRecord) returned(w *kernel.World, l *rtnl.Link) (away bool, err error) {
 	if err := r.restore(w, l); err != nil {
 		return true, err
 	}
@@ -238,37 +241,37 @@ func (r DeviceRecord) returned(w *kernel.World, l *kernel.Link) (away bool, err 
 // bring moves the device from a container to the host, and returns it as it is there. It gets its name and address
 // before, so that nobody on the host sees another one; alias and group come with the move, so that whoever goes on
 // after a kill finds it, and nobody takes it for what its container says that it is.
-func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*kernel.Link, error) {
+func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl.Link, error) {
 	foreign := slices.DeleteFunc(l.AltNames(), func(alt string) bool {
 		return slices.Contains(r.AltNames, alt) || alt == resource.AltName(r.Owner)
 	})
-	_ = in.DelAltNames(l.Index, foreign...) // one that the host has too would stop the move, which tells
-	if l.Name != r.Link && r.Is != nil {    // without that it is known by its name
-		if err := rename(in, l, r.Link); err != nil && !errors.Is(err, kernel.ErrLinkExists) {
+	_ = rtnl.DelAltNames(in, l.Index, foreign...) // one that the host has too would stop the move, which tells
+	if l.Name != r.Link && r.Is != nil {          // without that it is known by its name
+		if err := rename(in, l, r.Link); err != nil && !errors.Is(err, rtnl.ErrLinkExists) {
 			return nil, err
 		}
 	}
 	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
-		_ = in.MoveLink(l.Index, kernel.Move{MAC: mac}) // who cannot now can on the host, or says so there
+		_ = rtnl.MoveLink(in, l.Index, rtnl.Move{MAC: mac}) // who cannot now can on the host, or says so there
 	}
 	// the kernel takes a name before an alias, and may stop there when the link is on the host already
 	if l.Alias != r.Link {
-		if err := in.SetAlias(l.Index, r.Link); err != nil {
+		if err := rtnl.SetAlias(in, l.Index, r.Link); err != nil {
 			return nil, err
 		}
 	}
-	m := kernel.Move{To: w.Host, Name: r.Link, Alias: r.Link, Group: r.group(l)}
-	_, err := w.Host.Index(r.Link)
+	m := rtnl.Move{To: w.Host, Name: r.Link, Alias: r.Link, Group: r.group(l)}
+	_, err := rtnl.IndexOf(w.Host, r.Link)
 	if err != nil {
-		err = in.MoveLink(l.Index, m)
+		err = rtnl.MoveLink(in, l.Index, m)
 	} else {
-		err = kernel.ErrLinkExists
+		err = rtnl.ErrLinkExists
 	}
-	if errors.Is(err, kernel.ErrLinkExists) {
+	if errors.Is(err, rtnl.ErrLinkExists) {
 		slog.Warn("another link of the host has the device's name", "device", r.Link)
-		_ = in.DelAltNames(l.Index, l.AltNames()...) // or one of those; what it had is given back
-		m.Name = kernel.LinkName("dev", r.Owner)     // nobody else's, so that what is there under it is what came
-		if err = in.MoveLink(l.Index, m); errors.Is(err, kernel.ErrNoLink) {
+		_ = rtnl.DelAltNames(in, l.Index, l.AltNames()...) // or one of those; what it had is given back
+		m.Name = identity.LinkName("dev", r.Owner)         // nobody else's, so that what is there under it is what came
+		if err = rtnl.MoveLink(in, l.Index, m); errors.Is(err, rtnl.ErrNoLink) {
 			return r.onHost(w)
 		}
 	}
@@ -276,18 +279,18 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *kernel.Link) (*ke
 		return nil, fmt.Errorf("give %s back: %w", r.Link, err)
 	}
 	// All of that went by the index, and whoever is root in the container may have given it to another link meanwhile.
-	came, err := w.Host.Link(m.Name)
+	came, err := rtnl.LinkByName(w.Host, m.Name)
 	if err == nil && !r.isThat(came, w, in, l) {
 		return nil, r.refuse(w, in, came)
 	}
 	if err == nil && m.Name != r.Link && rename(w.Host, came, "dev%d") == nil {
-		return w.Host.LinkAt(came.Index)
+		return rtnl.LinkByIndex(w.Host, came.Index)
 	}
 	return came, err
 }
 
 // containerDir is dirOf for a link of a container, which /sys does not show.
-func containerDir(l *kernel.Link) string {
+func containerDir(l *rtnl.Link) string {
 	if l.ParentBus == "" || l.ParentDevice == "" || l.Kind != "" {
 		return ""
 	}

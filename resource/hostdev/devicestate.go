@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"golang.org/x/sys/unix"
 )
@@ -30,15 +32,15 @@ type deviceState struct {
 	Promisc  bool
 	AllMulti bool
 	Master   string
-	Port     *kernel.BridgePort // of the bridge that Master is
-	VLANs    []kernel.PortVLAN  // likewise
-	VLAN     *vlanState         // a vlan dies with its container's namespace
+	Port     *rtnl.BridgePort // of the bridge that Master is
+	VLANs    []rtnl.PortVLAN  // likewise
+	VLAN     *vlanState       // a vlan dies with its container's namespace
 	Group    uint32
-	Traits   *kernel.Traits   // nil in the records of earlier versions, which have no group either
-	Params   []byte           // likewise; see kernel.Link.Params
-	Settings map[string]int32 // see kernel.Link.Settings; without those that follow the host's
-	Addrs    []kernel.Saved
-	Routes   []kernel.Saved
+	Traits   *rtnl.Traits     // nil in the records of earlier versions, which have no group either
+	Params   []byte           // likewise; see rtnl.Link.Params
+	Settings map[string]int32 // see rtnl.Link.Settings; without those that follow the host's
+	Addrs    []rtnl.Saved
+	Routes   []rtnl.Saved
 }
 
 // A vlanState is what it takes to make a vlan again.
@@ -48,7 +50,7 @@ type vlanState struct {
 	Protocol uint16
 }
 
-func deviceStateOf(w *kernel.World, l *kernel.Link) (s deviceState, err error) {
+func deviceStateOf(w *kernel.World, l *rtnl.Link) (s deviceState, err error) {
 	s = deviceState{
 		Link: l.Name, Kind: l.Kind, Alias: l.Alias, AltNames: l.AltNames(), MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen,
 		Up: l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Group: l.Group, Traits: &l.Traits, Params: l.Params(), Settings: l.Settings(),
@@ -59,47 +61,47 @@ func deviceStateOf(w *kernel.World, l *kernel.Link) (s deviceState, err error) {
 		}
 	}
 	if l.Master != 0 {
-		m, err := w.Host.LinkAt(l.Master)
+		m, err := rtnl.LinkByIndex(w.Host, l.Master)
 		if err != nil {
 			return s, err
 		}
 		s.Master = m.Name
 	}
 	if l.Port != nil {
-		if s.VLANs, err = w.Host.PortVLANs(l.Index); err != nil && !errors.Is(err, kernel.ErrNoBridgeVLANs) {
+		if s.VLANs, err = rtnl.PortVLANs(w.Host, l.Index); err != nil && !errors.Is(err, rtnl.ErrNoBridgeVLANs) {
 			return s, err
 		}
 	}
 	if l.Kind == "vlan" && !l.PeerAway {
-		below, err := w.Host.LinkAt(l.Peer)
+		below, err := rtnl.LinkByIndex(w.Host, l.Peer)
 		if err != nil {
 			return s, err
 		}
 		s.VLAN = &vlanState{below.Name, l.Data.VLAN, l.Data.Protocol}
 	}
-	if s.Addrs, err = w.Host.SaveAddrs(l.Index); err != nil {
+	if s.Addrs, err = rtnl.SaveAddrs(w.Host, l.Index); err != nil {
 		return s, err
 	}
 	if l.Up { // what is down has no routes
-		s.Routes, err = w.Host.SaveRoutes(l.Index)
+		s.Routes, err = rtnl.SaveRoutes(w.Host, l.Index)
 	}
 	return s, err
 }
 
 // makeVLAN makes the vlan again that died with its container, as soon as it has: a link has a VLAN once.
-func (s deviceState) makeVLAN(ctx context.Context, w *kernel.World) (l *kernel.Link, err error) {
-	below, err := w.Host.Link(s.VLAN.Master)
+func (s deviceState) makeVLAN(ctx context.Context, w *kernel.World) (l *rtnl.Link, err error) {
+	below, err := rtnl.LinkByName(w.Host, s.VLAN.Master)
 	if err != nil {
 		return nil, resource.ExceptNoLink(err) // it went with that
 	}
-	if _, err := w.Host.Index(s.Link); err == nil {
+	if _, err := rtnl.IndexOf(w.Host, s.Link); err == nil {
 		slog.Warn("another link of the host has the device's name", "device", s.Link)
 		return nil, nil
 	}
-	err = w.Host.Await(ctx, deviceLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
-		err := w.Host.AddLink(kernel.NewLink{Name: s.Link, Kind: "vlan", Parent: below.Index,
-			Data: kernel.VLANData(s.VLAN.ID, s.VLAN.Protocol)})
-		if errors.Is(err, kernel.ErrLinkExists) {
+	err = rtnl.Await(w.Host, ctx, deviceLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
+		err := rtnl.AddLink(w.Host, rtnl.NewLink{Name: s.Link, Kind: "vlan", Parent: below.Index,
+			Data: rtnl.VLANData(s.VLAN.ID, s.VLAN.Protocol)})
+		if errors.Is(err, rtnl.ErrLinkExists) {
 			return false, nil
 		}
 		return err == nil, err
@@ -107,28 +109,28 @@ func (s deviceState) makeVLAN(ctx context.Context, w *kernel.World) (l *kernel.L
 	if err != nil {
 		return nil, err
 	}
-	return w.Host.Link(s.Link)
+	return rtnl.LinkByName(w.Host, s.Link)
 }
 
 // rename sets a link down for that: before Linux 6.2 the kernel renames none that is up, and in one message it takes
 // the name before the state.
-func rename(ns *kernel.NS, l *kernel.Link, name string) error {
+func rename(ns *kernel.NS, l *rtnl.Link, name string) error {
 	if l.Up {
-		if err := ns.MoveLink(l.Index, kernel.Move{Down: true}); err != nil {
+		if err := rtnl.MoveLink(ns, l.Index, rtnl.Move{Down: true}); err != nil {
 			return err
 		}
 		l.Up = false
 	}
-	return ns.MoveLink(l.Index, kernel.Move{Name: name})
+	return rtnl.MoveLink(ns, l.Index, rtnl.Move{Name: name})
 }
 
 // restore makes a link of the host what it was. The alias comes last: by it the link is found where this was cut short.
-func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
+func (s deviceState) restore(w *kernel.World, l *rtnl.Link) error {
 	name := l.Name
 	if name != s.Link {
 		err := rename(w.Host, l, s.Link)
 		switch {
-		case errors.Is(err, kernel.ErrLinkExists):
+		case errors.Is(err, rtnl.ErrLinkExists):
 			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device", s.Link, "now",
 				name)
 		case err != nil:
@@ -138,7 +140,7 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 		}
 	}
 	var errs []error
-	set := func(c kernel.LinkChange) { errs = append(errs, w.Host.SetLink(name, c)) }
+	set := func(c rtnl.LinkChange) { errs = append(errs, rtnl.SetLink(w.Host, name, c)) }
 	may := func(err error) { // of what the host may not take back as it was
 		if kernel.Unanswered(err) {
 			errs = append(errs, err)
@@ -147,40 +149,40 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 		}
 	}
 	if mac, err := net.ParseMAC(s.MAC); err == nil && l.MAC.String() != s.MAC {
-		set(kernel.LinkChange{MAC: mac})
+		set(rtnl.LinkChange{MAC: mac})
 	}
 	if l.MTU != s.MTU {
-		set(kernel.LinkChange{MTU: s.MTU})
+		set(rtnl.LinkChange{MTU: s.MTU})
 	}
 	if l.TxQLen != s.TxQLen {
-		set(kernel.LinkChange{TxQLen: &s.TxQLen})
+		set(rtnl.LinkChange{TxQLen: &s.TxQLen})
 	}
 	if l.Promisc != s.Promisc || l.AllMulti != s.AllMulti {
-		set(kernel.LinkChange{Promisc: &s.Promisc, AllMulti: &s.AllMulti})
+		set(rtnl.LinkChange{Promisc: &s.Promisc, AllMulti: &s.AllMulti})
 	}
 	if s.Traits != nil {
-		may(w.Host.SetTraits(l, *s.Traits))
+		may(rtnl.SetTraits(w.Host, l, *s.Traits))
 	}
 	if s.Params != nil {
-		may(w.Host.SetParams(l, s.Params))
+		may(rtnl.SetParams(w.Host, l, s.Params))
 	}
 	if s.Traits != nil && l.Group != s.Group {
-		errs = append(errs, w.Host.MoveLink(l.Index, kernel.Move{Group: &s.Group}))
+		errs = append(errs, rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &s.Group}))
 	}
 	s.restoreSettings(w, name, l)
 	if s.Master != "" {
 		errs = append(errs, s.restoreMaster(w, name, l))
 	}
 	if l.Up != s.Up {
-		set(kernel.LinkChange{Up: s.Up, Down: !s.Up})
+		set(rtnl.LinkChange{Up: s.Up, Down: !s.Up})
 	}
 	for _, a := range s.Addrs {
-		if err := w.Host.RestoreAddr(l.Index, a); !errors.Is(err, unix.EEXIST) {
+		if err := rtnl.RestoreAddr(w.Host, l.Index, a); !errors.Is(err, unix.EEXIST) {
 			errs = append(errs, err)
 		}
 	}
 	for _, r := range s.Routes { // the host may have another way by now, or not the way to a gateway
-		if err := w.Host.RestoreRoute(l.Index, r); !errors.Is(err, unix.EEXIST) {
+		if err := rtnl.RestoreRoute(w.Host, l.Index, r); !errors.Is(err, unix.EEXIST) {
 			may(err)
 		}
 	}
@@ -189,7 +191,7 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 		return fmt.Errorf("give %s back: %w", s.Link, err)
 	}
 	if l.Alias != s.Alias {
-		return w.Host.SetAlias(l.Index, s.Alias)
+		return rtnl.SetAlias(w.Host, l.Index, s.Alias)
 	}
 	return nil
 }
@@ -199,7 +201,7 @@ func (s deviceState) restore(w *kernel.World, l *kernel.Link) error {
 func hostSettings(w *kernel.World) map[string]int32 {
 	all := map[string]int32{}
 	for _, key := range []string{"ipv4 forwarding", "ipv6 forwarding", "ipv6 disable_ipv6"} {
-		if text, err := w.Host.Sysctl(settingKey(key, "all")); err == nil {
+		if text, err := procsys.Get(w.Host, settingKey(key, "all")); err == nil {
 			if v, err := strconv.Atoi(text); err == nil {
 				all[key] = int32(v)
 			}
@@ -214,22 +216,22 @@ func settingKey(key, link string) string {
 }
 
 // restoreSettings comes before the link is up: they say whom the host lets configure it.
-func (s deviceState) restoreSettings(w *kernel.World, name string, l *kernel.Link) {
+func (s deviceState) restoreSettings(w *kernel.World, name string, l *rtnl.Link) {
 	is, want := l.Settings(), hostSettings(w)
 	maps.Copy(want, s.Settings)
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		if v, ok := is[key]; ok && v == want[key] {
 			continue
 		}
-		if _, err := w.Host.SetSysctls(kernel.Setting{Key: settingKey(key, name), Value: strconv.Itoa(int(want[key])),
+		if _, err := procsys.Set(w.Host, procsys.Setting{Key: settingKey(key, name), Value: strconv.Itoa(int(want[key])),
 			Optional: true}); err != nil {
 			slog.Info("not put back", "device", s.Link, "error", err)
 		}
 	}
 }
 
-func (s deviceState) restoreMaster(w *kernel.World, name string, l *kernel.Link) error {
-	m, err := w.Host.Link(s.Master)
+func (s deviceState) restoreMaster(w *kernel.World, name string, l *rtnl.Link) error {
+	m, err := rtnl.LinkByName(w.Host, s.Master)
 	if err != nil {
 		slog.Warn("the device's master is gone", "device", s.Link, "master", s.Master)
 		return resource.ExceptNoLink(err)
@@ -237,31 +239,31 @@ func (s deviceState) restoreMaster(w *kernel.World, name string, l *kernel.Link)
 	if l.Master == m.Index {
 		return nil
 	}
-	err = w.Host.SetLink(name, kernel.LinkChange{Master: m.Index})
+	err = rtnl.SetLink(w.Host, name, rtnl.LinkChange{Master: m.Index})
 	if err == nil && s.Port != nil && (s.Port.Hairpin || s.Port.Isolated) {
-		err = w.Host.SetLink(name, kernel.LinkChange{Port: s.Port})
+		err = rtnl.SetLink(w.Host, name, rtnl.LinkChange{Port: s.Port})
 	}
 	if err != nil || s.Port == nil {
 		return err
 	}
-	have, err := w.Host.PortVLANs(l.Index) // the bridge's default one
-	if errors.Is(err, kernel.ErrNoBridgeVLANs) || err == nil && slices.Equal(have, s.VLANs) {
+	have, err := rtnl.PortVLANs(w.Host, l.Index) // the bridge's default one
+	if errors.Is(err, rtnl.ErrNoBridgeVLANs) || err == nil && slices.Equal(have, s.VLANs) {
 		return nil
 	}
-	return errors.Join(err, w.Host.DelPortVLANs(l.Index, have), w.Host.AddPortVLANs(l.Index, s.VLANs))
+	return errors.Join(err, rtnl.DelPortVLANs(w.Host, l.Index, have), rtnl.AddPortVLANs(w.Host, l.Index, s.VLANs))
 }
 
 // restoreAltNames leaves those that it had. They go with it and are for people, so that nothing fails for one.
-func (s deviceState) restoreAltNames(w *kernel.World, name string, l *kernel.Link, may func(error)) {
+func (s deviceState) restoreAltNames(w *kernel.World, name string, l *rtnl.Link, may func(error)) {
 	have := l.AltNames()
 	for _, alt := range have {
 		if !slices.Contains(s.AltNames, alt) {
-			may(w.Host.DelAltNames(l.Index, alt))
+			may(rtnl.DelAltNames(w.Host, l.Index, alt))
 		}
 	}
 	for _, alt := range s.AltNames {
 		if !slices.Contains(have, alt) {
-			may(w.Host.AddAltName(name, alt))
+			may(rtnl.AddAltName(w.Host, name, alt))
 		}
 	}
 }

@@ -6,6 +6,10 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/machine"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -61,12 +65,12 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
 	}
-	if _, err := w.Container.Index(h.Name); err == nil {
-		return false, kernel.NameTaken(h.Name)
-	} else if !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := rtnl.IndexOf(w.Container, h.Name); err == nil {
+		return false, rtnl.NameTaken(h.Name)
+	} else if !errors.Is(err, rtnl.ErrNoLink) {
 		return false, err
 	}
-	unlock, err := kernel.Lock(ctx, deviceLock)
+	unlock, err := record.Lock(ctx, deviceLock)
 	if err != nil {
 		return false, err
 	}
@@ -78,7 +82,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err := h.Device.stays(l); err != nil {
 		return false, err
 	}
-	if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
+	if _, _, text, ok := identity.ParseTag(l.Alias); ok {
 		return false, spec.Errorf(spec.CodeConfig, "%s: %q: is a link of %s, made for it; name a device of the host",
 			h.Device.Key, h.Device.value(), text)
 	}
@@ -90,13 +94,13 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, errors.Join(err, w.Store.Delete(deviceMemory, h.Owner))
 	}
 	// For people only, and given here: before Linux 6.6 an altname that is given in there is left in a table of there.
-	_ = w.Host.AddAltName(l.Name, resource.AltName(h.Owner))
-	m := kernel.Move{To: w.Container, Name: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
-	err = w.Host.MoveLink(l.Index, m)
+	_ = rtnl.AddAltName(w.Host, l.Name, resource.AltName(h.Owner))
+	m := rtnl.Move{To: w.Container, Name: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
+	err = rtnl.MoveLink(w.Host, l.Index, m)
 	for n := 1; n < 4 && errors.Is(err, unix.EBUSY); n++ { // somebody in there took that index meanwhile
 		if err = r.settle(w, r.Is.Index+n); err == nil {
 			m.Index = r.Is.Index
-			err = w.Host.MoveLink(l.Index, m)
+			err = rtnl.MoveLink(w.Host, l.Index, m)
 		}
 	}
 	if err == nil {
@@ -114,7 +118,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 }
 
 // take is the device's link on the host. One that was left by a container that is gone becomes itself first.
-func (h HostDevice) take(ctx context.Context, w *kernel.World) (*kernel.Link, error) {
+func (h HostDevice) take(ctx context.Context, w *kernel.World) (*rtnl.Link, error) {
 	records, err := DeviceRecords(w)
 	if err != nil {
 		return nil, err
@@ -128,7 +132,7 @@ func (h HostDevice) take(ctx context.Context, w *kernel.World) (*kernel.Link, er
 		}
 	}
 	l, err := h.Device.find(w)
-	if errors.Is(err, kernel.ErrNoLink) {
+	if errors.Is(err, rtnl.ErrNoLink) {
 		err = h.Device.missing(w)
 	}
 	for _, d := range h.Also {
@@ -189,8 +193,8 @@ func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
 		return err
 	}
 	ns, l, err := resource.Container.Link(w, h.Name)
-	if errors.Is(err, kernel.ErrNoLink) && known {
-		links, lerr := ns.Links()
+	if errors.Is(err, rtnl.ErrNoLink) && known {
+		links, lerr := rtnl.Links(ns)
 		if now := r.InContainer(links); lerr == nil && now != nil {
 			err = fmt.Errorf("%w; it is called %s now", err, now.Name)
 		}
@@ -236,7 +240,7 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 			return w.Store.Delete(deviceMemory, h.Owner)
 		}
 	}
-	unlock, err := kernel.Lock(ctx, deviceLock)
+	unlock, err := record.Lock(ctx, deviceLock)
 	if err != nil {
 		return err
 	}
@@ -301,7 +305,7 @@ func (u UserspaceDevice) Ensure(ctx context.Context, w *kernel.World) (bool, err
 	if err := u.bound(); err != nil {
 		return false, err
 	}
-	unlock, err := kernel.Lock(ctx, deviceLock)
+	unlock, err := record.Lock(ctx, deviceLock)
 	if err != nil {
 		return false, err
 	}
@@ -321,7 +325,7 @@ func (u UserspaceDevice) Ensure(ctx context.Context, w *kernel.World) (bool, err
 	}
 	r := DeviceRecord{Owner: u.Owner, Netns: w.Container.Path, Userspace: true}
 	var errs [3]error
-	r.Boot, errs[0] = kernel.BootID()
+	r.Boot, errs[0] = machine.BootID()
 	r.NS, errs[1] = w.Container.Identity()
 	r.Dir, errs[2] = h.Device.dir()
 	if err := errors.Join(errs[:]...); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -400,7 +401,7 @@ func TestHostDeviceRefused(t *testing.T) {
 	cards(t, w)
 	contract.Host(t, w, "ip link add veth0 type veth peer name veth1")
 	nstest.RunIn(t, w.Host.Path, "ip", "link", "set", "veth0", "alias",
-		kernel.Tag(spec.Owner{Network: "net", ContainerID: "c9", IfName: "eth0"}))
+		identity.Tag(spec.Owner{Network: "net", ContainerID: "c9", IfName: "eth0"}))
 	contract.Host(t, w, "ip link add ens6 address 02:00:00:00:04:04 type veth peer name ens7")
 	before := contract.State(t, w)
 	for _, c := range []struct {

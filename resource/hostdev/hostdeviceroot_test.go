@@ -8,6 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -29,7 +31,7 @@ func hide(t *testing.T, w *kernel.World) {
 //
 // clause: P12
 func TestHostDeviceHidden(t *testing.T) {
-	tag := kernel.Tag(spec.Owner{Network: "net", ContainerID: "zz", IfName: "eth0"})
+	tag := identity.Tag(spec.Owner{Network: "net", ContainerID: "zz", IfName: "eth0"})
 	for what, do := range map[string]func(t *testing.T, w *kernel.World){
 		"renamed": hide,
 		"a forged tag": func(t *testing.T, w *kernel.World) {
@@ -95,7 +97,7 @@ func TestHostDeviceKept(t *testing.T) {
 			cards(t, w)
 			before := hostState(t, w)
 			contract.Must(t, w, aDevice(contract.Owner, "ens4"))
-			l, err := w.Container.Link("eth0")
+			l, err := rtnl.LinkByName(w.Container, "eth0")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,7 +109,7 @@ func TestHostDeviceKept(t *testing.T) {
 			if err := finish(w); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.Host.Link("ens4"); err == nil {
+			if _, err := rtnl.LinkByName(w.Host, "ens4"); err == nil {
 				t.Fatal("the host has what the container made")
 			}
 			second := &kernel.World{Host: w.Host, Container: contract.OpenNS(t), Store: w.Store}
@@ -183,7 +185,7 @@ func TestHostDeviceForged(t *testing.T) {
 	if err := h.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.Host.Link("ens4"); err == nil {
+	if _, err := rtnl.LinkByName(w.Host, "ens4"); err == nil {
 		t.Error("nobody has it, and no result says that the container got one")
 	}
 }
@@ -197,13 +199,13 @@ func TestHostDeviceCutShort(t *testing.T) {
 	contract.Host(t, w, "ip tuntap add tap4 mode tap") // which nothing but its alias tells from others
 	before := contract.State(t, w)
 	contract.Must(t, w, aDevice(contract.Owner, "tap4"))
-	contract.Container(t, w, "ip link set eth0 alias zz group %d", kernel.LinkGroup("lan"))
+	contract.Container(t, w, "ip link set eth0 alias zz group %d", identity.LinkGroup("lan"))
 	contract.Container(t, w, "ip link property del dev eth0 altname net:c1:eth0")
 	r, _, err := recallDevice(w, contract.Owner)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := w.Container.Link("eth0")
+	l, err := rtnl.LinkByName(w.Container, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +230,7 @@ func TestHostDeviceTraits(t *testing.T) {
 	}
 	before := show()
 	contract.Must(t, w, aDevice(contract.Owner, "ens4"))
-	contract.Container(t, w, "ip link set eth0 group %d", kernel.LinkGroup("lan"))
+	contract.Container(t, w, "ip link set eth0 group %d", identity.LinkGroup("lan"))
 	for _, change := range []string{"arp off", "multicast off", "dynamic on", "trailers on", "broadcast 02:00:00:00:00:05",
 		"mode dormant", "gso_max_size 3000", "gso_max_segs 3", "gro_max_size 3000", "protodown on"} {
 		// not every kernel and driver has all of them
@@ -279,7 +281,7 @@ func TestHostDeviceOfEarlierVersion(t *testing.T) {
 		if err := aDevice(contract.Owner, "ens4").Verify(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		contract.Container(t, w, "ip link set eth0 group %d", kernel.LinkGroup("lan"))
+		contract.Container(t, w, "ip link set eth0 group %d", identity.LinkGroup("lan"))
 		if err := finish(w); err != nil {
 			t.Fatal(err)
 		}

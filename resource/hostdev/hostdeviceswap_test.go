@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // lent is a device that the host lends, and what somebody who is root in the container makes in its place: a link of
@@ -25,7 +26,7 @@ func lentOnes(t *testing.T, w *kernel.World) []lent {
 }
 
 // swap takes the device out of the container, and puts a decoy in its place.
-func (d lent) swap(t *testing.T, w *kernel.World, l *kernel.Link) (elsewhere *kernel.NS) {
+func (d lent) swap(t *testing.T, w *kernel.World, l *rtnl.Link) (elsewhere *kernel.NS) {
 	t.Helper()
 	elsewhere = contract.OpenNS(t)
 	contract.Container(t, w, "ip link set dev %s netns %s", l.Name, strings.TrimPrefix(elsewhere.Path, "/run/netns/"))
@@ -59,7 +60,7 @@ func TestHostDeviceSwapped(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			l, err := w.Container.Link("eth0")
+			l, err := rtnl.LinkByName(w.Container, "eth0")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +73,8 @@ func TestHostDeviceSwapped(t *testing.T) {
 			if after := hostState(t, w); after != without {
 				t.Errorf("%s, name taken %v: %s", d.name, taken, contract.Difference(without, after))
 			}
-			if back, err := w.Container.LinkAt(l.Index); err != nil || back.Kind != l.Kind || back.Up || back.Alias != "" {
+			if back, err := rtnl.LinkByIndex(w.Container, l.Index); err != nil || back.Kind != l.Kind || back.Up ||
+				back.Alias != "" {
 				t.Errorf("%s, name taken %v: in the container: %+v, %v", d.name, taken, back, err)
 			}
 			if err := aDevice(contract.Owner, d.name).Remove(t.Context(), w); err != nil {
@@ -102,7 +104,7 @@ func TestHostDeviceSwapped(t *testing.T) {
 
 func nameAt(t *testing.T, ns *kernel.NS, index int) string {
 	t.Helper()
-	l, err := ns.LinkAt(index)
+	l, err := rtnl.LinkByIndex(ns, index)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func TestHostDeviceSwappedEarly(t *testing.T) {
 			if err := w.Store.Put(deviceMemory, contract.Owner, r); err != nil {
 				t.Fatal(err)
 			}
-			l, err := w.Container.Link("eth0")
+			l, err := rtnl.LinkByName(w.Container, "eth0")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -16,12 +17,12 @@ import (
 // Whoever is root in the container can make such a link himself. So it is none where anybody is known to have the
 // device or the host has it, and a virtual one only where a result shows that the container got one, and its other end
 // is not in there, too.
-func (h HostDevice) byReference(w *kernel.World) (r DeviceRecord, in *kernel.NS, l *kernel.Link, err error) {
+func (h HostDevice) byReference(w *kernel.World) (r DeviceRecord, in *kernel.NS, l *rtnl.Link, err error) {
 	in = w.Container
 	if in == nil {
 		in = w.Host
 	}
-	if l, err = in.Link(h.Name); err != nil {
+	if l, err = rtnl.LinkByName(in, h.Name); err != nil {
 		return r, nil, nil, resource.ExceptNoLink(err)
 	}
 	if spec.ValidIfName(l.Alias) != nil || in == w.Host && (l.Kind != "" || l.Alias == l.Name) || rooted(l.Kind) &&
@@ -33,7 +34,7 @@ func (h HostDevice) byReference(w *kernel.World) (r DeviceRecord, in *kernel.NS,
 	if h.Device.value() == "" || !h.Device.is(r) || l.Kind != "" && !h.Attached {
 		return r, nil, nil, nil
 	}
-	if at, err := h.Device.find(w); err != nil && !errors.Is(err, kernel.ErrNoLink) || err == nil &&
+	if at, err := h.Device.find(w); err != nil && !errors.Is(err, rtnl.ErrNoLink) || err == nil &&
 		(in != w.Host || at.Index != l.Index) {
 		return r, nil, nil, err
 	}

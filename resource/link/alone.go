@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -38,7 +40,7 @@ func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 		return nil // Master itself says what is wrong with it
 	}
 	if isMacvlan(master) && !master.PeerAway { // what is put on one stands beside it
-		if master, err = ns.LinkAt(master.Peer); err != nil {
+		if master, err = rtnl.LinkByIndex(ns, master.Peer); err != nil {
 			return nil
 		}
 	}
@@ -50,7 +52,7 @@ func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 
 // inTheWay says what stands on the master that leaves no room, where it can be seen: beside it, and in the containers
 // of attachments that are remembered.
-func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *kernel.Link) error {
+func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *rtnl.Link) error {
 	if err := a.among(ns, ns, master); err != nil {
 		return err
 	}
@@ -83,24 +85,24 @@ func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *kernel.Link) err
 }
 
 // among says which of a namespace's links is in the way of one on a master that is in ns.
-func (a Alone) among(in, ns *kernel.NS, master *kernel.Link) error {
-	links, err := in.Links()
+func (a Alone) among(in, ns *kernel.NS, master *rtnl.Link) error {
+	links, err := rtnl.Links(in)
 	if err != nil {
 		return err
 	}
 	here := -1
 	if in != ns {
-		if here, err = in.ID(ns); err != nil || here < 0 {
+		if here, err = rtnl.NSID(in, ns); err != nil || here < 0 {
 			return err
 		}
 	}
 	for _, l := range links {
 		passthru := l.Data.Mode == MacvlanModes()["passthru"]
-		network, _, text, tagged := kernel.ParseTag(l.Alias)
+		network, _, text, tagged := identity.ParseTag(l.Alias)
 		switch {
 		case !isMacvlan(l), l.Peer != master.Index, l.PeerAway != (in != ns), l.PeerAway && l.PeerNS != here:
 			continue
-		case tagged && network == kernel.NetworkHash(a.Network) || !a.Passthru && !passthru:
+		case tagged && network == identity.NetworkHash(a.Network) || !a.Passthru && !passthru:
 			continue
 		}
 		who := resource.KindOf(l) + ", " + l.Name

@@ -10,6 +10,9 @@ import (
 	"net"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -42,16 +45,16 @@ func (b Bridge) possible(w *kernel.World) error {
 	if !b.VLANs {
 		return nil
 	}
-	return w.Host.NoBridgeVLANs()
+	return rtnl.NoBridgeVLANs(w.Host)
 }
 
 // MAC is the bridge's own address on this machine. Without one it would take the least of its ports' and
 // change as they come and go, which breaks its neighbours' tables.
-func (b Bridge) MAC() net.HardwareAddr { return kernel.MAC("bridge", spec.Owner{IfName: b.Name}) }
+func (b Bridge) MAC() net.HardwareAddr { return identity.MAC("bridge", spec.Owner{IfName: b.Name}) }
 
 // Ensure implements plan.Resource. It keeps out who finds the bridge empty and removes it.
 func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	unlock, err := kernel.Share(ctx, BridgeLock(b.Name))
+	unlock, err := record.Share(ctx, BridgeLock(b.Name))
 	if err != nil {
 		return false, err
 	}
@@ -61,14 +64,14 @@ func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 
 func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 	l, err := resource.Bridge(w, b.Name)
-	if errors.Is(err, kernel.ErrNoLink) {
+	if errors.Is(err, rtnl.ErrNoLink) {
 		mtu, err := b.MTU.Resolve(w)
 		if err != nil {
 			return false, err
 		}
 		_ = w.Store.History(b.Name).Begin() // without one, all is announced
 		// Somebody else may make it now, and may not be done with it.
-		switch err := w.Host.AddBridge(b.Name, b.MAC(), mtu, b.VLANs); {
+		switch err := rtnl.AddBridge(w.Host, b.Name, b.MAC(), mtu, b.VLANs); {
 		case err == nil:
 			changed = true
 		case !errors.Is(err, fs.ErrExist):
@@ -86,7 +89,7 @@ func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 	}
 	c, err := b.settle(w, l)
 	if err != nil && changed {
-		return false, errors.Join(err, w.Host.DelLink(l.Index))
+		return false, errors.Join(err, rtnl.DelLink(w.Host, l.Index))
 	}
 	if err == nil && b.KeepMAC {
 		err = b.pin(w, l)
@@ -100,7 +103,7 @@ const pinnedRecord = "pinned"
 
 // pin has a bridge that somebody else made keep its address. Before, it has that of its least port, and with its first
 // port it changes even if it had none: its containers would lose their gateway, and its neighbours the host.
-func (b Bridge) pin(w *kernel.World, l *kernel.Link) error {
+func (b Bridge) pin(w *kernel.World, l *rtnl.Link) error {
 	if bytes.Equal(l.MAC, b.MAC()) {
 		return nil
 	}
@@ -109,14 +112,14 @@ func (b Bridge) pin(w *kernel.World, l *kernel.Link) error {
 	if known, err := w.Store.Get(pinnedRecord, o, &index); err != nil || known && index == l.Index {
 		return err
 	}
-	if err := w.Host.SetLink(b.Name, kernel.LinkChange{MAC: l.MAC}); err != nil {
+	if err := rtnl.SetLink(w.Host, b.Name, rtnl.LinkChange{MAC: l.MAC}); err != nil {
 		return err
 	}
 	return w.Store.Put(pinnedRecord, o, l.Index)
 }
 
 // settle finishes what AddBridge began, here or in a call that was killed before it could.
-func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error) {
+func (b Bridge) settle(w *kernel.World, l *rtnl.Link) (changed bool, err error) {
 	// Before it is up: from then on it hears its ports. The address tells that the bridge is one of ours;
 	// another may be the host's own uplink and live by router advertisements.
 	if bytes.Equal(l.MAC, b.MAC()) && !l.Up {
@@ -128,19 +131,19 @@ func (b Bridge) settle(w *kernel.World, l *kernel.Link) (changed bool, err error
 		if !b.Switch {
 			return false, unfiltered(w, b.Name)
 		}
-		if err := w.Host.SetBridgeVLANFiltering(l.Index); err != nil {
+		if err := rtnl.SetBridgeVLANFiltering(w.Host, l.Index); err != nil {
 			return false, err
 		}
 		changed = true
 	}
-	c := kernel.LinkChange{Up: !l.Up}
+	c := rtnl.LinkChange{Up: !l.Up}
 	if b.Promisc && !l.Promisc {
 		c.Promisc = &b.Promisc
 	}
 	if !c.Up && c.Promisc == nil {
 		return changed, nil
 	}
-	if err := w.Host.SetLink(b.Name, c); err != nil {
+	if err := rtnl.SetLink(w.Host, b.Name, c); err != nil {
 		return true, err
 	}
 	if c.Up && bytes.Equal(l.MAC, b.MAC()) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 func TestBridge(t *testing.T) {
@@ -28,9 +28,9 @@ func TestBridge(t *testing.T) {
 	}
 
 	t.Run("its address does not float", func(t *testing.T) {
-		before, _ := w.Host.Link("cni0")
+		before, _ := rtnl.LinkByName(w.Host, "cni0")
 		contract.Host(t, w, "ip link add p0 master cni0 address 00:00:00:00:00:02 type veth peer name p1")
-		after, _ := w.Host.Link("cni0")
+		after, _ := rtnl.LinkByName(w.Host, "cni0")
 		if before.MAC.String() != after.MAC.String() {
 			t.Errorf("%v became %v", before.MAC, after.MAC)
 		}
@@ -38,7 +38,7 @@ func TestBridge(t *testing.T) {
 	t.Run("somebody else's keeps its accept_ra and its MTU", func(t *testing.T) {
 		contract.Host(t, w, "ip link add br0 mtu 1300 type bridge")
 		contract.Must(t, w, Bridge{Name: "br0", MTU: 1500})
-		l, _ := w.Host.Link("br0")
+		l, _ := rtnl.LinkByName(w.Host, "br0")
 		if v := contract.Sysctl(t, w.Host, "net/ipv6/conf/br0/accept_ra"); v != "1" || l.MTU != 1300 || !l.Up {
 			t.Errorf("accept_ra %s, mtu %d, up %v", v, l.MTU, l.Up)
 		}
@@ -58,7 +58,7 @@ func TestBridge(t *testing.T) {
 			}
 			contract.Host(t, w, "ip link add lower master br1 address 00:00:00:00:00:02 type veth peer name lower1")
 			contract.Host(t, w, "ip link del low")
-			if l, _ := w.Host.Link("br1"); l.MAC.String() != mac {
+			if l, _ := rtnl.LinkByName(w.Host, "br1"); l.MAC.String() != mac {
 				t.Errorf("%s became %v", mac, l.MAC)
 			}
 			contract.Host(t, w, "ip link del lower")
@@ -88,7 +88,7 @@ func TestFullBridge(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the bridge is full, it takes 1023 ports") {
 		t.Error(err)
 	}
-	if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := rtnl.LinkByName(w.Container, "eth0"); !errors.Is(err, rtnl.ErrNoLink) {
 		t.Errorf("left behind: %v", err)
 	}
 	contract.Host(t, w, "ip link add tap type veth peer name tap1")
@@ -118,7 +118,7 @@ func TestPort(t *testing.T) {
 		if err := p.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if l, err := w.Host.Link("tap0"); err != nil || masterName(w, l) != "other" {
+		if l, err := rtnl.LinkByName(w.Host, "tap0"); err != nil || masterName(w, l) != "other" {
 			t.Errorf("taken off another bridge: %v, %v", l, err)
 		}
 	})
@@ -129,7 +129,7 @@ func TestPort(t *testing.T) {
 		if err := p.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if l, err := w.Host.Link("tap0"); err != nil || masterName(w, l) != "other" {
+		if l, err := rtnl.LinkByName(w.Host, "tap0"); err != nil || masterName(w, l) != "other" {
 			t.Errorf("taken off another bridge: %v, %v", l, err)
 		}
 	})
@@ -142,7 +142,7 @@ func TestPort(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if l, err := w.Host.Link("tap0"); err != nil || l.Master != 0 {
+		if l, err := rtnl.LinkByName(w.Host, "tap0"); err != nil || l.Master != 0 {
 			t.Errorf("still a port: %v, %v", l, err)
 		}
 	})
@@ -152,7 +152,7 @@ func TestPort(t *testing.T) {
 		if err := p.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if l, err := w.Host.Link("tap0"); err != nil || l.Master == 0 {
+		if l, err := rtnl.LinkByName(w.Host, "tap0"); err != nil || l.Master == 0 {
 			t.Errorf("taken off: %v, %v", l, err)
 		}
 		contract.Host(t, w, "ip link set tap0 nomaster")
@@ -160,10 +160,10 @@ func TestPort(t *testing.T) {
 	t.Run("swept", func(t *testing.T) {
 		contract.Must(t, w, p)
 		nobody := func([8]byte) bool { return false }
-		if err := sweepLinks(t.Context(), w, "net", nobody, func(*kernel.Link) bool { return false }); err != nil {
+		if err := sweepLinks(t.Context(), w, "net", nobody, func(*rtnl.Link) bool { return false }); err != nil {
 			t.Error(err)
 		}
-		if l, err := w.Host.Link("tap0"); err != nil || l.Master != 0 {
+		if l, err := rtnl.LinkByName(w.Host, "tap0"); err != nil || l.Master != 0 {
 			t.Errorf("still a port: %v, %v", l, err)
 		}
 	})
@@ -172,7 +172,7 @@ func TestPort(t *testing.T) {
 		if err := p.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if _, err := p.Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := p.Ensure(t.Context(), w); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Error(err)
 		}
 	})

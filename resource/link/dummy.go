@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -40,12 +42,12 @@ func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	err = w.Container.AddLink(kernel.NewLink{
+	err = rtnl.AddLink(w.Container, rtnl.NewLink{
 		Name: d.Name, Kind: "dummy", MTU: d.MTU, MAC: addr, Up: !d.Down,
-		Group: kernel.LinkGroup(d.Owner.Network), Alias: kernel.Tag(d.Owner),
+		Group: identity.LinkGroup(d.Owner.Network), Alias: identity.Tag(d.Owner),
 	})
-	if errors.Is(err, kernel.ErrLinkExists) {
-		err = kernel.NameTaken(d.Name)
+	if errors.Is(err, rtnl.ErrLinkExists) {
+		err = rtnl.NameTaken(d.Name)
 	}
 	if err == nil {
 		err = rememberLink(w, d.Owner, d.Name, "dummy", nil)

@@ -7,7 +7,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -17,8 +18,8 @@ func TestDummy(t *testing.T) {
 	w := contract.NewWorld(t)
 	d := Dummy{Owner: contract.Owner, Name: "eth0", MTU: 9000, MAC: "02:00:00:00:00:0A"}
 	again := func(t *testing.T) {
-		if l, err := w.Container.Link("eth0"); err == nil {
-			if err := w.Container.DelLink(l.Index); err != nil {
+		if l, err := rtnl.LinkByName(w.Container, "eth0"); err == nil {
+			if err := rtnl.DelLink(w.Container, l.Index); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -37,16 +38,16 @@ func TestDummy(t *testing.T) {
 	// What nobody asked for is ours all the same: a MAC of the kernel's making is another one at each boot.
 	d = Dummy{Owner: contract.Owner, Name: "eth0", Down: true}
 	contract.Must(t, w, d)
-	if l, err := w.Container.Link("eth0"); err != nil || l.Up ||
-		l.MAC.String() != kernel.MAC("cont", contract.Owner).String() || l.MTU != 1500 ||
-		!resource.Owned(l, contract.Owner) || l.Alias != kernel.Tag(contract.Owner) {
+	if l, err := rtnl.LinkByName(w.Container, "eth0"); err != nil || l.Up ||
+		l.MAC.String() != identity.MAC("cont", contract.Owner).String() || l.MTU != 1500 ||
+		!resource.Owned(l, contract.Owner) || l.Alias != identity.Tag(contract.Owner) {
 		t.Errorf("%+v, %v", l, err)
 	}
 
 	// Another owner's stays, when it is to be made and when it is to be removed.
 	theirs := Dummy{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Name: "eth0"}
 	before := contract.State(t, w)
-	if changed, err := theirs.Ensure(t.Context(), w); changed || !errors.Is(err, kernel.ErrLinkExists) ||
+	if changed, err := theirs.Ensure(t.Context(), w); changed || !errors.Is(err, rtnl.ErrLinkExists) ||
 		!strings.Contains(err.Error(), "in the container") {
 		t.Errorf("changed %v, %v", changed, err)
 	}

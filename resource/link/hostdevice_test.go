@@ -5,7 +5,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -16,10 +17,10 @@ import (
 func TestSweepSparesDevices(t *testing.T) {
 	for what, alias := range map[string]string{
 		"without a tag":           "theirs",
-		"with a tag":              kernel.Tag(spec.Owner{Network: "lan", ContainerID: "zz", IfName: "eth0"}),
-		"with a tag that is kept": kernel.Tag(contract.Owner),
+		"with a tag":              identity.Tag(spec.Owner{Network: "lan", ContainerID: "zz", IfName: "eth0"}),
+		"with a tag that is kept": identity.Tag(contract.Owner),
 	} {
-		for _, group := range []uint32{kernel.LinkGroup("lan"), doomedGroup("lan")} {
+		for _, group := range []uint32{identity.LinkGroup("lan"), doomedGroup("lan")} {
 			w := contract.NewWorld(t)
 			contract.Host(t, w, "ip tuntap add tap4 mode tap")
 			contract.Host(t, w, "ip link add ens4 type veth peer name wire")
@@ -33,16 +34,16 @@ func TestSweepSparesDevices(t *testing.T) {
 			if alias == "theirs" {
 				contract.Host(t, w, "ip link set ens4 group %d", group)
 			}
-			keep := func(o [8]byte) bool { return o == kernel.OwnerHash(contract.Owner) }
-			if err := sweepLinks(t.Context(), w, "lan", keep, func(*kernel.Link) bool { return false }); err != nil {
+			keep := func(o [8]byte) bool { return o == identity.OwnerHash(contract.Owner) }
+			if err := sweepLinks(t.Context(), w, "lan", keep, func(*rtnl.Link) bool { return false }); err != nil {
 				t.Error(what, err)
 			}
 			for _, name := range []string{"tap4", "ens4"} {
-				if l, err := w.Host.Link(name); err != nil || l.Group == doomedGroup("lan") {
+				if l, err := rtnl.LinkByName(w.Host, name); err != nil || l.Group == doomedGroup("lan") {
 					t.Errorf("%s, group %#x: %+v, %v", what, group, l, err)
 				}
 			}
-			if _, err := w.Host.Link(kernel.LinkName("veth", goes)); err == nil {
+			if _, err := rtnl.LinkByName(w.Host, identity.LinkName("veth", goes)); err == nil {
 				t.Errorf("%s: what was to go stays", what)
 			}
 		}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -28,7 +30,7 @@ func (h HostName) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (h HostName) Verify(ctx context.Context, w *kernel.World) error {
-	l, err := w.Host.Link(h.Name)
+	l, err := rtnl.LinkByName(w.Host, h.Name)
 	switch {
 	case err != nil:
 		return resource.ExceptNoLink(err)
@@ -44,20 +46,20 @@ const markLimit = time.Second
 // taken says who has the name.
 func (h HostName) taken(ctx context.Context, w *kernel.World) error {
 	who, holder := "", ""
-	err := w.Host.Await(ctx, markLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
-		l, err := w.Host.Link(h.Name)
+	err := rtnl.Await(w.Host, ctx, markLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
+		l, err := rtnl.LinkByName(w.Host, h.Name)
 		if err != nil {
 			who = "somebody had it a moment ago"
 			return true, resource.ExceptNoLink(err)
 		}
-		_, _, text, tagged := kernel.ParseTag(l.Alias)
+		_, _, text, tagged := identity.ParseTag(l.Alias)
 		switch who = resource.KindOf(l) + " of the host's"; {
 		case tagged:
 			who, holder = text+" has it", text
-		case kernel.OfGroup(l.Group):
+		case identity.OfGroup(l.Group):
 			who = "an attachment that is being made has it"
 		}
-		return tagged || !kernel.OfGroup(l.Group), nil
+		return tagged || !identity.OfGroup(l.Group), nil
 	})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -66,27 +68,27 @@ func (h HostName) taken(ctx context.Context, w *kernel.World) error {
 }
 
 // markedFor reports whether a link was made for an attachment of a network.
-func markedFor(l *kernel.Link, network string) bool {
-	if n, _, _, tagged := kernel.ParseTag(l.Alias); tagged {
-		return n == kernel.NetworkHash(network)
+func markedFor(l *rtnl.Link, network string) bool {
+	if n, _, _, tagged := identity.ParseTag(l.Alias); tagged {
+		return n == identity.NetworkHash(network)
 	}
-	return l.Group == kernel.LinkGroup(network)
+	return l.Group == identity.LinkGroup(network)
 }
 
 // hostNameRecord is the record of which name was chosen: DEL may not be told any more.
 const hostNameRecord = "hostname"
 
 // chosen reports whether the name of the host's end is not the one that the owner has anyway.
-func (v Veth) chosen() bool { return v.Host != kernel.LinkName("veth", v.Owner) }
+func (v Veth) chosen() bool { return v.Host != identity.LinkName("veth", v.Owner) }
 
 // ours reports whether a link is the host's end of the owner's pair. A pair that was killed before it got its mark has
 // its group, which is the network's, and its address, which is the owner's; a name that was chosen says nothing.
-func (v Veth) ours(l *kernel.Link) bool {
-	if _, _, _, tagged := kernel.ParseTag(l.Alias); l.Kind != "veth" || tagged ||
-		l.Name == kernel.LinkName("veth", v.Owner) {
+func (v Veth) ours(l *rtnl.Link) bool {
+	if _, _, _, tagged := identity.ParseTag(l.Alias); l.Kind != "veth" || tagged ||
+		l.Name == identity.LinkName("veth", v.Owner) {
 		return l.Kind == "veth" && resource.Owned(l, v.Owner)
 	}
-	return l.Group == kernel.LinkGroup(v.Owner.Network) && bytes.Equal(l.MAC, kernel.MAC("host", v.Owner))
+	return l.Group == identity.LinkGroup(v.Owner.Network) && bytes.Equal(l.MAC, identity.MAC("host", v.Owner))
 }
 
 // nameHost remembers a chosen name, before any link has it. A pair that the attachment had under another one, before
@@ -111,13 +113,13 @@ func (v Veth) nameHost(w *kernel.World) error {
 }
 
 // named is the host's end under the name that was remembered, or nil.
-func (v Veth) named(w *kernel.World) (*kernel.Link, error) {
+func (v Veth) named(w *kernel.World) (*rtnl.Link, error) {
 	var name string
 	if known, err := w.Store.Get(hostNameRecord, v.Owner, &name); err != nil || !known {
 		return nil, err
 	}
-	l, err := w.Host.Link(name)
-	if errors.Is(err, kernel.ErrNoLink) || err == nil && !v.ours(l) {
+	l, err := rtnl.LinkByName(w.Host, name)
+	if errors.Is(err, rtnl.ErrNoLink) || err == nil && !v.ours(l) {
 		return nil, nil
 	}
 	return l, err

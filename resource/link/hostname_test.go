@@ -7,6 +7,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -18,7 +20,7 @@ func TestChosenName(t *testing.T) {
 	v := testVeth(contract.Owner, "")
 	v.Host = "web0"
 	contract.Terms{Once: true, Repair: func(t *testing.T) {
-		if _, err := w.Container.Link("eth0"); err == nil {
+		if _, err := rtnl.LinkByName(w.Container, "eth0"); err == nil {
 			contract.Container(t, w, "ip link del eth0")
 		}
 		contract.Must(t, w, v)
@@ -36,7 +38,7 @@ func TestChosenName(t *testing.T) {
 	}
 	gone := func(t *testing.T, name string) {
 		t.Helper()
-		if _, err := w.Host.Link(name); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := rtnl.LinkByName(w.Host, name); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -107,8 +109,9 @@ func TestChosenName(t *testing.T) {
 			if err := w.Store.Put(hostNameRecord, o, "web0"); err != nil { // as it is before the pair is made
 				t.Fatal(err)
 			}
-			if err := w.Host.AddVeth(kernel.VethPair{Host: "web0", Name: "eth0", NS: w.Container, HostMAC: kernel.MAC("host", o),
-				Group: kernel.LinkGroup(o.Network)}); err != nil {
+			if err := rtnl.AddVeth(w.Host, rtnl.VethPair{Host: "web0", Name: "eth0", NS: w.Container,
+				HostMAC: identity.MAC("host", o),
+				Group:   identity.LinkGroup(o.Network)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -124,7 +127,7 @@ func TestChosenName(t *testing.T) {
 		if err := sweep(t.Context(), w, contract.Owner.Network, valid); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Host.Link("web0"); err != nil {
+		if _, err := rtnl.LinkByName(w.Host, "web0"); err != nil {
 			t.Fatalf("a sweep that has to keep it: %v", err)
 		}
 		if err := sweep(t.Context(), w, contract.Owner.Network, nil); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -46,7 +47,7 @@ func (i IPvlan) Traits() resource.Traits {
 
 // Ensure implements plan.Resource.
 func (i IPvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	if err := i.make(w, "ipvlan", kernel.IPvlanData(IPvlanModes()[i.mode()], IPvlanFlags()[i.flag()])); err != nil {
+	if err := i.make(w, "ipvlan", rtnl.IPvlanData(IPvlanModes()[i.mode()], IPvlanFlags()[i.flag()])); err != nil {
 		return false, err
 	}
 	return true, nil

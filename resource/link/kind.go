@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -32,7 +33,7 @@ func (k Kind) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 func (k Kind) Verify(_ context.Context, w *kernel.World) error {
 	_, l, err := k.Where.Link(w, k.Link)
 	switch {
-	case errors.Is(err, kernel.ErrNoLink):
+	case errors.Is(err, rtnl.ErrNoLink):
 		return nil
 	case err != nil:
 		return err
@@ -53,7 +54,7 @@ func (k Kind) others(w *kernel.World) string {
 	if err != nil {
 		return ""
 	}
-	links, err := ns.Links()
+	links, err := rtnl.Links(ns)
 	var names []string
 	for _, l := range links {
 		if err == nil && l.Kind == k.Kind {

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -18,7 +20,7 @@ import (
 // which carries no mark, is this attachment's only if it is a port of that.
 func VethKind(bridge string) plan.Kind {
 	return HostLinkKind("veth pair", "veth", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
-		return Veth{Owner: o, Name: o.IfName, Host: kernel.LinkName("veth", o), Master: bridge}.Remove(ctx, w)
+		return Veth{Owner: o, Name: o.IfName, Host: identity.LinkName("veth", o), Master: bridge}.Remove(ctx, w)
 	})
 }
 
@@ -41,7 +43,7 @@ func HostLinkKind(name, kind string, remove func(context.Context, *kernel.World,
 // Whoever is root in a container may put any group and any alias on a device of the host that is lent to it. So nothing
 // counts that is not of a kind that we make on the host, and without a tag nothing that has not a name that we give.
 func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return nil, err
 	}
@@ -50,17 +52,17 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 		return nil, err
 	}
 	chosen := slices.Collect(maps.Values(names))
-	group, doomed := kernel.LinkGroup(network), doomedGroup(network)
+	group, doomed := identity.LinkGroup(network), doomedGroup(network)
 	for _, l := range links {
-		hash, owner, _, tagged := kernel.ParseTag(l.Alias)
+		hash, owner, _, tagged := identity.ParseTag(l.Alias)
 		switch {
 		case l.Kind != kind || l.Group != group && l.Group != doomed:
-		case tagged && hash == kernel.NetworkHash(network):
+		case tagged && hash == identity.NetworkHash(network):
 			tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: l})
 		case !tagged && (derivedName(l) || slices.Contains(chosen, l.Name)):
 			tags = append(tags, plan.Tag{Network: network, Found: l, Could: func(o spec.Owner) bool {
 				prefix := max(len(l.Name)-11, 0)
-				return kernel.LinkName(l.Name[:prefix], o) == l.Name || bytes.Equal(l.MAC, kernel.MAC("host", o))
+				return identity.LinkName(l.Name[:prefix], o) == l.Name || bytes.Equal(l.MAC, identity.MAC("host", o))
 			}})
 		}
 	}
@@ -76,46 +78,46 @@ func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	}
 	var errs []error
 	for _, t := range tags {
-		l := t.Found.(*kernel.Link)
+		l := t.Found.(*rtnl.Link)
 		if l.Group != doomed {
-			errs = append(errs, resource.ExceptNoLink(w.Host.MoveLink(l.Index, kernel.Move{Group: &doomed})))
+			errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &doomed})))
 		}
 		if t.Could == nil {
 			errs = append(errs, w.Store.DeleteOf(hostNameRecord, t.Network, t.Hash))
 		}
 	}
-	return errors.Join(append(errs, w.Host.DelGroup(doomed))...)
+	return errors.Join(append(errs, rtnl.DelGroup(w.Host, doomed))...)
 }
 
 // emptyDoomed takes out of a network's group of links that are to go what is there and not among the tags: what a GC
 // that was killed left, and what a container's root put there.
 func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, l := range links {
-		is := func(t plan.Tag) bool { return t.Found.(*kernel.Link).Index == l.Index }
+		is := func(t plan.Tag) bool { return t.Found.(*rtnl.Link).Index == l.Index }
 		if l.Group != doomedGroup(network) || slices.ContainsFunc(tags, is) {
 			continue
 		}
 		var to uint32
 		if l.Kind == "veth" || l.Kind == "ifb" {
-			to = kernel.LinkGroup(network)
+			to = identity.LinkGroup(network)
 		}
-		errs = append(errs, resource.ExceptNoLink(w.Host.MoveLink(l.Index, kernel.Move{Group: &to})))
+		errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &to})))
 	}
 	return errors.Join(errs...)
 }
 
-// derivedName reports whether a link has such a name as kernel.LinkName gives to its kind.
-func derivedName(l *kernel.Link) bool {
+// derivedName reports whether a link has such a name as identity.LinkName gives to its kind.
+func derivedName(l *rtnl.Link) bool {
 	hash, ok := strings.CutPrefix(l.Name, l.Kind)
 	return ok && len(hash) == 11 && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-func doomedGroup(network string) uint32 { return kernel.LinkGroup(network) ^ 1<<24 }
+func doomedGroup(network string) uint32 { return identity.LinkGroup(network) ^ 1<<24 }
 
 // ContainerLink is the Kind of a link that was made in the container. DEL removes one of a type of ip(8) alone; GC is one
 // for all types, so that each container is entered once.
@@ -168,8 +170,8 @@ func removeContained(w *kernel.World, t plan.Tag) error {
 	if err != nil {
 		return err
 	}
-	links, err := ownLinks(w, ns, made, t.Hash, func(l *kernel.Link) bool {
-		return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == kernel.LinkGroup(t.Network))
+	links, err := ownLinks(w, ns, made, t.Hash, func(l *rtnl.Link) bool {
+		return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == identity.LinkGroup(t.Network))
 	}, contained()...)
 	return errors.Join(err, deleteAll(ns, links))
 }

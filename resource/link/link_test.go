@@ -6,6 +6,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -17,7 +19,7 @@ func TestUp(t *testing.T) {
 	contract.Host(t, w, "ip link set lo down")
 	contract.Test(t, w, Up{Where: resource.Host, Link: "lo"},
 		contract.Break("down", contract.On(w, "ip link set lo down"), "state is down"))
-	if _, err := (Up{Link: "none0"}).Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := (Up{Link: "none0"}).Ensure(t.Context(), w); !errors.Is(err, rtnl.ErrNoLink) {
 		t.Error(err)
 	}
 	if _, err := (Up{Link: "lo"}).Ensure(t.Context(), &kernel.World{Host: w.Host}); !errors.Is(err,
@@ -43,7 +45,7 @@ func TestAutoMTU(t *testing.T) {
 	v := testVeth(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"}, "")
 	v.MTU = resource.AutoMTU
 	contract.Must(t, w, v)
-	if l, _ := w.Container.Link("eth1"); l.MTU != 1450 {
+	if l, _ := rtnl.LinkByName(w.Container, "eth1"); l.MTU != 1450 {
 		t.Errorf("mtu %d", l.MTU)
 	}
 	contract.Host(t, w, "ip -6 route add default dev up1")
@@ -72,7 +74,7 @@ func TestSweepLinks(t *testing.T) {
 	for _, o := range owners {
 		contract.Must(t, w, testVeth(o, "cni0"))
 	}
-	name := func(i int) string { return kernel.LinkName("veth", owners[i]) }
+	name := func(i int) string { return identity.LinkName("veth", owners[i]) }
 	contract.Host(t, w, "ip link set %s alias x", name(4)) // killed before the alias was written
 	contract.Host(t, w, "ip link set %s alias x", name(5))
 	// A sweep that was killed has left these two half-way.
@@ -81,18 +83,18 @@ func TestSweepLinks(t *testing.T) {
 	contract.Host(t, w, "ip link set %s group %d", name(6), doomed)
 	contract.Host(t, w, "ip link add foreign0 type veth peer name foreign1")
 
-	keep := map[[8]byte]bool{kernel.OwnerHash(owners[0]): true, kernel.OwnerHash(owners[6]): true}
+	keep := map[[8]byte]bool{identity.OwnerHash(owners[0]): true, identity.OwnerHash(owners[6]): true}
 	err := sweepLinks(t.Context(), w, "net", func(o [8]byte) bool { return keep[o] },
-		func(l *kernel.Link) bool { return l.Name == name(5) })
+		func(l *rtnl.Link) bool { return l.Name == name(5) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, stays := range []bool{true, false, false, true, false, true, true} {
-		if l, err := w.Host.Link(name(i)); (err == nil) != stays || stays && l.Group == doomed {
+		if l, err := rtnl.LinkByName(w.Host, name(i)); (err == nil) != stays || stays && l.Group == doomed {
 			t.Errorf("%v: there %v, want %v", owners[i], err == nil, stays)
 		}
 	}
-	if _, err := w.Host.Link("foreign1"); err != nil {
+	if _, err := rtnl.LinkByName(w.Host, "foreign1"); err != nil {
 		t.Error(err)
 	}
 }

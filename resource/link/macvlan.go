@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -100,7 +101,7 @@ func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	err = withOwnMAC(ctx, on, m.Owner, s.MAC, func(mac string) error {
 		s.MAC = mac
-		return s.make(w, m.kind(), kernel.MacvlanData(MacvlanModes()[m.mode()], m.BCQueueLen))
+		return s.make(w, m.kind(), rtnl.MacvlanData(MacvlanModes()[m.mode()], m.BCQueueLen))
 	})
 	if errors.Is(err, unix.EINVAL) {
 		err = m.crowded(w, err)
@@ -111,14 +112,14 @@ func (m Macvlan) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if passthru {
 		mac, err := net.ParseMAC(m.MAC)
 		if err == nil {
-			err = w.Container.SetLink(m.Name, kernel.LinkChange{MAC: mac})
+			err = rtnl.SetLink(w.Container, m.Name, rtnl.LinkChange{MAC: mac})
 		}
 		if err != nil {
 			return false, errors.Join(err, m.Remove(ctx, w))
 		}
 	}
 	if m.BCQueueLen != 0 {
-		if l, err := w.Container.Link(m.Name); err == nil && l.Data.BCQueueLen == 0 {
+		if l, err := rtnl.LinkByName(w.Container, m.Name); err == nil && l.Data.BCQueueLen == 0 {
 			slog.Warn("this kernel has no bcqueuelen, which came with Linux 5.11", "link", m.Name)
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -31,8 +33,8 @@ func again(w *kernel.World, r plan.Remover) func(*testing.T) {
 		if err := r.Remove(t.Context(), w); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := w.Container.Link(contract.Owner.IfName); err == nil { // of another kind
-			if err := w.Container.DelLink(l.Index); err != nil {
+		if l, err := rtnl.LinkByName(w.Container, contract.Owner.IfName); err == nil { // of another kind
+			if err := rtnl.DelLink(w.Container, l.Index); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -98,7 +100,7 @@ func TestMacvlanStaysAsItWas(t *testing.T) {
 	refused := func(what string) {
 		t.Helper()
 		before := contract.State(t, w)
-		if changed, err := m.Ensure(ctx, w); changed || !errors.Is(err, kernel.ErrLinkExists) {
+		if changed, err := m.Ensure(ctx, w); changed || !errors.Is(err, rtnl.ErrLinkExists) {
 			t.Errorf("%s: changed %v, %v", what, changed, err)
 		}
 		if after := contract.State(t, w); after != before {
@@ -134,7 +136,7 @@ func TestMacvlanStaysAsItWas(t *testing.T) {
 	}
 
 	// Without any mark it is the reference's; with the group alone it is that of an ADD that was killed.
-	for _, group := range []uint32{0, kernel.LinkGroup("net")} {
+	for _, group := range []uint32{0, identity.LinkGroup("net")} {
 		contract.Host(t, w, "ip link add link ens4 name eth0 group %d netns %s type macvlan mode bridge", group,
 			strings.TrimPrefix(w.Container.Path, "/run/netns/"))
 		refused(fmt.Sprint("group ", group))
@@ -250,13 +252,13 @@ func TestPassthru(t *testing.T) {
 	masters(t, w)
 	ctx := t.Context()
 	before := contract.State(t, w)
-	is, err := w.Host.Link("ens3")
+	is, err := rtnl.LinkByName(w.Host, "ens3")
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3"), Mode: "passthru"}
 	contract.Must(t, w, m)
-	if l, err := w.Container.Link("eth0"); err != nil || l.MAC.String() != is.MAC.String() {
+	if l, err := rtnl.LinkByName(w.Container, "eth0"); err != nil || l.MAC.String() != is.MAC.String() {
 		t.Errorf("%+v, %v; the master has %v", l, err, is.MAC)
 	}
 	for _, mode := range []string{"bridge", "passthru"} {
@@ -297,7 +299,7 @@ func TestMacvlanBeside(t *testing.T) {
 	w := contract.NewWorld(t)
 	masters(t, w)
 	m := Macvlan{Stacked: stacked(contract.Owner, "macvlan", "ens3")}
-	l, err := w.Host.Link("ens3")
+	l, err := rtnl.LinkByName(w.Host, "ens3")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +307,7 @@ func TestMacvlanBeside(t *testing.T) {
 	if _, err := m.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "mac: \""+m.MAC) {
 		t.Errorf("the master's own address: %v", err)
 	}
-	if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+	if _, err := rtnl.LinkByName(w.Container, "eth0"); !errors.Is(err, rtnl.ErrNoLink) {
 		t.Errorf("left behind: %v", err)
 	}
 	m.Down = true
@@ -369,7 +371,7 @@ func TestMacvtapFile(t *testing.T) {
 			Tap: true}
 		m.MAC = fmt.Sprintf("02:00:00:00:00:%02x", len(seen)+1)
 		contract.Must(t, w, m)
-		l, err := w.Container.Link("eth0")
+		l, err := rtnl.LinkByName(w.Container, "eth0")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -50,7 +52,7 @@ func sweep(ctx context.Context, w *kernel.World, network string, valid []spec.Ow
 
 // sweepLinks removes the links on the host that belong to owners that keep does not want.
 func sweepLinks(ctx context.Context, w *kernel.World, network string, keep func([8]byte) bool,
-	keepUntagged func(*kernel.Link) bool) error {
+	keepUntagged func(*rtnl.Link) bool) error {
 	return contract.SweepKinds(ctx, w, []plan.Kind{PortKind(), VethKind("")}, network, keep, keepUntagged)
 }
 
@@ -63,7 +65,7 @@ func containedKinds() (all []plan.Kind) {
 }
 
 func testVeth(o spec.Owner, master string) Veth {
-	return Veth{Owner: o, Name: o.IfName, Host: kernel.LinkName("veth", o), Master: master}
+	return Veth{Owner: o, Name: o.IfName, Host: identity.LinkName("veth", o), Master: master}
 }
 
 // stacked is a link of the owner's on a master of the host.

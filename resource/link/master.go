@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -53,7 +54,7 @@ func (m Master) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // warn says that the master is down: it is the administrator's to set up.
-func (m Master) warn(l *kernel.Link) {
+func (m Master) warn(l *rtnl.Link) {
 	if !l.Up {
 		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+" up)",
 			"master", l.Name)
@@ -61,22 +62,22 @@ func (m Master) warn(l *kernel.Link) {
 }
 
 // Find is the master, and the namespace that it is in.
-func (m Master) Find(w *kernel.World) (*kernel.NS, *kernel.Link, error) {
+func (m Master) Find(w *kernel.World) (*kernel.NS, *rtnl.Link, error) {
 	ns, err := m.Where.Namespace(w)
 	if err != nil {
 		return nil, nil, err
 	}
-	var l *kernel.Link
+	var l *rtnl.Link
 	what := fmt.Sprintf("master: %q", m.Link)
 	if m.Link == "" {
-		l, err = ns.Egress()
+		l, err = rtnl.Egress(ns)
 		if err == nil {
 			what = fmt.Sprintf("master: %s (of the default route)", l.Name)
 		}
 	} else {
-		l, err = ns.Link(m.Link)
+		l, err = rtnl.LinkByName(ns, m.Link)
 	}
-	if errors.Is(err, kernel.ErrNoLink) {
+	if errors.Is(err, rtnl.ErrNoLink) {
 		err = m.missing(w, ns)
 	}
 	if err == nil {
@@ -92,11 +93,11 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 		if m.Where == resource.Container {
 			other, hint = w.Host, `it is on the host; without "linkInContainer" it is meant`
 		}
-		if _, err := other.Index(m.Link); err == nil {
+		if _, err := rtnl.IndexOf(other, m.Link); err == nil {
 			return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s: %s", m.Link, m.Where.Place(), hint)
 		}
 	}
-	links, err := ns.Links()
+	links, err := rtnl.Links(ns)
 	if err != nil {
 		return err
 	}
@@ -121,12 +122,12 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 }
 
 // fits says whether a link can have another above it.
-func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
+func (m Master) fits(ns *kernel.NS, l *rtnl.Link, what string) error {
 	err := m.stands(ns, l, what)
 	if err == nil {
 		return nil
 	}
-	links, lerr := ns.Links()
+	links, lerr := rtnl.Links(ns)
 	var names []string
 	for _, other := range links {
 		if lerr == nil && other.Index != l.Index && other.Up && m.stands(ns, other, "") == nil {
@@ -139,7 +140,7 @@ func (m Master) fits(ns *kernel.NS, l *kernel.Link, what string) error {
 	return err
 }
 
-func (m Master) stands(ns *kernel.NS, l *kernel.Link, what string) error {
+func (m Master) stands(ns *kernel.NS, l *rtnl.Link, what string) error {
 	switch {
 	case (m.Taken || m.Ether) && !l.Ethernet:
 		return spec.Errorf(spec.CodeConfig, "%s: is %s, which has no Ethernet headers, and %s needs them", what,
@@ -153,7 +154,7 @@ func (m Master) stands(ns *kernel.NS, l *kernel.Link, what string) error {
 	case !m.Taken || l.Master == 0:
 		return nil
 	}
-	above, err := ns.LinkAt(l.Master)
+	above, err := rtnl.LinkByIndex(ns, l.Master)
 	if err != nil {
 		return resource.ExceptNoLink(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/ethtool"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -19,11 +20,11 @@ func (o OffloadOff) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	on, err := ns.TxChecksum(o.Link)
+	on, err := ethtool.TxChecksum(ns, o.Link)
 	if err != nil || !on {
 		return false, err
 	}
-	return true, ns.SetTxChecksum(o.Link, false)
+	return true, ethtool.SetTxChecksum(ns, o.Link, false)
 }
 
 // Verify implements plan.Resource.
@@ -32,7 +33,7 @@ func (o OffloadOff) Verify(_ context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	on, err := ns.TxChecksum(o.Link)
+	on, err := ethtool.TxChecksum(ns, o.Link)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -59,15 +61,15 @@ const portRecord = "port"
 // Ensure implements plan.Resource. A link that is a port of another bridge is not taken away from it, and
 // one that is a port of this bridge already stays one when the attachment goes.
 func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	err = plug(ctx, w, p.Master, p.Anew, func(br *kernel.Link) error {
+	err = plug(ctx, w, p.Master, p.Anew, func(br *rtnl.Link) error {
 		changed, err = p.ensure(ctx, w, br)
 		return err
 	})
 	return changed, err
 }
 
-func (p Port) ensure(ctx context.Context, w *kernel.World, br *kernel.Link) (changed bool, err error) {
-	l, err := w.Host.Link(p.Link)
+func (p Port) ensure(ctx context.Context, w *kernel.World, br *rtnl.Link) (changed bool, err error) {
+	l, err := rtnl.LinkByName(w.Host, p.Link)
 	if err != nil {
 		return false, err
 	}
@@ -84,15 +86,15 @@ func (p Port) ensure(ctx context.Context, w *kernel.World, br *kernel.Link) (cha
 	default:
 		return false, fmt.Errorf("link %s is a port of %s already", p.Link, masterName(w, l))
 	}
-	var have kernel.BridgePort
+	var have rtnl.BridgePort
 	if l.Port != nil {
 		have = *l.Port
 	}
-	flags := kernel.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated,
+	flags := rtnl.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated,
 		Forwarding: have.Forwarding}
 	vlans, err := p.VLANs.ensure(w, p.Link)
 	if err == nil && flags != have {
-		err = w.Host.SetLink(p.Link, kernel.LinkChange{Port: &flags})
+		err = rtnl.SetLink(w.Host, p.Link, rtnl.LinkChange{Port: &flags})
 	}
 	if err != nil {
 		if changed {
@@ -105,8 +107,8 @@ func (p Port) ensure(ctx context.Context, w *kernel.World, br *kernel.Link) (cha
 
 // spare refuses a link that the host itself talks by: as a port it would no longer be heard, and a previous
 // result may list any link.
-func (p Port) spare(w *kernel.World, l *kernel.Link) error {
-	addrs, err := w.Host.Addrs(l.Index)
+func (p Port) spare(w *kernel.World, l *rtnl.Link) error {
+	addrs, err := rtnl.Addrs(w.Host, l.Index)
 	if err != nil {
 		return err
 	}
@@ -120,7 +122,7 @@ func (p Port) spare(w *kernel.World, l *kernel.Link) error {
 	return nil
 }
 
-func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) error {
+func (p Port) attach(ctx context.Context, w *kernel.World, br *rtnl.Link) error {
 	var ours ports
 	if _, err := w.Store.Get(portRecord, p.Owner, &ours); err != nil {
 		return err
@@ -133,7 +135,7 @@ func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) erro
 	if err := w.Store.Put(portRecord, p.Owner, ours); err != nil {
 		return err
 	}
-	if err := w.Host.SetLink(p.Link, kernel.LinkChange{Master: br.Index}); err != nil {
+	if err := rtnl.SetLink(w.Host, p.Link, rtnl.LinkChange{Master: br.Index}); err != nil {
 		return errors.Join(err, p.Remove(ctx, w))
 	}
 	return nil
@@ -141,7 +143,7 @@ func (p Port) attach(ctx context.Context, w *kernel.World, br *kernel.Link) erro
 
 // Verify implements plan.Resource.
 func (p Port) Verify(ctx context.Context, w *kernel.World) error {
-	l, err := w.Host.Link(p.Link)
+	l, err := rtnl.LinkByName(w.Host, p.Link)
 	if err != nil {
 		return err
 	}
@@ -181,15 +183,15 @@ func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 
 // detach takes a link off a bridge, if it is still a port of that one.
 func detach(w *kernel.World, link, master string) error {
-	l, err := w.Host.Link(link)
+	l, err := rtnl.LinkByName(w.Host, link)
 	if err != nil || masterName(w, l) != master {
 		return resource.ExceptNoLink(err)
 	}
-	return resource.ExceptNoLink(w.Host.SetLink(link, kernel.LinkChange{Master: -1}))
+	return resource.ExceptNoLink(rtnl.SetLink(w.Host, link, rtnl.LinkChange{Master: -1}))
 }
 
 // wantPort compares what a bridge keeps of a port. What is not asked for may be on all the same.
-func wantPort(d *resource.Drift, w *kernel.World, l *kernel.Link, master string, hairpin, isolated bool) {
+func wantPort(d *resource.Drift, w *kernel.World, l *rtnl.Link, master string, hairpin, isolated bool) {
 	if master == "" {
 		return
 	}
@@ -206,11 +208,11 @@ func wantPort(d *resource.Drift, w *kernel.World, l *kernel.Link, master string,
 }
 
 // masterName is the name of the bridge that a link on the host is a port of, or "none".
-func masterName(w *kernel.World, l *kernel.Link) string {
+func masterName(w *kernel.World, l *rtnl.Link) string {
 	if l.Master == 0 {
 		return "none"
 	}
-	m, err := w.Host.LinkAt(l.Master)
+	m, err := rtnl.LinkByIndex(w.Host, l.Master)
 	if err != nil {
 		return "none"
 	}
@@ -228,8 +230,8 @@ func BridgeLock(name string) string { return "bridge-" + name }
 
 // plug runs do, which makes a port, with a bridge that does not go meanwhile. One that has gone since it was ensured is
 // made anew where the caller says how.
-func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource, do func(br *kernel.Link) error) error {
-	unlock, err := kernel.Share(ctx, BridgeLock(name))
+func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource, do func(br *rtnl.Link) error) error {
+	unlock, err := record.Share(ctx, BridgeLock(name))
 	if err != nil {
 		return err
 	}
@@ -237,7 +239,7 @@ func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource,
 	br, err := resource.Bridge(w, name)
 	// Not by its Ensure, which has the lock alone while it takes back what failed.
 	maker, ok := plan.Unwrap(anew).(BridgeMaker)
-	if ok && (errors.Is(err, kernel.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
+	if ok && (errors.Is(err, rtnl.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
 		if _, err := maker.EnsureUnlocked(w); err != nil {
 			return err
 		}

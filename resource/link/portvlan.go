@@ -10,18 +10,22 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // PortVLAN is for plugins, which say what should exist and know no kernel.
-type PortVLAN = kernel.PortVLAN
+type PortVLAN = rtnl.PortVLAN
 
 // VLANs are those of a bridge that a port is in. The zero VLANs are no opinion.
 type VLANs struct {
-	Native  uint16            // of what has no tag, either way; zero: nothing without a tag passes
-	Tagged  []kernel.PortVLAN // in order, without Native and without overlaps
-	Default bool              // leave the port in the VLAN that the kernel put it in when it was made a port
+	Native  uint16          // of what has no tag, either way; zero: nothing without a tag passes
+	Tagged  []rtnl.PortVLAN // in order, without Native and without overlaps
+	Default bool            // leave the port in the VLAN that the kernel put it in when it was made a port
 }
 
 func (v VLANs) none() bool { return v.Native == 0 && len(v.Tagged) == 0 }
@@ -34,7 +38,7 @@ func (v VLANs) String() string {
 	return resource.Line(vlanText(v.want()), resource.Flag("and the default vid", v.Default))
 }
 
-func vlanText(list []kernel.PortVLAN) string {
+func vlanText(list []rtnl.PortVLAN) string {
 	var words []string
 	for _, p := range list {
 		id := strconv.Itoa(int(p.First))
@@ -46,15 +50,15 @@ func vlanText(list []kernel.PortVLAN) string {
 	return strings.Join(words, " ")
 }
 
-func (v VLANs) want() []kernel.PortVLAN {
+func (v VLANs) want() []rtnl.PortVLAN {
 	if v.Native == 0 {
 		return v.Tagged
 	}
-	return append([]kernel.PortVLAN{{First: v.Native, Last: v.Native, PVID: true, Untagged: true}}, v.Tagged...)
+	return append([]rtnl.PortVLAN{{First: v.Native, Last: v.Native, PVID: true, Untagged: true}}, v.Tagged...)
 }
 
 // each calls f with each VLAN of a list by itself.
-func each(list []kernel.PortVLAN, f func(id uint16, one kernel.PortVLAN)) {
+func each(list []rtnl.PortVLAN, f func(id uint16, one rtnl.PortVLAN)) {
 	for _, p := range list {
 		for id := int(p.First); id <= int(p.Last); id++ {
 			one := p
@@ -65,25 +69,25 @@ func each(list []kernel.PortVLAN, f func(id uint16, one kernel.PortVLAN)) {
 }
 
 // diff is what a port is in too much, and what it lacks or is in as it should not be, in ranges.
-func (v VLANs) diff(have []kernel.PortVLAN, pvid uint16) (del, add []kernel.PortVLAN) {
-	is, want := map[uint16]kernel.PortVLAN{}, map[uint16]bool{}
-	each(have, func(id uint16, one kernel.PortVLAN) { is[id] = one })
-	each(v.want(), func(id uint16, one kernel.PortVLAN) {
+func (v VLANs) diff(have []rtnl.PortVLAN, pvid uint16) (del, add []rtnl.PortVLAN) {
+	is, want := map[uint16]rtnl.PortVLAN{}, map[uint16]bool{}
+	each(have, func(id uint16, one rtnl.PortVLAN) { is[id] = one })
+	each(v.want(), func(id uint16, one rtnl.PortVLAN) {
 		want[id] = true
 		if is[id] != one {
 			add = extend(add, one)
 		}
 	})
-	each(have, func(id uint16, one kernel.PortVLAN) {
+	each(have, func(id uint16, one rtnl.PortVLAN) {
 		if !want[id] && !(v.Default && id == pvid) {
-			del = extend(del, kernel.PortVLAN{First: id, Last: id})
+			del = extend(del, rtnl.PortVLAN{First: id, Last: id})
 		}
 	})
 	return del, add
 }
 
 // extend appends one VLAN, to the last range where it fits.
-func extend(list []kernel.PortVLAN, one kernel.PortVLAN) []kernel.PortVLAN {
+func extend(list []rtnl.PortVLAN, one rtnl.PortVLAN) []rtnl.PortVLAN {
 	if n := len(list) - 1; n >= 0 && !one.PVID && !list[n].PVID && list[n].Untagged == one.Untagged && list[n].Last+
 		1 == one.First {
 		list[n].Last = one.Last
@@ -97,7 +101,7 @@ func (v VLANs) ensure(w *kernel.World, link string) (changed bool, err error) {
 	if v.none() {
 		return false, nil
 	}
-	l, err := w.Host.Link(link)
+	l, err := rtnl.LinkByName(w.Host, link)
 	if err != nil {
 		return false, err
 	}
@@ -105,22 +109,22 @@ func (v VLANs) ensure(w *kernel.World, link string) (changed bool, err error) {
 	if err != nil || len(del)+len(add) == 0 {
 		return false, err
 	}
-	if err = w.Host.DelPortVLANs(l.Index, del); err == nil {
-		err = w.Host.AddPortVLANs(l.Index, add)
+	if err = rtnl.DelPortVLANs(w.Host, l.Index, del); err == nil {
+		err = rtnl.AddPortVLANs(w.Host, l.Index, add)
 	}
 	if err != nil {
-		_ = w.Host.DelPortVLANs(l.Index, add) // some of them may not be there
-		return false, errors.Join(err, w.Host.AddPortVLANs(l.Index, have))
+		_ = rtnl.DelPortVLANs(w.Host, l.Index, add) // some of them may not be there
+		return false, errors.Join(err, rtnl.AddPortVLANs(w.Host, l.Index, have))
 	}
 	return true, nil
 }
 
-func (v VLANs) look(w *kernel.World, l *kernel.Link) (have, del, add []kernel.PortVLAN, err error) {
-	br, err := w.Host.LinkAt(l.Master)
+func (v VLANs) look(w *kernel.World, l *rtnl.Link) (have, del, add []rtnl.PortVLAN, err error) {
+	br, err := rtnl.LinkByIndex(w.Host, l.Master)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if have, err = w.Host.PortVLANs(l.Index); err != nil {
+	if have, err = rtnl.PortVLANs(w.Host, l.Index); err != nil {
 		return nil, nil, nil, err
 	}
 	del, add = v.diff(have, br.Data.PVID)
@@ -128,7 +132,7 @@ func (v VLANs) look(w *kernel.World, l *kernel.Link) (have, del, add []kernel.Po
 }
 
 // wantVLANs compares the VLANs of a port.
-func wantVLANs(d *resource.Drift, w *kernel.World, l *kernel.Link, v VLANs) {
+func wantVLANs(d *resource.Drift, w *kernel.World, l *rtnl.Link, v VLANs) {
 	if v.none() || l.Port == nil {
 		return
 	}
@@ -145,7 +149,7 @@ func wantVLANs(d *resource.Drift, w *kernel.World, l *kernel.Link, v VLANs) {
 
 // unfiltered is the error about a bridge that was made without VLANs.
 func unfiltered(w *kernel.World, name string) error {
-	if err := w.Host.NoBridgeVLANs(); err != nil {
+	if err := rtnl.NoBridgeVLANs(w.Host); err != nil {
 		return spec.Errorf(spec.CodeConfig,
 			"bridge: %q: exists, and cannot keep VLANs apart: %w; leave out access, trunk, vlan and vlanTrunk, or use another kernel", name, err)
 	}
@@ -164,7 +168,7 @@ func (f Filtering) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (f Filtering) Verify(ctx context.Context, w *kernel.World) error {
-	l, err := w.Host.Link(f.Bridge)
+	l, err := rtnl.LinkByName(w.Host, f.Bridge)
 	if err == nil && l.Kind == "bridge" && !l.Data.Filtering {
 		return unfiltered(w, f.Bridge)
 	}
@@ -185,7 +189,7 @@ func (g VLANGateway) Name() string { return fmt.Sprintf("%s.%d", g.Bridge, g.VLA
 func (g VLANGateway) port() string { return GatewayPort(g.Name()) }
 
 // GatewayPort is the name of the port that leads to a gateway's link.
-func GatewayPort(link string) string { return kernel.LinkName("vlan", spec.Owner{IfName: link}) }
+func GatewayPort(link string) string { return identity.LinkName("vlan", spec.Owner{IfName: link}) }
 
 func (g VLANGateway) vlans() VLANs { return VLANs{Native: g.VLAN} }
 
@@ -204,13 +208,13 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 	if g.Verify(ctx, w) == nil {
 		return false, nil
 	}
-	unlock, err := kernel.Lock(ctx, "vlan-gateway")
+	unlock, err := record.Lock(ctx, "vlan-gateway")
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
 	l, port, err := g.look(w)
-	if errors.Is(err, kernel.ErrNoLink) && l == nil {
+	if errors.Is(err, rtnl.ErrNoLink) && l == nil {
 		if err := g.add(w); err != nil {
 			return false, err
 		}
@@ -226,7 +230,7 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 		}
 	}
 	if changed && l != nil {
-		err = errors.Join(err, w.Host.DelLink(l.Index))
+		err = errors.Join(err, rtnl.DelLink(w.Host, l.Index))
 	}
 	return false, err
 }
@@ -235,7 +239,7 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 // them, takes what it should translate then for translated, and what it translates too early does not come in by the
 // link.
 func (g VLANGateway) warn(w *kernel.World) {
-	if v, err := w.Host.Sysctl("net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
+	if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
 		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0` mends that", "link", g.Name())
 	}
 }
@@ -250,8 +254,8 @@ func (g VLANGateway) add(w *kernel.World) error {
 		return err
 	}
 	o := spec.Owner{IfName: g.Name()}
-	err = w.Host.AddVeth(kernel.VethPair{Host: g.port(), HostMAC: kernel.MAC("port", o), Name: g.Name(),
-		MAC: kernel.MAC("bridge", o), NS: w.Host, MTU: mtu, Master: br.Index})
+	err = rtnl.AddVeth(w.Host, rtnl.VethPair{Host: g.port(), HostMAC: identity.MAC("port", o), Name: g.Name(),
+		MAC: identity.MAC("bridge", o), NS: w.Host, MTU: mtu, Master: br.Index})
 	if err != nil {
 		return fmt.Errorf("add veth: %w", err)
 	}
@@ -259,15 +263,15 @@ func (g VLANGateway) add(w *kernel.World) error {
 }
 
 // look finds both ends. The first is nil where there is none.
-func (g VLANGateway) look(w *kernel.World) (l, port *kernel.Link, err error) {
-	if l, err = w.Host.Link(g.Name()); err != nil {
+func (g VLANGateway) look(w *kernel.World) (l, port *rtnl.Link, err error) {
+	if l, err = rtnl.LinkByName(w.Host, g.Name()); err != nil {
 		return nil, nil, err
 	}
 	if l.Kind != "veth" || l.PeerAway {
 		return l, nil, spec.Errorf(spec.CodeConfig,
 			"bridge: %q: %s, which would be its gateway's link, is %s of somebody else: rename or remove it (ip link delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
 	}
-	if port, err = w.Host.LinkAt(l.Peer); err != nil {
+	if port, err = rtnl.LinkByIndex(w.Host, l.Peer); err != nil {
 		return l, nil, err
 	}
 	if m := masterName(w, port); m != g.Bridge && m != "none" {
@@ -277,13 +281,13 @@ func (g VLANGateway) look(w *kernel.World) (l, port *kernel.Link, err error) {
 	return l, port, nil
 }
 
-func (g VLANGateway) settle(w *kernel.World, l, port *kernel.Link) (changed bool, err error) {
+func (g VLANGateway) settle(w *kernel.World, l, port *rtnl.Link) (changed bool, err error) {
 	if port.Master == 0 || !port.Up {
 		br, err := resource.Bridge(w, g.Bridge)
 		if err != nil {
 			return false, err
 		}
-		if err := w.Host.SetLink(port.Name, kernel.LinkChange{Master: br.Index, Up: true}); err != nil {
+		if err := rtnl.SetLink(w.Host, port.Name, rtnl.LinkChange{Master: br.Index, Up: true}); err != nil {
 			return false, err
 		}
 		changed = true
@@ -299,7 +303,7 @@ func (g VLANGateway) settle(w *kernel.World, l, port *kernel.Link) (changed bool
 		}
 	}
 	if !l.Up {
-		changed, err = true, w.Host.SetLink(l.Name, kernel.LinkChange{Up: true})
+		changed, err = true, rtnl.SetLink(w.Host, l.Name, rtnl.LinkChange{Up: true})
 	}
 	return changed, err
 }
@@ -320,16 +324,16 @@ func (g VLANGateway) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Ranges sorts VLANs and joins those that overlap or follow one another, without the one that is native.
-func Ranges(list []kernel.PortVLAN, native uint16) (joined []kernel.PortVLAN) {
+func Ranges(list []rtnl.PortVLAN, native uint16) (joined []rtnl.PortVLAN) {
 	var ids []uint16
-	each(list, func(id uint16, _ kernel.PortVLAN) {
+	each(list, func(id uint16, _ rtnl.PortVLAN) {
 		if id != native {
 			ids = append(ids, id)
 		}
 	})
 	slices.Sort(ids)
 	for _, id := range slices.Compact(ids) {
-		joined = extend(joined, kernel.PortVLAN{First: id, Last: id})
+		joined = extend(joined, rtnl.PortVLAN{First: id, Last: id})
 	}
 	return joined
 }

@@ -9,21 +9,22 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-func ids(first, last uint16) kernel.PortVLAN { return kernel.PortVLAN{First: first, Last: last} }
+func ids(first, last uint16) rtnl.PortVLAN { return rtnl.PortVLAN{First: first, Last: last} }
 
 func TestRanges(t *testing.T) {
 	for _, c := range []struct {
-		in     []kernel.PortVLAN
+		in     []rtnl.PortVLAN
 		native uint16
 		want   string
 	}{
 		{nil, 1, ""},
-		{[]kernel.PortVLAN{ids(5, 5)}, 5, ""},
-		{[]kernel.PortVLAN{ids(30, 30), ids(10, 20), ids(15, 22), ids(23, 23)}, 0, "vid 10-23 vid 30"},
-		{[]kernel.PortVLAN{ids(1, 4094)}, 2, "vid 1 vid 3-4094"},
+		{[]rtnl.PortVLAN{ids(5, 5)}, 5, ""},
+		{[]rtnl.PortVLAN{ids(30, 30), ids(10, 20), ids(15, 22), ids(23, 23)}, 0, "vid 10-23 vid 30"},
+		{[]rtnl.PortVLAN{ids(1, 4094)}, 2, "vid 1 vid 3-4094"},
 	} {
 		if got := vlanText(Ranges(c.in, c.native)); got != c.want {
 			t.Errorf("%v without %d: %q, want %q", c.in, c.native, got, c.want)
@@ -33,20 +34,20 @@ func TestRanges(t *testing.T) {
 
 // TestVLANDiff: what is in place already is not set again, and what goes together goes in one range.
 func TestVLANDiff(t *testing.T) {
-	born := []kernel.PortVLAN{{First: 1, Last: 1, PVID: true, Untagged: true}}
-	trunk := []kernel.PortVLAN{ids(10, 20), ids(30, 30)}
+	born := []rtnl.PortVLAN{{First: 1, Last: 1, PVID: true, Untagged: true}}
+	trunk := []rtnl.PortVLAN{ids(10, 20), ids(30, 30)}
 	for _, c := range []struct {
 		v        VLANs
-		have     []kernel.PortVLAN
+		have     []rtnl.PortVLAN
 		del, add string
 	}{
 		{VLANs{Native: 100}, born, "vid 1", "vid 100 pvid untagged"},
 		{VLANs{Native: 100, Default: true}, born, "", "vid 100 pvid untagged"},
 		{VLANs{Native: 1, Tagged: trunk}, born, "", "vid 10-20 vid 30"},
 		{VLANs{Tagged: trunk}, born, "vid 1", "vid 10-20 vid 30"},
-		{VLANs{Tagged: trunk}, []kernel.PortVLAN{ids(10, 12), {First: 13, Last: 13, Untagged: true}, ids(14, 19),
+		{VLANs{Tagged: trunk}, []rtnl.PortVLAN{ids(10, 12), {First: 13, Last: 13, Untagged: true}, ids(14, 19),
 			ids(31, 40)}, "vid 31-40", "vid 13 vid 20 vid 30"},
-		{VLANs{Native: 100}, []kernel.PortVLAN{{First: 100, Last: 100, Untagged: true}}, "", "vid 100 pvid untagged"},
+		{VLANs{Native: 100}, []rtnl.PortVLAN{{First: 100, Last: 100, Untagged: true}}, "", "vid 100 pvid untagged"},
 	} {
 		del, add := c.v.diff(c.have, 1)
 		if d, a := vlanText(del), vlanText(add); d != c.del || a != c.add {
@@ -78,7 +79,7 @@ func TestBridgeWithoutVLANs(t *testing.T) {
 	} {
 		var e *spec.Error
 		say := "ip link set cni0 type bridge vlan_filtering 1"
-		if w.Host.NoBridgeVLANs() != nil { // then it would be of no use
+		if rtnl.NoBridgeVLANs(w.Host) != nil { // then it would be of no use
 			say = "cannot keep VLANs apart: the kernel has no VLANs on bridges (CONFIG_BRIDGE_VLAN_FILTERING)"
 		}
 		if !errors.As(err, &e) || e.Code != spec.CodeConfig || !strings.Contains(err.Error(), say) {
@@ -92,11 +93,11 @@ func TestBridgeWithoutVLANs(t *testing.T) {
 		t.Error(contract.Difference(before, after))
 	}
 	_, err := Bridge{Name: "cni0", VLANs: true, Switch: true}.Ensure(t.Context(), w)
-	if err != nil && !errors.Is(err, kernel.ErrNoBridgeVLANs) {
+	if err != nil && !errors.Is(err, rtnl.ErrNoBridgeVLANs) {
 		t.Error(err)
 	}
 	_, err2 := Bridge{Name: "cni1", VLANs: true}.Ensure(t.Context(), w)
-	if (err == nil) != (err2 == nil) || err2 != nil && !errors.Is(err2, kernel.ErrNoBridgeVLANs) {
+	if (err == nil) != (err2 == nil) || err2 != nil && !errors.Is(err2, rtnl.ErrNoBridgeVLANs) {
 		t.Error(err2)
 	}
 }
@@ -116,7 +117,7 @@ func TestPortVLANs(t *testing.T) {
 		w := contract.NewWorld(t)
 		contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
 		veth := testVeth(contract.Owner, "cni0")
-		veth.VLANs = VLANs{Native: 100, Tagged: []kernel.PortVLAN{ids(10, 20)}}
+		veth.VLANs = VLANs{Native: 100, Tagged: []rtnl.PortVLAN{ids(10, 20)}}
 		contract.Terms{Once: true, State: contract.BridgeVLANState(w)}.Test(t, w, veth, breakers(w, veth.Host)...)
 	})
 	t.Run("tap", func(t *testing.T) {
@@ -129,19 +130,19 @@ func TestPortVLANs(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Must(t, w, Bridge{Name: "cni0", VLANs: true})
 	for want, v := range map[string]VLANs{
-		"vid 10-20 vid 100":                       {Tagged: []kernel.PortVLAN{ids(10, 20), ids(100, 100)}},
+		"vid 10-20 vid 100":                       {Tagged: []rtnl.PortVLAN{ids(10, 20), ids(100, 100)}},
 		"vid 1 untagged vid 100 pvid untagged":    {Native: 100, Default: true},
-		"vid 1 pvid untagged vid 100":             {Native: 1, Tagged: []kernel.PortVLAN{ids(100, 100)}},
-		"vid 2 vid 100 pvid untagged vid 101-102": {Native: 100, Tagged: []kernel.PortVLAN{ids(2, 2), ids(101, 102)}},
+		"vid 1 pvid untagged vid 100":             {Native: 1, Tagged: []rtnl.PortVLAN{ids(100, 100)}},
+		"vid 2 vid 100 pvid untagged vid 101-102": {Native: 100, Tagged: []rtnl.PortVLAN{ids(2, 2), ids(101, 102)}},
 	} {
 		veth := testVeth(contract.Owner, "cni0")
 		veth.VLANs = v
 		contract.Must(t, w, veth)
-		l, err := w.Host.Link(veth.Host)
+		l, err := rtnl.LinkByName(w.Host, veth.Host)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if list, err := w.Host.PortVLANs(l.Index); err != nil || vlanText(list) != want {
+		if list, err := rtnl.PortVLANs(w.Host, l.Index); err != nil || vlanText(list) != want {
 			t.Errorf("%v: %s, %v, want %s", v, vlanText(list), err, want)
 		}
 		if err := veth.Remove(t.Context(), w); err != nil {
@@ -158,13 +159,13 @@ func TestPortVLANsOfOthers(t *testing.T) {
 	contract.Host(t, w, "ip link add tap0 master cni0 type veth peer name x")
 	before := contract.Host(t, w, "bridge vlan show dev tap0")
 	veth := testVeth(contract.Owner, "cni0")
-	veth.VLANs = VLANs{Tagged: []kernel.PortVLAN{ids(2, 4094)}}
+	veth.VLANs = VLANs{Tagged: []rtnl.PortVLAN{ids(2, 4094)}}
 	contract.Must(t, w, veth)
-	l, err := w.Host.Link(veth.Host)
+	l, err := rtnl.LinkByName(w.Host, veth.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := w.Host.PortVLANs(l.Index)
+	list, err := rtnl.PortVLANs(w.Host, l.Index)
 	if err != nil || vlanText(list) != "vid 2-4094" {
 		t.Errorf("%s, %v", vlanText(list), err)
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/hostdev"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -29,7 +31,7 @@ func contained() []string { return []string{"macvlan", "macvtap", "ipvlan", "vla
 
 // rememberLink writes down which link in the container was made for the owner, or deletes it again.
 func rememberLink(w *kernel.World, o spec.Owner, name, kind string, master *chosenMaster) error {
-	index, err := w.Container.Index(name)
+	index, err := rtnl.IndexOf(w.Container, name)
 	m := madeLink{Index: index, Kind: kind, Master: master}
 	if err == nil {
 		m.NS, err = w.Container.Identity()
@@ -55,27 +57,27 @@ func recallLink(w *kernel.World, o spec.Owner, in *kernel.NS) (m madeLink, err e
 	return m, err
 }
 
-func (m madeLink) is(l *kernel.Link) bool {
+func (m madeLink) is(l *rtnl.Link) bool {
 	return m.Index != 0 && l.Index == m.Index && l.Kind == m.Kind
 }
 
 // tagged reports whether a link carries an owner's own tag.
-func tagged(l *kernel.Link, owner [8]byte) bool {
-	_, h, _, ok := kernel.ParseTag(l.Alias)
+func tagged(l *rtnl.Link, owner [8]byte) bool {
+	_, h, _, ok := identity.ParseTag(l.Alias)
 	return ok && h == owner
 }
 
 // ownLinks are an owner's links of some kinds in a container: the one that its record says, and else what its tag or
 // like says that is in no other attachment's record.
-func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like func(*kernel.Link) bool,
-	kinds ...string) ([]*kernel.Link, error) {
-	links, err := in.Links()
+func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like func(*rtnl.Link) bool,
+	kinds ...string) ([]*rtnl.Link, error) {
+	links, err := rtnl.Links(in)
 	if err != nil {
 		return nil, err
 	}
-	for _, is := range []func(*kernel.Link) bool{m.is, func(l *kernel.Link) bool { return tagged(l, owner) }, like} {
+	for _, is := range []func(*rtnl.Link) bool{m.is, func(l *rtnl.Link) bool { return tagged(l, owner) }, like} {
 		found := slices.DeleteFunc(slices.Clone(links),
-			func(l *kernel.Link) bool { return !slices.Contains(kinds, l.Kind) || !is(l) })
+			func(l *rtnl.Link) bool { return !slices.Contains(kinds, l.Kind) || !is(l) })
 		if len(found) > 0 {
 			if found, err = unclaimed(w, in, links, found, owner); err != nil || len(found) > 0 {
 				return found, err
@@ -87,7 +89,7 @@ func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like fu
 
 // unclaimed are those of found that are not written down as another attachment's. Those of earlier versions wrote no
 // link down: theirs are what has their tag.
-func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owner [8]byte) ([]*kernel.Link, error) {
+func unclaimed(w *kernel.World, in *kernel.NS, links, found []*rtnl.Link, owner [8]byte) ([]*rtnl.Link, error) {
 	id, err := in.Identity()
 	if err != nil {
 		return nil, err
@@ -98,7 +100,7 @@ func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owne
 	if err := errors.Join(err, merr, derr); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(found, func(l *kernel.Link) bool {
+	return slices.DeleteFunc(found, func(l *rtnl.Link) bool {
 		for other, m := range records {
 			if other != owner && m.NS.Same(id) && m.is(l) {
 				return true
@@ -118,11 +120,11 @@ func unclaimed(w *kernel.World, in *kernel.NS, links, found []*kernel.Link, owne
 }
 
 // CalledNow is err, that a link is not there, with the name that it has now if one of the namespace's is it.
-func CalledNow(ns *kernel.NS, err error, is func(*kernel.Link) bool) (said error, found bool) {
-	if !errors.Is(err, kernel.ErrNoLink) {
+func CalledNow(ns *kernel.NS, err error, is func(*rtnl.Link) bool) (said error, found bool) {
+	if !errors.Is(err, rtnl.ErrNoLink) {
 		return err, false
 	}
-	links, lerr := ns.Links()
+	links, lerr := rtnl.Links(ns)
 	if i := slices.IndexFunc(links, is); lerr == nil && i >= 0 {
 		return fmt.Errorf("%w; it is called %s now", err, links[i].Name), true
 	}
@@ -135,10 +137,10 @@ func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err erro
 	v := Veth{Owner: o, Host: listed}
 	var chosen string
 	known, err := w.Store.Get(hostNameRecord, o, &chosen)
-	if err != nil || listed != kernel.LinkName("veth", o) && !(known && listed == chosen) {
+	if err != nil || listed != identity.LinkName("veth", o) && !(known && listed == chosen) {
 		return "", err
 	}
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	if i := slices.IndexFunc(links, v.ours); i >= 0 {
 		now = links[i].Name
 	}
@@ -146,16 +148,16 @@ func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err erro
 }
 
 // own is the owner's link in the container. Where it has another name by now, the error says which.
-func own(w *kernel.World, o spec.Owner, name, kind string) (*kernel.Link, error) {
+func own(w *kernel.World, o spec.Owner, name, kind string) (*rtnl.Link, error) {
 	ns, l, err := resource.Container.Link(w, name)
-	if errors.Is(err, kernel.ErrNoLink) {
+	if errors.Is(err, rtnl.ErrNoLink) {
 		m, merr := recallLink(w, o, ns)
 		if merr != nil {
 			return nil, merr
 		}
-		err, _ = CalledNow(ns, err, func(l *kernel.Link) bool {
+		err, _ = CalledNow(ns, err, func(l *rtnl.Link) bool {
 			return l.Kind == kind &&
-				(m.is(l) || tagged(l, kernel.OwnerHash(o)))
+				(m.is(l) || tagged(l, identity.OwnerHash(o)))
 		})
 	}
 	return l, err
@@ -169,8 +171,8 @@ func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
 		if err != nil {
 			return err
 		}
-		links, err := ownLinks(w, w.Container, m, kernel.OwnerHash(o),
-			func(l *kernel.Link) bool { return l.Name == name || derived(l, o) }, kind)
+		links, err := ownLinks(w, w.Container, m, identity.OwnerHash(o),
+			func(l *rtnl.Link) bool { return l.Name == name || derived(l, o) }, kind)
 		if err = errors.Join(err, deleteAll(w.Container, links)); err != nil {
 			return err
 		}
@@ -179,24 +181,24 @@ func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
 }
 
 // derived reports whether a link has one of the addresses that only the owner's has.
-func derived(l *kernel.Link, o spec.Owner) bool {
+func derived(l *rtnl.Link, o spec.Owner) bool {
 	return slices.ContainsFunc(contMACs(o), func(mac string) bool { return l.MAC.String() == mac })
 }
 
 // contMACs are the addresses that the owner's link in the container has where nobody asks for one: the first that is
 // free.
 func contMACs(o spec.Owner) []string {
-	macs := []string{kernel.MAC("cont", o).String()}
+	macs := []string{identity.MAC("cont", o).String()}
 	for n := 2; n <= 9; n++ {
-		macs = append(macs, kernel.MAC(fmt.Sprint("cont", n), o).String())
+		macs = append(macs, identity.MAC(fmt.Sprint("cont", n), o).String())
 	}
 	return macs
 }
 
-func deleteAll(ns *kernel.NS, links []*kernel.Link) error {
+func deleteAll(ns *kernel.NS, links []*rtnl.Link) error {
 	var errs []error
 	for _, l := range links {
-		errs = append(errs, ns.DelLink(l.Index))
+		errs = append(errs, rtnl.DelLink(ns, l.Index))
 	}
 	return errors.Join(errs...)
 }
@@ -208,7 +210,7 @@ func TakenByAnother(w *kernel.World, o spec.Owner) (bool, error) {
 	if w.Container == nil {
 		return false, nil
 	}
-	if _, err := w.Container.Index(o.IfName); err != nil {
+	if _, err := rtnl.IndexOf(w.Container, o.IfName); err != nil {
 		return false, resource.ExceptNoLink(err)
 	}
 	var mine resource.Made
@@ -222,7 +224,7 @@ func TakenByAnother(w *kernel.World, o spec.Owner) (bool, error) {
 	}
 	all, err := resource.DecodeRecords[resource.Made](w.Store.All(resource.MadeRecord))
 	for owner, m := range all {
-		if owner != kernel.OwnerHash(o) && m.Owner.IfName == o.IfName && m.Same(id) {
+		if owner != identity.OwnerHash(o) && m.Owner.IfName == o.IfName && m.Same(id) {
 			return true, nil
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -57,8 +59,8 @@ func TestRenamed(t *testing.T) {
 				contract.Container(t, w, "ip link set eth0 name net9 up")
 			}
 			there := func(ns *kernel.NS, name string) bool {
-				_, err := ns.Link(name)
-				if err != nil && !errors.Is(err, kernel.ErrNoLink) {
+				_, err := rtnl.LinkByName(ns, name)
+				if err != nil && !errors.Is(err, rtnl.ErrNoLink) {
 					t.Fatal(err)
 				}
 				return err == nil
@@ -76,7 +78,7 @@ func TestRenamed(t *testing.T) {
 				contract.Must(t, w, containedLinks(other)[kind])
 			}
 			contract.Host(t, w, "ip link add forged type veth peer name forged2")
-			if err := w.Host.SetLink("forged", kernel.LinkChange{Alias: kernel.Tag(contract.Owner)}); err != nil {
+			if err := rtnl.SetLink(w.Host, "forged", rtnl.LinkChange{Alias: identity.Tag(contract.Owner)}); err != nil {
 				t.Fatal(err)
 			}
 			contract.Container(t, w, "ip link add eth0 type bridge") // the container's own, and no link of the owner's
@@ -139,7 +141,7 @@ func TestRenamed(t *testing.T) {
 			// What an ADD made that was killed before it wrote the link down has its name, and the network's group or its
 			// address.
 			contract.Must(t, w, r)
-			if err := errors.Join(w.Container.SetLink("eth0", kernel.LinkChange{Alias: kernel.Tag(other)}),
+			if err := errors.Join(rtnl.SetLink(w.Container, "eth0", rtnl.LinkChange{Alias: identity.Tag(other)}),
 				w.Store.Delete(linkRecord, contract.Owner), w.Store.Put(resource.MadeRecord, contract.Owner,
 					resource.Made{Identity: id, Path: w.Container.Path, Owner: contract.Owner})); err != nil {
 				t.Fatal(err)
@@ -176,10 +178,10 @@ func TestNameOnHost(t *testing.T) {
 			if err := r.Remove(t.Context(), w); err != nil {
 				t.Error(err)
 			}
-			if l, err := w.Container.Link("eth0"); err == nil {
+			if l, err := rtnl.LinkByName(w.Container, "eth0"); err == nil {
 				t.Errorf("the container keeps %+v", l)
 			}
-			if l, err := w.Host.Link("eth0"); err != nil || l.Kind != "veth" {
+			if l, err := rtnl.LinkByName(w.Host, "eth0"); err != nil || l.Kind != "veth" {
 				t.Errorf("the host's own link is %+v, %v", l, err)
 			}
 		})
@@ -194,11 +196,11 @@ func TestRenamedAddedAgain(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
 	m := containedLinks(contract.Owner)["macvlan"].(Macvlan)
-	m.MAC = kernel.MAC("cont", contract.Owner).String()
+	m.MAC = identity.MAC("cont", contract.Owner).String()
 	contract.Must(t, w, m)
 	contract.Container(t, w, "ip link set eth0 down")
 	contract.Container(t, w, "ip link set eth0 name net9 up")
-	if _, err := m.Ensure(context.Background(), w); !errors.Is(err, kernel.ErrLinkExists) ||
+	if _, err := m.Ensure(context.Background(), w); !errors.Is(err, rtnl.ErrLinkExists) ||
 		!strings.Contains(err.Error(), "it is called net9 now") {
 		t.Errorf("%v", err)
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/vishvananda/netlink/nl"
@@ -59,22 +61,22 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 		return err
 	}
 	s.Master.warn(master)
-	l := kernel.NewLink{
+	l := rtnl.NewLink{
 		Name: s.Name, Kind: kind, NS: w.Container, Index: s.index, Parent: master.Index, MTU: s.MTU, Up: !s.Down,
-		Group: kernel.LinkGroup(s.Owner.Network), Alias: kernel.Tag(s.Owner), Data: data,
+		Group: identity.LinkGroup(s.Owner.Network), Alias: identity.Tag(s.Owner), Data: data,
 	}
 	if s.MAC != "" {
 		if l.MAC, err = resource.MAC(s.MAC, "cont", s.Owner); err != nil {
 			return err
 		}
 	}
-	err = ns.AddLink(l)
-	if errors.Is(err, kernel.ErrLinkExists) && l.Index == 0 {
+	err = rtnl.AddLink(ns, l)
+	if errors.Is(err, rtnl.ErrLinkExists) && l.Index == 0 {
 		// To older kernels (6.1) a link of that name in the namespace of the request counts too, and eth0 is a name of many
 		// hosts. Where an index is asked for, the kernel goes by that.
-		if _, lerr := w.Container.Link(s.Name); errors.Is(lerr, kernel.ErrNoLink) {
+		if _, lerr := rtnl.LinkByName(w.Container, s.Name); errors.Is(lerr, rtnl.ErrNoLink) {
 			l.Index = s.spareIndex()
-			err = ns.AddLink(l)
+			err = rtnl.AddLink(ns, l)
 		}
 	}
 	switch {
@@ -83,8 +85,8 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 			"master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return s.taken(w, kind, master, err)
-	case errors.Is(err, kernel.ErrLinkExists):
-		return kernel.NameTaken(s.Name)
+	case errors.Is(err, rtnl.ErrLinkExists):
+		return rtnl.NameTaken(s.Name)
 	case err != nil:
 		return err
 	}
@@ -97,17 +99,17 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 
 // spareIndex is an index for the link that is out of the way of those that the kernel counts up.
 func (s Stacked) spareIndex() int {
-	h := kernel.OwnerHash(s.Owner)
+	h := identity.OwnerHash(s.Owner)
 	return 1<<30 | int(binary.BigEndian.Uint32(h[:]))&(1<<30-1)
 }
 
 // taken says who has the address that the link is to have.
-func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err error) error {
+func (s Stacked) taken(w *kernel.World, kind string, master *rtnl.Link, err error) error {
 	if m, rerr := recallLink(w, s.Owner, w.Container); rerr == nil {
-		links, lerr := ownLinks(w, w.Container, m, kernel.OwnerHash(s.Owner),
-			func(l *kernel.Link) bool { return derived(l, s.Owner) }, kind)
+		links, lerr := ownLinks(w, w.Container, m, identity.OwnerHash(s.Owner),
+			func(l *rtnl.Link) bool { return derived(l, s.Owner) }, kind)
 		if lerr == nil && len(links) > 0 {
-			return fmt.Errorf("%w: it is called %s now", kernel.NameTaken(s.Name), links[0].Name)
+			return fmt.Errorf("%w: it is called %s now", rtnl.NameTaken(s.Name), links[0].Name)
 		}
 	}
 	if slices.Contains(contMACs(s.Owner), s.MAC) { // nobody asked for it
@@ -119,7 +121,7 @@ func (s Stacked) taken(w *kernel.World, kind string, master *kernel.Link, err er
 }
 
 // verify compares what all kinds have. The link is nil where there is none to compare the rest of.
-func (s Stacked) verify(w *kernel.World, kind string) (l *kernel.Link, d resource.Drift) {
+func (s Stacked) verify(w *kernel.World, kind string) (l *rtnl.Link, d resource.Drift) {
 	l, err := own(w, s.Owner, s.Name, kind)
 	if err != nil {
 		return nil, resource.Drift{err}
@@ -140,10 +142,10 @@ func (s Stacked) verify(w *kernel.World, kind string) (l *kernel.Link, d resourc
 }
 
 // isMacvlan reports whether a link is one of the two kinds that are one to the kernel.
-func isMacvlan(l *kernel.Link) bool { return l.Kind == "macvlan" || l.Kind == "macvtap" }
+func isMacvlan(l *rtnl.Link) bool { return l.Kind == "macvlan" || l.Kind == "macvtap" }
 
 // onMaster is nil if a link stands on its master, and that is up.
-func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
+func (s Stacked) onMaster(w *kernel.World, l *rtnl.Link) error {
 	chosen, known := chosenMaster{Where: s.Master.Where}, s.Chosen
 	if s.Chosen {
 		m, err := recallLink(w, s.Owner, w.Container)
@@ -156,11 +158,11 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 	if err != nil {
 		return err
 	}
-	var master *kernel.Link
+	var master *rtnl.Link
 	if known {
-		master, err = ns.LinkAt(chosen.Index)
+		master, err = rtnl.LinkByIndex(ns, chosen.Index)
 	} else {
-		master, err = ns.Link(s.Master.Link)
+		master, err = rtnl.LinkByName(ns, s.Master.Link)
 	}
 	if err != nil {
 		return fmt.Errorf("master: %w", err)
@@ -176,14 +178,14 @@ func (s Stacked) onMaster(w *kernel.World, l *kernel.Link) error {
 		below, in = master.Peer, nil
 	}
 	away := l.PeerAway
-	if here, err := w.Container.ID(ns); in != nil && away && err == nil && here >= 0 {
+	if here, err := rtnl.NSID(w.Container, ns); in != nil && away && err == nil && here >= 0 {
 		away = here != l.PeerNS
 	} else if in == nil {
 		away = false
 	}
 	if l.Peer != below || away {
 		is := fmt.Sprintf("#%d", l.Peer)
-		if other, err := ns.LinkAt(l.Peer); err == nil && !away {
+		if other, err := rtnl.LinkByIndex(ns, l.Peer); err == nil && !away {
 			is = other.Name
 		}
 		d.Want("master", master.Name, is)
@@ -204,7 +206,7 @@ func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, ma
 	if mac != macs[0] || !errors.Is(err, unix.EADDRINUSE) {
 		return err
 	}
-	ended := on.Await(ctx, dyingLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+	ended := rtnl.Await(on, ctx, dyingLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
 		if err = make(mac); errors.Is(err, unix.EADDRINUSE) {
 			return false, nil
 		}

@@ -8,6 +8,9 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -53,7 +56,7 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
 	}
-	c := kernel.LinkChange{MTU: t.MTU, Group: kernel.LinkGroup(t.Owner.Network), Alias: kernel.Tag(t.Owner), Up: !t.Down}
+	c := rtnl.LinkChange{MTU: t.MTU, Group: identity.LinkGroup(t.Owner.Network), Alias: identity.Tag(t.Owner), Up: !t.Down}
 	var err error
 	if c.MAC, err = resource.MAC(t.MAC, "cont", t.Owner); err != nil {
 		return false, err
@@ -65,14 +68,14 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		}
 		c.Master = br.Index
 	}
-	err = w.Container.AddTap(kernel.Tap{Name: t.Name, MultiQueue: t.MultiQueue, Owner: t.User, Group: t.Group,
+	err = tap.Add(w.Container, tap.Device{Name: t.Name, MultiQueue: t.MultiQueue, Owner: t.User, Group: t.Group,
 		Label: t.Label}, func() error {
-		return w.Container.SetLink(t.Name, c)
+		return rtnl.SetLink(w.Container, t.Name, c)
 	})
 	switch {
-	case errors.Is(err, kernel.ErrLinkExists):
-		return false, kernel.NameTaken(t.Name)
-	case errors.Is(err, kernel.ErrLabel):
+	case errors.Is(err, rtnl.ErrLinkExists):
+		return false, rtnl.NameTaken(t.Name)
+	case errors.Is(err, tap.ErrLabel):
 		return false, spec.Errorf(spec.CodeConfig,
 			"selinuxContext: %q: %w; want one of this host's policy that this program may be executed in", t.Label, err)
 	case errors.Is(err, unix.EINVAL) && t.User != nil || errors.Is(err, unix.EINVAL) && t.Group != nil:
@@ -84,10 +87,10 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 }
 
 // bridge is the bridge in the container that the tap is to be a port of.
-func (t Tap) bridge(w *kernel.World) (*kernel.Link, error) {
-	br, err := w.Container.Link(t.Bridge)
+func (t Tap) bridge(w *kernel.World) (*rtnl.Link, error) {
+	br, err := rtnl.LinkByName(w.Container, t.Bridge)
 	switch {
-	case errors.Is(err, kernel.ErrNoLink):
+	case errors.Is(err, rtnl.ErrNoLink):
 		return nil, spec.Errorf(spec.CodeConfig,
 			"bridge: %q: no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
 	case err != nil:
@@ -101,7 +104,7 @@ func (t Tap) bridge(w *kernel.World) (*kernel.Link, error) {
 
 // bridges names those that there are.
 func (t Tap) bridges(w *kernel.World) string {
-	links, err := w.Container.Links()
+	links, err := rtnl.Links(w.Container)
 	var names []string
 	for _, l := range links {
 		if err == nil && l.Kind == "bridge" {
@@ -157,11 +160,11 @@ func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // MasterIn is the name of a link's master in a namespace.
-func MasterIn(ns *kernel.NS, l *kernel.Link) string {
+func MasterIn(ns *kernel.NS, l *rtnl.Link) string {
 	if l.Master == 0 {
 		return "none"
 	}
-	if m, err := ns.LinkAt(l.Master); err == nil {
+	if m, err := rtnl.LinkByIndex(ns, l.Master); err == nil {
 		return m.Name
 	}
 	return fmt.Sprintf("#%d", l.Master)

@@ -11,6 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -82,7 +84,7 @@ func TestTap(t *testing.T) {
 		for _, add := range []string{"ip tuntap add eth0 mode tap", "ip link add eth0 type bridge"} {
 			contract.Container(t, w, "%s", add)
 			before := contract.State(t, w)
-			if _, err := tap.Ensure(t.Context(), w); !errors.Is(err, kernel.ErrLinkExists) {
+			if _, err := tap.Ensure(t.Context(), w); !errors.Is(err, rtnl.ErrLinkExists) {
 				t.Errorf("%s: %v", add, err)
 			}
 			if after := contract.State(t, w); after != before {
@@ -93,8 +95,8 @@ func TestTap(t *testing.T) {
 	})
 	t.Run("what was not asked for is the kernel's", func(t *testing.T) {
 		contract.Must(t, w, Tap{Owner: contract.Owner, Name: "eth0"})
-		l, err := w.Container.Link("eth0")
-		if err != nil || l.MTU != 1500 || l.MAC.String() != kernel.MAC("cont", contract.Owner).String() {
+		l, err := rtnl.LinkByName(w.Container, "eth0")
+		if err != nil || l.MTU != 1500 || l.MAC.String() != identity.MAC("cont", contract.Owner).String() {
 			t.Errorf("%+v, %v", l, err)
 		}
 		if facts := tunFacts(t, w, "eth0"); strings.Contains(facts, "user") || strings.Contains(facts, "group") {
@@ -106,19 +108,19 @@ func TestTap(t *testing.T) {
 		other.ContainerID = "c2"
 		contract.Container(t, w, "ip link del eth0")
 		for _, made := range []bool{false, true} { // by the other one; else by the reference's plugin, or by a killed ADD
-			for _, alias := range []string{"", kernel.Tag(contract.Owner), kernel.Tag(other)} {
+			for _, alias := range []string{"", identity.Tag(contract.Owner), identity.Tag(other)} {
 				if made {
 					contract.Must(t, w, Tap{Owner: other, Name: "eth0"})
 				} else {
 					contract.Container(t, w, "ip tuntap add eth0 mode tap")
 				}
-				if err := w.Container.SetLink("eth0", kernel.LinkChange{Alias: alias}); err != nil {
+				if err := rtnl.SetLink(w.Container, "eth0", rtnl.LinkChange{Alias: alias}); err != nil {
 					t.Fatal(err)
 				}
 				if err := (Tap{Owner: contract.Owner, Name: "eth0"}).Remove(t.Context(), w); err != nil {
 					t.Error(err)
 				}
-				if _, err := w.Container.Index("eth0"); (err == nil) != made {
+				if _, err := rtnl.IndexOf(w.Container, "eth0"); (err == nil) != made {
 					t.Errorf("the other one's: %v, alias %q: %v", made, alias, err)
 				}
 				if err := (Tap{Owner: other, Name: "eth0"}).Remove(t.Context(), w); err != nil {

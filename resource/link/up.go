@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -21,18 +22,18 @@ func LoopbackKind() plan.Kind {
 
 // MasterBelow is the link that one in the container stands on, and where that is; nil where that is neither on the host
 // nor in the container. The other end of a pair is none.
-func MasterBelow(w *kernel.World, l *kernel.Link) (*kernel.NS, *kernel.Link, error) {
+func MasterBelow(w *kernel.World, l *rtnl.Link) (*kernel.NS, *rtnl.Link, error) {
 	ns := w.Container
 	if l.Peer == 0 || !slices.Contains(contained(), l.Kind) {
 		return nil, nil, nil
 	}
 	if l.PeerAway {
 		ns = w.Host
-		if id, err := w.Container.ID(w.Host); err != nil || id < 0 || id != l.PeerNS {
+		if id, err := rtnl.NSID(w.Container, w.Host); err != nil || id < 0 || id != l.PeerNS {
 			return nil, nil, err
 		}
 	}
-	under, err := ns.LinkAt(l.Peer)
+	under, err := rtnl.LinkByIndex(ns, l.Peer)
 	return ns, under, resource.ExceptNoLink(err)
 }
 
@@ -56,8 +57,8 @@ func (u Up) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil || l.Up {
 		return false, err
 	}
-	up := kernel.LinkChange{Up: true}
-	err = ns.SetLink(u.Link, up)
+	up := rtnl.LinkChange{Up: true}
+	err = rtnl.SetLink(ns, u.Link, up)
 	if errors.Is(err, unix.EADDRINUSE) { // of a macvlan, and no other
 		on, _, berr := MasterBelow(w, l)
 		if berr == nil && on != nil {
@@ -65,7 +66,7 @@ func (u Up) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 				if mac != l.MAC.String() {
 					up.MAC, _ = net.ParseMAC(mac)
 				}
-				return ns.SetLink(u.Link, up)
+				return rtnl.SetLink(ns, u.Link, up)
 			})
 		}
 		if err = errors.Join(err, berr); err != nil {
@@ -92,5 +93,5 @@ func (u Up) Remove(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	return resource.ExceptNoLink(ns.SetLink(u.Link, kernel.LinkChange{Down: true}))
+	return resource.ExceptNoLink(rtnl.SetLink(ns, u.Link, rtnl.LinkChange{Down: true}))
 }

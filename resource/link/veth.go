@@ -9,6 +9,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
@@ -19,7 +22,7 @@ import (
 type Veth struct {
 	Owner    spec.Owner
 	Name     string // the container's end
-	Host     string // the host's end: kernel.LinkName("veth", Owner), or a name that somebody chose
+	Host     string // the host's end: identity.LinkName("veth", Owner), or a name that somebody chose
 	MTU      resource.MTU
 	ContMTU  int    // to be verified of the container's end, which a later plugin may have changed; Ensure gives both ends MTU
 	MAC      string // of the container's end
@@ -54,7 +57,7 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
 	}
-	pair := kernel.VethPair{Host: v.Host, Name: v.Name, NS: w.Container, Group: kernel.LinkGroup(v.Owner.Network)}
+	pair := rtnl.VethPair{Host: v.Host, Name: v.Name, NS: w.Container, Group: identity.LinkGroup(v.Owner.Network)}
 	var err error
 	if pair.MAC, err = resource.MAC(v.MAC, "cont", v.Owner); err != nil {
 		return false, err
@@ -68,7 +71,7 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if v.Master == "" {
 		err = v.add(ctx, w, pair)
 	} else {
-		err = plug(ctx, w, v.Master, v.Anew, func(br *kernel.Link) error {
+		err = plug(ctx, w, v.Master, v.Anew, func(br *rtnl.Link) error {
 			pair.Master = br.Index
 			return v.add(ctx, w, pair)
 		})
@@ -82,21 +85,22 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-func (v Veth) add(ctx context.Context, w *kernel.World, pair kernel.VethPair) error {
+func (v Veth) add(ctx context.Context, w *kernel.World, pair rtnl.VethPair) error {
 	if err := v.nameHost(w); err != nil {
 		return err
 	}
-	err := w.Host.AddVeth(pair)
+	err := rtnl.AddVeth(w.Host, pair)
 	if errors.Is(err, fs.ErrExist) {
 		if err = v.clear(ctx, w); err == nil {
-			err = w.Host.AddVeth(pair)
+			err = rtnl.AddVeth(w.Host, pair)
 		}
 	}
 	if err != nil {
-		if !errors.Is(err, kernel.ErrLinkExists) { // which every kind says alike
+		if !errors.Is(err, rtnl.ErrLinkExists) { // which every kind says alike
 			err = fmt.Errorf("add veth: %w", err)
 		}
-		if old, e := w.Host.Link(v.Host); e != nil || !v.ours(old) { // else it is what a living attachment goes by
+		// else it is what a living attachment goes by
+		if old, e := rtnl.LinkByName(w.Host, v.Host); e != nil || !v.ours(old) {
 			err = errors.Join(err, v.forgetName(w))
 		}
 		return err
@@ -109,7 +113,7 @@ func (v Veth) clear(ctx context.Context, w *kernel.World) error {
 	if err := v.free(w); err != nil {
 		return err
 	}
-	old, err := w.Host.Link(v.Host)
+	old, err := rtnl.LinkByName(w.Host, v.Host)
 	if err != nil {
 		return resource.ExceptNoLink(err)
 	}
@@ -124,23 +128,23 @@ func (v Veth) clear(ctx context.Context, w *kernel.World) error {
 
 // free is nil if the container has no link of the name.
 func (v Veth) free(w *kernel.World) error {
-	_, err := w.Container.Link(v.Name)
+	_, err := rtnl.LinkByName(w.Container, v.Name)
 	if err == nil {
-		err = kernel.NameTaken(v.Name)
+		err = rtnl.NameTaken(v.Name)
 	}
 	return resource.ExceptNoLink(err)
 }
 
 // drop deletes a pair that was made for this attachment: a leftover of another namespace, which the container had
 // before it was restarted, and no live one of this.
-func (v Veth) drop(w *kernel.World, old *kernel.Link) error {
-	if here, err := w.Host.ID(w.Container); err != nil {
+func (v Veth) drop(w *kernel.World, old *rtnl.Link) error {
+	if here, err := rtnl.NSID(w.Host, w.Container); err != nil {
 		return err
 	} else if old.PeerAway && old.PeerNS >= 0 && old.PeerNS == here {
 		return fmt.Errorf("link %s already leads into the container, under another name than %s: %w", old.Name, v.Name,
 			fs.ErrExist)
 	}
-	return w.Host.DelLink(old.Index)
+	return rtnl.DelLink(w.Host, old.Index)
 }
 
 // settle does what the creating message cannot, and sets the container's end up at last.
@@ -151,21 +155,21 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	}
 	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second of
 	// asking for it.
-	c := kernel.LinkChange{Alias: kernel.Tag(v.Owner), NoLinkLocal: v.port()}
+	c := rtnl.LinkChange{Alias: identity.Tag(v.Owner), NoLinkLocal: v.port()}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
-		c.Port = &kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
+		c.Port = &rtnl.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
 	}
-	if err := w.Host.SetLink(v.Host, c); err != nil {
+	if err := rtnl.SetLink(w.Host, v.Host, c); err != nil {
 		return err
 	}
 	// For people only: `ip link show net:container:interface`. No link can be born with a colon in its name.
-	_ = w.Host.AddAltName(v.Host, resource.AltName(v.Owner))
+	_ = rtnl.AddAltName(w.Host, v.Host, resource.AltName(v.Owner))
 	if v.Master != "" {
 		if _, err := v.VLANs.ensure(w, v.Host); err != nil {
 			return err
 		}
 	} else if !v.Switched {
-		index, err := w.Host.Index(v.Host)
+		index, err := rtnl.IndexOf(w.Host, v.Host)
 		if err != nil {
 			return err
 		}
@@ -174,7 +178,7 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	if v.Down {
 		return nil
 	}
-	return w.Container.SetLink(v.Name, kernel.LinkChange{Up: true})
+	return rtnl.SetLink(w.Container, v.Name, rtnl.LinkChange{Up: true})
 }
 
 // deafen keeps what the container sends from changing the host's IPv6. A port of a bridge has no IPv6 at all: the
@@ -185,10 +189,10 @@ func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
 	if v.port() {
 		settings := sysctl.IPv6Off{Link: v.Host}.Settings()
 		if v.Switched { // Open vSwitch's own datapath gets a copy of each packet, and the host the packet
-			settings = append(settings, kernel.Setting{Key: "net/ipv4/conf/" + v.Host + "/arp_ignore", Value: "8"},
-				kernel.Setting{Key: "net/ipv4/conf/" + v.Host + "/forwarding", Value: "0"})
+			settings = append(settings, procsys.Setting{Key: "net/ipv4/conf/" + v.Host + "/arp_ignore", Value: "8"},
+				procsys.Setting{Key: "net/ipv4/conf/" + v.Host + "/forwarding", Value: "0"})
 		}
-		if changed, err = ns.SetSysctls(settings...); err == nil {
+		if changed, err = procsys.Set(ns, settings...); err == nil {
 			return changed, nil
 		}
 	}
@@ -222,7 +226,7 @@ func (v Veth) verify(w *kernel.World, d, beyond *resource.Drift) {
 			beyond.Want("state", "up", resource.UpOrDown(c))
 		}
 	}
-	h, herr := w.Host.Link(v.Host)
+	h, herr := rtnl.LinkByName(w.Host, v.Host)
 	if herr == nil {
 		err = v.renamed(w, h, err)
 	}
@@ -250,8 +254,8 @@ func (v Veth) verify(w *kernel.World, d, beyond *resource.Drift) {
 
 // missing is err, that the host's end is not there, with the name that it has now. The two ends go together, so without
 // the container's there is nothing more to say.
-func (v Veth) missing(w *kernel.World, cont *kernel.Link, err error) error {
-	if !errors.Is(err, kernel.ErrNoLink) {
+func (v Veth) missing(w *kernel.World, cont *rtnl.Link, err error) error {
+	if !errors.Is(err, rtnl.ErrNoLink) {
 		return err
 	}
 	err, found := CalledNow(w.Host, err, v.ours)
@@ -262,14 +266,14 @@ func (v Veth) missing(w *kernel.World, cont *kernel.Link, err error) error {
 }
 
 // renamed is err, that the container's end is not there, with the name that it has now: the other end of the host's.
-func (v Veth) renamed(w *kernel.World, h *kernel.Link, err error) error {
-	if !errors.Is(err, kernel.ErrNoLink) || !v.ours(h) || !h.PeerAway || h.PeerNS < 0 {
+func (v Veth) renamed(w *kernel.World, h *rtnl.Link, err error) error {
+	if !errors.Is(err, rtnl.ErrNoLink) || !v.ours(h) || !h.PeerAway || h.PeerNS < 0 {
 		return err
 	}
-	if here, ierr := w.Host.ID(w.Container); ierr != nil || here != h.PeerNS {
+	if here, ierr := rtnl.NSID(w.Host, w.Container); ierr != nil || here != h.PeerNS {
 		return err
 	}
-	err, _ = CalledNow(w.Container, err, func(l *kernel.Link) bool { return l.Index == h.Peer })
+	err, _ = CalledNow(w.Container, err, func(l *rtnl.Link) bool { return l.Index == h.Peer })
 	return err
 }
 
@@ -278,7 +282,7 @@ func (v Veth) renamed(w *kernel.World, h *kernel.Link, err error) error {
 func (v Veth) Remove(ctx context.Context, w *kernel.World) error {
 	l, err := v.find(w)
 	if err == nil && l != nil {
-		err = w.Host.DelLink(l.Index)
+		err = rtnl.DelLink(w.Host, l.Index)
 	}
 	if err != nil {
 		return err
@@ -288,16 +292,16 @@ func (v Veth) Remove(ctx context.Context, w *kernel.World) error {
 
 // find is the host's end, or nil: under the name that it was given, which may be another than the configuration has
 // now, under the owner's own, or behind the container's end.
-func (v Veth) find(w *kernel.World) (*kernel.Link, error) {
+func (v Veth) find(w *kernel.World) (*rtnl.Link, error) {
 	if l, err := v.named(w); l != nil || err != nil {
 		return l, err
 	}
 	names := []string{v.Host}
 	if v.chosen() {
-		names = append(names, kernel.LinkName("veth", v.Owner))
+		names = append(names, identity.LinkName("veth", v.Owner))
 	}
 	for _, name := range names {
-		if l, err := w.Host.Link(name); resource.ExceptNoLink(err) != nil || err == nil && v.ours(l) {
+		if l, err := rtnl.LinkByName(w.Host, name); resource.ExceptNoLink(err) != nil || err == nil && v.ours(l) {
 			return l, err
 		}
 	}
@@ -309,15 +313,15 @@ func (v Veth) find(w *kernel.World) (*kernel.Link, error) {
 
 // bothRenamed is the host's end of a pair neither of whose ends has its name any more, or nil: it has its mark, and
 // leads into the container.
-func (v Veth) bothRenamed(w *kernel.World) (*kernel.Link, error) {
+func (v Veth) bothRenamed(w *kernel.World) (*rtnl.Link, error) {
 	if w.Container == nil {
 		return nil, nil
 	}
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return nil, err
 	}
-	here, err := w.Host.ID(w.Container)
+	here, err := rtnl.NSID(w.Host, w.Container)
 	for _, l := range links {
 		if here >= 0 && l.PeerAway && l.PeerNS == here && v.ours(l) {
 			return l, nil
@@ -328,12 +332,12 @@ func (v Veth) bothRenamed(w *kernel.World) (*kernel.Link, error) {
 
 // foreign is the host's end of a pair that this attachment has though it does not bear its name: renamed, or
 // made by the reference plugin, which leaves no mark. It is nil if there is none or it may be somebody else's.
-func (v Veth) foreign(w *kernel.World) (*kernel.Link, error) {
+func (v Veth) foreign(w *kernel.World) (*rtnl.Link, error) {
 	h, err := resource.HostEnd(w, v.Name)
 	if h == nil || err != nil {
 		return nil, err
 	}
-	if _, _, _, tagged := kernel.ParseTag(h.Alias); tagged {
+	if _, _, _, tagged := identity.ParseTag(h.Alias); tagged {
 		if !resource.Owned(h, v.Owner) {
 			return nil, nil
 		}

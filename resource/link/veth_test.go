@@ -8,6 +8,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -46,7 +48,7 @@ func TestVeth(t *testing.T) {
 			}
 			contract.Terms{Once: true, Repair: func(t *testing.T) {
 				for _, l := range []string{"eth0", "was0"} {
-					if _, err := w.Container.Link(l); err == nil {
+					if _, err := rtnl.LinkByName(w.Container, l); err == nil {
 						contract.Container(t, w, "ip link del %s", l)
 					}
 				}
@@ -66,17 +68,17 @@ func TestVethMarks(t *testing.T) {
 	if err := v.Verify(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	h, err := w.Host.Link(v.Host)
+	h, err := rtnl.LinkByName(w.Host, v.Host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := w.Container.Link("eth0")
+	c, err := rtnl.LinkByName(w.Container, "eth0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Up || !h.Up || h.Alias != kernel.Tag(contract.Owner) || h.Group != kernel.LinkGroup("net") ||
-		c.MAC.String() != kernel.MAC("cont", contract.Owner).String() ||
-		h.MAC.String() != kernel.MAC("host", contract.Owner).String() {
+	if c.Up || !h.Up || h.Alias != identity.Tag(contract.Owner) || h.Group != identity.LinkGroup("net") ||
+		c.MAC.String() != identity.MAC("cont", contract.Owner).String() ||
+		h.MAC.String() != identity.MAC("host", contract.Owner).String() {
 		t.Errorf("container %+v\nhost %+v", c, h)
 	}
 	if out := contract.Host(t, w, "ip link show net:c1:eth0"); !strings.Contains(out, v.Host) {
@@ -101,7 +103,7 @@ func TestVethInTheWay(t *testing.T) {
 		t.Helper()
 		before := contract.State(t, w)
 		_, err := v.Ensure(t.Context(), w)
-		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, kernel.ErrLinkExists) || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, rtnl.ErrLinkExists) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 		if after := contract.State(t, w); after != before {
@@ -119,7 +121,7 @@ func TestVethInTheWay(t *testing.T) {
 		if err := v.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if _, err := w.Host.Link(v.Host); err != nil {
+		if _, err := rtnl.LinkByName(w.Host, v.Host); err != nil {
 			t.Errorf("removed somebody else's: %v", err)
 		}
 		contract.Host(t, w, "ip link del %s", v.Host)
@@ -139,20 +141,20 @@ func TestVethInTheWay(t *testing.T) {
 		if err := v.Verify(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if _, err := old.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := rtnl.LinkByName(old.Container, "eth0"); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Errorf("the former one: %v", err)
 		}
 	})
 	t.Run("no bridge", func(t *testing.T) {
 		v := testVeth(spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth1"}, "none0")
-		if _, err := v.Ensure(t.Context(), w); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := v.Ensure(t.Context(), w); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Error(err)
 		}
 		v.Master, v.MAC = "cni0", "01:00:00:00:00:01"
 		if _, err := v.Ensure(t.Context(), w); err == nil {
 			t.Error("a multicast address: no error")
 		}
-		if _, err := w.Host.Link(v.Host); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := rtnl.LinkByName(w.Host, v.Host); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Errorf("left behind: %v", err)
 		}
 	})
@@ -171,7 +173,7 @@ func TestVethRemove(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if _, err := w.Container.Link("eth0"); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := rtnl.LinkByName(w.Container, "eth0"); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Error(err)
 		}
 	})
@@ -181,7 +183,7 @@ func TestVethRemove(t *testing.T) {
 		if err := testVeth(contract.Owner, "other").Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if _, err := w.Host.Link(v.Host); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := rtnl.LinkByName(w.Host, v.Host); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Error(err)
 		}
 	})
@@ -192,7 +194,7 @@ func TestVethRemove(t *testing.T) {
 		if err := v.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}
-		if _, err := w.Host.Link("mine"); !errors.Is(err, kernel.ErrNoLink) {
+		if _, err := rtnl.LinkByName(w.Host, "mine"); !errors.Is(err, rtnl.ErrNoLink) {
 			t.Error(err)
 		}
 	})
@@ -217,13 +219,13 @@ func TestVethRemove(t *testing.T) {
 			if err := testVeth(contract.Owner, c.mine).Remove(t.Context(), nowhere); err != nil {
 				t.Error(err)
 			}
-			if _, err := w.Host.Link(c.link); err != nil {
+			if _, err := rtnl.LinkByName(w.Host, c.link); err != nil {
 				t.Errorf("removed without the container: %v", err)
 			}
 			if err := testVeth(contract.Owner, c.mine).Remove(t.Context(), w); err != nil {
 				t.Error(err)
 			}
-			if _, err := w.Host.Link(c.link); errors.Is(err, kernel.ErrNoLink) != c.removed {
+			if _, err := rtnl.LinkByName(w.Host, c.link); errors.Is(err, rtnl.ErrNoLink) != c.removed {
 				t.Errorf("removed: %v, want %v", err, c.removed)
 			}
 			if !c.removed {

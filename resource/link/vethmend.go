@@ -7,13 +7,14 @@ import (
 	"log/slog"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
 // mend has the host's end of a pair that lives up, with its address, and as a port of its bridge as it was made, unless
 // it is another's by now.
 func (v Veth) mend(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	h, err := w.Host.Link(v.Host)
+	h, err := rtnl.LinkByName(w.Host, v.Host)
 	if err != nil || h.Kind != "veth" || !resource.Owned(h, v.Owner) {
 		return false, resource.ExceptNoLink(err) // Verify says what became of it
 	}
@@ -27,41 +28,41 @@ func (v Veth) mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 	if err != nil {
 		return false, err
 	}
-	var todo []kernel.LinkChange // the kernel takes a port's flags before its master
+	var todo []rtnl.LinkChange // the kernel takes a port's flags before its master
 	if v.HostMAC != "" && !bytes.Equal(hw, h.MAC) {
-		todo = append(todo, kernel.LinkChange{MAC: hw})
+		todo = append(todo, rtnl.LinkChange{MAC: hw})
 	}
-	port := kernel.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
+	port := rtnl.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
 	switch {
 	case v.Master == "":
 	case h.Master == 0:
 		// Down, for in its first moment as a port it is not isolated, and in the bridge's default VLAN.
-		err := plug(ctx, w, v.Master, v.Anew, func(br *kernel.Link) error {
-			if err := w.Host.SetLink(v.Host, kernel.LinkChange{Down: true}); err != nil {
+		err := plug(ctx, w, v.Master, v.Anew, func(br *rtnl.Link) error {
+			if err := rtnl.SetLink(w.Host, v.Host, rtnl.LinkChange{Down: true}); err != nil {
 				return err
 			}
-			return w.Host.SetLink(v.Host, kernel.LinkChange{Master: br.Index})
+			return rtnl.SetLink(w.Host, v.Host, rtnl.LinkChange{Master: br.Index})
 		})
 		if err != nil {
 			return false, err
 		}
-		todo = append(todo, kernel.LinkChange{Port: &port})
+		todo = append(todo, rtnl.LinkChange{Port: &port})
 		h.Up = false
 	case h.Port != nil:
 		port.Hairpin, port.Isolated, port.Forwarding = port.Hairpin || h.Port.Hairpin, port.Isolated ||
 			h.Port.Isolated, h.Port.Forwarding
 		if port != *h.Port {
-			todo = append(todo, kernel.LinkChange{Port: &port})
+			todo = append(todo, rtnl.LinkChange{Port: &port})
 		}
 	}
 	for _, c := range todo {
-		if err := w.Host.SetLink(v.Host, c); err != nil {
+		if err := rtnl.SetLink(w.Host, v.Host, c); err != nil {
 			return false, err
 		}
 	}
 	changed = changed || len(todo) > 0
 	if !v.VLANs.none() {
-		if h, err := w.Host.Link(v.Host); err == nil && masterName(w, h) == v.Master {
+		if h, err := rtnl.LinkByName(w.Host, v.Host); err == nil && masterName(w, h) == v.Master {
 			did, err := v.VLANs.ensure(w, v.Host)
 			if changed = changed || did; err != nil {
 				return changed, err
@@ -71,11 +72,11 @@ func (v Veth) mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 	if h.Up {
 		return changed, nil
 	}
-	if err := w.Host.SetLink(v.Host, kernel.LinkChange{Up: true}); err != nil {
+	if err := rtnl.SetLink(w.Host, v.Host, rtnl.LinkChange{Up: true}); err != nil {
 		return true, err
 	}
 	// a worker of the kernel's tells both that they carry packets
-	if c, err := w.Container.Link(v.Name); err == nil && c.Up {
+	if c, err := rtnl.LinkByName(w.Container, v.Name); err == nil && c.Up {
 		err := errors.Join(resource.WaitCarrier(ctx, resource.Host, w.Host, v.Host, resource.CarrierLimit),
 			resource.WaitCarrier(ctx, resource.Container, w.Container, v.Name, resource.CarrierLimit))
 		if err != nil {

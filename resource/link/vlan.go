@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -21,7 +23,7 @@ type VLAN struct {
 
 // VLANProtocols are the kinds of tags, in the numbers of the wire.
 func VLANProtocols() map[string]uint16 {
-	return map[string]uint16{"802.1q": kernel.VLANTag, "802.1ad": kernel.VLANServiceTag}
+	return map[string]uint16{"802.1q": rtnl.VLANTag, "802.1ad": rtnl.VLANServiceTag}
 }
 
 func (v VLAN) protocol() string {
@@ -43,11 +45,11 @@ func (v VLAN) Traits() resource.Traits {
 // Ensure implements plan.Resource.
 func (v VLAN) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	err := v.add(w)
-	if errors.Is(err, kernel.ErrLinkExists) && !v.there(w) {
+	if errors.Is(err, rtnl.ErrLinkExists) && !v.there(w) {
 		err = v.await(ctx, w)
 	}
 	switch {
-	case errors.Is(err, unix.EOPNOTSUPP) && w.Host.NoKind("vlan") == nil:
+	case errors.Is(err, unix.EOPNOTSUPP) && rtnl.NoKind(w.Host, "vlan") == nil:
 		return false, fmt.Errorf("master: %s: takes no VLAN: %w", v.Master.Link, err)
 	case err != nil:
 		return false, err
@@ -56,12 +58,12 @@ func (v VLAN) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 }
 
 func (v VLAN) add(w *kernel.World) error {
-	return v.make(w, "vlan", kernel.VLANData(uint16(v.ID), VLANProtocols()[v.protocol()]))
+	return v.make(w, "vlan", rtnl.VLANData(uint16(v.ID), VLANProtocols()[v.protocol()]))
 }
 
 // there reports whether it is the name that is taken, and not the VLAN: the kernel's word for both is one.
 func (v VLAN) there(w *kernel.World) bool {
-	_, err := w.Container.Index(v.Name)
+	_, err := rtnl.IndexOf(w.Container, v.Name)
 	return err == nil
 }
 
@@ -76,9 +78,9 @@ func (v VLAN) await(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if who == "" {
-		err = ns.Await(ctx, dyingLimit, []uint{kernel.LinkEvents}, func() (bool, error) {
+		err = rtnl.Await(ns, ctx, dyingLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
 			err := v.add(w)
-			if errors.Is(err, kernel.ErrLinkExists) && !v.there(w) {
+			if errors.Is(err, rtnl.ErrLinkExists) && !v.there(w) {
 				return false, nil
 			}
 			return err == nil, err
@@ -93,9 +95,9 @@ func (v VLAN) await(ctx context.Context, w *kernel.World) error {
 }
 
 // holder is the link that has the VLAN, where it can be seen: in the namespace of the master or of the container.
-func (v VLAN) holder(w *kernel.World, ns *kernel.NS, master *kernel.Link) (string, error) {
+func (v VLAN) holder(w *kernel.World, ns *kernel.NS, master *rtnl.Link) (string, error) {
 	for _, in := range []*kernel.NS{ns, w.Container} {
-		links, err := in.Links()
+		links, err := rtnl.Links(in)
 		if err != nil {
 			return "", err
 		}
@@ -103,7 +105,7 @@ func (v VLAN) holder(w *kernel.World, ns *kernel.NS, master *kernel.Link) (strin
 			if l.Kind == "vlan" && l.Peer == master.Index && l.PeerAway == (in.Path != ns.Path) && int(l.Data.VLAN) == v.ID &&
 				l.Data.Protocol == VLANProtocols()[v.protocol()] {
 				who := "link " + l.Name
-				if _, _, text, ok := kernel.ParseTag(l.Alias); ok {
+				if _, _, text, ok := identity.ParseTag(l.Alias); ok {
 					who += " of " + text
 				}
 				return who, nil

@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -31,8 +32,8 @@ func TestVLAN(t *testing.T) {
 					t.Fatal(err)
 				}
 				contract.Host(t, w, "ip link set ens3 up mtu 1500")
-				if l, err := w.Container.Link("eth0"); err == nil { // of another kind
-					if err := w.Container.DelLink(l.Index); err != nil {
+				if l, err := rtnl.LinkByName(w.Container, "eth0"); err == nil { // of another kind
+					if err := rtnl.DelLink(w.Container, l.Index); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -110,7 +111,7 @@ func TestVLANOnce(t *testing.T) {
 
 	// In the container itself, the name is what is taken.
 	before := contract.State(t, second)
-	if _, err := c2.Ensure(t.Context(), second); !errors.Is(err, kernel.ErrLinkExists) ||
+	if _, err := c2.Ensure(t.Context(), second); !errors.Is(err, rtnl.ErrLinkExists) ||
 		!strings.Contains(err.Error(), "in the container") {
 		t.Errorf("the name is taken: %v", err)
 	}

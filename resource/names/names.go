@@ -15,13 +15,15 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Kept is the kind of the records in a kernel.Store.
+// Kept is the kind of the records in a record.Store.
 const Kept = "names"
 
 // A Record is what the name server knows of an attachment.
@@ -128,7 +130,7 @@ func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // ask has the server answer for the attachment.
 func (n Names) ask(ctx context.Context, w *kernel.World) error {
-	record := RecordOf(n.Owner.Network, kernel.OwnerHash(n.Owner))
+	record := RecordOf(n.Owner.Network, identity.OwnerHash(n.Owner))
 	return Ask(ctx, Socket(w.Store), Question{Network: n.Owner.Network, Record: record})
 }
 
@@ -198,12 +200,12 @@ func (n Names) tell(w *kernel.World, res *spec.Result) error {
 
 // RecordOf is how a Question names the record of an attachment.
 func RecordOf(network string, owner [8]byte) string {
-	n := kernel.NetworkHash(network)
+	n := identity.NetworkHash(network)
 	return hex.EncodeToString(n[:]) + "." + hex.EncodeToString(owner[:])
 }
 
 // Socket is where the server listens that answers from the records of a Store.
-func Socket(m kernel.Store) string { return filepath.Join(filepath.Dir(m.Dir), "dns.sock") }
+func Socket(m record.Store) string { return filepath.Join(filepath.Dir(m.Dir), "dns.sock") }
 
 // Kind is the plan.Kind of Names.
 func Kind() plan.Kind { return kind{} }

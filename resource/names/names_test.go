@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -30,7 +31,7 @@ func newWorld(t *testing.T) (w *kernel.World, wrong *atomic.Value) {
 		t.Fatal(err)
 	}
 	t.Cleanup(host.Close)
-	w = &kernel.World{Host: host, Store: kernel.Store{Dir: filepath.Join(t.TempDir(), "memory")}}
+	w = &kernel.World{Host: host, Store: record.Store{Dir: filepath.Join(t.TempDir(), "memory")}}
 	if err := os.MkdirAll(w.Store.Dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -39,11 +42,11 @@ func TransientBridgeKind() plan.Kind {
 }
 
 func tidyBridges(ctx context.Context, w *kernel.World, network string, _ bool) error {
-	links, err := w.Host.Links()
+	links, err := rtnl.Links(w.Host)
 	errs := []error{err}
 	for _, l := range links {
-		_, owner, _, ok := kernel.ParseTag(l.Alias)
-		if l.Kind == "bridge" && ok && owner == kernel.OwnerHash(filter.NetworkOwner(network, l.Name)) {
+		_, owner, _, ok := identity.ParseTag(l.Alias)
+		if l.Kind == "bridge" && ok && owner == identity.OwnerHash(filter.NetworkOwner(network, l.Name)) {
 			errs = append(errs, TransientBridge{Bridge: link.Bridge{Name: l.Name}, Network: network}.Remove(ctx, w))
 		}
 	}
@@ -66,11 +69,11 @@ const transientRecord = "transient"
 
 func (t TransientBridge) String() string { return resource.Line(t.Bridge.String(), "until empty") }
 
-func (t TransientBridge) tag() string { return kernel.Tag(filter.NetworkOwner(t.Network, t.Name)) }
+func (t TransientBridge) tag() string { return identity.Tag(filter.NetworkOwner(t.Network, t.Name)) }
 
 // ours reports whether a bridge has the address that we make bridges with, and nobody else's words on it.
-func (t TransientBridge) ours(l *kernel.Link) bool {
-	_, _, _, tagged := kernel.ParseTag(l.Alias)
+func (t TransientBridge) ours(l *rtnl.Link) bool {
+	_, _, _, tagged := identity.ParseTag(l.Alias)
 	return bytes.Equal(l.MAC, t.MAC()) && (tagged || l.Alias == "")
 }
 
@@ -79,7 +82,7 @@ func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed b
 	if err := w.Store.Put(transientRecord, t.Owner, t.Name); err != nil {
 		return false, err
 	}
-	unlock, err := kernel.Share(ctx, link.BridgeLock(t.Name))
+	unlock, err := record.Share(ctx, link.BridgeLock(t.Name))
 	if err != nil {
 		return false, err
 	}
@@ -101,7 +104,7 @@ func (t TransientBridge) EnsureUnlocked(w *kernel.World) (changed bool, err erro
 	if err != nil || !t.ours(l) || l.Alias != "" {
 		return changed, err
 	}
-	return true, w.Host.SetLink(t.Name, kernel.LinkChange{Alias: t.tag()})
+	return true, rtnl.SetLink(w.Host, t.Name, rtnl.LinkChange{Alias: t.tag()})
 }
 
 // Verify implements plan.Resource.
@@ -133,7 +136,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 	if _, doomed, err := t.empty(w); err != nil || !doomed {
 		return err
 	}
-	unlock, err := kernel.Lock(ctx, link.BridgeLock(t.Name))
+	unlock, err := record.Lock(ctx, link.BridgeLock(t.Name))
 	if err != nil {
 		return err
 	}
@@ -147,12 +150,12 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 		errs = append(errs, filter.ReleaseBridgePolicy(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
 	}
 	for _, l := range links {
-		addrs, err := w.Host.Addrs(l.Index)
+		addrs, err := rtnl.Addrs(w.Host, l.Index)
 		if err != nil && !errors.Is(err, unix.ENODEV) {
 			errs = append(errs, err)
 			continue
 		}
-		if err := resource.ExceptNoLink(w.Host.DelLink(l.Index)); err != nil {
+		if err := resource.ExceptNoLink(rtnl.DelLink(w.Host, l.Index)); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -164,15 +167,15 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 }
 
 // empty reports whether the bridge is to go, and with it the links by which the host is in its VLANs, which come first.
-func (t TransientBridge) empty(w *kernel.World) (links []*kernel.Link, doomed bool, err error) {
-	br, err := w.Host.Link(t.Name)
+func (t TransientBridge) empty(w *kernel.World) (links []*rtnl.Link, doomed bool, err error) {
+	br, err := rtnl.LinkByName(w.Host, t.Name)
 	if err != nil {
 		return nil, false, resource.ExceptNoLink(err)
 	}
 	if br.Kind != "bridge" || !t.ours(br) || br.Master != 0 || br.Watchers() > 0 {
 		return nil, false, nil
 	}
-	ports, err := w.Host.Ports(br.Index)
+	ports, err := rtnl.Ports(w.Host, br.Index)
 	if err != nil {
 		return nil, false, err
 	}
@@ -184,7 +187,7 @@ func (t TransientBridge) empty(w *kernel.World) (links []*kernel.Link, doomed bo
 		}
 		links, doomedAt[l.Index] = append(links, l), true
 	}
-	all, err := w.Host.Links()
+	all, err := rtnl.Links(w.Host)
 	for _, l := range all { // that stand on it, and would go too
 		if l.Kind != "veth" && !l.PeerAway && doomedAt[l.Peer] {
 			return nil, false, err
@@ -203,11 +206,11 @@ func (t TransientBridge) empty(w *kernel.World) (links []*kernel.Link, doomed bo
 }
 
 // gateway is the host's end of a VLANGateway whose other end is a port, or nil.
-func (t TransientBridge) gateway(w *kernel.World, port *kernel.Link) (*kernel.Link, error) {
+func (t TransientBridge) gateway(w *kernel.World, port *rtnl.Link) (*rtnl.Link, error) {
 	if port.Kind != "veth" || port.PeerAway {
 		return nil, nil
 	}
-	l, err := w.Host.LinkAt(port.Peer)
+	l, err := rtnl.LinkByIndex(w.Host, port.Peer)
 	if err != nil {
 		return nil, resource.ExceptNoLink(err)
 	}

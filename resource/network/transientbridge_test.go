@@ -11,7 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -98,7 +98,7 @@ func TestTransientBridgeStays(t *testing.T) {
 			}
 			do(tt.spare)
 			remove(false)
-			if _, err := w.Host.Link("br7"); !errors.Is(err, kernel.ErrNoLink) {
+			if _, err := rtnl.LinkByName(w.Host, "br7"); !errors.Is(err, rtnl.ErrNoLink) {
 				t.Errorf("it stays when nobody uses it any more: %v", err)
 			}
 		})
@@ -115,7 +115,7 @@ func TestTransientBridgeSwept(t *testing.T) {
 		if err := sweep(t.Context(), w, network, nil); err != nil {
 			t.Error(err)
 		}
-		if _, err := w.Host.Link("br7"); (err == nil) != stays {
+		if _, err := rtnl.LinkByName(w.Host, "br7"); (err == nil) != stays {
 			t.Errorf("after GC of %s: %v", network, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/plan"
 )
@@ -54,8 +55,8 @@ func (k portKind) Owners(ctx context.Context, w *kernel.World, network string) (
 			}
 			for _, row := range slices.Concat(answers[0].Rows, answers[1].Rows) {
 				mark := row.Map("external_ids")[ownerKey]
-				net, owner, _, ok := kernel.ParseTag(mark)
-				if ok && net == kernel.NetworkHash(network) {
+				net, owner, _, ok := identity.ParseTag(mark)
+				if ok && net == identity.NetworkHash(network) {
 					tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: rows{db, mark}})
 				}
 			}
@@ -80,7 +81,7 @@ func (k portKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag)
 		found, _ := t.Found.(rows)
 		o := owned{Tag: t, mark: found.tag}
 		if t.Known() {
-			o.mark = kernel.Tag(t.Owner)
+			o.mark = identity.Tag(t.Owner)
 		}
 		db := found.db
 		raw, err := w.Store.Raw(portRecord, t.Network, t.Hash)

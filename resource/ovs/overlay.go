@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -70,17 +72,17 @@ func (t Tunnels) String() string {
 }
 
 func (t Tunnels) name(remote netip.Addr) string {
-	return "vx-" + kernel.ShortHash(t.on(t.Bridge)+" "+remote.String())
+	return "vx-" + identity.ShortHash(t.on(t.Bridge)+" "+remote.String())
 }
 
 // away are the remotes that are not this host.
 func (t Tunnels) away(w *kernel.World) ([]netip.Addr, error) {
-	addrs, err := w.Host.AllAddrs()
+	addrs, err := rtnl.AllAddrs(w.Host)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Clone(t.Remotes), func(r netip.Addr) bool {
-		return slices.ContainsFunc(addrs, func(a kernel.LinkAddr) bool { return a.Prefix.Addr() == r })
+		return slices.ContainsFunc(addrs, func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == r })
 	}), nil
 }
 

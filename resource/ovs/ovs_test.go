@@ -11,6 +11,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/ovs"
@@ -31,7 +34,7 @@ func world(t *testing.T) (*nstest.OVS, *kernel.World) {
 	nstest.Run(t, "sh", "-ec",
 		"for n in 0 1 2; do ip link add a$n type veth peer name b$n; ip link set a$n up; ip link set b$n up; done")
 	o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev")
-	return o, &kernel.World{Host: host, Store: kernel.Store{Dir: t.TempDir()}}
+	return o, &kernel.World{Host: host, Store: record.Store{Dir: t.TempDir()}}
 }
 
 func owner(id string) spec.Owner { return spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"} }
@@ -115,7 +118,7 @@ func TestLaw(t *testing.T) {
 			"ingress_policing_rate is 7, want 5000"},
 		{"set interface a0 ingress_policing_burst=7", "set interface a0 ingress_policing_burst=500",
 			"ingress_policing_burst is 7, want 500"},
-		{"remove port a0 external_ids fairlead", "set port a0 external_ids:fairlead=" + strings.ReplaceAll(`"`+kernel.Tag(owner("c1"))+`"`, " ", "_"), "external_ids:fairlead is none"},
+		{"remove port a0 external_ids fairlead", "set port a0 external_ids:fairlead=" + strings.ReplaceAll(`"`+identity.Tag(owner("c1"))+`"`, " ", "_"), "external_ids:fairlead is none"},
 	} {
 		o.Ctl(t, strings.Fields(b.ctl)...)
 		if err := p.Verify(ctx, w); err == nil || !strings.Contains(err.Error(), b.say) {
@@ -138,7 +141,8 @@ func TestLaw(t *testing.T) {
 	ensure(other, true)
 	both := rows(t, o, w)
 	tags, err := ovs.PortKind("").Owners(ctx, &kernel.World{Host: w.Host, Store: w.Store}, "net")
-	if err != nil || !slices.ContainsFunc(tags, func(t plan.Tag) bool { return t.Hash == kernel.OwnerHash(owner("c1")) }) {
+	if err != nil || !slices.ContainsFunc(tags,
+		func(t plan.Tag) bool { return t.Hash == identity.OwnerHash(owner("c1")) }) {
 		t.Fatalf("owners %v, %v", tags, err)
 	}
 	same("owners", both)
@@ -160,7 +164,7 @@ func TestLaw(t *testing.T) {
 	}
 	ensure(p, true)
 	ensure(tunnels, true)
-	w.Store = kernel.Store{Dir: t.TempDir()} // as after a restart of the host
+	w.Store = record.Store{Dir: t.TempDir()} // as after a restart of the host
 	collect("net")
 	if got := rows(t, o, w); strings.Contains(got, "fairlead") || strings.Contains(got, "htb") {
 		t.Errorf("GC without records left\n%s", got)
@@ -202,7 +206,7 @@ func TestMend(t *testing.T) {
 	}
 	nstest.Run(t, "ip", "link", "del", "a0")
 	before := rows(t, o, w)
-	if changed, err := port.Traits().Mend(ctx, w); !errors.Is(err, kernel.ErrNoLink) || changed || rows(t, o, w) != before {
+	if changed, err := port.Traits().Mend(ctx, w); !errors.Is(err, rtnl.ErrNoLink) || changed || rows(t, o, w) != before {
 		t.Errorf("without its link: changed %v, %v", changed, err)
 	}
 }

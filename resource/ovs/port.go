@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -134,27 +136,28 @@ func (p Port) add(ctx context.Context, c *ovsdb.Conn) error {
 	}
 	bridge := answers[0].Rows[0].UUID("_uuid")
 	for _, old := range answers[1].Rows {
-		if tag := old.Map("external_ids")[ownerKey]; tag != kernel.Tag(p.Owner) {
+		if tag := old.Map("external_ids")[ownerKey]; tag != identity.Tag(p.Owner) {
 			return fmt.Errorf("port %s exists in Open vSwitch, and is %s", p.Link, ofWhom(tag))
 		}
-		if err := remove(ctx, c, []string{kernel.Tag(p.Owner)}); err != nil { // a name cannot go and come in one transaction
+		// a name cannot go and come in one transaction
+		if err := remove(ctx, c, []string{identity.Tag(p.Owner)}); err != nil {
 			return err
 		}
 	}
-	iface := map[string]any{"name": p.Link, "external_ids": ovsdb.Map{ownerKey: kernel.Tag(p.Owner)}}
+	iface := map[string]any{"name": p.Link, "external_ids": ovsdb.Map{ownerKey: identity.Tag(p.Owner)}}
 	if p.OFPort != 0 {
 		iface["ofport_request"] = p.OFPort
 	}
 	p.Limits.police(iface)
 	var ops []ovsdb.Op
-	ids := ovsdb.Map{ownerKey: kernel.Tag(p.Owner), contIface: p.Owner.IfName, contNetns: p.Netns}
+	ids := ovsdb.Map{ownerKey: identity.Tag(p.Owner), contIface: p.Owner.IfName, contNetns: p.Netns}
 	if m := p.Overlay.mark(p.Bridge); m != "" {
 		ids[overlayKey] = m
 	}
 	port := map[string]any{"name": p.Link, "interfaces": ovsdb.Named("iface"), "external_ids": ids}
 	p.VLANs.row(port)
 	if q := p.Limits.shape(); q != nil {
-		q["external_ids"] = ovsdb.Map{ownerKey: kernel.Tag(p.Owner)}
+		q["external_ids"] = ovsdb.Map{ownerKey: identity.Tag(p.Owner)}
 		ops = append(ops, ovsdb.Insert(qosTable, "qos", q))
 		port["qos"] = ovsdb.Named("qos")
 	}
@@ -172,7 +175,7 @@ func (p Port) add(ctx context.Context, c *ovsdb.Conn) error {
 }
 
 func ofWhom(tag string) string {
-	if _, _, text, ok := kernel.ParseTag(tag); ok {
+	if _, _, text, ok := identity.ParseTag(tag); ok {
 		return text + "'s"
 	}
 	return "no attachment's"
@@ -185,7 +188,7 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 			ovsdb.Select(portTable, ovsdb.Is("name", p.Link), "_uuid", "tag", "trunks", "vlan_mode", "external_ids", "qos"),
 			ovsdb.Select(ifaceTable, ovsdb.Is("name", p.Link), "name", "ofport", "error", "ingress_policing_rate",
 				"ingress_policing_burst"),
-			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: kernel.Tag(p.Owner)}), "_uuid", "type",
+			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: identity.Tag(p.Owner)}), "_uuid", "type",
 				"other_config"))
 		if err != nil {
 			return err
@@ -204,7 +207,7 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 			on = append(on, b.Text("name"))
 		}
 		want(&d, "bridge", p.Bridge, strings.Join(on, ", "))
-		want(&d, "external_ids:fairlead", kernel.Tag(p.Owner), row.Map("external_ids")[ownerKey])
+		want(&d, "external_ids:fairlead", identity.Tag(p.Owner), row.Map("external_ids")[ownerKey])
 		p.VLANs.compare(row, &d)
 		for _, i := range answers[1].Rows {
 			if err := failed(i); err != nil {
@@ -221,11 +224,11 @@ func (p Port) Traits() resource.Traits { return resource.Traits{Mend: p.mend} }
 
 // mend makes the rows anew. It makes none for a link that does not exist.
 func (p Port) mend(ctx context.Context, w *kernel.World) (bool, error) {
-	if _, err := w.Host.Link(p.Link); err != nil {
+	if _, err := rtnl.LinkByName(w.Host, p.Link); err != nil {
 		return false, err
 	}
 	err := p.DB.do(ctx, func(c *ovsdb.Conn) error {
-		if err := remove(ctx, c, []string{kernel.Tag(p.Owner)}); err != nil { // a port's QoS outlives it
+		if err := remove(ctx, c, []string{identity.Tag(p.Owner)}); err != nil { // a port's QoS outlives it
 			return err
 		}
 		return settled(p.Bridge, func() error { return p.add(ctx, c) })

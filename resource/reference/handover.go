@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -94,16 +96,16 @@ func Theirs(r plan.Resource) bool {
 
 // InNFT reports whether the reference plugins have rules of any attachment in nf_tables.
 func InNFT(w *kernel.World) (there bool, err error) {
-	n, err := w.Host.NFT()
+	n, err := nft.Open(w.Host)
 	if err != nil {
 		return false, err
 	}
 	for _, c := range []struct {
-		table *kernel.NFTTable
+		table *nft.Table
 		chain string
 	}{
-		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}, "masq_checks"},
-		{&kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_hostport"}, "hostports"},
+		{&nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}, "masq_checks"},
+		{&nft.Table{Family: unix.NFPROTO_INET, Name: "cni_hostport"}, "hostports"},
 		{filter.ReferencePortsTable(false), "hostports"},
 		{filter.ReferencePortsTable(true), "hostports"},
 	} {
@@ -120,13 +122,13 @@ func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
 }
 
 // rules are the reference's in table filter, for addresses of a family.
-func (f Firewall) rules(v6 bool) (shared, own []kernel.IPTRule) {
+func (f Firewall) rules(v6 bool) (shared, own []xtables.Rule) {
 	for _, a := range filter.OfIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
-			kernel.NewIPTRule(filter.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j",
+			xtables.NewRule(filter.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j",
 				"ACCEPT"),
-			kernel.NewIPTRule(filter.ChainForward, "-s", ip, "-j", "ACCEPT"))
+			xtables.NewRule(filter.ChainForward, "-s", ip, "-j", "ACCEPT"))
 	}
 	return filter.ForwardJumps(cmp.Or(f.Admin, filter.DefaultAdminChain)), own
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -43,8 +44,8 @@ type referenceChain struct {
 func referenceChains(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		for _, v := range []kernel.IPTVariant{kernel.IPTNFT, kernel.IPTLegacy} {
-			x := w.Host.IPTables(v, v6, "nat")
+		for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+			x := xtables.NewTable(w.Host, v, v6, "nat")
 			there, err := x.HasChain("CNI-")
 			if err != nil || !there {
 				errs = append(errs, err)

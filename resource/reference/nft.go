@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"golang.org/x/sys/unix"
 )
@@ -18,10 +20,10 @@ import (
 
 // referenceTable makes a table of the reference with its chains, and puts rules in where none of that comment and kind
 // are. Sign says whose a rule is.
-func referenceTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comment string) bool,
-	rules map[string][]*kernel.NFTRule) (changed bool, err error) {
-	err = filter.ReferenceNFT(w, func(n *kernel.NFT) error {
-		var b kernel.NFTBatch
+func referenceTable(w *kernel.World, t *nft.Table, v6 bool, sign func(comment string) bool,
+	rules map[string][]*nft.Rule) (changed bool, err error) {
+	err = filter.ReferenceNFT(w, func(n *nft.Conn) error {
+		var b nft.Batch
 		b.AddTable(t)
 		for _, c := range t.Chains {
 			there, err := n.HasChain(t, c.Name)
@@ -33,7 +35,7 @@ func referenceTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comm
 			}
 		}
 		for _, c := range t.Chains {
-			have, err := n.ChainRules(t, c.Name, v6)
+			have, err := xtables.ChainRules(n, t, c.Name, v6)
 			if err != nil {
 				return err
 			}
@@ -43,11 +45,11 @@ func referenceTable(w *kernel.World, t *kernel.NFTTable, v6 bool, sign func(comm
 					changed = true
 				}
 			}
-			have = slices.DeleteFunc(have, func(r kernel.IPTRule) bool { return !sign(r.Comment) })
+			have = slices.DeleteFunc(have, func(r xtables.Rule) bool { return !sign(r.Comment) })
 			if len(have) == len(rules[c.Name]) {
 				continue
 			}
-			b.RemoveRules(t, have)
+			xtables.RemoveRules(&b, t, have)
 			for _, r := range rules[c.Name] {
 				b.AddRule(t, c.Name, r)
 			}
@@ -85,17 +87,17 @@ func (f Ports) ensure(w *kernel.World, v6 bool) (bool, error) {
 		return false, fmt.Errorf("%s: %q: the reference has one set of conditions for all containers; hand over by iptables",
 			filter.ConditionsKey(v6), strings.Join(conditions, " "))
 	}
-	rule := kernel.PlainNFTRule
-	local := func() []*kernel.NFTRule { return []*kernel.NFTRule{rule("").ToLocal().Jump("hostports_all")} }
-	t.Chains = []*kernel.NFTChain{
+	rule := nft.PlainRule
+	local := func() []*nft.Rule { return []*nft.Rule{rule("").ToLocal().Jump("hostports_all")} }
+	t.Chains = []*nft.Chain{
 		{Name: "hostports"}, {Name: "hostip_hostports"},
-		{Name: "hostports_all", Rules: []*kernel.NFTRule{rule("").Jump("hostip_hostports"), rule("").Jump("hostports")}},
+		{Name: "hostports_all", Rules: []*nft.Rule{rule("").Jump("hostip_hostports"), rule("").Jump("hostports")}},
 		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: -100, Rules: local()},
 		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: -100, Rules: local()},
 		{Name: "masquerading", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 100},
 	}
 	id := f.Owner.ContainerID
-	rules := map[string][]*kernel.NFTRule{}
+	rules := map[string][]*nft.Rule{}
 	for _, m := range filter.AllPieces(f.Publish.Ports) {
 		proto, ok := kernel.ParseProto(m.Protocol)
 		host, here := m.Host(v6)
@@ -119,7 +121,7 @@ func (f Ports) ensure(w *kernel.World, v6 bool) (bool, error) {
 	}
 	switch {
 	case f.Publish.MasqAll:
-		rules["masquerading"] = []*kernel.NFTRule{rule(id).Prefix(true, false, dst).Masquerade()}
+		rules["masquerading"] = []*nft.Rule{rule(id).Prefix(true, false, dst).Masquerade()}
 	case f.Publish.SNAT:
 		masquerade(dst)
 		if !v6 {
@@ -137,10 +139,10 @@ func (f Masquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if len(f.From) == 0 {
 		return false, nil
 	}
-	rule := kernel.PlainNFTRule
-	t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade", Chains: []*kernel.NFTChain{
+	rule := nft.PlainRule
+	t := &nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade", Chains: []*nft.Chain{
 		{Name: "masq_checks"},
-		{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 100, Rules: []*kernel.NFTRule{
+		{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 100, Rules: []*nft.Rule{
 			rule("").Family(false).Prefix(true, false, netip.MustParsePrefix("224.0.0.0/4")).Return(),
 			rule("").Family(true).Prefix(true, false, netip.MustParsePrefix("ff00::/8")).Return(),
 			rule("").Goto("masq_checks"),
@@ -148,8 +150,8 @@ func (f Masquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	}}
 	mark := referenceMark(f.Owner)
 	comment := mark + fmt.Sprintf(", net: %s, if: %s, id: %s", f.Owner.Network, f.Owner.IfName, f.Owner.ContainerID)
-	comment = comment[:min(len(comment), kernel.NFTCommentMax)]
-	var rules []*kernel.NFTRule
+	comment = comment[:min(len(comment), nft.CommentMax)]
+	var rules []*nft.Rule
 	for _, v6 := range []bool{false, true} {
 		for _, p := range filter.OfFamily(f.From, v6) {
 			rules = append(rules, rule(comment).Family(v6).Prefix(false, false,
@@ -157,7 +159,7 @@ func (f Masquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 		}
 	}
 	return referenceTable(w, t, false, func(comment string) bool { return strings.HasPrefix(comment, mark) },
-		map[string][]*kernel.NFTRule{"masq_checks": rules})
+		map[string][]*nft.Rule{"masq_checks": rules})
 }
 
 // Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
@@ -174,13 +176,13 @@ func (f SpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	}
 	name := f.Owner.ContainerID + "-" + f.Owner.IfName
 	chain, comment := "cni-br-iface-"+name, "macspoofchk-"+name
-	comment = comment[:min(len(comment), kernel.NFTCommentMax)]
-	t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "nat", Chains: []*kernel.NFTChain{
+	comment = comment[:min(len(comment), nft.CommentMax)]
+	t := &nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "nat", Chains: []*nft.Chain{
 		{Name: "PREROUTING", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: -300},
 		{Name: chain}, {Name: chain + "-mac"},
 	}}
-	rule := func() *kernel.NFTRule { return kernel.PlainNFTRule(comment) }
-	return referenceTable(w, t, false, func(c string) bool { return c == comment }, map[string][]*kernel.NFTRule{
+	rule := func() *nft.Rule { return nft.PlainRule(comment) }
+	return referenceTable(w, t, false, func(c string) bool { return c == comment }, map[string][]*nft.Rule{
 		"PREROUTING":   {rule().Iifname(false, f.Link).Jump(chain)},
 		chain:          {rule().Jump(chain + "-mac")},
 		chain + "-mac": {rule().Ether(mac).Return(), rule().Drop()},

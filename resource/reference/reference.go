@@ -8,6 +8,9 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -65,14 +68,14 @@ func (f Masquerade) Remove(_ context.Context, w *kernel.World) error {
 
 // eachReferenceMasquerade removes the rules whose mark is to go.
 func eachReferenceMasquerade(w *kernel.World, which func(mark string) bool) error {
-	return filter.ReferenceNFT(w, func(n *kernel.NFT) error {
-		t := &kernel.NFTTable{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
-		rules, err := n.ChainRules(t, "masq_checks", false)
+	return filter.ReferenceNFT(w, func(n *nft.Conn) error {
+		t := &nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}
+		rules, err := xtables.ChainRules(n, t, "masq_checks", false)
 		if err != nil {
 			return err
 		}
-		var b kernel.NFTBatch
-		b.RemoveRules(t, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool {
+		var b nft.Batch
+		xtables.RemoveRules(&b, t, slices.DeleteFunc(rules, func(r xtables.Rule) bool {
 			mark, _, ok := strings.Cut(r.Comment, ",")
 			return !ok || !which(mark)
 		}))
@@ -97,19 +100,19 @@ func (f SpoofCheck) String() string {
 
 // Remove implements plan.Remover.
 func (f SpoofCheck) Remove(_ context.Context, w *kernel.World) error {
-	return filter.ReferenceNFT(w, func(n *kernel.NFT) error {
-		t := &kernel.NFTTable{Family: unix.NFPROTO_BRIDGE, Name: "nat"}
+	return filter.ReferenceNFT(w, func(n *nft.Conn) error {
+		t := &nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "nat"}
 		chain := "cni-br-iface-" + f.Owner.ContainerID + "-" + f.Owner.IfName
 		there, err := n.HasChain(t, chain)
 		if err != nil || !there {
 			return err
 		}
-		rules, err := n.ChainRules(t, "PREROUTING", false)
+		rules, err := xtables.ChainRules(n, t, "PREROUTING", false)
 		if err != nil {
 			return err
 		}
-		var b kernel.NFTBatch
-		b.RemoveRules(t, slices.DeleteFunc(rules, func(r kernel.IPTRule) bool { return r.Jump != chain }))
+		var b nft.Batch
+		xtables.RemoveRules(&b, t, slices.DeleteFunc(rules, func(r xtables.Rule) bool { return r.Jump != chain }))
 		b.RemoveChain(t, chain)
 		if there, err := n.HasChain(t, chain+"-mac"); err != nil {
 			return err
@@ -156,7 +159,7 @@ func (f Firewall) Remove(ctx context.Context, w *kernel.World) error {
 					return err
 				}
 				return x.Remove(ctx, slices.DeleteFunc(rules,
-					func(r kernel.IPTRule) bool { return r.Jump != "ACCEPT" || r.Comment != "" || !f.names(r) }), nil)
+					func(r xtables.Rule) bool { return r.Jump != "ACCEPT" || r.Comment != "" || !f.names(r) }), nil)
 			}))
 		}
 	}
@@ -164,7 +167,7 @@ func (f Firewall) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 // names reports whether a rule is for one address alone, and that is ours.
-func (f Firewall) names(r kernel.IPTRule) bool {
+func (f Firewall) names(r xtables.Rule) bool {
 	for _, p := range []netip.Prefix{r.Src, r.Dst} {
 		if p.IsValid() && p.IsSingleIP() && slices.Contains(f.Addrs, p.Addr()) {
 			return !(r.Src.IsValid() && r.Dst.IsValid())
@@ -184,11 +187,11 @@ func (f Firewall) lookUp(w *kernel.World) (all []netip.Addr) {
 	if w.Container == nil {
 		return leasedTo(f.Owner)
 	}
-	l, err := w.Container.Link(f.Owner.IfName)
+	l, err := rtnl.LinkByName(w.Container, f.Owner.IfName)
 	if err != nil {
 		return leasedTo(f.Owner)
 	}
-	list, _ := w.Container.Addrs(l.Index)
+	list, _ := rtnl.Addrs(w.Container, l.Index)
 	for _, a := range list {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() {
 			all = append(all, a.Prefix.Addr())

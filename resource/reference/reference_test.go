@@ -7,6 +7,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -21,7 +23,7 @@ func published(port filter.PortMapping) filter.PublishIPTables {
 //
 // clause: P22
 func TestSweepIPTables(t *testing.T) {
-	contract.EachIPTables(t, func(t *testing.T, v kernel.IPTVariant) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
 		contract.SettleOn(t, w, v)
 		make := func(id, ifName string, n byte) []plan.Remover {
@@ -72,7 +74,7 @@ func BenchmarkNothingOfTheReference(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer host.Close()
-	w := &kernel.World{Host: host, Store: kernel.Store{Dir: b.TempDir()}}
+	w := &kernel.World{Host: host, Store: record.Store{Dir: b.TempDir()}}
 	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: contract.Owner}},
 		Ports{Owner: contract.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: contract.Owner}},
 		Masquerade{Owner: contract.Owner}, SpoofCheck{Owner: contract.Owner}, Firewall{Owner: contract.Owner}}

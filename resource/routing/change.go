@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -45,17 +46,17 @@ type Subject interface {
 	String() string
 
 	// list is all of the kind in the tables that the Change can be about, and message what Add makes.
-	list(at site) ([]kernel.Message, error)
-	message(at site) kernel.Message
+	list(at site) ([]rtnl.Message, error)
+	message(at site) rtnl.Message
 
 	// selected are those that Del takes, and Flush; occupies those that leave no room for it; is reports that it is there.
-	selected(at site, m kernel.Message, flush bool) bool
-	occupies(at site, m kernel.Message) bool
-	is(at site, m kernel.Message) bool
+	selected(at site, m rtnl.Message, flush bool) bool
+	occupies(at site, m rtnl.Message) bool
+	is(at site, m rtnl.Message) bool
 
 	// verify compares what Add or Replace has made.
 	verify(ctx context.Context, w *kernel.World, at site) error
-	said(at site, m kernel.Message) string
+	said(at site, m rtnl.Message) string
 }
 
 // A site is where a Change is made.
@@ -76,7 +77,7 @@ type changed struct {
 
 type changeEntry struct {
 	Key        string
-	Made, Gone []kernel.Message
+	Made, Gone []rtnl.Message
 }
 
 // String is the command, without its first word, and where it is about.
@@ -96,7 +97,7 @@ func (c Change) site(w *kernel.World) (at site, err error) {
 		return at, err
 	}
 	vrf, err := resource.VRFOf(at.ns, at.index)
-	at.table = kernel.MainTable
+	at.table = rtnl.MainTable
 	if vrf != nil {
 		at.table = int(vrf.Data.Table)
 	}
@@ -211,18 +212,18 @@ func (c Change) compose(at site) (e changeEntry, err error) {
 // apply takes away before it makes: both may be for one destination.
 func (c Change) apply(at site, e changeEntry) error {
 	gone := slices.Clone(e.Gone) // of two that differ in an attribute, the one without is asked for last: it means both
-	slices.SortStableFunc(gone, func(a, b kernel.Message) int { return cmp.Compare(len(b.Body), len(a.Body)) })
+	slices.SortStableFunc(gone, func(a, b rtnl.Message) int { return cmp.Compare(len(b.Body), len(a.Body)) })
 	for _, m := range gone {
-		if err := at.ns.Drop(m); err != nil {
+		if err := rtnl.Drop(at.ns, m); err != nil {
 			return fmt.Errorf("%s: delete %s: %w", c.Key, c.Of.said(at, m), err)
 		}
 	}
 	for _, m := range e.Made {
-		how := kernel.Alone
+		how := rtnl.Alone
 		if m.Type == unix.RTM_NEWNEIGH {
-			how = kernel.Instead // of what the kernel has learnt
+			how = rtnl.Instead // of what the kernel has learnt
 		}
-		if err := at.ns.Make(m, how); err != nil {
+		if err := rtnl.Make(at.ns, m, how); err != nil {
 			refused := spec.Errorf(spec.CodeConfig, "%s: the kernel does not take %s: %w", c.Key, c.Of, err)
 			if unreachable(err) && m.Type == unix.RTM_NEWROUTE {
 				refused.WithHint("A next hop has to be in a subnet of the interface, or needs \"onlink\": true.")
@@ -237,7 +238,7 @@ func (c Change) apply(at site, e changeEntry) error {
 func (e changeEntry) takeBack(ns *kernel.NS) error {
 	var errs []error
 	for _, m := range e.Made {
-		errs = append(errs, ns.Drop(m))
+		errs = append(errs, rtnl.Drop(ns, m))
 	}
 	for _, m := range e.Gone {
 		errs = append(errs, putBack(ns, m))
@@ -246,9 +247,9 @@ func (e changeEntry) takeBack(ns *kernel.NS) error {
 }
 
 // nearer has routes on the link come first: without them, those by a router could not be put back.
-func nearer(a, b kernel.Message) int {
-	far := func(m kernel.Message) int {
-		routed := func(r kernel.Route) bool { return r.Via.IsValid() }
+func nearer(a, b rtnl.Message) int {
+	far := func(m rtnl.Message) int {
+		routed := func(r rtnl.Route) bool { return r.Via.IsValid() }
 		if m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), routed) {
 			return 1
 		}
@@ -259,12 +260,12 @@ func nearer(a, b kernel.Message) int {
 
 // putBack makes again what a Change took away. What has its place by now keeps that, and what cannot be any more stays
 // away.
-func putBack(ns *kernel.NS, m kernel.Message) error {
+func putBack(ns *kernel.NS, m rtnl.Message) error {
 	if m.Type != unix.RTM_NEWROUTE {
-		if n := m.Neighbour(); m.Type == unix.RTM_NEWNEIGH && n.State&(kernel.Permanent|kernel.NoARP) == 0 {
+		if n := m.Neighbour(); m.Type == unix.RTM_NEWNEIGH && n.State&(rtnl.Permanent|rtnl.NoARP) == 0 {
 			return nil // the kernel learns it again
 		}
-		if err := ns.Make(m, kernel.Alone); err != nil && !errors.Is(err, fs.ErrExist) && !unreachable(err) {
+		if err := rtnl.Make(ns, m, rtnl.Alone); err != nil && !errors.Is(err, fs.ErrExist) && !unreachable(err) {
 			return err
 		}
 		return nil
@@ -274,22 +275,22 @@ func putBack(ns *kernel.NS, m kernel.Message) error {
 		return nil
 	}
 	r := hops[0]
-	if r.Protocol == kernel.ByKernel && len(hops) == 1 {
+	if r.Protocol == rtnl.ByKernel && len(hops) == 1 {
 		return giveBack(ns, r)
 	}
-	err := ns.Make(m, kernel.Alone)
+	err := rtnl.Make(ns, m, rtnl.Alone)
 	if errors.Is(err, fs.ErrExist) {
-		list, lerr := ns.RouteMessages(kernel.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
+		list, lerr := rtnl.RouteMessages(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
 		if lerr != nil {
 			return lerr
 		}
-		if slices.ContainsFunc(list, func(have kernel.Message) bool {
+		if slices.ContainsFunc(list, func(have rtnl.Message) bool {
 			h := have.Routes()[0]
 			return h.Dst == r.Dst && h.Priority == r.Priority && (h.Link != r.Link || sameMessage(have, m))
 		}) {
 			return nil
 		}
-		err = ns.Make(m, kernel.Beside)
+		err = rtnl.Make(ns, m, rtnl.Beside)
 	}
 	if unreachable(err) {
 		slog.Info("a route is not put back, for the link cannot have it any more", "route", said(ns, r), "err", err)
@@ -329,7 +330,7 @@ func (c Change) verify(ctx context.Context, w *kernel.World, at site, rec change
 			continue
 		}
 		// Other programs may add routes after a flush; those that it took are not to come back.
-		back := func(gone kernel.Message) bool { return sameMessage(gone, m) }
+		back := func(gone rtnl.Message) bool { return sameMessage(gone, m) }
 		if c.Do == Del || i < 0 || slices.ContainsFunc(rec.Entries[i].Gone, back) {
 			d.Add(fmt.Errorf("%s is there", c.Of.said(at, m)))
 		}
@@ -338,20 +339,20 @@ func (c Change) verify(ctx context.Context, w *kernel.World, at site, rec change
 }
 
 // made reports whether a Change of the same owner has made what a message says.
-func (rec changed) made(m kernel.Message) bool {
+func (rec changed) made(m rtnl.Message) bool {
 	return slices.ContainsFunc(rec.Entries, func(e changeEntry) bool {
-		return slices.ContainsFunc(e.Made, func(mine kernel.Message) bool { return sameMessage(mine, m) })
+		return slices.ContainsFunc(e.Made, func(mine rtnl.Message) bool { return sameMessage(mine, m) })
 	})
 }
 
 // sameMessage reports whether two are one to the kernel, whoever made them. The kernel fills in what was not said.
-func sameMessage(a, b kernel.Message) bool {
+func sameMessage(a, b rtnl.Message) bool {
 	if a.Type != b.Type {
 		return false
 	}
 	switch a.Type {
 	case unix.RTM_NEWROUTE:
-		return slices.EqualFunc(a.Routes(), b.Routes(), func(x, y kernel.Route) bool {
+		return slices.EqualFunc(a.Routes(), b.Routes(), func(x, y rtnl.Route) bool {
 			x.Priority, y.Priority = metric(x), metric(y)
 			return sameRoute(x, y) && x.Type == y.Type
 		})
@@ -364,7 +365,7 @@ func sameMessage(a, b kernel.Message) bool {
 	return a.Neighbour().Addr == b.Neighbour().Addr
 }
 
-func metric(r kernel.Route) int { return addr.Route{Dst: r.Dst, Priority: r.Priority}.Metric() }
+func metric(r rtnl.Route) int { return addr.Route{Dst: r.Dst, Priority: r.Priority}.Metric() }
 
 // Remove implements plan.Remover.
 func (c Change) Remove(ctx context.Context, w *kernel.World) error {
@@ -419,7 +420,7 @@ func (rec changed) takeBack(ns *kernel.NS, which func(changeEntry) bool) (change
 }
 
 // unlessTaken is routes without those that a Change of the same owner has taken away since (P16).
-func unlessTaken(w *kernel.World, o spec.Owner, ns *kernel.NS, routes []kernel.Route) ([]kernel.Route, error) {
+func unlessTaken(w *kernel.World, o spec.Owner, ns *kernel.NS, routes []rtnl.Route) ([]rtnl.Route, error) {
 	rec, err := recallChanges(w, o, ns)
 	for _, e := range rec.Entries {
 		for _, m := range e.Gone {
@@ -427,7 +428,7 @@ func unlessTaken(w *kernel.World, o spec.Owner, ns *kernel.NS, routes []kernel.R
 				continue
 			}
 			for _, h := range m.Routes() {
-				routes = slices.DeleteFunc(slices.Clone(routes), func(r kernel.Route) bool {
+				routes = slices.DeleteFunc(slices.Clone(routes), func(r rtnl.Route) bool {
 					return r.Dst == h.Dst && r.Via == h.Via && r.Link == h.Link && r.Table == h.Table
 				})
 			}
@@ -447,8 +448,8 @@ func (c Change) Took(w *kernel.World, r addr.Route) (bool, error) {
 	if err != nil || i < 0 {
 		return false, err
 	}
-	return slices.ContainsFunc(rec.Entries[i].Gone, func(m kernel.Message) bool {
-		there := func(h kernel.Route) bool { return h.Dst == r.Dst }
+	return slices.ContainsFunc(rec.Entries[i].Gone, func(m rtnl.Message) bool {
+		there := func(h rtnl.Route) bool { return h.Dst == r.Dst }
 		return m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), there)
 	}), nil
 }

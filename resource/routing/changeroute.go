@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -70,23 +71,23 @@ func (r RouteEntry) ready(ctx context.Context, at site, link string) error {
 	if !r.Src.Is6() {
 		return nil
 	}
-	l, err := at.ns.LinkAt(at.index)
+	l, err := rtnl.LinkByIndex(at.ns, at.index)
 	if err != nil || !l.Operational {
 		return err
 	}
 	return addr.Settled(ctx, at.ns, link, r.Src, resource.KernelLimit)
 }
 
-func (r RouteEntry) list(at site) (list []kernel.Message, err error) {
+func (r RouteEntry) list(at site) (list []rtnl.Message, err error) {
 	for _, f := range resource.Families() {
 		if !hasFamily(f, r.Dst.Addr(), r.V4, r.V6) {
 			continue
 		}
-		all, err := at.ns.RouteMessages(kernel.RouteFilter{Family: f, Table: cmp.Or(r.Table, at.table)})
+		all, err := rtnl.RouteMessages(at.ns, rtnl.RouteFilter{Family: f, Table: cmp.Or(r.Table, at.table)})
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, slices.DeleteFunc(all, func(m kernel.Message) bool { return len(m.Routes()) == 0 })...)
+		list = append(list, slices.DeleteFunc(all, func(m rtnl.Message) bool { return len(m.Routes()) == 0 })...)
 	}
 	return list, nil
 }
@@ -96,46 +97,46 @@ func hasFamily(f uint8, a netip.Addr, v4, v6 bool) bool {
 	if a.IsValid() {
 		return f == familyOf(a)
 	}
-	return f == kernel.IPv4 && v4 || f == kernel.IPv6 && v6
+	return f == rtnl.IPv4 && v4 || f == rtnl.IPv6 && v6
 }
 
-func (r RouteEntry) message(at site) kernel.Message {
-	k := kernel.Route{Dst: r.Dst, Src: r.Src, Priority: r.Priority, Table: cmp.Or(r.Table, at.table), MTU: r.MTU,
-		AdvMSS: r.AdvMSS, Type: r.Type.RouteType(), Protocol: kernel.ByBoot}
-	if k.Type != kernel.Unicast {
-		return at.ns.NewRoute(k, nil)
+func (r RouteEntry) message(at site) rtnl.Message {
+	k := rtnl.Route{Dst: r.Dst, Src: r.Src, Priority: r.Priority, Table: cmp.Or(r.Table, at.table), MTU: r.MTU,
+		AdvMSS: r.AdvMSS, Type: r.Type.RouteType(), Protocol: rtnl.ByBoot}
+	if k.Type != rtnl.Unicast {
+		return rtnl.NewRoute(at.ns, k, nil)
 	}
 	k.Link = at.index
 	if len(r.Hops) == 0 && r.Dst.Addr().Is4() {
-		k.Scope = kernel.ScopeLink
+		k.Scope = rtnl.ScopeLink
 	}
 	if len(r.Hops) == 1 {
 		k.Via, k.OnLink = r.Hops[0].Via, r.Hops[0].OnLink
 	}
 	if len(r.Hops) < 2 {
-		return at.ns.NewRoute(k, nil)
+		return rtnl.NewRoute(at.ns, k, nil)
 	}
-	return at.ns.NewRoute(k, r.hops(at))
+	return rtnl.NewRoute(at.ns, k, r.hops(at))
 }
 
-func (r RouteEntry) hops(at site) (hops []kernel.Route) {
+func (r RouteEntry) hops(at site) (hops []rtnl.Route) {
 	for _, h := range r.Hops {
-		hops = append(hops, kernel.Route{Via: h.Via, OnLink: h.OnLink, Weight: max(h.Weight, 1), Link: at.index})
+		hops = append(hops, rtnl.Route{Via: h.Via, OnLink: h.OnLink, Weight: max(h.Weight, 1), Link: at.index})
 	}
 	return hops
 }
 
 // byLink reports whether all of a route leads out by the link.
-func byLink(at site, hops []kernel.Route) bool {
-	return !slices.ContainsFunc(hops, func(h kernel.Route) bool { return h.Link != at.index })
+func byLink(at site, hops []rtnl.Route) bool {
+	return !slices.ContainsFunc(hops, func(h rtnl.Route) bool { return h.Link != at.index })
 }
 
-func (r RouteEntry) selected(at site, m kernel.Message, flush bool) bool {
+func (r RouteEntry) selected(at site, m rtnl.Message, flush bool) bool {
 	hops := m.Routes()
 	have := hops[0]
 	if flush {
-		return have.Type == kernel.Unicast && byLink(at, hops) && have.Protocol != kernel.ByKernel &&
-			have.Protocol != kernel.ByRA && !r.needed(at, have)
+		return have.Type == rtnl.Unicast && byLink(at, hops) && have.Protocol != rtnl.ByKernel &&
+			have.Protocol != rtnl.ByRA && !r.needed(at, have)
 	}
 	if have.Dst != r.Dst || have.Type != r.Type.RouteType() || r.Type == "" && !byLink(at, hops) {
 		return false
@@ -144,33 +145,33 @@ func (r RouteEntry) selected(at site, m kernel.Message, flush bool) bool {
 		return false
 	}
 	return !slices.ContainsFunc(r.Hops, func(want Hop) bool {
-		return !slices.ContainsFunc(hops, func(h kernel.Route) bool { return h.Via == want.Via })
+		return !slices.ContainsFunc(hops, func(h rtnl.Route) bool { return h.Via == want.Via })
 	})
 }
 
 // needed reports whether the interface cannot do without a route: to the subnets of its addresses, or to their routers.
-func (r RouteEntry) needed(at site, have kernel.Route) bool {
+func (r RouteEntry) needed(at site, have rtnl.Route) bool {
 	if !have.Via.IsValid() && have.Dst.IsSingleIP() && slices.Contains(r.Keep, have.Dst.Addr()) {
 		return true
 	}
-	addrs, err := at.ns.Addrs(at.index)
-	return err != nil || slices.ContainsFunc(addrs, func(a kernel.Addr) bool {
+	addrs, err := rtnl.Addrs(at.ns, at.index)
+	return err != nil || slices.ContainsFunc(addrs, func(a rtnl.Addr) bool {
 		return a.Prefix.Bits() <= have.Dst.Bits() && a.Prefix.Contains(have.Dst.Addr())
 	})
 }
 
-func (r RouteEntry) occupies(at site, m kernel.Message) bool {
+func (r RouteEntry) occupies(at site, m rtnl.Message) bool {
 	have := m.Routes()[0]
 	metric := addr.Route{Dst: r.Dst, Priority: r.Priority}.Metric()
-	return have.Dst == r.Dst && have.Priority == metric && have.Type != kernel.Local
+	return have.Dst == r.Dst && have.Priority == metric && have.Type != rtnl.Local
 }
 
-func (r RouteEntry) is(at site, m kernel.Message) bool {
+func (r RouteEntry) is(at site, m rtnl.Message) bool {
 	return r.occupies(at, m) && r.differs(at, m) == nil
 }
 
 // differs says in what a route to the same destination is another.
-func (r RouteEntry) differs(at site, m kernel.Message) error {
+func (r RouteEntry) differs(at site, m rtnl.Message) error {
 	var d resource.Drift
 	hops := m.Routes()
 	have := hops[0]
@@ -197,10 +198,10 @@ func (r RouteEntry) differs(at site, m kernel.Message) error {
 }
 
 // want are the next hops as the kernel lists them.
-func (r RouteEntry) want(at site) []kernel.Route {
+func (r RouteEntry) want(at site) []rtnl.Route {
 	switch hops := r.hops(at); len(hops) {
 	case 0:
-		return []kernel.Route{{Link: at.index}}
+		return []rtnl.Route{{Link: at.index}}
 	case 1:
 		hops[0].Weight = 0
 		return hops
@@ -210,7 +211,7 @@ func (r RouteEntry) want(at site) []kernel.Route {
 }
 
 // hopsText are next hops in words, in an order that does not depend on who says them.
-func hopsText(hops []kernel.Route) string {
+func hopsText(hops []rtnl.Route) string {
 	var words []string
 	for _, h := range hops {
 		words = append(words, cmp.Or(resource.Line(resource.Opt("via", h.Via), resource.Opt("weight", h.Weight),
@@ -250,10 +251,10 @@ func (r RouteEntry) verify(ctx context.Context, w *kernel.World, at site) error 
 	return d.Err()
 }
 
-func (r RouteEntry) said(at site, m kernel.Message) string {
+func (r RouteEntry) said(at site, m rtnl.Message) string {
 	var words []string
 	for _, h := range m.Routes() {
-		if h.Type != kernel.Unicast {
+		if h.Type != rtnl.Unicast {
 			return fmt.Sprintf("a route of type %d to %v", h.Type, h.Dst)
 		}
 		words = append(words, said(at.ns, h))
@@ -270,7 +271,7 @@ func (r RouteEntry) routes() (list []spec.Route) {
 	if r.Table != 0 {
 		rt.Table = &r.Table
 	}
-	onLink := int(kernel.ScopeLink)
+	onLink := int(rtnl.ScopeLink)
 	if len(r.Hops) == 0 {
 		rt.Scope = &onLink
 		return []spec.Route{rt}

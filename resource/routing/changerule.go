@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"golang.org/x/sys/unix"
@@ -51,19 +52,19 @@ func (r RuleEntry) String() string {
 	return resource.Line(append(words, resource.Opt("lookup", r.Table), string(r.Action))...)
 }
 
-func (r RuleEntry) kernel() kernel.Rule {
-	k := kernel.Rule{Family: kernel.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF,
-		Mark: r.Mark, Mask: r.Mask, Table: r.Table, Action: r.Action.RuleAction(), Protocol: kernel.OurProtocol}
+func (r RuleEntry) kernel() rtnl.Rule {
+	k := rtnl.Rule{Family: rtnl.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF,
+		Mark: r.Mark, Mask: r.Mask, Table: r.Table, Action: r.Action.RuleAction(), Protocol: rtnl.OurProtocol}
 	if r.V6 {
-		k.Family = kernel.IPv6
+		k.Family = rtnl.IPv6
 	}
 	return k
 }
 
-func (r RuleEntry) list(at site) (list []kernel.Message, err error) {
+func (r RuleEntry) list(at site) (list []rtnl.Message, err error) {
 	for _, f := range resource.Families() {
-		if f == kernel.IPv4 && r.V4 || f == kernel.IPv6 && r.V6 {
-			all, err := at.ns.RuleMessages(f)
+		if f == rtnl.IPv4 && r.V4 || f == rtnl.IPv6 && r.V6 {
+			all, err := rtnl.RuleMessages(at.ns, f)
 			if err != nil {
 				return nil, err
 			}
@@ -73,15 +74,15 @@ func (r RuleEntry) list(at site) (list []kernel.Message, err error) {
 	return list, nil
 }
 
-func (r RuleEntry) message(at site) kernel.Message { return at.ns.NewRule(r.kernel()) }
+func (r RuleEntry) message(at site) rtnl.Message { return rtnl.NewRule(at.ns, r.kernel()) }
 
-func (r RuleEntry) selected(_ site, m kernel.Message, flush bool) bool {
+func (r RuleEntry) selected(_ site, m rtnl.Message, flush bool) bool {
 	have, ok := m.Rule()
 	if !ok {
 		return false
 	}
 	if flush {
-		return have.Protocol != kernel.ByKernel && have.Priority != 0 && have.Priority < kernel.MainPriority
+		return have.Protocol != rtnl.ByKernel && have.Priority != 0 && have.Priority < rtnl.MainPriority
 	}
 	return (r.Priority == 0 || have.Priority == r.Priority) && (!r.From.IsValid() || have.From == r.From) &&
 		(!r.To.IsValid() || have.To == r.To) && (r.IIF == "" || have.IIF == r.IIF) && (r.OIF == "" || have.OIF == r.OIF) &&
@@ -90,9 +91,9 @@ func (r RuleEntry) selected(_ site, m kernel.Message, flush bool) bool {
 }
 
 // occupies is never true: several rules may have one priority.
-func (r RuleEntry) occupies(site, kernel.Message) bool { return false }
+func (r RuleEntry) occupies(site, rtnl.Message) bool { return false }
 
-func (r RuleEntry) is(_ site, m kernel.Message) bool {
+func (r RuleEntry) is(_ site, m rtnl.Message) bool {
 	have, ok := m.Rule()
 	want := r.kernel()
 	want.Protocol = have.Protocol
@@ -101,15 +102,15 @@ func (r RuleEntry) is(_ site, m kernel.Message) bool {
 
 func (r RuleEntry) verify(_ context.Context, _ *kernel.World, at site) error { return isThere(r, at) }
 
-func (r RuleEntry) said(_ site, m kernel.Message) string {
+func (r RuleEntry) said(_ site, m rtnl.Message) string {
 	have, _ := m.Rule()
-	return "rule " + RuleEntry{V4: have.Family == kernel.IPv4, V6: have.Family == kernel.IPv6, Priority: have.Priority,
+	return "rule " + RuleEntry{V4: have.Family == rtnl.IPv4, V6: have.Family == rtnl.IPv6, Priority: have.Priority,
 		From: have.From, To: have.To, IIF: have.IIF, OIF: have.OIF, Mark: have.Mark, Mask: have.Mask, Table: have.Table}.String()
 }
 
 func isThere(s Subject, at site) error {
 	list, err := s.list(at)
-	if err == nil && !slices.ContainsFunc(list, func(m kernel.Message) bool { return s.is(at, m) }) {
+	if err == nil && !slices.ContainsFunc(list, func(m rtnl.Message) bool { return s.is(at, m) }) {
 		err = errors.New("is missing")
 	}
 	return err
@@ -131,12 +132,12 @@ func (n NeighbourEntry) String() string {
 	return map[[2]bool]string{{true, false}: "-4", {false, true}: "-6"}[[2]bool{n.V4, n.V6}]
 }
 
-func (n NeighbourEntry) list(at site) (list []kernel.Message, err error) {
+func (n NeighbourEntry) list(at site) (list []rtnl.Message, err error) {
 	for _, f := range resource.Families() {
 		if !hasFamily(f, n.Addr, n.V4, n.V6) {
 			continue
 		}
-		all, err := at.ns.NeighbourMessages(f, at.index)
+		all, err := rtnl.NeighbourMessages(at.ns, f, at.index)
 		if err != nil {
 			return nil, err
 		}
@@ -145,28 +146,28 @@ func (n NeighbourEntry) list(at site) (list []kernel.Message, err error) {
 	return list, nil
 }
 
-func (n NeighbourEntry) message(at site) kernel.Message {
+func (n NeighbourEntry) message(at site) rtnl.Message {
 	mac, _ := net.ParseMAC(n.MAC)
-	return at.ns.NewNeighbour(kernel.Neighbour{Addr: n.Addr, MAC: mac, Link: at.index, State: kernel.Permanent})
+	return rtnl.NewNeighbour(at.ns, rtnl.Neighbour{Addr: n.Addr, MAC: mac, Link: at.index, State: rtnl.Permanent})
 }
 
 // selected leaves alone what the kernel itself says of multicast groups, and what it has learnt and knows no more.
-func (n NeighbourEntry) selected(_ site, m kernel.Message, flush bool) bool {
+func (n NeighbourEntry) selected(_ site, m rtnl.Message, flush bool) bool {
 	have := m.Neighbour()
 	if flush {
-		return have.State&kernel.NoARP == 0 && have.State&^unix.NUD_FAILED != 0
+		return have.State&rtnl.NoARP == 0 && have.State&^unix.NUD_FAILED != 0
 	}
 	return have.Addr == n.Addr && (n.MAC == "" || have.MAC.String() == resource.MACText(n.MAC)) &&
 		have.State&unix.NUD_FAILED == 0
 }
 
 // occupies is about what somebody has set; what the kernel has learnt gives way.
-func (n NeighbourEntry) occupies(_ site, m kernel.Message) bool {
+func (n NeighbourEntry) occupies(_ site, m rtnl.Message) bool {
 	have := m.Neighbour()
-	return have.Addr == n.Addr && have.State&kernel.Permanent != 0
+	return have.Addr == n.Addr && have.State&rtnl.Permanent != 0
 }
 
-func (n NeighbourEntry) is(at site, m kernel.Message) bool {
+func (n NeighbourEntry) is(at site, m rtnl.Message) bool {
 	return n.occupies(at, m) && m.Neighbour().MAC.String() == resource.MACText(n.MAC)
 }
 
@@ -185,7 +186,7 @@ func (n NeighbourEntry) verify(_ context.Context, _ *kernel.World, at site) erro
 	return errors.New("is missing")
 }
 
-func (n NeighbourEntry) said(_ site, m kernel.Message) string {
+func (n NeighbourEntry) said(_ site, m rtnl.Message) string {
 	have := m.Neighbour()
 	return "neighbour " + have.Addr.String() + " lladdr " + have.MAC.String()
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -52,7 +54,7 @@ type Source struct {
 }
 
 const (
-	sourcePriority = kernel.MainPriority - 1 // where the reference's first rule is
+	sourcePriority = rtnl.MainPriority - 1 // where the reference's first rule is
 	firstTable     = 100
 	sourceRecord   = "sources"
 )
@@ -79,8 +81,8 @@ type sources struct {
 
 type sourced struct {
 	Rules []sourceRule
-	Made  []kernel.Route
-	Moved []kernel.Route // taken out of the main table
+	Made  []rtnl.Route
+	Moved []rtnl.Route // taken out of the main table
 }
 
 type sourceRule struct {
@@ -99,7 +101,7 @@ func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) 
 	if err != nil {
 		return nil, err
 	}
-	return kernel.Lock(ctx, "sbr-"+strconv.FormatUint(ino%16, 10))
+	return record.Lock(ctx, "sbr-"+strconv.FormatUint(ino%16, 10))
 }
 
 // recall is what is remembered of the owner, if it is about this namespace.
@@ -176,16 +178,16 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 // ready waits until the link has the addresses for good: the kernel takes no hint of one that it is not sure of. Of a
 // link without carrier, as a tap has before its virtual machine runs, it is not sure before somebody uses it.
 func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sure bool, err error) {
-	addrs, err := ns.Addrs(index)
+	addrs, err := rtnl.Addrs(ns, index)
 	if err != nil {
 		return false, err
 	}
-	l, err := ns.LinkAt(index)
+	l, err := rtnl.LinkByIndex(ns, index)
 	if err != nil {
 		return false, err
 	}
 	for _, src := range s.Sources {
-		if !slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == src.Prefix.Addr() }) {
+		if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == src.Prefix.Addr() }) {
 			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it", s.Owner.IfName,
 				src.Prefix)
 		}
@@ -201,7 +203,7 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 
 // withoutSources is the routes as the kernel takes them of a link in a VRF: in no table but the VRF's may one name an
 // IPv4 address of the link for its packets, for that is where the address is.
-func withoutSources(list []kernel.Route) []kernel.Route {
+func withoutSources(list []rtnl.Route) []rtnl.Route {
 	list = slices.Clone(list)
 	for i := range list {
 		if list[i].Src.Is4() {
@@ -214,7 +216,7 @@ func withoutSources(list []kernel.Route) []kernel.Route {
 // apply first makes the new way and then closes the old one, so that nothing is without a way.
 func (rec sourced) apply(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
 	for _, r := range rec.Made {
-		if err := ns.AddRoute(r, false); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := rtnl.AddRoute(ns, r, false); err != nil && !errors.Is(err, fs.ErrExist) {
 			return fmt.Errorf("%s: %w", said(ns, r), err)
 		}
 	}
@@ -224,7 +226,7 @@ func (rec sourced) apply(ctx context.Context, w *kernel.World, ns *kernel.NS) er
 		}
 	}
 	for _, r := range rec.Moved {
-		if err := ns.DelRoute(r); err != nil {
+		if err := rtnl.DelRoute(ns, r); err != nil {
 			return err
 		}
 	}
@@ -240,18 +242,18 @@ func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS)
 	for _, r := range rec.Rules {
 		errs = append(errs, r.rule().Remove(ctx, w))
 	}
-	tables := map[kernel.RouteFilter]bool{}
+	tables := map[rtnl.RouteFilter]bool{}
 	for _, r := range rec.Made {
-		errs = append(errs, ns.DelRoute(r))
-		if r.Table != kernel.MainTable {
-			tables[kernel.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table, Link: r.Link}] = true
+		errs = append(errs, rtnl.DelRoute(ns, r))
+		if r.Table != rtnl.MainTable {
+			tables[rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table, Link: r.Link}] = true
 		}
 	}
 	for table := range tables { // it was free when we chose it, so whatever the link has in it is to go
-		list, err := ns.Routes(table)
+		list, err := rtnl.Routes(ns, table)
 		errs = append(errs, err)
 		for _, r := range list {
-			errs = append(errs, ns.DelRoute(r))
+			errs = append(errs, rtnl.DelRoute(ns, r))
 		}
 	}
 	return errors.Join(errs...)
@@ -259,28 +261,28 @@ func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS)
 
 // giveBack puts a route into the main table again. If another link has taken its place, the router cannot be
 // reached any more, or it came with an address that is gone, it stays away.
-func giveBack(ns *kernel.NS, r kernel.Route) error {
-	if r.Protocol == kernel.ByKernel {
-		addrs, err := ns.Addrs(r.Link)
+func giveBack(ns *kernel.NS, r rtnl.Route) error {
+	if r.Protocol == rtnl.ByKernel {
+		addrs, err := rtnl.Addrs(ns, r.Link)
 		if err != nil && !unreachable(err) {
 			return err
 		}
-		if !slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Masked() == r.Dst }) {
+		if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Masked() == r.Dst }) {
 			return nil
 		}
 	}
-	err := ns.AddRoute(r, true)
+	err := rtnl.AddRoute(ns, r, true)
 	if errors.Is(err, fs.ErrExist) {
-		var list []kernel.Route
-		if list, err = ns.Routes(kernel.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table}); err != nil {
+		var list []rtnl.Route
+		if list, err = rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table}); err != nil {
 			return err
 		}
-		if slices.ContainsFunc(list, func(have kernel.Route) bool {
+		if slices.ContainsFunc(list, func(have rtnl.Route) bool {
 			return have.Dst == r.Dst && have.Priority == r.Priority && (have.Link != r.Link || sameRoute(have, r))
 		}) {
 			return nil
 		}
-		err = ns.AddRoute(r, false) // beside another of this link
+		err = rtnl.AddRoute(ns, r, false) // beside another of this link
 	}
 	if unreachable(err) {
 		slog.Info("a route is not put back, for the link cannot have it any more", "route", said(ns, r), "err", err)
@@ -346,7 +348,7 @@ func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, err
 			return r.Table, nil
 		}
 	}
-	rules, err := ns.Rules(familyOf(src.Prefix.Addr()))
+	rules, err := rtnl.Rules(ns, familyOf(src.Prefix.Addr()))
 	for _, r := range rules {
 		if addr.RuleFromAddr(r, src.Prefix.Addr()) && r.Priority == sourcePriority {
 			return r.Table, err
@@ -378,8 +380,8 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	index, err := ns.Index(s.Owner.IfName)
-	if err != nil && !errors.Is(err, kernel.ErrNoLink) {
+	index, err := rtnl.IndexOf(ns, s.Owner.IfName)
+	if err != nil && !errors.Is(err, rtnl.ErrNoLink) {
 		return err
 	}
 	if !known {

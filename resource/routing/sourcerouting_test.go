@@ -12,6 +12,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/resource/link/linktest"
@@ -198,7 +200,7 @@ func TestSourceRoutingAtOnce(t *testing.T) {
 	})
 	seen := map[int]bool{}
 	for _, family := range resource.Families() {
-		rules, err := w.Container.Rules(family)
+		rules, err := rtnl.Rules(w.Container, family)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -263,7 +265,7 @@ func TestSourceRoutingFails(t *testing.T) {
 	o := contract.Owner
 	o.IfName = "none"
 	if _, err := (SourceRouting{Owner: o, Sources: []Source{source4}}).Ensure(t.Context(), w); !errors.Is(err,
-		kernel.ErrNoLink) {
+		rtnl.ErrNoLink) {
 		t.Error(err)
 	}
 	// A memory that cannot be written to: nothing may be changed that could not be undone.
@@ -410,7 +412,7 @@ func TestSourceRoutingGivesBack(t *testing.T) {
 func TestSweepSourceRouting(t *testing.T) {
 	w := routed(t)
 	contract.Container(t, w, "ip link set eth0 group 0") // so that the sweep of links leaves it
-	contract.Host(t, w, "ip link set %s group 0", kernel.LinkName("veth", contract.Owner))
+	contract.Host(t, w, "ip link set %s group 0", identity.LinkName("veth", contract.Owner))
 	other := contract.Owner
 	other.ContainerID = "c2"
 	before := sourceState(w)(t)

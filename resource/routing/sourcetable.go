@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"golang.org/x/sys/unix"
@@ -17,16 +18,16 @@ import (
 // IPv6 addresses for good.
 func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced, err error) {
 	used := map[int]bool{0: true}
-	main := map[uint8][]kernel.Route{} // the link's own
+	main := map[uint8][]rtnl.Route{} // the link's own
 	for _, family := range resource.Families() {
 		if s.Table != 0 {
 			break
 		}
-		rules, err := ns.Rules(family)
+		rules, err := rtnl.Rules(ns, family)
 		if err != nil {
 			return rec, err
 		}
-		routes, err := ns.Routes(kernel.RouteFilter{Family: family})
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family})
 		if err != nil {
 			return rec, err
 		}
@@ -35,7 +36,7 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 		}
 		for _, r := range routes {
 			used[r.Table] = true
-			if r.Table == kernel.MainTable && r.Link == index && r.Type == kernel.Unicast {
+			if r.Table == rtnl.MainTable && r.Link == index && r.Type == rtnl.Unicast {
 				main[family] = append(main[family], r)
 			}
 		}
@@ -69,39 +70,39 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 				rec.Moved = append(rec.Moved, r)
 			}
 		}
-		if s.Hints && (sure || family == kernel.IPv4) {
+		if s.Hints && (sure || family == rtnl.IPv4) {
 			rec.Made = append(rec.Made, s.hints(family, main[family], index)...)
 		}
 	}
 	// Those on the link first: without them, those by a router could not be put back.
-	slices.SortStableFunc(rec.Moved, func(a, b kernel.Route) int { return cmp.Compare(a.Via.BitLen(), b.Via.BitLen()) })
+	slices.SortStableFunc(rec.Moved, func(a, b rtnl.Route) int { return cmp.Compare(a.Via.BitLen(), b.Via.BitLen()) })
 	return rec, nil
 }
 
 // competes reports whether a route is one that other links may have too: to what is on the link itself as well, for
 // another may be on the same subnet. With hints the link keeps those, and so it keeps those to link-local neighbours,
 // and to the subnets of addresses that are no sources. One that a router advertised would soon be back.
-func (s SourceRouting) competes(r kernel.Route) bool {
+func (s SourceRouting) competes(r rtnl.Route) bool {
 	switch {
-	case r.Protocol == kernel.ByRA:
+	case r.Protocol == rtnl.ByRA:
 		return false
 	case r.Dst.Bits() == 0, r.Via.IsValid():
 		return true
 	case s.Hints, r.Dst.Addr().Is6() && (r.Dst.Addr().IsLinkLocalUnicast() || r.Dst.Addr().IsMulticast()):
 		return false
 	}
-	return r.Protocol != kernel.ByKernel || slices.ContainsFunc(s.Sources,
+	return r.Protocol != rtnl.ByKernel || slices.ContainsFunc(s.Sources,
 		func(src Source) bool { return src.Prefix.Masked() == r.Dst })
 }
 
 // table is the routes of the source's own table: to its subnet, then the link's that are not another source's, and
 // a default route.
-func (s SourceRouting) table(src Source, main []kernel.Route, index, table int) (list []kernel.Route) {
+func (s SourceRouting) table(src Source, main []rtnl.Route, index, table int) (list []rtnl.Route) {
 	subnet := src.route(index, table)
 	if !src.Prefix.IsSingleIP() {
 		list = append(list, subnet)
 	}
-	var routed []kernel.Route // to be added when their routers can be reached
+	var routed []rtnl.Route // to be added when their routers can be reached
 	hasDefault := false
 	for _, r := range main {
 		switch {
@@ -111,7 +112,7 @@ func (s SourceRouting) table(src Source, main []kernel.Route, index, table int) 
 			continue
 		}
 		hasDefault = hasDefault || r.Dst.Bits() == 0
-		r.Table, r.Protocol = table, kernel.OurProtocol
+		r.Table, r.Protocol = table, rtnl.OurProtocol
 		if r.Via.IsValid() {
 			routed = append(routed, r)
 		} else {
@@ -119,8 +120,8 @@ func (s SourceRouting) table(src Source, main []kernel.Route, index, table int) 
 		}
 	}
 	if src.Via.IsValid() && !hasDefault {
-		r := kernel.Route{Dst: netip.PrefixFrom(src.Prefix.Addr(), 0).Masked(), Via: src.Via, Link: index, Table: table,
-			Type: kernel.Unicast, Protocol: kernel.OurProtocol}
+		r := rtnl.Route{Dst: netip.PrefixFrom(src.Prefix.Addr(), 0).Masked(), Via: src.Via, Link: index, Table: table,
+			Type: rtnl.Unicast, Protocol: rtnl.OurProtocol}
 		// A router outside of the subnet is on the link all the same, or the address would be of no use.
 		r.OnLink = !(src.Via.Is6() && src.Via.IsLinkLocalUnicast()) &&
 			(src.Prefix.IsSingleIP() || !src.Prefix.Contains(src.Via))
@@ -130,35 +131,35 @@ func (s SourceRouting) table(src Source, main []kernel.Route, index, table int) 
 }
 
 // route is the one to the source's subnet.
-func (src Source) route(index, table int) kernel.Route {
-	r := kernel.Route{Dst: src.Prefix.Masked(), Src: src.Prefix.Addr(), Link: index, Table: table, Type: kernel.Unicast,
-		Protocol: kernel.OurProtocol}
+func (src Source) route(index, table int) rtnl.Route {
+	r := rtnl.Route{Dst: src.Prefix.Masked(), Src: src.Prefix.Addr(), Link: index, Table: table, Type: rtnl.Unicast,
+		Protocol: rtnl.OurProtocol}
 	if r.Src.Is4() {
-		r.Scope = kernel.ScopeLink
+		r.Scope = rtnl.ScopeLink
 	}
 	return r
 }
 
 // belongs reports whether a route of the link is one for the source: its router or its own source is in the
 // source's subnet, or in no other one's.
-func (s SourceRouting) belongs(r kernel.Route, src Source) bool {
+func (s SourceRouting) belongs(r rtnl.Route, src Source) bool {
 	in := func(p netip.Prefix) bool { return p.Contains(r.Src) || p.Contains(r.Via) }
 	return in(src.Prefix) || !slices.ContainsFunc(s.Sources, func(other Source) bool { return in(other.Prefix) })
 }
 
 // hints are routes of the main table to the subnets of the sources that name the address to use, where the ones
 // that the kernel made do not. They stand in front of those, so that these need not be put back.
-func (s SourceRouting) hints(family uint8, main []kernel.Route, index int) (list []kernel.Route) {
+func (s SourceRouting) hints(family uint8, main []rtnl.Route, index int) (list []rtnl.Route) {
 	for _, src := range s.Sources {
-		r := src.route(index, kernel.MainTable)
+		r := src.route(index, rtnl.MainTable)
 		if familyOf(r.Src) != family || src.Prefix.IsSingleIP() {
 			continue
 		}
-		same := func(have kernel.Route) bool { return have.Dst == r.Dst && !have.Via.IsValid() }
+		same := func(have rtnl.Route) bool { return have.Dst == r.Dst && !have.Via.IsValid() }
 		if r.Src.Is6() {
 			r.Priority = 255 // the kernel's own have 256
 		}
-		hinted := slices.ContainsFunc(main, func(have kernel.Route) bool {
+		hinted := slices.ContainsFunc(main, func(have rtnl.Route) bool {
 			return same(have) && (have.Src == r.Src || have.Priority <= r.Priority)
 		})
 		if !hinted && !slices.ContainsFunc(list, same) {
@@ -171,11 +172,11 @@ func (s SourceRouting) hints(family uint8, main []kernel.Route, index int) (list
 // verifyTable compares the source's table with what was put into it. Where that was lost, there is what has to be
 // there at least.
 func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table int, rec sourced, inVRF bool) error {
-	have, err := ns.Routes(kernel.RouteFilter{Family: familyOf(src.Prefix.Addr()), Table: table, Link: index})
+	have, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(src.Prefix.Addr()), Table: table, Link: index})
 	if err != nil {
 		return err
 	}
-	want := slices.DeleteFunc(slices.Clone(rec.Made), func(r kernel.Route) bool { return r.Table != table })
+	want := slices.DeleteFunc(slices.Clone(rec.Made), func(r rtnl.Route) bool { return r.Table != table })
 	if len(want) == 0 {
 		want = s.table(src, nil, index, table)
 	}
@@ -189,16 +190,16 @@ func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table i
 func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF bool) error {
 	var d resource.Drift
 	for _, family := range resource.Families() {
-		have, err := ns.Routes(kernel.RouteFilter{Family: family, Table: kernel.MainTable, Link: index})
+		have, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable, Link: index})
 		if err != nil {
 			return err
 		}
-		hints := slices.DeleteFunc(slices.Clone(rec.Made), func(r kernel.Route) bool {
-			return inVRF || r.Table != kernel.MainTable || familyOf(r.Dst.Addr()) != family
+		hints := slices.DeleteFunc(slices.Clone(rec.Made), func(r rtnl.Route) bool {
+			return inVRF || r.Table != rtnl.MainTable || familyOf(r.Dst.Addr()) != family
 		})
 		d.Add(missing(ns, hints, have))
 		for _, r := range rec.Moved {
-			if slices.ContainsFunc(have, func(h kernel.Route) bool { return sameRoute(h, r) }) {
+			if slices.ContainsFunc(have, func(h rtnl.Route) bool { return sameRoute(h, r) }) {
 				d.Add(fmt.Errorf("%s: is back in the main table, where it competes with other links'", said(ns, r)))
 			}
 		}
@@ -207,15 +208,15 @@ func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF b
 }
 
 // sameRoute reports whether two routes are one to the kernel, whoever made them.
-func sameRoute(a, b kernel.Route) bool {
+func sameRoute(a, b rtnl.Route) bool {
 	return a.Dst == b.Dst && a.Via == b.Via && a.Link == b.Link && a.Priority == b.Priority && a.Table == b.Table
 }
 
 // missing names those of want that are not in have as they were made.
-func missing(ns *kernel.NS, want, have []kernel.Route) error {
+func missing(ns *kernel.NS, want, have []rtnl.Route) error {
 	var d resource.Drift
 	for _, r := range want {
-		same := func(h kernel.Route) bool {
+		same := func(h rtnl.Route) bool {
 			return h.Dst == r.Dst && h.Via == r.Via && (h.Priority == r.Priority || r.Priority == 0) && h.Type == r.Type
 		}
 		i := slices.IndexFunc(have, same)
@@ -238,22 +239,22 @@ func missing(ns *kernel.NS, want, have []kernel.Route) error {
 // remembered, the rules that the reference made for the addresses that the link has and is said to have.
 func (s SourceRouting) removeOthers(ns *kernel.NS, index int, known bool) error {
 	var errs []error
-	addrs, err := ns.Addrs(index)
+	addrs, err := rtnl.Addrs(ns, index)
 	if err != nil {
 		return err
 	}
 	for _, family := range resource.Families() {
-		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Link: index, Protocol: kernel.OurProtocol})
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Link: index, Protocol: rtnl.OurProtocol})
 		errs = append(errs, err)
 		for _, r := range routes {
-			errs = append(errs, ns.DelRoute(r))
+			errs = append(errs, rtnl.DelRoute(ns, r))
 		}
-		rules, err := ns.Rules(family)
+		rules, err := rtnl.Rules(ns, family)
 		errs = append(errs, err)
 		for _, r := range rules {
-			has := slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return addr.RuleFromAddr(r, a.Prefix.Addr()) })
-			if has && (r.Protocol == kernel.OurProtocol && r.Priority == sourcePriority || !known && s.byReference(r)) {
-				errs = append(errs, ns.DelRule(r))
+			has := slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return addr.RuleFromAddr(r, a.Prefix.Addr()) })
+			if has && (r.Protocol == rtnl.OurProtocol && r.Priority == sourcePriority || !known && s.byReference(r)) {
+				errs = append(errs, rtnl.DelRule(ns, r))
 			}
 		}
 	}
@@ -261,19 +262,19 @@ func (s SourceRouting) removeOthers(ns *kernel.NS, index int, known bool) error 
 }
 
 // byReference reports whether the reference may have made a rule for one of the sources. It gives them no protocol.
-func (s SourceRouting) byReference(r kernel.Rule) bool {
+func (s SourceRouting) byReference(r rtnl.Rule) bool {
 	table := r.Table >= firstTable && (r.Table < 253 || r.Table > 255)
 	if s.Table != 0 {
 		table = r.Table == s.Table
 	}
-	return table && r.Protocol == unix.RTPROT_UNSPEC && r.Priority < kernel.MainPriority &&
+	return table && r.Protocol == unix.RTPROT_UNSPEC && r.Priority < rtnl.MainPriority &&
 		slices.ContainsFunc(s.Sources, func(src Source) bool { return src.Prefix.Addr() == r.From.Addr() })
 }
 
 // said is a route in the words of ip(8).
-func said(ns *kernel.NS, r kernel.Route) string {
+func said(ns *kernel.NS, r rtnl.Route) string {
 	name := fmt.Sprintf("#%d", r.Link)
-	if l, err := ns.LinkAt(r.Link); err == nil {
+	if l, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
 		name = l.Name
 	}
 	return addr.Route{Link: name, Dst: r.Dst, Via: r.Via, Src: r.Src, Priority: r.Priority, Table: r.Table,
@@ -282,9 +283,9 @@ func said(ns *kernel.NS, r kernel.Route) string {
 
 func familyOf(a netip.Addr) uint8 {
 	if a.Is4() {
-		return kernel.IPv4
+		return rtnl.IPv4
 	}
-	return kernel.IPv6
+	return rtnl.IPv6
 }
 
 func unreachable(err error) bool {

@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -52,9 +54,9 @@ type member struct {
 	Index int // of the link, which has it under every name; zero in the records of earlier versions
 	VRF   string
 	Table int
-	Found bool           // the VRF was there, and nobody's
-	Was   []kernel.Route // the link's routes before, in whichever table
-	Made  []kernel.Route // and where they are now
+	Found bool         // the VRF was there, and nobody's
+	Was   []rtnl.Route // the link's routes before, in whichever table
+	Made  []rtnl.Route // and where they are now
 }
 
 // recall is what is remembered of the owner. It counts in one namespace only; another one may have its path by now.
@@ -85,7 +87,7 @@ func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err err
 		return false, err
 	}
 	defer unlock()
-	l, err := ns.Link(v.Owner.IfName)
+	l, err := rtnl.LinkByName(ns, v.Owner.IfName)
 	if err != nil {
 		return false, err
 	}
@@ -101,7 +103,7 @@ func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err err
 	}
 	m = member{NS: m.NS, Path: m.Path, Link: l.Name, Index: l.Index, VRF: v.Name}
 	vrf, err := v.device(ns)
-	made := errors.Is(err, kernel.ErrNoLink)
+	made := errors.Is(err, rtnl.ErrNoLink)
 	if made {
 		vrf, err = v.make(ns)
 	}
@@ -125,9 +127,9 @@ func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err err
 }
 
 // taken says what the link is a member of.
-func (v VRF) taken(ns *kernel.NS, l *kernel.Link) error {
+func (v VRF) taken(ns *kernel.NS, l *rtnl.Link) error {
 	what := fmt.Sprintf("#%d", l.Master)
-	if master, err := ns.LinkAt(l.Master); err == nil {
+	if master, err := rtnl.LinkByIndex(ns, l.Master); err == nil {
 		what = resource.KindOf(master) + ", " + master.Name
 	}
 	return spec.Errorf(spec.CodeConfig, "vrfname: %q: %s belongs to %s already, and a link belongs to one at most", v.Name,
@@ -135,8 +137,8 @@ func (v VRF) taken(ns *kernel.NS, l *kernel.Link) error {
 }
 
 // device is the VRF, set up, or ErrNoLink.
-func (v VRF) device(ns *kernel.NS) (*kernel.Link, error) {
-	l, err := ns.Link(v.Name)
+func (v VRF) device(ns *kernel.NS) (*rtnl.Link, error) {
+	l, err := rtnl.LinkByName(ns, v.Name)
 	switch {
 	case err != nil:
 		return nil, err
@@ -147,32 +149,32 @@ func (v VRF) device(ns *kernel.NS) (*kernel.Link, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has %d; want that, or leave the key out", v.Table,
 			v.Name, l.Data.Table)
 	case !l.Up:
-		err = ns.SetLink(v.Name, kernel.LinkChange{Up: true})
+		err = rtnl.SetLink(ns, v.Name, rtnl.LinkChange{Up: true})
 	}
 	return l, err
 }
 
 // make makes the VRF. It is marked as the network's, for it outlives the attachment that asks for it first.
-func (v VRF) make(ns *kernel.NS) (*kernel.Link, error) {
+func (v VRF) make(ns *kernel.NS) (*rtnl.Link, error) {
 	table, err := v.choose(ns)
 	if err != nil {
 		return nil, err
 	}
-	err = ns.AddLink(kernel.NewLink{
-		Name: v.Name, Kind: "vrf", Up: true, Data: kernel.VRFData(table),
-		Group: kernel.LinkGroup(v.Owner.Network), Alias: kernel.Tag(spec.Owner{Network: v.Owner.Network}),
+	err = rtnl.AddLink(ns, rtnl.NewLink{
+		Name: v.Name, Kind: "vrf", Up: true, Data: rtnl.VRFData(table),
+		Group: identity.LinkGroup(v.Owner.Network), Alias: identity.Tag(spec.Owner{Network: v.Owner.Network}),
 	})
 	if err != nil {
 		return nil, err
 	}
-	return ns.Link(v.Name)
+	return rtnl.LinkByName(ns, v.Name)
 }
 
 // choose is the VRF's table: the first one that neither a route nor a rule nor another VRF has, where none is asked
 // for.
 func (v VRF) choose(ns *kernel.NS) (int, error) {
 	used := map[int]bool{0: true, 253: true, 254: true, 255: true}
-	links, err := ns.Links()
+	links, err := rtnl.Links(ns)
 	for _, l := range links {
 		if l.Kind != "vrf" {
 			continue
@@ -186,11 +188,11 @@ func (v VRF) choose(ns *kernel.NS) (int, error) {
 		return v.Table, err
 	}
 	for _, family := range resource.Families() {
-		rules, err := ns.Rules(family)
+		rules, err := rtnl.Rules(ns, family)
 		if err != nil {
 			return 0, err
 		}
-		routes, err := ns.Routes(kernel.RouteFilter{Family: family})
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family})
 		if err != nil {
 			return 0, err
 		}
@@ -219,7 +221,7 @@ func (v VRF) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if lerr != nil {
-		lerr, _ = link.CalledNow(ns, lerr, func(l *kernel.Link) bool { return known && l.Index == m.Index })
+		lerr, _ = link.CalledNow(ns, lerr, func(l *rtnl.Link) bool { return known && l.Index == m.Index })
 		return lerr
 	}
 	if m.Made, err = unlessTaken(w, v.Owner, ns, m.Made); err != nil {
@@ -228,8 +230,8 @@ func (v VRF) Verify(ctx context.Context, w *kernel.World) error {
 	return v.verify(ns, l, m, known)
 }
 
-func (v VRF) verify(ns *kernel.NS, l *kernel.Link, m member, known bool) error {
-	vrf, err := ns.Link(v.Name)
+func (v VRF) verify(ns *kernel.NS, l *rtnl.Link, m member, known bool) error {
+	vrf, err := rtnl.LinkByName(ns, v.Name)
 	if err != nil {
 		return err
 	}
@@ -250,13 +252,13 @@ func (v VRF) verify(ns *kernel.NS, l *kernel.Link, m member, known bool) error {
 		d.Want("table of "+v.Name, table, vrf.Data.Table)
 	}
 	for _, family := range resource.Families() {
-		of := func(r kernel.Route) bool { return familyOf(r.Dst.Addr()) != family }
+		of := func(r rtnl.Route) bool { return familyOf(r.Dst.Addr()) != family }
 		if want := slices.DeleteFunc(slices.Clone(m.Made), of); len(want) > 0 {
-			have, err := ns.Routes(kernel.RouteFilter{Family: family, Link: l.Index})
+			have, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Link: l.Index})
 			d.Add(err)
 			for _, r := range want {
-				d.Add(missing(ns, []kernel.Route{r}, slices.DeleteFunc(slices.Clone(have),
-					func(h kernel.Route) bool { return h.Table != r.Table })))
+				d.Add(missing(ns, []rtnl.Route{r}, slices.DeleteFunc(slices.Clone(have),
+					func(h rtnl.Route) bool { return h.Table != r.Table })))
 			}
 		}
 	}

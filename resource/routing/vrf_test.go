@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -64,7 +65,7 @@ func TestVRF(t *testing.T) {
 			}
 			again := func(t *testing.T) {
 				contract.Container(t, w, "ip link set eth0 nomaster up")
-				if _, err := w.Container.Index("blue"); err == nil {
+				if _, err := rtnl.IndexOf(w.Container, "blue"); err == nil {
 					contract.Container(t, w, "ip link del blue")
 				}
 				if err := v.Remove(t.Context(), w); err != nil {
@@ -221,7 +222,7 @@ func TestVRFNotOurs(t *testing.T) {
 	refused(member0("green", 21), "table: 21: the VRF green has 20")
 	refused(member0("blue", 20), "table: 20: the VRF green has it")
 	if _, err := (VRF{Owner: spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth7"}, Name: "blue"}).Ensure(ctx,
-		w); !errors.Is(err, kernel.ErrNoLink) {
+		w); !errors.Is(err, rtnl.ErrNoLink) {
 		t.Errorf("no such link: %v", err)
 	}
 
@@ -300,7 +301,7 @@ func TestVRFTables(t *testing.T) {
 	}
 	wg.Wait()
 	tables := map[uint32]string{}
-	links, err := w.Container.Links()
+	links, err := rtnl.Links(w.Container)
 	if err = errors.Join(append(errs, err)...); err != nil {
 		t.Fatal(err)
 	}

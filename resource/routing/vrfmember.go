@@ -9,25 +9,27 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"golang.org/x/sys/unix"
 )
 
 // movable are the routes of a link that do not come back by themselves when it goes down and up again: neither those
 // of its addresses nor what routers advertise. Those by a router come last, for it has to be reached first.
-func movable(ns *kernel.NS, index int) (list []kernel.Route, err error) {
+func movable(ns *kernel.NS, index int) (list []rtnl.Route, err error) {
 	for _, family := range resource.Families() {
-		routes, err := ns.Routes(kernel.RouteFilter{Family: family, Link: index})
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Link: index})
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range routes {
-			if r.Type == kernel.Unicast && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != kernel.ByRA {
+			if r.Type == rtnl.Unicast && r.Protocol != unix.RTPROT_KERNEL && r.Protocol != rtnl.ByRA {
 				list = append(list, r)
 			}
 		}
 	}
-	slices.SortStableFunc(list, func(a, b kernel.Route) int {
+	slices.SortStableFunc(list, func(a, b rtnl.Route) int {
 		switch {
 		case a.Via.IsValid() == b.Via.IsValid():
 			return 0
@@ -42,7 +44,7 @@ func movable(ns *kernel.NS, index int) (list []kernel.Route, err error) {
 // join makes a link a member, and brings its routes of the main table into the VRF's. Those of other tables, which
 // rules lead to, stay where they are, but do not name the link's addresses any more: the kernel does not find these
 // there (see withoutSources).
-func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) error {
+func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *rtnl.Link) error {
 	if err := rehome(ctx, ns, l, vrf.Index, m.Table); err != nil {
 		return err
 	}
@@ -51,17 +53,17 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) e
 			return err
 		}
 	}
-	addrs, err := ns.Addrs(l.Index)
+	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
 		return err
 	}
 	told := false
 	for _, r := range m.Was {
-		if r.Table == kernel.MainTable {
+		if r.Table == rtnl.MainTable {
 			r.Table = m.Table
 		}
-		if r.Table != m.Table && slices.ContainsFunc(addrs, func(a kernel.Addr) bool { return a.Prefix.Addr() == r.Src }) {
-			r = withoutSources([]kernel.Route{r})[0]
+		if r.Table != m.Table && slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == r.Src }) {
+			r = withoutSources([]rtnl.Route{r})[0]
 		}
 		if r.Table != m.Table && !told {
 			told = true
@@ -78,23 +80,23 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link) e
 }
 
 // beside adds a route. Where another link has a default route of the same metric, that comes first (P25).
-func beside(ns *kernel.NS, r kernel.Route) (kernel.Route, error) {
+func beside(ns *kernel.NS, r rtnl.Route) (rtnl.Route, error) {
 	const others = 32
 	for range others {
-		err := ns.AddRoute(r, r.Dst.Bits() == 0)
+		err := rtnl.AddRoute(ns, r, r.Dst.Bits() == 0)
 		if !errors.Is(err, fs.ErrExist) {
 			return r, err
 		}
-		list, err := ns.Routes(kernel.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
+		list, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
 		if err != nil {
 			return r, err
 		}
-		at := func(h kernel.Route) bool { return h.Dst == r.Dst && h.Priority == r.Priority }
+		at := func(h rtnl.Route) bool { return h.Dst == r.Dst && h.Priority == r.Priority }
 		switch {
-		case slices.ContainsFunc(list, func(h kernel.Route) bool { return sameRoute(h, r) }):
+		case slices.ContainsFunc(list, func(h rtnl.Route) bool { return sameRoute(h, r) }):
 			return r, nil
-		case slices.ContainsFunc(list, func(h kernel.Route) bool { return at(h) && h.Link == r.Link }):
-			return r, ns.AddRoute(r, false)
+		case slices.ContainsFunc(list, func(h rtnl.Route) bool { return at(h) && h.Link == r.Link }):
+			return r, rtnl.AddRoute(ns, r, false)
 		}
 		r.Priority++
 	}
@@ -104,12 +106,12 @@ func beside(ns *kernel.NS, r kernel.Route) (kernel.Route, error) {
 // rehome makes a link belong to another one, or to none (-1), whose routes are in a table. The kernel sets the link
 // down and up for it, and with that go its routes, and its IPv6 addresses unless it is told to keep them; these it
 // would ask the neighbours about again.
-func rehome(ctx context.Context, ns *kernel.NS, l *kernel.Link, master, table int) error {
-	addrs, err := ns.Addrs(l.Index)
+func rehome(ctx context.Context, ns *kernel.NS, l *rtnl.Link, master, table int) error {
+	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
 		return err
 	}
-	var had []kernel.Addr
+	var had []rtnl.Addr
 	sure := true
 	for _, a := range addrs {
 		if a.Prefix.Addr().Is6() && a.Scope == unix.RT_SCOPE_UNIVERSE {
@@ -118,38 +120,38 @@ func rehome(ctx context.Context, ns *kernel.NS, l *kernel.Link, master, table in
 		}
 	}
 	if len(had) == 0 {
-		return ns.SetLink(l.Name, kernel.LinkChange{Master: master})
+		return rtnl.SetLink(ns, l.Name, rtnl.LinkChange{Master: master})
 	}
 	conf := "net/ipv6/conf/" + l.Name + "/"
-	settings := []kernel.Setting{{Key: conf + "keep_addr_on_down", Value: "1", Optional: true}}
+	settings := []procsys.Setting{{Key: conf + "keep_addr_on_down", Value: "1", Optional: true}}
 	if sure {
-		settings = append(settings, kernel.Setting{Key: conf + "accept_dad", Value: "0"})
+		settings = append(settings, procsys.Setting{Key: conf + "accept_dad", Value: "0"})
 	}
 	defer put(ns, settings)()
-	if err := ns.SetLink(l.Name, kernel.LinkChange{Master: master}); err != nil {
+	if err := rtnl.SetLink(ns, l.Name, rtnl.LinkChange{Master: master}); err != nil {
 		return err
 	}
-	have, err := ns.Addrs(l.Index)
+	have, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
 		return err
 	}
 	for _, a := range had {
-		if slices.ContainsFunc(have, func(h kernel.Addr) bool { return h.Prefix == a.Prefix }) {
+		if slices.ContainsFunc(have, func(h rtnl.Addr) bool { return h.Prefix == a.Prefix }) {
 			continue
 		}
-		if err := ns.AddAddr(l.Index, a); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := rtnl.AddAddr(ns, l.Index, a); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
 	if !l.Operational { // nothing settles before it is
 		return nil
 	}
-	err = ns.Await(ctx, resource.KernelLimit, []uint{kernel.IPv6AddrEvents, kernel.IPv6RouteEvents, kernel.LinkEvents},
+	err = rtnl.Await(ns, ctx, resource.KernelLimit, []uint{rtnl.IPv6AddrEvents, rtnl.IPv6RouteEvents, rtnl.LinkEvents},
 		func() (bool, error) {
-			routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Table: table, Link: l.Index})
+			routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv6, Table: table, Link: l.Index})
 			for _, a := range had {
-				own := func(r kernel.Route) bool {
-					return r.Type == kernel.Local && r.Dst.Addr() == a.Prefix.Addr() && r.Dst.IsSingleIP()
+				own := func(r rtnl.Route) bool {
+					return r.Type == rtnl.Local && r.Dst.Addr() == a.Prefix.Addr() && r.Dst.IsSingleIP()
 				}
 				if !slices.ContainsFunc(routes, own) {
 					return false, err
@@ -164,18 +166,18 @@ func rehome(ctx context.Context, ns *kernel.NS, l *kernel.Link, master, table in
 }
 
 // put writes settings, where they can be written, and returns what puts back what they were.
-func put(ns *kernel.NS, settings []kernel.Setting) (back func()) {
-	var was []kernel.Setting
+func put(ns *kernel.NS, settings []procsys.Setting) (back func()) {
+	var was []procsys.Setting
 	for _, s := range settings {
-		if v, err := ns.Sysctl(s.Key); err == nil && !kernel.SameValue(v, s.Value) {
-			was = append(was, kernel.Setting{Key: s.Key, Value: v})
+		if v, err := procsys.Get(ns, s.Key); err == nil && !procsys.SameValue(v, s.Value) {
+			was = append(was, procsys.Setting{Key: s.Key, Value: v})
 		}
 	}
-	set := func(list []kernel.Setting) {
+	set := func(list []procsys.Setting) {
 		if len(list) == 0 {
 			return
 		}
-		if _, err := ns.SetSysctls(list...); err != nil {
+		if _, err := procsys.Set(ns, list...); err != nil {
 			slog.Debug("not written", "error", err)
 		}
 	}
@@ -194,7 +196,7 @@ func (m member) leave(ctx context.Context, ns *kernel.NS, known bool) error {
 	}
 	left := false
 	if err == nil && l.Master != 0 {
-		vrf, err := ns.LinkAt(l.Master)
+		vrf, err := rtnl.LinkByIndex(ns, l.Master)
 		if resource.ExceptNoLink(err) != nil {
 			return err
 		}
@@ -212,27 +214,27 @@ func (m member) leave(ctx context.Context, ns *kernel.NS, known bool) error {
 	if m.VRF == "" || m.Found {
 		return nil
 	}
-	vrf, err := ns.Link(m.VRF)
+	vrf, err := rtnl.LinkByName(ns, m.VRF)
 	if err != nil || vrf.Kind != "vrf" || !resource.OwnVRF(vrf) && (known || !left) {
 		return resource.ExceptNoLink(err)
 	}
-	links, err := ns.Links()
-	if err != nil || slices.ContainsFunc(links, func(l *kernel.Link) bool { return l.Master == vrf.Index }) {
+	links, err := rtnl.Links(ns)
+	if err != nil || slices.ContainsFunc(links, func(l *rtnl.Link) bool { return l.Master == vrf.Index }) {
 		return err
 	}
-	return ns.DelLink(vrf.Index)
+	return rtnl.DelLink(ns, vrf.Index)
 }
 
 // find is the member's link, whatever it is called now.
-func (m member) find(ns *kernel.NS) (*kernel.Link, error) {
+func (m member) find(ns *kernel.NS) (*rtnl.Link, error) {
 	if m.Index != 0 {
-		return ns.LinkAt(m.Index)
+		return rtnl.LinkByIndex(ns, m.Index)
 	}
-	return ns.Link(m.Link)
+	return rtnl.LinkByName(ns, m.Link)
 }
 
 // back takes the link out of the VRF, and puts its routes where they were.
-func (m member) back(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link, known bool) error {
+func (m member) back(ctx context.Context, ns *kernel.NS, l, vrf *rtnl.Link, known bool) error {
 	if !known {
 		list, err := movable(ns, l.Index)
 		if err != nil {
@@ -240,13 +242,13 @@ func (m member) back(ctx context.Context, ns *kernel.NS, l, vrf *kernel.Link, kn
 		}
 		for _, r := range list {
 			if r.Table == int(vrf.Data.Table) {
-				r.Table = kernel.MainTable
+				r.Table = rtnl.MainTable
 			}
 			m.Was = append(m.Was, r)
 		}
 	}
 	if err := rehome(ctx, ns, l, -1, localTable); err != nil {
-		if now, e := ns.LinkAt(l.Index); e != nil || now.Master != 0 {
+		if now, e := rtnl.LinkByIndex(ns, l.Index); e != nil || now.Master != 0 {
 			return errors.Join(err, e)
 		}
 		slog.Info("out of the VRF", "link", l.Name, "error", err)

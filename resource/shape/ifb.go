@@ -7,6 +7,8 @@ import (
 	"io/fs"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -29,15 +31,15 @@ func (i IFB) Traits() resource.Traits {
 }
 
 // ifbName is the name of an owner's ifb, so that two interfaces of one container have two.
-func ifbName(o spec.Owner) string { return kernel.LinkName("ifb", o) }
+func ifbName(o spec.Owner) string { return identity.LinkName("ifb", o) }
 
 // referenceIFB is the name that the reference plugin gives: of all interfaces of a container in a network.
 func referenceIFB(o spec.Owner) string { return "bwp" + resource.ReferenceHash(o, 12) }
 
 // ifb is the owner's ifb, or the one that the reference plugin made.
-func ifb(w *kernel.World, where resource.Where, o spec.Owner) (*kernel.NS, *kernel.Link, error) {
+func ifb(w *kernel.World, where resource.Where, o spec.Owner) (*kernel.NS, *rtnl.Link, error) {
 	ns, l, err := where.Link(w, ifbName(o))
-	if where == resource.Host && errors.Is(err, kernel.ErrNoLink) {
+	if where == resource.Host && errors.Is(err, rtnl.ErrNoLink) {
 		if _, old, oldErr := where.Link(w, referenceIFB(o)); oldErr == nil {
 			return ns, old, nil
 		}
@@ -52,7 +54,7 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	name := ifbName(i.Owner)
-	have, err := ns.Link(name)
+	have, err := rtnl.LinkByName(ns, name)
 	switch {
 	case resource.ExceptNoLink(err) != nil:
 		return false, err
@@ -61,16 +63,16 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	case err == nil && have.Up && have.MTU == l.MTU && have.Alias != "":
 		return false, nil
 	case err == nil: // as somebody left it, or a call that was killed
-		return true, ns.SetLink(name, kernel.LinkChange{Up: true, MTU: l.MTU, Alias: kernel.Tag(i.Owner)})
+		return true, rtnl.SetLink(ns, name, rtnl.LinkChange{Up: true, MTU: l.MTU, Alias: identity.Tag(i.Owner)})
 	}
-	if err := ns.AddIFB(kernel.IFB{
-		Name: name, MAC: kernel.MAC("ifb", i.Owner), MTU: l.MTU,
-		Group: kernel.LinkGroup(i.Owner.Network), Alias: kernel.Tag(i.Owner),
+	if err := rtnl.AddIFB(ns, rtnl.IFB{
+		Name: name, MAC: identity.MAC("ifb", i.Owner), MTU: l.MTU,
+		Group: identity.LinkGroup(i.Owner.Network), Alias: identity.Tag(i.Owner),
 	}); err != nil {
 		return false, errors.Join(err, i.Remove(ctx, w))
 	}
 	if i.Where == resource.Host { // for people, as a veth has it; and two links cannot have one
-		_ = ns.AddAltName(name, resource.AltName(i.Owner)+":ifb")
+		_ = rtnl.AddAltName(ns, name, resource.AltName(i.Owner)+":ifb")
 	}
 	return true, nil
 }
@@ -98,21 +100,21 @@ func (i IFB) Remove(_ context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{dropIFB(ns, ifbName(i.Owner), func(l *kernel.Link) bool { return resource.Owned(l, i.Owner) })}
+	errs := []error{dropIFB(ns, ifbName(i.Owner), func(l *rtnl.Link) bool { return resource.Owned(l, i.Owner) })}
 	if i.Where == resource.Host {
-		errs = append(errs, dropIFB(ns, referenceIFB(i.Owner), func(*kernel.Link) bool { return true }))
+		errs = append(errs, dropIFB(ns, referenceIFB(i.Owner), func(*rtnl.Link) bool { return true }))
 	}
 	return errors.Join(errs...)
 }
 
 // dropIFB deletes an ifb of that name. Mostly there is none, so it is asked for in the cheapest way first.
-func dropIFB(ns *kernel.NS, name string, mine func(*kernel.Link) bool) error {
-	if _, err := ns.Index(name); err != nil {
+func dropIFB(ns *kernel.NS, name string, mine func(*rtnl.Link) bool) error {
+	if _, err := rtnl.IndexOf(ns, name); err != nil {
 		return resource.ExceptNoLink(err)
 	}
-	l, err := ns.Link(name)
+	l, err := rtnl.LinkByName(ns, name)
 	if err != nil || l.Kind != "ifb" || !mine(l) {
 		return resource.ExceptNoLink(err)
 	}
-	return ns.DelLink(l.Index)
+	return rtnl.DelLink(ns, l.Index)
 }

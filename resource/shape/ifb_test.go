@@ -6,7 +6,8 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link/linktest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -21,10 +22,10 @@ func TestWhoseItIs(t *testing.T) {
 		contract.Must(t, w, v, IFB{Owner: o, Where: resource.Host, For: v.Host})
 		for name, alt := range map[string]string{v.Host: resource.AltName(o), ifbName(o): resource.AltName(o) + ":ifb"} {
 			out := contract.Host(t, w, "ip link show %s", name)
-			if !strings.Contains(out, "alias "+kernel.Tag(o)) || !strings.Contains(out, "altname "+alt+"\n") {
+			if !strings.Contains(out, "alias "+identity.Tag(o)) || !strings.Contains(out, "altname "+alt+"\n") {
 				t.Errorf("%s", out)
 			}
-			if l, err := w.Host.Link(name); err != nil || len(alt) > 127 || len(l.Alias) > 255 {
+			if l, err := rtnl.LinkByName(w.Host, name); err != nil || len(alt) > 127 || len(l.Alias) > 255 {
 				t.Errorf("%d bytes of altname, %+v, %v", len(alt), l, err)
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/tc"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -57,11 +59,11 @@ func (l Limit) String() string {
 func (l Limit) some() bool { return len(l.Only)+len(l.Except) > 0 }
 
 // largest is the longest frame of a link, in bytes.
-func largest(l *kernel.Link) uint32 { return uint32(l.MTU) + 14 }
+func largest(l *rtnl.Link) uint32 { return uint32(l.MTU) + 14 }
 
 // fitted is the limit that a link gets. A packet that the queue cannot hold would be dropped, and tbf does that
 // to one that the bucket cannot hold either.
-func (l Limit) fitted(dev *kernel.Link) Limit {
+func (l Limit) fitted(dev *rtnl.Link) Limit {
 	l.Queue = max(l.Queue, largest(dev))
 	if !l.some() {
 		l.Burst = max(l.Burst, largest(dev))
@@ -71,23 +73,23 @@ func (l Limit) fitted(dev *kernel.Link) Limit {
 
 // add makes the qdisc, with what is inside it.
 func (l Limit) add(ns *kernel.NS, link int) error {
-	bucket := kernel.TokenBucket{Rate: l.Rate, Burst: l.Burst, Limit: l.Queue}
+	bucket := tc.TokenBucket{Rate: l.Rate, Burst: l.Burst, Limit: l.Queue}
 	if !l.some() {
-		return ns.AddQdisc(link, kernel.Qdisc{Kind: "tbf", Handle: ourHandle, Parent: kernel.RootQdisc, Bucket: bucket})
+		return tc.AddQdisc(ns, link, tc.Qdisc{Kind: "tbf", Handle: ourHandle, Parent: tc.Root, Bucket: bucket})
 	}
-	if err := ns.AddQdisc(link, kernel.Qdisc{Kind: "htb", Handle: ourHandle, Parent: kernel.RootQdisc,
+	if err := tc.AddQdisc(ns, link, tc.Qdisc{Kind: "htb", Handle: ourHandle, Parent: tc.Root,
 		Default: l.others()}); err != nil {
 		return err
 	}
-	if err := ns.AddClass(link, kernel.Qdisc{Kind: "htb", Handle: ourHandle | 1, Parent: kernel.RootQdisc,
+	if err := tc.AddClass(ns, link, tc.Qdisc{Kind: "htb", Handle: ourHandle | 1, Parent: tc.Root,
 		Bucket: bucket}); err != nil {
 		return err
 	}
-	if err := ns.AddQdisc(link, kernel.Qdisc{Kind: "bfifo", Parent: ourHandle | 1, Bucket: bucket}); err != nil {
+	if err := tc.AddQdisc(ns, link, tc.Qdisc{Kind: "bfifo", Parent: ourHandle | 1, Bucket: bucket}); err != nil {
 		return err
 	}
 	for _, f := range l.filters() {
-		if err := ns.AddFilter(link, f); err != nil {
+		if err := tc.AddFilter(ns, link, f); err != nil {
 			return err
 		}
 	}
@@ -102,12 +104,12 @@ func (l Limit) others() uint32 {
 	return 1
 }
 
-func (l Limit) filters() (fs []kernel.Filter) {
+func (l Limit) filters() (fs []tc.Filter) {
 	for _, p := range append(l.Only[:len(l.Only):len(l.Only)], l.Except...) {
-		f := kernel.Filter{Kind: "u32", Parent: ourHandle, Pref: prefIPv4, Protocol: kernel.IPv4Protocol,
-			Sel: kernel.AddressMatch(p, l.From), ClassID: ourHandle}
+		f := tc.Filter{Kind: "u32", Parent: ourHandle, Pref: prefIPv4, Protocol: tc.IPv4Protocol,
+			Sel: tc.AddressMatch(p, l.From), ClassID: ourHandle}
 		if p.Addr().Is6() {
-			f.Pref, f.Protocol = prefIPv6, kernel.IPv6Protocol
+			f.Pref, f.Protocol = prefIPv6, tc.IPv6Protocol
 		}
 		if len(l.Only) > 0 {
 			f.ClassID |= 1
@@ -117,7 +119,7 @@ func (l Limit) filters() (fs []kernel.Filter) {
 	return fs
 }
 
-func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error {
+func (l Limit) verify(ns *kernel.NS, dev *rtnl.Link, have *tc.Qdisc) error {
 	var d resource.Drift
 	if !l.some() {
 		d.Want("kind", "tbf", have.Kind)
@@ -133,9 +135,9 @@ func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error
 	}
 	d.Want("default class", fmt.Sprintf(":%x", l.others()), fmt.Sprintf(":%x", have.Default))
 	class := have.Handle | 1
-	classes, err := ns.Classes(dev.Index)
+	classes, err := tc.Classes(ns, dev.Index)
 	d.Add(err)
-	var found *kernel.Qdisc
+	var found *tc.Qdisc
 	for _, c := range classes {
 		if c.Kind == "htb" && c.Handle == class {
 			found = c
@@ -146,7 +148,7 @@ func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error
 		return d.Err()
 	}
 	l.wantBucket(&d, dev, found.Bucket)
-	queue, err := ns.Qdisc(dev.Index, class)
+	queue, err := tc.QdiscAt(ns, dev.Index, class)
 	d.Add(err)
 	switch {
 	case queue == nil || queue.Kind != "bfifo":
@@ -160,13 +162,13 @@ func (l Limit) verify(ns *kernel.NS, dev *kernel.Link, have *kernel.Qdisc) error
 
 // wantBucket compares rate and burst. The kernel keeps the burst as a time, which it rounds, and other programs
 // round it before. What had to be raised to a packet's length was that of the MTU at that time.
-func (l Limit) wantBucket(d *resource.Drift, dev *kernel.Link, have kernel.TokenBucket) {
+func (l Limit) wantBucket(d *resource.Drift, dev *rtnl.Link, have tc.TokenBucket) {
 	d.Want("rate", fmt.Sprint(l.Rate*8, "bit"), fmt.Sprint(have.Rate*8, "bit"))
 	if have.Rate != l.Rate {
 		return // the same burst takes another time
 	}
 	want := l.fitted(dev).Burst
-	ticks := kernel.BurstTicks(l.Rate, want, l.some())
+	ticks := tc.BurstTicks(l.Rate, want, l.some())
 	off := int32(have.Ticks - ticks)
 	if want > l.Burst && off >= 0 || max(off, -off) <= int32(min(32+ticks/1000, 1<<30)) {
 		return
@@ -174,15 +176,15 @@ func (l Limit) wantBucket(d *resource.Drift, dev *kernel.Link, have kernel.Token
 	d.Want("burst", fmt.Sprint(want, "b"), fmt.Sprintf("%.0fb", float64(have.Ticks)*64*float64(have.Rate)/1e9))
 }
 
-func (l Limit) wantQueue(d *resource.Drift, dev *kernel.Link, have uint32) {
+func (l Limit) wantQueue(d *resource.Drift, dev *rtnl.Link, have uint32) {
 	if want := l.fitted(dev).Queue; want == l.Queue || have < want {
 		d.Want("limit", fmt.Sprint(want, "b"), fmt.Sprint(have, "b"))
 	}
 }
 
 // wantFilters compares the filters of htb, of which there are no others.
-func (l Limit) wantFilters(d *resource.Drift, ns *kernel.NS, dev *kernel.Link) {
-	have, err := ns.Filters(dev.Index, ourHandle)
+func (l Limit) wantFilters(d *resource.Drift, ns *kernel.NS, dev *rtnl.Link) {
+	have, err := tc.Filters(ns, dev.Index, ourHandle)
 	if err != nil {
 		d.Add(err)
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/tc"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -64,7 +65,7 @@ func (n NoLimit) limited(w *kernel.World) (string, error) {
 	if err != nil {
 		return "", resource.ExceptNoLink(err)
 	}
-	q, err := ns.Qdisc(i, kernel.RootQdisc)
+	q, err := tc.QdiscAt(ns, i, tc.Root)
 	if err != nil || q == nil || !ours(q) {
 		return "", resource.ExceptNoLink(err)
 	}

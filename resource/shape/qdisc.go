@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/tc"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -42,7 +44,7 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	have, err := ns.Qdisc(l.Index, kernel.RootQdisc)
+	have, err := tc.QdiscAt(ns, l.Index, tc.Root)
 	if err != nil {
 		return false, err
 	}
@@ -56,7 +58,7 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	case ours(have) && q.Limit.verify(ns, l, have) == nil:
 		return false, nil
 	default:
-		if err := ns.DelQdisc(l.Index, kernel.RootQdisc); err != nil {
+		if err := tc.DelQdisc(ns, l.Index, tc.Root); err != nil {
 			return false, err
 		}
 	}
@@ -79,13 +81,13 @@ func (q Qdisc) mend(ctx context.Context, w *kernel.World) (bool, error) {
 // Verify implements plan.Resource. What the reference plugin made of the same configuration is right too.
 func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
 	ns, l, err := q.Where.Link(w, q.Link)
-	if errors.Is(err, kernel.ErrNoLink) && q.Link == ifbName(q.Owner) {
+	if errors.Is(err, rtnl.ErrNoLink) && q.Link == ifbName(q.Owner) {
 		ns, l, err = ifb(w, q.Where, q.Owner)
 	}
 	if err != nil {
 		return err
 	}
-	have, err := ns.Qdisc(l.Index, kernel.RootQdisc)
+	have, err := tc.QdiscAt(ns, l.Index, tc.Root)
 	if err != nil {
 		return err
 	}
@@ -106,16 +108,16 @@ func (q Qdisc) Remove(_ context.Context, w *kernel.World) error {
 }
 
 func dropQdisc(ns *kernel.NS, link int) error {
-	have, err := ns.Qdisc(link, kernel.RootQdisc)
+	have, err := tc.QdiscAt(ns, link, tc.Root)
 	if err != nil || have == nil || !ours(have) {
 		return resource.ExceptNoLink(err)
 	}
-	return ns.DelQdisc(link, kernel.RootQdisc)
+	return tc.DelQdisc(ns, link, tc.Root)
 }
 
-func ours(q *kernel.Qdisc) bool { return q.Handle == ourHandle }
+func ours(q *tc.Qdisc) bool { return q.Handle == ourHandle }
 
 // references reports whether the reference plugin can have made a qdisc. It knows veth pairs alone.
-func references(l *kernel.Link, q *kernel.Qdisc) bool {
+func references(l *rtnl.Link, q *tc.Qdisc) bool {
 	return q.Handle == referenceHandle && q.Kind == "tbf" && (l.Kind == "veth" || l.Kind == "ifb")
 }

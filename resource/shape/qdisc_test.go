@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -121,7 +122,7 @@ func TestRedirectLaws(t *testing.T) {
 	for _, where := range []resource.Where{resource.Host, resource.Container} {
 		w := contract.NewWorld(t)
 		pairOf(t, w)
-		name := kernel.LinkName("ifb", contract.Owner)
+		name := identity.LinkName("ifb", contract.Owner)
 		link, do := "v0", contract.Host
 		if where == resource.Container {
 			link, do = "eth0", contract.Container
@@ -134,10 +135,10 @@ func TestRedirectLaws(t *testing.T) {
 		contract.Must(t, w, i)
 		// A call that was killed has left it down and without a name to its owner.
 		do(t, w, "ip link del %s", name)
-		do(t, w, "ip link add %s mtu 1300 group %d type ifb", name, kernel.LinkGroup(contract.Owner.Network))
+		do(t, w, "ip link add %s mtu 1300 group %d type ifb", name, identity.LinkGroup(contract.Owner.Network))
 		contract.Must(t, w, i)
 		if s := do(t, w, "ip link show %s", name); !strings.Contains(s, "mtu 1500") ||
-			!strings.Contains(s, kernel.Tag(contract.Owner)) {
+			!strings.Contains(s, identity.Tag(contract.Owner)) {
 			t.Error(s)
 		}
 		r := Redirect{Owner: contract.Owner, Where: where, Link: link}
@@ -201,7 +202,7 @@ func TestShapedTap(t *testing.T) {
 	p := plan.Plan{
 		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "tap0", Limit: mbit(20)},
 		IFB{Owner: contract.Owner, Where: resource.Host, For: "tap0"},
-		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: kernel.LinkName("ifb", contract.Owner), Limit: mbit(10)},
+		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: identity.LinkName("ifb", contract.Owner), Limit: mbit(10)},
 		Redirect{Owner: contract.Owner, Where: resource.Host, Link: "tap0"},
 	}
 	blind := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host},
@@ -255,7 +256,7 @@ func TestNoLimit(t *testing.T) {
 			IFB{Owner: contract.Owner, Where: where, For: link}, Redirect{Owner: contract.Owner, Where: where, Link: link})
 		err := none.Verify(t.Context(), w)
 		if s := fmt.Sprint(err); !strings.Contains(s, "qdisc tbf is there") ||
-			!strings.Contains(s, kernel.LinkName("ifb", contract.Owner)+" is there") {
+			!strings.Contains(s, identity.LinkName("ifb", contract.Owner)+" is there") {
 			t.Error(err)
 		}
 		contract.Must(t, w, none...)
@@ -270,7 +271,7 @@ func TestNoLimit(t *testing.T) {
 func TestMendShaped(t *testing.T) {
 	w := contract.NewWorld(t)
 	pairOf(t, w)
-	name := kernel.LinkName("ifb", contract.Owner)
+	name := identity.LinkName("ifb", contract.Owner)
 	p := plan.Plan{
 		Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}, IFB{Owner: contract.Owner,
 			Where: resource.Host, For: "v0"},

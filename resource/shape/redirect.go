@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/tc"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -27,7 +29,7 @@ func (r Redirect) String() string {
 }
 
 // clsactIngress is where packets come in, in both kinds of qdisc that are there for it.
-const clsactIngress = kernel.IngressHandle | 0xFFF2
+const clsactIngress = tc.IngressHandle | 0xFFF2
 
 // Ensure implements plan.Resource. Filters that are there already stay, and are asked before; only the reference
 // plugin's is replaced.
@@ -36,7 +38,7 @@ func (r Redirect) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	to, err := ns.Index(ifbName(r.Owner))
+	to, err := rtnl.IndexOf(ns, ifbName(r.Owner))
 	if err != nil {
 		return false, err
 	}
@@ -44,14 +46,14 @@ func (r Redirect) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	filters, err := ns.Filters(l.Index, clsactIngress)
+	filters, err := tc.Filters(ns, l.Index, clsactIngress)
 	if err != nil {
 		return false, err
 	}
 	stale, there := false, false
 	for _, f := range filters {
 		if f.Redirect == old && old != 0 {
-			if err := ns.DelQdisc(l.Index, kernel.IngressQdisc); err != nil {
+			if err := tc.DelQdisc(ns, l.Index, tc.Ingress); err != nil {
 				return false, err
 			}
 			stale, there = false, false
@@ -70,7 +72,7 @@ func (r Redirect) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, errors.Join(err, r.Remove(ctx, w))
 	}
 	if old != 0 {
-		err = ns.DelLink(old)
+		err = rtnl.DelLink(ns, old)
 	}
 	return true, err
 }
@@ -80,29 +82,29 @@ func replaced(ns *kernel.NS, where resource.Where, o spec.Owner) (int, error) {
 	if where != resource.Host {
 		return 0, nil
 	}
-	i, err := ns.Index(referenceIFB(o))
+	i, err := rtnl.IndexOf(ns, referenceIFB(o))
 	return i, resource.ExceptNoLink(err)
 }
 
-func redirection(to int) kernel.Filter {
-	return kernel.Filter{Parent: clsactIngress, Pref: ourPref, Protocol: kernel.AnyProtocol, Sel: kernel.AnyPacket(),
+func redirection(to int) tc.Filter {
+	return tc.Filter{Parent: clsactIngress, Pref: ourPref, Protocol: tc.AnyProtocol, Sel: tc.AnyPacket(),
 		Redirect: to}
 }
 
 func redirect(ns *kernel.NS, link, to int, stale bool) error {
-	q, err := ns.Qdisc(link, kernel.IngressQdisc)
+	q, err := tc.QdiscAt(ns, link, tc.Ingress)
 	if err != nil {
 		return err
 	}
 	if q == nil {
-		err = ns.AddQdisc(link, kernel.Qdisc{Kind: "ingress", Handle: kernel.IngressHandle, Parent: kernel.IngressQdisc})
+		err = tc.AddQdisc(ns, link, tc.Qdisc{Kind: "ingress", Handle: tc.IngressHandle, Parent: tc.Ingress})
 	} else if stale {
-		err = ns.DelFilters(link, redirection(to))
+		err = tc.DelFilters(ns, link, redirection(to))
 	}
 	if err != nil {
 		return err
 	}
-	return ns.AddFilter(link, redirection(to))
+	return tc.AddFilter(ns, link, redirection(to))
 }
 
 // Traits implements resource.Describer.
@@ -122,7 +124,7 @@ func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	filters, err := ns.Filters(l.Index, clsactIngress)
+	filters, err := tc.Filters(ns, l.Index, clsactIngress)
 	if err != nil {
 		return err
 	}
@@ -153,12 +155,12 @@ func (r Redirect) Remove(_ context.Context, w *kernel.World) error {
 // dropRedirect deletes our filter, and the qdisc that it is in where nobody else uses that. That of the reference
 // plugin, to its ifb old, goes with the qdisc.
 func dropRedirect(ns *kernel.NS, link, old int) error {
-	filters, err := ns.Filters(link, clsactIngress)
+	filters, err := tc.Filters(ns, link, clsactIngress)
 	if err != nil {
 		return err
 	}
-	if old != 0 && slices.ContainsFunc(filters, func(f kernel.Filter) bool { return f.Redirect == old }) {
-		return ns.DelQdisc(link, kernel.IngressQdisc)
+	if old != 0 && slices.ContainsFunc(filters, func(f tc.Filter) bool { return f.Redirect == old }) {
+		return tc.DelQdisc(ns, link, tc.Ingress)
 	}
 	mine, others := 0, 0
 	for _, f := range filters {
@@ -168,14 +170,14 @@ func dropRedirect(ns *kernel.NS, link, old int) error {
 			others++
 		}
 	}
-	q, err := ns.Qdisc(link, kernel.IngressQdisc)
+	q, err := tc.QdiscAt(ns, link, tc.Ingress)
 	switch {
 	case err != nil || q == nil:
 		return resource.ExceptNoLink(err)
 	case q.Kind == "ingress" && others == 0 && mine > 0:
-		return ns.DelQdisc(link, kernel.IngressQdisc)
+		return tc.DelQdisc(ns, link, tc.Ingress)
 	case mine > 0:
-		return ns.DelFilters(link, redirection(0))
+		return tc.DelFilters(ns, link, redirection(0))
 	}
 	return nil
 }

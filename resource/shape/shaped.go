@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -20,7 +21,7 @@ const (
 )
 
 // remember is called before the change: a call that is killed after it is undone by DEL.
-func remember(w *kernel.World, record string, o spec.Owner, where resource.Where, l *kernel.Link) error {
+func remember(w *kernel.World, record string, o spec.Owner, where resource.Where, l *rtnl.Link) error {
 	if where != resource.Host || l.Kind == "ifb" {
 		return nil
 	}
@@ -49,7 +50,7 @@ func forEachShaped(w *kernel.World, record string, o spec.Owner, where resource.
 	}
 	var errs []error
 	if link != "" {
-		i, err := ns.Index(link)
+		i, err := rtnl.IndexOf(ns, link)
 		if errs = append(errs, resource.ExceptNoLink(err)); err == nil {
 			errs = append(errs, drop(ns, i))
 		}
@@ -71,7 +72,7 @@ func forEachShaped(w *kernel.World, record string, o spec.Owner, where resource.
 func (s shaped) drop(w *kernel.World, drop func(*kernel.NS, int) error) error {
 	var errs []error
 	for name, index := range s {
-		if i, err := w.Host.Index(name); err == nil && i == index {
+		if i, err := rtnl.IndexOf(w.Host, name); err == nil && i == index {
 			errs = append(errs, drop(w.Host, i))
 		} else {
 			errs = append(errs, resource.ExceptNoLink(err))

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -36,13 +38,13 @@ func (f Forwarding) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			return false, err
 		}
 	}
-	return w.Host.SetSysctls(kernel.Setting{Key: f.key(), Value: "1"})
+	return procsys.Set(w.Host, procsys.Setting{Key: f.key(), Value: "1"})
 }
 
 // keepRA lets the links that live by router advertisements go on doing so. A host that begins to forward IPv6
 // stops to believe them, and drops the default route that one of them gave it at once.
 func keepRA(ns *kernel.NS) error {
-	routes, err := ns.Routes(kernel.RouteFilter{Family: kernel.IPv6, Protocol: kernel.ByRA})
+	routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv6, Protocol: rtnl.ByRA})
 	if err != nil {
 		return err
 	}
@@ -52,8 +54,8 @@ func keepRA(ns *kernel.NS) error {
 			continue
 		}
 		seen[r.Link] = true
-		l, err := ns.LinkAt(r.Link)
-		if errors.Is(err, kernel.ErrNoLink) {
+		l, err := rtnl.LinkByIndex(ns, r.Link)
+		if errors.Is(err, rtnl.ErrNoLink) {
 			continue
 		} else if err != nil {
 			return err
@@ -61,10 +63,10 @@ func keepRA(ns *kernel.NS) error {
 		// 0 is a daemon's work (networkd's routes look the same): the kernel has not learnt them and will
 		// not drop them.
 		key := "net/ipv6/conf/" + l.Name + "/accept_ra"
-		if v, err := ns.Sysctl(key); err != nil || v != "1" {
+		if v, err := procsys.Get(ns, key); err != nil || v != "1" {
 			continue
 		}
-		if _, err := ns.SetSysctls(kernel.Setting{Key: key, Value: "2"}); err != nil {
+		if _, err := procsys.Set(ns, procsys.Setting{Key: key, Value: "2"}); err != nil {
 			return fmt.Errorf("forwarding ipv6 would lose the routes that %s has by router advertisement: %w", l.Name, err)
 		}
 	}
@@ -73,7 +75,7 @@ func keepRA(ns *kernel.NS) error {
 
 // Verify implements plan.Resource.
 func (f Forwarding) Verify(ctx context.Context, w *kernel.World) error {
-	v, err := w.Host.Sysctl(f.key())
+	v, err := procsys.Get(w.Host, f.key())
 	if err != nil {
 		return err
 	}

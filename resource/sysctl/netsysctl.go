@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,7 @@ type NetSysctl struct {
 // ParseNetSysctl understands a key, in which IFNAME stands for link.
 func ParseNetSysctl(at, key, value, link string) (NetSysctl, error) {
 	s := NetSysctl{At: at + "." + key, Key: key, Value: value}
-	path, err := kernel.NetSysctlPath(key, link)
+	path, err := procsys.NetPath(key, link)
 	if err != nil {
 		return s, spec.Errorf(spec.CodeConfig, "%s: %w; want such as net.core.somaxconn or net/ipv4/conf/IFNAME/rp_filter",
 			s.At, err)
@@ -38,7 +39,7 @@ func ParseNetSysctl(at, key, value, link string) (NetSysctl, error) {
 func (s NetSysctl) String() string { return s.Path + "=" + strings.Join(strings.Fields(s.Value), " ") }
 
 // OpenSettings are the settings of the container that are open, by their paths.
-type OpenSettings map[string]*kernel.NetSysctlFile
+type OpenSettings map[string]*procsys.NetFile
 
 func (files OpenSettings) Close() {
 	for _, f := range files {
@@ -50,7 +51,7 @@ func (files OpenSettings) Close() {
 func (files OpenSettings) value(w *kernel.World, path string) (value string, readOnly, err error) {
 	f := files[path]
 	if f == nil {
-		if f, err = w.Container.OpenNetSysctl(path); err != nil {
+		if f, err = procsys.OpenNet(w.Container, path); err != nil {
 			return "", nil, err
 		}
 		files[path] = f
@@ -79,7 +80,7 @@ func (s NetSysctl) Look(w *kernel.World, files OpenSettings) (value string, err 
 		return "", bad("can only be written, and so neither be verified nor restored")
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", s.At, err)
-	case readOnly == nil || kernel.SameValue(value, s.Value):
+	case readOnly == nil || procsys.SameValue(value, s.Value):
 		return value, nil
 	case errors.Is(readOnly, unix.EROFS):
 		return "", fmt.Errorf("%s: write sysctl %s: %w", s.At, s.Path, readOnly)
@@ -99,10 +100,10 @@ func wholeHost(path string) bool {
 
 // missing says why there is no such setting.
 func (s NetSysctl) missing(w *kernel.World) string {
-	if _, _, err := w.Host.NetSysctl(s.Path); err == nil || errors.Is(err, fs.ErrPermission) {
+	if _, _, err := procsys.GetNet(w.Host, s.Path); err == nil || errors.Is(err, fs.ErrPermission) {
 		return "is the host's; a network namespace has none of its own"
 	}
-	all, err := w.Container.NetSysctls()
+	all, err := procsys.ListNet(w.Container)
 	if err != nil {
 		return "no such sysctl"
 	}
@@ -126,11 +127,11 @@ func (s NetSysctl) missing(w *kernel.World) string {
 
 // Set writes the setting, which is open. The kernel has settings that are shown in a container and are the host's: if
 // the host's value changes with the container's, both are put back. Host is nil where it is the container.
-func (s NetSysctl) Set(cont *kernel.NetSysctlFile, host *kernel.NS, was string) (is string, err error) {
+func (s NetSysctl) Set(cont *procsys.NetFile, host *kernel.NS, was string) (is string, err error) {
 	before := ""
-	var shared *kernel.NetSysctlFile // the host's; nil: it has none
+	var shared *procsys.NetFile // the host's; nil: it has none
 	if host != nil {
-		if f, err := host.OpenNetSysctl(s.Path); err == nil {
+		if f, err := procsys.OpenNet(host, s.Path); err == nil {
 			defer f.Close()
 			if before, err = f.Value(); err == nil {
 				shared = f
@@ -145,11 +146,11 @@ func (s NetSysctl) Set(cont *kernel.NetSysctlFile, host *kernel.NS, was string) 
 			was, err)
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", s.At, err)
-	case shared == nil || kernel.SameValue(was, is):
+	case shared == nil || procsys.SameValue(was, is):
 		return is, nil
 	}
 	after, herr := shared.Value()
-	if herr != nil || kernel.SameValue(before, after) || !kernel.SameValue(after, is) {
+	if herr != nil || procsys.SameValue(before, after) || !procsys.SameValue(after, is) {
 		return is, nil
 	}
 	_, err = shared.Set(before)

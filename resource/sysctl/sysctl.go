@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -35,7 +36,7 @@ func (s Sysctl) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return ns.SetSysctls(kernel.Setting{Key: s.Key, Value: s.Value})
+	return procsys.Set(ns, procsys.Setting{Key: s.Key, Value: s.Value})
 }
 
 // Verify implements plan.Resource.
@@ -44,18 +45,18 @@ func (s Sysctl) Verify(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	v, err := ns.Sysctl(s.Key)
+	v, err := procsys.Get(ns, s.Key)
 	if err != nil {
 		return err
 	}
-	if !kernel.SameValue(v, s.Value) {
+	if !procsys.SameValue(v, s.Value) {
 		return fmt.Errorf("%s is %s, want %s", s.Key, v, s.Value)
 	}
 	return nil
 }
 
 func (s Sysctl) ns(w *kernel.World) (*kernel.NS, error) {
-	path, err := kernel.SysctlPath(s.Key)
+	path, err := procsys.Path(s.Key)
 	if err != nil {
 		return nil, err
 	}
@@ -77,27 +78,27 @@ func (e EnableIPv6) String() string {
 }
 
 // never is the setting that keeps the kernel from asking, if it is there.
-func (e EnableIPv6) never(ns *kernel.NS) (s kernel.Setting, is bool) {
-	s = kernel.Setting{Key: "net/ipv6/conf/" + e.Link + "/dad_transmits", Value: "1"}
+func (e EnableIPv6) never(ns *kernel.NS) (s procsys.Setting, is bool) {
+	s = procsys.Setting{Key: "net/ipv6/conf/" + e.Link + "/dad_transmits", Value: "1"}
 	if !e.DAD {
 		return s, false
 	}
-	v, err := ns.Sysctl(s.Key)
+	v, err := procsys.Get(ns, s.Key)
 	return s, err == nil && v == "0"
 }
 
-func (e EnableIPv6) settings() []kernel.Setting {
+func (e EnableIPv6) settings() []procsys.Setting {
 	conf := "net/ipv6/conf/" + e.Link + "/"
-	list := []kernel.Setting{
+	list := []procsys.Setting{
 		{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"},
 		{Key: conf + "disable_ipv6", Value: "0"},
 		{Key: conf + "keep_addr_on_down", Value: "1", Optional: true},
 	}
 	if e.NoDAD {
-		return append(list, kernel.Setting{Key: conf + "accept_dad", Value: "0"})
+		return append(list, procsys.Setting{Key: conf + "accept_dad", Value: "0"})
 	}
-	return append(list, kernel.Setting{Key: conf + "accept_dad", Value: "1"},
-		kernel.Setting{Key: conf + "enhanced_dad", Value: "1", Optional: true})
+	return append(list, procsys.Setting{Key: conf + "accept_dad", Value: "1"},
+		procsys.Setting{Key: conf + "enhanced_dad", Value: "1", Optional: true})
 }
 
 // Ensure implements plan.Resource.
@@ -110,7 +111,7 @@ func (e EnableIPv6) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if s, is := e.never(ns); is {
 		settings = append(settings, s)
 	}
-	changed, err := ns.SetSysctls(settings...)
+	changed, err := procsys.Set(ns, settings...)
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", err)
 	}
@@ -134,8 +135,8 @@ type IPv6Off struct{ Link string }
 
 func (i IPv6Off) String() string { return "ipv6 off cont/" + i.Link }
 
-func (i IPv6Off) Settings() []kernel.Setting {
-	return []kernel.Setting{{Key: "net/ipv6/conf/" + i.Link + "/disable_ipv6", Value: "1", Optional: true}}
+func (i IPv6Off) Settings() []procsys.Setting {
+	return []procsys.Setting{{Key: "net/ipv6/conf/" + i.Link + "/disable_ipv6", Value: "1", Optional: true}}
 }
 
 // Ensure implements plan.Resource.
@@ -144,7 +145,7 @@ func (i IPv6Off) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return ns.SetSysctls(i.Settings()...)
+	return procsys.Set(ns, i.Settings()...)
 }
 
 // Verify implements plan.Resource.
@@ -155,7 +156,7 @@ func (i IPv6Off) Verify(ctx context.Context, w *kernel.World) error {
 	return verifySysctls(w, i.Settings())
 }
 
-func verifySysctls(w *kernel.World, settings []kernel.Setting) error {
+func verifySysctls(w *kernel.World, settings []procsys.Setting) error {
 	var d resource.Drift
 	for _, s := range settings {
 		err := Sysctl{Key: s.Key, Value: s.Value}.Verify(context.Background(), w)

@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // attrs are attributes of a link: ip(8)'s name and value.
@@ -26,7 +27,7 @@ func keyOf(attr string) string {
 	return attr
 }
 
-func attrsOf(l *kernel.Link) attrs {
+func attrsOf(l *rtnl.Link) attrs {
 	if l == nil {
 		return attrs{}
 	}
@@ -59,7 +60,7 @@ func (a attrs) set(ns *kernel.NS, link string) error {
 	if len(a) == 0 {
 		return nil
 	}
-	var c kernel.LinkChange
+	var c rtnl.LinkChange
 	if v, ok := a["address"]; ok {
 		mac, err := net.ParseMAC(v)
 		if err != nil {
@@ -81,5 +82,5 @@ func (a attrs) set(ns *kernel.NS, link string) error {
 		}
 		c.TxQLen = &n
 	}
-	return ns.SetLink(link, c)
+	return rtnl.SetLink(ns, link, c)
 }

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -18,11 +20,11 @@ import (
 // keeps reports whether s needs not be written where the value is now: the kernel may show it in other words.
 func keeps(r resource.Tuned, s sysctl.NetSysctl, now string) bool {
 	c := r.Sysctl[s.Path]
-	return kernel.SameValue(now, s.Value) || c != nil && c.Asked == s.Value && kernel.SameValue(c.Is, now)
+	return procsys.SameValue(now, s.Value) || c != nil && c.Asked == s.Value && procsys.SameValue(c.Is, now)
 }
 
 // recall is what is remembered of the link, nil where there is none, by the name of the Tuning's.
-func (t Tuning) recall(w *kernel.World, l *kernel.Link) (r resource.Tuned, known bool, err error) {
+func (t Tuning) recall(w *kernel.World, l *rtnl.Link) (r resource.Tuned, known bool, err error) {
 	r, known, err = resource.RecallTuned(w, t.Owner, l, t.Link)
 	r.File = t.file()
 	return r, known, err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,7 +34,7 @@ func TestTuningFromReference(t *testing.T) {
 		}
 	}
 	before := contract.State(t, w)
-	old, _ := w.Container.Link("eth0")
+	old, _ := rtnl.LinkByName(w.Container, "eth0")
 	contract.Container(t, w, "ip link set eth0 mtu 1300 promisc on allmulticast on txqueuelen 5 address 02:00:00:00:00:09")
 	put(fmt.Sprintf("{\n \"mac\": %q,\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}",
 		strings.ToUpper(old.MAC.String())))

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -19,7 +20,7 @@ func (s SELinux) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify reports a host without it.
 func (s SELinux) Verify(context.Context, *kernel.World) error {
-	if kernel.HasSELinux() {
+	if tap.HasSELinux() {
 		return nil
 	}
 	return spec.Errorf(spec.CodeUnsupported, "%s: %q: there is no SELinux on this host; remove the key", s.Key, s.Value)

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -123,9 +125,9 @@ func (t Tuning) want() attrs {
 
 // link is the link to change. It is nil where there is none and sysctls alone are wanted: the interfaces of DPDK and
 // vhost-user are none of the kernel's.
-func (t Tuning) link(w *kernel.World) (*kernel.NS, *kernel.Link, error) {
+func (t Tuning) link(w *kernel.World) (*kernel.NS, *rtnl.Link, error) {
 	ns, l, err := resource.Container.Link(w, t.Link)
-	if errors.Is(err, kernel.ErrNoLink) && len(t.want()) == 0 {
+	if errors.Is(err, rtnl.ErrNoLink) && len(t.want()) == 0 {
 		return ns, nil, nil
 	}
 	return ns, l, err
@@ -193,7 +195,7 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 }
 
 // apply writes what differs, the sysctls first: with the link's MTU some of them go.
-func (t Tuning) apply(w *kernel.World, rec resource.Tuned, l *kernel.Link, change attrs, write []sysctl.NetSysctl,
+func (t Tuning) apply(w *kernel.World, rec resource.Tuned, l *rtnl.Link, change attrs, write []sysctl.NetSysctl,
 	before map[string]string,
 	files sysctl.OpenSettings) error {
 	host, again := w.Host, false
@@ -207,7 +209,7 @@ func (t Tuning) apply(w *kernel.World, rec resource.Tuned, l *kernel.Link, chang
 		if err != nil {
 			return err
 		}
-		if !kernel.SameValue(is, s.Value) { // 0x10 is 16, and ranges are joined
+		if !procsys.SameValue(is, s.Value) { // 0x10 is 16, and ranges are joined
 			rec.Sysctl[s.Path].Is, again = is, true
 		}
 	}
@@ -267,10 +269,10 @@ func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
 		}
 	}
 	for _, s := range t.Sysctls {
-		v, _, err := w.Container.NetSysctl(s.Path)
+		v, _, err := procsys.GetNet(w.Container, s.Path)
 		if err != nil {
 			d.Add(err)
-		} else if now := rec.Sysctl[s.Path]; !kernel.SameValue(v, s.Value) && !(now != nil && kernel.SameValue(v, now.Is)) {
+		} else if now := rec.Sysctl[s.Path]; !procsys.SameValue(v, s.Value) && !(now != nil && procsys.SameValue(v, now.Is)) {
 			d.Add(fmt.Errorf("%s is %q, want %q", s.Path, v, s.Value))
 		}
 	}
@@ -283,7 +285,7 @@ func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
 func (t Tuning) Remove(ctx context.Context, w *kernel.World) error {
 	_, l, err := resource.Container.Link(w, t.Link)
 	switch {
-	case errors.Is(err, kernel.ErrNoLink):
+	case errors.Is(err, rtnl.ErrNoLink):
 		l = nil // the namespace's settings are there still
 	case errors.Is(err, kernel.ErrNoNamespace):
 		return t.forget(w)
@@ -321,7 +323,7 @@ func (t Tuning) putBack(ns *kernel.NS, was, changed attrs, sysctls map[string]st
 	for name := range changed {
 		back[name] = was[name]
 	}
-	if l, err := ns.Link(t.Link); err != nil {
+	if l, err := rtnl.LinkByName(ns, t.Link); err != nil {
 		errs = append(errs, resource.ExceptNoLink(err))
 	} else if back = back.unlike(attrsOf(l)); back.set(ns, t.Link) != nil {
 		for name, v := range back { // what can be put back is
@@ -344,13 +346,13 @@ func (t Tuning) putBack(ns *kernel.NS, was, changed attrs, sysctls map[string]st
 
 // restore writes a setting where it has another value.
 func restore(ns *kernel.NS, path, value string) error {
-	f, err := ns.OpenNetSysctl(path)
+	f, err := procsys.OpenNet(ns, path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	now, err := f.Value()
-	if err == nil && !kernel.SameValue(now, value) {
+	if err == nil && !procsys.SameValue(now, value) {
 		_, err = f.Set(strings.TrimSpace(value))
 	}
 	return err

@@ -13,6 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/link/linktest"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
@@ -87,7 +89,7 @@ func TestTuningTwice(t *testing.T) {
 	w, dir := tuningWorld(t), t.TempDir()
 	state := tunedState(w, dir)
 	before := state(t)
-	old, _ := w.Container.Link("eth0")
+	old, _ := rtnl.LinkByName(w.Container, "eth0")
 	one := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1300, TxQLen: new(5), DataDir: dir,
 		Sysctls: netSysctls(t, "net.core.somaxconn", "501")}
 	two := Tuning{Owner: contract.Owner, Link: "eth0", MTU: 1350, MAC: "02:00:00:00:00:07", TxQLen: new(6), DataDir: dir,
@@ -187,10 +189,10 @@ func TestTuningEscape(t *testing.T) {
 		if s, err := sysctl.ParseNetSysctl("sysctl", key, "x", "eth0"); err == nil {
 			t.Errorf("%s is taken for %s", key, s.Path)
 		}
-		if _, _, err := w.Container.NetSysctl(key); !errors.Is(err, unix.EXDEV) {
+		if _, _, err := procsys.GetNet(w.Container, key); !errors.Is(err, unix.EXDEV) {
 			t.Errorf("%s opened: %v", key, err)
 		}
-		if f, err := w.Container.OpenNetSysctl(key); !errors.Is(err, unix.EXDEV) {
+		if f, err := procsys.OpenNet(w.Container, key); !errors.Is(err, unix.EXDEV) {
 			t.Errorf("%s opened to be written: %v, %v", key, f, err)
 		}
 	}
@@ -242,7 +244,7 @@ func TestTuningEscape(t *testing.T) {
 	defer alias.Close()
 	s := netSysctls(t, "net.core.somaxconn", "503")[0]
 	before := contract.Sysctl(t, alias, s.Path)
-	f, err := w.Container.OpenNetSysctl(s.Path)
+	f, err := procsys.OpenNet(w.Container, s.Path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,14 +262,14 @@ func TestTuningEscape(t *testing.T) {
 // does not, and each gets its value back. Written from outside, the host's changes.
 func TestTuningStaysInside(t *testing.T) {
 	w := tuningWorld(t)
-	all, err := w.Container.NetSysctls()
+	all, err := procsys.ListNet(w.Container)
 	if err != nil {
 		t.Fatal(err)
 	}
 	values := func() map[string]string {
 		m := map[string]string{}
 		for _, path := range all {
-			if v, _, err := w.Host.NetSysctl(path); err == nil && !strings.HasSuffix(path, "_count") {
+			if v, _, err := procsys.GetNet(w.Host, path); err == nil && !strings.HasSuffix(path, "_count") {
 				m[path] = v
 			}
 		}
@@ -276,7 +278,7 @@ func TestTuningStaysInside(t *testing.T) {
 	hosts := values()
 	changed, refused := 0, map[string]int{}
 	for _, path := range all {
-		was, readOnly, err := w.Container.NetSysctl(path)
+		was, readOnly, err := procsys.GetNet(w.Container, path)
 		if err != nil || readOnly != nil {
 			refused["cannot be written"]++
 			continue
@@ -291,15 +293,15 @@ func TestTuningStaysInside(t *testing.T) {
 				}
 				continue
 			}
-			is, _, _ := w.Container.NetSysctl(path)
-			took = took || !kernel.SameValue(is, was)
+			is, _, _ := procsys.GetNet(w.Container, path)
+			took = took || !procsys.SameValue(is, was)
 			if now := sysctlOrNone(w.Host, path); now != before {
 				t.Errorf("%s=%s: the host's is %q, was %q", path, v, now, before)
 			}
 			if err := r.Remove(t.Context(), w); err != nil {
 				t.Errorf("%s: %v", path, err)
 			}
-			if is, _, _ := w.Container.NetSysctl(path); !kernel.SameValue(is, was) {
+			if is, _, _ := procsys.GetNet(w.Container, path); !procsys.SameValue(is, was) {
 				t.Errorf("%s: restored to %q, was %q", path, is, was)
 			}
 			if took {
@@ -335,7 +337,7 @@ func TestTuningStaysInside(t *testing.T) {
 }
 
 func sysctlOrNone(ns *kernel.NS, path string) string {
-	v, _, _ := ns.NetSysctl(path)
+	v, _, _ := procsys.GetNet(ns, path)
 	return v
 }
 

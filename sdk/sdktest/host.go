@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
@@ -17,7 +18,7 @@ import (
 //
 // The plugins of Fairlead, for lists that begin with one of them, are plugin.All.
 func Main(m *testing.M, all ...sdk.Plugin) {
-	if os.Getenv("CNI_COMMAND") != "" || os.Getenv(kernel.LabelledTap) != "" {
+	if os.Getenv("CNI_COMMAND") != "" || os.Getenv(tap.LabelledVar) != "" {
 		os.Exit(sdk.Serve(all, filepath.Base(os.Args[0]), "test"))
 	}
 	nstest.Main(m)

@@ -1,7 +1,7 @@
 package linktest
 
 import (
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -13,5 +13,5 @@ func Stacked(o spec.Owner, kind, master string) link.Stacked {
 }
 
 func Veth(o spec.Owner, master string) link.Veth {
-	return link.Veth{Owner: o, Name: o.IfName, Host: kernel.LinkName("veth", o), Master: master}
+	return link.Veth{Owner: o, Name: o.IfName, Host: identity.LinkName("veth", o), Master: master}
 }

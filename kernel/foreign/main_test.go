@@ -1,0 +1,9 @@
+package foreign
+
+import (
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }

@@ -1,0 +1,88 @@
+package netlink
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Message is one answer of the kernel.
+type Message struct {
+	Type, Flags uint16
+	Seq         uint32
+	Body        []byte
+}
+
+// Err is what an NLMSG_ERROR, or the NLMSG_DONE of a dump, says: nil for an acknowledgement.
+func (m Message) Err() error {
+	if len(m.Body) < 4 {
+		if m.Type == unix.NLMSG_DONE {
+			return nil
+		}
+		return errors.New("netlink: truncated message")
+	}
+	code := -int32(binary.NativeEndian.Uint32(m.Body))
+	if code == 0 {
+		return nil
+	}
+	errno := syscall.Errno(code)
+	head := 4
+	if m.Type == unix.NLMSG_ERROR { // the answer holds the header of the request
+		head += unix.SizeofNlMsghdr
+	}
+	if m.Flags&unix.NLM_F_ACK_TLVS != 0 && len(m.Body) > head {
+		if words := Attr(m.Body[head:], unix.NLMSGERR_ATTR_MSG); words != nil {
+			return fmt.Errorf("%w (%s)", errno, Text(words))
+		}
+	}
+	return errno
+}
+
+// Requests are messages while they are written.
+type Requests struct {
+	Buffer
+	First uint32 // sequence number of the first message
+	Next  uint32 // and of the next one
+	start int    // of the last message
+}
+
+// Requests continue the socket's sequence. The caller holds c.mu until they are answered.
+func (c *Conn) Requests() *Requests {
+	return &Requests{Buffer: c.out, First: c.Seq + 1, Next: c.Seq + 1}
+}
+
+// Begin starts a message with a header of its protocol.
+func (r *Requests) Begin(typ, flags uint16, header ...byte) {
+	r.end()
+	r.start = len(r.Buffer)
+	b := binary.NativeEndian.AppendUint32(r.Buffer, 0) // the length, see end
+	b = binary.NativeEndian.AppendUint16(b, typ)
+	b = binary.NativeEndian.AppendUint16(b, flags|unix.NLM_F_REQUEST)
+	b = binary.NativeEndian.AppendUint32(b, r.Next)
+	b = binary.NativeEndian.AppendUint32(b, 0)
+	r.Buffer = append(b, header...)
+	r.Next++
+}
+
+// end writes the last message's length into its header.
+func (r *Requests) end() {
+	if len(r.Buffer) > 0 {
+		binary.NativeEndian.PutUint32(r.Buffer[r.start:], uint32(len(r.Buffer)-r.start))
+	}
+}
+
+// NetfilterHeader is the header of a message of netfilter: a family, and no resource.
+func NetfilterHeader(family byte) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }
+
+// Is reports whether the kernel answered with one of these numbers, whatever words it added.
+func Is(err error, numbers ...syscall.Errno) bool {
+	for _, n := range numbers {
+		if errors.Is(err, n) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,107 @@
+package nft
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TableName is "inet firewalld".
+func (c BaseChain) TableName() string { return strings.TrimSuffix(c.String(), " "+c.Name) }
+
+// Forwards reports whether packets that the host forwards pass the chain.
+func (c BaseChain) Forwards() bool {
+	return c.Hook == unix.NF_INET_FORWARD &&
+		(c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6 || c.Family == unix.NFPROTO_INET)
+}
+
+// dropPolicy reports whether a chain has the policy NF_DROP. A chain that is no base chain has none.
+func dropPolicy(chain []byte) bool {
+	return netlink.Attr(chain, unix.NFTA_CHAIN_POLICY) != nil && netlink.Attr32(chain, unix.NFTA_CHAIN_POLICY) == 0
+}
+
+// Owner guesses whose a chain is, by the names that programs give their tables: "Docker", or "iptables-nft", whose
+// tables belong to many. It is empty where the table is somebody's own, whose name says what there is to say.
+func (c BaseChain) Owner() string {
+	iptables := []string{"filter", "nat", "mangle", "raw", "security"}
+	if (c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6) && slices.Contains(iptables, c.Table) {
+		return "iptables-nft"
+	}
+	for _, t := range []struct{ prefix, owner string }{
+		{"firewalld", "firewalld"}, {"docker-bridges", "Docker"}, {"kube-proxy", "kube-proxy"},
+		{"libvirt_network", "libvirt"}, {"netavark", "netavark"}, {"cni_", "the reference plugins"}, {"fw4", "OpenWrt"},
+		{"fairlead", "Fairlead"}, {"calico", "Calico"}, {"lxd", "LXD"}, {"incus", "Incus"}, {"f2b-", "fail2ban"}, {"flannel",
+			"flannel"},
+	} {
+		if strings.HasPrefix(c.Table, t.prefix) {
+			return t.owner
+		}
+	}
+	return ""
+}
+
+// A BaseChain is a chain that the kernel itself calls, whoever made it.
+type BaseChain struct {
+	Family   byte // unix.NFPROTO_INET, …
+	Table    string
+	Name     string
+	Type     string // filter, nat, route
+	Hook     uint32 // unix.NF_INET_FORWARD, …
+	Priority int32
+	Drops    bool // what no rule decides about is dropped
+	Rules    int
+	Device   string // of a chain at a device: the links, with spaces between
+}
+
+// String is "inet firewalld filter_FORWARD", as nft(8) names it.
+func (c BaseChain) String() string {
+	return familyName(c.Family) + " " + c.Table + " " + c.Name
+}
+
+// BaseChains reads the base chains of all tables of all families. A kernel without nf_tables has none.
+func (n *Conn) BaseChains() (all []BaseChain, err error) {
+	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
+		hook := netlink.Attr(body, unix.NFTA_CHAIN_HOOK)
+		if hook == nil {
+			return
+		}
+		all = append(all, BaseChain{
+			Family:   family,
+			Table:    netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_TABLE)),
+			Name:     netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_NAME)),
+			Type:     netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_TYPE)),
+			Device:   hookDevices(hook),
+			Hook:     netlink.Attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
+			Priority: int32(netlink.Attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
+			Drops:    dropPolicy(body),
+			Rules:    int(netlink.Attr32(body, unix.NFTA_CHAIN_USE)), // nothing else can refer to a base chain
+		})
+	})
+	if Unsupported(err) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// DropPolicy reports whether a chain has the policy drop, and whether it exists.
+func (n *Conn) DropPolicy(t *Table, chain string) (drops, there bool, err error) {
+	q := t.chainQuestion(chain)
+	q.answer = func(body []byte) { drops = dropPolicy(body[4:]) }
+	err = n.ask([]*question{q})
+	return drops, q.found, err
+}
+
+// hookDevices are the links that a chain is at.
+func hookDevices(hook []byte) string {
+	const devices = 4 // NFTA_HOOK_DEVS
+	names := []string{}
+	if one := netlink.Text(netlink.Attr(hook, unix.NFTA_HOOK_DEV)); one != "" {
+		names = append(names, one)
+	} else {
+		netlink.EachAttr(netlink.Attr(hook, devices),
+			func(_ uint16, name []byte) { names = append(names, netlink.Text(name)) })
+	}
+	return strings.Join(names, " ")
+}

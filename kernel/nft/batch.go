@@ -1,0 +1,70 @@
+package nft
+
+import (
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Batch is a transaction while it is written.
+type Batch struct{ ops []operation }
+
+type operation struct {
+	verb  string
+	typ   uint16
+	flags uint16
+	elem  Elem // or else:
+	what  string
+	table *Table
+	fill  func(*netlink.Requests)
+}
+
+// Empty reports whether there is nothing to do.
+func (b *Batch) Empty() bool { return b == nil || len(b.ops) == 0 }
+
+// Add adds an element; one that exists fails the transaction with EEXIST.
+func (b *Batch) Add(e Elem) {
+	e.timeout = 0
+	b.ops = append(b.ops, operation{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
+		elem: e})
+}
+
+// Delete deletes an element; one that does not exist fails the transaction with ENOENT.
+func (b *Batch) Delete(e Elem) {
+	b.ops = append(b.ops, operation{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: e})
+}
+
+// Append takes over what another batch would do, after what b does.
+func (b *Batch) Append(other *Batch) { b.ops = append(b.ops, other.ops...) }
+
+// Each calls fn for the elements that are added and deleted, in order.
+func (b *Batch) Each(fn func(e Elem, added bool)) {
+	for _, o := range b.ops {
+		if o.elem.Set != nil {
+			fn(o.elem, o.verb == "add")
+		}
+	}
+}
+
+func (b *Batch) op(verb string, typ, flags uint16, t *Table, what string, fill func(*netlink.Requests)) {
+	b.ops = append(b.ops, operation{verb: verb, typ: typ, flags: flags, table: t, what: what, fill: fill})
+}
+
+// element is what of an element the kernel is told: one that is deleted goes by its key.
+func (o operation) element() Elem {
+	if o.typ == unix.NFT_MSG_DELSETELEM {
+		return Elem{Set: o.elem.Set, Key: o.elem.Key, KeyEnd: o.elem.KeyEnd}
+	}
+	return o.elem
+}
+
+func (o operation) String() string {
+	if o.elem.Set != nil {
+		return o.verb + " element " + o.element().String()
+	}
+	return o.verb + " " + o.what
+}
+
+func sameSet(a, b *Set) bool {
+	return a == b || a != nil && b != nil && a.Name == b.Name && a.Table.Family == b.Table.Family &&
+		a.Table.Name == b.Table.Name
+}

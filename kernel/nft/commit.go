@@ -1,0 +1,90 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Commit makes all of b happen, or nothing.
+func (n *Conn) Commit(b *Batch) error { return n.CommitAt(b, 0) }
+
+// CommitAt is Commit for what was read in one generation: when there has been another transaction since, whoever's, it
+// does nothing, and the error is ERESTART. That costs no grace period. Generation 0 is any.
+func (n *Conn) CommitAt(b *Batch, generation uint32) error {
+	if b.Empty() {
+		return nil
+	}
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	subsys := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+	r := n.c.Requests()
+	r.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsys...)
+	if generation != 0 {
+		r.U32(nfnlBatchGenID, generation)
+	}
+	first := map[uint32]operation{} // by sequence number
+	for i := 0; i < len(b.ops); {
+		// Elements of one set go in one message, of at most half of what an attribute can hold.
+		o, j := b.ops[i], i+1
+		for o.elem.Set != nil && j < len(b.ops) && j-i < 100 && sameSet(b.ops[j].elem.Set, o.elem.Set) &&
+			b.ops[j].verb == o.verb && b.ops[j].flags == o.flags {
+			j++
+		}
+		flags := o.flags
+		if j == len(b.ops) {
+			flags |= unix.NLM_F_ACK
+		}
+		first[r.Next] = o
+		if o.elem.Set != nil {
+			r.Begin(msgType(o.typ), flags, netlink.NetfilterHeader(o.elem.Set.Table.Family)...)
+			all := make([]Elem, 0, j-i)
+			for _, o := range b.ops[i:j] {
+				all = append(all, o.element())
+			}
+			putElements(r, o.elem.Set, all)
+		} else {
+			r.Begin(msgType(o.typ), flags, netlink.NetfilterHeader(o.table.Family)...)
+			o.fill(r)
+		}
+		i = j
+	}
+	last := r.Next - 1
+	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsys...)
+	if err := n.c.Send(r); err != nil {
+		return fmt.Errorf("nft: %w", err)
+	}
+	var failed error
+	err := n.c.Receive(r.First, func(m netlink.Message) bool {
+		if m.Type != unix.NLMSG_ERROR {
+			return true
+		}
+		if err := m.Err(); err != nil && failed == nil {
+			if o, ok := first[m.Seq]; ok {
+				err = fmt.Errorf("nft %v: %w", o, err)
+			}
+			failed = err
+		}
+		// What is wrong with the batch as a whole is an answer to its first message.
+		return m.Seq != last && m.Seq != r.First
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	k := n.keeps()
+	if k.intactIn == generation && !slices.ContainsFunc(b.ops, func(o operation) bool { return o.elem.Set == nil }) {
+		k.intactIn = max(generation+1, 1) // elements have changed, and no chain
+	} else {
+		k.intactIn, k.intact = 0, nil
+	}
+	b.Each(func(e Elem, _ bool) {
+		if e.ending() {
+			k.ending = append(k.ending, e)
+		}
+	})
+	return nil
+}

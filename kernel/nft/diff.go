@@ -1,0 +1,243 @@
+package nft
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them: enough to
+// see that somebody flushed or deleted something. Diff sees everything. Of the sets it looks whether something can end
+// in the first, where it should: they are all made alike. What was seen in the same generation is not asked again.
+func (n *Conn) Intact(generation uint32, t *Table, more ...*Rule) (bool, error) {
+	ok := true
+	var qs []*question
+	n.c.Mu.Lock()
+	k := n.keeps()
+	if generation == 0 || k.intactIn != generation {
+		k.intactIn, k.intact = generation, map[string]uint32{}
+	}
+	seen, now := maps.Clone(k.intact), map[string]uint32{}
+	n.c.Mu.Unlock()
+	for _, c := range t.Chains {
+		if c.Open {
+			continue
+		}
+		want := uint32(len(c.Rules))
+		for _, d := range append(t.Chains, &Chain{Rules: more}) {
+			for _, r := range d.Rules {
+				if r.jumps == c.Name {
+					want++
+				}
+			}
+		}
+		name := t.String() + " " + c.Name
+		if uses, ok := seen[name]; ok && uses == want {
+			continue
+		}
+		now[name] = want
+		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
+			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
+			answer: func(body []byte) { ok = ok && netlink.Attr32(body[4:], unix.NFTA_CHAIN_USE) == want },
+		})
+	}
+	if name := "ends " + t.String(); t.Ends && len(t.Sets) > 0 && seen[name] == 0 {
+		now[name] = 1
+		q := t.Sets[0].question()
+		q.answer = func(body []byte) { ok = ok && netlink.Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
+		qs = append(qs, q)
+	}
+	err := n.ask(qs)
+	for _, q := range qs {
+		ok = ok && q.found
+	}
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	if ok && err == nil && k.intactIn == generation {
+		maps.Copy(k.intact, now)
+	}
+	return ok, err
+}
+
+// A tableLook is what the kernel has of a table.
+type tableLook struct {
+	table, dormant bool            // it is there; nothing in it applies
+	sets, chains   []*question     // in the table's order
+	odd            map[string]bool // what is there and is something else, which cannot be mended
+}
+
+func (n *Conn) lookAt(t *Table) (*tableLook, error) {
+	l := &tableLook{odd: map[string]bool{}}
+	table := t.question()
+	table.answer = func(body []byte) {
+		l.dormant = netlink.Attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+	}
+	for _, s := range t.Sets {
+		q := s.question()
+		q.answer = func(body []byte) { l.odd["set "+s.Name] = !s.like(body[4:]) }
+		l.sets = append(l.sets, q)
+	}
+	for _, c := range t.Chains {
+		l.chains = append(l.chains, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
+			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
+			answer: func(body []byte) { l.odd["chain "+c.Name] = !c.like(body[4:]) }})
+	}
+	err := n.ask(slices.Concat(l.sets, l.chains, []*question{table}))
+	l.table = table.found
+	return l, err
+}
+
+// like reports whether the kernel's set has the keys and values of s.
+func (s *Set) like(b []byte) bool {
+	keyType, keyLen := typeOf(s.Key)
+	dataType, dataLen := typeOf(s.Data)
+	return netlink.Attr32(b, unix.NFTA_SET_KEY_TYPE) == keyType &&
+		netlink.Attr32(b, unix.NFTA_SET_KEY_LEN) == uint32(keyLen) &&
+		(netlink.Attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) == 0 &&
+		(len(s.Data) == 0 || netlink.Attr32(b, unix.NFTA_SET_DATA_TYPE) == dataType &&
+			netlink.Attr32(b, unix.NFTA_SET_DATA_LEN) == uint32(dataLen))
+}
+
+// like reports whether the kernel's chain hangs where c does.
+func (c *Chain) like(b []byte) bool {
+	return c.Type == netlink.Text(netlink.Attr(b, unix.NFTA_CHAIN_TYPE)) && (c.Type == "" ||
+		netlink.Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) == c.Hook &&
+			int32(netlink.Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) == c.Priority &&
+			netlink.Attr32(b, unix.NFTA_CHAIN_POLICY) == Accept)
+}
+
+// Diff compares the sets and chains of t with the kernel's. It returns what is missing or different, in
+// words, and the transaction that mends it.
+func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
+	l, err := n.lookAt(t)
+	if err != nil {
+		return nil, nil, err
+	}
+	for what, bad := range l.odd {
+		if bad {
+			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t,
+				t))
+		}
+	}
+	if drift != nil {
+		return drift, nil, nil
+	}
+	fix = &Batch{}
+	if !l.table {
+		drift = append(drift, &NoTableError{t.String()})
+		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
+	}
+	if l.dormant {
+		drift = append(drift, fmt.Errorf("nft table %v is dormant, so nothing in it applies", t))
+		name := named(unix.NFTA_TABLE_NAME, t, 0, "")
+		fix.op("wake", unix.NFT_MSG_NEWTABLE, 0, t, "table "+t.String(), func(r *netlink.Requests) {
+			name(r)
+			r.U32(unix.NFTA_TABLE_FLAGS, 0)
+		})
+	}
+	for i, s := range t.Sets {
+		if !l.sets[i].found && !(s.Later && l.table) {
+			drift = append(drift, fmt.Errorf("nft set %v %s is missing", t, s.Name))
+			fix.AddSet(s)
+		}
+	}
+	// All chains before the first rule: rules jump.
+	for i, c := range t.Chains {
+		if !l.chains[i].found {
+			drift = append(drift, fmt.Errorf("nft chain %v %s is missing", t, c.Name))
+			fix.addChain(t, c)
+		}
+	}
+	for i, c := range t.Chains {
+		wrong, err := n.diffRules(t, c, l.chains[i].found, fix)
+		if err != nil {
+			return nil, nil, err
+		}
+		drift = append(drift, wrong...)
+	}
+	return drift, fix, nil
+}
+
+// diffRules compares the rules of a chain, which is there or to be made, and writes into fix what mends them.
+func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (drift []error, err error) {
+	if c.Open {
+		return nil, nil
+	}
+	var got []string
+	if there {
+		if got, err = n.Rules(t, c.Name); err != nil {
+			return nil, err
+		}
+	}
+	want := make([]string, len(c.Rules))
+	for i, r := range c.Rules {
+		want[i] = r.Comment()
+	}
+	if slices.Equal(got, want) {
+		return nil, nil
+	}
+	if there {
+		drift = ruleDrift(t, c, got, want)
+		if len(got) > 0 {
+			fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name,
+				named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
+		}
+	}
+	for _, r := range c.Rules {
+		fix.AddRule(t, c.Name, r)
+	}
+	return drift, nil
+}
+
+// Drift is what Diff finds, looked for once a generation: where that is the same, no transaction has changed anything
+// since, whoever's. So the plugins of a chain read the same table once.
+func (n *Conn) Drift(t *Table, generation uint32) ([]error, error) {
+	n.c.Mu.Lock()
+	k := n.keeps()
+	if k.driftsOf != generation {
+		k.driftsOf, k.drifts = generation, map[string][]error{}
+	}
+	found, known := k.drifts[t.ID()]
+	n.c.Mu.Unlock()
+	if known {
+		return found, nil
+	}
+	found, _, err := n.Diff(t)
+	found = slices.Clip(found) // who asked adds to it
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	if err == nil && k.driftsOf == generation {
+		k.drifts[t.ID()] = found
+	}
+	return found, err
+}
+
+func ruleDrift(t *Table, c *Chain, got, want []string) (drift []error) {
+	for _, w := range want {
+		if !slices.Contains(got, w) {
+			drift = append(drift, fmt.Errorf("nft rule %v %s %q is missing", t, c.Name, w))
+		}
+	}
+	for _, g := range got {
+		if !slices.Contains(want, g) {
+			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q that is not ours; it belongs into the chain user", t,
+				c.Name, g))
+		}
+	}
+	if drift == nil {
+		drift = append(drift, fmt.Errorf("nft chain %v %s has its rules twice or in another order", t, c.Name))
+	}
+	return drift
+}
+
+// Rules are the comments of a chain's rules, in order. A chain that does not exist has none.
+func (n *Conn) Rules(t *Table, chain string) (comments []string, err error) {
+	err = n.EachRule(t, chain, func(body []byte) {
+		comments = append(comments, comment(netlink.Attr(body, unix.NFTA_RULE_USERDATA)))
+	})
+	return comments, err
+}

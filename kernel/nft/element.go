@@ -1,0 +1,123 @@
+package nft
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Get reads the elements with these sets and keys. What is missing comes as nil, in its place. What is ending is
+// waited for.
+func (n *Conn) Get(keys ...Elem) ([]*Elem, error) {
+	found := make([]*Elem, len(keys))
+	qs := make([]*question, len(keys))
+	for i, e := range keys {
+		qs[i] = &question{
+			op: unix.NFT_MSG_GETSETELEM, family: e.Set.Table.Family,
+			fill: func(r *netlink.Requests) { putElements(r, e.Set, []Elem{{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}}) },
+			answer: func(body []byte) {
+				eachElement(body, func(v []byte) {
+					// Asked for a range, the kernel answers with any that its first key is in.
+					if got := element(e.Set, v); bytes.Equal(got.Key, e.Key) && bytes.Equal(got.KeyEnd, e.KeyEnd) {
+						found[i] = &got
+					}
+				})
+			},
+		}
+	}
+	if err := n.ask(qs); err != nil {
+		return found, err
+	}
+	return found, n.settled(qs, found)
+}
+
+// List reads a whole set but for what is ending; nil is that there is none.
+func (n *Conn) List(set *Set) (all []Elem, err error) {
+	all = []Elem{}
+	err = n.RawElements(set.Table, set.Name, func(e []byte) {
+		if got := element(set, e); !got.ending() {
+			all = append(all, got)
+		}
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// element is what the attributes of one are.
+func element(set *Set, e []byte) Elem {
+	var timeout uint64
+	if v := netlink.Attr(e, unix.NFTA_SET_ELEM_TIMEOUT); len(v) == 8 {
+		timeout = binary.BigEndian.Uint64(v)
+	}
+	return Elem{
+		timeout: timeout,
+		Set:     set,
+		Key:     slices.Clone(netlink.Attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
+		KeyEnd:  slices.Clone(netlink.Attr(e, setElemKeyEnd, unix.NFTA_DATA_VALUE)),
+		Data:    slices.Clone(netlink.Attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+		Comment: comment(netlink.Attr(e, unix.NFTA_SET_ELEM_USERDATA)),
+	}
+}
+
+// putElements appends what an element message consists of.
+func putElements(r *netlink.Requests, set *Set, all []Elem) {
+	r.Str(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
+	r.Str(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+	r.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
+		for _, e := range all {
+			r.Nest(unix.NFTA_LIST_ELEM, func() {
+				putValue(&r.Buffer, unix.NFTA_SET_ELEM_KEY, e.Key)
+				if e.KeyEnd != nil {
+					putValue(&r.Buffer, setElemKeyEnd, e.KeyEnd)
+				}
+				if e.Data != nil {
+					putValue(&r.Buffer, unix.NFTA_SET_ELEM_DATA, e.Data)
+				}
+				if e.timeout > 0 {
+					r.Attr(unix.NFTA_SET_ELEM_TIMEOUT, binary.BigEndian.AppendUint64(nil, e.timeout)...)
+				}
+				putComment(&r.Buffer, unix.NFTA_SET_ELEM_USERDATA, e.Comment)
+			})
+		}
+	})
+}
+
+// The kernel keeps user data as it is; nft(8) writes a comment as type 0, length, text and a zero.
+func putComment(b *netlink.Buffer, typ uint16, text string) {
+	if text != "" {
+		b.Attr(typ, append(append([]byte{0, byte(len(text) + 1)}, text...), 0)...)
+	}
+}
+
+func comment(userdata []byte) string {
+	for len(userdata) >= 2 && len(userdata) >= 2+int(userdata[1]) {
+		if userdata[0] == 0 {
+			return netlink.Text(userdata[2 : 2+int(userdata[1])])
+		}
+		userdata = userdata[2+int(userdata[1]):]
+	}
+	return ""
+}
+
+// CommentMax is the longest comment that nft(8) reads back. The kernel takes 253 bytes, but then what
+// "nft list ruleset" prints could not be loaded again.
+const CommentMax = 127
+
+// RuleComment is the comment in a rule's NFTA_RULE_USERDATA.
+func RuleComment(userdata []byte) string { return comment(userdata) }
+
+// An Elem is an element of a set.
+type Elem struct {
+	Set     *Set
+	Key     []byte // see Key
+	KeyEnd  []byte // where the set has intervals: the last key of the range
+	Data    []byte
+	Comment string
+	timeout uint64 // ms; 0: none
+}

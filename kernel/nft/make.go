@@ -1,0 +1,129 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// DeleteRule deletes a rule by its handle.
+func (b *Batch) DeleteRule(t *Table, chain string, handle uint64) {
+	b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, chain, handle),
+		func(r *netlink.Requests) {
+			named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
+			r.Attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, handle)...)
+		})
+}
+
+// RemoveChain empties a chain and deletes it.
+func (b *Batch) RemoveChain(t *Table, chain string) {
+	b.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+chain,
+		named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain))
+	b.DeleteChain(t, chain)
+}
+
+// AddTable and AddChain make what may exist already.
+func (b *Batch) AddTable(t *Table) {
+	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+}
+
+// AddChain makes a chain, without its rules.
+func (b *Batch) AddChain(t *Table, c *Chain) { b.addChain(t, c) }
+
+// DeleteChain deletes a chain with its rules. One that rules still lead to fails the transaction with EBUSY.
+func (b *Batch) DeleteChain(t *Table, chain string) {
+	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain "+t.String()+" "+chain,
+		named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, chain))
+}
+
+// DeleteSet deletes a set with its elements. One that rules still look something up in fails the transaction with
+// EBUSY.
+func (b *Batch) DeleteSet(s *Set) {
+	b.op("delete", unix.NFT_MSG_DELSET, 0, s.Table, "set "+s.Table.String()+" "+s.Name,
+		named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name))
+}
+
+func (s *Set) flags() (flags uint32) {
+	if len(s.Data) > 0 {
+		flags |= unix.NFT_SET_MAP
+	}
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL | setConcat
+	}
+	if s.Table.Ends {
+		flags |= unix.NFT_SET_TIMEOUT
+	}
+	return flags
+}
+
+// AddSet makes a set, or leaves one of the same kind as it is.
+func (b *Batch) AddSet(s *Set) {
+	id := uint32(len(b.ops) + 1)
+	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, s.Table, "set "+s.Table.String()+" "+s.Name,
+		func(r *netlink.Requests) {
+			r.Str(unix.NFTA_SET_TABLE, s.Table.Name)
+			r.Str(unix.NFTA_SET_NAME, s.Name)
+			r.U32(unix.NFTA_SET_ID, id)
+			typ, size := typeOf(s.Key)
+			r.U32(unix.NFTA_SET_KEY_TYPE, typ)
+			r.U32(unix.NFTA_SET_KEY_LEN, uint32(size))
+			if len(s.Key) == 1 && s.Key[0] == Ifname {
+				// nft(8) prints names the wrong way round unless it is told their byte order: type 0, 4 bytes,
+				// and 1 for the host's.
+				r.Attr(unix.NFTA_SET_USERDATA, append([]byte{0, 4}, binary.NativeEndian.AppendUint32(nil, 1)...)...)
+			}
+			if s.flags() != 0 {
+				r.U32(unix.NFTA_SET_FLAGS, s.flags())
+			}
+			if s.Interval {
+				r.Nest(unix.NFTA_SET_DESC, func() {
+					r.Nest(setDescConcat, func() {
+						for _, t := range s.Key {
+							r.Nest(unix.NFTA_LIST_ELEM, func() { r.U32(setFieldLen, uint32(t.size())) })
+						}
+					})
+				})
+			}
+			if len(s.Data) == 0 {
+				return
+			}
+			typ, size = typeOf(s.Data)
+			r.U32(unix.NFTA_SET_DATA_TYPE, typ)
+			r.U32(unix.NFTA_SET_DATA_LEN, uint32(size))
+		})
+}
+
+func (b *Batch) addChain(t *Table, c *Chain) {
+	b.op("add", unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t, "chain "+t.String()+" "+c.Name, func(r *netlink.Requests) {
+		r.Str(unix.NFTA_CHAIN_TABLE, t.Name)
+		r.Str(unix.NFTA_CHAIN_NAME, c.Name)
+		if c.Type == "" {
+			return
+		}
+		r.Nest(unix.NFTA_CHAIN_HOOK, func() {
+			r.U32(unix.NFTA_HOOK_HOOKNUM, c.Hook)
+			r.Attr(unix.NFTA_HOOK_PRIORITY, binary.BigEndian.AppendUint32(nil, uint32(c.Priority))...)
+		})
+		r.Str(unix.NFTA_CHAIN_TYPE, c.Type)
+	})
+}
+
+// AddRule adds a rule at the end of a chain.
+func (b *Batch) AddRule(t *Table, chain string, rule *Rule) {
+	b.rule(t, chain, rule, unix.NLM_F_APPEND)
+}
+
+// InsertRule adds a rule at the beginning of a chain.
+func (b *Batch) InsertRule(t *Table, chain string, rule *Rule) { b.rule(t, chain, rule, 0) }
+
+func (b *Batch) rule(t *Table, chain string, rule *Rule, flags uint16) {
+	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, t, "rule "+t.String()+" "+chain+" "+rule.comment,
+		func(r *netlink.Requests) {
+			r.Str(unix.NFTA_RULE_TABLE, t.Name)
+			r.Str(unix.NFTA_RULE_CHAIN, chain)
+			r.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.Buffer = append(r.Buffer, rule.Buffer...) })
+			putComment(&r.Buffer, unix.NFTA_RULE_USERDATA, rule.Comment())
+		})
+}

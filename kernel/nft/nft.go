@@ -1,0 +1,137 @@
+// Package nft speaks nf_tables by netlink: tables, chains, rules, sets and elements of ours, and what others have
+// there. iptables in nf_tables is in package xtables; what should be in a table is said above it.
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Unsupported says of an error that the kernel has no nf_tables, so that nobody has rules there.
+func Unsupported(err error) bool {
+	return netlink.Is(err, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT)
+}
+
+// A Conn speaks nf_tables in one namespace, by netlink alone: no program is run, nothing grows with the
+// number of attachments, and all that one call changes is one transaction. What makes the kernel wait for
+// a grace period (5 to 20 ms) is kept off the common path: a batch that fails, adding a chain that exists,
+// and closing the socket after something was deleted, which is why it stays open until NS.Close.
+type Conn struct{ c *netlink.Conn }
+
+// kept is what is known of a namespace as long as it is open.
+type kept struct {
+	ending []Elem // see Ended
+
+	intactIn uint32 // the generation that these chains were seen in, and how often each is used, see Intact
+	intact   map[string]uint32
+
+	driftsOf uint32 // the generation that these were found in, see Drift
+	drifts   map[string][]error
+}
+
+// keeps is that of the namespace; the caller holds n.c.Mu.
+func (n *Conn) keeps() *kept {
+	k, ok := n.c.Kept.(*kept)
+	if !ok {
+		k = &kept{}
+		n.c.Kept = k
+	}
+	return k
+}
+
+// Open opens nf_tables in the namespace.
+func Open(ns *kernel.NS) (*Conn, error) {
+	c, err := ns.Conn(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return nil, fmt.Errorf("open nf_tables: %w", err)
+	}
+	return &Conn{c}, nil
+}
+
+const nfnlBatchGenID = 1 // NFNL_BATCH_GENID, since Linux 4.12
+
+func msgType(op uint16) uint16 { return unix.NFNL_SUBSYS_NFTABLES<<8 | op }
+
+// A question is a request that the kernel answers with exactly one message.
+type question struct {
+	op     uint16
+	family byte
+	fill   func(*netlink.Requests)
+	answer func(body []byte) // not called for what does not exist
+	found  bool
+}
+
+// Generation is a number that every transaction on nf_tables raises.
+func (n *Conn) Generation() (id uint32, err error) {
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	r := n.c.Requests()
+	r.Begin(msgType(unix.NFT_MSG_GETGEN), 0, netlink.NetfilterHeader(unix.NFPROTO_UNSPEC)...)
+	if err := n.c.Send(r); err != nil {
+		return 0, err
+	}
+	var failed error
+	err = n.c.Receive(r.First, func(m netlink.Message) bool {
+		if m.Type == unix.NLMSG_ERROR {
+			failed = m.Err()
+		} else if len(m.Body) >= 4 {
+			id = netlink.Attr32(m.Body[4:], unix.NFTA_GEN_ID)
+		}
+		return false
+	})
+	if err = errors.Join(err, failed); err != nil {
+		err = fmt.Errorf("ask nf_tables: %w", err)
+	}
+	return id, err
+}
+
+// ask asks many questions in few system calls. That something does not exist is no error.
+func (n *Conn) ask(qs []*question) error {
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	for chunk := range slices.Chunk(qs, 16) { // as many answers as the socket has room for, with ease
+		r := n.c.Requests()
+		for _, q := range chunk {
+			r.Begin(msgType(q.op), 0, netlink.NetfilterHeader(q.family)...)
+			q.fill(r)
+		}
+		if err := n.c.Send(r); err != nil {
+			return err
+		}
+		var failed error
+		left := len(chunk)
+		err := n.c.Receive(r.First, func(m netlink.Message) bool {
+			q := chunk[m.Seq-r.First]
+			if m.Type != unix.NLMSG_ERROR {
+				q.found = true
+				q.answer(m.Body)
+			} else if err := m.Err(); !errors.Is(err, unix.ENOENT) {
+				failed = errors.Join(failed, err)
+				if errors.Is(err, unix.EPERM) { // nfnetlink_rcv refuses all that were sent together by one answer
+					return false
+				}
+			}
+			left--
+			return left > 0
+		})
+		if err := errors.Join(err, failed); err != nil {
+			return fmt.Errorf("ask nf_tables: %w", err)
+		}
+	}
+	return nil
+}
+
+// named is the body of a request for one object of a table.
+func named(table uint16, t *Table, name uint16, what string) func(*netlink.Requests) {
+	return func(r *netlink.Requests) {
+		r.Str(table, t.Name)
+		if what != "" {
+			r.Str(name, what)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package nft
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// chainQuestion asks for a chain by name.
+func (t *Table) chainQuestion(name string) *question {
+	return &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family, answer: func([]byte) {},
+		fill: named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, name)}
+}
+
+// HasChain reports whether a chain exists. One whose name is longer than the kernel allows cannot, and to ask for
+// it is an error there.
+func (n *Conn) HasChain(t *Table, chain string) (bool, error) {
+	if len(chain) >= 256 { // NFT_CHAIN_MAXNAMELEN
+		return false, nil
+	}
+	there, err := n.HasChains(t, []string{chain})
+	return there[0], err
+}
+
+// HasChains tells which of these chains exist, in their order.
+func (n *Conn) HasChains(t *Table, names []string) (there []bool, err error) {
+	var qs []*question
+	for _, name := range names {
+		qs = append(qs, t.chainQuestion(name))
+	}
+	err = n.ask(qs)
+	for _, q := range qs {
+		there = append(there, q.found)
+	}
+	return there, err
+}
+
+// EachRule dumps a chain's rules. A chain that does not exist has none.
+func (n *Conn) EachRule(t *Table, chain string, each func(body []byte)) error {
+	if err := n.RawRules(t, chain, each); !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	return nil
+}
+
+// RawRules calls each with the attributes (NFTA_RULE_…) of each rule of a chain. Its error is unix.ENOENT if there is
+// none.
+func (n *Conn) RawRules(t *Table, chain string, each func(body []byte)) error {
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	r := n.c.Requests()
+	r.Begin(msgType(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, netlink.NetfilterHeader(t.Family)...)
+	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
+	err := n.c.Dump(r, func(body []byte) {
+		// A kernel that does not know the filter tells of other chains, too.
+		if len(body) > 4 && netlink.Text(netlink.Attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain &&
+			netlink.Text(netlink.Attr(body[4:], unix.NFTA_RULE_TABLE)) == t.Name {
+			each(bytes.Clone(body[4:]))
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("list chain %v %s: %w", t, chain, err)
+	}
+	return nil
+}
+
+// What others have in nf_tables is read as the kernel tells it, in netlink's attributes, for package packetfilter.
+
+// RawSet is the attributes (NFTA_SET_…) of a set or map. Its error is unix.ENOENT if there is none.
+func (n *Conn) RawSet(t *Table, name string) (set []byte, err error) {
+	q := &question{op: unix.NFT_MSG_GETSET, family: t.Family,
+		fill:   named(unix.NFTA_SET_TABLE, t, unix.NFTA_SET_NAME, name),
+		answer: func(body []byte) { set = bytes.Clone(body[4:]) }}
+	if err := n.ask([]*question{q}); err != nil {
+		return nil, err
+	}
+	if !q.found {
+		return nil, fmt.Errorf("set %v %s: %w", t, name, unix.ENOENT)
+	}
+	return set, nil
+}
+
+// RawElements calls each with the attributes (NFTA_SET_ELEM_…) of each element of a set or map, which are only valid
+// until it returns. Its error is unix.ENOENT if there is no such set.
+func (n *Conn) RawElements(t *Table, set string, each func(e []byte)) error {
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	r := n.c.Requests()
+	r.Begin(msgType(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, netlink.NetfilterHeader(t.Family)...)
+	r.Str(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
+	r.Str(unix.NFTA_SET_ELEM_LIST_SET, set)
+	if err := n.c.Dump(r, func(body []byte) { eachElement(body, each) }); err != nil {
+		return fmt.Errorf("list set %v %s: %w", t, set, err)
+	}
+	return nil
+}
+
+// eachElement calls each with each element of a message.
+func eachElement(body []byte, each func(e []byte)) {
+	if len(body) >= 4 {
+		netlink.EachAttr(netlink.Attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, e []byte) { each(e) })
+	}
+}
+
+// Dormant reports whether a table's chains are not called at present.
+func (n *Conn) Dormant(t *Table) (dormant bool, err error) {
+	q := t.question()
+	q.answer = func(body []byte) {
+		dormant = netlink.Attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
+	}
+	return dormant, n.ask([]*question{q})
+}

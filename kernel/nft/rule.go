@@ -1,0 +1,282 @@
+package nft
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Rule is a rule while it is written: expressions that work on registers, in the order and with the
+// registers that nft(8) itself would use, for it prints a rule only as well as it can guess what was meant.
+type Rule struct {
+	comment        string
+	plain          bool // the comment is no more than what it was made with
+	jumps          string
+	netlink.Buffer // the expressions
+}
+
+// NewRule is a rule with a comment that says what it is for.
+func NewRule(comment string) *Rule {
+	return &Rule{comment: comment, Buffer: make(netlink.Buffer, 0, 240)} // which most rules have room in
+}
+
+// Comment is what the kernel keeps: the words, and a hash of the expressions, so that a rule that was
+// changed, or that another version made, is not taken for this one.
+func (r *Rule) Comment() string {
+	if r.plain {
+		return r.comment
+	}
+	h := sha256.Sum256(r.Buffer)
+	return r.comment + " " + hex.EncodeToString(h[:4])
+}
+
+// Clone is a copy to write on.
+func (r *Rule) Clone() *Rule {
+	c := *r
+	c.Buffer = slices.Clone(r.Buffer)
+	return &c
+}
+
+// Code is a hash of the expressions, to tell two rules apart.
+func (r *Rule) Code() string {
+	h := sha256.Sum256(r.Buffer)
+	return hex.EncodeToString(h[:6])
+}
+
+// Family is "meta nfproto ipv4" or "meta nfproto ipv6".
+func (r *Rule) Family(v6 bool) *Rule {
+	return r.meta(unix.NFT_META_NFPROTO, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{Family(v6)})
+}
+
+// Prefix is "ip saddr p", "ip6 daddr != p" and so on, without the family.
+func (r *Rule) Prefix(dst, not bool, p netip.Prefix) *Rule {
+	offset, size := AddressField(p.Addr().Is6(), dst)
+	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
+	if p.Bits() < p.Addr().BitLen() {
+		r.bitwise(prefixMask(size, p.Bits()))
+	}
+	return r.cmp(op(not), p.Masked().Addr().AsSlice())
+}
+
+// A Side is the source of a packet, with the link that it comes in by, or its destination, with the link that it leaves
+// by.
+type Side bool
+
+// The sides of a packet.
+const (
+	Src Side = false
+	Dst Side = true
+)
+
+// SubnetBy is "ip saddr & mask . iifname @set", of either side of the packet for each, without the family.
+func (r *Rule) SubnetBy(v6 bool, bits int, side, link Side, not bool, set *Set) *Rule {
+	key := uint32(unix.NFT_META_IIFNAME)
+	if link == Dst {
+		key = unix.NFT_META_OIFNAME
+	}
+	next := r.subnet(0, v6, side, bits)
+	return r.meta(key, reg(next)).lookup(set, not)
+}
+
+// Subnets is "ip saddr & mask . ip daddr & mask @set", of either side of the packet for each, without the family.
+func (r *Rule) Subnets(v6 bool, bits int, a, b Side, not bool, set *Set) *Rule {
+	r.subnet(r.subnet(0, v6, a, bits), v6, b, bits)
+	return r.lookup(set, not)
+}
+
+// Iifname is `iifname "name"`; a name that ends in * stands for all that begin so.
+func (r *Rule) Iifname(not bool, name string) *Rule {
+	v := append([]byte(name), make([]byte, 16)...)[:16]
+	if n := len(name); n > 0 && name[n-1] == '*' {
+		v = []byte(name[:n-1])
+	}
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).cmp(op(not), v)
+}
+
+// Iifkind is `iifkind "kind"`.
+func (r *Rule) Iifkind(kind string) *Rule {
+	return r.meta(metaIifkind, reg(0)).cmp(unix.NFT_CMP_EQ, append([]byte(kind), make([]byte, 16)...)[:16])
+}
+
+// NotLo is `iif != "lo"`: lo has the index 1 in every namespace.
+func (r *Rule) NotLo() *Rule {
+	return r.meta(unix.NFT_META_IIF, reg(0)).cmp(unix.NFT_CMP_NEQ, binary.NativeEndian.AppendUint32(nil, 1))
+}
+
+// Mark is "meta mark & mask value".
+func (r *Rule) Mark(not bool, value, mask uint32) *Rule {
+	r.meta(unix.NFT_META_MARK, reg(0))
+	if mask != 0xffffffff {
+		r.bitwise(binary.NativeEndian.AppendUint32(nil, mask))
+	}
+	return r.cmp(op(not), binary.NativeEndian.AppendUint32(nil, value))
+}
+
+// Proto is "meta l4proto proto".
+func (r *Rule) Proto(not bool, proto byte) *Rule {
+	return r.meta(unix.NFT_META_L4PROTO, reg(0)).cmp(op(not), []byte{proto})
+}
+
+// Port is "th sport from-to", or dport, of whatever has ports.
+func (r *Rule) Port(dst, not bool, from, to uint16) *Rule {
+	offset := uint32(0)
+	if dst {
+		offset = 2
+	}
+	r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, 2, reg(0))
+	if from == to {
+		return r.cmp(op(not), Key(from))
+	}
+	return r.expr("range", func() {
+		r.U32(unix.NFTA_RANGE_SREG, reg(0))
+		r.U32(unix.NFTA_RANGE_OP, op(not)) // NFT_RANGE_EQ and _NEQ have the numbers of NFT_CMP_…
+		putValue(&r.Buffer, unix.NFTA_RANGE_FROM_DATA, Key(from))
+		putValue(&r.Buffer, unix.NFTA_RANGE_TO_DATA, Key(to))
+	})
+}
+
+// ToLocal is "fib daddr type local".
+func (r *Rule) ToLocal() *Rule { return r.local(false) }
+
+// NotToLocal is "fib daddr type != local".
+func (r *Rule) NotToLocal() *Rule { return r.local(true) }
+
+// Translated is "ct status dnat".
+func (r *Rule) Translated() *Rule { return r.status(ctStatusDNAT, unix.NFT_CMP_NEQ) }
+
+// Unconfirmed is "ct status ! confirmed": of a connection that conntrack has no entry of yet.
+func (r *Rule) Unconfirmed() *Rule { return r.status(ctStatusConfirmed, unix.NFT_CMP_EQ) }
+
+// Confirmed is "ct status confirmed".
+func (r *Rule) Confirmed() *Rule { return r.status(ctStatusConfirmed, unix.NFT_CMP_NEQ) }
+
+// Expected is "ct status expected": of a connection that a helper of another one has announced.
+func (r *Rule) Expected() *Rule { return r.status(ctStatusExpected, unix.NFT_CMP_NEQ) }
+
+// Reply is "ct state established ct direction reply".
+func (r *Rule) Reply() *Rule { return r.inState(ctEstablished).direction(ctReply) }
+
+// Related is "ct state related".
+func (r *Rule) Related() *Rule { return r.inState(ctRelated) }
+
+// New is "ct state new".
+func (r *Rule) New() *Rule { return r.inState(ctNew) }
+
+// In is "iifname @set".
+func (r *Rule) In(set *Set) *Rule {
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(set, false)
+}
+
+// Out is "oifname @set".
+func (r *Rule) Out(set *Set) *Rule {
+	return r.meta(unix.NFT_META_OIFNAME, reg(0)).lookup(set, false)
+}
+
+// Between is "iifname . oifname @set".
+func (r *Rule) Between(set *Set) *Rule {
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).meta(unix.NFT_META_OIFNAME, reg(4)).lookup(set, false)
+}
+
+// SetMark is "meta mark set meta mark | bits".
+func (r *Rule) SetMark(bits uint32) *Rule {
+	r.meta(unix.NFT_META_MARK, reg(0)).expr("bitwise", func() {
+		r.U32(unix.NFTA_BITWISE_SREG, reg(0))
+		r.U32(unix.NFTA_BITWISE_DREG, reg(0))
+		r.U32(unix.NFTA_BITWISE_LEN, 4)
+		putValue(&r.Buffer, unix.NFTA_BITWISE_MASK, binary.NativeEndian.AppendUint32(nil, ^bits))
+		putValue(&r.Buffer, unix.NFTA_BITWISE_XOR, binary.NativeEndian.AppendUint32(nil, bits))
+	})
+	return r.expr("meta", func() {
+		r.U32(unix.NFTA_META_SREG, reg(0))
+		r.U32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+	})
+}
+
+// Label is "ct label bit", or "ct label ! bit". There are 128.
+func (r *Rule) Label(not bool, bit int) *Rule {
+	return r.ct(unix.NFT_CT_LABELS, false, reg(0)).bitwise(label(bit)).cmp(op(!not), make([]byte, 16))
+}
+
+// SetLabel is "ct label set bit". Others stay.
+func (r *Rule) SetLabel(bit int) *Rule {
+	return r.expr("immediate", func() {
+		r.U32(unix.NFTA_IMMEDIATE_DREG, reg(0))
+		putValue(&r.Buffer, unix.NFTA_IMMEDIATE_DATA, label(bit))
+	}).expr("ct", func() {
+		r.U32(unix.NFTA_CT_KEY, unix.NFT_CT_LABELS)
+		r.U32(unix.NFTA_CT_SREG, reg(0))
+	})
+}
+
+// From is "ip saddr @set".
+func (r *Rule) From(v6 bool, set *Set) *Rule {
+	offset, size := AddressField(v6, false)
+	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
+}
+
+// To is "ip daddr . meta l4proto . th dport @set".
+func (r *Rule) To(v6 bool, set *Set) *Rule {
+	return r.Family(v6).keyed(v6, true).lookup(set, false)
+}
+
+// PublishedTo is "ct direction original ip daddr . meta l4proto . ct original proto-dst @set": where a translated
+// packet goes, and by which port it was asked for.
+func (r *Rule) PublishedTo(v6 bool, set *Set) *Rule {
+	offset, size := AddressField(v6, true)
+	words := int(size / 4)
+	return r.direction(ctOriginal).Family(v6).
+		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).meta(unix.NFT_META_L4PROTO, reg(words)).
+		ct(unix.NFT_CT_PROTO_DST, true, reg(words+1)).lookup(set, false)
+}
+
+// Pair is "ip saddr . ip daddr @set".
+func (r *Rule) Pair(v6 bool, set *Set) *Rule {
+	src, size := AddressField(v6, false)
+	dst, _ := AddressField(v6, true)
+	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, src, size, reg(0)).
+		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, dst, size, reg(int(size/4))).lookup(set, false)
+}
+
+// DNAT is "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is true. Where
+// set has no ports, the packet keeps its own.
+func (r *Rule) DNAT(v6, any bool, set *Set) *Rule {
+	port := uint32(0)
+	if _, size := AddressField(v6, true); len(set.Data) > 1 {
+		port = reg(int(size / 4))
+	}
+	return r.Family(v6).keyed(v6, !any).lookup(set, false).nat(unix.NFT_NAT_DNAT, v6, port)
+}
+
+// Masquerade is "masquerade".
+func (r *Rule) Masquerade() *Rule { return r.expr("masq", func() {}) }
+
+// SNAT is "snat ip to a", or "snat ip6 to a".
+func (r *Rule) SNAT(a netip.Addr) *Rule {
+	return r.load(reg(0), a.AsSlice()).nat(unix.NFT_NAT_SNAT, a.Is6(), 0)
+}
+
+// FromGuarded is "iifname @links iifname . ether saddr != @pairs".
+func (r *Rule) FromGuarded(links, pairs *Set) *Rule {
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(links, false).
+		meta(unix.NFT_META_IIFNAME, reg(0)).payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 6, reg(4)).lookup(pairs, true)
+}
+
+// Accept ends this base chain for the packet; others still see it.
+func (r *Rule) Accept() *Rule { return r.decide(Accept, "") }
+
+// Jump, Return and Drop end a rule.
+func (r *Rule) Jump(chain string) *Rule {
+	r.jumps = chain
+	return r.decide(unix.NFT_JUMP, chain)
+}
+
+// Return goes back to the chain that jumped here.
+func (r *Rule) Return() *Rule { return r.decide(unix.NFT_RETURN, "") }
+
+// Drop drops the packet.
+func (r *Rule) Drop() *Rule { return r.decide(0, "") } // NF_DROP

@@ -1,0 +1,100 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Tables are all tables of all families, by family and name alone. A kernel without nf_tables has none.
+func (n *Conn) Tables() (all []*Table, err error) {
+	err = n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
+		all = append(all, &Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))})
+	})
+	if Unsupported(err) {
+		return nil, nil
+	}
+	return all, err
+}
+
+// Fingerprint writes what ForeignFingerprint sees of nf_tables.
+func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
+	err := n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
+		t := (&Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))}).String()
+		if slices.Contains(skip, t) {
+			return
+		}
+		fmt.Fprintln(h, t, netlink.Attr(body, tableHandle), netlink.Attr32(body, unix.NFTA_TABLE_USE),
+			netlink.Attr32(body, unix.NFTA_TABLE_FLAGS))
+	})
+	if err != nil && !Unsupported(err) {
+		return err
+	}
+	var qs []*question
+	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
+		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: family,
+			fill: named(unix.NFTA_CHAIN_TABLE, &Table{Name: "filter"}, unix.NFTA_CHAIN_NAME, "FORWARD"),
+			answer: func(body []byte) {
+				fmt.Fprintln(h, family, netlink.Attr32(body[4:], unix.NFTA_CHAIN_POLICY),
+					netlink.Attr32(body[4:], unix.NFTA_CHAIN_USE))
+			}})
+	}
+	if err := n.ask(qs); err != nil && !Unsupported(err) {
+		return err
+	}
+	return nil
+}
+
+// Elements counts the elements of every set and map there is, whoever made them, but for those with a comment that
+// says that they are no attachment's.
+func (n *Conn) Elements() (count int, err error) {
+	var sets []*Set
+	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
+		t := &Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_SET_TABLE))}
+		sets = append(sets, &Set{Table: t, Name: netlink.Text(netlink.Attr(body, unix.NFTA_SET_NAME))})
+	})
+	for _, s := range sets {
+		all, lerr := n.List(s)
+		err = errors.Join(err, lerr)
+		for _, e := range all {
+			if !ofNetwork(e.Comment) {
+				count++
+			}
+		}
+	}
+	return count, err
+}
+
+// ofNetwork reports whether a comment has the tag of an owner without a container: a network itself.
+func ofNetwork(comment string) bool {
+	for rest := comment; rest != ""; _, rest, _ = strings.Cut(rest, " ") {
+		if _, _, text, ok := identity.ParseTag(rest); ok {
+			_, text, _ = strings.Cut(text, "/")
+			return strings.HasPrefix(text, "/")
+		}
+	}
+	return false
+}
+
+// dumpAll dumps the objects of one kind in all families.
+func (n *Conn) dumpAll(op uint16, each func(family byte, body []byte)) error {
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	r := n.c.Requests()
+	r.Begin(msgType(op), unix.NLM_F_DUMP, netlink.NetfilterHeader(unix.NFPROTO_UNSPEC)...)
+	err := n.c.Dump(r, func(body []byte) {
+		if len(body) >= 4 {
+			each(body[0], body[4:])
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("list nf_tables: %w", err)
+	}
+	return nil
+}

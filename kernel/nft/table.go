@@ -1,0 +1,112 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Table is a table with what always stands in it.
+type Table struct {
+	Family byte // unix.NFPROTO_INET, …
+	Name   string
+	Ends   bool // its sets are made so that elements can end, see Ending and CanEnd
+	Sets   []*Set
+	Chains []*Chain
+}
+
+// String is "inet fairlead".
+func (t *Table) String() string {
+	return familyName(t.Family) + " " + t.Name
+}
+
+// Family is the family of tables of IPv4 or IPv6.
+func Family(v6 bool) byte {
+	if v6 {
+		return unix.NFPROTO_IPV6
+	}
+	return unix.NFPROTO_IPV4
+}
+
+// familyName is what nft(8) calls a family.
+func familyName(family byte) string {
+	switch family {
+	case unix.NFPROTO_IPV4:
+		return "ip"
+	case unix.NFPROTO_IPV6:
+		return "ip6"
+	case unix.NFPROTO_INET:
+		return "inet"
+	case unix.NFPROTO_BRIDGE:
+		return "bridge"
+	case unix.NFPROTO_ARP:
+		return "arp"
+	case unix.NFPROTO_NETDEV:
+		return "netdev"
+	}
+	return fmt.Sprintf("family %d", family)
+}
+
+// A Chain is a chain with its rules, in order; with Type, a base chain.
+type Chain struct {
+	Name     string
+	Type     string // filter, nat
+	Hook     uint32
+	Priority int32
+	Rules    []*Rule
+	Open     bool // others write the rules; it is only made
+}
+
+// Accept is the verdict NF_ACCEPT.
+const Accept = 1
+
+// Numbers of linux/netfilter/nf_tables.h that x/sys lacks: of tables, and of ranges in concatenations.
+const (
+	tableHandle   = 4
+	setDescConcat = 2
+	setFieldLen   = 1
+	setElemKeyEnd = 10
+	setConcat     = 0x80
+)
+
+// Supported is nil where the kernel has nf_tables, else what it says.
+func (n *Conn) Supported(t *Table) error {
+	return n.ask([]*question{t.question()})
+}
+
+func (t *Table) question() *question {
+	return &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {},
+		fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
+}
+
+// Handle is the number of a table: one that is made anew, under the same name, has another.
+func (n *Conn) Handle(t *Table) (handle uint64, there bool, err error) {
+	q := t.question()
+	q.answer = func(body []byte) {
+		if v := netlink.Attr(body[4:], tableHandle); len(v) == 8 {
+			handle = binary.BigEndian.Uint64(v)
+		}
+	}
+	err = n.ask([]*question{q})
+	return handle, q.found, err
+}
+
+// ID tells apart tables, and what is shared in one: chains and sets of it are named after what they do.
+func (t *Table) ID() string {
+	names := []string{t.String()}
+	for _, c := range t.Chains {
+		names = append(names, c.Name)
+	}
+	for _, s := range t.Sets {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// A NoTableError says that a table is missing, and with it all that stood in it.
+type NoTableError struct{ Table string }
+
+func (e *NoTableError) Error() string { return "nft table " + e.Table + " is missing" }

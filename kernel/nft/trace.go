@@ -1,0 +1,249 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Tracer hears what nf_tables does with packets that it was told of, in one namespace. For that it has tables of
+// its own, which the kernel deletes when their owner's socket is closed, however that happens (Linux 5.12); before, the
+// next Tracer does.
+type Tracer struct {
+	nft    *Conn
+	f      *os.File
+	buf    []byte
+	tables []*Table
+}
+
+// A Traced says which packets an Tracer is to follow: of TCP the first of a connection, of ICMP echo requests.
+type Traced struct {
+	Src, Dst         netip.Addr // Src may be invalid
+	Proto            byte
+	SrcPort, DstPort uint16 // 0 is any
+}
+
+// A Step is one thing that nf_tables has done with a packet.
+type Step struct {
+	Family       byte
+	Table, Chain string
+	Handle       uint64 // of the rule; zero where it is the policy
+	Verdict      int32  // NF_DROP, NF_ACCEPT, unix.NFT_CONTINUE, …
+
+	// Of the first step in each base chain:
+	Src, Dst netip.Addr
+	Number   uint32 // what the packet is known by: sequence number of TCP and ICMP, length of UDP
+}
+
+const (
+	tracePrefix = "fairlead_trace_"
+	traceFirst  = -450 // before raw
+	traceLast   = 450  // behind helpers of conntrack
+	msgTrace    = 17   // NFT_MSG_TRACE
+	tracePolicy = 1    // NFT_TRACETYPE_POLICY
+)
+
+// Trace begins to follow packets.
+func Trace(ns *kernel.NS, packets []Traced) (*Tracer, error) {
+	nft, err := Open(ns)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tracer{nft: nft, buf: make([]byte, 1<<16)}
+	if err := ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // else some more may be lost
+		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+			Groups: 1 << (unix.NFNLGRP_NFTRACE - 1)}); err != nil {
+			unix.Close(fd)
+			return os.NewSyscallError("bind", err)
+		}
+		t.f = os.NewFile(uintptr(fd), "nf_tables trace")
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if err := t.install(packets); err != nil {
+		t.Close()
+		return nil, fmt.Errorf("trace packets: %w", err)
+	}
+	return t, nil
+}
+
+// install makes the tables. Those of an earlier trace that nobody owns go.
+func (t *Tracer) install(packets []Traced) error {
+	var b Batch
+	err := t.nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
+		name := netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))
+		if strings.HasPrefix(name, tracePrefix) && netlink.Attr32(body, unix.NFTA_TABLE_FLAGS)&tableOwner == 0 {
+			b.delTable(&Table{Family: family, Name: name})
+		}
+	})
+	if err == nil {
+		err = t.nft.Commit(&b)
+	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	for _, family := range []byte{unix.NFPROTO_INET, unix.NFPROTO_BRIDGE} {
+		table := &Table{Family: family, Name: fmt.Sprint(tracePrefix, os.Getpid())}
+		err := t.nft.Commit(table.tracing(packets, tableOwner))
+		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
+			err = t.nft.Commit(table.tracing(packets, 0))
+		}
+		if family == unix.NFPROTO_BRIDGE && Unsupported(err) || errors.Is(err, unix.ENOENT) {
+			continue // a kernel without filters of bridges
+		}
+		if err != nil {
+			return err
+		}
+		t.tables = append(t.tables, table)
+	}
+	return nil
+}
+
+// tracing makes a table whose first chains mark packets, and whose last ones show that they came so far.
+func (t *Table) tracing(packets []Traced, flags uint32) *Batch {
+	var b Batch
+	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), func(r *netlink.Requests) {
+		r.Str(unix.NFTA_TABLE_NAME, t.Name)
+		if flags != 0 {
+			r.U32(unix.NFTA_TABLE_FLAGS, flags)
+		}
+	})
+	for name, hook := range map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT} {
+		b.AddChain(t, &Chain{Name: name, Type: "filter", Hook: hook, Priority: traceFirst})
+		for _, p := range packets {
+			b.AddRule(t, name, p.rule())
+		}
+	}
+	for name, hook := range map[string]uint32{"input": unix.NF_INET_LOCAL_IN, "postrouting": unix.NF_INET_POST_ROUTING} {
+		b.AddChain(t, &Chain{Name: name, Type: "filter", Hook: hook, Priority: traceLast})
+	}
+	return &b
+}
+
+func (b *Batch) delTable(t *Table) {
+	b.op("delete", unix.NFT_MSG_DELTABLE, 0, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+}
+
+// rule is "ether type ip ip saddr … meta nftrace set 1".
+func (p Traced) rule() *Rule {
+	r, ether := NewRule("fairlead trace"), []byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff}
+	if p.Dst.Is6() {
+		ether = []byte{unix.ETH_P_IPV6 >> 8, unix.ETH_P_IPV6 & 0xff}
+	}
+	r.meta(unix.NFT_META_PROTOCOL, reg(0)).cmp(unix.NFT_CMP_EQ, ether)
+	if p.Src.IsValid() {
+		r.Prefix(false, false, netip.PrefixFrom(p.Src, p.Src.BitLen()))
+	}
+	r.Prefix(true, false, netip.PrefixFrom(p.Dst, p.Dst.BitLen())).Proto(false, p.Proto)
+	if p.SrcPort != 0 {
+		r.Port(false, false, p.SrcPort, p.SrcPort)
+	}
+	if p.DstPort != 0 {
+		r.Port(true, false, p.DstPort, p.DstPort)
+	}
+	const syn, ack = 0x02, 0x10
+	switch p.Proto {
+	case kernel.TCP:
+		r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1, reg(0)).bitwise([]byte{syn | ack}).cmp(unix.NFT_CMP_EQ,
+			[]byte{syn})
+	case kernel.ICMP:
+		r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{8})
+	case kernel.ICMPv6:
+		r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{128})
+	}
+	return r.load(reg(0), []byte{1}).expr("meta", func() {
+		r.U32(unix.NFTA_META_SREG, reg(0))
+		r.U32(unix.NFTA_META_KEY, unix.NFT_META_NFTRACE)
+	})
+}
+
+// Own reports whether a step was made in a table of this trace: at the first hook, or at the last.
+func (t *Tracer) Own(s Step) bool { return strings.HasPrefix(s.Table, tracePrefix) }
+
+// Close deletes the tables.
+func (t *Tracer) Close() error {
+	var b Batch
+	for _, table := range t.tables {
+		b.delTable(table)
+	}
+	t.tables = nil
+	return errors.Join(t.nft.Commit(&b), t.f.Close())
+}
+
+// Steps are those that were heard of, until none comes for a while.
+func (t *Tracer) Steps(quiet time.Duration) (all []Step, err error) {
+	for {
+		if err := t.f.SetReadDeadline(time.Now().Add(quiet)); err != nil {
+			return all, err
+		}
+		n, err := t.f.Read(t.buf)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return all, nil
+		case err != nil:
+			return all, fmt.Errorf("listen to nf_tables' trace: %w", err)
+		}
+		for b := t.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.SizeofNlMsghdr || size > len(b) {
+				break
+			}
+			if binary.NativeEndian.Uint16(b[4:]) == msgType(msgTrace) && size >= unix.SizeofNlMsghdr+4 {
+				all = append(all, stepOf(b[unix.SizeofNlMsghdr:size]))
+			}
+			b = b[min(netlink.Align(size), len(b)):]
+		}
+	}
+}
+
+func stepOf(body []byte) Step {
+	b := body[4:]
+	s := Step{Family: body[0], Table: netlink.Text(netlink.Attr(b, unix.NFTA_TRACE_TABLE)),
+		Chain: netlink.Text(netlink.Attr(b, unix.NFTA_TRACE_CHAIN))}
+	if v := netlink.Attr(b, unix.NFTA_TRACE_RULE_HANDLE); len(v) == 8 {
+		s.Handle = binary.BigEndian.Uint64(v)
+	}
+	if netlink.Attr32(b, unix.NFTA_TRACE_TYPE) == tracePolicy {
+		s.Verdict = int32(netlink.Attr32(b, unix.NFTA_TRACE_POLICY))
+	} else {
+		s.Verdict = int32(netlink.Attr32(b, unix.NFTA_TRACE_VERDICT, unix.NFTA_VERDICT_CODE))
+	}
+	if s.Verdict > 0xff { // with the error that a drop answers
+		s.Verdict &= 0xff
+	}
+	ip, th := netlink.Attr(b, unix.NFTA_TRACE_NETWORK_HEADER), netlink.Attr(b, unix.NFTA_TRACE_TRANSPORT_HEADER)
+	proto := byte(0)
+	switch {
+	case len(ip) >= 20 && ip[0]>>4 == 4:
+		s.Src, _ = netip.AddrFromSlice(ip[12:16])
+		s.Dst, _ = netip.AddrFromSlice(ip[16:20])
+		proto = ip[9]
+	case len(ip) >= 40 && ip[0]>>4 == 6:
+		s.Src, _ = netip.AddrFromSlice(ip[8:24])
+		s.Dst, _ = netip.AddrFromSlice(ip[24:40])
+		proto = ip[6]
+	}
+	switch {
+	case proto == kernel.TCP && len(th) >= 8:
+		s.Number = binary.BigEndian.Uint32(th[4:])
+	case proto == kernel.UDP && len(th) >= 6:
+		s.Number = uint32(binary.BigEndian.Uint16(th[4:]))
+	case len(th) >= 8:
+		s.Number = uint32(binary.BigEndian.Uint16(th[6:]))
+	}
+	return s
+}

@@ -1,0 +1,129 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Watcher hears of what is changed in a namespace's nf_tables, by whomever.
+type Watcher struct {
+	f   *os.File
+	buf []byte
+	own uint32
+}
+
+// A Change is one change that an Watcher heard of. The zero Change is that some were lost.
+type Change struct {
+	Op     uint16 // unix.NFT_MSG_NEWTABLE, NFT_MSG_DELRULE, …
+	Family byte
+	Table  string
+	Chain  string // of a chain or a rule
+}
+
+// Watch begins to listen, to all but what the namespace's own NFT changes.
+func Watch(ns *kernel.NS) (*Watcher, error) {
+	n, err := Open(ns)
+	if err != nil {
+		return nil, err
+	}
+	// A socket has its number from the first message on.
+	if err := n.Supported(&Table{Family: unix.NFPROTO_INET, Name: "filter"}); err != nil {
+		return nil, err
+	}
+	w := &Watcher{buf: make([]byte, 1<<16)}
+	if addr, err := unix.Getsockname(n.c.FD); err == nil {
+		if nl, ok := addr.(*unix.SockaddrNetlink); ok {
+			w.own = nl.Pid
+		}
+	}
+	err = ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // else some more are lost, and heard as such
+		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+			Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
+			unix.Close(fd)
+			return os.NewSyscallError("bind", err)
+		}
+		w.f = os.NewFile(uintptr(fd), "nf_tables events")
+		return nil
+	})
+	return w, err
+}
+
+// Close ends it.
+func (w *Watcher) Close() { w.f.Close() }
+
+// Next waits for changes, for no longer than limit (zero: for ever). Then there are none.
+func (w *Watcher) Next(ctx context.Context, limit time.Duration) (changes []Change, err error) {
+	deadline := time.Time{}
+	if limit > 0 {
+		deadline = time.Now().Add(limit)
+	}
+	if err := w.f.SetReadDeadline(deadline); err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { w.f.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		n, err := w.f.Read(w.buf)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, nil
+		case errors.Is(err, unix.ENOBUFS):
+			return []Change{{}}, nil
+		case err != nil:
+			return nil, err
+		}
+		for b := w.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.SizeofNlMsghdr || size > len(b) {
+				break
+			}
+			typ, from := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[12:])
+			if typ>>8 == unix.NFNL_SUBSYS_NFTABLES && (from != w.own || w.own == 0) && size >= unix.SizeofNlMsghdr+4 {
+				if c, ok := changeOf(typ&0xff, b[unix.SizeofNlMsghdr:size]); ok {
+					changes = append(changes, c)
+				}
+			}
+			b = b[min(netlink.Align(size), len(b)):]
+		}
+		if len(changes) > 0 {
+			return changes, nil
+		}
+	}
+}
+
+func changeOf(op uint16, body []byte) (c Change, ok bool) {
+	c = Change{Op: op, Family: body[0]}
+	b := body[4:]
+	switch op {
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
+		c.Table = netlink.Text(netlink.Attr(b, unix.NFTA_TABLE_NAME))
+	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
+		c.Table, c.Chain = netlink.Text(netlink.Attr(b, unix.NFTA_CHAIN_TABLE)), netlink.Text(netlink.Attr(b,
+			unix.NFTA_CHAIN_NAME))
+	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
+		c.Table, c.Chain = netlink.Text(netlink.Attr(b, unix.NFTA_RULE_TABLE)), netlink.Text(netlink.Attr(b,
+			unix.NFTA_RULE_CHAIN))
+	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
+		c.Table = netlink.Text(netlink.Attr(b, unix.NFTA_SET_TABLE))
+	default: // elements, counters: attachments come and go
+		return c, false
+	}
+	return c, true
+}

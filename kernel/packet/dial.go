@@ -1,0 +1,44 @@
+package packet
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
+)
+
+// DialUDP is a UDP socket on an address and port of ns that sends by one link. The kernel finds the neighbour.
+func DialUDP(ns *kernel.NS, link string, from, to netip.AddrPort) (net.Conn, error) {
+	family := unix.AF_INET
+	if from.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	var fd int
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open a UDP socket: %w", err)
+	}
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = unix.BindToDevice(fd, link)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(from))
+	}
+	if err == nil {
+		err = unix.Connect(fd, sockaddr(to))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("UDP from %v to %v: %w", from, to, err)
+	}
+	f := os.NewFile(uintptr(fd), "udp")
+	defer f.Close()
+	return net.FileConn(f)
+}

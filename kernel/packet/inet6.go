@@ -1,0 +1,142 @@
+package packet
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// An Inet6Conn sends and receives IPv6 messages on one link, of UDP or of ICMPv6. Like every socket it keeps its
+// namespace alive.
+type Inet6Conn struct {
+	file  *os.File
+	index int
+}
+
+// ListenUDP6 opens an Inet6Conn on a port of an address of the link of that index.
+func ListenUDP6(ns *kernel.NS, index int, link string, local netip.AddrPort) (*Inet6Conn, error) {
+	return inet6(ns, index, link, unix.SOCK_DGRAM, unix.IPPROTO_UDP, func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return err
+		}
+		return unix.Bind(fd, &unix.SockaddrInet6{Port: int(local.Port()), Addr: local.Addr().As16(), ZoneId: uint32(index)})
+	})
+}
+
+// ListenICMP6 opens an Inet6Conn that receives the ICMPv6 messages of these types. What it sends has the hop limit
+// that tells neighbours from those who are further away (RFC 4861).
+func ListenICMP6(ns *kernel.NS, index int, link string, types ...byte) (*Inet6Conn, error) {
+	return inet6(ns, index, link, unix.SOCK_RAW, unix.IPPROTO_ICMPV6, func(fd int) error {
+		var f unix.ICMPv6Filter // a bit that is set keeps a type out
+		for i := range f.Data {
+			f.Data[i] = ^uint32(0)
+		}
+		for _, t := range types {
+			f.Data[t/32] &^= 1 << (t % 32)
+		}
+		return unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, 1 /* ICMPV6_FILTER */, &f)
+	})
+}
+
+func inet6(ns *kernel.NS, index int, link string, typ, proto int, bind func(fd int) error) (*Inet6Conn, error) {
+	var fd int
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET6, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, proto)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open an IPv6 socket: %w", err)
+	}
+	err = unix.BindToDevice(fd, link)
+	for _, o := range [][2]int{
+		{unix.IPV6_MULTICAST_IF, index}, {unix.IPV6_MULTICAST_LOOP, 0},
+		{unix.IPV6_MULTICAST_HOPS, 255}, {unix.IPV6_UNICAST_HOPS, 255}, {unix.IPV6_RECVHOPLIMIT, 1},
+	} {
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, o[0], o[1])
+		}
+	}
+	if err == nil {
+		err = bind(fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("bind an IPv6 socket to %s: %w", link, err)
+	}
+	return &Inet6Conn{os.NewFile(uintptr(fd), "inet6"), index}, nil
+}
+
+// Close closes the socket.
+func (c *Inet6Conn) Close() error { return c.file.Close() }
+
+// Send sends a message; the port counts for UDP alone.
+func (c *Inet6Conn) Send(b []byte, to netip.AddrPort) error {
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	sa := unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	if to.Addr().IsLinkLocalUnicast() || to.Addr().IsMulticast() {
+		sa.ZoneId = uint32(c.index)
+	}
+	var serr error
+	err = raw.Write(func(fd uintptr) bool {
+		serr = unix.Sendto(int(fd), b, 0, &sa)
+		return serr != unix.EAGAIN
+	})
+	if err == nil {
+		err = serr
+	}
+	if err != nil {
+		return fmt.Errorf("send to %v: %w", to.Addr(), err)
+	}
+	return nil
+}
+
+// SolicitRouters asks the routers on a link to say what they are, from the unspecified address: by who has no other yet
+// (RFC 4861, 4.1).
+func SolicitRouters(ns *kernel.NS, index int) error {
+	var fd int
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // of protocol 0 it receives nothing
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("open a packet socket: %w", err)
+	}
+	defer func() { go unix.Close(fd) }()                              // it takes a grace period
+	packet := [48]byte{0: 0x60, 5: 8, 6: unix.IPPROTO_ICMPV6, 7: 255, // payload of 8 bytes, hop limit
+		24: 0xff, 25: 2, 39: 2, 40: 133, 42: 0x7b, 43: 0xb8} // to ff02::2; what is the same always has always the same sum
+	to := unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IPV6), Ifindex: index, Halen: 6,
+		Addr: [8]byte{0x33, 0x33, 0, 0, 0, 2}}
+	if err := unix.Sendto(fd, packet[:], 0, &to); err != nil {
+		return fmt.Errorf("send to routers: %w", err)
+	}
+	return nil
+}
+
+// Receive waits for a message until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Hops is its hop
+// limit, or -1 where the kernel does not say. A message longer than buf is cut.
+func (c *Inet6Conn) Receive(ctx context.Context, deadline time.Time,
+	buf []byte) (n int, from netip.AddrPort, hops int, err error) {
+	n, sa, said, err := receive(ctx, c.file, deadline, buf)
+	if err != nil {
+		return 0, from, 0, fmt.Errorf("receive: %w", err)
+	}
+	if a, ok := sa.(*unix.SockaddrInet6); ok {
+		from = netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port))
+	}
+	hops = -1
+	for _, m := range said {
+		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
+			hops = int(int32(netlink.U32(m.Data)))
+		}
+	}
+	return n, from, hops, nil
+}

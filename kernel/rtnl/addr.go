@@ -1,0 +1,168 @@
+package rtnl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// An Addr is an address of a link.
+type Addr struct {
+	Prefix        netip.Prefix // the address with its subnet's length
+	Scope         uint8
+	NoDAD         bool // usable at once, without asking whether somebody else has it
+	NoPrefixRoute bool // made without the route to its subnet
+	Tentative     bool // not usable yet: the kernel is still asking
+	DADFailed     bool // somebody else has it
+	NoBroadcast   bool // an IPv4 address that has none, though its subnet would give it one
+	Dynamic       bool // with an end: of a lease, or of a router's advertisement
+	Temporary     bool // made by the kernel beside another one, to be exchanged soon (RFC 8981)
+}
+
+// Addrs is every address of the link of that index.
+func Addrs(ns *kernel.NS, index int) ([]Addr, error) {
+	msgs, err := addrs(ns, index)
+	var list []Addr
+	for _, m := range msgs {
+		list = append(list, parseAddr(m))
+	}
+	return list, err
+}
+
+// A LinkAddr is an address and the index of the link that has it.
+type LinkAddr struct {
+	Link int
+	Addr
+}
+
+// AllAddrs is every address of every link.
+func AllAddrs(ns *kernel.NS) (list []LinkAddr, err error) {
+	msgs, err := addrs(ns, 0)
+	for _, m := range msgs {
+		list = append(list, LinkAddr{int(netlink.U32(m[4:])), parseAddr(m)})
+	}
+	return list, err
+}
+
+// addrs are the kernel's words for the addresses of a link; zero: of all.
+func addrs(ns *kernel.NS, index int) (of [][]byte, err error) {
+	msgs, err := Dump(ns, unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
+		msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
+		msg.Index = uint32(index) // before Linux 4.20 the kernel does not look at it
+		req.AddData(msg)
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	for _, m := range msgs {
+		if len(m) >= unix.SizeofIfAddrmsg && (index == 0 || int(netlink.U32(m[4:])) == index) {
+			of = append(of, m)
+		}
+	}
+	return of, nil
+}
+
+func parseAddr(m []byte) Addr {
+	a := Addr{Scope: m[3]}
+	flags := uint32(m[2])
+	var local, address netip.Addr
+	broadcast := false
+	netlink.EachAttr(m[unix.SizeofIfAddrmsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.IFA_LOCAL:
+			local, _ = netip.AddrFromSlice(v)
+		case unix.IFA_ADDRESS: // of IPv4, the peer's where there is one
+			address, _ = netip.AddrFromSlice(v)
+		case unix.IFA_BROADCAST:
+			broadcast = true
+		case unix.IFA_FLAGS:
+			flags = netlink.U32(v)
+		}
+	})
+	if !local.IsValid() {
+		local = address
+	}
+	a.Prefix = netip.PrefixFrom(local, int(m[1]))
+	a.NoDAD, a.NoPrefixRoute = flags&unix.IFA_F_NODAD != 0, flags&unix.IFA_F_NOPREFIXROUTE != 0
+	a.Tentative, a.DADFailed = flags&unix.IFA_F_TENTATIVE != 0, flags&unix.IFA_F_DADFAILED != 0
+	a.NoBroadcast = local.Is4() && !broadcast
+	a.Dynamic, a.Temporary = flags&unix.IFA_F_PERMANENT == 0, local.Is6() && flags&unix.IFA_F_TEMPORARY != 0
+	return a
+}
+
+// AddAddr adds an address; one that is there already is EEXIST.
+func AddAddr(ns *kernel.NS, index int, a Addr) error {
+	if err := Tell(ns, addrRequest(ns, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a)); err != nil {
+		return fmt.Errorf("add address %v: %w", a.Prefix, err)
+	}
+	return nil
+}
+
+// PreferAddr says for how long an IPv6 address that is there is still chosen for what is new; negative: for ever. What
+// has begun with it goes on, and it stays where it is: for the kernel it has no end, or a link that goes down would
+// lose it.
+func PreferAddr(ns *kernel.NS, index int, a Addr, left time.Duration) error {
+	const forever = 0xffffffff
+	preferred := uint32(forever)
+	if left >= 0 {
+		preferred = uint32(min(left/time.Second, forever-1))
+	}
+	req := addrRequest(ns, unix.RTM_NEWADDR, unix.NLM_F_REPLACE, index, a)
+	var times [4]uint32 // struct ifa_cacheinfo
+	times[0], times[1] = preferred, forever
+	b := make([]byte, 0, 16)
+	for _, t := range times {
+		b = binary.NativeEndian.AppendUint32(b, t)
+	}
+	req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, b))
+	if err := Tell(ns, req); err != nil {
+		return fmt.Errorf("prefer address %v for %v: %w", a.Prefix, left, err)
+	}
+	return nil
+}
+
+// DelAddr deletes an address; one that is not there is deleted.
+func DelAddr(ns *kernel.NS, index int, a Addr) error {
+	if err := Tell(ns, addrRequest(ns, unix.RTM_DELADDR, 0, index, a)); err != nil &&
+		!netlink.Is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {
+		return fmt.Errorf("delete address %v: %w", a.Prefix, err)
+	}
+	return nil
+}
+
+func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *nl.NetlinkRequest {
+	req := newRequest(proto, flags|unix.NLM_F_ACK)
+	ip := a.Prefix.Addr()
+	msg := nl.NewIfAddrmsg(int(family(ip)))
+	msg.Index, msg.Prefixlen, msg.Scope = uint32(index), uint8(a.Prefix.Bits()), a.Scope
+	req.AddData(msg)
+	req.AddData(attrIP(unix.IFA_LOCAL, ip))
+	req.AddData(attrIP(unix.IFA_ADDRESS, ip))
+	var how uint32
+	if a.NoDAD {
+		how |= unix.IFA_F_NODAD
+	}
+	if a.NoPrefixRoute {
+		how |= unix.IFA_F_NOPREFIXROUTE
+	}
+	if how != 0 {
+		req.AddData(attrU32(unix.IFA_FLAGS, how))
+	}
+	// The kernel works out no broadcast address; a /31 and a /32 have none (RFC 3021).
+	if ip.Is4() && a.Prefix.Bits() < 31 && !a.NoBroadcast {
+		b := ip.As4()
+		for i := a.Prefix.Bits(); i < 32; i++ {
+			b[i/8] |= 0x80 >> (i % 8)
+		}
+		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, b[:]))
+	}
+	return req
+}

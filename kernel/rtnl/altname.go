@@ -1,0 +1,65 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// AddAltName gives a link one more name, of up to 127 bytes (Linux 5.5).
+func AddAltName(ns *kernel.NS, name, alt string) error {
+	const how = unix.NLM_F_CREATE | unix.NLM_F_APPEND | unix.NLM_F_EXCL
+	if err := altName(ns, unix.RTM_NEWLINKPROP, how, alt, 0, AttrText(unix.IFLA_IFNAME, name)); err != nil {
+		return fmt.Errorf("altname %s of link %s: %w", alt, name, err)
+	}
+	return nil
+}
+
+// LinkByAltName is the link that has an alternative name. A kernel that knows none has no such link.
+func LinkByAltName(ns *kernel.NS, alt string) (*Link, error) {
+	l, err := getLink(ns, alt, 0, AttrText(unix.IFLA_ALT_IFNAME, alt))
+	if netlink.Is(err, unix.EINVAL) || netlink.Is(err, unix.EOPNOTSUPP) {
+		return nil, NoLink{alt}
+	}
+	return l, err
+}
+
+// DelAltNames takes such names from the link of that index. It goes on past one that is not there.
+func DelAltNames(ns *kernel.NS, index int, names ...string) error {
+	var errs []error
+	for _, alt := range names {
+		if err := altName(ns, unix.RTM_DELLINKPROP, 0, alt, index); err != nil {
+			errs = append(errs, fmt.Errorf("altname %s of link #%d: %w", alt, index, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// altName is about the link of an index, or of what is said by.
+func altName(ns *kernel.NS, proto, flags int, alt string, index int, by ...*nl.RtAttr) error {
+	req := newRequest(proto, flags|unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	for _, a := range by {
+		req.AddData(a)
+	}
+	list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
+	list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
+	req.AddData(list)
+	return Tell(ns, req)
+}
+
+// AltNames are the link's other names.
+func (l *Link) AltNames() (names []string) {
+	netlink.EachAttr(l.altNames, func(kind uint16, v []byte) {
+		if kind == unix.IFLA_ALT_IFNAME {
+			names = append(names, netlink.Text(v))
+		}
+	})
+	return names
+}

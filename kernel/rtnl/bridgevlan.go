@@ -1,0 +1,163 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoBridgeVLANs says that the kernel was built without VLANs on bridges (CONFIG_BRIDGE_VLAN_FILTERING).
+var ErrNoBridgeVLANs = errors.New("the kernel has no VLANs on bridges (CONFIG_BRIDGE_VLAN_FILTERING)")
+
+// A PortVLAN is VLANs that a port of a bridge is in, First to Last. What comes in untagged is in the one with PVID,
+// which is a single one; what goes out in an Untagged one has its tag taken off.
+type PortVLAN struct {
+	First, Last    uint16
+	PVID, Untagged bool
+}
+
+const (
+	vlanEntry      = 1 // BRIDGE_VLANDB_ENTRY
+	vlanEntryInfo  = 1 // BRIDGE_VLANDB_ENTRY_INFO
+	vlanEntryRange = 2 // BRIDGE_VLANDB_ENTRY_RANGE
+	sizeofVLANMsg  = 8 // struct br_vlan_msg
+	sizeofVLANInfo = 4 // struct bridge_vlan_info
+)
+
+// A vlanMsg is struct br_vlan_msg: the one port that is asked about.
+type vlanMsg struct{ index uint32 }
+
+func (vlanMsg) Len() int { return sizeofVLANMsg }
+
+func (m vlanMsg) Serialize() []byte {
+	return append([]byte{unix.AF_BRIDGE, 0, 0, 0}, nl.Uint32Attr(m.index)...)
+}
+
+// PortVLANs are the VLANs of one port of a bridge, in order (Linux 5.6). The same question to ip(8)'s kind of dump
+// would be answered with those of every port of every bridge.
+func PortVLANs(ns *kernel.NS, index int) ([]PortVLAN, error) {
+	msgs, err := Dump(ns, unix.RTM_NEWVLAN, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP)
+		req.AddData(vlanMsg{uint32(index)})
+		return req
+	})
+	if netlink.Is(err, unix.EOPNOTSUPP) {
+		err = ErrNoBridgeVLANs
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list VLANs of port #%d: %w", index, err)
+	}
+	var list []PortVLAN
+	for _, m := range msgs {
+		if len(m) < sizeofVLANMsg || netlink.U32(m[4:]) != uint32(index) {
+			continue
+		}
+		netlink.EachAttr(m[sizeofVLANMsg:], func(kind uint16, v []byte) {
+			if kind == vlanEntry {
+				list = append(list, parsePortVLAN(v))
+			}
+		})
+	}
+	return list, nil
+}
+
+func parsePortVLAN(b []byte) (v PortVLAN) {
+	netlink.EachAttr(b, func(kind uint16, b []byte) {
+		switch {
+		case kind == vlanEntryInfo && len(b) >= sizeofVLANInfo:
+			flags := netlink.U16(b)
+			v.First, v.PVID, v.Untagged = netlink.U16(b[2:]), flags&nl.BRIDGE_VLAN_INFO_PVID != 0, flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0
+			v.Last = max(v.Last, v.First)
+		case kind == vlanEntryRange && len(b) >= 2:
+			v.Last = netlink.U16(b)
+		}
+	})
+	return v
+}
+
+// NoBridgeVLANs is nil if bridges can keep VLANs apart, be it by a module that the kernel loads for this. The port that
+// is asked about is none.
+func NoBridgeVLANs(ns *kernel.NS) error {
+	if err := NoKind(ns, "bridge"); err != nil {
+		return err
+	}
+	if _, err := PortVLANs(ns, math.MaxInt32); errors.Is(err, ErrNoBridgeVLANs) {
+		return ErrNoBridgeVLANs
+	}
+	return nil
+}
+
+// AddPortVLANs puts a port of a bridge into VLANs, in one message. In those that it is in already it is from now on
+// as they say.
+func AddPortVLANs(ns *kernel.NS, index int, list []PortVLAN) error {
+	return portVLANs(ns, unix.RTM_SETLINK, "set", index, list)
+}
+
+// DelPortVLANs takes a port of a bridge out of VLANs, in one message.
+func DelPortVLANs(ns *kernel.NS, index int, list []PortVLAN) error {
+	return portVLANs(ns, unix.RTM_DELLINK, "delete", index, list)
+}
+
+func portVLANs(ns *kernel.NS, typ int, what string, index int, list []PortVLAN) error {
+	if len(list) == 0 {
+		return nil
+	}
+	req := newRequest(typ, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	for _, v := range list {
+		flags := uint16(0)
+		if v.PVID {
+			flags |= nl.BRIDGE_VLAN_INFO_PVID
+		}
+		if v.Untagged {
+			flags |= nl.BRIDGE_VLAN_INFO_UNTAGGED
+		}
+		add := func(flags, id uint16) {
+			spec.AddRtAttr(nl.IFLA_BRIDGE_VLAN_INFO, append(nl.Uint16Attr(flags), nl.Uint16Attr(id)...))
+		}
+		if v.First == v.Last {
+			add(flags, v.First)
+			continue
+		}
+		add(flags|nl.BRIDGE_VLAN_INFO_RANGE_BEGIN, v.First)
+		add(flags|nl.BRIDGE_VLAN_INFO_RANGE_END, v.Last)
+	}
+	req.AddData(spec)
+	err := Tell(ns, req)
+	if netlink.Is(err, unix.EOPNOTSUPP) {
+		err = ErrNoBridgeVLANs
+	}
+	if err != nil {
+		return fmt.Errorf("%s VLANs of port #%d: %w", what, index, err)
+	}
+	return nil
+}
+
+// SetBridgeVLANFiltering makes a bridge keep VLANs apart. Its ports are in its default one until they are told
+// otherwise.
+func SetBridgeVLANFiltering(ns *kernel.NS, index int) error {
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("bridge"))
+	info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_VLAN_FILTERING, bit(true))
+	req.AddData(info)
+	err := Tell(ns, req)
+	if netlink.Is(err, unix.EOPNOTSUPP) {
+		err = ErrNoBridgeVLANs
+	}
+	if err != nil {
+		return fmt.Errorf("set vlan_filtering of bridge #%d: %w", index, err)
+	}
+	return nil
+}

@@ -1,0 +1,265 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoLink says that there is no link of that name.
+var ErrNoLink = errors.New("link does not exist")
+
+// A NoLink is the ErrNoLink of a name.
+type NoLink struct{ Name string }
+
+func (e NoLink) Error() string { return "link " + e.Name + ": " + ErrNoLink.Error() }
+
+func (e NoLink) Unwrap() error { return ErrNoLink }
+
+// A Link is what the kernel says of a link.
+type Link struct {
+	Index       int
+	Name        string
+	Kind        string // veth, bridge, …; empty for a device of no kind
+	Ethernet    bool   // its packets have Ethernet headers; lo's do not count
+	MAC         net.HardwareAddr
+	MTU         int
+	Up          bool // set up
+	Operational bool // up and able to carry packets
+	Promisc     bool // as somebody asked for; what a bridge does to its ports does not count
+	promiscuity int  // how many want it so, and what stands on the link with them
+	AllMulti    bool // likewise: receive every multicast packet
+	TxQLen      int  // packets that may wait to be sent
+	ARPNotify   bool // a new address of the link is announced by ARP
+	Master      int  // index of the bridge, bond or vrf that it belongs to, or zero
+	Group       uint32
+	Alias       string
+	Port        *BridgePort // where Master is a bridge, else nil
+	Traits      Traits
+	Permanent   net.HardwareAddr // that of the card, which nobody changes (Linux 5.6)
+
+	Data KindData
+
+	// Peer is the index of a veth's other end, or of the link that a macvlan, ipvlan or vlan stands on. It is in
+	// the namespace that this one calls PeerNS where PeerAway, else in this one. PeerNS is -1 for a namespace that
+	// is dying.
+	Peer     int
+	PeerAway bool
+	PeerNS   int
+
+	// The device that it is the link of, as in /sys/bus/BUS/devices/DEVICE (Linux 5.14); empty for virtual ones.
+	ParentBus, ParentDevice string
+
+	altNames, conf4, conf6, kindData []byte // see AltNames, Settings and Params
+}
+
+// A BridgePort is what a bridge keeps of a port of its own.
+type BridgePort struct{ Hairpin, Isolated, Forwarding bool }
+
+const (
+	brForwarding = 3 // BR_STATE_FORWARDING
+	operUp       = 6 // IF_OPER_UP
+	operUnknown  = 0 // IF_OPER_UNKNOWN: of lo and of tunnels, which have no carrier to watch
+	skipStats    = 8 // RTEXT_FILTER_SKIP_STATS: half of the answer, and nobody here reads them
+
+	inetConf  = 1  // IFLA_INET_CONF
+	inet6Conf = 2  // IFLA_INET6_CONF
+	arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY
+
+	addrGenMode = 8 // IFLA_INET6_ADDR_GEN_MODE
+	addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
+)
+
+// LinkByName is the link of that name.
+func LinkByName(ns *kernel.NS, name string) (*Link, error) {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return nil, fmt.Errorf("link %q: %w", name, ErrNoLink)
+	}
+	return getLink(ns, name, 0, AttrText(unix.IFLA_IFNAME, name))
+}
+
+// IndexOf is the index of the link of that name: Link for a tenth of the price.
+func IndexOf(ns *kernel.NS, name string) (int, error) {
+	ifr, err := unix.NewIfreq(name)
+	if err != nil || name == "" {
+		return 0, fmt.Errorf("link %q: %w", name, ErrNoLink)
+	}
+	c, err := ns.Conn(unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0, err
+	}
+	if err = unix.IoctlIfreq(c.FD, unix.SIOCGIFINDEX, ifr); netlink.Is(err, unix.ENODEV) {
+		return 0, NoLink{name}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("link %s: %w", name, err)
+	}
+	return int(ifr.Uint32()), nil
+}
+
+// LinkByIndex is the link of that index.
+func LinkByIndex(ns *kernel.NS, index int) (*Link, error) {
+	return getLink(ns, fmt.Sprintf("#%d", index), index)
+}
+
+func getLink(ns *kernel.NS, what string, index int, by ...*nl.RtAttr) (*Link, error) {
+	req := newRequest(unix.RTM_GETLINK, 0)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	req.AddData(msg)
+	req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
+	for _, a := range by {
+		req.AddData(a)
+	}
+	msgs, err := Call(ns, req, unix.RTM_NEWLINK)
+	if netlink.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
+		return nil, NoLink{what}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("link %s: %w", what, err)
+	}
+	return parseLink(msgs[0]), nil
+}
+
+// Links is every link of the namespace.
+func Links(ns *kernel.NS) ([]*Link, error) {
+	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	links := make([]*Link, len(msgs))
+	for i, m := range msgs {
+		links[i] = parseLink(m)
+	}
+	return links, nil
+}
+
+// Ports are the links that belong to a bridge of that index.
+func Ports(ns *kernel.NS, bridge int) ([]*Link, error) {
+	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
+		req.AddData(attrU32(unix.IFLA_MASTER, uint32(bridge)))
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list ports of link #%d: %w", bridge, err)
+	}
+	var ports []*Link
+	for _, m := range msgs {
+		if l := parseLink(m); l.Master == bridge {
+			ports = append(ports, l)
+		}
+	}
+	return ports, nil
+}
+
+// Watchers is how many listen to what is not for the link: programs, and macvlans on a bridge, in whatever namespace
+// they are. Whoever set it promiscuous does not count.
+func (l *Link) Watchers() int {
+	if l.Promisc {
+		return l.promiscuity - 1
+	}
+	return l.promiscuity
+}
+
+func parseLink(b []byte) *Link {
+	if len(b) < unix.SizeofIfInfomsg {
+		return &Link{}
+	}
+	flags := netlink.U32(b[8:])
+	l := &Link{Index: int(netlink.U32(b[4:])), Ethernet: netlink.U16(b[2:]) == unix.ARPHRD_ETHER,
+		Up:      flags&unix.IFF_UP != 0,
+		Promisc: flags&unix.IFF_PROMISC != 0, AllMulti: flags&unix.IFF_ALLMULTI != 0}
+	l.Traits.Flags = flags & traitFlags
+	netlink.EachAttr(b[unix.SizeofIfInfomsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.IFLA_IFNAME:
+			l.Name = netlink.Text(v)
+		case unix.IFLA_ADDRESS:
+			l.MAC = v
+		case unix.IFLA_MTU:
+			l.MTU = int(netlink.U32(v))
+		case unix.IFLA_PROMISCUITY:
+			l.promiscuity = int(netlink.U32(v))
+		case unix.IFLA_TXQLEN:
+			l.TxQLen = int(netlink.U32(v))
+		case unix.IFLA_MASTER:
+			l.Master = int(netlink.U32(v))
+		case unix.IFLA_GROUP:
+			l.Group = netlink.U32(v)
+		case unix.IFLA_IFALIAS:
+			l.Alias = netlink.Text(v)
+		case unix.IFLA_OPERSTATE:
+			l.Operational = l.Up && len(v) > 0 && (v[0] == operUp || v[0] == operUnknown)
+		case unix.IFLA_PARENT_DEV_BUS_NAME:
+			l.ParentBus = netlink.Text(v)
+		case unix.IFLA_PARENT_DEV_NAME:
+			l.ParentDevice = netlink.Text(v)
+		case unix.IFLA_LINK:
+			l.Peer = int(netlink.U32(v))
+		case unix.IFLA_LINK_NETNSID:
+			l.PeerAway, l.PeerNS = true, int(int32(netlink.U32(v)))
+		case unix.IFLA_PROP_LIST:
+			l.altNames = v
+		case unix.IFLA_AF_SPEC:
+			netlink.EachAttr(v, func(family uint16, v []byte) {
+				netlink.EachAttr(v, func(kind uint16, v []byte) {
+					switch {
+					case family == unix.AF_INET6 && kind == inet6Conf:
+						l.conf6 = v
+					case family == unix.AF_INET && kind == inetConf:
+						l.conf4 = v
+						if len(v) >= 4*arpNotify { // an array that counts from 1
+							l.ARPNotify = netlink.U32(v[4*(arpNotify-1):]) != 0
+						}
+					}
+				})
+			})
+		case unix.IFLA_LINKINFO:
+			netlink.EachAttr(v, l.parseInfo)
+		default:
+			l.parseTrait(kind, v)
+		}
+	})
+	return l
+}
+
+func (l *Link) parseInfo(kind uint16, v []byte) {
+	switch kind {
+	case unix.IFLA_INFO_KIND:
+		l.Kind = netlink.Text(v)
+	case unix.IFLA_INFO_DATA:
+		l.kindData = v
+		l.parseData(v)
+	case unix.IFLA_INFO_SLAVE_KIND: // comes before the data, and says how its attributes are numbered
+		if netlink.Text(v) == "bridge" {
+			l.Port = &BridgePort{}
+		}
+	case unix.IFLA_INFO_SLAVE_DATA:
+		netlink.EachAttr(v, func(kind uint16, v []byte) {
+			if l.Port == nil || len(v) != 1 {
+				return
+			}
+			switch kind {
+			case unix.IFLA_BRPORT_STATE:
+				l.Port.Forwarding = v[0] == brForwarding
+			case unix.IFLA_BRPORT_MODE:
+				l.Port.Hairpin = v[0] != 0
+			case unix.IFLA_BRPORT_ISOLATED:
+				l.Port.Isolated = v[0] != 0
+			}
+		})
+	}
+}

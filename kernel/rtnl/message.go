@@ -1,0 +1,231 @@
+package rtnl
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Message is a route, a rule or a neighbour as the kernel lists it: it can be deleted and made again whole, also with
+// attributes that this package has no field for.
+type Message struct {
+	Type uint16 // RTM_NEWROUTE, RTM_NEWRULE or RTM_NEWNEIGH
+	Body []byte
+}
+
+// A Neighbour is an entry of the table of neighbours, ip-neighbour(8).
+type Neighbour struct {
+	Addr  netip.Addr
+	MAC   net.HardwareAddr // none where it is not known yet
+	Link  int
+	State uint16
+}
+
+// What a Neighbour's State is likely to be. Others come and go as packets do.
+const (
+	Permanent = unix.NUD_PERMANENT
+	NoARP     = unix.NUD_NOARP
+	Failed    = unix.NUD_FAILED
+)
+
+const (
+	sizeofNdMsg  = 12
+	nexthopID    = 30     // RTA_NH_ID
+	ruleDetached = 8 | 16 // FIB_RULE_IIF_DETACHED, FIB_RULE_OIF_DETACHED: the kernel's own knowledge
+)
+
+// Routes is the route, an entry for each next hop.
+func (m Message) Routes() []Route { return parseRoute(m.Body) }
+
+// Rule is the rule; ok is false where it is none.
+func (m Message) Rule() (r Rule, ok bool) { return parseRule(m.Body) }
+
+// Neighbour is the neighbour.
+func (m Message) Neighbour() (n Neighbour) {
+	if len(m.Body) < sizeofNdMsg {
+		return n
+	}
+	n.Link, n.State = int(netlink.U32(m.Body[4:])), netlink.U16(m.Body[8:])
+	netlink.EachAttr(m.Body[sizeofNdMsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.NDA_DST:
+			n.Addr, _ = netip.AddrFromSlice(v)
+		case unix.NDA_LLADDR:
+			n.MAC = append(n.MAC, v...)
+		}
+	})
+	return n
+}
+
+// RouteMessages is Routes, with all that the kernel says of each. A route of several next hops is one.
+func RouteMessages(ns *kernel.NS, f RouteFilter) (list []Message, err error) {
+	msgs, err := routes(ns, f)
+	for _, b := range msgs {
+		r := parseRoute(b)
+		if len(r) == 0 || f.Table != 0 && r[0].Table != f.Table || f.Protocol != 0 && r[0].Protocol != f.Protocol {
+			continue
+		}
+		list = append(list, Message{unix.RTM_NEWROUTE, storedRoute(b)})
+	}
+	return list, err
+}
+
+// storedRoute is a route as the kernel takes it: without what it knows by itself, such as that a next hop is dead. A
+// route by a nexthop object, ip-nexthop(8), is listed with what that object says as well, and taken without.
+func storedRoute(b []byte) []byte {
+	object := false
+	netlink.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, _ []byte) { object = object || kind == nexthopID })
+	return stored(b, unix.SizeofRtMsg, func(head []byte) {
+		put32(head[8:], netlink.U32(head[8:])&unix.RTNH_F_ONLINK)
+	}, func(kind uint16, v []byte) bool {
+		switch kind {
+		case unix.RTA_CACHEINFO:
+			return false
+		case unix.RTA_OIF, unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_ENCAP, unix.RTA_ENCAP_TYPE:
+			return !object
+		case unix.RTA_MULTIPATH:
+			for n := 0; len(v) >= unix.SizeofRtNexthop; v = v[min((n+3)&^3, len(v)):] {
+				if n = int(netlink.U16(v)); n < unix.SizeofRtNexthop || n > len(v) {
+					break
+				}
+				v[2] &= unix.RTNH_F_ONLINK
+			}
+			return !object
+		}
+		return true
+	})
+}
+
+// RuleMessages is Rules, with all that the kernel says of each.
+func RuleMessages(ns *kernel.NS, family uint8) (list []Message, err error) {
+	msgs, err := rules(ns, family)
+	for _, b := range msgs {
+		if r, ok := parseRule(b); ok && r.Family == family {
+			list = append(list, Message{unix.RTM_NEWRULE, stored(b, unix.SizeofRtMsg, func(head []byte) {
+				put32(head[8:], netlink.U32(head[8:])&^ruleDetached)
+			}, func(uint16, []byte) bool { return true })})
+		}
+	}
+	return list, err
+}
+
+// NeighbourMessages lists the neighbours that a link has of a family.
+func NeighbourMessages(ns *kernel.NS, family uint8, link int) (list []Message, err error) {
+	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		head := make([]byte, sizeofNdMsg)
+		head[0] = family
+		req.AddData(rawData(head))
+		req.AddData(attrU32(unix.NDA_IFINDEX, uint32(link)))
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours: %w", err)
+	}
+	for _, b := range msgs {
+		if len(b) < sizeofNdMsg || b[0] != family || int(netlink.U32(b[4:])) != link {
+			continue
+		}
+		keep := func(kind uint16, _ []byte) bool { return kind != unix.NDA_CACHEINFO && kind != unix.NDA_PROBES }
+		list = append(list, Message{unix.RTM_NEWNEIGH, stored(b, sizeofNdMsg, func([]byte) {}, keep)})
+	}
+	return list, nil
+}
+
+// stored is a copy of a listed message with another head, and without the attributes that are not to be kept.
+func stored(b []byte, size int, head func([]byte), keep func(kind uint16, value []byte) bool) []byte {
+	out := append([]byte{}, b[:size]...)
+	head(out)
+	netlink.EachAttr(b[size:], func(kind uint16, v []byte) {
+		v = append([]byte{}, v...)
+		if keep(kind, v) {
+			out = append(out, nl.NewRtAttr(int(kind), v).Serialize()...)
+		}
+	})
+	return out
+}
+
+func put32(b []byte, v uint32) { copy(b, nl.Uint32Attr(v)) }
+
+// rawData is the head of a message.
+type rawData []byte
+
+func (d rawData) Len() int { return len(d) }
+
+func (d rawData) Serialize() []byte { return d }
+
+// NewRoute is a route by one next hop, which is in r, or by several: of these Link, Via, OnLink and Weight count.
+func NewRoute(ns *kernel.NS, r Route, hops []Route) Message {
+	if len(hops) == 0 {
+		return Message{unix.RTM_NEWROUTE, body(routeRequest(ns, unix.RTM_NEWROUTE, 0, r))}
+	}
+	r.Link, r.Via, r.OnLink = 0, netip.Addr{}, false
+	var list []byte
+	for _, h := range hops {
+		hop := make([]byte, unix.SizeofRtNexthop)
+		if h.OnLink {
+			hop[2] = unix.RTNH_F_ONLINK
+		}
+		hop[3] = uint8(max(h.Weight, 1) - 1)
+		put32(hop[4:], uint32(h.Link))
+		hop = append(hop, via(r.Dst, h.Via).Serialize()...)
+		copy(hop, nl.Uint16Attr(uint16(len(hop))))
+		list = append(list, hop...)
+	}
+	req := routeRequest(ns, unix.RTM_NEWROUTE, 0, r)
+	req.AddData(nl.NewRtAttr(unix.RTA_MULTIPATH, list))
+	return Message{unix.RTM_NEWROUTE, body(req)}
+}
+
+// NewRule is a rule.
+func NewRule(ns *kernel.NS, r Rule) Message {
+	return Message{unix.RTM_NEWRULE, body(ruleRequest(ns, unix.RTM_NEWRULE, 0, r))}
+}
+
+// NewNeighbour is a neighbour.
+func NewNeighbour(ns *kernel.NS, n Neighbour) Message {
+	b := make([]byte, sizeofNdMsg)
+	b[0] = family(n.Addr)
+	put32(b[4:], uint32(n.Link))
+	copy(b[8:], nl.Uint16Attr(n.State))
+	b = append(b, attrIP(unix.NDA_DST, n.Addr).Serialize()...)
+	if len(n.MAC) > 0 {
+		b = append(b, nl.NewRtAttr(unix.NDA_LLADDR, n.MAC).Serialize()...)
+	}
+	return Message{unix.RTM_NEWNEIGH, b}
+}
+
+func body(req *nl.NetlinkRequest) []byte { return req.Serialize()[unix.SizeofNlMsghdr:] }
+
+// How says what Make does where something is there already.
+type How int
+
+// What is there already: is EEXIST; of a route only an equal one is; is replaced.
+const (
+	Alone   How = unix.NLM_F_EXCL
+	Beside  How = 0
+	Instead How = unix.NLM_F_REPLACE
+)
+
+// Make makes what a message says.
+func Make(ns *kernel.NS, m Message, how How) error {
+	req := newRequest(int(m.Type), unix.NLM_F_CREATE|unix.NLM_F_ACK|int(how))
+	req.AddRawData(m.Body)
+	return Tell(ns, req)
+}
+
+// Drop deletes what a message says; what is not there is deleted.
+func Drop(ns *kernel.NS, m Message) error {
+	req := newRequest(int(m.Type)+1, unix.NLM_F_ACK) // RTM_DELROUTE and so on
+	req.AddRawData(m.Body)
+	err := Tell(ns, req)
+	if netlink.Is(err, unix.ESRCH, unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.EAFNOSUPPORT) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,74 @@
+package rtnl
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Move is what MoveLink does to a link; a zero field leaves it as it is.
+type Move struct {
+	To    *kernel.NS // where it goes
+	Name  string     // it has there
+	Index int        // likewise (Linux 5.13, others choose one); EBUSY where that is another link's
+	Alias string
+	Group *uint32
+	MAC   net.HardwareAddr
+	MTU   int
+	Up    bool
+	Down  bool
+}
+
+// MoveLink moves a link into another namespace, or renames it where it is, in one message. The kernel takes it out of
+// the one namespace under its old name and first then renames it, in the other: nobody here sees another name of it.
+// It goes down for that, and loses master, addresses, routes and settings.
+//
+// What stops it halfway is an error that leaves the link wherever it is by then.
+func MoveLink(ns *kernel.NS, index int, m Move) error {
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	msg.Index = int32(index)
+	if m.Up || m.Down {
+		msg.Change |= unix.IFF_UP
+	}
+	if m.Up {
+		msg.Flags |= unix.IFF_UP
+	}
+	req.AddData(msg)
+	if m.To != nil {
+		req.AddData(attrU32(unix.IFLA_NET_NS_FD, uint32(m.To.FD)))
+	}
+	if m.Name != "" {
+		req.AddData(AttrText(unix.IFLA_IFNAME, m.Name))
+	}
+	if m.Index != 0 {
+		req.AddData(attrU32(unix.IFLA_NEW_IFINDEX, uint32(m.Index)))
+	}
+	if m.Group != nil {
+		req.AddData(attrU32(unix.IFLA_GROUP, *m.Group))
+	}
+	if m.MAC != nil {
+		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, m.MAC))
+	}
+	if m.MTU != 0 {
+		req.AddData(attrU32(unix.IFLA_MTU, uint32(m.MTU)))
+	}
+	if m.Alias != "" {
+		req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(m.Alias)))
+	}
+	err := Tell(ns, req)
+	switch {
+	case netlink.Is(err, unix.ENODEV):
+		err = ErrNoLink
+	case netlink.Is(err, unix.EEXIST):
+		err = fmt.Errorf("%s: %w", m.Name, ErrLinkExists)
+	}
+	if err != nil {
+		return fmt.Errorf("move link #%d: %w", index, err)
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A NamespaceEvent is something that happened to a namespace that another one has a number for.
+type NamespaceEvent struct {
+	Namespace int  // its number; -1 is the listener's own
+	Died      bool // it has gone, and its number with it
+	Link      *Link
+	Deleted   bool // Link was
+	Lost      bool // some events were lost, and nothing else is said
+}
+
+// WatchNamespaces calls f with what happens to the links of every namespace that ns has a number for (see Number), and
+// when one dies. One socket in ns hears of all, so nothing of theirs is held: a socket inside would keep a dead
+// container's namespace alive. It returns when stop is closed.
+func WatchNamespaces(ns *kernel.NS, stop <-chan struct{}, f func(NamespaceEvent)) error {
+	var fd int
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("open a socket for events: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "events")
+	defer file.Close()
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
+		Groups: 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NSID-1)})
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
+	}
+	if err != nil {
+		return fmt.Errorf("listen to other namespaces (it takes CAP_NET_BROADCAST): %w", err)
+	}
+	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20) // a burst of containers; what is lost is said
+	go func() {
+		<-stop
+		file.SetReadDeadline(time.Unix(1, 0))
+	}()
+	f(NamespaceEvent{Lost: true}) // what was before this is unknown
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	buf, oob := make([]byte, 64<<10), make([]byte, 64)
+	for {
+		var n, oobn int
+		var rerr error
+		err := raw.Read(func(fd uintptr) bool {
+			n, oobn, _, _, rerr = unix.Recvmsg(int(fd), buf, oob, 0)
+			return rerr != unix.EAGAIN
+		})
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil
+		case err != nil:
+			return err
+		case rerr == unix.ENOBUFS:
+			f(NamespaceEvent{Lost: true})
+			continue
+		case rerr == unix.EINTR:
+			continue
+		case rerr != nil:
+			return fmt.Errorf("receive events: %w", rerr)
+		}
+		from := -1
+		if cmsgs, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil {
+			for _, m := range cmsgs {
+				if m.Header.Level == unix.SOL_NETLINK && m.Header.Type == unix.NETLINK_LISTEN_ALL_NSID && len(m.Data) >= 4 {
+					from = int(int32(netlink.U32(m.Data)))
+				}
+			}
+		}
+		events(buf[:n], from, f)
+	}
+}
+
+// events takes a datagram apart.
+func events(b []byte, from int, f func(NamespaceEvent)) {
+	for len(b) >= unix.SizeofNlMsghdr {
+		size, typ := int(netlink.U32(b)), netlink.U16(b[4:])
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return
+		}
+		body := b[unix.SizeofNlMsghdr:size]
+		switch typ {
+		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
+			f(NamespaceEvent{Namespace: from, Link: parseLink(append([]byte(nil), body...)), Deleted: typ == unix.RTM_DELLINK})
+		case unix.RTM_DELNSID:
+			if from != -1 || len(body) < 4 {
+				break // a number that another namespace had for it
+			}
+			netlink.EachAttr(body[4:], func(kind uint16, v []byte) {
+				if kind == unix.NETNSA_NSID {
+					f(NamespaceEvent{Namespace: int(int32(netlink.U32(v))), Died: true})
+				}
+			})
+		}
+		b = b[min((size+3)&^3, len(b)):]
+	}
+}

@@ -1,0 +1,76 @@
+package rtnl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// NSID is the number that ns has for another namespace, or -1 where it has none yet.
+func NSID(ns *kernel.NS, other *kernel.NS) (int, error) {
+	req := newRequest(unix.RTM_GETNSID, 0)
+	req.AddData(nl.NewRtGenMsg())
+	req.AddData(attrU32(unix.NETNSA_FD, uint32(other.FD)))
+	msgs, err := Call(ns, req, unix.RTM_NEWNSID)
+	id := -1
+	if err == nil && len(msgs) > 0 {
+		netlink.EachAttr(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
+			if kind == unix.NETNSA_NSID {
+				id = int(int32(netlink.U32(v)))
+			}
+		})
+	}
+	return id, err
+}
+
+// NSIDFor is the number that other has for the namespace that ns calls id, or -1 where it has none yet, or that cannot
+// be told (before Linux 5.0).
+func NSIDFor(ns *kernel.NS, other *kernel.NS, id int) (int, error) {
+	target, err := NSID(ns, other)
+	if err != nil || target < 0 || id < 0 {
+		return -1, err
+	}
+	req := newRequest(unix.RTM_GETNSID, 0)
+	req.AddData(nl.NewRtGenMsg())
+	req.AddData(attrU32(unix.NETNSA_NSID, uint32(id)))
+	req.AddData(attrU32(unix.NETNSA_TARGET_NSID, uint32(target)))
+	msgs, err := Call(ns, req, unix.RTM_NEWNSID)
+	if err != nil || len(msgs) == 0 {
+		return -1, err
+	}
+	there, told := -1, false
+	netlink.EachAttr(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.NETNSA_NSID:
+			there = int(int32(netlink.U32(v)))
+		case unix.NETNSA_CURRENT_NSID: // an older kernel answers with the number that it was asked about
+			told = true
+		}
+	})
+	if !told {
+		there = -1
+	}
+	return there, nil
+}
+
+// AssignNSID is the number that ns has for another namespace, by which Watch tells of it. It is given one where it has
+// none; that ends with the other one and does not keep it.
+func AssignNSID(ns *kernel.NS, other *kernel.NS) (int, error) {
+	for range 2 {
+		if id, err := NSID(ns, other); err != nil || id >= 0 {
+			return id, err
+		}
+		req := newRequest(unix.RTM_NEWNSID, unix.NLM_F_ACK)
+		req.AddData(nl.NewRtGenMsg())
+		req.AddData(attrU32(unix.NETNSA_FD, uint32(other.FD)))
+		req.AddData(attrU32(unix.NETNSA_NSID, 0xffffffff))
+		if err := Tell(ns, req); err != nil && !netlink.Is(err, unix.EEXIST) {
+			return -1, fmt.Errorf("number a namespace: %w", err)
+		}
+	}
+	return -1, errors.New("number a namespace: the kernel gives none")
+}

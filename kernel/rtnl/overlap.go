@@ -1,0 +1,56 @@
+package rtnl
+
+import (
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+)
+
+// Overlapping is what an overlap comes to, as warnings say it.
+const Overlapping = "and the host reaches only one of the two"
+
+// Overlap is the link, but for a network's own, that has something in common with the network's subnet: an "address" or
+// a "route", and which. What there is for single containers of ours is none.
+func Overlap(ns *kernel.NS, link string, subnet netip.Prefix) (other, kind string, prefix netip.Prefix, err error) {
+	if subnet.Addr().IsLinkLocalUnicast() || subnet.IsSingleIP() {
+		return "", "", prefix, nil // which stand on any number of links
+	}
+	links, err := Links(ns)
+	if err != nil {
+		return "", "", prefix, err
+	}
+	others := map[int]*Link{}
+	for _, l := range links {
+		if l.Name != link {
+			others[l.Index] = l
+		}
+	}
+	all, err := AllAddrs(ns)
+	if err != nil {
+		return "", "", prefix, err
+	}
+	for _, a := range all {
+		// A lone address is the gateway's on other cables.
+		if l := others[a.Link]; l != nil && a.Prefix.Masked().Overlaps(subnet.Masked()) &&
+			!(a.Prefix.IsSingleIP() && a.Prefix.Addr() == subnet.Addr()) {
+			return l.Name, "address", a.Prefix, nil
+		}
+	}
+	family := uint8(IPv4)
+	if subnet.Addr().Is6() {
+		family = IPv6
+	}
+	routes, err := Routes(ns, RouteFilter{Family: family, Table: MainTable})
+	for _, r := range routes {
+		l := others[r.Link]
+		if l != nil && r.Dst.IsValid() && r.Dst.Bits() > 0 && r.Dst.Overlaps(subnet.Masked()) &&
+			!(r.Dst.IsSingleIP() && identity.OfGroup(l.Group)) {
+			if r.Dst.Bits() >= subnet.Bits() {
+				return l.Name, "route", r.Dst, nil
+			}
+			other, kind, prefix = l.Name, "route", r.Dst // one that goes before the network's own is worse
+		}
+	}
+	return other, kind, prefix, err
+}

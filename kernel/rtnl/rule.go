@@ -1,0 +1,198 @@
+package rtnl
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// OurProtocol is the protocol that our rules and routes say they come from, so that they can be told from
+// everybody else's: no routing daemon uses the number. ip(8) shows it as "proto 250".
+const OurProtocol = 250
+
+// A Rule is a policy routing rule, ip-rule(8): which packets are routed how.
+type Rule struct {
+	Family   uint8        // IPv4 or IPv6; zero: that of From or To
+	Priority int          // a lower one is asked first; zero in AddRule: before all but the rule of the local table
+	From, To netip.Prefix // invalid: from or to anywhere
+	IIF      string       // came in by that link; lo: from this host itself
+	OIF      string       // is sent by a socket that is bound to that link
+	Mark     uint32       // a packet's mark, in the bits of Mask
+	Mask     uint32       // zero, and Mark too: any mark
+	Table    int          // of Lookup
+	Action   uint8        // zero: Lookup
+	Protocol uint8        // who made it
+	Tag      uint32       // whose it is, see RuleTag; zero: nobody's in particular
+
+	// Other says that a listed rule has conditions that this type has no field for.
+	Other bool
+}
+
+// What a Rule can do with a packet.
+const (
+	Lookup      = unix.FR_ACT_TO_TBL
+	Unreachable = unix.FR_ACT_UNREACHABLE
+	Prohibit    = unix.FR_ACT_PROHIBIT
+)
+
+// MainPriority is where the kernel keeps the rule that leads to the main table.
+const MainPriority = 32766
+
+// RuleTag is a Tag, of a hash of its owner. A rule has no comment. The kernel keeps the tag as suppress_ifgroup, which
+// has the rule not lead to links of that group: no link is of such a group, as the numbers that people and programs
+// give are small.
+func RuleTag(hash uint32) uint32 { return tagged | hash&(tagged-1) }
+
+const tagged = 1 << 30 // ip(8) takes groups below 1<<31
+
+const ruleInvert = 0x2 // FIB_RULE_INVERT: all but those
+
+// Rules lists the rules of one family, in the order in which they are asked.
+func Rules(ns *kernel.NS, family uint8) ([]Rule, error) {
+	msgs, err := rules(ns, family)
+	var list []Rule
+	for _, m := range msgs {
+		if r, ok := parseRule(m); ok && r.Family == family {
+			list = append(list, r)
+		}
+	}
+	return list, err
+}
+
+// rules are the kernel's words for them.
+func rules(ns *kernel.NS, family uint8) ([][]byte, error) {
+	// The kernel filters rules by nothing else, and with strict checking refuses to be asked.
+	msgs, err := Dump(ns, unix.RTM_NEWRULE, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
+		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
+		return req
+	})
+	if netlink.Is(err, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) { // a kernel without the family, or without rules
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list rules: %w", err)
+	}
+	return msgs, nil
+}
+
+func parseRule(b []byte) (r Rule, ok bool) {
+	if len(b) < unix.SizeofRtMsg {
+		return r, false
+	}
+	r = Rule{Family: b[0], Table: int(b[4]), Action: b[7], Other: b[3] != 0 || netlink.U32(b[8:])&ruleInvert != 0}
+	prefix := func(v []byte, bits byte) netip.Prefix {
+		a, _ := netip.AddrFromSlice(v)
+		return netip.PrefixFrom(a, int(bits))
+	}
+	netlink.EachAttr(b[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case unix.FRA_PRIORITY:
+			r.Priority = int(netlink.U32(v))
+		case unix.FRA_SRC:
+			r.From = prefix(v, b[2])
+		case unix.FRA_DST:
+			r.To = prefix(v, b[1])
+		case unix.FRA_IIFNAME:
+			r.IIF = netlink.Text(v)
+		case unix.FRA_OIFNAME:
+			r.OIF = netlink.Text(v)
+		case unix.FRA_FWMARK:
+			r.Mark = netlink.U32(v)
+		case unix.FRA_FWMASK:
+			r.Mask = netlink.U32(v)
+		case unix.FRA_TABLE:
+			r.Table = int(netlink.U32(v))
+		case unix.FRA_PROTOCOL:
+			if len(v) > 0 {
+				r.Protocol = v[0]
+			}
+		case unix.FRA_SUPPRESS_IFGROUP: // -1 says nothing
+			if g := netlink.U32(v); g != ^uint32(0) {
+				r.Tag, r.Other = g, r.Other || g&^(tagged-1) != tagged
+			}
+		case unix.FRA_SUPPRESS_PREFIXLEN: // always there; -1 says nothing
+			r.Other = r.Other || int32(netlink.U32(v)) != -1
+		case unix.FRA_PAD:
+		default:
+			r.Other = true
+		}
+	})
+	return r, true
+}
+
+// AddRule adds a rule; an equal one of the same priority is EEXIST.
+func AddRule(ns *kernel.NS, r Rule) error {
+	if err := Tell(ns, ruleRequest(ns, unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r)); err != nil {
+		return fmt.Errorf("add rule: %w", err)
+	}
+	return nil
+}
+
+// DelRule deletes the first rule that r matches; one that is not there is deleted. A field that is zero matches
+// any, so what it gets is a rule as Rules lists it.
+func DelRule(ns *kernel.NS, r Rule) error {
+	if err := Tell(ns, ruleRequest(ns, unix.RTM_DELRULE, 0, r)); err != nil &&
+		!netlink.Is(err, unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT) {
+		return fmt.Errorf("delete rule: %w", err)
+	}
+	return nil
+}
+
+func ruleRequest(ns *kernel.NS, proto, flags int, r Rule) *nl.NetlinkRequest {
+	req := newRequest(proto, flags|unix.NLM_F_ACK)
+	// A struct fib_rule_hdr is laid out as a struct rtmsg; the type stands where the action does.
+	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: r.family(), Type: cmp.Or(r.Action, Lookup)}}
+	if r.From.IsValid() {
+		msg.Src_len = uint8(r.From.Bits())
+	}
+	if r.To.IsValid() {
+		msg.Dst_len = uint8(r.To.Bits())
+	}
+	req.AddData(msg)
+	if r.Priority != 0 {
+		req.AddData(attrU32(unix.FRA_PRIORITY, uint32(r.Priority)))
+	}
+	if r.From.IsValid() {
+		req.AddData(attrIP(unix.FRA_SRC, r.From.Masked().Addr()))
+	}
+	if r.To.IsValid() {
+		req.AddData(attrIP(unix.FRA_DST, r.To.Masked().Addr()))
+	}
+	if r.IIF != "" {
+		req.AddData(AttrText(unix.FRA_IIFNAME, r.IIF))
+	}
+	if r.OIF != "" {
+		req.AddData(AttrText(unix.FRA_OIFNAME, r.OIF))
+	}
+	if r.Mark != 0 || r.Mask != 0 {
+		req.AddData(attrU32(unix.FRA_FWMARK, r.Mark))
+	}
+	if r.Mask != 0 {
+		req.AddData(attrU32(unix.FRA_FWMASK, r.Mask))
+	}
+	if r.Table != 0 {
+		req.AddData(attrU32(unix.FRA_TABLE, uint32(r.Table)))
+	}
+	if r.Tag != 0 {
+		req.AddData(attrU32(unix.FRA_SUPPRESS_IFGROUP, r.Tag))
+	}
+	if r.Protocol != 0 {
+		req.AddData(nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{r.Protocol}))
+	}
+	return req
+}
+
+func (r Rule) family() uint8 {
+	for _, p := range []netip.Prefix{r.From, r.To} {
+		if r.Family == 0 && p.IsValid() {
+			return family(p.Addr())
+		}
+	}
+	return r.Family
+}

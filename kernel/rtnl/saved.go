@@ -1,0 +1,95 @@
+package rtnl
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Saved is an address or a route as the kernel says it, with everything that it has: what RestoreAddr and
+// RestoreRoute make again.
+type Saved []byte
+
+// SaveAddrs are the addresses of a link that stay until somebody takes them away, without those that the kernel makes.
+func SaveAddrs(ns *kernel.NS, index int) (list []Saved, err error) {
+	msgs, err := addrs(ns, index)
+	for _, m := range msgs {
+		a := parseAddr(m)
+		if ip := a.Prefix.Addr(); !a.Dynamic && !(ip.Is6() && ip.IsLinkLocalUnicast()) {
+			list = append(list, m)
+		}
+	}
+	return list, err
+}
+
+// RestoreAddr makes an address again, on the link of that index; one that is there already is EEXIST.
+func RestoreAddr(ns *kernel.NS, index int, s Saved) error {
+	m := slices.Clone(s)
+	if len(m) < unix.SizeofIfAddrmsg {
+		return unix.EINVAL
+	}
+	copy(m[4:], nl.Uint32Attr(uint32(index)))
+	if err := again(ns, unix.RTM_NEWADDR, m); err != nil {
+		return fmt.Errorf("add address %v: %w", parseAddr(m).Prefix, err)
+	}
+	return nil
+}
+
+// SaveRoutes are the routes out by a link that somebody made, those before others that these lead over.
+func SaveRoutes(ns *kernel.NS, index int) (list []Saved, err error) {
+	for _, family := range []uint8{IPv4, IPv6} {
+		msgs, err := routes(ns, RouteFilter{Family: family, Link: index})
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			r := parseRoute(m)
+			if len(r) != 1 || r[0].Link != index || r[0].Type != Unicast || r[0].Protocol <= unix.RTPROT_KERNEL ||
+				r[0].Protocol == ByRA {
+				continue
+			}
+			list = append(list, m)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Saved) int { return cmp.Compare(hops(a), hops(b)) })
+	return list, nil
+}
+
+func hops(s Saved) int {
+	if r := parseRoute(s); len(r) == 1 && r[0].Via.IsValid() {
+		return 1
+	}
+	return 0
+}
+
+// RestoreRoute makes a route again, out by the link of that index; one to the same destination of the same metric is
+// EEXIST.
+func RestoreRoute(ns *kernel.NS, index int, s Saved) error {
+	m := slices.Clone(s)
+	if len(m) < unix.SizeofRtMsg {
+		return unix.EINVAL
+	}
+	copy(m[8:], nl.Uint32Attr(netlink.U32(m[8:])&unix.RTNH_F_ONLINK)) // the others say how it was
+	netlink.EachAttr(m[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
+		if kind == unix.RTA_OIF {
+			copy(v, nl.Uint32Attr(uint32(index)))
+		}
+	})
+	if err := again(ns, unix.RTM_NEWROUTE, m); err != nil {
+		r := parseRoute(m)
+		return fmt.Errorf("add route %v: %w", r[0].Dst, err)
+	}
+	return nil
+}
+
+func again(ns *kernel.NS, proto int, m []byte) error {
+	req := newRequest(proto, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	req.AddRawData(bytes.Clone(m))
+	return Tell(ns, req)
+}

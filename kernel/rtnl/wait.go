@@ -1,0 +1,60 @@
+package rtnl
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Await returns as soon as done says yes: it asks now, and again after each event of these rtnetlink groups.
+// It waits for no longer than ctx lasts or limit, and then returns context.DeadlineExceeded.
+func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uint, done func() (bool, error)) error {
+	if ok, err := done(); ok || err != nil {
+		return err
+	}
+	deadline := time.Now().Add(limit)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	var s *nl.NetlinkSocket
+	if err := ns.Do(func() (err error) {
+		s, err = nl.Subscribe(unix.NETLINK_ROUTE, groups...)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer s.Close()
+	defer context.AfterFunc(ctx, s.Close)()
+	for {
+		// Asked once more after subscribing: what happened in between sends no event.
+		if ok, err := done(); ok || err != nil {
+			return err
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			return context.DeadlineExceeded
+		}
+		timeout := unix.NsecToTimeval(max(left, time.Millisecond).Nanoseconds())
+		if err := s.SetReceiveTimeout(&timeout); err != nil {
+			return err
+		}
+		switch _, _, err := s.Receive(); {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil, errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS): // ENOBUFS: events were lost, so ask
+		default:
+			return err
+		}
+	}
+}
+
+// The groups that Await can listen to.
+const (
+	LinkEvents      = unix.RTNLGRP_LINK
+	IPv6AddrEvents  = unix.RTNLGRP_IPV6_IFADDR
+	IPv6RouteEvents = unix.RTNLGRP_IPV6_ROUTE
+)

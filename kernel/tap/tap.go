@@ -1,0 +1,83 @@
+// Package tap makes tap devices, under a label of SELinux too. What a tap is once it exists is in package rtnl.
+package tap
+
+import (
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"golang.org/x/sys/unix"
+)
+
+// A Device is what AddTap makes: a link whose frames a program reads and writes by a file, as a hypervisor does.
+type Device struct {
+	Name         string
+	MultiQueue   bool    // several files at a time
+	Owner, Group *uint32 // who may open it; nil: anybody who may do so at all
+	Label        string  // the context of SELinux that it is made in; empty: this program's
+}
+
+const tunDevice = "/dev/net/tun"
+
+// Add makes a tap in the namespace. What finish does to it belongs to its making: until that has succeeded the
+// link goes as soon as this program ends, and afterwards it is to stay. Frames have neither the packet information
+// nor the header of virtio, as ip(8) makes it. Where a link of its name is there already, the error is
+// ErrLinkExists.
+func Add(ns *kernel.NS, t Device, finish func() error) error {
+	fd := -1
+	// The file belongs to the namespace that it is opened in, whoever has it.
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		return err
+	})
+	switch {
+	case netlink.Is(err, unix.ENOENT, unix.ENODEV, unix.ENXIO):
+		return fmt.Errorf("add tap %s: open %s: %w (load the module tun, or let this container have the device: c 10 200)",
+			t.Name, tunDevice, err)
+	case err != nil:
+		return fmt.Errorf("add tap %s: open %s: %w", t.Name, tunDevice, err)
+	}
+	defer unix.Close(fd)
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_TUN_EXCL) // the last: never open one that is there
+	if t.MultiQueue {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	if t.Label != "" {
+		err = attachAs(t.Label, fd, t.Name, flags)
+	} else {
+		err = attach(fd, t.Name, flags)
+	}
+	if err != nil {
+		if _, there := rtnl.IndexOf(ns, t.Name); there == nil && netlink.Is(err, unix.EBUSY, unix.EEXIST, unix.EINVAL) {
+			err = rtnl.ErrLinkExists
+		}
+		return fmt.Errorf("add tap %s: %w", t.Name, err)
+	}
+	for _, who := range []struct {
+		what string
+		req  uint
+		id   *uint32
+	}{{"owner", unix.TUNSETOWNER, t.Owner}, {"group", unix.TUNSETGROUP, t.Group}} {
+		if who.id == nil {
+			continue
+		}
+		if err := unix.IoctlSetInt(fd, who.req, int(*who.id)); err != nil {
+			return fmt.Errorf("set %s %d of tap %s: %w", who.what, *who.id, t.Name, err)
+		}
+	}
+	if err := finish(); err != nil {
+		return err
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1); err != nil {
+		return fmt.Errorf("keep tap %s: %w", t.Name, err)
+	}
+	return nil
+}
+
+// HasSELinux reports whether this host is labelled by SELinux.
+func HasSELinux() bool {
+	var st unix.Statfs_t
+	err := unix.Statfs("/sys/fs/selinux", &st)
+	return err == nil && uint32(st.Type) == unix.SELINUX_MAGIC
+}

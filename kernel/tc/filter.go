@@ -1,0 +1,194 @@
+package tc
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Filter is a filter of kind u32: what packets of a qdisc it takes, and to where.
+type Filter struct {
+	Kind     string // set in what the kernel answers
+	Parent   uint32 // the qdisc
+	Pref     uint16 // lower ones are asked first; all of one number are of one protocol
+	Protocol uint16 // ETH_P_ALL, ETH_P_IP or ETH_P_IPV6
+	Sel      []byte // what of the packet is looked at: AnyPacket or an AddressMatch
+	ClassID  uint32 // the class it goes to
+	Redirect int    // or the link that it is sent out by instead
+}
+
+// The protocols of a Filter.
+const (
+	AnyProtocol  = unix.ETH_P_ALL
+	IPv4Protocol = unix.ETH_P_IP
+	IPv6Protocol = unix.ETH_P_IPV6
+)
+
+const (
+	u32Terminal   = 1  // without it, the next filter is asked all the same
+	egressRedir   = 1  // TCA_EGRESS_REDIR
+	actStolen     = 4  // TC_ACT_STOLEN
+	mirredParms   = 2  // TCA_MIRRED_PARMS
+	mirredEaction = 20 // offsets in struct tc_mirred, whose size the library has wrong
+	mirredIfindex = 24
+	sizeofMirred  = 28
+)
+
+// AnyPacket matches every packet.
+func AnyPacket() []byte { return u32Sel([3]uint32{}) }
+
+// AddressMatch matches packets from, or to, an address in p.
+func AddressMatch(p netip.Prefix, from bool) []byte {
+	addr, left := p.Masked().Addr().AsSlice(), p.Bits()
+	at := uint32(8) // the sender's address in a header of IPv6; the receiver's follows
+	if p.Addr().Is4() {
+		at = 12
+	}
+	if !from {
+		at += uint32(len(addr))
+	}
+	var keys [][3]uint32
+	for i := 0; left > 0; i += 4 {
+		n := min(left, 32)
+		keys = append(keys, [3]uint32{^uint32(0) << (32 - n), binary.BigEndian.Uint32(addr[i:]), at + uint32(i)})
+		left -= n
+	}
+	if keys == nil {
+		return AnyPacket()
+	}
+	return u32Sel(keys...)
+}
+
+// u32Sel is a struct tc_u32_sel of keys that are mask, value and offset in the network header.
+func u32Sel(keys ...[3]uint32) []byte {
+	b := make([]byte, nl.SizeofTcU32Sel, nl.SizeofTcU32Sel+len(keys)*nl.SizeofTcU32Key)
+	b[0], b[2] = u32Terminal, byte(len(keys))
+	for _, k := range keys {
+		b = binary.BigEndian.AppendUint32(b, k[0])
+		b = binary.BigEndian.AppendUint32(b, k[1])
+		b = append(append(b, nl.Uint32Attr(k[2])...), 0, 0, 0, 0)
+	}
+	return b
+}
+
+// Matches reports whether two filters take the same packets to the same place.
+func (f Filter) Matches(g Filter) bool {
+	return f.Protocol == g.Protocol && f.ClassID == g.ClassID && f.Redirect == g.Redirect && bytes.Equal(f.Sel, g.Sel)
+}
+
+// AddFilter adds a filter to a qdisc of a link.
+func AddFilter(ns *kernel.NS, link int, f Filter) error {
+	req := tcRequest(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL, link, 0, f.Parent, f.info())
+	req.AddData(rtnl.AttrText(nl.TCA_KIND, "u32"))
+	opt := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
+	opt.AddRtAttr(nl.TCA_U32_SEL, f.Sel)
+	if f.Redirect != 0 {
+		act := opt.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(nl.TCA_ACT_TAB, nil)
+		act.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
+		act.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(mirredParms, mirred(f.Redirect))
+	} else {
+		opt.AddRtAttr(nl.TCA_U32_CLASSID, nl.Uint32Attr(f.ClassID))
+	}
+	req.AddData(opt)
+	if err := rtnl.Tell(ns, req); err != nil {
+		return fmt.Errorf("add filter to link #%d: %w", link, err)
+	}
+	return nil
+}
+
+// mirred is a struct tc_mirred that sends a packet out by a link, and is done with it.
+func mirred(link int) []byte {
+	b := make([]byte, sizeofMirred)
+	for at, v := range map[int]uint32{8: actStolen, mirredEaction: egressRedir, mirredIfindex: uint32(link)} {
+		nl.NativeEndian().PutUint32(b[at:], v)
+	}
+	return b
+}
+
+// Filters are the filters of a qdisc of a link, or of all that packets come in by.
+func Filters(ns *kernel.NS, link int, parent uint32) (list []Filter, err error) {
+	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTFILTER, func() *nl.NetlinkRequest {
+		return tcRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, link, 0, parent, 0)
+	})
+	if err != nil && !netlink.Is(err, unix.EINVAL, unix.ENODEV) { // no such qdisc
+		return nil, fmt.Errorf("filters of link #%d: %w", link, err)
+	}
+	for _, m := range msgs {
+		if f, whole := parseFilter(m); whole {
+			list = append(list, f)
+		}
+	}
+	return list, nil
+}
+
+// parseFilter takes an answer apart; whole is false for what the kernel lists beside the filters: their tables.
+func parseFilter(b []byte) (f Filter, whole bool) {
+	if len(b) < nl.SizeofTcMsg {
+		return f, false
+	}
+	info := netlink.U32(b[16:])
+	f.Parent, f.Pref, f.Protocol = netlink.U32(b[12:]), uint16(info>>16), wireProtocol(uint16(info))
+	netlink.EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
+		switch kind {
+		case nl.TCA_KIND:
+			f.Kind = netlink.Text(v)
+			whole = f.Kind != "u32" && netlink.U32(b[8:]) != 0
+		case nl.TCA_OPTIONS:
+			if f.Kind != "u32" {
+				return
+			}
+			netlink.EachAttr(v, func(kind uint16, v []byte) {
+				switch kind {
+				case nl.TCA_U32_SEL:
+					f.Sel, whole = v, true
+				case nl.TCA_U32_CLASSID:
+					f.ClassID = netlink.U32(v)
+				case nl.TCA_U32_ACT:
+					f.parseActions(v)
+				}
+			})
+		}
+	})
+	return f, whole
+}
+
+func (f *Filter) parseActions(b []byte) {
+	netlink.EachAttr(b, func(_ uint16, v []byte) {
+		mirred := false
+		netlink.EachAttr(v, func(kind uint16, v []byte) {
+			switch {
+			case kind == nl.TCA_ACT_KIND:
+				mirred = netlink.Text(v) == "mirred"
+			case kind == nl.TCA_ACT_OPTIONS && mirred:
+				netlink.EachAttr(v, func(kind uint16, v []byte) {
+					if kind == mirredParms && len(v) >= sizeofMirred && netlink.U32(v[mirredEaction:]) == egressRedir {
+						f.Redirect = int(netlink.U32(v[mirredIfindex:]))
+					}
+				})
+			}
+		})
+	})
+}
+
+// DelFilters deletes every filter of a preference and protocol; none is no error.
+func DelFilters(ns *kernel.NS, link int, f Filter) error {
+	err := rtnl.Tell(ns, tcRequest(unix.RTM_DELTFILTER, 0, link, 0, f.Parent, f.info()))
+	if err != nil && !netlink.Is(err, unix.ENOENT, unix.EINVAL, unix.ENODEV) {
+		return fmt.Errorf("delete filter of link #%d: %w", link, err)
+	}
+	return nil
+}
+
+func (f Filter) info() uint32 { return uint32(f.Pref)<<16 | uint32(wireProtocol(f.Protocol)) }
+
+// wireProtocol puts a protocol into the order of the network, or back.
+func wireProtocol(v uint16) uint16 {
+	return nl.NativeEndian().Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
