@@ -94,11 +94,15 @@ func scripts(t *testing.T, of int) {
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
+	limit := 2 * time.Minute
+	if os.Getenv(nstest.Machine) != "" {
+		limit *= 5
+	}
 	for _, file := range scripts {
 		if part(strings.TrimSuffix(filepath.Base(file), ".txtar")) != of {
 			continue
 		}
-		params.Files, params.Deadline = []string{file}, time.Now().Add(2*time.Minute)
+		params.Files, params.Deadline = []string{file}, time.Now().Add(limit)
 		testscript.RunT(oneByOne{t}, params)
 	}
 }
@@ -106,6 +110,9 @@ func scripts(t *testing.T, of int) {
 // program is the program, built for the test.
 func program(t *testing.T) string {
 	t.Helper()
+	if path := os.Getenv(nstest.Program); path != "" {
+		return path
+	}
 	path := filepath.Join(t.TempDir(), "fairlead")
 	cmd := exec.Command("go", "build", "-o", path, "../cmd/fairlead")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -121,6 +128,9 @@ func goEnvironment(t *testing.T) []string {
 	tree, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if os.Getenv(nstest.Program) != "" {
+		return []string{"TREE=" + tree}
 	}
 	out, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
 	dirs := strings.Fields(string(out))

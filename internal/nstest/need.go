@@ -68,8 +68,12 @@ func NeedModule(t testing.TB, name string) {
 	}
 }
 
-// Machine is in the environment in the virtual machine of internal/vm.
-const Machine = "FAIRLEAD_MACHINE"
+// Machine is in the environment in the virtual machine of internal/vm. One of another architecture has no compiler:
+// Program is the path of cmd/fairlead there.
+const (
+	Machine = "FAIRLEAD_MACHINE"
+	Program = "FAIRLEAD_PROGRAM"
+)
 
 // NeedMachine skips a test that touches devices which only the virtual machine has to spare.
 func NeedMachine(t testing.TB) {

@@ -67,21 +67,14 @@ func mountAll(list []mount) error {
 	return nil
 }
 
+// plan9 are the options of what this machine's files are seen by.
+const plan9 = "trans=virtio,version=9p2000.L,msize=524288"
+
 // mountHost makes this machine's files, with a tmpfs over them, the root.
 func mountHost() error {
 	if err := mountAll([]mount{{"proc", "/proc", "proc", "", 0}, {"sys", "/sys", "sysfs", "", 0},
 		{"dev", "/dev", "devtmpfs", "", 0}}); err != nil {
 		return err
-	}
-	// Steps print to the first serial line, the kernel to the second.
-	tty, err := os.OpenFile("/dev/ttyS0", os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	for fd := range 3 {
-		if err := unix.Dup2(int(tty.Fd()), fd); err != nil {
-			return err
-		}
 	}
 	files, err := filepath.Glob("/modules/*")
 	if err != nil {
@@ -92,7 +85,15 @@ func mountHost() error {
 			return fmt.Errorf("load module %s: %w", name, err)
 		}
 	}
-	const plan9 = "trans=virtio,version=9p2000.L,msize=524288"
+	tty, err := os.OpenFile("/dev/hvc0", os.O_RDWR, 0) // the kernel prints elsewhere
+	if err != nil {
+		return err
+	}
+	for fd := range 3 {
+		if err := unix.Dup3(int(tty.Fd()), fd, 0); err != nil {
+			return err
+		}
+	}
 	if err := mountAll([]mount{
 		{"host", "/host", "9p", plan9 + ",cache=loose", unix.MS_RDONLY},
 		{"over", "/over", "tmpfs", "size=80%", 0},
@@ -151,6 +152,11 @@ func readJob() (j job, err error) {
 
 // settle loads the modules, and sets up what a booted system has.
 func settle(j job) error {
+	if j.Tree != "" {
+		if err := mountAll([]mount{{"tree", j.Tree, "9p", plan9 + ",cache=loose", unix.MS_RDONLY}}); err != nil {
+			return err
+		}
+	}
 	if j.Modules != "" {
 		if err := mountAll([]mount{{j.Modules, "/lib/modules", "", "", unix.MS_BIND}}); err != nil {
 			return err

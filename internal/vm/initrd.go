@@ -13,17 +13,19 @@ import (
 	"strings"
 )
 
-// mounting are the modules that mount this machine's files. All others are loaded from there.
-func mounting() []string { return []string{"virtio_pci", "9pnet_virtio", "9p", "overlay"} }
+// mounting are the modules for the console, and for mounting this machine's files. All others are loaded from there.
+func mounting() []string {
+	return []string{"virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"}
+}
 
 // writeInitrd writes the initial root: this program as init, and the modules it loads, in order. It returns the
-// files of those to be loaded after them.
-func writeInitrd(path, modules string) (load []string, err error) {
+// files of those to be loaded after them, as they are called in the machine.
+func writeInitrd(path, init, modules string) (load []string, err error) {
 	deps, err := readDeps(filepath.Join(modules, "modules.dep"))
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.ReadFile("/proc/self/exe")
+	self, err := os.ReadFile(init)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +43,7 @@ func writeInitrd(path, modules string) (load []string, err error) {
 		a.file(fmt.Sprintf("modules/%03d", n), 0o644, b)
 	}
 	for _, m := range deps.order(append(mounting(), everything()...))[len(first):] {
-		load = append(load, filepath.Join(modules, m))
+		load = append(load, filepath.Join("/lib/modules", filepath.Base(modules), m))
 	}
 	return load, os.WriteFile(path, a.close(), 0o600)
 }

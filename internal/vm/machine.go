@@ -7,15 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
 // A job is what the machine is booted for. It travels in the shared directory, as job.json.
 type job struct {
 	Env     []string
+	Tree    string   // directory to have at the same place; empty: it is there
 	Modules string   // directory to have at /lib/modules; empty: it is there
 	Load    []string // files of modules, in order
 	Kinds   []kind
@@ -39,22 +43,34 @@ type outcome struct {
 
 // boot runs a job; what its steps print goes to out.
 func boot(ctx context.Context, o options, share string, j job, out io.Writer) (done outcome, err error) {
-	qemu, err := exec.LookPath("qemu-system-x86_64")
+	qemu, err := exec.LookPath(models()[o.arch].emulator)
 	if err != nil {
-		return done, fmt.Errorf("%w: install qemu-system-x86", err)
+		return done, fmt.Errorf("%w: install %s", err, models()[o.arch].pkg)
 	}
-	version, image, modules, err := newest(o.kernel)
+	version, image, modules, err := newest(o)
 	if err != nil {
 		return done, err
 	}
 	if image, err = unpack(image, share); err != nil {
 		return done, fmt.Errorf("unpack the kernel: %w", err)
 	}
-	if dir := filepath.Dir(modules); dir != "/lib/modules" {
+	root, init := "/", "/proc/self/exe"
+	if o.foreign() {
+		if root, err = o.root(); err != nil {
+			return done, err
+		}
+		if j.Tree, err = moduleRoot(ctx); err != nil {
+			return done, err
+		}
+		init = filepath.Join(share, "init")
+		if err := goBuild(ctx, o, "build", "-C", j.Tree, "-o", init, "./internal/vm"); err != nil {
+			return done, err
+		}
+	} else if dir := filepath.Dir(modules); dir != "/lib/modules" {
 		j.Modules = dir
 	}
 	initrd := filepath.Join(share, "initrd")
-	if j.Load, err = writeInitrd(initrd, modules); err != nil {
+	if j.Load, err = writeInitrd(initrd, init, modules); err != nil {
 		return done, fmt.Errorf("initial root for %s: %w", version, err)
 	}
 	b, err := json.Marshal(j)
@@ -65,7 +81,12 @@ func boot(ctx context.Context, o options, share string, j job, out io.Writer) (d
 		return done, err
 	}
 	console := filepath.Join(share, "console")
-	cmd := exec.CommandContext(ctx, qemu, machineArgs(o, share, image, initrd, console)...)
+	args := append(machineArgs(o, image, initrd, console), shared("host", root, ",readonly=on,multidevs=remap")...)
+	args = append(args, shared("share", share, "")...)
+	if j.Tree != "" {
+		args = append(args, shared("tree", j.Tree, ",readonly=on,multidevs=remap")...)
+	}
+	cmd := exec.CommandContext(ctx, qemu, args...)
 	cmd.Stdout = &lines{to: out}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -85,26 +106,79 @@ func boot(ctx context.Context, o options, share string, j job, out io.Writer) (d
 	return done, err
 }
 
-func machineArgs(o options, share, image, initrd, console string) []string {
+// A model is the machine of an architecture.
+type model struct {
+	emulator, pkg string
+	args          []string
+	processor     string // what tcg emulates
+	console       string // the kernel's words for its first serial line, and what else it is told
+	cards         bool   // has a PCI bus with the addresses of the two network cards
+}
+
+func models() map[string]model {
+	return map[string]model{
+		"amd64": {emulator: "qemu-system-x86_64", pkg: "qemu-system-x86", args: []string{"-machine", "pc"}, processor: "max", cards: true,
+			console: "ttyS0 tsc=unstable nokaslr no_timer_check random.trust_cpu=on"},
+		"arm64": {emulator: "qemu-system-aarch64", pkg: "qemu-system-arm", args: []string{"-machine", "virt"}, cards: true,
+			processor: "max,pauth-impdef=on", // signing pointers by the book takes half of the time
+			console:   "ttyAMA0 nokaslr random.trust_cpu=on"},
+		"s390x": {emulator: "qemu-system-s390x", pkg: "qemu-system-misc", args: []string{"-machine", "s390-ccw-virtio"},
+			processor: "max",
+			console:   "ttysclp0 random.trust_cpu=on"},
+	}
+}
+
+func architectures() []string { return slices.Sorted(maps.Keys(models())) }
+
+// shared has qemu show a directory of this machine under a tag.
+func shared(tag, path, options string) []string {
+	return []string{"-fsdev", "local,id=" + tag + ",path=" + path + ",security_model=none" + options,
+		"-device", "virtio-9p,fsdev=" + tag + ",mount_tag=" + tag}
+}
+
+// machineArgs has the kernel print to a serial line, and the steps to a virtual console.
+func machineArgs(o options, image, initrd, console string) []string {
+	m := models()[o.arch]
 	processor := []string{"-accel", o.accel, "-cpu", "host"}
 	if o.accel == "tcg" {
-		processor = []string{"-accel", "tcg,thread=multi", "-cpu", "max"}
+		processor = []string{"-accel", "tcg,thread=multi", "-cpu", m.processor}
 	}
-	args := append(processor,
-		"-machine", "pc", "-smp", fmt.Sprint(o.cpus), "-m", fmt.Sprint(o.memory),
-		"-display", "none", "-monitor", "none", "-nodefaults", "-no-reboot",
-		"-serial", "stdio", "-serial", "file:"+console,
+	args := slices.Concat(processor, m.args, []string{
+		"-smp", fmt.Sprint(o.cpus), "-m", fmt.Sprint(o.memory),
+		"-display", "none", "-monitor", "none", "-nodefaults", "-no-reboot", "-serial", "file:" + console,
+		"-chardev", "stdio,id=steps,signal=off", "-device", "virtio-serial,max_ports=1", "-device", "virtconsole,chardev=steps",
 		"-kernel", image, "-initrd", initrd,
-		"-append", "console=ttyS1 loglevel=4 panic=-1 net.ifnames=0 tsc=unstable mitigations=off nokaslr no_timer_check cryptomgr.notests audit=0 random.trust_cpu=on rdinit=/init",
-		"-virtfs", "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap",
-		"-virtfs", "local,path="+share+",mount_tag=share,security_model=none",
-	)
+		"-append", "loglevel=4 panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests audit=0 rdinit=/init console=" + m.console,
+	})
 	for i := range 2 { // each on a hub of its own: a link that is up, and nobody there
+		if !m.cards {
+			break
+		}
 		args = append(args, "-netdev", fmt.Sprintf("hubport,id=n%d,hubid=%d", i, i),
 			"-netdev", fmt.Sprintf("hubport,id=end%d,hubid=%d", i, i), // without a second port nothing leaves the card's queue
 			"-device", fmt.Sprintf("%s,netdev=n%d,mac=52:54:00:00:00:0%d,addr=0x%d", o.nic, i, i, 10+i))
 	}
 	return args
+}
+
+// moduleRoot is the directory of go.mod.
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("go list -m: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// goBuild runs the go command for the machine's architecture.
+func goBuild(ctx context.Context, o options, args ...string) error {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOARCH="+o.arch)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
 }
 
 // lines passes on what a serial line brings, without its carriage returns.

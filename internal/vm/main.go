@@ -12,6 +12,10 @@
 //
 // It takes the Debian packages qemu-system-x86 and kmod, and a kernel: linux-image-amd64, installed or, with
 // -kernel, unpacked into a directory (dpkg -x).
+//
+// With -arch the machine is one of another architecture. It cannot run this machine's programs, so its root is a
+// directory with Debian's packages for that architecture, kernel included, which `.ci/packages vm ARCH` makes, and
+// of this machine's files it sees the module alone.
 package main
 
 import (
@@ -22,12 +26,15 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
 
 type options struct {
+	arch    string
 	kernel  string
 	from    string
 	timeout time.Duration
@@ -44,13 +51,14 @@ func main() {
 		beInit()
 	}
 	var o options
-	flag.StringVar(&o.kernel, "kernel", "",
-		"directory with boot/vmlinuz-* and lib/modules, of which the newest is taken (default bin/kernel if there, else /)")
+	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture of the machine: "+strings.Join(architectures(), ", "))
+	flag.StringVar(&o.kernel, "kernel", "", "directory with boot/vmlinuz-* and lib/modules, of which the newest is taken "+
+		"(default bin/kernel if there, else /; with -arch, bin/debian-ARCH, which is the machine's root, too)")
 	flag.StringVar(&o.from, "from", "", "with test: only the tests that the file has, a package and a test in a line")
 	flag.DurationVar(&o.timeout, "timeout", time.Hour, "how long the machine may run")
 	flag.IntVar(&o.memory, "memory", 1536, "megabytes; what the programs write is in it too")
 	flag.IntVar(&o.cpus, "cpus", 2, "processors")
-	flag.StringVar(&o.nic, "nic", "virtio-net-pci", "model of the two PCI network cards, at 0000:00:10.0 and 0000:00:11.0")
+	flag.StringVar(&o.nic, "nic", "virtio-net-pci", "model of the two PCI network cards, at 0000:00:10.0 and 0000:00:11.0 (none on s390x)")
 	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator: kvm where it works, tcg everywhere")
 	flag.StringVar(&o.run, "run", "", "with test: only the tests that match")
 	flag.BoolVar(&o.verbose, "v", false, "with test: print what passing tests print, too")
@@ -97,13 +105,9 @@ func run(ctx context.Context, o options, args []string) (status int, err error) 
 }
 
 // newest is the kernel to boot: its version, image and modules.
-func newest(root string) (version, image, modules string, err error) {
-	if root == "" {
-		if root = "bin/kernel"; !exists(root) {
-			root = "/"
-		}
-	}
-	if root, err = filepath.Abs(root); err != nil {
+func newest(o options) (version, image, modules string, err error) {
+	root, err := o.root()
+	if err != nil {
 		return "", "", "", err
 	}
 	images, err := filepath.Glob(filepath.Join(root, "boot", "vmlinuz-*"))
@@ -121,7 +125,25 @@ func newest(root string) (version, image, modules string, err error) {
 		}
 	}
 	return "", "", "", errors.New("no kernel with modules in " + root +
-		": install linux-image-amd64, or unpack it and say -kernel DIR")
+		": install linux-image-" + o.arch + ", or unpack it and say -kernel DIR")
+}
+
+// foreign is whether the machine runs other programs than this one.
+func (o options) foreign() bool { return o.arch != runtime.GOARCH }
+
+// root is the directory with the kernel.
+func (o options) root() (string, error) {
+	root := o.kernel
+	switch {
+	case root != "":
+	case o.foreign():
+		root = "bin/debian-" + o.arch
+	case exists("bin/kernel"):
+		root = "bin/kernel"
+	default:
+		root = "/"
+	}
+	return filepath.Abs(root)
 }
 
 func exists(path string) bool {

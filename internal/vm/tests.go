@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -23,10 +22,11 @@ import (
 // stepMark begins the line that says whose output follows.
 const stepMark = "=== PACKAGE "
 
-// Package nstest's Skipped and Machine.
+// Package nstest's Skipped, Machine and Program.
 const (
 	skippedVar = "FAIRLEAD_SKIPPED"
 	machineVar = "FAIRLEAD_MACHINE"
+	programVar = "FAIRLEAD_PROGRAM"
 )
 
 // kinds.txt is what the kernel must have, and how that is tried; skips.txt the tests that may skip.
@@ -93,6 +93,12 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 		return 0, nil
 	}
 	j := job{Env: append(os.Environ(), "CI=true", skippedVar+"=", machineVar+"=true"), Kinds: kinds()}
+	if o.foreign() {
+		if err := goBuild(ctx, o, "build", "-o", filepath.Join(share, "fairlead"), "./cmd/fairlead"); err != nil {
+			return 0, err
+		}
+		j.Env = append(j.Env, programVar+"=/share/fairlead")
+	}
 	if j.Steps, err = build(ctx, o, share, packages, only); err != nil {
 		return 0, err
 	}
@@ -137,13 +143,14 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 
 // cannot is why there can be no machine.
 func cannot(o options) string {
-	if runtime.GOARCH != "amd64" {
-		return "this is no amd64"
+	m, ok := models()[o.arch]
+	if !ok {
+		return "no machine is known for " + o.arch
 	}
-	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-		return "qemu-system-x86 is not installed"
+	if _, err := exec.LookPath(m.emulator); err != nil {
+		return m.pkg + " is not installed"
 	}
-	if _, _, _, err := newest(o.kernel); err != nil {
+	if _, _, _, err := newest(o); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -190,11 +197,8 @@ func build(ctx context.Context, o options, share string, packages []string,
 			continue
 		}
 		name := strings.ReplaceAll(path, "/", "_") + ".test"
-		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-o", filepath.Join(share, name), path)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		cmd.Stderr = os.Stderr
-		if err := cmd.Run(); err != nil {
-			return nil, fmt.Errorf("build the tests of %s: %w", path, err)
+		if err := goBuild(ctx, o, "test", "-c", "-o", filepath.Join(share, name), path); err != nil {
+			return nil, err
 		}
 		s := step{Name: path, Dir: dir, Args: []string{"/share/" + name, "-test.v", "-test.timeout", o.timeout.String()}}
 		if run := cmp.Or(only[path], o.run); run != "" {
