@@ -43,7 +43,7 @@ func rows() []row {
 	}
 	// command is what a room of the command may import, and networks what one that knows networks may.
 	command := func(more ...string) []string {
-		return append([]string{"cli/app", "cli/term", "attach", "kernel", "spec"}, more...)
+		return append([]string{"cli/app", "cli/term", "attach", "kernel", "kernel/*", "spec"}, more...)
 	}
 	networks := func(more ...string) []string {
 		return append(command("cli/attached", "cli/netconf", "plugin", "sdk"), more...)
@@ -185,7 +185,7 @@ func rows() []row {
 				"plugin": "who repairs says which plugins are his",
 				"*":      "a repair is the plans of what the runtime's side remembers",
 			}},
-		{"cli/term", []string{"kernel"}, map[string]string{
+		{"cli/term", []string{"kernel", "kernel/rtnl"}, map[string]string{
 			"*": "what is printed is text, whatever it is about",
 		}},
 		{"cli/app", []string{"cli/term", "spec"}, map[string]string{
@@ -307,7 +307,7 @@ func outside() []restriction {
 			"scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
 		{"testing", []string{"internal/nstest", "internal/contract", "resource/link/linktest", "sdk/sdktest",
-			"conformance"}, "a product has no tests in it"},
+			"kernel/kerneltest", "conformance"}, "a product has no tests in it"},
 	}
 }
 
