@@ -16,7 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/ipam"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -72,51 +71,7 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 			if err := attached.NoteAbsent(a, args); err != nil {
 				return err
 			}
-			name := strings.Join(args[:min(len(args), 1)], "")
-			keep, err := validAttachments(a, name, f)
-			if err != nil {
-				return err
-			}
-			if f.gone {
-				return collectGone(a.Interruptible(), a, name)
-			}
-			n, rt, err := target.FindRuntime(a, netconf.Find, name)
-			if err != nil {
-				return err
-			}
-			before, _ := rt.List(n.Name)
-			if !f.force {
-				if err := doubtful(before, keep, f); err != nil {
-					return err
-				}
-			}
-			if err = rt.GC(a.Interruptible(), n.List, keep); !n.DisableGC {
-				err = errors.Join(err, sweep(a.Interruptible(), a, n, keep))
-			}
-			after, _ := rt.List(n.Name)
-			var otherwise []attach.Cached
-			removed := collected{Network: n.Name, Removed: []attached.Key{}}
-			for _, b := range before {
-				gone := true
-				for _, a := range after {
-					gone = gone && a.Owner() != b.Owner()
-				}
-				if gone {
-					removed.Removed = append(removed.Removed,
-						attached.Key{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
-					otherwise = append(otherwise, b)
-				}
-			}
-			if !n.Remembered {
-				target.NoteChanged(a, n.List, otherwise)
-			}
-			if a.JSON() {
-				return errors.Join(err, term.PrintJSON(a.Stdout, removed))
-			}
-			for _, r := range removed.Removed {
-				a.Print("removed %s/%s\n", r.ContainerID, r.IfName)
-			}
-			return err
+			return gc(a, strings.Join(args[:min(len(args), 1)], ""), f)
 		},
 		ValidArgsFunction: target.CompleteTarget,
 	}
@@ -129,6 +84,47 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 	c.Flags().BoolVar(&f.force, "force", false,
 		"also remove what may be alive, and accept a --valid that is not attached")
 	return c
+}
+
+func gc(a *app.App, name string, f gcFlags) error {
+	keep, err := validAttachments(a, name, f)
+	if err != nil {
+		return err
+	}
+	if f.gone {
+		return collectGone(a.Interruptible(), a, name)
+	}
+	n, rt, err := target.FindRuntime(a, netconf.Find, name)
+	if err != nil {
+		return err
+	}
+	before, _ := rt.List(n.Name)
+	if !f.force {
+		if err := doubtful(before, keep, f); err != nil {
+			return err
+		}
+	}
+	if err = rt.GC(a.Interruptible(), n.List, keep); !n.DisableGC {
+		err = errors.Join(err, sweep(a.Interruptible(), a, n, keep))
+	}
+	after, _ := rt.List(n.Name)
+	var otherwise []attach.Cached
+	removed := collected{Network: n.Name, Removed: []attached.Key{}}
+	for _, b := range before {
+		gone := true
+		for _, a := range after {
+			gone = gone && a.Owner() != b.Owner()
+		}
+		if gone {
+			removed.Removed = append(removed.Removed,
+				attached.Key{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
+			otherwise = append(otherwise, b)
+		}
+	}
+	if !n.Remembered {
+		target.NoteChanged(a, n.List, otherwise)
+	}
+	return errors.Join(err, removed.print(a))
 }
 
 // doubtful refuses a list of valid attachments that looks like a slip: one that is not attached, or none for what is

@@ -68,11 +68,16 @@ func collectGone(ctx context.Context, a *app.App, name string) error {
 			doc.Reclaimed = append(doc.Reclaimed, ipam.LeaseAddress(p.Network, l))
 		}
 	}
+	return errors.Join(append(errs, doc.print(a))...)
+}
+
+// print says what was removed; of all networks, each with its own.
+func (doc collected) print(a *app.App) error {
 	if a.JSON() {
-		return errors.Join(append(errs, term.PrintJSON(a.Stdout, doc))...)
+		return term.PrintJSON(a.Stdout, doc)
 	}
 	for _, r := range doc.Removed {
-		if name == "" {
+		if doc.Network == "" {
 			a.Print("removed %s/%s/%s\n", r.Network, r.ContainerID, r.IfName)
 		} else {
 			a.Print("removed %s/%s\n", r.ContainerID, r.IfName)
@@ -81,7 +86,7 @@ func collectGone(ctx context.Context, a *app.App, name string) error {
 	for _, r := range doc.Reclaimed {
 		a.Print("%s\n", r.Reclaimed())
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // deleteGone deletes attachments of a network whose namespaces are gone, each by the list that it was attached by, and

@@ -234,6 +234,30 @@ func (d *demo) show() error {
 		return err
 	}
 	d.picture(time.Since(began))
+	if err := d.askAll(web, client, neighbour, ipv6); err != nil {
+		return err
+	}
+	if names != nil {
+		d.ask(client, "web:80", "by name")
+	}
+	d.table()
+
+	began = time.Now()
+	for _, m := range slices.Backward(d.members) {
+		if err := m.stop(); err != nil {
+			return err
+		}
+	}
+	took := time.Since(began)
+	after, err := count()
+	if err != nil {
+		return err
+	}
+	return d.verdict(before, during, after, took)
+}
+
+// askAll asks the server, by both families where there is IPv6, from each place that should reach it.
+func (d *demo) askAll(web, client, neighbour *member, ipv6 bool) error {
 	for _, v6 := range []bool{false, true} {
 		if v6 && !ipv6 {
 			d.say("IPv6: this kernel has none\n")
@@ -255,23 +279,7 @@ func (d *demo) show() error {
 		d.ask(client, published, "published port")
 		d.ask(neighbour, published, "published port")
 	}
-	if names != nil {
-		d.ask(client, "web:80", "by name")
-	}
-	d.table()
-
-	began = time.Now()
-	for _, m := range slices.Backward(d.members) {
-		if err := m.stop(); err != nil {
-			return err
-		}
-	}
-	took := time.Since(began)
-	after, err := count()
-	if err != nil {
-		return err
-	}
-	return d.verdict(before, during, after, took)
+	return nil
 }
 
 // prepare configures the networks, the default one with names for its containers. Nothing of the user's environment

@@ -80,24 +80,28 @@ their containers run. The containers are found in the results cache, for all net
 				Problems []string  `json:"problems,omitempty"`
 			}{*dry, all, texts})
 		}
-		if len(all) == 0 {
-			a.Print("no container has an address by DHCP\n")
-		}
-		s := a.Style(a.Stdout)
-		for _, one := range all {
-			o := spec.Owner{Network: one.Network, ContainerID: one.ContainerID, IfName: one.IfName}
-			state := s.Good(one.State)
-			if one.State == "failed" {
-				state = s.Bad(one.State) + ": " + term.Printable(one.Reason)
-			}
-			a.Print("%s: %s\n", o, state)
-		}
-		for _, t := range texts {
-			a.Note("%s", t)
-		}
+		printAdopted(a, all, texts)
 		return nil
 	}
 	return c
+}
+
+func printAdopted(a *app.App, all []adopted, problems []string) {
+	if len(all) == 0 {
+		a.Print("no container has an address by DHCP\n")
+	}
+	s := a.Style(a.Stdout)
+	for _, one := range all {
+		o := spec.Owner{Network: one.Network, ContainerID: one.ContainerID, IfName: one.IfName}
+		state := s.Good(one.State)
+		if one.State == "failed" {
+			state = s.Bad(one.State) + ": " + term.Printable(one.Reason)
+		}
+		a.Print("%s: %s\n", o, state)
+	}
+	for _, t := range problems {
+		a.Note("%s", t)
+	}
 }
 
 // adoption is what the daemon is asked to adopt an attachment; nil where that has no address by DHCP.

@@ -92,31 +92,7 @@ changed. After an interruption, run the import again to complete it.`,
 			if err != nil {
 				return err
 			}
-			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
-					Network  string `json:"network"`
-					DryRun   bool   `json:"dryRun"`
-					Leases   int    `json:"leases"`
-					Sticky   int    `json:"sticky"`
-					Reserved int    `json:"reserved"`
-				}{p.Network, dry, len(added.Leases), len(added.Sticky), len(added.Reserved)})
-			}
-			what, rest := "imported to", ""
-			if dry {
-				what = "would import to"
-			}
-			if len(added.Leases)+len(added.Sticky)+len(added.Reserved) < len(b.Leases)+len(b.Sticky)+len(b.Reserved) {
-				rest = "; the others were there"
-				if dry {
-					rest = "; the others are there"
-				}
-			}
-			a.Print("%s %s: %d of %d leases, %d of %d sticky addresses, %d of %d reservations%s\n", what, p.Network,
-				len(added.Leases), len(b.Leases), len(added.Sticky), len(b.Sticky), len(added.Reserved), len(b.Reserved), rest)
-			if dry {
-				a.Note("nothing was changed")
-			}
-			return nil
+			return printImport(a, p.Network, b, added, dry)
 		},
 		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 0 {
@@ -129,6 +105,35 @@ changed. After an interruption, run the import again to complete it.`,
 		"accept another network's document, addresses outside the ranges, and two of one range for one owner")
 	c.Flags().BoolVar(&dry, "dry-run", false, "list what would be imported, and change nothing")
 	return c
+}
+
+// printImport says how much of b was added to the leases of a network.
+func printImport(a *app.App, network string, b, added *ipam.Book, dry bool) error {
+	if a.JSON() {
+		return term.PrintJSON(a.Stdout, struct {
+			Network  string `json:"network"`
+			DryRun   bool   `json:"dryRun"`
+			Leases   int    `json:"leases"`
+			Sticky   int    `json:"sticky"`
+			Reserved int    `json:"reserved"`
+		}{network, dry, len(added.Leases), len(added.Sticky), len(added.Reserved)})
+	}
+	what, rest := "imported to", ""
+	if dry {
+		what = "would import to"
+	}
+	if len(added.Leases)+len(added.Sticky)+len(added.Reserved) < len(b.Leases)+len(b.Sticky)+len(b.Reserved) {
+		rest = "; the others were there"
+		if dry {
+			rest = "; the others are there"
+		}
+	}
+	a.Print("%s %s: %d of %d leases, %d of %d sticky addresses, %d of %d reservations%s\n", what, network,
+		len(added.Leases), len(b.Leases), len(added.Sticky), len(b.Sticky), len(added.Reserved), len(b.Reserved), rest)
+	if dry {
+		a.Note("nothing was changed")
+	}
+	return nil
 }
 
 // importing says how to import all the same.

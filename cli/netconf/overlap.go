@@ -77,16 +77,16 @@ func WireOf(l *spec.List) (w wire, ok bool) {
 	return w, err == nil
 }
 
-// A wired is a network, and its wire where that is known.
-type wired struct {
+// A Wired is a network, and its wire where that is known.
+type Wired struct {
 	*spec.List
 	wire wire
 	ok   bool
 }
 
 // Wires are those of networks. Each file is read once for it, however many networks are compared with it.
-func Wires(lists []*spec.List) []wired {
-	all := make([]wired, len(lists))
+func Wires(lists []*spec.List) []Wired {
+	all := make([]Wired, len(lists))
 	for i, l := range lists {
 		all[i].List = l
 		all[i].wire, all[i].ok = WireOf(l)
@@ -120,7 +120,7 @@ const InsideRoute = "lies inside the route"
 
 // Overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host.
 // A pair that was said is not said again. What cannot be asked of the host is left out.
-func Overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems []error) {
+func Overlaps(l *spec.List, others []Wired, said map[[2]string]bool) (problems []error) {
 	mine, ok := WireOf(l)
 	if !ok {
 		return nil
@@ -161,7 +161,7 @@ func Overlaps(l *spec.List, others []wired, said map[[2]string]bool) (problems [
 }
 
 // Overlapping are warnings of a network that overlaps with one of the others, by what their files say.
-func Overlapping(l *spec.List, others []wired, said map[[2]string]bool) (problems []error) {
+func Overlapping(l *spec.List, others []Wired, said map[[2]string]bool) (problems []error) {
 	mine, ok := WireOf(l)
 	if !ok {
 		return nil
@@ -178,7 +178,7 @@ func Overlapping(l *spec.List, others []wired, said map[[2]string]bool) (problem
 }
 
 // overlapped is a warning of l and a network or link with that name, unless it was said.
-func overlapped(l *spec.List, others []wired, with string, said map[[2]string]bool, text string) []error {
+func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bool, text string) []error {
 	pair := [2]string{min(l.Name, with), max(l.Name, with)}
 	if said[pair] {
 		return nil

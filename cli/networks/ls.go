@@ -27,83 +27,100 @@ type netInfo struct {
 	Warnings   []netconf.FileProblem `json:"warnings,omitempty"`
 }
 
+// Command is `fairlead net`.
 func Command(a *app.App) *cobra.Command {
 	net := &cobra.Command{Use: "net", GroupID: "look", Short: "List, write and rewrite network configurations"}
 	net.AddCommand(chainCommand(a), newCommand(a))
 	net.AddCommand(&cobra.Command{
 		Use: "ls", Args: app.Operands(""),
 		Short: "List the networks, the file that defines each, and what is wrong with the files",
-		RunE: func(c *cobra.Command, args []string) error {
-			lists, problems := spec.LoadDir(netconf.ConfDir())
-			doc := struct {
-				Networks []netInfo             `json:"networks"`
-				Problems []netconf.FileProblem `json:"problems,omitempty"`
-			}{Networks: []netInfo{}}
-			if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
-				l, err := spec.ParseList(netconf.DefaultList(netconf.Ipv6Here()))
-				if err != nil {
-					return err
-				}
-				lists = append(lists, l)
-			}
-			cached, wrong := (&attach.Runtime{}).List("")
-			blind := attached.Unseen(wrong)
-			said, all := map[[2]string]bool{}, netconf.Wires(lists)
-			for _, l := range lists {
-				i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
-				for _, p := range l.Plugins {
-					i.Plugins = append(i.Plugins, p.Type)
-				}
-				if n := 0; blind == nil {
-					for _, c := range cached {
-						if c.Network == l.Name {
-							n++
-						}
-					}
-					i.Attached = &n
-				}
-				// what is built in is as it should be, whatever CNI_PATH has
-				if n := (&netconf.Network{List: l}); l.File != "" {
-					for _, w := range slices.Concat(n.FileWarnings(), validate.Tried(n), netconf.UnspokenVersions(a, n),
-						netconf.Overlaps(l, all, said)) {
-						i.Warnings = append(i.Warnings, netconf.ProblemOf(w))
-					}
-				}
-				doc.Networks = append(doc.Networks, i)
-			}
-			for _, p := range problems {
-				doc.Problems = append(doc.Problems, netconf.ProblemOf(p))
-				a.Status = app.ExitFailure
-			}
-			if a.JSON() {
-				return term.PrintJSON(a.Stdout, doc)
-			}
-			t := term.Table{{"NETWORK", "CNI", "PLUGINS", "ATTACHED", "FILE"}}
-			for i, n := range doc.Networks {
-				file := "built in"
-				if n.File != "" {
-					file = filepath.Clean(n.File)
-				}
-				attached := attached.Unknown
-				if n.Attached != nil {
-					attached = strconv.Itoa(*n.Attached)
-				}
-				t = append(t, []any{n.Name, n.CNIVersion, (&netconf.Network{List: lists[i]}).Types(), attached, file})
-			}
-			t.Print(a.Stdout, a.Style(a.Stdout))
-			if blind != nil {
-				a.Note("%v", blind)
-			}
-			for _, n := range doc.Networks {
-				for _, w := range n.Warnings {
-					a.Note("warning: %v", w)
-				}
-			}
-			for _, p := range problems {
-				a.Note("%s", term.Lines(p))
-			}
-			return nil
-		},
+		RunE:  func(*cobra.Command, []string) error { return list(a) },
 	})
 	return net
+}
+
+// A listing is the answer of net ls.
+type listing struct {
+	Networks []netInfo             `json:"networks"`
+	Problems []netconf.FileProblem `json:"problems,omitempty"`
+}
+
+func list(a *app.App) error {
+	lists, problems := spec.LoadDir(netconf.ConfDir())
+	doc := listing{Networks: []netInfo{}}
+	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
+		l, err := spec.ParseList(netconf.DefaultList(netconf.Ipv6Here()))
+		if err != nil {
+			return err
+		}
+		lists = append(lists, l)
+	}
+	cached, wrong := (&attach.Runtime{}).List("")
+	blind := attached.Unseen(wrong)
+	said, all := map[[2]string]bool{}, netconf.Wires(lists)
+	for _, l := range lists {
+		i := infoOf(a, l, all, said)
+		if n := 0; blind == nil {
+			for _, c := range cached {
+				if c.Network == l.Name {
+					n++
+				}
+			}
+			i.Attached = &n
+		}
+		doc.Networks = append(doc.Networks, i)
+	}
+	for _, p := range problems {
+		doc.Problems = append(doc.Problems, netconf.ProblemOf(p))
+		a.Status = app.ExitFailure
+	}
+	if a.JSON() {
+		return term.PrintJSON(a.Stdout, doc)
+	}
+	doc.print(a, lists)
+	if blind != nil {
+		a.Note("%v", blind)
+	}
+	for _, n := range doc.Networks {
+		for _, w := range n.Warnings {
+			a.Note("warning: %v", w)
+		}
+	}
+	for _, p := range problems {
+		a.Note("%s", term.Lines(p))
+	}
+	return nil
+}
+
+// infoOf is a network with what is wrong with its file.
+func infoOf(a *app.App, l *spec.List, all []netconf.Wired, said map[[2]string]bool) netInfo {
+	i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
+	for _, p := range l.Plugins {
+		i.Plugins = append(i.Plugins, p.Type)
+	}
+	// what is built in is as it should be, whatever CNI_PATH has
+	if n := (&netconf.Network{List: l}); l.File != "" {
+		for _, w := range slices.Concat(n.FileWarnings(), validate.Tried(n), netconf.UnspokenVersions(a, n),
+			netconf.Overlaps(l, all, said)) {
+			i.Warnings = append(i.Warnings, netconf.ProblemOf(w))
+		}
+	}
+	return i
+}
+
+// print prints the networks, whose lists are in the same order.
+func (doc listing) print(a *app.App, lists []*spec.List) {
+	t := term.Table{{"NETWORK", "CNI", "PLUGINS", "ATTACHED", "FILE"}}
+	for i, n := range doc.Networks {
+		file := "built in"
+		if n.File != "" {
+			file = filepath.Clean(n.File)
+		}
+		attached := attached.Unknown
+		if n.Attached != nil {
+			attached = strconv.Itoa(*n.Attached)
+		}
+		t = append(t, []any{n.Name, n.CNIVersion, (&netconf.Network{List: lists[i]}).Types(), attached, file})
+	}
+	t.Print(a.Stdout, a.Style(a.Stdout))
 }

@@ -58,50 +58,7 @@ left alone, too: if rules of theirs are missing, the exit status is 3. --adopt a
 plugins and the same addresses, while their containers live.`,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
   fairlead repair --dry-run              say what is missing, and change nothing`,
-		RunE: func(c *cobra.Command, args []string) error {
-			r.Runtime, r.Plugins = &attach.Runtime{Stderr: term.NewScreen(a.Stderr)}, plugin.All()
-			r.Foreign, r.External = netconf.Foreign(), netconf.Externals()
-			r.Now = netconf.Configured
-			if r.Network != "" {
-				if err := spec.ValidName(r.Network); err != nil {
-					return app.Usage("--network %q: %w", r.Network, err)
-				}
-			}
-			if shut && watch || shut && r.DryRun || watch && r.DryRun {
-				return app.Usage("--dry-run, --watch, --shut: want one of them")
-			}
-			if shut {
-				did, err := repair.Shut(a.Interruptible())
-				for _, line := range did {
-					a.Note("%s", line)
-				}
-				return err
-			}
-			if adopt && (watch || shut || r.DryRun) {
-				return app.Usage("--adopt: goes without --dry-run, --watch and --shut")
-			}
-			if err := netconf.Known(r.Network); err != nil {
-				return err
-			}
-			if watch {
-				return watchRepair(a.Interruptible(), a, &r)
-			}
-			defer a.LogLater()()
-			report, err := r.Run(a.Interruptible())
-			if err != nil {
-				return err
-			}
-			if adopt {
-				attachAnew(c.Context(), a, report)
-			}
-			if !r.DryRun {
-				metrics.RecordRepair(a, report)
-			}
-			if !report.OK() {
-				a.Status = app.ExitDrift
-			}
-			return printRepair(a, report, r.DryRun)
-		},
+		RunE: func(c *cobra.Command, _ []string) error { return run(c.Context(), a, &r, watch, shut, adopt) },
 	}
 	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only the packet filter")
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
@@ -114,6 +71,51 @@ plugins and the same addresses, while their containers live.`,
 		"attach anew what the reference plugins attached, with the same addresses; its connections are interrupted")
 	c.RegisterFlagCompletionFunc("network", netconf.CompleteNetworks)
 	return c
+}
+
+func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt bool) error {
+	r.Runtime, r.Plugins = &attach.Runtime{Stderr: term.NewScreen(a.Stderr)}, plugin.All()
+	r.Foreign, r.External = netconf.Foreign(), netconf.Externals()
+	r.Now = netconf.Configured
+	if r.Network != "" {
+		if err := spec.ValidName(r.Network); err != nil {
+			return app.Usage("--network %q: %w", r.Network, err)
+		}
+	}
+	if shut && watch || shut && r.DryRun || watch && r.DryRun {
+		return app.Usage("--dry-run, --watch, --shut: want one of them")
+	}
+	if shut {
+		did, err := repair.Shut(a.Interruptible())
+		for _, line := range did {
+			a.Note("%s", line)
+		}
+		return err
+	}
+	if adopt && (watch || shut || r.DryRun) {
+		return app.Usage("--adopt: goes without --dry-run, --watch and --shut")
+	}
+	if err := netconf.Known(r.Network); err != nil {
+		return err
+	}
+	if watch {
+		return watchRepair(a.Interruptible(), a, r)
+	}
+	defer a.LogLater()()
+	report, err := r.Run(a.Interruptible())
+	if err != nil {
+		return err
+	}
+	if adopt {
+		attachAnew(ctx, a, report)
+	}
+	if !r.DryRun {
+		metrics.RecordRepair(a, report)
+	}
+	if !report.OK() {
+		a.Status = app.ExitDrift
+	}
+	return printRepair(a, report, r.DryRun)
 }
 
 // watchRepair repairs until it is told to stop. What went wrong once may go well the next time.
@@ -181,6 +183,16 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 	for _, p := range doc.Problems {
 		a.Note("%s", p)
 	}
+	noteRepair(a, report, count, changed, begun)
+	if dry && !doc.OK {
+		a.Note("nothing was changed; without --dry-run it is repaired as far as that can be")
+	}
+	return nil
+}
+
+// noteRepair says what to do about what was not repaired: attachments by their state, networks that were changed, and
+// what finishes the del of others.
+func noteRepair(a *app.App, report *repair.Report, count map[repair.State]int, changed, begun []string) {
 	if count[repair.Handed] > 0 {
 		a.Note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew " +
 			"(fairlead firewall handover)")
@@ -204,10 +216,6 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 		a.Note("what the reference plugins made of an attachment is theirs to mend; `fairlead repair --adopt` attaches it " +
 			"anew by fairlead's, with the same addresses")
 	}
-	if dry && !doc.OK {
-		a.Note("nothing was changed; without --dry-run it is repaired as far as that can be")
-	}
-	return nil
 }
 
 // finding is an attachment that there is something to say of.
