@@ -76,7 +76,7 @@ func statusOfAll(a *app.App) error {
 	lists, problems := spec.LoadDir(netconf.ConfDir())
 	if attached, _ := (&attach.Runtime{}).List(netconf.DefaultNetwork); len(attached) > 0 || len(lists) == 0 {
 		if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
-			l, err := spec.ParseList(netconf.DefaultList(netconf.Ipv6Here()))
+			l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here()))
 			if err != nil {
 				return err
 			}

@@ -86,6 +86,8 @@ func explainDocument(doc *spec.Error, ran *invoke.ExecError) (exit int, hint str
 	return exit, hint
 }
 
+// ExplainCode is the exit status for a code of the protocol, and what to do next; empty where the plugin's words are
+// all that is known.
 func ExplainCode(c spec.Code) (exit int, hint string) {
 	switch c {
 	case spec.CodeTryAgain:

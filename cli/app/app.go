@@ -40,6 +40,7 @@ func (a *App) Style(f *os.File) term.Style {
 	return term.Style{On: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && IsTerminal(f)}
 }
 
+// IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
@@ -78,6 +79,7 @@ func (a *App) Note(format string, args ...any) {
 	fmt.Fprintln(a.Stderr, "fairlead: "+term.Sprintf(format, args...))
 }
 
+// Prefixed is text behind by; empty where text is.
 func Prefixed(by, text string) string {
 	if text == "" {
 		return ""

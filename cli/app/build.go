@@ -17,6 +17,7 @@ type build struct {
 	Revision    string         `json:"revision,omitempty"` // of the source; -dirty where it was changed
 }
 
+// Built is what the toolchain recorded of this program, and the version that it was given.
 func Built(version string) build {
 	b := build{Version: version, CNIVersions: spec.Versions(), Go: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH}

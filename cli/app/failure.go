@@ -8,6 +8,7 @@ import (
 	"syscall"
 )
 
+// HintEnvironment says where the variables of the environment are described.
 const HintEnvironment = "`fairlead help environment` says what is understood."
 
 // Denied reports whether something could not be looked at for want of a right.
@@ -45,6 +46,7 @@ func (f *Failure) Error() string { return f.err.Error() }
 
 func (f *Failure) Unwrap() error { return f.err }
 
+// Fail is an error with its exit status and what to do next.
 func Fail(exit int, hint, format string, args ...any) error {
 	return &Failure{exit, hint, fmt.Errorf(format, args...)}
 }
@@ -54,4 +56,5 @@ func Usage(format string, args ...any) error {
 	return Fail(ExitUsage, "", format, args...)
 }
 
+// HintPrivilege says what to do without the right to do it.
 const HintPrivilege = "Use sudo; or, to try it without, a throw-away host of your own: `fairlead host`."

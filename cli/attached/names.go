@@ -17,6 +17,7 @@ func NotAttached(name string) error {
 		"Docker's, is not known here.", "container %q: %w", name, attach.ErrNotAttached)
 }
 
+// CompleteContainers are the IDs of containers, for a shell.
 func CompleteContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	list, _ := (&attach.Runtime{}).List("")
 	var ids []string

@@ -47,6 +47,7 @@ func Mappings(capabilities map[string]any) (all []PortMapping) {
 // A PortMapping is an entry of the capability portMappings (clause K1).
 type PortMapping attach.PortMapping
 
+// String is the mapping as -p takes it.
 func (m PortMapping) String() string {
 	at := ""
 	switch {

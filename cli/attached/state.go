@@ -36,6 +36,7 @@ const (
 	Unknown = "unknown"
 )
 
+// Describe is an attachment with its name, state and addresses.
 func Describe(c attach.Cached) Attachment {
 	l := Attachment{Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, Name(c),
 		Alive, []netip.Prefix{}}

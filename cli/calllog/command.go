@@ -21,6 +21,7 @@ type logFlags struct {
 	errors, follow bool
 }
 
+// Command is `fairlead log`.
 func Command(a *app.App) *cobra.Command {
 	var f logFlags
 	c := &cobra.Command{

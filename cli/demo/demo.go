@@ -28,6 +28,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Command is `fairlead demo`.
 func Command(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "demo", GroupID: "run", Args: app.Operands(""),
@@ -44,6 +45,7 @@ is left. Your machine stays as it was, and an ordinary user needs no sudo. The e
 
 const demoName = "demo-inside" // a command of ours that `fairlead help` does not list
 
+// InsideCommand is the demonstration inside its throw-away host.
 func InsideCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: demoName, Hidden: true, Args: app.Operands(""),
@@ -199,7 +201,7 @@ type demoAnswer struct {
 }
 
 func (d *demo) show() error {
-	ipv6 := netconf.Ipv6Here()
+	ipv6 := netconf.IPv6Here()
 	if err := d.prepare(ipv6); err != nil {
 		return err
 	}

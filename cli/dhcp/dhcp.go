@@ -24,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Command is `fairlead dhcp`.
 func Command(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "dhcp", GroupID: "look",

@@ -39,6 +39,7 @@ type Doctor struct {
 	holders  func(inode uint32) string
 }
 
+// Command is `fairlead doctor`.
 func Command(a *app.App) *cobra.Command {
 	d := Doctor{App: a}
 	c := &cobra.Command{

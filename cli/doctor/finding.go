@@ -163,6 +163,7 @@ func (d *Diagnosis) Settle() {
 	d.OK = len(d.Unseen) == 0 && !d.Faulty()
 }
 
+// Faulty reports whether there is a finding that is more than a warning.
 func (d *Diagnosis) Faulty() bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
 }

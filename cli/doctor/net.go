@@ -21,7 +21,7 @@ func (d *Doctor) ofNetworks() {
 	lists, problems := spec.LoadDir(netconf.ConfDir())
 	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) &&
 		slices.ContainsFunc(d.All, func(c attach.Cached) bool { return c.Network == netconf.DefaultNetwork }) {
-		if l, err := spec.ParseList(netconf.DefaultList(netconf.Ipv6Here())); err == nil {
+		if l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here())); err == nil {
 			lists = append(lists, l)
 		}
 	}

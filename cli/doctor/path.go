@@ -151,6 +151,7 @@ func (d *Doctor) left(answer *trace.Answer) bool {
 	})
 }
 
+// Traced is an attachment as package trace knows containers.
 func Traced(c attach.Cached) trace.Container {
 	name := attached.Name(c)
 	if name == "" && strings.HasPrefix(c.ContainerID, "cnitool-") { // which is a hash of its namespace's path

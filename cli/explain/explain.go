@@ -47,6 +47,7 @@ type explained struct {
 	Mend  string         `json:"mend,omitempty"`
 }
 
+// Command is `fairlead explain`.
 func Command(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "explain PLUGIN|PLUGIN.KEY|FINDING|SETTING|code [CODE]", GroupID: "look",

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Command is `fairlead graph`.
 func Command(a *app.App) *cobra.Command {
 	var f netconf.Filter
 	fold, format := 0, ""

@@ -129,6 +129,7 @@ type filterVerdict struct {
 	Why     string `json:"why,omitempty"`
 }
 
+// Command is `fairlead inspect`.
 func Command(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "inspect CONTAINER", GroupID: "look", Args: app.Operands("CONTAINER"),

@@ -24,6 +24,7 @@ type installation struct {
 	keepReference              bool
 }
 
+// Command is `fairlead install`.
 func Command(a *app.App) *cobra.Command {
 	var i installation
 	c := &cobra.Command{

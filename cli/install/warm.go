@@ -24,6 +24,7 @@ type warmed struct {
 	Note  string `json:"note,omitempty"` // why not all is in huge pages
 }
 
+// WarmCommand is `fairlead warm`.
 func WarmCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "warm FILE...", GroupID: "attach", Args: app.AtLeast("FILE"),

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Command is `fairlead ipam`.
 func Command(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "ipam", GroupID: "look",
@@ -62,6 +63,7 @@ type Address struct {
 	Range       string     `json:"range,omitempty"` // show: the range that it is of
 }
 
+// LeaseAddress is a lease as it is printed.
 func LeaseAddress(network string, l ipam.Lease) Address {
 	return Address{Network: network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID,
 		IfName: l.IfName, Note: l.Why}

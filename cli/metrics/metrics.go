@@ -24,6 +24,7 @@ type metricsFlags struct {
 	drift            bool
 }
 
+// Command is `fairlead metrics`.
 func Command(a *app.App) *cobra.Command {
 	var f metricsFlags
 	c := &cobra.Command{

@@ -71,7 +71,7 @@ func Find(a *app.App, name string) (*Network, error) {
 	case err == nil:
 		return Loaded(a, l), nil
 	case name == DefaultNetwork && errors.Is(err, spec.ErrNotFound):
-		l, err := spec.ParseList(DefaultList(Ipv6Here()))
+		l, err := spec.ParseList(DefaultList(IPv6Here()))
 		return &Network{List: l, BuiltIn: true}, err
 	case a.Orphans:
 		if l := Orphaned(name); l != nil {
@@ -102,6 +102,7 @@ func FindOrFile(a *app.App, arg string) (*Network, error) {
 	return FindFile(a, arg)
 }
 
+// FindFile is the network of a file that lies anywhere.
 func FindFile(a *app.App, file string) (*Network, error) {
 	l, err := spec.LoadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -189,8 +190,8 @@ func DefaultList(ipv6 bool, more ...Object) []byte {
 	return b
 }
 
-// Ipv6Here reports whether the kernel has IPv6 (a boot with ipv6.disable=1 has not).
-func Ipv6Here() bool {
+// IPv6Here reports whether the kernel has IPv6 (a boot with ipv6.disable=1 has not).
+func IPv6Here() bool {
 	_, err := os.Stat("/proc/net/if_inet6")
 	return err == nil
 }

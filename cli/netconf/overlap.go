@@ -196,7 +196,7 @@ func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bo
 // WarnOfOverlaps says what n overlaps with, before its plugins do: they know only the links.
 func WarnOfOverlaps(a *app.App, n *Network, rt *attach.Runtime) {
 	lists, _ := spec.LoadDir(ConfDir())
-	if l, err := spec.ParseList(DefaultList(Ipv6Here())); err == nil {
+	if l, err := spec.ParseList(DefaultList(IPv6Here())); err == nil {
 		lists = append(lists, l)
 	}
 	found := Overlaps(n.List, Wires(lists), map[[2]string]bool{})

@@ -50,6 +50,7 @@ func (n *Network) Missing() (errs []error) {
 	return errs
 }
 
+// FindPlugin fails where no file is the plugin of that type, and this program does not stand in for it.
 func (n *Network) FindPlugin(typ string) error {
 	dirs, itself := Search(n)
 	path, err := invoke.Find(typ, dirs)
@@ -95,6 +96,7 @@ func (n *Network) FindIPAM(p *spec.Conf) error {
 	return nil
 }
 
+// NoAllocator is the error of a plugin in ipam.type that gives no addresses.
 func NoAllocator(name string) error {
 	return spec.Errorf(spec.CodeConfig,
 		"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", name)

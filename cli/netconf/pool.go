@@ -56,6 +56,8 @@ func FindPool(ctx context.Context, a *app.App, name string, lax bool) (Pool, err
 	return PoolOf(n.List, lax)
 }
 
+// PoolOf is the pool of a list, by the first of its plugins whose leases can be looked at. Where lax is set, so has
+// one whose configuration is wrong.
 func PoolOf(l *spec.List, lax bool) (Pool, error) {
 	var others []string
 	for _, conf := range l.WrittenOut().Plugins {
@@ -106,7 +108,7 @@ func Pools(ctx context.Context, a *app.App, name string) (all []Pool, problems [
 		problems = append(problems, err.Error())
 	}
 	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == DefaultNetwork }) {
-		if l, err := spec.ParseList(DefaultList(Ipv6Here())); err == nil {
+		if l, err := spec.ParseList(DefaultList(IPv6Here())); err == nil {
 			lists = append(lists, l)
 		}
 	}

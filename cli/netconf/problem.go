@@ -21,6 +21,7 @@ func (p FileProblem) String() string {
 	return (&spec.FileError{File: p.File, Line: p.Line, Column: p.Column, Err: errors.New(p.Problem)}).Error()
 }
 
+// ProblemOf is err with the place in the file where it has one.
 func ProblemOf(err error) FileProblem {
 	var f *spec.FileError
 	if errors.As(err, &f) {

@@ -59,6 +59,7 @@ func UnspokenVersions(a *app.App, n *Network) []error {
 	return []error{&spec.FileError{File: n.File, Err: err}}
 }
 
+// Join are versions with spaces between.
 func Join(vs []spec.Version) string {
 	var s []string
 	for _, v := range vs {

@@ -49,7 +49,7 @@ func list(a *app.App) error {
 	lists, problems := spec.LoadDir(netconf.ConfDir())
 	doc := listing{Networks: []netInfo{}}
 	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
-		l, err := spec.ParseList(netconf.DefaultList(netconf.Ipv6Here()))
+		l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here()))
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// FirewallCommand is `fairlead firewall`.
 func FirewallCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "firewall", GroupID: "attach",

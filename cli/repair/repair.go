@@ -41,6 +41,7 @@ type repairing struct {
 	Took        int64      `json:"tookNanoseconds"`
 }
 
+// Command is `fairlead repair`.
 func Command(a *app.App) *cobra.Command {
 	var r repair.Repairer
 	var watch, shut, adopt bool

@@ -79,6 +79,7 @@ func ResolvConf(dns spec.DNS, etc, systemd string) (content []byte, note string)
 	return []byte(b.String()), note
 }
 
+// Nameservers are those of a resolv.conf; those on loopback only the host itself reaches.
 func Nameservers(conf []byte) (reachable, loopback []string) {
 	for line := range strings.Lines(string(conf)) {
 		word := strings.Fields(line)

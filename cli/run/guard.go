@@ -49,6 +49,7 @@ func (g *guard) dismiss() {
 	g.cmd.Wait()
 }
 
+// GuardCommand is the process that takes a run down when the command is killed.
 func GuardCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: guardName, Hidden: true, Args: app.Operands("RECORD"),

@@ -26,6 +26,7 @@ import (
 // A throw-away host is a set of namespaces with empty state directories: what is made in it touches nothing
 // of the machine and dies with it. An ordinary user gets a user namespace too.
 
+// HostCommand is `fairlead host`.
 func HostCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",

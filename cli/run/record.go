@@ -40,6 +40,7 @@ type recorded struct {
 	IfName     string          `json:"ifname"`
 }
 
+// RunDir is the directory of the records of runs.
 func RunDir() string { return filepath.Join(netconf.StateDir, "run") }
 
 func (r *record) path() string { return filepath.Join(r.dir, r.ID+".json") }

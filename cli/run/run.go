@@ -44,6 +44,7 @@ type wantedNet struct {
 	find func(*app.App, string) (*netconf.Network, error)
 }
 
+// Command is `fairlead run`.
 func Command(a *app.App) *cobra.Command {
 	var f runFlags
 	c := &cobra.Command{

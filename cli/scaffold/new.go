@@ -35,6 +35,7 @@ type newPlugin struct {
 	source string // a tree of this module to build with; empty: a release
 }
 
+// Command is `fairlead new`.
 func Command(a *app.App) *cobra.Command {
 	c := &cobra.Command{Use: "new", GroupID: "look", Short: "Write the source of a new plugin"}
 	c.AddCommand(newPluginCommand(a))

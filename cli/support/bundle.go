@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Command is `fairlead support-bundle`.
 func Command(a *app.App) *cobra.Command {
 	var file string
 	var mask bool

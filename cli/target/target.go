@@ -57,6 +57,7 @@ type noted struct {
 // Flags are the flags that name an attachment beside NET and NETNS.
 type Flags struct{ ifName, containerID string }
 
+// Register adds the flags to a command.
 func (f *Flags) Register(c *cobra.Command) {
 	c.Flags().StringVarP(&f.ifName, "ifname", "i", "",
 		"`NAME` of the interface in the namespace (default $CNI_IFNAME, else eth0)")
@@ -152,6 +153,7 @@ func (t *Target) there() error {
 	return err
 }
 
+// Document is what names the attachment, for -o json.
 func (t *Target) Document() attached.Key {
 	return attached.Key{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName, Netns: t.Netns}
 }

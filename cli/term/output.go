@@ -84,6 +84,7 @@ type Screen struct {
 	Said *sync.Map
 }
 
+// NewScreen is a screen that has said nothing yet.
 func NewScreen(w io.Writer) Screen { return Screen{w, new(sync.Map)} }
 
 // Write implements io.Writer.
@@ -118,14 +119,19 @@ func (s Style) paint(code, text string) Shown {
 	return "\x1b[" + Shown(code) + "m" + Printable(text) + "\x1b[0m"
 }
 
+// Bold is text in bold.
 func (s Style) Bold(text string) Shown { return s.paint("1", text) }
 
+// Dim is text that may be passed over.
 func (s Style) Dim(text string) Shown { return s.paint("2", text) }
 
+// Good is text about what is in order, in green.
 func (s Style) Good(text string) Shown { return s.paint("32", text) }
 
+// Bad is text about a fault, in red.
 func (s Style) Bad(text string) Shown { return s.paint("31", text) }
 
+// Doubt is text about what is not sure, in yellow.
 func (s Style) Doubt(text string) Shown { return s.paint("33", text) }
 
 // width is how many columns text takes, colours not counted.
@@ -145,6 +151,7 @@ func width(text Shown) int {
 // A Table prints its rows in aligned columns, the first row as their titles. A cell is shown, or data.
 type Table [][]any
 
+// Print prints the rows, their columns aligned.
 func (t Table) Print(w io.Writer, s Style) {
 	var widths []int
 	cells := make([][]Shown, len(t))
@@ -179,12 +186,14 @@ type Tree struct {
 	Kids []*Tree
 }
 
+// Add adds a line below t.
 func (t *Tree) Add(format string, args ...any) *Tree {
 	kid := &Tree{Text: Sprintf(format, args...)}
 	t.Kids = append(t.Kids, kid)
 	return kid
 }
 
+// Print prints t and what is below.
 func (t *Tree) Print(w io.Writer, s Style) {
 	fmt.Fprintln(w, t.Text)
 	t.printKids(w, s, "")

@@ -30,6 +30,7 @@ type tracing struct {
 	live bool
 }
 
+// Command is `fairlead trace`.
 func Command(a *app.App) *cobra.Command {
 	t := tracing{App: a}
 	c := &cobra.Command{

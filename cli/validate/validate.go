@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// Command is `fairlead validate`.
 func Command(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "validate [FILE|DIR]", GroupID: "look", Args: app.Operands("[FILE|DIR]"),
