@@ -53,7 +53,7 @@ func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 			}
 		}
 		switch {
-		case d.Named && hit == nil:
+		case d.named && hit == nil:
 		case l.State == "lost":
 			d.add("dhcp-lease-lost", "network "+network, "", hit, "NET", network)
 		case l.State == "rebinding":

@@ -26,7 +26,7 @@ type Doctor struct {
 	All    []attach.Cached // every attachment
 	Mine   []attach.Cached // those that are asked about
 
-	Named bool   // they were
+	named bool   // they were
 	probe bool   // send packets from inside
 	to    string // an address to probe
 
@@ -59,22 +59,17 @@ will be without network, and 1 if doctor found no fault and could not see someth
 		Example: `  fairlead doctor
   fairlead doctor web --to 192.0.2.1:443      look at one container, and try an address from inside`,
 		RunE: func(c *cobra.Command, args []string) error {
-			d.Ctx, d.Named = a.Interruptible(), len(args) > 0
+			d.Ctx, d.named = a.Interruptible(), len(args) > 0
 			if _, _, err := SplitTarget(d.to); d.to != "" && err != nil {
 				return app.Usage("--to %s: %w", d.to, err)
 			}
-			if d.to != "" && !d.Named && !d.probe {
+			if d.to != "" && !d.named && !d.probe {
 				return app.Usage("--to: name a container, or add --probe for all")
 			}
 			if err := d.diagnose(args); err != nil {
 				return err
 			}
-			switch {
-			case d.Faulty():
-				a.Status = app.ExitDrift
-			case len(d.Unseen) > 0:
-				a.Status = app.ExitFailure
-			}
+			d.Conclude()
 			if a.JSON() {
 				return term.PrintJSON(a.Stdout, d.Diagnosis)
 			}
@@ -89,9 +84,49 @@ will be without network, and 1 if doctor found no fault and could not see someth
 	return c
 }
 
+// Open is a run for another command, which knows every attachment and has looked at nothing yet. It fails where nothing
+// can be known of the attachments.
+func Open(a *app.App) (d *Doctor, err error) {
+	d = &Doctor{App: a, named: true, Ctx: a.Interruptible(), Diagnosis: newDiagnosis()}
+	if d.HostNS, err = kernel.Open(""); err != nil {
+		return nil, err
+	}
+	list, problems := (&attach.Runtime{}).List("")
+	if err := attached.Unseen(problems); err != nil {
+		d.Close()
+		return nil, err
+	}
+	d.All = list
+	return d, nil
+}
+
+// Close closes what Open has opened.
+func (d *Doctor) Close() { d.HostNS.Close() }
+
+// Examine looks at the attachments of Mine without sending a packet, and keeps the findings that concern them.
+func (d *Doctor) Examine() {
+	d.ofRepair()
+	d.ofFilters()
+	d.ofInput()
+	d.ofPorts()
+	d.ofContainers()
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool { return len(f.Containers) == 0 })
+	d.settle()
+}
+
+// Conclude sets the exit status by what was found, and by what could not be seen.
+func (d *Doctor) Conclude() {
+	switch {
+	case d.faulty():
+		d.Status = app.ExitDrift
+	case len(d.Unseen) > 0:
+		d.Status = app.ExitFailure
+	}
+}
+
 // diagnose looks at everything.
 func (d *Doctor) diagnose(names []string) (err error) {
-	d.Diagnosis = &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}}
+	d.Diagnosis = newDiagnosis()
 	if d.HostNS, err = kernel.Open(""); err != nil {
 		return err
 	}
@@ -99,7 +134,7 @@ func (d *Doctor) diagnose(names []string) (err error) {
 	list, problems := (&attach.Runtime{}).List("")
 	d.All = list
 	if err := attached.Unseen(problems); err != nil {
-		if d.Named {
+		if d.named {
 			return err
 		}
 		d.Blind("%v", err)
@@ -108,21 +143,21 @@ func (d *Doctor) diagnose(names []string) (err error) {
 			return err
 		}
 		d.Looked[onContainer] = len(d.Mine)
-		d.OfRepair()
+		d.ofRepair()
 	}
 	d.ofHost()
 	d.ofState(problems)
-	d.OfFilters()
-	d.OfInput()
+	d.ofFilters()
+	d.ofInput()
 	d.ofKernel()
 	d.ofNetworks()
-	d.OfPorts()
-	d.OfContainers()
+	d.ofPorts()
+	d.ofContainers()
 	d.ofPaths()
-	if d.Named || d.probe {
+	if d.named || d.probe {
 		d.ofProbes()
 	}
-	d.Settle()
+	d.settle()
 	return d.Ctx.Err()
 }
 

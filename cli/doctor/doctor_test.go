@@ -174,7 +174,7 @@ func TestLeases(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q, want %q", state, got, want)
 		}
-		d = Doctor{Diagnosis: &Diagnosis{}, Named: true} // another container
+		d = Doctor{Diagnosis: &Diagnosis{}, named: true} // another container
 		if d.leased("lan", list(state, ends), now); len(d.Findings) > 0 {
 			t.Errorf("%s: %v", state, d.Findings[0])
 		}

@@ -17,8 +17,8 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// OfRepair says what a repair would find: it knows what each attachment should have.
-func (d *Doctor) OfRepair() {
+// ofRepair says what a repair would find: it knows what each attachment should have.
+func (d *Doctor) ofRepair() {
 	if nft, err := nft.Open(d.HostNS); err != nil {
 		d.Blind("the packet filter: %v", err)
 	} else if _, err := nft.BaseChains(); err != nil {

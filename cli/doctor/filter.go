@@ -32,8 +32,8 @@ type judged struct {
 	packetfilter.Verdict
 }
 
-// OfFilters asks what the packet filters of others do with what containers send and get.
-func (d *Doctor) OfFilters() {
+// ofFilters asks what the packet filters of others do with what containers send and get.
+func (d *Doctor) ofFilters() {
 	packets, end := d.packets(), time.Now().Add(evaluation)
 	for i, p := range packets {
 		if time.Now().After(end) {
@@ -60,8 +60,8 @@ func (d *Doctor) OfFilters() {
 	}
 }
 
-// OfInput asks what becomes of questions to a name server of the host that listens on a container's gateway.
-func (d *Doctor) OfInput() {
+// ofInput asks what becomes of questions to a name server of the host that listens on a container's gateway.
+func (d *Doctor) ofInput() {
 	for _, c := range d.Mine {
 		a, link := d.wayIn(c)
 		if link == "" || attached.IsGone(c) {
@@ -128,7 +128,7 @@ func (d *Doctor) packets() (all []forwarded) {
 		}
 		for _, ip := range c.Result.IPs {
 			a := ip.Address.Addr()
-			if key := fmt.Sprint(link, a.Is4()); !attached.OwnAddress(c, ip) || asked[key] && !d.Named {
+			if key := fmt.Sprint(link, a.Is4()); !attached.OwnAddress(c, ip) || asked[key] && !d.named {
 				continue
 			} else {
 				asked[key] = true

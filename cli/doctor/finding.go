@@ -50,6 +50,8 @@ type Diagnosis struct {
 	mu sync.Mutex // probes go on side by side
 }
 
+func newDiagnosis() *Diagnosis { return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}} }
+
 // add takes a finding down. What is the same but for the container is one finding. The pairs of fill are placeholders
 // of its mend and what they stand for.
 func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) {
@@ -125,8 +127,8 @@ func (d *Diagnosis) any(id string) bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.ID == id })
 }
 
-// Settle leaves out what follows from another finding, and sorts the rest.
-func (d *Diagnosis) Settle() {
+// settle leaves out what follows from another finding, and sorts the rest.
+func (d *Diagnosis) settle() {
 	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
 		switch f.ID {
 		case "bridge-address-missing":
@@ -160,11 +162,11 @@ func (d *Diagnosis) Settle() {
 		}
 	}
 	slices.SortStableFunc(d.Findings, func(a, b *Diagnosed) int { return cmp.Compare(a.rank, b.rank) })
-	d.OK = len(d.Unseen) == 0 && !d.Faulty()
+	d.OK = len(d.Unseen) == 0 && !d.faulty()
 }
 
-// Faulty reports whether there is a finding that is more than a warning.
-func (d *Diagnosis) Faulty() bool {
+// faulty reports whether there is a finding that is more than a warning.
+func (d *Diagnosis) faulty() bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
 }
 

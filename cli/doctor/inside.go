@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// OfContainers looks into the containers: who listens on published ports, how large packets may be, and which
+// ofContainers looks into the containers: who listens on published ports, how large packets may be, and which
 // addresses somebody else has.
-func (d *Doctor) OfContainers() {
+func (d *Doctor) ofContainers() {
 	mtu, err := rtnl.EgressMTU(d.HostNS)
 	if err != nil {
 		d.Blind("the MTU of the way out: %v", err)

@@ -29,7 +29,7 @@ func (d *Doctor) ofNetworks() {
 		p := netconf.ProblemOf(err)
 		if app.Denied(err) {
 			d.Blind("%v", err)
-		} else if !d.Named {
+		} else if !d.named {
 			d.add("network-file-unusable", p.File, p.String(), nil)
 		}
 	}
@@ -37,7 +37,7 @@ func (d *Doctor) ofNetworks() {
 	looked := 0
 	for _, l := range lists {
 		on := d.on(l.Name)
-		if d.Named && len(on) == 0 {
+		if d.named && len(on) == 0 {
 			continue
 		}
 		looked++

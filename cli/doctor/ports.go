@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
-// OfPorts says of published ports which processes of the host listen on them, too.
-func (d *Doctor) OfPorts() {
+// ofPorts says of published ports which processes of the host listen on them, too.
+func (d *Doctor) ofPorts() {
 	for _, c := range d.Mine {
 		if attached.IsGone(c) || c.Result == nil {
 			continue

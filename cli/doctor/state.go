@@ -18,7 +18,7 @@ func (d *Doctor) ofState(problems []error) {
 	if err != nil {
 		d.Blind("the links of the host: %v", err)
 	}
-	if d.Named || len(problems) > 0 { // of what cannot be read nothing is known
+	if d.named || len(problems) > 0 { // of what cannot be read nothing is known
 		return
 	}
 	known := map[[8]byte]bool{}

@@ -155,27 +155,15 @@ count.`,
 }
 
 func inspect(a *app.App, arg string) (err error) {
-	d := &doctor.Doctor{App: a, Named: true, Ctx: a.Interruptible(),
-		Diagnosis: &doctor.Diagnosis{Findings: []*doctor.Diagnosed{}, Looked: map[string]int{}}}
-	if d.HostNS, err = kernel.Open(""); err != nil {
+	d, err := doctor.Open(a)
+	if err != nil {
 		return err
 	}
-	defer d.HostNS.Close()
-	list, problems := (&attach.Runtime{}).List("")
-	if err := attached.Unseen(problems); err != nil {
-		return err
-	}
-	d.All = list
+	defer d.Close()
 	if d.Mine, err = d.Seek(arg); err != nil {
 		return err
 	}
-	d.OfRepair()
-	d.OfFilters()
-	d.OfInput()
-	d.OfPorts()
-	d.OfContainers()
-	d.Findings = slices.DeleteFunc(d.Findings, func(f *doctor.Diagnosed) bool { return len(f.Containers) == 0 })
-	d.Settle()
+	d.Examine()
 	c := d.Mine[0]
 	doc := &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns,
 		State: attached.Describe(c).State}
@@ -186,12 +174,7 @@ func inspect(a *app.App, arg string) (err error) {
 		d.Blind("the log of calls: %v", err)
 	}
 	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen
-	switch {
-	case d.Faulty():
-		a.Status = app.ExitDrift
-	case len(d.Unseen) > 0:
-		a.Status = app.ExitFailure
-	}
+	d.Conclude()
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, doc)
 	}

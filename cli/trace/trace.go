@@ -101,22 +101,17 @@ func Arrows(args []string) []string {
 }
 
 func (t *tracing) run(args []string) (err error) {
-	d := &doctor.Doctor{App: t.App, Named: true, Ctx: t.Interruptible(), Diagnosis: &doctor.Diagnosis{}}
-	if d.HostNS, err = kernel.Open(""); err != nil {
+	d, err := doctor.Open(t.App)
+	if err != nil {
 		return err
 	}
-	defer d.HostNS.Close()
-	list, problems := (&attach.Runtime{}).List("")
-	if err := attached.Unseen(problems); err != nil {
-		return err
-	}
-	d.All = list
+	defer d.Close()
 	q, err := t.question(d, args)
 	if err != nil {
 		return err
 	}
-	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(list),
-		Wanted: wantedOf(list)}
+	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(d.All),
+		Wanted: wantedOf(d.All)}
 	var answer *trace.Answer
 	if t.live {
 		answer, err = tracer.Live(d.Ctx, q)
