@@ -14,7 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -64,7 +65,7 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 		}
 		err := a.plugins(ctx, lists)
 		a.broken(err)
-		a.guarded = err != nil && a.made || slices.ContainsFunc(a.want, filter.NeedsGuard)
+		a.guarded = err != nil && a.made || slices.ContainsFunc(a.want, needsGuard)
 	}
 	return a
 }
@@ -154,7 +155,7 @@ func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, link
 			a.theirs = append(a.theirs, r)
 			continue
 		}
-		to, _, _ := reference.Handover(r, filter.BackendIPTables)
+		to, _, _ := reference.Handover(r, forward.IPTables)
 		a.theirs = append(a.theirs, to...)
 	}
 }
@@ -452,4 +453,14 @@ func (a *attached) finding() Finding {
 		a.State = InOrder
 	}
 	return a.Finding
+}
+
+// needsGuard reports whether a resource has something in our tables: others' are no concern of filter.Guard's.
+func needsGuard(r plan.Resource) bool {
+	switch plan.Unwrap(r).(type) {
+	case forward.Forward, policy.IngressIPTables:
+		return false
+	}
+	is := resource.TraitsOf(r)
+	return is.Effect != resource.NoRule && !is.Clears
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
@@ -76,7 +76,7 @@ func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
 	}
 	var errs []error
 	for _, network := range networks {
-		errs = append(errs, filter.ReleaseNetwork(ctx, host, network, func(link string) bool { return keep[link] }))
+		errs = append(errs, policy.ReleaseNetwork(ctx, host, network, func(link string) bool { return keep[link] }))
 	}
 	return errors.Join(errs...)
 }
@@ -145,9 +145,9 @@ func refused(t attach.Told) (lost []string) {
 	}
 	const what = ": the reference's DEL fails for it%s; change it in the network's list before its programs are in place (podman goes by its cache: `fairlead del --continue`)"
 	switch {
-	case t.Conf.Type == "firewall" && c.IngressPolicy == filter.PolicyStrict:
+	case t.Conf.Type == "firewall" && c.IngressPolicy == policy.Strict:
 		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy strict"+what, ""))
-	case t.Conf.Type == "firewall" && c.IngressPolicy == filter.PolicyIsolated:
+	case t.Conf.Type == "firewall" && c.IngressPolicy == policy.Isolated:
 		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy isolated"+what, " before version 1.7"))
 	case t.Conf.Type == "bandwidth":
 		l := c.limits

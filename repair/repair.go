@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -198,7 +199,7 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	}
 	each(len(all), workers, func(i int) { all[i].external(ctx, resource.Closes) })
 	if !r.DryRun && len(all) > 0 {
-		if err := filter.Reconsider(ctx, host); err != nil {
+		if err := forward.Reconsider(ctx, host); err != nil {
 			return false, err
 		}
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/addr"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -15,7 +15,7 @@ import (
 func TestKindName(t *testing.T) {
 	for want, r := range map[string]plan.Resource{
 		"Bridge": link.Bridge{}, "Veth": link.Veth{}, "Addr": addr.Addr{}, "Gateway": addr.Gateway{}, "Route": addr.Route{},
-		"Forward": filter.Forward{}, "Forwarding": sysctl.Forwarding{},
+		"Forward": forward.Forward{}, "Forwarding": sysctl.Forwarding{},
 	} {
 		if got := sdk.KindName(r); got != want {
 			t.Errorf("sdk.KindName(%T) is %q, want %q", r, got, want)

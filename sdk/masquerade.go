@@ -5,6 +5,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -37,7 +39,7 @@ func (m Masquerade) Validate() error {
 		return spec.Errorf(spec.CodeConfig, "snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key",
 			m.SnatTo)
 	}
-	return filter.ValidSNATTo(m.SnatTo)
+	return masquerade.ValidSNATTo(m.SnatTo)
 }
 
 // WarnIdle is for a link without addresses.
@@ -50,10 +52,10 @@ func (m Masquerade) WarnIdle(a *Answer) {
 // Required is what the host has to have for it.
 func (m Masquerade) Required() (p plan.Plan) {
 	if len(m.SnatTo) > 0 {
-		p = append(p, plan.Required(filter.HostAddrs(m.SnatTo)))
+		p = append(p, plan.Required(masquerade.HostAddrs(m.SnatTo)))
 	}
 	if m.IPMasq && m.IPMasqBackend == "iptables" {
-		p = append(p, plan.Required(filter.IPTables{Backend: "ipMasqBackend", Table: "nat"}))
+		p = append(p, plan.Required(iptables.Program{Backend: "ipMasqBackend", Table: "nat"}))
 	}
 	return p
 }
@@ -61,18 +63,18 @@ func (m Masquerade) Required() (p plan.Plan) {
 // MasqueradeKinds are the kinds of what Plan may have, by whichever backend, and whoever made it.
 func MasqueradeKinds() []plan.Kind {
 	return []plan.Kind{
-		filter.SharedChainKind(), filter.MasqueradeKind(), filter.MasqueradeIPTablesKind(), reference.MasqueradeKind(),
+		filter.SharedChainKind(), masquerade.Kind(), masquerade.KindIPTables(), reference.MasqueradeKind(),
 	}
 }
 
 // Plan is by the backend that the configuration names.
 func (m Masquerade) Plan(r *Request) plan.Plan {
-	k := filter.Masquerade{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce, SNATTo: m.SnatTo}
+	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce, SNATTo: m.SnatTo}
 	switch {
 	case !m.IPMasq:
 		return nil
 	case m.IPMasqBackend == "iptables":
-		return plan.Plan{filter.MasqueradeIPTables{Masquerade: k}}
+		return plan.Plan{masquerade.SourcesIPTables{Sources: k}}
 	}
 	return plan.Plan{k}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/link"
 )
 
@@ -155,7 +155,7 @@ func (c *call) lookUpHostLinks() (err error) {
 			return err
 		}
 		if c.r.Peer != nil && c.r.Peer.Master == "" && c.r.verb == "CHECK" {
-			if c.r.Policed, err = filter.PolicyBridge(c.w, c.r.Owner); err != nil {
+			if c.r.Policed, err = policy.BridgeOf(c.w, c.r.Owner); err != nil {
 				return err
 			}
 		}

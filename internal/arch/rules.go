@@ -131,9 +131,18 @@ func rows() []row {
 		{"resource/addr", kinds("link"), room},
 		{"resource/shape", kinds("link"), room},
 		{"resource/routing", kinds("link", "addr"), room},
-		{"resource/network", kinds("link", "addr", "filter"), room},
-		{"resource/reference", kinds("filter"), room},
-		{"resource/tune", kinds("link", "addr", "filter", "sysctl"), room},
+		{"resource/filter/filtertest", append(kinds("filter", "filter/*"), "internal/contract", "internal/nstest"),
+			map[string]string{"*": "it makes hosts and resources for tests, and nothing else"}},
+		{"resource/filter/iptables", kinds("filter"), map[string]string{
+			"*": "what the iptables backends share knows none of them",
+		}},
+		{"resource/filter/*", kinds("filter", "filter/iptables"), map[string]string{
+			"resource/filter/*": "the rooms of filter meet in what they share, and nowhere else",
+			"*":                 "a kind compares fields with the kernel",
+		}},
+		{"resource/network", kinds("link", "addr", "filter/policy"), room},
+		{"resource/reference", kinds("filter", "filter/*"), room},
+		{"resource/tune", kinds("link", "addr", "filter/spoof", "sysctl"), room},
 		{"resource/names", kinds("addr"), room},
 		{"resource/*", kinds(), room},
 		{"ipam", []string{"spec"}, map[string]string{
@@ -161,7 +170,8 @@ func rows() []row {
 			"plugin": "the server answers from records, whoever wrote them",
 			"*":      "the server answers from records",
 		}},
-		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "kernel", "kernel/*", "ipam"},
+		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "resource/filter/*", "kernel",
+			"kernel/*", "ipam"},
 			map[string]string{
 				"attach": "a plugin is run; it runs only its delegates, through invoke",
 				"plugin": "the author's side knows no plugin: it would be for ours alone",
@@ -170,7 +180,8 @@ func rows() []row {
 		{"plugin", []string{"plugin/*", "sdk"}, map[string]string{
 			"*": "plugin is the list of ours, and nothing happens in it",
 		}},
-		{"plugin/*", []string{"sdk", "plan", "resource", "resource/*", "ipam", "ipam/*", "dhcp", "dhcp/rpc", "spec"},
+		{"plugin/*", []string{"sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam", "ipam/*", "dhcp",
+			"dhcp/rpc", "spec"},
 			map[string]string{
 				"kernel":   "a plugin says what should exist, never how",
 				"kernel/*": "a plugin says what should exist, never how",
@@ -180,7 +191,8 @@ func rows() []row {
 				"*":        "a plugin file is its essence",
 			}},
 		// It plans with plugins as CHECK does, and runs none.
-		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "ipam", "kernel", "kernel/*", "spec"},
+		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam", "kernel",
+			"kernel/*", "spec"},
 			map[string]string{
 				"plugin": "who repairs says which plugins are his",
 				"*":      "a repair is the plans of what the runtime's side remembers",
@@ -281,7 +293,7 @@ func outside() []restriction {
 		{"github.com/vishvananda/netlink", []string{"kernel/*", "resource", "resource/*"}, door},
 		{"github.com/vishvananda/netns", []string{"kernel"}, door},
 		{"golang.org/x/sys/unix", []string{
-			"kernel", "kernel/*", "resource", "resource/*",
+			"kernel", "kernel/*", "resource", "resource/*", "resource/filter/*",
 			"invoke",       // process groups and signals of a plugin that hangs
 			"attach",       // flock on an attachment
 			"repair",       // numbers of nf_tables' events
@@ -295,7 +307,7 @@ func outside() []restriction {
 			"bench/floor",  // what the kernel asks for at least
 			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
-		{"github.com/godbus/dbus", []string{"resource/filter"}, "firewalld is the one service that is asked by D-Bus"},
+		{"github.com/godbus/dbus", []string{"resource/filter/forward"}, "firewalld is the one service that is asked by D-Bus"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"},
 			"who keeps a lease knows it as package dhcp has it"},
 		{"github.com/miekg/dns", []string{"nameserver"}, "only the server speaks DNS, in the command and in no plugin"},
@@ -307,7 +319,7 @@ func outside() []restriction {
 			"scripts and goldens are for tests"},
 		{"golang.org/x/tools", []string{"internal/**"}, "reading Go is for generators"},
 		{"testing", []string{"internal/nstest", "internal/contract", "resource/link/linktest", "sdk/sdktest",
-			"kernel/kerneltest", "conformance"}, "a product has no tests in it"},
+			"kernel/kerneltest", "resource/filter/filtertest", "conformance"}, "a product has no tests in it"},
 	}
 }
 

@@ -25,7 +25,8 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
+	"github.com/fairlead-cni/fairlead/resource/filter/spoof"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/network"
 	"github.com/fairlead-cni/fairlead/resource/reference"
@@ -106,7 +107,7 @@ func (c conf) validate(r *sdk.Request) error {
 // of an attachment may have lost its plugin firewall.
 func kinds(c conf) []plan.Kind {
 	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(sdk.First(c.Bridge, "cni0")), link.PortKind(),
-		filter.SpoofCheckKind(), reference.SpoofCheckKind(), filter.PolicyKind()}
+		spoof.Kind(), reference.SpoofCheckKind(), policy.Kind()}
 	return append(all, sdk.MasqueradeKinds()...)
 }
 
@@ -150,7 +151,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		}
 	}
 	if c.MacSpoofChk {
-		p = append(p, filter.SpoofCheck{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
+		p = append(p, spoof.Check{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
 	}
 	c.gateways(r)
 	if len(r.IPs) > 0 || !r.L3 {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -16,8 +18,8 @@ import (
 var Plugin = sdk.Chained("firewall", "lets a container's packets through the host, and keeps container networks apart",
 	want, func(conf) []plan.Kind {
 		return []plan.Kind{
-			filter.SharedChainKind(), filter.PolicyKind(), filter.IngressKind(), filter.IsolatedPortKind(),
-			filter.FailClosedKind(), filter.ForwardKind(), reference.ForwardKind(),
+			filter.SharedChainKind(), policy.Kind(), policy.IngressKind(), policy.IsolatedPortKind(),
+			policy.FailClosedKind(), forward.Kind(), reference.ForwardKind(),
 		}
 	})
 
@@ -37,7 +39,7 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
-	c.IngressPolicy = sdk.First(c.IngressPolicy, filter.PolicyOpen)
+	c.IngressPolicy = sdk.First(c.IngressPolicy, policy.Open)
 	if err := c.validate(); err != nil {
 		return answer, err
 	}
@@ -48,34 +50,34 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		return answer, err
 	}
 	link, port := links(r)
-	if c.IngressPolicy != filter.PolicyOpen && r.OnOtherLink() {
+	if c.IngressPolicy != policy.Open && r.OnOtherLink() {
 		answer.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the key out, or use bridge or ptp",
 			c.IngressPolicy)
 	}
-	forward := filter.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, filter.BackendAuto), Addrs: addrs(r),
+	accepts := forward.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, forward.Auto), Addrs: addrs(r),
 		Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
 	var to []netip.Addr
 	for _, p := range subnets(r) {
 		to = append(to, p.Addr().Unmap())
 	}
-	isolated := c.IngressPolicy == filter.PolicyIsolated && (port != link || port == "")
+	isolated := c.IngressPolicy == policy.Isolated && (port != link || port == "")
 	var p plan.Plan
-	p = append(p, plan.Prerequisite(filter.ForwardProbe{Backend: forward.Backend}))
-	if c.Backend == filter.BackendIPTables {
-		v6 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is6)
-		v4 := slices.ContainsFunc(forward.Addrs, netip.Addr.Is4)
-		p = append(p, filter.IPTIngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6,
+	p = append(p, plan.Prerequisite(forward.Probe{Backend: accepts.Backend}))
+	if c.Backend == forward.IPTables {
+		v6 := slices.ContainsFunc(accepts.Addrs, netip.Addr.Is6)
+		v4 := slices.ContainsFunc(accepts.Addrs, netip.Addr.Is4)
+		p = append(p, policy.IngressIPTables{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6,
 			To: subnets(r)})
 	} else {
 		p = append(p, plan.Required(filter.PacketFilter{}),
-			filter.IngressPolicy{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
-			filter.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
+			policy.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
+			policy.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
-		p = append(p, filter.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == filter.BackendIPTables,
+		p = append(p, policy.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == forward.IPTables,
 			To: to})
 	}
-	answer.Plan = append(p, forward)
+	answer.Plan = append(p, accepts)
 	return answer, nil
 }
 
@@ -162,7 +164,7 @@ func (c conf) validate() error {
 		return spec.Errorf(spec.CodeConfig,
 			"iptablesAdminChainName: %q: want the name of a chain of your own, of at most 28 letters, digits and - _ . characters", c.AdminChain)
 	}
-	if c.Backend == "none" && c.IngressPolicy != filter.PolicyOpen {
+	if c.Backend == "none" && c.IngressPolicy != policy.Open {
 		return spec.Errorf(spec.CodeConfig,
 			"ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one of the two", c.IngressPolicy)
 	}

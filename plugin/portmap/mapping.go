@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // parse checks the ith mapping; every error says the path, the value and what is allowed.
-func (m mapping) parse(i int) (p filter.PortMapping, err error) {
+func (m mapping) parse(i int) (p publish.Mapping, err error) {
 	bad := func(key string, value any, format string, args ...any) error {
 		return spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].%s: %v: want "+format,
 			append([]any{i, key, value}, args...)...)
@@ -47,10 +47,10 @@ func (m mapping) parse(i int) (p filter.PortMapping, err error) {
 		return p, bad("containerPort", m.ContainerPort,
 			"at most %d: hostPort to hostPortEnd are %d ports, and the last of the container would be %d", 65535-more, more+
 				1, last)
-	case m.HostPort != m.ContainerPort && more >= filter.MaxShifted:
+	case m.HostPort != m.ContainerPort && more >= publish.MaxShifted:
 		return p, bad("hostPortEnd", m.HostPortEnd,
 			"at most %d: each port of a range that leads to other ports takes an entry of its own, and there may be %d; a range with containerPort equal to hostPort may have any length", m.HostPort+
-				filter.MaxShifted-1, filter.MaxShifted)
+				publish.MaxShifted-1, publish.MaxShifted)
 	}
 	p.HostPort, p.ContainerPort = uint16(m.HostPort), uint16(m.ContainerPort)
 	if more > 0 {
@@ -67,7 +67,7 @@ func (m mapping) parse(i int) (p filter.PortMapping, err error) {
 
 // allowed checks the list of those who reach the port. An empty one would close the port for all, which
 // nobody means.
-func (m mapping) allowed(i int, p *filter.PortMapping) error {
+func (m mapping) allowed(i int, p *publish.Mapping) error {
 	path := fmt.Sprintf("runtimeConfig.portMappings[%d].allowFrom", i)
 	if m.AllowFrom != nil && len(m.AllowFrom) == 0 {
 		return spec.Errorf(spec.CodeConfig,

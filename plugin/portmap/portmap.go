@@ -9,6 +9,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -17,7 +19,7 @@ import (
 // Plugin is the portmap plugin.
 var Plugin = sdk.Chained("portmap", "publishes ports of a container on the host", want, func(conf) []plan.Kind {
 	return []plan.Kind{
-		filter.SharedChainKind(), filter.PublishKind(), filter.PublishIPTablesKind(),
+		filter.SharedChainKind(), publish.Kind(), publish.KindIPTables(),
 		reference.ChainKind(), reference.PortKind(),
 	}
 })
@@ -69,7 +71,7 @@ type mapping struct {
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
-	pub := filter.Publish{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4,
+	pub := publish.Ports{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4,
 		Conditions6: c.ConditionsV6}
 	if err := c.validate(); err != nil {
 		return answer, err
@@ -103,18 +105,18 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		}
 		if text := fmt.Sprint(port.HostIP, " ", port); !known[text] { // podman asks twice for one mapping
 			known[text] = true
-			pub.Ports = append(pub.Ports, port)
+			pub.Mappings = append(pub.Mappings, port)
 		}
 	}
 	if c.Backend != "iptables" {
 		answer.Plan = plan.Plan{plan.Required(filter.PacketFilter{}), pub}
 		return answer, nil
 	}
-	ipt := filter.PublishIPTables{Publish: pub, MarkBit: 13, SetMarkChain: c.ExternalSetMarkChain}
+	ipt := publish.PortsIPTables{Ports: pub, MarkBit: 13, SetMarkChain: c.ExternalSetMarkChain}
 	if c.MarkMasqBit != nil {
 		ipt.MarkBit = *c.MarkMasqBit
 	}
-	answer.Plan = plan.Plan{plan.Required(filter.IPTables{Backend: "backend", Table: "nat"}), ipt}
+	answer.Plan = plan.Plan{plan.Required(iptables.Program{Backend: "backend", Table: "nat"}), ipt}
 	return answer, nil
 }
 

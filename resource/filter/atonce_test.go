@@ -1,10 +1,13 @@
-package filter
+package filter_test
 
 import (
 	"net/netip"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -14,20 +17,20 @@ func TestAtOnceAgain(t *testing.T) {
 	for name, meddles := range map[string]int{"nobody": 0, "once": 1, "three times": 3, "always": 100} {
 		t.Run(name, func(t *testing.T) {
 			w := contract.NewWorld(t)
-			m := func(i byte) Masquerade {
+			m := func(i byte) masquerade.Sources {
 				o := spec.Owner{Network: "net", ContainerID: string('a' + rune(i)), IfName: "eth0"}
-				return Masquerade{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, 2 + i}), 24)}}
+				return masquerade.Sources{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, 2 + i}), 24)}}
 			}
 			contract.Ensure(t, w, m(9)) // the table stands
-			ctx, times := Together(t.Context()), 0
-			err := AtOnce(ctx, w, func() {
+			ctx, times := filter.Together(t.Context()), 0
+			err := filter.AtOnce(ctx, w, func() {
 				for i := range byte(3) {
 					if _, err := m(i).Ensure(ctx, w); err != nil {
 						t.Error(err)
 					}
 				}
 				if times < meddles {
-					runNFT(t, w, "add table inet other; delete table inet other")
+					filtertest.NFT(t, w, "add table inet other; delete table inet other")
 				}
 				times++
 			})

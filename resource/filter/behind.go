@@ -9,9 +9,9 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// routedBy is the link by which the host reaches the containers of a bridge: the bridge, unless the host is on it by a
+// RoutedBy is the link by which the host reaches the containers of a bridge: the bridge, unless the host is on it by a
 // link of its own, as it is in a VLAN. What the packet filter decides of them, it decides at that one.
-func routedBy(w *kernel.World, br *rtnl.Link, to []netip.Addr) (*rtnl.Link, error) {
+func RoutedBy(w *kernel.World, br *rtnl.Link, to []netip.Addr) (*rtnl.Link, error) {
 	for _, a := range to {
 		r, err := rtnl.RouteTo(w.Host, a)
 		if err != nil || r.Via.IsValid() || r.Type != rtnl.Unicast {
@@ -21,7 +21,7 @@ func routedBy(w *kernel.World, br *rtnl.Link, to []netip.Addr) (*rtnl.Link, erro
 		if err != nil {
 			return nil, err
 		}
-		if b, err := leadsTo(w, l); err != nil {
+		if b, err := LeadsTo(w, l); err != nil {
 			return nil, err
 		} else if l.Index == br.Index || b != nil && b.Index == br.Index {
 			return l, nil
@@ -30,9 +30,9 @@ func routedBy(w *kernel.World, br *rtnl.Link, to []netip.Addr) (*rtnl.Link, erro
 	return br, nil
 }
 
-// leadsTo is the bridge that a link of the host's leads to: the other end of the veth pair is a port of it, or the link
+// LeadsTo is the bridge that a link of the host's leads to: the other end of the veth pair is a port of it, or the link
 // stands on it. It is nil where there is none.
-func leadsTo(w *kernel.World, l *rtnl.Link) (*rtnl.Link, error) {
+func LeadsTo(w *kernel.World, l *rtnl.Link) (*rtnl.Link, error) {
 	if l.Master != 0 && l.Kind == "veth" || l.PeerAway || l.Peer == 0 {
 		return nil, nil
 	}
@@ -49,13 +49,14 @@ func leadsTo(w *kernel.World, l *rtnl.Link) (*rtnl.Link, error) {
 	return br, nil
 }
 
-// hostsOwn reports whether a port of a bridge is the other end of a link by which the host is on it.
-func hostsOwn(links []*rtnl.Link, port *rtnl.Link) bool {
+// HostsOwn reports whether a port of a bridge is the other end of a link by which the host is on it.
+func HostsOwn(links []*rtnl.Link, port *rtnl.Link) bool {
 	return port.Kind == "veth" && !port.PeerAway &&
 		slices.ContainsFunc(links, func(l *rtnl.Link) bool { return l.Index == port.Peer && l.Master == 0 })
 }
 
-func addrsIn(list []netip.Prefix) (addrs []netip.Addr) {
+// AddrsIn are the addresses of prefixes.
+func AddrsIn(list []netip.Prefix) (addrs []netip.Addr) {
 	for _, p := range list {
 		addrs = append(addrs, p.Addr())
 	}

@@ -1,5 +1,6 @@
-// Package filter holds what attachments have in the host's packet filter: published ports, masquerade, policies, the
-// check of MAC addresses, and accepts of forwarded packets, in our tables of nf_tables, by iptables, by firewalld.
-// Files nft*.go are our tables and whose each element is; ipt*.go say the same by iptables; forward*.go decide which of
-// them counts on a host. What the reference plugins left lives in package reference.
+// Package filter is what the rooms below it have in common: our two tables of nf_tables, that is, their skeleton, the
+// names and types of all sets, and chains that attachments share; how elements are found by their owners, written,
+// compared and removed; one transaction of a call, and of a whole repair. Which elements an attachment has is said in
+// the rooms: publish, masquerade, policy, spoof; those use iptables besides; forward has nothing in our tables. What the
+// reference plugins left lives in package reference.
 package filter

@@ -10,27 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/spec"
 )
-
-// Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it. A firewalld that
-// starts or reloads has its rules by then.
-func Reconsider(ctx context.Context, w *kernel.World) error {
-	settledFirewalld(ctx)
-	return w.Store.Delete(backendRecord, spec.Owner{})
-}
-
-// NeedsGuard reports whether a resource has something in our tables: others' are no concern of Guard's.
-func NeedsGuard(r plan.Resource) bool {
-	switch plan.Unwrap(r).(type) {
-	case Forward, IPTIngressPolicy:
-		return false
-	}
-	is := resource.TraitsOf(r)
-	return is.Effect != resource.NoRule && !is.Clears
-}
 
 // Guard is a repair's first act where anybody needs it. It makes what always stands in our tables, in which nothing
 // lets a packet in by itself, and which keeps 127.0.0.0/8 out. Where that cannot be made, the links that containers are
@@ -39,8 +20,8 @@ func NeedsGuard(r plan.Resource) bool {
 // Did says what had to be made. Stand tells later whether all of it stood the while, see Guarded.
 func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, err error) {
 	stand = Standing{}
-	for _, t := range []*nft.Table{inetTable(), bridgeTable()} {
-		err = withFilter(ctx, w, t, func(f filter) error {
+	for _, t := range []*nft.Table{Inet(), Bridge()} {
+		err = Transact(ctx, w, t, func(f Tx) error {
 			handle, there, err := f.Handle(t)
 			if err != nil || !there && len(stand) > 0 { // the bridge's table is made with the first spoof check
 				return err
@@ -57,7 +38,7 @@ func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, 
 			if fix.Empty() {
 				return errors.Join(append(found, serr)...)
 			}
-			if err := f.write(fix); err != nil {
+			if err := f.Write(fix); err != nil {
 				return errors.Join(err, serr)
 			}
 			if stand[t.String()], _, err = f.Handle(t); err != nil {
@@ -78,12 +59,12 @@ type Standing map[string]uint64
 // Guarded reports whether what Guard saw to stands as it did then. A table that came since is as good.
 func Guarded(ctx context.Context, w *kernel.World, was Standing) (ok bool, err error) {
 	ok = true
-	for _, t := range []*nft.Table{inetTable(), bridgeTable()} {
+	for _, t := range []*nft.Table{Inet(), Bridge()} {
 		handle, known := was[t.String()]
 		if !known {
 			continue
 		}
-		err := withFilter(ctx, w, t, func(f filter) error {
+		err := Transact(ctx, w, t, func(f Tx) error {
 			now, there, err := f.Handle(t)
 			if err == nil && there && now == handle {
 				var found []error

@@ -1,4 +1,4 @@
-package filter
+package filter_test
 
 import (
 	"context"
@@ -10,16 +10,18 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // overlapping are attachments of networks that overlap, with one address: what is for the address is the same for all.
 func overlapping(n int) (all []plan.Plan) {
 	for i := range n {
-		p := publishOf("c1", fmt.Sprint("net", i), "10.1.2.5/24", tcp("", uint16(8080+i)))
+		p := filtertest.PortsOf("c1", fmt.Sprint("net", i), "10.1.2.5/24", filtertest.TCP("", uint16(8080+i)))
 		p.Owner.ContainerID = fmt.Sprint("c", i)
-		p.Ports[0].AllowFrom = []netip.Prefix{contract.Prefix("192.0.2.0/24")}
-		all = append(all, plan.Plan{Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6}}, p})
+		p.Mappings[0].AllowFrom = []netip.Prefix{contract.Prefix("192.0.2.0/24")}
+		all = append(all, plan.Plan{masquerade.Sources{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6}}, p})
 	}
 	return all
 }
@@ -30,7 +32,7 @@ func TestHolders(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 0, 3, 2}, {2, 3, 0, 1}, {1, 3, 0, 2}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
 			w := contract.NewHost(t)
-			skeleton(t, w)
+			filtertest.MakeTables(t, w)
 			all := overlapping(len(order))
 			must := func(p plan.Plan) {
 				t.Helper()
@@ -59,7 +61,7 @@ func TestHolders(t *testing.T) {
 					t.Errorf("%d has been removed, and CHECK finds nothing missing", at)
 				}
 			}
-			if s := nftState(t, w); strings.Contains(s, "elements") {
+			if s := filtertest.State(t, w); strings.Contains(s, "elements") {
 				t.Errorf("left:\n%s", s)
 			}
 		})
@@ -76,7 +78,7 @@ func TestSweepOfAHolder(t *testing.T) {
 				contract.Ensure(t, w, r)
 			}
 		}
-		if err := sweepNFT(t.Context(), w, fmt.Sprint("net", gone), func([8]byte) bool { return false }); err != nil {
+		if err := filtertest.SweepNFT(t.Context(), w, fmt.Sprint("net", gone), func([8]byte) bool { return false }); err != nil {
 			t.Fatal(err)
 		}
 		for i, p := range all {
@@ -90,7 +92,7 @@ func TestSweepOfAHolder(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if s := nftState(t, w); strings.Contains(s, "elements") {
+		if s := filtertest.State(t, w); strings.Contains(s, "elements") {
 			t.Errorf("%d is swept, and left:\n%s", gone, s)
 		}
 	}
@@ -103,7 +105,7 @@ func TestHoldersMended(t *testing.T) {
 		"flush set inet fairlead holders; flush set inet fairlead owners; flush set inet fairlead itself_ip", "delete table inet fairlead"} {
 		t.Run(broken, func(t *testing.T) {
 			w := contract.NewHost(t)
-			skeleton(t, w)
+			filtertest.MakeTables(t, w)
 			all := overlapping(3)
 			each := func(do func(plan.Resource)) {
 				for _, p := range all {
@@ -113,7 +115,7 @@ func TestHoldersMended(t *testing.T) {
 				}
 			}
 			each(func(r plan.Resource) { contract.Ensure(t, w, r) })
-			runNFT(t, w, broken)
+			filtertest.NFT(t, w, broken)
 			each(func(r plan.Resource) { contract.Ensure(t, w, r) })
 			each(func(r plan.Resource) { contract.Verify(t, w, r) })
 			each(func(r plan.Resource) {
@@ -126,7 +128,7 @@ func TestHoldersMended(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if s := nftState(t, w); strings.Contains(s, "elements") {
+			if s := filtertest.State(t, w); strings.Contains(s, "elements") {
 				t.Errorf("left:\n%s", s)
 			}
 		})
@@ -135,28 +137,28 @@ func TestHoldersMended(t *testing.T) {
 
 // A living container goes on to reach the outside when one of another network, which has its address, goes.
 func TestHoldersPackets(t *testing.T) {
-	l := newLab(t)
-	l.serve(l.neighbour, "neighbour", "tcp", ":80")
-	from := []netip.Prefix{l.toA, l.toA6}
-	mine := Masquerade{Owner: l.ownerA, From: from}
-	other := Masquerade{Owner: spec.Owner{Network: "other", ContainerID: "c9", IfName: "eth0"}, From: from}
+	l := filtertest.NewLab(t)
+	l.Serve(l.Neighbour, "neighbour", "tcp", ":80")
+	from := []netip.Prefix{l.ToA, l.ToA6}
+	mine := masquerade.Sources{Owner: l.OwnerA, From: from}
+	other := masquerade.Sources{Owner: spec.Owner{Network: "other", ContainerID: "c9", IfName: "eth0"}, From: from}
 	reaches := func() {
 		t.Helper()
-		l.expect(l.a, "tcp", "192.0.2.2:80", "neighbour 192.0.2.1")
-		l.expect(l.a, "tcp", "[2001:db8::2]:80", "neighbour 2001:db8::1")
+		l.Expect(l.A, "tcp", "192.0.2.2:80", "neighbour 192.0.2.1")
+		l.Expect(l.A, "tcp", "[2001:db8::2]:80", "neighbour 2001:db8::1")
 	}
-	host := &kernel.World{Host: l.w.Host, Store: l.w.Store}
+	host := &kernel.World{Host: l.W.Host, Store: l.W.Store}
 	for _, first := range []bool{true, false} {
 		if first {
-			l.ensure(mine, l.w)
+			l.Ensure(mine, l.W)
 		}
 		if _, err := other.Ensure(context.Background(), host); err != nil {
 			t.Fatal(err)
 		}
-		l.ensure(mine, l.w)
+		l.Ensure(mine, l.W)
 		reaches()
 		contract.Remove(t, host, other)
 		reaches()
-		contract.Remove(t, l.w, mine)
+		contract.Remove(t, l.W, mine)
 	}
 }

@@ -37,6 +37,9 @@ func Together(ctx context.Context) context.Context {
 	return context.WithValue(ctx, knownKey{}, &known{parts: map[string]bool{}})
 }
 
+// IsTogether reports whether a context is one of Together's.
+func IsTogether(ctx context.Context) bool { return knownOf(ctx) != nil }
+
 func knownOf(ctx context.Context) *known {
 	k, _ := ctx.Value(knownKey{}).(*known)
 	return k
@@ -62,11 +65,11 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 		k.mu.Unlock()
 		err = nil
 		for _, d := range later {
-			err = errors.Join(err, withFilter(ctx, w, d.table, func(f filter) error {
+			err = errors.Join(err, Transact(ctx, w, d.table, func(f Tx) error {
 				if k.read != 0 {
 					*f.gen = k.read
 				}
-				err := f.write(&d.batch)
+				err := f.Write(&d.batch)
 				if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERESTART) {
 					return unix.EAGAIN // reading comes before writing
 				}
@@ -84,16 +87,16 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 }
 
 // Get reads elements as they are, or will be.
-func (f filter) Get(keys ...nft.Elem) ([]*nft.Elem, error) {
+func (f Tx) Get(keys ...nft.Elem) ([]*nft.Elem, error) {
 	found, err := f.Conn.Get(keys...)
 	if err != nil || f.known == nil {
 		return found, err
 	}
 	f.known.mu.Lock()
 	defer f.known.mu.Unlock()
-	if d := f.known.later[f.t.String()]; d != nil {
+	if d := f.known.later[f.Table.String()]; d != nil {
 		for i, e := range keys {
-			if will, ok := d.at[elementKey(e)]; ok {
+			if will, ok := d.at[ElementKey(e)]; ok {
 				found[i] = will
 			}
 		}
@@ -102,15 +105,15 @@ func (f filter) Get(keys ...nft.Elem) ([]*nft.Elem, error) {
 }
 
 // List reads a whole set as it is, or will be; nil is that there is none.
-func (f filter) List(set *nft.Set) ([]nft.Elem, error) {
+func (f Tx) List(set *nft.Set) ([]nft.Elem, error) {
 	all, err := f.Conn.List(set)
 	if err != nil || f.known == nil {
 		return all, err
 	}
 	f.known.mu.Lock()
 	defer f.known.mu.Unlock()
-	if d := f.known.later[f.t.String()]; d != nil {
-		all = slices.DeleteFunc(all, func(e nft.Elem) bool { _, ok := d.at[elementKey(e)]; return ok })
+	if d := f.known.later[f.Table.String()]; d != nil {
+		all = slices.DeleteFunc(all, func(e nft.Elem) bool { _, ok := d.at[ElementKey(e)]; return ok })
 		for _, e := range d.at {
 			if e != nil && e.Set.Name == set.Name {
 				all = append(all, *e)
@@ -121,11 +124,11 @@ func (f filter) List(set *nft.Set) ([]nft.Elem, error) {
 }
 
 // Commit makes changes of elements, now or with those of others.
-func (f filter) Commit(b *nft.Batch) error {
-	if b.Empty() || f.known.defers(f.t, b) {
+func (f Tx) Commit(b *nft.Batch) error {
+	if b.Empty() || f.known.defers(f.Table, b) {
 		return nil
 	}
-	return f.write(b)
+	return f.Write(b)
 }
 
 // defers takes changes that are to be made with those of others, where they are.
@@ -145,9 +148,9 @@ func (k *known) defers(t *nft.Table, b *nft.Batch) bool {
 	}
 	d.batch.Append(b)
 	b.Each(func(e nft.Elem, added bool) {
-		d.at[elementKey(e)] = nil
+		d.at[ElementKey(e)] = nil
 		if added {
-			d.at[elementKey(e)] = &e
+			d.at[ElementKey(e)] = &e
 		}
 	})
 	return true
@@ -166,7 +169,7 @@ func (k *known) wrote(was, now uint32) {
 }
 
 // has reports whether a part, and what always stands in its table, have been seen to.
-func (k *known) has(p *chainSet) bool {
+func (k *known) has(p *ChainSet) bool {
 	if k == nil {
 		return false
 	}
@@ -175,7 +178,7 @@ func (k *known) has(p *chainSet) bool {
 	return k.parts[p.ID()]
 }
 
-func (k *known) add(p *chainSet) {
+func (k *known) add(p *ChainSet) {
 	if k == nil {
 		return
 	}

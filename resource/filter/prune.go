@@ -16,12 +16,12 @@ import (
 // after a hash of what they do, and the lines that lead there. It is for GC alone: an attachment that comes
 // and goes finds them as it left them, and a call that deletes waits for the kernel. The lock keeps others
 // from filling meanwhile what is found empty.
-func (f filter) prune() error {
-	use, err := f.Uses(f.t)
+func (f Tx) prune() error {
+	use, err := f.Uses(f.Table)
 	if err != nil {
 		return err
 	}
-	names, err := f.SetNames(f.t)
+	names, err := f.SetNames(f.Table)
 	if err != nil {
 		return err
 	}
@@ -41,11 +41,11 @@ func (f filter) prune() error {
 	var b nft.Batch
 	leading := map[string]int{}
 	var lines []xtables.Rule
-	for _, open := range f.t.Chains {
+	for _, open := range f.Table.Chains {
 		if !open.Open || open.Name == "user" {
 			continue
 		}
-		all, err := xtables.ChainRules(f.Conn, f.t, open.Name, false)
+		all, err := xtables.ChainRules(f.Conn, f.Table, open.Name, false)
 		if err != nil {
 			return err
 		}
@@ -57,30 +57,30 @@ func (f filter) prune() error {
 		}
 	}
 	for _, c := range shared {
-		own, err := xtables.ChainRules(f.Conn, f.t, c, false)
+		own, err := xtables.ChainRules(f.Conn, f.Table, c, false)
 		if err != nil {
 			return err
 		}
 		if use[c] > len(own)+leading[c] {
 			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there", "chain",
-				f.t.String()+" "+c)
+				f.Table.String()+" "+c)
 			return nil
 		}
 	}
-	xtables.RemoveRules(&b, f.t, lines)
+	xtables.RemoveRules(&b, f.Table, lines)
 	for _, c := range shared { // before the sets, which their rules may look something up in
 		if _, ok := use[c]; ok {
-			b.DeleteChain(f.t, c)
+			b.DeleteChain(f.Table, c)
 		}
 	}
 	for _, c := range shared {
-		for _, s := range setsOf(f.t, c) {
+		for _, s := range setsOf(f.Table, c) {
 			if slices.Contains(names, s.Name) {
 				b.DeleteSet(s)
 			}
 		}
 	}
-	err = f.write(&b)
+	err = f.Write(&b)
 	if errors.Is(err, unix.EBUSY) {
 		slog.Warn("what no attachment uses any more stays, for a rule of somebody else needs it", "error", err)
 		return nil
@@ -90,8 +90,8 @@ func (f filter) prune() error {
 
 // unused are those of shared chains whose sets nobody has anything in. Whose elements they are is asked of owners, so
 // that only sets that are nobody's are read.
-func (f filter) unused(shared, names []string) (left []string, err error) {
-	records, err := f.List(ownersSet(f.t))
+func (f Tx) unused(shared, names []string) (left []string, err error) {
+	records, err := f.List(OwnersSet(f.Table))
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (f filter) unused(shared, names []string) (left []string, err error) {
 	}
 	for _, c := range shared {
 		empty := !used[c]
-		for _, s := range setsOf(f.t, c) {
+		for _, s := range setsOf(f.Table, c) {
 			if !empty || !slices.Contains(names, s.Name) {
 				continue
 			}
@@ -135,13 +135,13 @@ func sharedBy(name string) string {
 		!strings.HasPrefix(base, "ranges_") {
 		return ""
 	}
-	return portMaps{v6: strings.Contains(base, "_ip6"), where: where}.chain()
+	return PortMaps{V6: strings.Contains(base, "_ip6"), where: where}.Chain()
 }
 
 // setsOf are the sets of such a chain.
 func setsOf(t *nft.Table, chain string) []*nft.Set {
-	if p, ok := portsNamed(t, chain); ok {
-		return p.sets()
+	if p, ok := PortMapsNamed(t, chain); ok {
+		return p.Sets()
 	}
 	return []*nft.Set{sharedSet(t, chain)}
 }

@@ -1,8 +1,9 @@
-package filter
+package filter_test
 
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -11,15 +12,20 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
+	"github.com/fairlead-cni/fairlead/resource/filter/spoof"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // sharers is an attachment that has something in every kind of chain that attachments share.
 func sharers(container, network, to string, port uint16) []plan.Remover {
-	p := publishOf(container, network, to, tcp("", port), portRange("", port+1, port+9),
-		onlyFrom(tcp("", port+10), "192.0.2.0/24"), onlyFrom(portRange("", port+20, port+29), "192.0.2.0/24"))
+	p := filtertest.PortsOf(container, network, to, filtertest.TCP("", port), filtertest.Range("", port+1, port+9),
+		filtertest.Only(filtertest.TCP("", port+10), "192.0.2.0/24"), filtertest.Only(filtertest.Range("", port+20, port+29), "192.0.2.0/24"))
 	p.Conditions4 = []string{"ip saddr != " + to}
-	return []plan.Remover{p, Masquerade{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6},
+	return []plan.Remover{p, masquerade.Sources{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6},
 		Except: []netip.Prefix{contract.Prefix("192.0.2.0/24")}}}
 }
 
@@ -28,27 +34,27 @@ func sharers(container, network, to string, port uint16) []plan.Remover {
 // clause: P22
 func TestPrune(t *testing.T) {
 	w := contract.NewHost(t)
-	skeleton(t, w)
+	filtertest.MakeTables(t, w)
 	nobody := func([8]byte) bool { return false }
 	sweep := func(network string) {
 		t.Helper()
-		if err := sweepNFT(t.Context(), w, network, nobody); err != nil {
+		if err := filtertest.SweepNFT(t.Context(), w, network, nobody); err != nil {
 			t.Fatal(err)
 		}
 	}
-	bare := nftState(t, w)
+	bare := filtertest.State(t, w)
 	keep := sharers("c1", "keep", "10.1.2.5/24", 100)
 	for _, r := range keep {
 		contract.Ensure(t, w, r)
 	}
-	kept := nftState(t, w)
+	kept := filtertest.State(t, w)
 	for i := range 3 {
 		for _, r := range sharers(fmt.Sprint("c", i), "net", fmt.Sprintf("10.%d.2.6/24", i+5), uint16(200+50*i)) {
 			contract.Ensure(t, w, r)
 		}
 	}
 	sweep("net")
-	if got := nftState(t, w); got != kept {
+	if got := filtertest.State(t, w); got != kept {
 		t.Errorf("the sweep left or took%s", contract.Difference(kept, got))
 	}
 	for _, r := range keep {
@@ -58,11 +64,11 @@ func TestPrune(t *testing.T) {
 	for _, r := range keep {
 		contract.Remove(t, w, r)
 	}
-	if got := nftState(t, w); got == bare {
+	if got := filtertest.State(t, w); got == bare {
 		t.Error("DEL pruned")
 	}
 	sweep("other")
-	if got := nftState(t, w); got != bare {
+	if got := filtertest.State(t, w); got != bare {
 		t.Errorf("the sweep left%s", contract.Difference(bare, got))
 	}
 	sweep("other")
@@ -81,16 +87,15 @@ func TestPruneLeavesOthers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := contract.NewHost(t)
-			m := Masquerade{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}}
+			m := masquerade.Sources{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}}
 			contract.Ensure(t, w, m)
-			part, _ := m.want(inetTable())
-			runNFT(t, w, fmt.Sprintf(c.line, part.Chains[0].Name))
+			filtertest.NFT(t, w, fmt.Sprintf(c.line, regexp.MustCompile(`masquerade_ip_[0-9a-f]{12}`).FindString(filtertest.State(t, w))))
 			contract.Remove(t, w, m)
-			before := nftState(t, w)
-			if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
+			before := filtertest.State(t, w)
+			if err := filtertest.SweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 				t.Error(err)
 			}
-			if after := nftState(t, w); after != before {
+			if after := filtertest.State(t, w); after != before {
 				t.Errorf("the sweep changed%s", contract.Difference(before, after))
 			}
 		})
@@ -100,7 +105,7 @@ func TestPruneLeavesOthers(t *testing.T) {
 // GC and ADD at once: whoever is added is whole.
 func TestPruneRace(t *testing.T) {
 	w := contract.NewHost(t)
-	skeleton(t, w)
+	filtertest.MakeTables(t, w)
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -113,7 +118,7 @@ func TestPruneRace(t *testing.T) {
 			mine := &kernel.World{Host: ns, Store: w.Store}
 			if g == 0 {
 				for range 40 {
-					if err := sweepNFT(t.Context(), mine, "gone", func([8]byte) bool { return false }); err != nil {
+					if err := filtertest.SweepNFT(t.Context(), mine, "gone", func([8]byte) bool { return false }); err != nil {
 						t.Error(err)
 					}
 				}
@@ -121,7 +126,7 @@ func TestPruneRace(t *testing.T) {
 			}
 			for i := range 10 {
 				o := spec.Owner{Network: "net", ContainerID: fmt.Sprint(g, "-", i), IfName: "eth0"}
-				m := Masquerade{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(g), byte(i), 5}),
+				m := masquerade.Sources{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(g), byte(i), 5}),
 					24)}}
 				if _, err := m.Ensure(t.Context(), mine); err != nil {
 					t.Error(err)
@@ -141,33 +146,33 @@ func TestPruneRace(t *testing.T) {
 // The administrator's chain is asked first wherever a packet is decided about, in both tables. Three chains are
 // no place for his verdicts: guard and input, which an accept must not open, and decided, which decides nothing.
 func TestUserIsAskedFirst(t *testing.T) {
-	for _, table := range []*nft.Table{inetTable(), bridgeTable()} {
+	for _, table := range []*nft.Table{filter.Inet(), filter.Bridge()} {
 		w := contract.NewHost(t)
-		skeleton(t, w)
-		runNFT(t, w, "add rule "+table.String()+" user counter comment \"mine\"")
+		filtertest.MakeTables(t, w)
+		filtertest.NFT(t, w, "add rule "+table.String()+" user counter comment \"mine\"")
 		for _, c := range table.Chains {
 			if c.Type == "" || c.Name == "guard" || c.Name == "input" || c.Name == "decided" {
 				continue
 			}
-			list := runNFT(t, w, "list chain "+table.String()+" "+c.Name)
+			list := filtertest.NFT(t, w, "list chain "+table.String()+" "+c.Name)
 			_, rules, _ := strings.Cut(list, "policy accept;\n")
 			if !strings.HasPrefix(strings.TrimSpace(rules), "jump user ") {
 				t.Errorf("%v %s does not ask user first:\n%s", table, c.Name, list)
 			}
 		}
 		o := contract.Owner
-		for _, r := range []plan.Remover{Masquerade{Owner: o, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}},
-			publishOf("c1", "net", "10.1.2.5/24", onlyFrom(tcp("", 80), "10.0.0.0/8")),
-			SpoofCheck{Owner: o, Link: "veth1", MAC: "02:00:00:00:00:01"}} {
+		for _, r := range []plan.Remover{masquerade.Sources{Owner: o, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}},
+			filtertest.PortsOf("c1", "net", "10.1.2.5/24", filtertest.Only(filtertest.TCP("", 80), "10.0.0.0/8")),
+			spoof.Check{Owner: o, Link: "veth1", MAC: "02:00:00:00:00:01"}} {
 			contract.Ensure(t, w, r)
-			runNFT(t, w, "flush chain inet fairlead postrouting")
+			filtertest.NFT(t, w, "flush chain inet fairlead postrouting")
 			contract.Ensure(t, w, r)
 			contract.Remove(t, w, r)
 		}
-		if err := sweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
+		if err := filtertest.SweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 			t.Fatal(err)
 		}
-		if got := runNFT(t, w, "list chain "+table.String()+" user"); !strings.Contains(got, `comment "mine"`) {
+		if got := filtertest.NFT(t, w, "list chain "+table.String()+" user"); !strings.Contains(got, `comment "mine"`) {
 			t.Errorf("the administrator's rule is gone:\n%s", got)
 		}
 	}
@@ -176,30 +181,30 @@ func TestUserIsAskedFirst(t *testing.T) {
 // Whatever another tool does to our tables, the next ADD of any container makes whole what all have in common, and
 // what it has itself; elements that were not deleted apply again at once.
 func TestFlushIsHealed(t *testing.T) {
-	l := newLab(t)
-	p := l.publishA(portRange("", 80, 89), onlyFrom(tcp("", 8080), "192.0.2.0/24"))
-	next := Publish{Owner: l.ownerB, To4: l.toB, To6: l.b6, SNAT: true,
-		Ports: []PortMapping{portRange("", 90, 99), onlyFrom(tcp("", 8081), "192.0.2.0/24")}}
-	l.serve(l.a, "a", "tcp", ":80")
-	l.serve(l.b, "b", "tcp", ":90")
-	l.serve(l.b, "b", "tcp", ":80")
+	l := filtertest.NewLab(t)
+	p := filtertest.PortsOfA(l, filtertest.Range("", 80, 89), filtertest.Only(filtertest.TCP("", 8080), "192.0.2.0/24"))
+	next := publish.Ports{Owner: l.OwnerB, To4: l.ToB, To6: l.ToB6, SNAT: true,
+		Mappings: []publish.Mapping{filtertest.Range("", 90, 99), filtertest.Only(filtertest.TCP("", 8081), "192.0.2.0/24")}}
+	l.Serve(l.A, "a", "tcp", ":80")
+	l.Serve(l.B, "b", "tcp", ":90")
+	l.Serve(l.B, "b", "tcp", ":80")
 	for _, flush := range []string{"flush ruleset", "flush table inet fairlead", "delete table inet fairlead",
 		"flush chain inet fairlead forward", "flush chain inet fairlead publish"} {
-		l.ensure(p, l.w)
-		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
-		runNFT(t, l.w, flush)
-		l.ensure(next, l.world(l.b))
-		contract.Verify(t, l.world(l.b), next)
-		l.expect(l.neighbour, "tcp", "192.0.2.1:90", "b 192.0.2.2")
-		l.expect(l.neighbour, "tcp", "192.0.2.1:8081", "b 192.0.2.2")
-		l.expect(l.beyond, "tcp", "198.51.100.1:8081", "")
-		l.ensure(p, l.w) // the first one's elements come back with its own ADD
-		contract.Verify(t, l.w, p)
-		l.expect(l.neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
-		l.expect(l.beyond, "tcp", "198.51.100.1:8080", "")
-		contract.Verify(t, l.world(l.b), next)
-		contract.Remove(t, l.w, p)
-		contract.Remove(t, l.world(l.b), next)
+		l.Ensure(p, l.W)
+		l.Expect(l.Neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
+		filtertest.NFT(t, l.W, flush)
+		l.Ensure(next, l.WorldOf(l.B))
+		contract.Verify(t, l.WorldOf(l.B), next)
+		l.Expect(l.Neighbour, "tcp", "192.0.2.1:90", "b 192.0.2.2")
+		l.Expect(l.Neighbour, "tcp", "192.0.2.1:8081", "b 192.0.2.2")
+		l.Expect(l.Beyond, "tcp", "198.51.100.1:8081", "")
+		l.Ensure(p, l.W) // the first one's elements come back with its own ADD
+		contract.Verify(t, l.W, p)
+		l.Expect(l.Neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
+		l.Expect(l.Beyond, "tcp", "198.51.100.1:8080", "")
+		contract.Verify(t, l.WorldOf(l.B), next)
+		contract.Remove(t, l.W, p)
+		contract.Remove(t, l.WorldOf(l.B), next)
 		if t.Failed() {
 			t.Fatalf("after nft %s", flush)
 		}

@@ -1,4 +1,4 @@
-package filter
+package filter_test
 
 import (
 	"context"
@@ -20,6 +20,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -58,17 +61,17 @@ func TestStoppedHolder(t *testing.T) {
 func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 	w := contract.NewWorld(t)
 	if n%2 == 0 { // else what attachments share is made by one of the two
-		skeleton(t, w)
+		filtertest.MakeTables(t, w)
 	}
-	mine := killFilterPlan()
+	mine := filtertest.KillFilterPlan()
 	if verb == "DEL" {
 		for _, r := range mine {
 			contract.Ensure(t, w, r)
 		}
 	}
-	next := publishOf("c2", "net", "10.1.2.5/24", tcp("", 8081)) // with the address of the one that is stopped
-	gone := publishOf("c3", "net", "10.1.2.5/24", tcp("", 8082))
-	others := plan.Plan{next, Masquerade{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
+	next := filtertest.PortsOf("c2", "net", "10.1.2.5/24", filtertest.TCP("", 8081)) // with the address of the one that is stopped
+	gone := filtertest.PortsOf("c3", "net", "10.1.2.5/24", filtertest.TCP("", 8082))
+	others := plan.Plan{next, masquerade.Sources{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
 	contract.Ensure(t, w, gone)
 	stopped = stopAt(t, n, w, "filter", verb, talks, func() (kill bool) {
 		ns, err := kernel.Open(w.Host.Path) // as another process: nobody has waited yet
@@ -104,14 +107,14 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 		t.Errorf("stopped at point %d: %v", n, err)
 	}
 	for _, line := range []string{"jump masquerade_ip_", "jump hairpin_ip_"} {
-		if s := nftState(t, w); strings.Count(s, line) != 1 {
+		if s := filtertest.State(t, w); strings.Count(s, line) != 1 {
 			t.Errorf("stopped at point %d: %q is there %d times:\n%s", n, line, strings.Count(s, line), s)
 		}
 	}
 	if err := all.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if s := nftState(t, w); strings.Contains(s, "elements") {
+	if s := filtertest.State(t, w); strings.Contains(s, "elements") {
 		t.Errorf("stopped at point %d, and removed:\n%s", n, s)
 	}
 	return true
@@ -130,14 +133,14 @@ func TestStoppedPolicy(t *testing.T) {
 				w := contract.NewWorld(t)
 				contract.Host(t, w, "ip link add br7 up type bridge")
 				contract.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
-				first, second := policyPlan("c1"), policyPlan("c2")
-				rules := func() string { return closedState(t, w) }
+				first, second := filtertest.PolicyPlan("c1"), filtertest.PolicyPlan("c2")
+				rules := func() string { return filtertest.FailClosedState(t, w) }
 				unruled := rules()
 				contract.Must(t, w, first...)
 				if err := first.Remove(t.Context(), w); err != nil { // what is shared stays
 					t.Fatal(err)
 				}
-				before := elements(t, w)
+				before := filtertest.Elements(t, w)
 				if tt.stopped == "DEL" {
 					contract.Must(t, w, first...)
 				}
@@ -182,7 +185,7 @@ func TestStoppedPolicy(t *testing.T) {
 				if err := errors.Join(first.Remove(t.Context(), w), second.Remove(t.Context(), w)); err != nil {
 					t.Error(err)
 				}
-				if after := elements(t, w); after != before {
+				if after := filtertest.Elements(t, w); after != before {
 					t.Errorf("stopped at point %d, and removed:%s", n, contract.Difference(before, after))
 				}
 				if after := rules(); after != unruled {
@@ -207,9 +210,9 @@ func TestStoppedAccepts(t *testing.T) {
 		t.Run(v.String(), func(t *testing.T) {
 			w := contract.NewWorld(t)
 			contract.Host(t, w, "iptables-%v -P FORWARD DROP", v)
-			of := func(id, addr string) Forward {
+			of := func(id, addr string) forward.Forward {
 				o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
-				return Forward{Owner: o, Backend: BackendIPTables, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+				return forward.Forward{Owner: o, Backend: forward.IPTables, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
 			}
 			first, second := of("c1", "10.1.2.5"), of("c2", "10.1.2.6")
 			contract.Ensure(t, w, first)
@@ -255,7 +258,7 @@ func TestKilledRecord(t *testing.T) {
 			contract.SettleOn(t, w, xtables.NFT)
 			p := contract.KillPlans["record"]()
 			if before {
-				m := iptMasq()
+				m := filtertest.SourcesByIPTables()
 				m.From = m.From[:1] // so that the record is written anew
 				contract.Ensure(t, w, m)
 			}

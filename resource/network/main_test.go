@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -19,8 +20,8 @@ func TestMain(m *testing.M) {
 // kinds are the kinds of this package, in an order in which plugins may declare them.
 func kinds() []plan.Kind {
 	return []plan.Kind{
-		TransientBridgeKind(), link.VethKind(""), link.PortKind(), filter.PolicyKind(), filter.FailClosedKind(),
-		filter.SharedChainKind(), filter.IngressKind(), filter.IsolatedPortKind(),
+		TransientBridgeKind(), link.VethKind(""), link.PortKind(), policy.Kind(), policy.FailClosedKind(),
+		filter.SharedChainKind(), policy.IngressKind(), policy.IsolatedPortKind(),
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -46,7 +46,7 @@ func tidyBridges(ctx context.Context, w *kernel.World, network string, _ bool) e
 	errs := []error{err}
 	for _, l := range links {
 		_, owner, _, ok := identity.ParseTag(l.Alias)
-		if l.Kind == "bridge" && ok && owner == identity.OwnerHash(filter.NetworkOwner(network, l.Name)) {
+		if l.Kind == "bridge" && ok && owner == identity.OwnerHash(policy.NetworkOwner(network, l.Name)) {
 			errs = append(errs, TransientBridge{Bridge: link.Bridge{Name: l.Name}, Network: network}.Remove(ctx, w))
 		}
 	}
@@ -69,7 +69,7 @@ const transientRecord = "transient"
 
 func (t TransientBridge) String() string { return resource.Line(t.Bridge.String(), "until empty") }
 
-func (t TransientBridge) tag() string { return identity.Tag(filter.NetworkOwner(t.Network, t.Name)) }
+func (t TransientBridge) tag() string { return identity.Tag(policy.NetworkOwner(t.Network, t.Name)) }
 
 // ours reports whether a bridge has the address that we make bridges with, and nobody else's words on it.
 func (t TransientBridge) ours(l *rtnl.Link) bool {
@@ -147,7 +147,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 	}
 	var errs []error
 	for _, l := range links { // while nobody can come who wants the policy
-		errs = append(errs, filter.ReleaseBridgePolicy(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
+		errs = append(errs, policy.ReleaseBridge(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
 	}
 	for _, l := range links {
 		addrs, err := rtnl.Addrs(w.Host, l.Index)
@@ -163,7 +163,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 			errs = append(errs, addr.Gateway{Link: l.Name, Prefix: a.Prefix}.Forget(w))
 		}
 	}
-	return errors.Join(append(errs, filter.SweepStages(ctx, w))...)
+	return errors.Join(append(errs, policy.SweepStages(ctx, w))...)
 }
 
 // empty reports whether the bridge is to go, and with it the links by which the host is in its VLANs, which come first.

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/link/linktest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -135,8 +135,8 @@ func TestTransientBridgePolicy(t *testing.T) {
 	w := contract.NewWorld(t)
 	v := linktest.Veth(contract.Owner, "br7")
 	contract.Must(t, w, transient("br7"), v,
-		filter.IngressPolicy{Owner: contract.Owner, Link: "br7",
-			Policy: filter.PolicyStrict}, filter.FailClosed{Owner: contract.Owner, Link: "br7", Policy: filter.PolicyStrict, Subnets: []netip.Prefix{contract.Prefix("10.7.0.2/24")}})
+		policy.Ingress{Owner: contract.Owner, Link: "br7",
+			Policy: policy.Strict}, policy.FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy.Strict, Subnets: []netip.Prefix{contract.Prefix("10.7.0.2/24")}})
 	contract.Host(t, w, "ip link del %s", v.Host) // as when its container is gone, which no DEL was sent for
 	if err := transient("br7").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)

@@ -13,7 +13,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
+	"github.com/fairlead-cni/fairlead/resource/filter/policy"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
+	"github.com/fairlead-cni/fairlead/resource/filter/spoof"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -23,30 +28,30 @@ import (
 // rules are the reference's already. It is not ok for a resource that they have no rules for.
 func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok bool) {
 	switch r := r.(type) {
-	case filter.Publish:
+	case publish.Ports:
 		to, lost = handPublish(r, backend)
-	case filter.Masquerade:
+	case masquerade.Sources:
 		to, lost = handMasquerade(r, backend)
-	case filter.PublishIPTables, filter.MasqueradeIPTables:
-	case filter.SpoofCheck:
+	case publish.PortsIPTables, masquerade.SourcesIPTables:
+	case spoof.Check:
 		to = plan.Plan{SpoofCheck(r)}
-	case filter.IngressPolicy:
-		if r.Policy == filter.PolicyOpen {
+	case policy.Ingress:
+		if r.Policy == policy.Open {
 			break
 		}
-		if r.Policy == filter.PolicyStrict {
+		if r.Policy == policy.Strict {
 			lost = []string{"ingressPolicy strict: its rules stay in iptables"}
 		}
-		to = plan.Plan{filter.IPTIngressPolicy{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To,
+		to = plan.Plan{policy.IngressIPTables{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To,
 			Stays: true}}
-	case filter.FailClosed: // the rules are the bridge's, and go with ReleaseNetwork
-		if r.Policy == filter.PolicyIsolated || r.Policy == filter.PolicyStrict {
+	case policy.FailClosed: // the rules are the bridge's, and go with ReleaseNetwork
+		if r.Policy == policy.Isolated || r.Policy == policy.Strict {
 			lost = []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
 		}
-	case filter.IsolatedPort:
+	case policy.IsolatedPort:
 		lost = []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables (br_netfilter)"}
-	case filter.Forward:
-		if len(r.Addrs) > 0 && r.Backend != filter.BackendFirewalld {
+	case forward.Forward:
+		if len(r.Addrs) > 0 && r.Backend != forward.Firewalld {
 			to = plan.Plan{Firewall{Owner: r.Owner, Addrs: r.Addrs, Admin: r.AdminChain()}}
 		}
 	default:
@@ -55,11 +60,11 @@ func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok 
 	return to, lost, true
 }
 
-func handPublish(p filter.Publish, backend string) (to plan.Plan, lost []string) {
-	if len(p.Ports) == 0 {
+func handPublish(p publish.Ports, backend string) (to plan.Plan, lost []string) {
+	if len(p.Mappings) == 0 {
 		return nil, nil
 	}
-	for _, m := range p.Ports {
+	for _, m := range p.Mappings {
 		if len(m.AllowFrom) > 0 {
 			lost = append(lost, fmt.Sprintf("allowFrom of %v: holds on, and the reference's CHECK does not know it", m))
 		}
@@ -67,18 +72,18 @@ func handPublish(p filter.Publish, backend string) (to plan.Plan, lost []string)
 			lost = append(lost, fmt.Sprintf("the range of %v: stays published, and the reference's CHECK does not know it", m))
 		}
 	}
-	if backend == filter.BackendNFT {
+	if backend == forward.NFT {
 		return plan.Plan{Ports{Owner: p.Owner, Publish: &p}}, lost
 	}
-	return plan.Plan{filter.PublishIPTables{Publish: p, MarkBit: 13}}, lost
+	return plan.Plan{publish.PortsIPTables{Ports: p, MarkBit: 13}}, lost
 }
 
-func handMasquerade(m filter.Masquerade, backend string) (to plan.Plan, lost []string) {
+func handMasquerade(m masquerade.Sources, backend string) (to plan.Plan, lost []string) {
 	switch {
 	case len(m.From) == 0:
 		return nil, nil
-	case backend != filter.BackendNFT:
-		return plan.Plan{filter.MasqueradeIPTables{Masquerade: m}}, nil
+	case backend != forward.NFT:
+		return plan.Plan{masquerade.SourcesIPTables{Sources: m}}, nil
 	case len(m.Except)+len(m.Force)+len(m.SNATTo) > 0:
 		lost = []string{"masqExcept, masqForce, snatTo: are not masqueraded by"}
 	}
@@ -88,7 +93,7 @@ func handMasquerade(m filter.Masquerade, backend string) (to plan.Plan, lost []s
 // Theirs reports whether a resource's rules are the reference's already.
 func Theirs(r plan.Resource) bool {
 	switch r.(type) {
-	case filter.PublishIPTables, filter.MasqueradeIPTables:
+	case publish.PortsIPTables, masquerade.SourcesIPTables:
 		return true
 	}
 	return false
@@ -106,8 +111,8 @@ func InNFT(w *kernel.World) (there bool, err error) {
 	}{
 		{&nft.Table{Family: unix.NFPROTO_INET, Name: "cni_plugins_masquerade"}, "masq_checks"},
 		{&nft.Table{Family: unix.NFPROTO_INET, Name: "cni_hostport"}, "hostports"},
-		{filter.ReferencePortsTable(false), "hostports"},
-		{filter.ReferencePortsTable(true), "hostports"},
+		{publish.ReferencePortsTable(false), "hostports"},
+		{publish.ReferencePortsTable(true), "hostports"},
 	} {
 		if there, err := n.HasChain(c.table, c.chain); there || err != nil {
 			return there, err
@@ -118,19 +123,19 @@ func InNFT(w *kernel.World) (there bool, err error) {
 
 // ForgetHandedOver forgets what is remembered of an attachment's rules, which are the reference's now.
 func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
-	return errors.Join(w.Store.Delete(filter.IPTPublishedRecord, o), w.Store.Delete(filter.IPTMasqueradeRecord, o))
+	return errors.Join(w.Store.Delete(publish.IPTablesRecord, o), w.Store.Delete(masquerade.IPTablesRecord, o))
 }
 
 // rules are the reference's in table filter, for addresses of a family.
 func (f Firewall) rules(v6 bool) (shared, own []xtables.Rule) {
-	for _, a := range filter.OfIP(f.Addrs, v6) {
+	for _, a := range forward.OfIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
-			xtables.NewRule(filter.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j",
+			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j",
 				"ACCEPT"),
-			xtables.NewRule(filter.ChainForward, "-s", ip, "-j", "ACCEPT"))
+			xtables.NewRule(iptables.ChainForward, "-s", ip, "-j", "ACCEPT"))
 	}
-	return filter.ForwardJumps(cmp.Or(f.Admin, filter.DefaultAdminChain)), own
+	return forward.Jumps(cmp.Or(f.Admin, forward.DefaultAdminChain)), own
 }
 
 // Ensure implements plan.Resource, for a handover.
@@ -140,17 +145,17 @@ func (f Firewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, er
 		if len(own) == 0 {
 			continue
 		}
-		x, err := filter.IPTWith(w, v6, "filter", filter.ChainForward)
+		x, err := iptables.With(w, v6, "filter", iptables.ChainForward)
 		if err != nil {
 			return changed, err
 		}
-		err = filter.WithIPTables(ctx, func() error {
+		err = iptables.WithLock(ctx, func() error {
 			saved, err := x.Save(ctx)
 			if err != nil {
 				return err
 			}
-			d := &filter.IPTDraft{Saved: saved, Made: map[string]bool{}}
-			d.Chain(filter.ChainForward)
+			d := &iptables.Draft{Saved: saved, Made: map[string]bool{}}
+			d.Chain(iptables.ChainForward)
 			d.Chain(shared[1].Jump)
 			for _, r := range shared {
 				d.Has(r, true)
@@ -176,7 +181,7 @@ func (f Firewall) Verify(ctx context.Context, w *kernel.World) error {
 		if len(own) == 0 {
 			continue
 		}
-		x, err := filter.IPTWith(w, v6, "filter", filter.ChainForward)
+		x, err := iptables.With(w, v6, "filter", iptables.ChainForward)
 		if err != nil {
 			return err
 		}
@@ -184,7 +189,7 @@ func (f Firewall) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		d = append(d, filter.RuleDrifts(x, missing)...)
+		d = append(d, iptables.RuleDrifts(x, missing)...)
 	}
 	return d.Err()
 }

@@ -9,7 +9,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -23,12 +25,12 @@ func ChainKind() plan.Kind {
 			if !found {
 				return nil
 			}
-			return filter.WithIPTables(ctx, func() error {
+			return iptables.WithLock(ctx, func() error {
 				if !c.publishes {
-					return filter.RemoveMasquerade(ctx, w, c.v6, c.name, nil)
+					return masquerade.RemoveContainerChain(ctx, w, c.v6, c.name, nil)
 				}
-				flows, err := filter.RemovePublished(ctx, w, c.v6, c.name, nil)
-				filter.FlushFlows(w, flows)
+				flows, err := publish.RemoveContainerChain(ctx, w, c.v6, c.name, nil)
+				publish.FlushFlows(w, flows)
 				return err
 			})
 		}})
@@ -51,17 +53,17 @@ func referenceChains(ctx context.Context, w *kernel.World, network string) (tags
 				errs = append(errs, err)
 				continue
 			}
-			rules, err := x.List(ctx, filter.HostportDNAT, "POSTROUTING")
+			rules, err := x.List(ctx, publish.ChainDNAT, "POSTROUTING")
 			errs = append(errs, err)
 			seen := map[string]bool{}
 			for _, r := range rules {
-				published, pok := filter.ParseReferenceComment("dnat ", r.Comment)
-				masqueraded, mok := filter.ParseReferenceComment("", r.Comment)
+				published, pok := iptables.ParseReferenceComment("dnat ", r.Comment)
+				masqueraded, mok := iptables.ParseReferenceComment("", r.Comment)
 				var o spec.Owner
 				switch {
-				case pok && published.Network == network && r.Jump == filter.DNATChain(published):
+				case pok && published.Network == network && r.Jump == publish.ContainerChain(published):
 					o = published
-				case mok && masqueraded.Network == network && r.Jump == filter.MasqueradeChain(masqueraded):
+				case mok && masqueraded.Network == network && r.Jump == masquerade.ContainerChain(masqueraded):
 					o = masqueraded
 				}
 				if o.ContainerID != "" && !seen[r.Jump] {

@@ -7,7 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -17,7 +18,7 @@ func TestMain(m *testing.M) {
 
 // kinds are the kinds of this package, in an order in which plugins may declare them.
 func kinds() []plan.Kind {
-	return []plan.Kind{filter.PublishIPTablesKind(), filter.MasqueradeIPTablesKind(), ChainKind(),
+	return []plan.Kind{publish.KindIPTables(), masquerade.KindIPTables(), ChainKind(),
 		MasqueradeKind(), PortKind(), SpoofCheckKind(), ForwardKind()}
 }
 

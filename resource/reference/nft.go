@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,13 +80,13 @@ func (f Ports) Ensure(_ context.Context, w *kernel.World) (changed bool, err err
 
 func (f Ports) ensure(w *kernel.World, v6 bool) (bool, error) {
 	to, conditions := f.Publish.Family(v6)
-	t := filter.ReferencePortsTable(v6)
+	t := publish.ReferencePortsTable(v6)
 	if !to.IsValid() {
 		return false, nil
 	}
 	if len(conditions) > 0 {
 		return false, fmt.Errorf("%s: %q: the reference has one set of conditions for all containers; hand over by iptables",
-			filter.ConditionsKey(v6), strings.Join(conditions, " "))
+			publish.ConditionsKey(v6), strings.Join(conditions, " "))
 	}
 	rule := nft.PlainRule
 	local := func() []*nft.Rule { return []*nft.Rule{rule("").ToLocal().Jump("hostports_all")} }
@@ -98,7 +99,7 @@ func (f Ports) ensure(w *kernel.World, v6 bool) (bool, error) {
 	}
 	id := f.Owner.ContainerID
 	rules := map[string][]*nft.Rule{}
-	for _, m := range filter.AllPieces(f.Publish.Ports) {
+	for _, m := range publish.AllPieces(f.Publish.Mappings) {
 		proto, ok := kernel.ParseProto(m.Protocol)
 		host, here := m.Host(v6)
 		if !ok || !here || len(m.AllowFrom) > 0 {

@@ -13,6 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +27,7 @@ import (
 // cni_hostport, by the container's ID alone.
 type Ports struct {
 	Owner   spec.Owner
-	Publish *filter.Publish // to make them, for a handover
+	Publish *publish.Ports // to make them, for a handover
 }
 
 func (f Ports) String() string {
@@ -37,7 +39,7 @@ func (f Ports) String() string {
 
 // Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
 func (f Ports) Remove(_ context.Context, w *kernel.World) error {
-	return filter.RemoveReferencePorts(w, f.Owner)
+	return publish.RemoveReferencePorts(w, f.Owner)
 }
 
 // Masquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
@@ -142,7 +144,7 @@ func (f Firewall) String() string {
 func (f Firewall) Remove(ctx context.Context, w *kernel.World) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
-		all, err := filter.IPTHaving(w, v6, "filter", filter.ChainForward)
+		all, err := iptables.Having(w, v6, "filter", iptables.ChainForward)
 		errs = append(errs, err)
 		if len(all) == 0 {
 			continue
@@ -153,8 +155,8 @@ func (f Firewall) Remove(ctx context.Context, w *kernel.World) error {
 		// a late DEL must not hit who has the address by now
 		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere)
 		for _, x := range all {
-			errs = append(errs, filter.WithIPTables(ctx, func() error {
-				rules, err := x.List(ctx, filter.ChainForward)
+			errs = append(errs, iptables.WithLock(ctx, func() error {
+				rules, err := x.List(ctx, iptables.ChainForward)
 				if err != nil {
 					return err
 				}

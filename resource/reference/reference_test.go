@@ -10,13 +10,14 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
+	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-func published(port filter.PortMapping) filter.PublishIPTables {
-	return filter.PublishIPTables{MarkBit: 13,
-		Publish: filter.Publish{Owner: contract.Owner, SNAT: true, Ports: []filter.PortMapping{port}}}
+func published(port publish.Mapping) publish.PortsIPTables {
+	return publish.PortsIPTables{MarkBit: 13,
+		Ports: publish.Ports{Owner: contract.Owner, SNAT: true, Mappings: []publish.Mapping{port}}}
 }
 
 // GC removes by what is remembered and, of the reference's, by the comments; what is valid stays.
@@ -27,11 +28,11 @@ func TestSweepIPTables(t *testing.T) {
 		w := contract.NewWorld(t)
 		contract.SettleOn(t, w, v)
 		make := func(id, ifName string, n byte) []plan.Remover {
-			p := published(filter.PortMapping{Protocol: "tcp", HostPort: 8000 + uint16(n), ContainerPort: 80})
+			p := published(publish.Mapping{Protocol: "tcp", HostPort: 8000 + uint16(n), ContainerPort: 80})
 			p.Owner.ContainerID, p.Owner.IfName = id, ifName
 			p.To4, p.To6 = contract.Prefix("10.1.2.10"+string('0'+rune(n))+"/24"), contract.Prefix("fd00::10"+
 				string('0'+rune(n))+"/64")
-			m := filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: p.Owner, From: p.Addrs()}}
+			m := masquerade.SourcesIPTables{Sources: masquerade.Sources{Owner: p.Owner, From: p.Addrs()}}
 			contract.Ensure(t, w, p)
 			contract.Ensure(t, w, m)
 			return []plan.Remover{p, m}
@@ -40,14 +41,14 @@ func TestSweepIPTables(t *testing.T) {
 		make("lives", "eth1", 2) // of which a runtime says nothing
 		former := make("former", "eth0", 3)
 		make("dies", "eth0", 4)
-		other := published(filter.PortMapping{Protocol: "tcp", HostPort: 9000, ContainerPort: 80})
+		other := published(publish.Mapping{Protocol: "tcp", HostPort: 9000, ContainerPort: 80})
 		other.Owner = spec.Owner{Network: "other", ContainerID: "dies", IfName: "eth0"}
 		other.To4, other.To6 = contract.Prefix("10.9.9.105/24"), contract.Prefix("fd00:9::105/64")
 		contract.Ensure(t, w, other)
-		if err := w.Store.Delete(filter.IPTPublishedRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
+		if err := w.Store.Delete(publish.IPTablesRecord, former[0].(publish.PortsIPTables).Owner); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Store.Delete(filter.IPTMasqueradeRecord, former[0].(filter.PublishIPTables).Owner); err != nil {
+		if err := w.Store.Delete(masquerade.IPTablesRecord, former[0].(publish.PortsIPTables).Owner); err != nil {
 			t.Fatal(err)
 		}
 		err := sweep(t.Context(), w, "net", []spec.Owner{{Network: "net", ContainerID: "lives", IfName: "eth0"}})
@@ -75,8 +76,8 @@ func BenchmarkNothingOfTheReference(b *testing.B) {
 	}
 	defer host.Close()
 	w := &kernel.World{Host: host, Store: record.Store{Dir: b.TempDir()}}
-	all := plan.Plan{filter.PublishIPTables{Publish: filter.Publish{Owner: contract.Owner}},
-		Ports{Owner: contract.Owner}, filter.MasqueradeIPTables{Masquerade: filter.Masquerade{Owner: contract.Owner}},
+	all := plan.Plan{publish.PortsIPTables{Ports: publish.Ports{Owner: contract.Owner}},
+		Ports{Owner: contract.Owner}, masquerade.SourcesIPTables{Sources: masquerade.Sources{Owner: contract.Owner}},
 		Masquerade{Owner: contract.Owner}, SpoofCheck{Owner: contract.Owner}, Firewall{Owner: contract.Owner}}
 	for _, r := range all {
 		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
-	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/spoof"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -187,7 +187,7 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		}
 		return false, errors.Join(errs...)
 	}
-	if mac, ok := change["address"]; ok && filter.SpoofChecked(ctx, w, t.Owner) {
+	if mac, ok := change["address"]; ok && spoof.Checked(ctx, w, t.Owner) {
 		slog.Warn("the bridge drops all that the container sends from now on, for its macspoofchk is about the MAC that bridge gave: tell bridge the same one (mac of runtimeConfig or args), or leave out one of the two",
 			"mac", mac)
 	}

@@ -1,0 +1,175 @@
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// EnsureBase makes what always stands in the table, and a part, where something of them is missing. What was read
+// before that is of another generation: the error is ERESTART.
+func (f Tx) EnsureBase(p *ChainSet) error {
+	if !f.Table.Ends && f.CanEnd() {
+		f.Table.Ends = true
+		return unix.ERESTART
+	}
+	all := &nft.Table{Family: f.Table.Family, Name: f.Table.Name, Ends: f.Table.Ends, Sets: f.Table.Sets,
+		Chains: slices.Concat(f.Table.Chains, p.Chains)}
+	var more []*nft.Rule
+	for _, l := range p.Jumps {
+		more = append(more, l.Rule)
+	}
+	switch {
+	case f.again:
+	case f.known.has(p):
+		return nil
+	case f.known == nil:
+		if ok, err := f.Intact(*f.gen, all, more...); err != nil || ok {
+			return err
+		}
+	}
+	mended := false
+	for _, t := range []*nft.Table{f.Table, &p.Table} {
+		drift, fix, err := f.Diff(t)
+		if err != nil {
+			return err
+		}
+		if len(drift) > 0 && fix.Empty() {
+			return errors.Join(drift...)
+		}
+		if err := f.Write(fix); err != nil {
+			return err
+		}
+		mended = mended || !fix.Empty()
+	}
+	moved, err := f.move()
+	if err != nil {
+		return err
+	}
+	mended = mended || moved
+	missing, err := f.missing(p)
+	if err != nil {
+		return err
+	}
+	var b nft.Batch
+	for _, l := range missing {
+		if l.First {
+			b.InsertRule(f.Table, l.Chain, l.Rule)
+		} else {
+			b.AddRule(f.Table, l.Chain, l.Rule)
+		}
+	}
+	if err := f.Write(&b); err != nil {
+		return err
+	}
+	f.known.add(p)
+	if mended || !b.Empty() {
+		return unix.ERESTART
+	}
+	return nil
+}
+
+// move makes the sets of a table of an earlier version anew, so that elements can end there. The administrator's chain
+// is never touched; what it looks something up in stays as it is.
+func (f Tx) move() (moved bool, err error) {
+	if !f.Table.Ends {
+		return false, nil
+	}
+	b, err := f.Remade(f.Table, "user")
+	if err == nil {
+		err = f.Write(b)
+	}
+	if err != nil && !errors.Is(err, unix.ERESTART) { // they do as they are
+		slog.Warn("the sets of an earlier version stay, so DEL takes longer", "table", f.Table.String(), "error", err)
+		return false, nil
+	}
+	return !b.Empty(), err
+}
+
+// A ChainSet is what some attachments share in a table: chains and sets that are named after a hash of what they
+// do, and the lines in chains of the skeleton that lead there. It is made once and stays.
+type ChainSet struct {
+	nft.Table
+	Jumps []JumpRule
+}
+
+// A JumpRule is a line in a chain of the skeleton that leads to a chain of a ChainSet.
+type JumpRule struct {
+	Chain string
+	Rule  *nft.Rule
+	First bool // before all other lines
+}
+
+// NewChainSet is an empty ChainSet of a table.
+func NewChainSet(t *nft.Table) *ChainSet {
+	return &ChainSet{Table: nft.Table{Family: t.Family, Name: t.Name, Ends: t.Ends}}
+}
+
+// Share adds a chain for those that a set of its name has, and returns the set. A line in the chain from leads
+// there; way is what it looks up.
+func (p *ChainSet) Share(from, prefix string, way func(*nft.Set) *nft.Rule,
+	rules []*nft.Rule) *nft.Set {
+	var all strings.Builder
+	for _, r := range rules {
+		all.WriteString(r.Code())
+	}
+	c := &nft.Chain{Name: prefix + "_" + identity.ShortHash(all.String()), Rules: rules}
+	s := sharedSet(&p.Table, c.Name)
+	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s)
+	p.Jumps = append(p.Jumps, JumpRule{Chain: from, Rule: way(s).Jump(c.Name)})
+	return s
+}
+
+// missing are the lines of a part that the table lacks. The chains are as long as there are different networks
+// and conditions on this host.
+func (f Tx) missing(p *ChainSet) (missing []JumpRule, err error) {
+	got := map[string][]string{}
+	for _, l := range p.Jumps {
+		if got[l.Chain] == nil {
+			if got[l.Chain], err = f.Rules(f.Table, l.Chain); err != nil {
+				return nil, err
+			}
+		}
+		if !slices.Contains(got[l.Chain], l.Rule.Comment()) {
+			missing = append(missing, l)
+		}
+	}
+	return missing, nil
+}
+
+// Standing says what of the table and of a shared part of it is missing or different.
+func (f Tx) Standing(p *ChainSet) (d resource.Drift, err error) {
+	found, err := f.Drift(f.Table, *f.gen)
+	if err != nil || len(found) > 0 {
+		return found, err // the part would say the same again where the table is missing
+	}
+	if found, err = f.Drift(&p.Table, *f.gen); err != nil {
+		return nil, err
+	}
+	missing, err := f.missing(p)
+	for _, l := range missing {
+		found = append(found, fmt.Errorf("nft rule %v %s %q is missing", f.Table, l.Chain, l.Rule.Comment()))
+	}
+	return found, err
+}
+
+// Verify is Verify for kinds whose elements nobody else can want.
+func (f Tx) Verify(p *ChainSet, o spec.Owner, kind uint32, want []nft.Elem) error {
+	d, err := f.Standing(p)
+	if err != nil || d.All() {
+		return errors.Join(err, d.Err())
+	}
+	more, err := f.VerifyElements(o, kind, want)
+	if err != nil {
+		return err
+	}
+	return append(d, more...).Err()
+}

@@ -1,0 +1,365 @@
+package filter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// CommentOf is the comment on an element of o: the owner's tag.
+func CommentOf(o spec.Owner) string { return cut(identity.Tag(o)) }
+
+// cut makes a comment out of text that nft(8) can print and read again.
+func cut(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if r == '"' || r < ' ' {
+			return '_'
+		}
+		return r
+	}, text)
+	if len(text) > nft.CommentMax {
+		text = strings.ToValidUTF8(text[:nft.CommentMax], "")
+	}
+	return text
+}
+
+// TaggedBy reports whether an element carries the tag of that owner.
+func TaggedBy(e *nft.Elem, hash [8]byte) bool {
+	_, owner, _, ok := identity.ParseTag(e.Comment)
+	return ok && owner == hash
+}
+
+// SameKey reports whether two elements have one place.
+func SameKey(a, b nft.Elem) bool {
+	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
+}
+
+// SameData reports whether two elements of a map lead to the same.
+func SameData(a, b nft.Elem) bool { return bytes.Equal(a.Data, b.Data) }
+
+// An Entry is what an owner has in owners: the place of one of its elements.
+type Entry struct {
+	Place  nft.Elem // set and key
+	Record nft.Elem // in owners
+}
+
+// ParseEntry reads an element of owners. What it cannot read, a later version's perhaps, has no place.
+func (f Tx) ParseEntry(record nft.Elem) (e Entry, tag string) {
+	e.Record = record
+	name, rest, _ := strings.Cut(record.Comment, " ")
+	if s := setNamed(f.Table, name); s != nil {
+		if place, rest, ok := s.CutKey(rest); ok {
+			e.Place, tag = place, rest
+		}
+	}
+	return e, tag
+}
+
+// Entries are what an owner has of one kind.
+func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
+	owners := OwnersSet(f.Table)
+	for n := uint32(2); ; n *= 2 { // most have one or two
+		var ask []nft.Elem
+		for i := uint32(len(all)); i < n; i++ {
+			ask = append(ask, nft.Elem{Set: owners, Key: OwnerKey(hash, kind|i)})
+		}
+		found, err := f.Get(ask...)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			if r == nil {
+				return all, nil
+			}
+			e, _ := f.ParseEntry(*r)
+			all = append(all, e)
+		}
+	}
+}
+
+// Current are the elements at the places of entries and wanted elements, by place, with who else holds them.
+func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error) {
+	var ask []nft.Elem
+	for _, e := range have {
+		if e.Place.Set != nil {
+			ask = append(ask, e.Place)
+		}
+	}
+	ask = append(ask, want...)
+	at := map[string]*nft.Elem{}
+	held := slices.DeleteFunc(slices.Clone(ask), func(e nft.Elem) bool { return !byAddress(e.Set) })
+	for n := uint32(0); len(ask)+len(held) > 0; n++ {
+		plain := len(ask)
+		for _, e := range held {
+			ask = append(ask, holder(e, n))
+		}
+		found, err := f.Get(ask...)
+		if err != nil {
+			return nil, err
+		}
+		for i, e := range found {
+			if e != nil {
+				at[ElementKey(ask[i])] = e
+			}
+		}
+		var more []nft.Elem // which have a further one
+		for i, e := range held {
+			if found[plain+i] != nil {
+				more = append(more, e)
+			}
+		}
+		ask, held = nil, more
+	}
+	return at, nil
+}
+
+// ElementKey is the place of an element as text, for maps.
+func ElementKey(e nft.Elem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
+
+// byAddress reports whether the elements of a set are for a container's address, which several may have: of networks
+// that overlap, or that one moves to another. Links' names are one attachment's.
+func byAddress(s *nft.Set) bool {
+	return len(s.Data) == 0 && (s.Key[0] == nft.Addr || s.Key[0] == nft.Addr6)
+}
+
+// holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
+func holder(e nft.Elem, n uint32) nft.Elem {
+	return nft.Elem{Set: holdersSet(e.Set.Table), Key: OwnerKey(identity.PlaceHash(ElementKey(e)), n)}
+}
+
+// holders are those who have an element beside the owner that its comment names.
+func holders(e nft.Elem, at map[string]*nft.Elem) (all []nft.Elem) {
+	for byAddress(e.Set) {
+		h := at[ElementKey(holder(e, uint32(len(all))))]
+		if h == nil {
+			break
+		}
+		all = append(all, *h)
+	}
+	return all
+}
+
+// holds reports whether an owner has the element at a place, alone or with others.
+func holds(e nft.Elem, hash [8]byte, at map[string]*nft.Elem) bool {
+	now := at[ElementKey(e)]
+	return now != nil && (TaggedBy(now, hash) ||
+		slices.ContainsFunc(holders(e, at), func(h nft.Elem) bool { return TaggedBy(&h, hash) }))
+}
+
+// An edit is how a batch changes elements, and what there is after it.
+type edit struct {
+	b  *nft.Batch
+	at map[string]*nft.Elem
+}
+
+func (e edit) delete(x nft.Elem) {
+	e.b.Delete(x)
+	delete(e.at, ElementKey(x))
+}
+
+func (e edit) add(x nft.Elem) {
+	e.b.Add(x)
+	e.at[ElementKey(x)] = &x
+}
+
+// release takes an element from an owner: it goes with the last who holds it.
+func (e edit) release(x nft.Elem, hash [8]byte) {
+	now, others := e.at[ElementKey(x)], holders(x, e.at)
+	mine := slices.IndexFunc(others, func(h nft.Elem) bool { return TaggedBy(&h, hash) })
+	leads := now != nil && TaggedBy(now, hash)
+	if leads {
+		e.delete(*now)
+	}
+	if len(others) == 0 || !leads && mine < 0 {
+		return
+	}
+	last := others[len(others)-1]
+	e.delete(last)
+	switch {
+	case leads: // and is nobody's twice
+		next := *now
+		next.Comment = last.Comment
+		e.add(next)
+	case mine < len(others)-1:
+		e.delete(others[mine])
+		others[mine].Comment = last.Comment
+		e.add(others[mine])
+	}
+}
+
+// claim gives an element to an owner. By its link's name it is nobody else's then; by address he holds it with those
+// who do.
+func (e edit) claim(x nft.Elem, hash [8]byte) {
+	now := e.at[ElementKey(x)]
+	if now == nil {
+		e.release(x, hash) // who held it with others before somebody deleted it by hand
+		e.add(x)
+		return
+	}
+	_, _, _, tagged := identity.ParseTag(now.Comment)
+	switch {
+	case holds(x, hash, e.at) && SameData(*now, x):
+	case tagged && byAddress(x.Set):
+		h := holder(x, uint32(len(holders(x, e.at))))
+		h.Comment = x.Comment
+		e.add(h)
+	default:
+		e.delete(*now)
+		e.add(x)
+	}
+}
+
+// Replace writes into b how the elements of an owner turn from have into want.
+func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem,
+	at map[string]*nft.Elem) {
+	e := edit{b, at}
+	for _, old := range have {
+		if old.Place.Set != nil && !slices.ContainsFunc(want, func(w nft.Elem) bool { return SameKey(w, old.Place) }) {
+			e.release(old.Place, hash)
+		}
+	}
+	for _, w := range want {
+		e.claim(w, hash)
+	}
+}
+
+// Record writes into b how an owner's entries in owners turn from have into want.
+func (f Tx) Record(b *nft.Batch, o spec.Owner, kind uint32, have []Entry, want []nft.Elem) {
+	if slices.EqualFunc(have, want, func(e Entry,
+		w nft.Elem) bool {
+		return e.Place.Set != nil && SameKey(e.Place, w)
+	}) {
+		return
+	}
+	f.Forget(b, have)
+	for i, w := range want {
+		b.Add(nft.Elem{Set: OwnersSet(f.Table), Key: OwnerKey(identity.OwnerHash(o), kind|uint32(i)),
+			Comment: cut(w.Set.Name + " " + w.KeyText() + " " + identity.Tag(o))})
+	}
+}
+
+// Forget deletes entries.
+func (f Tx) Forget(b *nft.Batch, have []Entry) {
+	for _, e := range have {
+		b.Delete(e.Record)
+	}
+}
+
+// ApplyElements is Ensure for kinds whose elements nobody else can want.
+func (f Tx) ApplyElements(o spec.Owner, kind uint32, want []nft.Elem) (changed bool, err error) {
+	hash := identity.OwnerHash(o)
+	have, err := f.Entries(hash, kind)
+	if err != nil {
+		return false, err
+	}
+	at, err := f.Current(have, want)
+	if err != nil {
+		return false, err
+	}
+	var b nft.Batch
+	f.Replace(&b, hash, have, want, at)
+	f.Record(&b, o, kind, have, want)
+	return !b.Empty(), f.Commit(&b)
+}
+
+// Drop writes and commits that an owner has nothing of a kind any more. Where there is nothing, it has read one set and
+// is done.
+func (f Tx) Drop(hash [8]byte, kind uint32) error {
+	have, err := f.Entries(hash, kind)
+	if err != nil || len(have) == 0 {
+		return err
+	}
+	at, err := f.Current(have, nil)
+	if err != nil {
+		return err
+	}
+	var b nft.Batch
+	f.Replace(&b, hash, have, nil, at)
+	f.Forget(&b, have)
+	return f.Commit(&b)
+}
+
+// VerifyElements says what of an owner's elements is missing, different, or too much.
+func (f Tx) VerifyElements(o spec.Owner, kind uint32, want []nft.Elem) (d resource.Drift, err error) {
+	have, err := f.Entries(identity.OwnerHash(o), kind)
+	if err != nil {
+		return nil, err
+	}
+	at, err := f.Current(nil, want)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range want {
+		d.Add(HeldDrift(w, at))
+	}
+	d = append(d, RecordDrift(have, want)...)
+	return d, nil
+}
+
+// HeldDrift compares a wanted element with what there is, which its owner may hold with others.
+func HeldDrift(want nft.Elem, at map[string]*nft.Elem) error {
+	_, owner, _, _ := identity.ParseTag(want.Comment)
+	if now := at[ElementKey(want)]; holds(want, owner, at) && SameData(*now, want) {
+		return nil
+	}
+	return ElementDrift(at[ElementKey(want)], want)
+}
+
+// ElementDrift compares the element at a place with the wanted one.
+func ElementDrift(now *nft.Elem, want nft.Elem) error {
+	_, owner, _, _ := identity.ParseTag(want.Comment)
+	switch {
+	case now == nil:
+		return fmt.Errorf("nft element %v is missing", want)
+	case !TaggedBy(now, owner):
+		return fmt.Errorf("nft element %v belongs to %q", want, now.Comment)
+	case !SameData(*now, want):
+		return fmt.Errorf("nft element %v is %s", want, now.DataText())
+	}
+	return nil
+}
+
+// RecordDrift compares what owners has with the wanted elements.
+func RecordDrift(have []Entry, want []nft.Elem) (d resource.Drift) {
+	recorded, wanted := map[string]bool{}, map[string]bool{}
+	for _, e := range have {
+		if e.Place.Set != nil {
+			recorded[ElementKey(e.Place)] = true
+		}
+	}
+	for _, w := range want {
+		if wanted[ElementKey(w)] = true; !recorded[ElementKey(w)] {
+			d.Add(fmt.Errorf("nft element %v is not in owners", w))
+		}
+	}
+	for _, e := range have {
+		if e.Place.Set != nil && !wanted[ElementKey(e.Place)] {
+			d.Add(fmt.Errorf("nft element %v is too much", e.Place))
+		}
+	}
+	return d
+}
+
+// The kinds of resource that owners tells apart, in the upper half of the number.
+const (
+	KindMasquerade = (1 + iota) << 16
+	KindPublish
+	KindSpoofCheck
+	KindIngress
+	KindIsolatedPort
+	KindNetwork   // no attachment's: the policy of a bridge
+	KindSubnet    // no attachment's: the subnets behind a bridge
+	KindOwnSubnet // the addresses behind a link of the attachment's own
+)
+
+// OwnerKey is the key of an owner's nth entry of a kind.
+func OwnerKey(hash [8]byte, n uint32) []byte {
+	return nft.Key(binary.BigEndian.Uint32(hash[:4]), binary.BigEndian.Uint32(hash[4:]), n)
+}

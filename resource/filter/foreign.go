@@ -1,0 +1,23 @@
+package filter
+
+import (
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"golang.org/x/sys/unix"
+)
+
+// ReferenceNFT runs fn, and again where somebody was faster. A kernel without nf_tables has nothing to remove.
+func ReferenceNFT(w *kernel.World, fn func(*nft.Conn) error) error {
+	n, err := nft.Open(w.Host)
+	if err == nil {
+		if err = fn(n); errors.Is(err, unix.ENOENT) {
+			err = fn(n)
+		}
+	}
+	if Unavailable(err) {
+		return nil
+	}
+	return err
+}

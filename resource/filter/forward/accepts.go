@@ -1,0 +1,156 @@
+package forward
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+)
+
+// Chains and comments in iptables have the names that the reference gives them, so that other programs and people
+// know them. The comment on an address's rules is ours: it has the owner's tag.
+const (
+	commentForward    = "CNI firewall plugin rules"
+	commentAdmin      = "CNI firewall plugin admin overrides"
+	DefaultAdminChain = "CNI-ADMIN"
+)
+
+// accepts are the rules that a family of addresses needs in the table filter: those that lead to them, which are
+// for all attachments, and their own.
+func (f Forward) accepts(v6 bool) (shared, own []xtables.Rule) {
+	for _, a := range OfIP(f.Addrs, v6) {
+		ip := netip.PrefixFrom(a, a.BitLen()).String()
+		own = append(own,
+			// DNAT: what was published. The reference lacks it, so that its published ports end at a policy of drop.
+			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m",
+				"comment", "--comment", filter.CommentOf(f.Owner), "-j", "ACCEPT"),
+			xtables.NewRule(iptables.ChainForward, "-s", ip, "-m", "comment", "--comment", filter.CommentOf(f.Owner), "-j", "ACCEPT"))
+	}
+	return Jumps(f.AdminChain()), own
+}
+
+// Jumps lead to the accepts, behind the administrator's chain.
+func Jumps(admin string) []xtables.Rule {
+	return []xtables.Rule{
+		xtables.NewRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", iptables.ChainForward),
+		xtables.NewRule(iptables.ChainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
+	}
+}
+
+// AdminChain is the administrator's chain, which comes before the accepts.
+func (f Forward) AdminChain() string { return cmp.Or(f.Admin, DefaultAdminChain) }
+
+// missing are the rules that a table lacks.
+func (f Forward) missing(ctx context.Context, t *xtables.Table) ([]xtables.Rule, error) {
+	have, err := t.Save(ctx)
+	warnOfDropBefore(t, have["FORWARD"])
+	shared, own := f.accepts(t.V6)
+	return iptables.Lacking(have, slices.Concat(shared, own)), err
+}
+
+// warnOfDropBefore warns of a rule of somebody else's that drops all packets before the accepts have their turn.
+func warnOfDropBefore(t *xtables.Table, rules []xtables.Rule) {
+	jump := slices.IndexFunc(rules, func(r xtables.Rule) bool { return r.Jump == iptables.ChainForward })
+	for _, r := range rules[:max(jump, 0)] {
+		if r.Words[0] == "-j" && (r.Jump == "DROP" || r.Jump == "REJECT") {
+			slog.Warn("another program's rule drops the container's packets before our accepts have their turn",
+				"table", t.String(), "rule", r.String(), "remedy", r.Delete())
+		}
+	}
+}
+
+// accept puts the accepts into a table, all at once. What all accepts share is made under the lock alone.
+func (f Forward) accept(ctx context.Context, w *kernel.World, t *xtables.Table) (changed bool, err error) {
+	shares := false
+	add := func() error {
+		have, err := t.Save(ctx)
+		if err != nil {
+			return err
+		}
+		warnOfDropBefore(t, have["FORWARD"])
+		var lines []string
+		for _, chain := range []string{iptables.ChainForward, f.AdminChain()} {
+			if _, ok := have[chain]; !ok {
+				lines = append(lines, "-N "+chain)
+			}
+		}
+		shared, own := f.accepts(t.V6)
+		missing := iptables.Lacking(have, shared)
+		if !shares && len(lines)+len(missing) > 0 {
+			shares = true
+			return nil
+		}
+		for _, r := range missing {
+			at := "-I " + r.Chain
+			// What keeps networks apart comes before what lets addresses through.
+			if i := slices.IndexFunc(have[r.Chain], func(r xtables.Rule) bool { return r.Jump == iptables.ChainStage1 }); i >= 0 {
+				at += " " + strconv.Itoa(i+2)
+			}
+			lines = append(lines, strings.Replace(r.Insert(), "-I "+r.Chain, at, 1))
+		}
+		for _, r := range stale(have, own) { // another address, of a former call
+			lines = append(lines, r.Delete())
+		}
+		for _, r := range iptables.Lacking(have, own) {
+			lines = append(lines, r.Append())
+		}
+		changed = len(lines) > 0
+		return t.Apply(ctx, lines...)
+	}
+	if err = iptables.WithOwnRules(ctx, w, add); shares && err == nil {
+		err = iptables.WithLock(ctx, add)
+	}
+	return changed && err == nil, err
+}
+
+// stale are rules of the same owner that are none of own.
+func stale(have map[string][]xtables.Rule, own []xtables.Rule) (old []xtables.Rule) {
+	for _, r := range have[iptables.ChainForward] {
+		if len(own) > 0 && r.Comment == own[0].Comment && !slices.ContainsFunc(own, r.Same) {
+			old = append(old, r)
+		}
+	}
+	return old
+}
+
+// unaccept removes the accepts of a network's owners that keep does not want.
+func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
+	return iptables.ChangeHaving(ctx, w, iptables.ChainForward, true, func(have map[string][]xtables.Rule) (lines []string, err error) {
+		for _, r := range have[iptables.ChainForward] {
+			if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == network && !keep(owner) {
+				lines = append(lines, r.Delete())
+			}
+		}
+		return lines, nil
+	})
+}
+
+// accepted lists whose accepts of a network there are, of both families and variants.
+func accepted(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
+	var errs []error
+	for _, v6 := range []bool{false, true} {
+		tables, err := iptables.Having(w, v6, "filter", iptables.ChainForward)
+		errs = append(errs, err)
+		for _, t := range tables {
+			rules, err := t.List(ctx, iptables.ChainForward)
+			errs = append(errs, err)
+			for _, r := range rules {
+				if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == identity.NetworkHash(network) {
+					tags = append(tags, plan.Tag{Network: network, Hash: owner})
+				}
+			}
+		}
+	}
+	return tags, errors.Join(errs...)
+}

@@ -1,0 +1,127 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// NATRules are what an attachment has in the tables nat of both families, where it has addresses.
+type NATRules interface {
+	Draft(ctx context.Context, w *kernel.World, x *xtables.Table, d *Draft) error // nothing changes without lines
+	Open(context.Context, *kernel.World) (changed bool, err error)                // what comes before the rules
+	RemoveRules(context.Context, *kernel.World) error
+}
+
+// EnsureNAT makes the rules for addresses of an attachment, and remembers before whose these are. The chain is its own.
+func EnsureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.Owner, addrs []netip.Prefix,
+	rules NATRules) (changed bool, err error) {
+	err = WithLock(ctx, func() error {
+		var known Record
+		had, err := w.Store.Get(kind, o, &known)
+		if err != nil {
+			return err
+		}
+		var apply []func() error
+		for _, v6 := range []bool{false, true} {
+			if len(filter.OfFamily(addrs, v6)) == 0 {
+				continue
+			}
+			x, err := With(w, v6, "nat", chain)
+			if err != nil {
+				return err
+			}
+			saved, err := x.Save(ctx)
+			if err != nil {
+				return err
+			}
+			d := &Draft{Saved: saved, Made: map[string]bool{}}
+			if err := rules.Draft(ctx, w, x, d); err != nil {
+				return err
+			}
+			if len(d.Lines) > 0 {
+				if err := x.Installed(); err != nil {
+					return err
+				}
+				apply = append(apply, func() error { return x.Apply(ctx, declaredFirst(d.Lines)...) })
+			}
+		}
+		if changed, err = rules.Open(ctx, w); err != nil {
+			return err
+		}
+		if !had || !slices.Equal(known.Addrs, addrs) {
+			if err := remember(w, kind, o, addrs); err != nil {
+				return err
+			}
+			changed = true
+		}
+		for _, do := range apply {
+			if err := do(); err != nil {
+				return errors.Join(err, rules.RemoveRules(ctx, w))
+			}
+			changed = true
+		}
+		return nil
+	})
+	return changed && err == nil, err
+}
+
+// RemoveNAT removes the rules of an attachment where something of them is remembered, or one of the chains is there.
+// Most of the time there is not.
+func RemoveNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, rules NATRules,
+	chains ...string) error {
+	there, err := w.Store.Get(kind, o, &Record{})
+	for _, v6 := range []bool{false, true} {
+		if !there && err == nil {
+			var all []*xtables.Table
+			all, err = Having(w, v6, "nat", chains...)
+			there = len(all) > 0
+		}
+	}
+	if err != nil || !there {
+		return err
+	}
+	return WithLock(ctx, func() error { return rules.RemoveRules(ctx, w) })
+}
+
+// declaredFirst puts chains that are declared, which empties them, before the commands.
+func declaredFirst(lines []string) []string {
+	slices.SortStableFunc(lines, func(a, b string) int { return declares(b) - declares(a) })
+	return lines
+}
+
+func declares(line string) int {
+	if line[0] == ':' {
+		return 1
+	}
+	return 0
+}
+
+// RemoveChain removes the rules of another chain that lead to a chain, but for those from the addresses keep, and the
+// chain with the last of them.
+func RemoveChain(ctx context.Context, w *kernel.World, v6 bool, chain, from string, keep []netip.Addr) error {
+	all, err := Having(w, v6, "nat", chain)
+	errs := []error{err}
+	for _, x := range all {
+		rules, err := x.List(ctx, from)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool { return r.Jump != chain })
+		gone := slices.DeleteFunc(slices.Clone(rules),
+			func(r xtables.Rule) bool { return slices.Contains(keep, r.Src.Addr()) })
+		chains := []string{chain}
+		if len(gone) < len(rules) {
+			chains = nil
+		}
+		errs = append(errs, x.Remove(ctx, gone, chains))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,72 @@
+package masquerade
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// HostAddrs is the fact that addresses are the host's own: an answer to another one would not come back.
+type HostAddrs []netip.Addr
+
+// String is "addr host/any 192.0.2.1, 2001:db8::1".
+func (h HostAddrs) String() string { return resource.Addrs("addr host/any", h) }
+
+// Ensure makes nothing: the host has them or not.
+func (h HostAddrs) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return false, h.Verify(ctx, w)
+}
+
+// Verify names each address that the host does not have, and those that it has.
+func (h HostAddrs) Verify(_ context.Context, w *kernel.World) error {
+	var missing []netip.Addr
+	for _, a := range h {
+		// Of the route to it, rather than in a list, for a host may be at home in a whole prefix.
+		if r, err := rtnl.RouteTo(w.Host, a); err != nil || r.Type != rtnl.Local {
+			missing = append(missing, a)
+		}
+	}
+	var errs []error
+	for _, a := range missing {
+		have, err := ownAddrs(w, a.Is6())
+		if err != nil {
+			return err
+		}
+		errs = append(errs, spec.Errorf(spec.CodeConfig,
+			"snatTo: %v: is no address of this host, so no answer would come back to it; %s", a, have))
+	}
+	return errors.Join(errs...)
+}
+
+// ownAddrs says which addresses of a family the host has that others can answer to.
+func ownAddrs(w *kernel.World, v6 bool) (string, error) {
+	links, err := rtnl.Links(w.Host)
+	if err != nil {
+		return "", err
+	}
+	var have []string
+	for _, l := range links {
+		list, err := rtnl.Addrs(w.Host, l.Index)
+		if err != nil {
+			return "", err
+		}
+		for _, p := range list {
+			if a := p.Prefix.Addr(); a.Is6() == v6 && !a.IsLoopback() && !a.IsLinkLocalUnicast() {
+				have = append(have, a.String()+" ("+l.Name+")")
+			}
+		}
+	}
+	if have == nil {
+		return "it has none of that family", nil
+	}
+	if more := len(have) - 16; more > 0 {
+		have = append(have[:16], "…")
+	}
+	return "it has " + strings.Join(have, ", "), nil
+}

@@ -1,0 +1,180 @@
+package masquerade
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// SourcesIPTables is Sources by iptables, in a chain of the reference's name for the container.
+type SourcesIPTables struct{ Sources }
+
+func (m SourcesIPTables) String() string { return "iptables " + m.Sources.String() }
+
+// ContainerChain is the chain of a container on a network, as the reference calls it.
+func ContainerChain(o spec.Owner) string { return "CNI-" + resource.ReferenceHash(o, 24) }
+
+// own are the rules of the container's chain, for addresses of one family.
+func (m SourcesIPTables) own(from []netip.Prefix, v6 bool) (rules []xtables.Rule) {
+	add := func(words ...string) {
+		rules = append(rules, xtables.NewRule(ContainerChain(m.Owner), words...))
+	}
+	comment := []string{"-m", "comment", "--comment", iptables.ReferenceComment("", m.Owner)}
+	to := []string{"-j", "MASQUERADE"}
+	for _, a := range m.SNATTo {
+		if a = a.Unmap(); a.Is6() == v6 {
+			to = []string{"-j", "SNAT", "--to-source", a.String()}
+		}
+	}
+	multicast := "224.0.0.0/4"
+	if v6 {
+		multicast = "ff00::/8"
+	}
+	each := func(list []netip.Prefix, target ...string) {
+		for _, p := range filter.Masked(filter.OfFamily(list, v6)) {
+			words := comment
+			if p.Bits() > 0 { // as iptables-save, which leaves out what matches all
+				words = append([]string{"-d", p.String()}, comment...)
+			}
+			add(slices.Concat(words, target)...)
+		}
+	}
+	if len(filter.OfFamily(m.Force, v6)) > 0 {
+		add(slices.Concat([]string{"-d", multicast}, comment, []string{"-j", "ACCEPT"})...)
+		each(m.Force, to...)
+	}
+	each(from, "-j", "ACCEPT")
+	each(m.Except, "-j", "ACCEPT")
+	add(slices.Concat([]string{"!", "-d", multicast}, comment, to)...)
+	return rules
+}
+
+// jumps lead the addresses to the container's chain.
+func (m SourcesIPTables) jumps(v6 bool) (rules []xtables.Rule) {
+	for _, p := range filter.OfFamily(m.From, v6) {
+		rules = append(rules, xtables.NewRule("POSTROUTING", "-s", netip.PrefixFrom(p.Addr(), p.Addr().BitLen()).String(),
+			"-m", "comment", "--comment", iptables.ReferenceComment("", m.Owner), "-j", ContainerChain(m.Owner)))
+	}
+	return rules
+}
+
+// neighbours are the addresses of the container's other interfaces on the network, which share the chain.
+func (m SourcesIPTables) neighbours(w *kernel.World) (all []netip.Prefix, err error) {
+	records, err := iptables.Records(w, IPTablesRecord, m.Owner.Network)
+	for _, r := range records {
+		if r.ContainerID == m.Owner.ContainerID && r.IfName != m.Owner.IfName {
+			all = append(all, r.Addrs...)
+		}
+	}
+	return all, err
+}
+
+// Ensure implements plan.Resource.
+func (m SourcesIPTables) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if len(m.From) == 0 {
+		return false, nil
+	}
+	return iptables.EnsureNAT(ctx, w, IPTablesRecord, ContainerChain(m.Owner), m.Owner, m.From, m)
+}
+
+// Open implements iptables.NATRules: nothing comes before the rules.
+func (m SourcesIPTables) Open(context.Context, *kernel.World) (bool, error) { return false, nil }
+
+// Draft implements iptables.NATRules.
+func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, x *xtables.Table, d *iptables.Draft) error {
+	mine, chain := m.jumps(x.V6), ContainerChain(m.Owner)
+	neighbours, err := m.neighbours(w)
+	if err != nil {
+		return err
+	}
+	keep, err := iptables.Survivors(w, IPTablesRecord, m.Owner)
+	if err != nil {
+		return err
+	}
+	if want := m.own(slices.Concat(m.From, neighbours), x.V6); !slices.EqualFunc(d.Saved[chain], want,
+		xtables.Rule.Same) {
+		d.Lines = append(d.Lines, ":"+chain+" -")
+		for _, r := range want {
+			d.Lines = append(d.Lines, r.Append())
+		}
+	}
+	for _, r := range d.Saved["POSTROUTING"] {
+		wanted := slices.ContainsFunc(mine, func(j xtables.Rule) bool { return j.Src == r.Src })
+		if r.Jump == chain && !wanted && !slices.Contains(keep, r.Src.Addr()) {
+			d.Lines = append(d.Lines, r.Delete()) // of an address that the container no longer has
+		}
+	}
+	for _, j := range mine {
+		d.Has(j, false)
+	}
+	return nil
+}
+
+// Verify implements plan.Resource.
+func (m SourcesIPTables) Verify(ctx context.Context, w *kernel.World) error {
+	var d resource.Drift
+	neighbours, err := m.neighbours(w)
+	if err != nil {
+		return err
+	}
+	for _, v6 := range []bool{false, true} {
+		jumps := m.jumps(v6)
+		if len(jumps) == 0 {
+			continue
+		}
+		x, err := iptables.With(w, v6, "nat", ContainerChain(m.Owner))
+		if err != nil {
+			return err
+		}
+		own := m.own(slices.Concat(m.From, neighbours), v6)
+		missing, err := x.Missing(ctx, slices.Concat(jumps, own)...)
+		if err != nil {
+			return err
+		}
+		d = append(d, iptables.RuleDrifts(x, missing)...)
+	}
+	return d.Err()
+}
+
+// Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
+func (m SourcesIPTables) Remove(ctx context.Context, w *kernel.World) error {
+	return iptables.RemoveNAT(ctx, w, IPTablesRecord, m.Owner, m, ContainerChain(m.Owner))
+}
+
+// RemoveRules implements iptables.NATRules.
+func (m SourcesIPTables) RemoveRules(ctx context.Context, w *kernel.World) error {
+	keep, err := iptables.Survivors(w, IPTablesRecord, m.Owner)
+	errs := []error{err}
+	for _, v6 := range []bool{false, true} {
+		errs = append(errs, RemoveContainerChain(ctx, w, v6, ContainerChain(m.Owner), keep))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return w.Store.Delete(IPTablesRecord, m.Owner)
+}
+
+// RemoveContainerChain removes a chain of addresses that masquerade, see iptables.RemoveChain.
+func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain string, keep []netip.Addr) error {
+	return iptables.RemoveChain(ctx, w, v6, chain, "POSTROUTING", keep)
+}
+
+// KindIPTables is the Kind of SourcesIPTables.
+func KindIPTables() plan.Kind {
+	return resource.KindByRemover("masquerade in iptables", iptables.OwnersByRecord(IPTablesRecord),
+		func(o spec.Owner) plan.Remover {
+			return SourcesIPTables{Sources{Owner: o}}
+		})
+}
+
+// IPTablesRecord is the record of whose addresses the rules are for.
+const IPTablesRecord = "iptmasquerade"

@@ -1,0 +1,141 @@
+package masquerade
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Sources are addresses of an attachment that masquerade: what they send out of their own network gets the address of
+// the link that it leaves by, or SNATTo. Traffic to the network's own prefixes, to multicast and to Except keeps
+// its source; what goes to Force does not, but for multicast.
+//
+// An address stands in the set of its network, whose chain is made once. Several owners may have one address, of
+// networks that overlap: it goes with the last of them.
+type Sources struct {
+	Owner  spec.Owner
+	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown
+	Except []netip.Prefix
+	Force  []netip.Prefix // what is masqueraded even inside the network, or where Except has it
+	SNATTo []netip.Addr   // the source address that is given instead, at most one of a family; none: that of the link
+}
+
+func (m Sources) String() string {
+	return resource.Line("masquerade", resource.Prefixes("saddr", m.From), resource.Prefixes("daddr !=", m.Except),
+		resource.Prefixes("force daddr", m.Force), resource.Addrs("snat to", m.SNATTo))
+}
+
+// ValidSNATTo returns nil for addresses that can be a source: one of a family, and none of a kind that no answer
+// finds.
+func ValidSNATTo(list []netip.Addr) error {
+	var have [2]netip.Addr
+	for i, a := range list {
+		n := 0
+		if a.Is6() {
+			n = 1
+		}
+		switch {
+		case !a.IsValid():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: \"\": want an address of this host, such as 192.0.2.1", i)
+		case a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast():
+			return spec.Errorf(spec.CodeConfig,
+				"snatTo[%d]: %v: no answer would find it; want an address of this host that others reach, such as 192.0.2.1 or 2001:db8::1", i, a)
+		case have[n].IsValid():
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i, a,
+				have[n])
+		}
+		have[n] = a
+	}
+	return nil
+}
+
+// Ensure implements plan.Resource.
+func (m Sources) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if len(m.From) == 0 {
+		return false, nil
+	}
+	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		part, want := m.want(f.Table)
+		if err := f.EnsureBase(part); err != nil {
+			return err
+		}
+		changed, err = f.ApplyElements(m.Owner, filter.KindMasquerade, want)
+		return err
+	})
+	return changed && err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (m Sources) Verify(ctx context.Context, w *kernel.World) error {
+	if len(m.From) == 0 {
+		return nil
+	}
+	return filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		part, want := m.want(f.Table)
+		return f.Verify(part, m.Owner, filter.KindMasquerade, want)
+	})
+}
+
+// Remove implements plan.Remover. It needs only the owner.
+func (m Sources) Remove(ctx context.Context, w *kernel.World) error {
+	return Kind().Remove(ctx, w, plan.TagOf(m.Owner))
+}
+
+// want are the chain and the set of the network, one of each family, and its own elements.
+func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
+	p = filter.NewChainSet(t)
+	for _, v6 := range []bool{false, true} {
+		from := filter.OfFamily(m.From, v6)
+		if len(from) == 0 {
+			continue
+		}
+		multicast := netip.MustParsePrefix("224.0.0.0/4")
+		if v6 {
+			multicast = netip.MustParsePrefix("ff00::/8")
+		}
+		rules := []*nft.Rule{nft.NewRule("multicast").Family(v6).Prefix(true, false, multicast).Return()}
+		for _, p := range filter.Masked(filter.OfFamily(m.Force, v6)) {
+			rules = append(rules, translate(nft.NewRule("forced").Family(v6).Prefix(true, false, p), v6, m.SNATTo))
+		}
+		for _, p := range filter.Masked(from) {
+			rules = append(rules, nft.NewRule("its own network").Family(v6).Prefix(true, false, p).Return())
+		}
+		for _, p := range filter.Masked(filter.OfFamily(m.Except, v6)) {
+			rules = append(rules, nft.NewRule("excepted").Family(v6).Prefix(true, false, p).Return())
+		}
+		rules = append(rules, translate(nft.NewRule("all else"), v6, m.SNATTo))
+		set := p.Share("masquerading", "masquerade_"+filter.FamilyName(v6), func(s *nft.Set) *nft.Rule {
+			return nft.NewRule("a network").From(v6, s)
+		}, rules)
+		for _, p := range from {
+			e := nft.Elem{Set: set, Key: nft.Key(p.Addr()), Comment: filter.CommentOf(m.Owner)}
+			if !slices.ContainsFunc(want, func(w nft.Elem) bool { return filter.SameKey(w, e) }) {
+				want = append(want, e)
+			}
+		}
+	}
+	return p, want
+}
+
+// translate ends a rule with the source address that was chosen for the family, or with that of the link.
+func translate(r *nft.Rule, v6 bool, to []netip.Addr) *nft.Rule {
+	for _, a := range to {
+		if a = a.Unmap(); a.Is6() == v6 {
+			return r.SNAT(a)
+		}
+	}
+	return r.Masquerade()
+}
+
+// Traits implements resource.Describer.
+func (Sources) Traits() resource.Traits { return resource.Traits{Effect: resource.Opens} }
+
+// Kind is the Kind of Sources.
+func Kind() plan.Kind { return filter.NewKind("masquerade", filter.Inet, filter.KindMasquerade) }

@@ -1,0 +1,322 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// The ingress policies of a container network.
+const (
+	Open       = "open"        // everybody may send to its containers
+	SameBridge = "same-bridge" // other networks that have a policy may not
+	Isolated   = "isolated"    // nor may its own containers send to each other
+	Strict     = "strict"      // nobody may, but by published ports, and its own containers to each other
+)
+
+// An Ingress keeps the containers behind a link on the host apart from others. Replies and published ports pass
+// whatever the policy.
+//
+// A bridge is its network's: the policy is put on it, and changed with the configuration, and goes with the last
+// attachment that was made with one. So is the link by which the host is on a bridge, where that is not the bridge
+// itself. Any other link is its attachment's alone.
+type Ingress struct {
+	Owner  spec.Owner
+	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
+	Policy string
+	To     []netip.Prefix // the container's addresses, each with its subnet's length: they tell the link by which the host is on the bridge
+}
+
+func (i Ingress) String() string {
+	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy))
+}
+
+// on is the link that the policy is for, with whom it belongs to. Without a link there is nothing to do, which is
+// an error where something was asked for.
+func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, err error) {
+	var l *rtnl.Link
+	if i.Link != "" {
+		l, err = rtnl.LinkByName(w.Host, i.Link)
+		if errors.Is(err, rtnl.ErrNoLink) { // the policy of a bridge goes by name, and awaits it
+			if was, merr := BridgeOf(w, i.Owner); merr != nil {
+				return "", o, 0, merr
+			} else if was == i.Link {
+				return was, NetworkOwner(i.Owner.Network, was), filter.KindNetwork, nil
+			}
+		}
+		if err != nil {
+			return "", o, 0, err
+		}
+	} else if l, err = resource.HostEnd(w, i.Owner.IfName); err != nil {
+		return "", o, 0, err
+	} else if l != nil && l.Master != 0 {
+		if l, err = rtnl.LinkByIndex(w.Host, l.Master); err != nil {
+			return "", o, 0, err
+		}
+	}
+	if br := l; l != nil && l.Kind == "bridge" {
+		if l, err = filter.RoutedBy(w, br, filter.AddrsIn(i.To)); err != nil {
+			return "", o, 0, err
+		}
+		if l.Index != br.Index && !br.Data.Filtering && i.Policy != Open {
+			return "", o, 0, spec.Errorf(spec.CodeConfig,
+				"ingressPolicy: %q: the host reaches the containers of %s by %s, and they reach the host by the bridge itself too, past the policy: give %[2]s the addresses of %[3]s, or use VLANs, or want %[4]q",
+				i.Policy, br.Name, l.Name, Open)
+		}
+	}
+	switch {
+	case l == nil && i.Policy == Open:
+		return "", o, 0, nil
+	case l == nil:
+		return "", o, 0, spec.Errorf(spec.CodeConfig,
+			"ingressPolicy: %q: %s has no end on this host whose traffic could be told; want %q, or a network of bridge or ptp",
+			i.Policy, i.Owner.IfName, Open)
+	case l.Kind == "bridge":
+		return l.Name, NetworkOwner(i.Owner.Network, l.Name), filter.KindNetwork, nil
+	}
+	if br, err := filter.LeadsTo(w, l); err != nil {
+		return "", o, 0, err
+	} else if br != nil {
+		return l.Name, NetworkOwner(i.Owner.Network, l.Name), filter.KindNetwork, nil
+	}
+	return l.Name, i.Owner, filter.KindIngress, nil
+}
+
+// want are the elements of a link, and the sets that must not have it.
+func (i Ingress) want(t *nft.Table, link string, o spec.Owner) (want, not []nft.Elem) {
+	s := filter.LinkSetsOf(t)
+	in := map[*nft.Set]bool{
+		s.Known:    true,
+		s.Policed:  i.Policy != Open,
+		s.Within:   i.Policy == SameBridge || i.Policy == Strict,
+		s.Isolated: i.Policy == Isolated,
+		s.Strict:   i.Policy == Strict,
+	}
+	for _, set := range []*nft.Set{s.Known, s.Policed, s.Within, s.Isolated, s.Strict} {
+		e := nft.Elem{Set: set, Key: nft.Key(link), Comment: filter.CommentOf(o)}
+		if len(set.Key) == 2 {
+			e.Key = nft.Key(link, link)
+		}
+		if in[set] {
+			want = append(want, e)
+		} else {
+			not = append(not, e)
+		}
+	}
+	return want, not
+}
+
+// yield leaves what another network keeps out of a bridge that both are on: lifting a policy is for who has it. So a
+// link of several networks has the strictest of their policies. Whose is such a network's bridge and name.
+func (i Ingress) yield(want, not []nft.Elem, at map[string]*nft.Elem,
+	kind uint32) (_, _ []nft.Elem, whose string) {
+	if kind != filter.KindNetwork {
+		return want, not, ""
+	}
+	var lift []nft.Elem
+	isolated := false
+	for _, e := range not {
+		if was := at[filter.ElementKey(e)]; was != nil {
+			net, _, text, ok := identity.ParseTag(was.Comment)
+			switch within := e.Set.Name == "within"; {
+			case !ok || net == identity.NetworkHash(i.Owner.Network), within && i.Policy == Isolated:
+			case within:
+				continue
+			default:
+				isolated = isolated || e.Set.Name == "isolated"
+				whose, _, _ = strings.Cut(text, "/")
+				continue
+			}
+		}
+		lift = append(lift, e)
+	}
+	if !isolated {
+		return want, lift, whose
+	}
+	var rest []nft.Elem
+	for _, e := range want { // it would let in what the other keeps out
+		if e.Set.Name == "within" {
+			lift = append(lift, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	return rest, lift, whose
+}
+
+// transferElements writes into b, and at, that elements which the network does not want any more become another one's
+// who has recorded them.
+func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, link string, o spec.Owner, kind uint32,
+	not []nft.Elem, at map[string]*nft.Elem) error {
+	me := identity.OwnerHash(o)
+	mine := func(e nft.Elem) bool {
+		return at[filter.ElementKey(e)] != nil && filter.TaggedBy(at[filter.ElementKey(e)], me)
+	}
+	if kind != filter.KindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
+		return nil
+	}
+	holders, err := policyHolders(f, me, link)
+	for _, e := range holders {
+		switch {
+		case !slices.ContainsFunc(not, func(n nft.Elem) bool { return filter.SameKey(n, e) }):
+			continue
+		case mine(e):
+			b.Delete(e)
+		case at[filter.ElementKey(e)] != nil || e.Set.Name == "within" && i.Policy == Isolated:
+			continue
+		}
+		b.Add(e)
+		at[filter.ElementKey(e)] = &e
+	}
+	return err
+}
+
+// Ensure implements plan.Resource.
+func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	link, o, kind, err := i.on(w)
+	if err != nil || link == "" {
+		return false, err
+	}
+	news := false
+	if kind == filter.KindNetwork {
+		if news, err = addReference(w, i.Owner, link); err != nil {
+			return false, err
+		}
+	}
+	var fresh []netip.Prefix
+	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		hadSubnets, err := f.Entries(identity.OwnerHash(o), subnetKind(kind))
+		if err != nil {
+			return err
+		}
+		part, subnets, err := i.subnets(w, f.Table, link, o, kind, hadSubnets)
+		if err != nil {
+			return err
+		}
+		if err := f.EnsureBase(part); err != nil {
+			return err
+		}
+		want, not := i.want(f.Table, link, o)
+		at, err := f.Current(nil, slices.Concat(want, not))
+		if err != nil {
+			return err
+		}
+		var b nft.Batch
+		if err := i.transferElements(f, &b, link, o, kind, not, at); err != nil {
+			return err
+		}
+		asked, whose := want, "" // which the record keeps: another network may give way again
+		if want, not, whose = i.yield(want, not, at, kind); whose != "" {
+			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge", link,
+				"network", whose)
+		}
+		have, err := f.Entries(identity.OwnerHash(o), kind)
+		if err != nil {
+			return err
+		}
+		for _, e := range not {
+			if at[filter.ElementKey(e)] != nil {
+				b.Delete(e)
+			}
+		}
+		for _, e := range want { // another network may be on the same bridge
+			if at[filter.ElementKey(e)] == nil {
+				b.Add(e)
+			}
+		}
+		f.Record(&b, o, kind, have, asked)
+		if at, err = f.Current(hadSubnets, subnets); err != nil {
+			return err
+		}
+		fresh = i.fresh(subnets, at)
+		f.Replace(&b, identity.OwnerHash(o), hadSubnets, subnets, at)
+		f.Record(&b, o, subnetKind(kind), hadSubnets, subnets)
+		changed = !b.Empty()
+		return f.Commit(&b)
+	})
+	if err == nil {
+		forgetForged(w, fresh)
+	}
+	if err != nil && news {
+		err = errors.Join(err, w.Store.Delete(policyRecord, i.Owner))
+	}
+	return (changed || news) && err == nil, err
+}
+
+// Verify implements plan.Resource.
+func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
+	link, o, kind, err := i.on(w)
+	if err != nil || link == "" {
+		return err
+	}
+	return filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		had, err := f.Entries(identity.OwnerHash(o), subnetKind(kind))
+		if err != nil {
+			return err
+		}
+		part, subnets, err := i.subnets(w, f.Table, link, o, kind, had)
+		if err != nil {
+			return err
+		}
+		d, err := f.Standing(part)
+		if err != nil || d.All() {
+			return errors.Join(err, d.Err())
+		}
+		more, err := f.VerifyElements(o, subnetKind(kind), subnets)
+		if err != nil {
+			return err
+		}
+		d = append(d, more...)
+		want, not := i.want(f.Table, link, o)
+		at, err := f.Current(nil, slices.Concat(want, not))
+		if err != nil {
+			return err
+		}
+		asked := want
+		want, not, _ = i.yield(want, not, at, kind)
+		have, err := f.Entries(identity.OwnerHash(o), kind)
+		if err != nil {
+			return err
+		}
+		for _, e := range want {
+			if at[filter.ElementKey(e)] == nil {
+				d.Add(fmt.Errorf("nft element %v is missing", e))
+			}
+		}
+		for _, e := range not {
+			if at[filter.ElementKey(e)] != nil {
+				d.Add(fmt.Errorf("nft element %v is too much", e))
+			}
+		}
+		for _, err := range filter.RecordDrift(have, asked) { // which may name what was named above
+			if !slices.ContainsFunc(d, func(said error) bool { return said.Error() == err.Error() }) {
+				d.Add(err)
+			}
+		}
+		return d.Err()
+	})
+}
+
+// Remove implements plan.Remover. It needs only the owner, and leaves what is the network's to others of it.
+func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
+	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), Reference{i.Owner}.Remove(ctx, w))
+}
+
+// Traits implements resource.Describer.
+func (Ingress) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
+
+// Traits implements resource.Describer.
+func (IsolatedPort) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }

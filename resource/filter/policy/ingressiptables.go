@@ -1,0 +1,298 @@
+package policy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// An IngressIPTables is an Ingress in iptables, in the reference's chains. It is the link's, and goes with the last
+// attachment that was made with it, by Reference; or when the link is gone, with GC.
+type IngressIPTables struct {
+	Owner  spec.Owner
+	Link   string // as in Ingress
+	Policy string
+	V4, V6 bool           // the families of the container's addresses
+	To     []netip.Prefix // as in Ingress
+	Stays  bool           // is the reference's from now on, and not remembered
+}
+
+func (i IngressIPTables) String() string {
+	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy), "by iptables",
+		resource.Flag("ip", i.V4), resource.Flag("ip6", i.V6))
+}
+
+// Traits implements resource.Describer.
+func (IngressIPTables) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
+
+// The reference has the first, as it has ChainStage1. In the second a strict network meets all that are known; in the third new
+// connections are asked in whose name they are; in the fourth stands what must not be in an open network's.
+const (
+	chainStage2  = "CNI-ISOLATION-STAGE-2"
+	chainStrict  = "CNI-ISOLATION-STRICT"
+	chainSource  = "CNI-ISOLATION-SOURCE"
+	chainPoliced = "CNI-ISOLATION-POLICED"
+
+	commentStages = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)"
+)
+
+func policyChains() []string {
+	return []string{iptables.ChainStage1, chainStage2, chainStrict, chainSource, chainPoliced}
+}
+
+func commentPolicy(policy string) string {
+	return "CNI firewall plugin rules (ingressPolicy: " + policy + ")"
+}
+
+// rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other, so
+// that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
+// bridge, which br_netfilter has come here before the host routes them.
+func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (insert, ends []xtables.Rule) {
+	rule := func(chain string, comment string, words ...string) xtables.Rule {
+		jump := words[len(words)-1]
+		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
+		return xtables.NewRule(chain, words...)
+	}
+	insert = []xtables.Rule{rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")}
+	policy := commentPolicy(i.Policy)
+	for _, s := range subnets {
+		p := s.String()
+		forged := chainPoliced
+		if i.Policy != Open {
+			forged = "DROP"
+		}
+		// As in filter.SubnetSets: what lets pass comes before all that drops, which is appended.
+		insert = append(insert,
+			rule(chainSource, policy, "-s", p, "-d", p, "!", "-o", link, "-m", "addrtype", "!", "--dst-type", "LOCAL", "RETURN"),
+			rule(chainSource, policy, "-s", p, "-i", link, "RETURN"))
+		if port != "" {
+			insert = append(insert,
+				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port, "--physdev-is-bridged",
+					"RETURN"))
+		}
+		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
+	}
+	if i.Policy == Open {
+		return insert, ends
+	}
+	multicast := []string{"224.0.0.0/4", "255.255.255.255/32"}
+	if len(subnets) > 0 && subnets[0].Addr().Is6() {
+		multicast = []string{"ff00::/8"}
+	}
+	for _, to := range multicast {
+		if len(subnets) > 0 {
+			insert = append(insert, rule(chainSource, commentStages, "-d", to, "RETURN"))
+		}
+	}
+	insert = append(insert,
+		rule(chainPoliced, policy, "-i", link, "DROP"),
+		rule(chainStage2, commentStages, "-o", link, "DROP"),
+		rule(iptables.ChainStage1, policy, "-i", link, "!", "-o", link, chainStage2))
+	switch i.Policy {
+	case Isolated:
+		insert = append(insert, rule(iptables.ChainStage1, policy, "-i", link, "-o", link, "DROP"))
+	case Strict:
+		insert = append(insert,
+			rule(iptables.ChainStage1, policy, "-i", link, "!", "-o", link, chainStrict),
+			rule(iptables.ChainStage1, policy, "!", "-i", link, "-o", link, "DROP"))
+	}
+	insert = append(insert,
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstatus", "EXPECTED", "RETURN"),
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,DNAT", "RETURN"),
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "ESTABLISHED", "--ctdir", "REPLY", "RETURN"),
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED", chainSource),
+		rule("INPUT", commentStages, "!", "-i", "lo", "-m", "conntrack", "--ctstate", "NEW", chainSource),
+		rule("FORWARD", commentStages, iptables.ChainStage1))
+	return insert, append(ends, rule(iptables.ChainStage1, commentStages, "RETURN"), rule(chainStage2, commentStages, "RETURN"))
+}
+
+// odd are rules about the link that another policy wanted.
+func (i IngressIPTables) odd(have map[string][]xtables.Rule, link string,
+	want []xtables.Rule) (odd []xtables.Rule) {
+	for _, chain := range policyChains() {
+		for _, r := range have[chain] {
+			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
+				odd = append(odd, r)
+			}
+		}
+	}
+	return odd
+}
+
+// about reports whether a rule of a policy is about a link.
+func about(r xtables.Rule, link string) bool {
+	return slices.ContainsFunc(linksOf(r), func(l string) bool { return l == link })
+}
+
+func linksOf(r xtables.Rule) (links []string) {
+	if !strings.HasPrefix(r.Comment, "CNI firewall plugin rules (ingressPolicy: ") {
+		return nil
+	}
+	for n := 0; n+1 < len(r.Words); n++ {
+		if r.Words[n] == "-i" || r.Words[n] == "-o" {
+			links = append(links, r.Words[n+1])
+		}
+	}
+	return links
+}
+
+// tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
+// behind it and, where it is the gateway of a VLAN, its port of the bridge.
+func (i IngressIPTables) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*xtables.Table, err error) {
+	in := Ingress{i.Owner, i.Link, i.Policy, i.To}
+	link, _, kind, err := in.on(w)
+	if err != nil || link == "" {
+		return "", "", nil, nil, err
+	}
+	if subnets, err = in.subnetsBehind(w, link, kind, nil); err != nil {
+		return "", "", nil, nil, err
+	}
+	if port, err = portOf(w, link); err != nil {
+		return "", "", nil, nil, err
+	}
+	for _, v6 := range []bool{false, true} {
+		if v6 && !i.V6 || !v6 && !i.V4 {
+			continue
+		}
+		t, err := xtables.TableOf(w.Host, v6, "filter")
+		if err != nil {
+			return "", "", nil, nil, err
+		}
+		tables = append(tables, t)
+	}
+	return link, port, subnets, tables, nil
+}
+
+// portOf is the port of a bridge that is the other end of a link. It is nothing where there is none, or no
+// br_netfilter: a rule that asks for ports loads it, and then it is on.
+func portOf(w *kernel.World, link string) (string, error) {
+	if _, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	} else if err != nil {
+		return "", err
+	}
+	l, err := rtnl.LinkByName(w.Host, link)
+	if err != nil || l.Kind != "veth" {
+		return "", resource.ExceptNoLink(err)
+	}
+	br, err := filter.LeadsTo(w, l)
+	if err != nil || br == nil {
+		return "", err
+	}
+	port, err := rtnl.LinkByIndex(w.Host, l.Peer)
+	if err != nil {
+		return "", err
+	}
+	return port.Name, nil
+}
+
+// with are the subnets of a table's family behind a link, and those that it has rules for from other attachments.
+func with(subnets []netip.Prefix, v6 bool, link string, have []xtables.Rule) []netip.Prefix {
+	for _, r := range have {
+		if r.Src.IsValid() && !r.Dst.IsValid() && r.Jump == "RETURN" && about(r, link) {
+			subnets = append(subnets[:len(subnets):len(subnets)], r.Src)
+		}
+	}
+	return filter.Masked(filter.OfFamily(subnets, v6))
+}
+
+// Ensure implements plan.Resource.
+func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	link, port, subnets, tables, err := i.tables(w)
+	if err != nil || link == "" {
+		return false, err
+	}
+	if !i.Stays {
+		if changed, err = rememberPolicy(w, i.Owner, link); err != nil {
+			return false, err
+		}
+	}
+	made := false
+	for _, t := range tables {
+		err := iptables.WithLock(ctx, func() error {
+			have, err := t.Save(ctx)
+			if err != nil {
+				return err
+			}
+			insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
+			var lines []string
+			for _, chain := range policyChains() {
+				if _, ok := have[chain]; !ok && (i.Policy != Open || chain != iptables.ChainStage1 && chain != chainStage2) {
+					lines = append(lines, "-N "+chain)
+				}
+			}
+			odd := i.odd(have, link, slices.Concat(insert, ends))
+			for _, r := range odd {
+				lines = append(lines, r.Delete())
+			}
+			for _, r := range insert {
+				at := slices.IndexFunc(have[r.Chain], r.Same)
+				if at < 0 {
+					lines = append(lines, r.Insert())
+				} else if late(r, at, have[r.Chain]) || r.Chain == iptables.ChainStage1 && len(linksOf(r)) == 0 && len(lines) > 0 {
+					lines = append(lines, r.Delete(), r.Insert()) // replies stay first
+				}
+			}
+			for _, r := range iptables.Lacking(have, ends) {
+				lines = append(lines, r.Append())
+			}
+			made = made || len(lines) > 0
+			return t.Apply(ctx, lines...)
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	if made && i.Policy != Open {
+		forgetForged(w, subnets)
+	}
+	return changed || made, nil
+}
+
+// late reports whether the jump to the policies stands behind the one that lets addresses through.
+func late(r xtables.Rule, at int, chain []xtables.Rule) bool {
+	return r.Jump == iptables.ChainStage1 && slices.ContainsFunc(chain[:at],
+		func(r xtables.Rule) bool { return r.Jump == iptables.ChainForward })
+}
+
+// Verify implements plan.Resource.
+func (i IngressIPTables) Verify(ctx context.Context, w *kernel.World) error {
+	link, port, subnets, tables, err := i.tables(w)
+	if err != nil {
+		return err
+	}
+	var d resource.Drift
+	for _, t := range tables {
+		have, err := t.Save(ctx)
+		if err != nil {
+			return err
+		}
+		insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
+		want := slices.Concat(insert, ends)
+		for _, r := range iptables.Lacking(have, want) {
+			d.Add(fmt.Errorf("%v: rule %q is missing", t, r))
+		}
+		for at, r := range have["FORWARD"] {
+			if late(r, at, have["FORWARD"]) {
+				d.Add(fmt.Errorf("%v: rule %q comes too late", t, r))
+			}
+		}
+		for _, r := range i.odd(have, link, want) {
+			d.Add(fmt.Errorf("%v: rule %q is too much", t, r))
+		}
+	}
+	return d.Err()
+}

@@ -1,0 +1,49 @@
+package policy
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// FailClosedKind is the Kind of FailClosed on links of attachments' own. A rule does not say of which network it is;
+// Kind tidies up those for links that are gone.
+func FailClosedKind() plan.Kind {
+	return resource.KindByRemover("routing rules of a policy", nil,
+		func(o spec.Owner) plan.Remover { return FailClosed{Owner: o} })
+}
+
+// IngressKind is the Kind of Ingress on a link that only the attachment has.
+func IngressKind() plan.Kind {
+	return filter.NewKind("policy on a link of its own", filter.Inet, filter.KindIngress, filter.KindOwnSubnet)
+}
+
+// Kind is the Kind of Ingress and IngressIPTables on links that attachments share. The network's policy on a link goes
+// with the last attachment that has one.
+func Kind() plan.Kind {
+	return resource.NewKind("policy", resource.KindFuncs{
+		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
+			nft, err := resource.RecordedTags[string](w, policyRecord, network)
+			ipt, ierr := resource.RecordedTags[string](w, iptPolicyRecord, network)
+			return append(nft, ipt...), errors.Join(err, ierr)
+		},
+		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			return Reference{Owner: t.Owner}.Remove(ctx, w)
+		},
+		Found: func(ctx context.Context, w *kernel.World, tags []plan.Tag) error {
+			network, keep := tags[0].Network, resource.NotOf(tags)
+			err := errors.Join(sweepPolicies(ctx, w, network, keep), sweepReferences(ctx, w, network, keep))
+			if err != nil {
+				return err
+			}
+			return resource.ForgetRecords(w, tags, policyRecord, iptPolicyRecord)
+		},
+		Tidy: func(ctx context.Context, w *kernel.World, network string, used bool) error {
+			return errors.Join(SweepStages(ctx, w), SweepNetwork(ctx, w, network, used))
+		}})
+}

@@ -1,0 +1,98 @@
+package policy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ReleaseNetwork removes what a network itself has for its bridges, policies and routing rules, when its attachments
+// were handed over. Keep are links that attachments of ours are still behind.
+func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keep func(link string) bool) error {
+	stays := func(link string) (bool, error) { return keep(link), nil }
+	// The rules of the reference stand by now.
+	return sweepNetwork(ctx, w, network, stays)
+}
+
+// NetworkOwner is who a bridge's policy belongs to.
+func NetworkOwner(network, link string) spec.Owner {
+	return spec.Owner{Network: network, IfName: link}
+}
+
+// SweepNetwork removes what a network itself has in the packet filter for bridges that are gone. Where no
+// attachment uses it any more, a bridge without a port is as good as gone: somebody else's may be on it too.
+func SweepNetwork(ctx context.Context, w *kernel.World, network string, used bool) error {
+	return sweepNetwork(ctx, w, network, func(link string) (bool, error) { return stands(w, link, used) })
+}
+
+// sweepNetwork removes the policies that a network itself has for links that are not to keep them.
+func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps func(link string) (bool, error)) error {
+	// What prohibits the way goes before the marks that lift it.
+	if err := sweepProhibitions(w, network, keeps); err != nil {
+		return err
+	}
+	err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		records, err := f.List(filter.OwnersSet(f.Table))
+		if err != nil {
+			return err
+		}
+		var errs []error
+		done := map[[8]byte]bool{}
+		for _, r := range records {
+			e, tag := f.ParseEntry(r)
+			net, hash, _, ok := identity.ParseTag(tag)
+			if !ok || net != identity.NetworkHash(network) || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork ||
+				done[hash] {
+				continue
+			}
+			done[hash] = true
+			stays, err := keeps(linkOf(e.Place))
+			if err == nil && !stays {
+				err = f.Attempt(ctx, func(f filter.Tx) error {
+					return errors.Join(f.Drop(hash, filter.KindNetwork), f.Drop(hash, filter.KindSubnet))
+				})
+			}
+			errs = append(errs, err)
+		}
+		return errors.Join(errs...)
+	})
+	if filter.Unavailable(err) {
+		return nil
+	}
+	return err
+}
+
+// linkOf is the link that an element of a policy is about.
+func linkOf(e nft.Elem) string {
+	if e.Set != nil {
+		if f := nft.Fields(e.Set.Key, e.Key); len(f) > 0 {
+			name, _ := f[0].(string)
+			return name
+		}
+	}
+	return ""
+}
+
+// stands reports whether a bridge's policy is still needed.
+func stands(w *kernel.World, link string, used bool) (bool, error) {
+	l, err := rtnl.LinkByName(w.Host, link)
+	if err != nil || used {
+		return err == nil, resource.ExceptNoLink(err)
+	}
+	if br, err := filter.LeadsTo(w, l); err != nil {
+		return false, err
+	} else if br != nil {
+		l = br
+	}
+	links, err := rtnl.Links(w.Host)
+	return slices.ContainsFunc(links, func(p *rtnl.Link) bool { return p.Master == l.Index && !filter.HostsOwn(links, p) }), err
+}

@@ -1,0 +1,217 @@
+package policy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// policyRecord is the record of an attachment that a bridge has its network's policy for its sake too. When no
+// attachment has one any more, the policy goes: whoever is attached later may not want it.
+//
+// No lock keeps the last attachment's DEL and the next one's ADD apart. An ADD writes its record, and then reads the
+// packet filter. A DEL, before it looks for records, writes into owners what an ADD that reads it has to correct (see
+// setLeaving). So either the DEL sees the ADD's record, or its own transaction rests on what the ADD has changed
+// since, and is refused.
+const policyRecord = "policed"
+
+// leaving follows the name of the link in the record of an attachment whose DEL has begun: of several that go at once,
+// each sees that no other needs the policy any more. No link's name has a space.
+const leaving = " leaving"
+
+// addReference remembers that o has a policy on a bridge, and reports whether that is news.
+func addReference(w *kernel.World, o spec.Owner, bridge string) (news bool, err error) {
+	was := ""
+	if _, err := w.Store.Get(policyRecord, o, &was); err != nil || was == bridge {
+		return false, err
+	}
+	return true, w.Store.Put(policyRecord, o, bridge)
+}
+
+// BridgeOf is the link that an attachment has recorded a policy on; empty: none that it shares with others.
+func BridgeOf(w *kernel.World, o spec.Owner) (link string, err error) {
+	if there, err := w.Store.Get(policyRecord, o, &link); err != nil || there {
+		return strings.TrimSuffix(link, leaving), err
+	}
+	_, err = w.Store.Get(iptPolicyRecord, o, &link)
+	return link, err
+}
+
+// A Reference is what plugin firewall has left of an attachment on its network's bridge. It is only removed: the
+// plugin that made the bridge does so too, for the list of an attachment may have lost its plugin firewall.
+type Reference struct{ Owner spec.Owner }
+
+func (Reference) String() string { return "no policy on the bridge for its sake" }
+
+// Ensure implements plan.Resource.
+func (p Reference) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	return true, p.Remove(ctx, w)
+}
+
+// Verify implements plan.Resource.
+func (Reference) Verify(context.Context, *kernel.World) error { return nil }
+
+// Remove implements plan.Remover. It needs only the owner. With the last attachment goes the network's policy.
+func (p Reference) Remove(ctx context.Context, w *kernel.World) error {
+	return errors.Join(p.remove(ctx, w), releasePolicy(ctx, w, p.Owner))
+}
+
+func (p Reference) remove(ctx context.Context, w *kernel.World) error {
+	was := ""
+	if there, err := w.Store.Get(policyRecord, p.Owner, &was); err != nil || !there {
+		return err
+	}
+	bridge := strings.TrimSuffix(was, leaving)
+	if was == bridge {
+		err := w.Store.Put(policyRecord, p.Owner, bridge+leaving)
+		// DEL makes room; GC removes what a kill would leave now
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			err = w.Store.Delete(policyRecord, p.Owner)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := ReleaseBridge(ctx, w, p.Owner.Network, bridge, func([8]byte) bool { return true }); err != nil {
+		return err
+	}
+	return w.Store.Delete(policyRecord, p.Owner)
+}
+
+// bridges are those that have the network's policy, by whether an attachment that keep wants is behind them.
+func bridges(w *kernel.World, network string, keep func(owner [8]byte) bool) (used map[string]bool, err error) {
+	records, err := resource.DecodeRecords[string](w.Store.Records(policyRecord, network))
+	used = map[string]bool{}
+	for owner, link := range records {
+		bridge, left := strings.CutSuffix(link, leaving)
+		used[bridge] = used[bridge] || !left && keep(owner)
+	}
+	return used, err
+}
+
+// sweepReferences takes the network's policy off bridges that no attachment of those that keep wants needs it
+// for.
+func sweepReferences(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
+	used, err := bridges(w, network, keep)
+	errs := []error{err}
+	for bridge, is := range used {
+		if !is {
+			errs = append(errs, ReleaseBridge(ctx, w, network, bridge, keep))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ReleaseBridge takes a network's policy off a bridge, unless an attachment of those that keep wants needs it
+// there.
+func ReleaseBridge(ctx context.Context, w *kernel.World, network, bridge string,
+	keep func(owner [8]byte) bool) error {
+	stays := func() (bool, error) {
+		used, err := bridges(w, network, keep)
+		return used[bridge], err
+	}
+	if is, err := stays(); is || err != nil {
+		return err
+	}
+	o := NetworkOwner(network, bridge)
+	closed, err := standingProhibitions(w, failClosedTag(o, filter.KindNetwork))
+	if err != nil {
+		return err
+	}
+	err = filter.Transact(ctx, w, filter.InetSets(), func(f filter.Tx) error { return setLeaving(f, o, true) })
+	if filter.Unavailable(err) {
+		return closed.remove(w)
+	}
+	// What prohibits the way goes before the marks that lift it.
+	if err = errors.Join(err, closed.remove(w)); err != nil {
+		return err
+	}
+	is := false
+	err = filter.Transact(ctx, w, filter.InetSets(), func(f filter.Tx) (err error) {
+		if is, err = stays(); is || err != nil {
+			return err
+		}
+		return errors.Join(f.Drop(identity.OwnerHash(o), filter.KindSubnet), transferPolicy(f, o, bridge))
+	})
+	if is { // somebody came
+		err = errors.Join(err, closed.add(w), filter.Transact(ctx, w, filter.InetSets(),
+			func(f filter.Tx) error { return setLeaving(f, o, false) }))
+	}
+	return err
+}
+
+// setLeaving adds an entry that names no element to those of a network, or removes it. An ADD that reads it records its
+// network's elements anew, so that what others read before that counts no more.
+func setLeaving(f filter.Tx, o spec.Owner, now bool) error {
+	me := identity.OwnerHash(o)
+	have, err := f.Entries(me, filter.KindNetwork)
+	if err != nil || len(have) == 0 {
+		return err
+	}
+	var b nft.Batch
+	switch last := have[len(have)-1]; {
+	case now && last.Place.Set != nil:
+		b.Add(nft.Elem{Set: filter.OwnersSet(f.Table), Key: filter.OwnerKey(me, filter.KindNetwork|uint32(len(have))), Comment: "leaving"})
+	case !now && last.Place.Set == nil:
+		b.Delete(last.Record)
+	}
+	return f.Commit(&b)
+}
+
+// transferPolicy drops a network's elements for a bridge; those that another network has on the same bridge become its.
+func transferPolicy(f filter.Tx, o spec.Owner, bridge string) error {
+	me := identity.OwnerHash(o)
+	have, err := f.Entries(me, filter.KindNetwork)
+	if err != nil || len(have) == 0 {
+		return err
+	}
+	holders, err := policyHolders(f, me, bridge)
+	if err != nil {
+		return err
+	}
+	at, err := f.Current(have, holders)
+	if err != nil {
+		return err
+	}
+	b := &nft.Batch{}
+	f.Replace(b, me, have, nil, at)
+	for _, e := range holders {
+		if at[filter.ElementKey(e)] == nil { // replace has deleted it, or it had to give way
+			b.Add(e)
+		}
+	}
+	f.Forget(b, have)
+	return f.Commit(b)
+}
+
+// policyHolders are the elements that networks have recorded for a bridge but the one whose they are now. What would
+// let in what one of them keeps out is not among them.
+func policyHolders(f filter.Tx, but [8]byte, bridge string) (holders []nft.Elem, err error) {
+	records, err := f.List(filter.OwnersSet(f.Table))
+	isolated := false
+	for _, r := range records {
+		e, tag := f.ParseEntry(r)
+		_, hash, _, ok := identity.ParseTag(tag)
+		if !ok || hash == but || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork || linkOf(e.Place) != bridge {
+			continue
+		}
+		isolated = isolated || e.Place.Set.Name == "isolated"
+		if !slices.ContainsFunc(holders, func(h nft.Elem) bool { return filter.SameKey(h, e.Place) }) {
+			holders = append(holders, nft.Elem{Set: e.Place.Set, Key: e.Place.Key, KeyEnd: e.Place.KeyEnd, Comment: tag})
+		}
+	}
+	if isolated {
+		holders = slices.DeleteFunc(holders, func(h nft.Elem) bool { return h.Set.Name == "within" })
+	}
+	return holders, err
+}

@@ -1,0 +1,205 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// addSubnets has p ask about new connections from subnets of that length. All lines that let packets pass come before those
+// that drop, for the subnet of one network may lie in that of another.
+func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
+	const src, dst = nft.Src, nft.Dst
+	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
+	multicast := netip.MustParsePrefix("224.0.0.0/4")
+	if s.V6 {
+		multicast = netip.MustParsePrefix("ff00::/8")
+	}
+	c := &nft.Chain{Name: s.Links.Name, Rules: []*nft.Rule{
+		nft.NewRule("a VRF has subnets of its own").Iifkind("vrf").Return(),
+		rule("nobody answers").Prefix(true, false, multicast).Return()}}
+	if !s.V6 {
+		everybody := netip.MustParsePrefix("255.255.255.255/32")
+		c.Rules = append(c.Rules, rule("nobody answers").Prefix(true, false, everybody).Return())
+	}
+	// br_netfilter has a bridge's frames come here, too. What goes from a subnet to the same one, and not by the link that
+	// the host reaches it by, is on a bridge beside that one, or in a VLAN.
+	for _, same := range []*nft.Set{s.Policed, s.Open} {
+		c.Rules = append(c.Rules, rule("on another bridge").Subnets(s.V6, s.Bits, src, dst, false, same).
+			SubnetBy(s.V6, s.Bits, dst, dst, true, s.Links).NotToLocal().Return())
+	}
+	c.Rules = append(c.Rules,
+		rule("a network's address by another link").Subnets(s.V6, s.Bits, src, src, false, s.Policed).Drop(),
+		rule("another network's address by a network's link").Subnets(s.V6, s.Bits, src, src, false, s.Open).
+			In(filter.LinkSetsOf(&p.Table).Policed).Drop())
+	marks := subnetMarks(s, filter.LinkSetsOf(&p.Table).Policed)
+	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.Links, s.Policed, s.Open, s.Strict)
+	p.Jumps = append(p.Jumps,
+		filter.JumpRule{Chain: "marking", Rule: rule("subnets").Jump(marks.Name)},
+		filter.JumpRule{Chain: "sources", Rule: rule("by its own link").SubnetBy(s.V6, s.Bits, src, src, false, s.Links).Return(),
+			First: true},
+		filter.JumpRule{Chain: "sources", Rule: rule("subnets").Jump(c.Name)})
+}
+
+// subnetMarks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where the
+// table knows the links of both sides, so that the chain forward can decide; and what is for a strict network, which
+// that chain drops whichever link it comes by.
+func subnetMarks(s filter.SubnetSets, policed *nft.Set) *nft.Chain {
+	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
+	to := func(r *nft.Rule, set *nft.Set) *nft.Rule {
+		return r.Subnets(s.V6, s.Bits, nft.Dst, nft.Dst, false, set).SetMark(filter.DecidedMark)
+	}
+	return &nft.Chain{Name: fmt.Sprintf("marking_%s_%d", filter.FamilyName(s.V6), s.Bits), Rules: []*nft.Rule{
+		to(rule("between networks").In(policed), s.Policed), to(rule("into a strict network"), s.Strict)}}
+}
+
+// subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
+// those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone.
+// An address that the host reaches by another link, or by none, is nobody's here.
+func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owner, kind uint32,
+	have []filter.Entry) (
+	p *filter.ChainSet, want []nft.Elem, err error) {
+	var list []netip.Prefix
+	below := "" // the bridge that the link stands on
+	for _, e := range have {
+		if e.Place.Set == nil {
+			continue
+		}
+		if s, ok := filter.SubnetSetsNamed(t, e.Place.Set.Name); ok {
+			a, _ := nft.Fields(e.Place.Set.Key, e.Place.Key)[0].(netip.Addr)
+			list = append(list, netip.PrefixFrom(a, s.Bits))
+			if e.Place.Set.Name == s.Bridge.Name {
+				below, _ = nft.Fields(e.Place.Set.Key, e.Place.Key)[1].(string)
+			}
+		}
+	}
+	if list, err = i.subnetsBehind(w, link, kind, list); err != nil {
+		return nil, nil, err
+	}
+	p = filter.NewChainSet(t)
+	if len(list) == 0 {
+		return p, nil, nil
+	}
+	if l, err := rtnl.LinkByName(w.Host, link); err == nil {
+		br, err := filter.LeadsTo(w, l)
+		if err != nil {
+			return nil, nil, err
+		}
+		if below = ""; br != nil {
+			below = br.Name
+		}
+	} else if resource.ExceptNoLink(err) != nil { // as long as the link is gone, all stays as it was
+		return nil, nil, err
+	}
+	if below != "" {
+		bridgedVLANs(p)
+	}
+	seen := map[string]bool{}
+	for _, n := range filter.Masked(list) {
+		s := filter.SubnetSetsOf(&p.Table, n.Addr().Is6(), n.Bits())
+		if !seen[s.Links.Name] {
+			seen[s.Links.Name] = true
+			addSubnets(s, p)
+			if below != "" {
+				addBridged(s, p)
+			}
+		}
+		elem := func(set *nft.Set, key ...any) {
+			want = append(want, nft.Elem{Set: set, Key: nft.Key(key...), Comment: filter.CommentOf(o)})
+		}
+		elem(s.Links, n.Addr(), link)
+		if below != "" {
+			elem(s.Bridge, n.Addr(), below)
+		}
+		if i.Policy == Open {
+			elem(s.Open, n.Addr(), n.Addr())
+		} else {
+			elem(s.Policed, n.Addr(), n.Addr())
+		}
+		if i.Policy == Strict {
+			elem(s.Strict, n.Addr(), n.Addr())
+		}
+	}
+	return p, want, nil
+}
+
+// subnetsBehind adds to a list the subnets of the container's addresses that the host reaches by the link.
+func (i Ingress) subnetsBehind(w *kernel.World, link string, kind uint32,
+	list []netip.Prefix) ([]netip.Prefix, error) {
+	var l *rtnl.Link
+	for _, to := range i.To {
+		a := to.Addr().Unmap()
+		subnet := netip.PrefixFrom(a, a.BitLen())
+		if kind == filter.KindNetwork && a.Is4() == to.Addr().Is4() {
+			subnet = to.Masked()
+		}
+		if slices.Contains(list, subnet) {
+			continue
+		}
+		if l == nil {
+			var err error
+			if l, err = rtnl.LinkByName(w.Host, link); err != nil {
+				return list, resource.ExceptNoLink(err)
+			}
+		}
+		is, err := behind(w, a, l)
+		if err != nil {
+			return nil, err
+		}
+		if is {
+			list = append(list, subnet)
+		}
+	}
+	return list, nil
+}
+
+// behind reports whether the host reaches an address by a link, and by no router.
+func behind(w *kernel.World, a netip.Addr, l *rtnl.Link) (bool, error) {
+	r, err := rtnl.RouteTo(w.Host, a)
+	// What the kernel says of the types of routes that lead nowhere.
+	for _, no := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
+		if errors.Is(err, no) {
+			return false, nil
+		}
+	}
+	return err == nil && r.Link == l.Index && !r.Via.IsValid() && r.Type == rtnl.Unicast, err
+}
+
+// subnetKind is the kind of the entries for subnets beside those for links.
+func subnetKind(kind uint32) uint32 {
+	if kind == filter.KindNetwork {
+		return filter.KindSubnet
+	}
+	return filter.KindOwnSubnet
+}
+
+// fresh are the subnets with a policy that stand in no set yet. Without a policy there is nothing to bypass.
+func (i Ingress) fresh(want []nft.Elem, at map[string]*nft.Elem) (list []netip.Prefix) {
+	for _, e := range want {
+		if s, ok := filter.SubnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.Policed.Name && at[filter.ElementKey(e)] == nil {
+			a, _ := nft.Fields(e.Set.Key, e.Key)[0].(netip.Addr)
+			list = append(list, netip.PrefixFrom(a, s.Bits))
+		}
+	}
+	return list
+}
+
+// forgetForged ends what may have been begun in the name of subnets while nothing asked whose such a packet was: before
+// the network had a container, and after somebody flushed the rules.
+func forgetForged(w *kernel.World, subnets []netip.Prefix) {
+	if err := conntrack.ForgetSources(w.Host, subnets); err != nil {
+		slog.Warn("conntrack keeps connections that were begun before the network had its policy, and their replies pass it until they end",
+			"error", err)
+	}
+}

@@ -1,0 +1,326 @@
+package publish
+
+import (
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+)
+
+// A portClaim is one owner's wish for ports of a slot, at an address of the host or at any.
+type portClaim struct {
+	owner       [8]byte
+	comment     string // with the owner's tag
+	host, to    netip.Addr
+	first, last uint16 // ports of the host
+	toPort      uint16 // where the first leads to; that of a range is the first itself
+	container   uint32 // a hash of the container's ID: conflicts are between containers
+	link        uint32 // index of the host end that was there when the port was published; 0 is unknown
+}
+
+// wanted is a claim that is to be made.
+type wanted struct {
+	slot
+	portClaim
+}
+
+// A slot is where claims stand: those of one port, numbered from 0 on without a gap, or in one list those of all
+// ranges, of one family, of the same conditions, of one protocol. A node has few ranges, and each is compared.
+type slot struct {
+	filter.PortMaps
+	proto byte
+	port  uint16 // 0: the list of ranges
+}
+
+// slotOf is where the claims of exactly these ports stand.
+func slotOf(p filter.PortMaps, proto byte, first, last uint16) slot {
+	if first < last {
+		return rangesOf(p, proto)
+	}
+	return slot{p, proto, first}
+}
+
+func rangesOf(p filter.PortMaps, proto byte) slot { return slot{p, proto, 0} }
+
+func (s slot) set() *nft.Set {
+	if s.port == 0 {
+		return s.Ranges
+	}
+	return s.Claims
+}
+
+// key is what the claims of a slot are gathered under.
+func (s slot) key() string { return s.set().Name + " " + string(nft.Key(s.proto, s.port)) }
+
+// elementAt is where the maps have ports of the host; the zero Addr is any.
+func elementAt(p filter.PortMaps, proto byte, host netip.Addr, first, last uint16) nft.Elem {
+	any := !host.IsValid() || host.IsUnspecified()
+	switch {
+	case first == last && any:
+		return nft.Elem{Set: p.Any, Key: nft.Key(proto, first)}
+	case first == last:
+		return nft.Elem{Set: p.Exact, Key: nft.Key(host, proto, first)}
+	case any:
+		return nft.Elem{Set: p.AnyRange, Key: nft.Key(proto, first), KeyEnd: nft.Key(proto, last)}
+	}
+	return nft.Elem{Set: p.ExactRange, Key: nft.Key(host, proto, first),
+		KeyEnd: nft.Key(host, proto, last)}
+}
+
+// mappingOf is the element that leads to a claim's container.
+func (s slot) mappingOf(c portClaim) nft.Elem {
+	e := elementAt(s.PortMaps, s.proto, c.host, c.first, c.last)
+	e.Data, e.Comment = nft.Key(c.to), c.comment
+	if c.first == c.last {
+		e.Data = nft.Key(c.to, c.toPort)
+	}
+	return e
+}
+
+// element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields,
+// so the port that is led to and the last one that is claimed share one.
+func (s slot) element(n int, c portClaim) nft.Elem {
+	key := nft.Key(s.proto, s.port, uint32(n))
+	data := nft.Key(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
+	if s.port == 0 {
+		hash := identity.PlaceHash(string(c.owner[:]) + string(data))
+		key = nft.Key(s.proto, c.first, binary.BigEndian.Uint32(hash[:]))
+	}
+	return nft.Elem{Set: s.set(), Key: key, Data: data, Comment: c.comment}
+}
+
+func (s slot) parse(e *nft.Elem) (c portClaim) {
+	_, c.owner, _, _ = identity.ParseTag(e.Comment)
+	c.comment = e.Comment
+	c.first, c.last = s.port, s.port
+	if f := nft.Fields(e.Set.Data, e.Data); len(f) == 5 {
+		c.host, _ = f[0].(netip.Addr)
+		c.to, _ = f[1].(netip.Addr)
+		ports, _ := f[2].(uint32)
+		c.toPort = uint16(ports >> 16)
+		if s.port == 0 {
+			c.first, c.last = c.toPort, uint16(ports)
+		}
+		c.container, _ = f[3].(uint32)
+		c.link, _ = f[4].(uint32)
+	}
+	return c
+}
+
+// network stands for the network of a claim's owner.
+func (c portClaim) network() (hash [6]byte) {
+	hash, _, _, _ = identity.ParseTag(c.comment)
+	return hash
+}
+
+// same reports whether two claims of one owner ask for the same thing.
+func (c portClaim) same(d portClaim) bool {
+	return c.host == d.host && c.to == d.to && c.toPort == d.toPort && c.first == d.first && c.last == d.last
+}
+
+// at reports whether two claims are for the same ports of the same address, so that one can stand by for the other.
+func (c portClaim) at(d portClaim) bool {
+	return c.host == d.host && c.first == d.first && c.last == d.last
+}
+
+// overlaps reports whether two claims have a port in common, and meets whether it is at one address, as bind(2)
+// sees it.
+func (c portClaim) overlaps(d portClaim) bool { return c.first <= d.last && d.first <= c.last }
+
+func (c portClaim) meets(d portClaim) bool {
+	return c.overlaps(d) && (c.host == d.host || c.host.IsUnspecified() || d.host.IsUnspecified())
+}
+
+// slotClaims are the claims of some slots, as they are and as they shall be.
+type slotClaims map[string]*claimedSlot
+
+type claimedSlot struct {
+	slot
+	before, after []portClaim
+}
+
+// claimOf is what of a claim an entry of owners says, which leads to a published port.
+func claimOf(t *nft.Table, e filter.Entry) (w wanted, ok bool) {
+	if e.Place.Set == nil {
+		return w, false
+	}
+	p, ok := filter.PortMapsNamed(t, e.Place.Set.Name)
+	f := nft.Fields(e.Place.Set.Key, e.Place.Key)
+	if !ok || len(f) < 2 {
+		return w, false
+	}
+	w.host = anyAddr(p.V6)
+	if len(f) > 2 {
+		w.host, _ = f[0].(netip.Addr)
+	}
+	w.first, _ = f[len(f)-1].(uint16)
+	w.last = w.first
+	if end := nft.Fields(e.Place.Set.Key, e.Place.KeyEnd); len(end) == len(f) {
+		w.last, _ = end[len(end)-1].(uint16)
+	}
+	proto, _ := f[len(f)-2].(uint8)
+	w.slot = slotOf(p, proto, w.first, w.last)
+	return w, true
+}
+
+// slotsOf are the slots that entries of owners lead to, and the lists of ranges, which come from an earlier version so.
+func slotsOf(t *nft.Table, mapped []filter.Entry) (slots []slot) {
+	for _, e := range mapped {
+		if w, ok := claimOf(t, e); ok {
+			slots = append(slots, w.slot, rangesOf(w.PortMaps, w.proto))
+		}
+	}
+	return slots
+}
+
+// unclaimed are the entries that no claim bears out, as when somebody flushed the claims.
+func (m slotClaims) unclaimed(t *nft.Table, mapped []filter.Entry) (left []filter.Entry) {
+	for _, e := range mapped {
+		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.portClaim.at) {
+			left = append(left, e)
+		}
+	}
+	return left
+}
+
+// split tells the entries that name a published port from the others.
+func split(have []filter.Entry) (mapped, plain []filter.Entry) {
+	for _, e := range have {
+		if e.Place.Set != nil {
+			if _, ok := filter.PortMapsNamed(e.Place.Set.Table, e.Place.Set.Name); ok {
+				mapped = append(mapped, e)
+				continue
+			}
+		}
+		plain = append(plain, e)
+	}
+	return mapped, plain
+}
+
+// join adds the slots that m lacks.
+func (m slotClaims) join(more slotClaims) {
+	for k, c := range more {
+		if m[k] == nil {
+			m[k] = c
+		}
+	}
+}
+
+// remove takes an owner's claims away.
+func (m slotClaims) remove(owner [8]byte) {
+	for _, c := range m {
+		c.remove(func(d portClaim) bool { return d.owner == owner })
+	}
+}
+
+// remove takes claims away; the last one moves into the gap.
+func (c *claimedSlot) remove(which func(portClaim) bool) {
+	for i := len(c.after) - 1; i >= 0; i-- {
+		if which(c.after[i]) {
+			last := len(c.after) - 1
+			c.after[i] = c.after[last]
+			c.after = c.after[:last]
+		}
+	}
+}
+
+// A activeMapping place is where the maps lead somewhere, for claims of a slot that want the same.
+type activeMapping struct {
+	*claimedSlot
+	portClaim // the first of them
+	now       *nft.Elem
+}
+
+// applyClaims writes into b how the claims change, and whom the maps lead to after that, where any of some owners'
+// claims are: whom they do, as long as he claims it; else whoever has waited.
+func applyClaims(f filter.Tx, b *nft.Batch, m slotClaims,
+	owners map[[8]byte]bool) (flows []conntrack.UDPFlow, err error) {
+	leads, err := activeMappings(f, m, owners)
+	if err != nil {
+		return nil, err
+	}
+	var adds []nft.Elem // after all deletions: a range makes room for others
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		c := m[k]
+		for n := range max(len(c.before), len(c.after)) {
+			if n < len(c.before) && n < len(c.after) && c.before[n] == c.after[n] {
+				continue
+			}
+			if n < len(c.before) {
+				b.Delete(c.element(n, c.before[n]))
+			}
+			if n < len(c.after) {
+				adds = append(adds, c.element(n, c.after[n]))
+			}
+		}
+	}
+	for _, l := range leads {
+		waiting := slices.DeleteFunc(slices.Clone(l.after), func(d portClaim) bool { return !d.at(l.portClaim) })
+		if l.now != nil && slices.ContainsFunc(waiting,
+			func(d portClaim) bool {
+				return filter.TaggedBy(l.now, d.owner) && filter.SameData(*l.now, l.mappingOf(d))
+			}) {
+			continue
+		}
+		flow := func(e nft.Elem, gone bool) {
+			to := append(nft.Fields(e.Set.Data, e.Data), uint16(0)) // that of a range has no port
+			if l.proto == kernel.UDP && len(to) > 1 {
+				flows = append(flows, conntrack.UDPFlow{Host: l.host, Port: l.first, Last: l.last, Gone: gone,
+					To: netip.AddrPortFrom(to[0].(netip.Addr), to[1].(uint16))})
+			}
+		}
+		if l.now != nil {
+			b.Delete(*l.now)
+			flow(*l.now, true)
+		}
+		if len(waiting) > 0 {
+			e := l.mappingOf(waiting[0])
+			adds = append(adds, e)
+			flow(e, false)
+		}
+	}
+	for _, e := range adds {
+		b.Add(e)
+	}
+	return flows, nil
+}
+
+// activeMappings are the places of owners' claims, in order, with what the maps have there now.
+func activeMappings(f filter.Tx, m slotClaims, owners map[[8]byte]bool) (leads []activeMapping, err error) {
+	var ask []nft.Elem
+	seen := map[string]bool{}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		c := m[k]
+		for _, d := range slices.Concat(c.before, c.after) {
+			if e := elementAt(c.PortMaps, c.proto, d.host, d.first, d.last); owners[d.owner] && !seen[filter.ElementKey(e)] {
+				seen[filter.ElementKey(e)] = true
+				ask = append(ask, e)
+				leads = append(leads, activeMapping{claimedSlot: c, portClaim: d})
+			}
+		}
+	}
+	found, err := f.Get(ask...)
+	for i, e := range found {
+		leads[i].now = e
+	}
+	return leads, err
+}
+
+// FlushFlows makes conntrack forget flows, once nothing leads them any more: the next packet would bring them back.
+// Failing at it is no reason to fail.
+func FlushFlows(w *kernel.World, flows []conntrack.UDPFlow) {
+	if len(flows) == 0 {
+		return
+	}
+	if err := errors.Join(nft.Ended(w), conntrack.ForgetUDP(w.Host, flows)); err != nil {
+		slog.Warn("conntrack keeps flows of published UDP ports; their clients may have to change ports", "error", err)
+	}
+}

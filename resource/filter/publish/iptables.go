@@ -1,0 +1,361 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// PortsIPTables is Ports by iptables, in the chains of the reference. Its String has that of Ports in it.
+type PortsIPTables struct {
+	Ports
+	MarkBit      int    // of the packet mark, 0 to 31, that has a packet masqueraded
+	SetMarkChain string // a chain of somebody else that marks, instead of ours
+}
+
+func (p PortsIPTables) String() string {
+	s := "iptables " + p.Ports.String()
+	if len(p.Mappings) > 0 && (p.SNAT || p.MasqAll) {
+		if p.SetMarkChain != "" {
+			return s + " mark by " + p.SetMarkChain
+		}
+		return s + " mark " + p.mark()
+	}
+	return s
+}
+
+// The chains of the reference. The last two it no longer makes, and still removes.
+const (
+	ChainDNAT       = "CNI-HOSTPORT-DNAT"
+	hostportSetMark = "CNI-HOSTPORT-SETMARK"
+	hostportMasq    = "CNI-HOSTPORT-MASQ"
+	hostportSNAT    = "CNI-HOSTPORT-SNAT"
+)
+
+// ContainerChain is the chain of a container on a network, as the reference calls it.
+func ContainerChain(o spec.Owner) string { return "CNI-DN-" + resource.ReferenceHash(o, 21) }
+
+func (p PortsIPTables) mark() string {
+	return fmt.Sprintf("%#x/%#x", uint32(1)<<p.MarkBit, uint32(1)<<p.MarkBit)
+}
+
+func (p PortsIPTables) masquerades() bool { return p.SNAT || p.MasqAll }
+
+// Addrs are the container's addresses that the ports lead to.
+func (p PortsIPTables) Addrs() (all []netip.Prefix) {
+	for _, to := range []netip.Prefix{p.To4, p.To6} {
+		if to.IsValid() {
+			all = append(all, to)
+		}
+	}
+	return all
+}
+
+// shared are the rules that all attachments have in common, in the words of iptables-save; first ones go before
+// what others have in the chain.
+func (p PortsIPTables) shared() (rules []xtables.Rule, first []bool) {
+	add := func(before bool, chain string, words ...string) {
+		rules, first = append(rules, xtables.NewRule(chain, words...)), append(first, before)
+	}
+	if p.masquerades() && p.SetMarkChain == "" {
+		add(false, hostportSetMark, "-m", "comment", "--comment", "CNI portfwd masquerade mark", "-j", "MARK", "--set-xmark",
+			p.mark())
+		add(false, hostportMasq, "-m", "mark", "--mark", p.mark(), "-j", "MASQUERADE")
+		add(true, "POSTROUTING", "-m", "comment", "--comment", "CNI portfwd requiring masquerade", "-j", hostportMasq)
+	}
+	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
+		add(false, hook, "-m", "addrtype", "--dst-type", "LOCAL", "-j", ChainDNAT)
+	}
+	return rules, first
+}
+
+// entries lead to the container's chain. The reference puts ports of both families in, and 15 in a rule.
+func (p PortsIPTables) entries(v6 bool) (rules []xtables.Rule, err error) {
+	_, conditions := p.Family(v6)
+	more, err := iptConditions(conditions, v6)
+	if err != nil {
+		return nil, err
+	}
+	ports := map[string][]string{}
+	for _, m := range p.Mappings {
+		s := strconv.Itoa(int(m.HostPort))
+		if m.Last() > m.HostPort {
+			s += ":" + strconv.Itoa(int(m.Last()))
+		}
+		if !slices.Contains(ports[m.Protocol], s) {
+			ports[m.Protocol] = append(ports[m.Protocol], s)
+		}
+	}
+	for _, proto := range []string{"sctp", "tcp", "udp"} {
+		for list := ports[proto]; len(list) > 0; {
+			n, room := 0, 15
+			for n < len(list) && room > 0 { // a range takes the room of two
+				if room--; strings.Contains(list[n], ":") {
+					room--
+				}
+				if room >= 0 {
+					n++
+				}
+			}
+			words := []string{"-p", proto, "-m", "comment", "--comment", iptables.ReferenceComment("dnat ", p.Owner), "-m", "multiport",
+				"--dports", strings.Join(list[:n], ",")}
+			rules = append(rules, xtables.NewRule(ChainDNAT,
+				slices.Concat(words, more, []string{"-j", ContainerChain(p.Owner)})...))
+			list = list[n:]
+		}
+	}
+	return rules, nil
+}
+
+// own are the rules of the container's chain.
+func (p PortsIPTables) own(v6 bool) (rules []xtables.Rule, err error) {
+	to, _ := p.Family(v6)
+	setMark := hostportSetMark
+	if p.SetMarkChain != "" {
+		setMark = p.SetMarkChain
+	}
+	for _, m := range p.Mappings {
+		if _, ok := kernel.ParseProto(m.Protocol); !ok || m.HostPort == 0 || m.ContainerPort == 0 {
+			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)
+		}
+		host, ok := m.Host(v6)
+		if !ok {
+			continue
+		}
+		for _, m := range m.pieces() { // a range of --to-destination is a choice, and no shift
+			rule := func(src []string, target ...string) {
+				words := slices.Clone(src)
+				if !host.IsUnspecified() {
+					words = append(words, "-d", netip.PrefixFrom(host, host.BitLen()).String())
+				}
+				port := strconv.Itoa(int(m.HostPort))
+				if m.Last() > m.HostPort {
+					port += ":" + strconv.Itoa(int(m.Last()))
+				}
+				words = append(words, "-p", m.Protocol, "-m", m.Protocol, "--dport", port)
+				rules = append(rules, xtables.NewRule(ContainerChain(p.Owner), append(words, target...)...))
+			}
+			switch {
+			case p.MasqAll:
+				rule(nil, "-j", setMark)
+			case p.SNAT:
+				rule([]string{"-s", to.Masked().String()}, "-j", setMark)
+				if !v6 {
+					rule([]string{"-s", "127.0.0.1/32"}, "-j", setMark)
+				}
+			}
+			dst := netip.AddrPortFrom(to.Addr(), m.ContainerPort).String()
+			if m.Len() > 1 {
+				dst = to.Addr().String()
+			}
+			for _, src := range p.letIn(m, to, v6) {
+				rule(src, "-j", "DNAT", "--to-destination", dst)
+			}
+		}
+	}
+	return rules, nil
+}
+
+// letIn are the matches of who reaches a port: whom allowFrom names, this host and the container itself. To
+// others the port is not translated, and leads to whatever listens on it here.
+func (p PortsIPTables) letIn(m Mapping, to netip.Prefix, v6 bool) (matches [][]string) {
+	if len(m.AllowFrom) == 0 {
+		return [][]string{nil}
+	}
+	matches = [][]string{{"-m", "addrtype", "--src-type", "LOCAL"},
+		{"-s", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String()}}
+	for _, from := range filter.Masked(filter.OfFamily(m.AllowFrom, v6)) {
+		matches = append(matches, []string{"-s", from.String()})
+	}
+	return matches
+}
+
+// Ensure implements plan.Resource.
+func (p PortsIPTables) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if len(p.Mappings) == 0 {
+		return false, nil
+	}
+	changed, err = iptables.EnsureNAT(ctx, w, IPTablesRecord, ContainerChain(p.Owner), p.Owner, p.Addrs(), p)
+	if changed {
+		FlushFlows(w, p.flows())
+	}
+	if err == nil {
+		return changed, p.ensured(ctx, w, p.published())
+	}
+	var failed *xtables.Error
+	if errors.As(err, &failed) && failed.Misuse() {
+		v6 := strings.HasPrefix(failed.Program, "ip6")
+		if _, conditions := p.Family(v6); len(conditions) > 0 {
+			err = spec.Errorf(spec.CodeConfig, "%s: %q: %w", ConditionsKey(v6), strings.Join(conditions, " "), err)
+		}
+	}
+	return changed, err
+}
+
+// flows are those that may have led elsewhere before.
+func (p PortsIPTables) flows() (flows []conntrack.UDPFlow) {
+	for _, m := range AllPieces(p.Mappings) {
+		for _, prefix := range p.Addrs() {
+			to := prefix.Addr()
+			if host, ok := m.Host(to.Is6()); ok && m.Protocol == "udp" {
+				lead := netip.AddrPortFrom(to, m.ContainerPort)
+				if m.Len() > 1 {
+					lead = netip.AddrPortFrom(to, 0) // each to the same number
+				}
+				flows = append(flows, conntrack.UDPFlow{Host: host, Port: m.HostPort, Last: m.Last(), To: lead})
+			}
+		}
+	}
+	return flows
+}
+
+// Draft implements iptables.NATRules.
+func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, x *xtables.Table, d *iptables.Draft) error {
+	own, err := p.own(x.V6)
+	if err != nil {
+		return err
+	}
+	entries, err := p.entries(x.V6)
+	if err != nil {
+		return err
+	}
+	if _, ok := d.Saved[p.SetMarkChain]; !ok && p.SetMarkChain != "" && p.masquerades() {
+		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain: %q: %v has no such chain", p.SetMarkChain, x)
+	}
+	if err := p.replaceDead(w, d, x.V6); err != nil {
+		return err
+	}
+	d.Chain(ChainDNAT)
+	if p.masquerades() && p.SetMarkChain == "" {
+		d.Chain(hostportSetMark)
+		d.Chain(hostportMasq)
+	}
+	rules, first := p.shared()
+	for i, r := range rules {
+		d.Has(r, first[i])
+	}
+	keep, err := iptables.Survivors(w, IPTablesRecord, p.Owner)
+	if err != nil {
+		return err
+	}
+	chain := ContainerChain(p.Owner)
+	theirs, theirEntries := survivingRules(d.Saved, chain, keep)
+	want := slices.Concat(theirs, own)
+	wantEntries := slices.Clone(theirEntries)
+	for _, e := range entries {
+		if !slices.ContainsFunc(wantEntries, e.Same) {
+			wantEntries = append(wantEntries, e)
+		}
+	}
+	have := slices.DeleteFunc(slices.Clone(d.Saved[ChainDNAT]), func(r xtables.Rule) bool { return r.Jump != chain })
+	same := slices.EqualFunc(d.Saved[chain], want, xtables.Rule.Same) &&
+		slices.EqualFunc(have, wantEntries, xtables.Rule.Same)
+	if !same && len(d.Saved[chain]) == len(want) && len(have) == len(wantEntries) { // perhaps only put in other words
+		missing, err := x.Missing(ctx, slices.Concat(want, wantEntries)...)
+		if err != nil {
+			return err
+		}
+		same = len(missing) == 0
+	}
+	if !same {
+		for _, r := range have {
+			d.Lines = append(d.Lines, r.Delete())
+		}
+		d.Lines = append(d.Lines, ":"+chain+" -")
+		for _, r := range slices.Concat(want, wantEntries) {
+			d.Lines = append(d.Lines, r.Append())
+		}
+	}
+	return nil
+}
+
+// meet reports whether two lists of ranges have a port in common.
+func meet(a, b [][2]uint16) bool {
+	return slices.ContainsFunc(a, func(p [2]uint16) bool {
+		return slices.ContainsFunc(b, func(q [2]uint16) bool { return p[0] <= q[1] && q[0] <= p[1] })
+	})
+}
+
+// Verify implements plan.Resource.
+func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
+	var d resource.Drift
+	for _, v6 := range []bool{false, true} {
+		if to, _ := p.Family(v6); !to.IsValid() || len(p.Mappings) == 0 {
+			continue
+		}
+		x, err := iptables.With(w, v6, "nat", ContainerChain(p.Owner))
+		if err != nil {
+			return err
+		}
+		own, err := p.own(v6)
+		if err != nil {
+			return err
+		}
+		entries, err := p.entries(v6)
+		if err != nil {
+			return err
+		}
+		shared, _ := p.shared()
+		missing, err := x.Missing(ctx, slices.Concat(shared, entries, own)...)
+		if err != nil {
+			return err
+		}
+		d = append(d, iptables.RuleDrifts(x, missing)...)
+		rules, err := x.List(ctx, ContainerChain(p.Owner))
+		if err != nil {
+			return err
+		}
+		keep, err := iptables.Survivors(w, IPTablesRecord, p.Owner)
+		if err != nil {
+			return err
+		}
+		for _, r := range rules {
+			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) && !slices.ContainsFunc(own, func(o xtables.Rule) bool {
+				return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
+			}) {
+				d.Add(fmt.Errorf("%v chain %s leads %s %v to %v, which nobody asked for", x, r.Chain, r.Proto, r.Ports, r.To))
+			}
+		}
+	}
+	if len(p.Mappings) > 0 {
+		d.Add(p.guarded(ctx, w))
+		for _, path := range p.paths(w, p.published()) {
+			d.Add(path.err)
+		}
+		d.Add(p.strayed(w, p.published()))
+	}
+	return d.Err()
+}
+
+// published is what the paths to the container are asked for with.
+func (p PortsIPTables) published() *published {
+	pub := &published{}
+	if p.masquerades() {
+		pub.back, pub.local = true, p.To4.IsValid()
+	}
+	return pub
+}
+
+// KindIPTables is the Kind of PortsIPTables.
+func KindIPTables() plan.Kind {
+	return resource.KindByRemover("published ports in iptables", iptables.OwnersByRecord(IPTablesRecord),
+		func(o spec.Owner) plan.Remover {
+			return PortsIPTables{Ports: Ports{Owner: o}}
+		})
+}
+
+// IPTablesRecord is the record of whose addresses the rules lead to.
+const IPTablesRecord = "iptpublish"

@@ -1,0 +1,60 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+)
+
+// guardRules are the guard of the nft table, for a kernel without nf_tables.
+func guardRules() []xtables.Rule {
+	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside", "-j",
+		"DROP"}
+	return []xtables.Rule{
+		xtables.NewRule("PREROUTING", append([]string{"-d"}, words...)...),
+		xtables.NewRule("PREROUTING", append([]string{"-s"}, words...)...),
+	}
+}
+
+// guard keeps neighbours out of 127/8, which route_localnet would let them into: by our nft table, which other
+// attachments have it by too, else by iptables.
+func (p PortsIPTables) guard(ctx context.Context, w *kernel.World) error {
+	err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error { return f.EnsureBase(filter.NewChainSet(f.Table)) })
+	if !filter.Unavailable(err) {
+		return err
+	}
+	x := xtables.NewTable(w.Host, xtables.Legacy, false, "raw")
+	missing, err := x.Missing(ctx, guardRules()...)
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for _, r := range missing {
+		lines = append(lines, r.Insert())
+	}
+	return x.Apply(ctx, lines...)
+}
+
+// guarded says what of the guard is missing.
+func (p PortsIPTables) guarded(ctx context.Context, w *kernel.World) error {
+	if !p.published().local {
+		return nil
+	}
+	err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		i := slices.IndexFunc(f.Table.Chains, func(c *nft.Chain) bool { return c.Name == "guard" })
+		found, _, err := f.Diff(&nft.Table{Family: f.Table.Family, Name: f.Table.Name, Chains: f.Table.Chains[i : i+1]})
+		return errors.Join(append(found, err)...)
+	})
+	if !filter.Unavailable(err) {
+		return err
+	}
+	x := xtables.NewTable(w.Host, xtables.Legacy, false, "raw")
+	missing, err := x.Missing(ctx, guardRules()...)
+	return errors.Join(err, iptables.RuleDrifts(x, missing).Err())
+}

@@ -1,0 +1,394 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Ports makes ports of the host lead to the container.
+//
+// Only packets for the host itself are translated, coming in or made here. Two containers cannot have one
+// port at overlapping addresses, as with bind(2); one container can have it on several networks, and then
+// the first leads until it goes. Whoever published a port from behind a veth pair that is gone by now has
+// lost it.
+type Ports struct {
+	Owner    spec.Owner
+	Mappings []Mapping
+	To4, To6 netip.Prefix // the container's addresses, each with its subnet's length; invalid: none
+	SNAT     bool         // masquerade what would not come back by itself: from the container, its subnet, 127.0.0.1
+	MasqAll  bool         // masquerade everything that goes to these ports
+
+	// Conditions4 and Conditions6 are what else a packet has to fulfil, in the words of nft(8) or iptables(8).
+	Conditions4, Conditions6 []string
+}
+
+func (p Ports) String() string {
+	ports := make([]string, len(p.Mappings))
+	for i, m := range p.Mappings {
+		ports[i] = m.String()
+	}
+	return resource.Line("publish", strings.Join(ports, ", "), resource.Opt("dnat ip to", p.To4),
+		resource.Opt("dnat ip6 to", p.To6),
+		resource.Flag("snat", p.SNAT), resource.Flag("masqall", p.MasqAll),
+		resource.Opt("where ip", strings.Join(p.Conditions4, " ")), resource.Opt("where ip6",
+			strings.Join(p.Conditions6, " ")))
+}
+
+// Traits implements resource.Describer. What is published to some only lets these in with the transaction that publishes
+// it.
+func (p Ports) Traits() resource.Traits {
+	return resource.Traits{Effect: resource.Opens, Clears: len(p.Mappings) == 0}
+}
+
+// published is what Ports come to in the table.
+type published struct {
+	chainSet *filter.ChainSet
+	claims   []wanted
+	plain    []nft.Elem // what is masqueraded on its way to the container
+	back     bool       // there are such
+	local    bool       // 127.0.0.1 is to work
+
+	end    *rtnl.Link // see hostEnd
+	ended  bool
+	asked  bool // for the next two, see ownLink
+	own    *rtnl.Link
+	astray error
+}
+
+// places are what owners has to name.
+func (p *published) places() (all []nft.Elem) {
+	for _, c := range p.claims {
+		all = append(all, c.mappingOf(c.portClaim))
+	}
+	return append(all, p.plain...)
+}
+
+// Family is where the ports lead in a family, if valid, and its conditions.
+func (p Ports) Family(v6 bool) (to netip.Prefix, conditions []string) {
+	if v6 {
+		return p.To6, p.Conditions6
+	}
+	return p.To4, p.Conditions4
+}
+
+func (p Ports) want(t *nft.Table) (*published, error) {
+	pub := &published{chainSet: filter.NewChainSet(t)}
+	for _, v6 := range []bool{false, true} {
+		if err := p.wantFamily(t, v6, pub); err != nil {
+			return nil, err
+		}
+	}
+	return pub, nil
+}
+
+func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
+	to, conditions := p.Family(v6)
+	if !to.IsValid() {
+		return nil
+	}
+	alternatives, where, err := parseConditions(conditions, v6)
+	if err != nil {
+		return err
+	}
+	ports := filter.PortMapsOf(t, v6, where)
+	if where != "" {
+		pub.chainSet.Sets = append(pub.chainSet.Sets, ports.Sets()...)
+		pub.chainSet.Chains = append(pub.chainSet.Chains, &nft.Chain{Name: ports.Chain(), Rules: ports.Rules()})
+		for _, r := range alternatives {
+			pub.chainSet.Jumps = append(pub.chainSet.Jumps, filter.JumpRule{Chain: "conditions", Rule: r.Jump(ports.Chain())})
+		}
+	}
+	list, err := spans(p.Mappings, v6)
+	if err != nil {
+		return err
+	}
+	var hairpin []span
+	for _, s := range list {
+		c := portClaim{owner: identity.OwnerHash(p.Owner), comment: filter.CommentOf(p.Owner), host: s.host, to: to.Addr(),
+			first: s.first, last: s.last, toPort: s.to, container: identity.ContainerHash(p.Owner.ContainerID)}
+		pub.claims = append(pub.claims, wanted{slotOf(ports, s.proto, s.first, s.last), c})
+		s.first, s.last = s.ends()
+		hairpin = append(hairpin, s)
+	}
+	if (p.SNAT || p.MasqAll) && len(hairpin) > 0 {
+		pub.back, pub.local = true, pub.local || !v6
+		share := func(name string) *nft.Set {
+			return pub.chainSet.Share("hairpin", name, func(s *nft.Set) *nft.Rule {
+				return nft.NewRule("a network").To(v6, s)
+			}, p.hairpinRules(to, v6))
+		}
+		pub.plain = append(pub.plain, portElements("hairpin_"+filter.FamilyName(v6), share, to.Addr(), filter.CommentOf(p.Owner), hairpin)...)
+	}
+	pub.plain = append(pub.plain, p.allowed(t, pub.chainSet, to.Addr(), list)...)
+	return nil
+}
+
+// hairpinRules masquerade what the container would answer to directly, past the host that translated it.
+func (p Ports) hairpinRules(to netip.Prefix, v6 bool) []*nft.Rule {
+	if p.MasqAll {
+		return []*nft.Rule{nft.NewRule("from anywhere").Masquerade()}
+	}
+	rules := []*nft.Rule{nft.NewRule("from its own network").Family(v6).Prefix(false, false,
+		to.Masked()).Masquerade()}
+	if !v6 {
+		loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+		rules = append(rules, nft.NewRule("from this host").Family(v6).Prefix(false, false, loopback).Masquerade())
+	}
+	return rules
+}
+
+// Ensure implements plan.Resource.
+func (p Ports) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	if len(p.Mappings) == 0 {
+		return false, nil
+	}
+	var flows []conntrack.UDPFlow
+	var fresh []wanted
+	var pub *published
+	if err := p.heldByOthers(ctx, w); err != nil { // with its own lock, which is never waited for under that of nft
+		return false, err
+	}
+	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) (err error) {
+		if pub, err = p.want(f.Table); err != nil {
+			return err
+		}
+		var b nft.Batch // before anything is made: a conflict leaves nothing
+		if flows, fresh, err = writeClaims(f, w, &b, p.Owner, pub); err != nil {
+			return err
+		}
+		// with what keeps neighbours out of 127/8, before they could come in
+		if err := f.EnsureBase(pub.chainSet); err != nil {
+			return err
+		}
+		wrote, err := p.openPaths(w, pub)
+		if err != nil {
+			return err
+		}
+		changed = wrote || !b.Empty()
+		return f.Commit(&b)
+	})
+	if err != nil {
+		return false, err
+	}
+	FlushFlows(w, flows)
+	for _, c := range fresh {
+		if c.proto == kernel.SCTP || filter.IsTogether(ctx) { // in a repair it was said when it was published first
+			continue
+		}
+		if port, ok := sockdiag.Listens(w.Host, c.proto, c.host, c.first, c.last); ok {
+			slog.Warn("a process listens on a port that is published now, and hears only what is not for the host's addresses",
+				"port", port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
+		}
+	}
+	return changed, p.ensured(ctx, w, pub)
+}
+
+// Verify implements plan.Resource.
+func (p Ports) Verify(ctx context.Context, w *kernel.World) error {
+	if len(p.Mappings) == 0 {
+		return nil
+	}
+	return filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		pub, err := p.want(f.Table)
+		if err != nil {
+			return err
+		}
+		d, err := f.Standing(pub.chainSet)
+		if err != nil || d.All() {
+			return errors.Join(err, d.Err())
+		}
+		more, err := publishedDrift(f, p.Owner, pub)
+		if err != nil {
+			return err
+		}
+		d = append(d, more...)
+		for _, path := range p.paths(w, pub) {
+			d.Add(path.err)
+		}
+		d.Add(p.strayed(w, pub))
+		return d.Err()
+	})
+}
+
+// Remove implements plan.Remover. It needs only the owner.
+func (p Ports) Remove(ctx context.Context, w *kernel.World) error {
+	return Kind().Remove(ctx, w, plan.TagOf(p.Owner))
+}
+
+// Kind is the Kind of Ports.
+func Kind() plan.Kind {
+	return filter.NewKindRemovedBy("published ports", filter.Inet, filter.KindPublish,
+		func(ctx context.Context, w *kernel.World, owner [8]byte) error {
+			var flows []conntrack.UDPFlow
+			err := filter.RemoveElements(ctx, w, filter.Inet(), owner, filter.KindPublish, func(f filter.Tx) (err error) {
+				flows, err = dropPublished(f, owner)
+				return err
+			})
+			if err == nil {
+				FlushFlows(w, flows)
+			}
+			return err
+		})
+}
+
+// writeClaims writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
+// of another container is an error if he lives, and loses all that he published if not.
+func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
+	pub *published) (flows []conntrack.UDPFlow, fresh []wanted, err error) {
+	me, link := identity.OwnerHash(o), uint32(0)
+	if l, err := pub.hostEnd(w, o); err != nil {
+		return nil, nil, err
+	} else if l != nil {
+		link = uint32(l.Index)
+	}
+	have, err := f.Entries(me, filter.KindPublish)
+	if err != nil {
+		return nil, nil, err
+	}
+	mapped, plain := split(have)
+	near, err := slotsAround(f, pub.claims)
+	if err != nil {
+		return nil, nil, err
+	}
+	claims, err := readClaims(f, slices.Concat(slotsOf(f.Table, mapped), near))
+	if err != nil {
+		return nil, nil, err
+	}
+	dead, err := claims.rivals(w, me, pub.claims)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	at, err := f.Current(plain, pub.plain)
+	if err != nil {
+		return nil, nil, err
+	}
+	for hash := range dead {
+		if err := evict(f, b, hash, claims, at); err != nil {
+			return nil, nil, err
+		}
+	}
+
+	fresh = claims.want(me, link, pub.claims)
+	f.Replace(b, me, plain, pub.plain, at)
+	changing := dead
+	changing[me] = true
+	if flows, err = applyClaims(f, b, claims, changing); err != nil {
+		return nil, nil, err
+	}
+	f.Record(b, o, filter.KindPublish, have, pub.places())
+	return flows, fresh, nil
+}
+
+// evict writes into b that somebody loses all that he published. At is what the elements are that b is about.
+func evict(f filter.Tx, b *nft.Batch, hash [8]byte, claims slotClaims, at map[string]*nft.Elem) error {
+	theirs, err := f.Entries(hash, filter.KindPublish)
+	if err != nil {
+		return err
+	}
+	mapped, plain := split(theirs)
+	more, err := readClaims(f, slotsOf(f.Table, mapped))
+	if err != nil {
+		return err
+	}
+	claims.join(more)
+	claims.remove(hash)
+	left, err := f.Current(plain, nil)
+	if err != nil {
+		return err
+	}
+	maps.Copy(at, left)
+	f.Replace(b, hash, plain, nil, at)
+	f.Forget(b, theirs)
+	return nil
+}
+
+func publishedDrift(f filter.Tx, o spec.Owner, pub *published) (d resource.Drift, err error) {
+	me := identity.OwnerHash(o)
+	have, err := f.Entries(me, filter.KindPublish)
+	if err != nil {
+		return nil, err
+	}
+	at, err := f.Current(nil, pub.plain)
+	if err != nil {
+		return nil, err
+	}
+	var slots []slot
+	var places []nft.Elem
+	for _, c := range pub.claims {
+		slots = append(slots, c.slot)
+		places = append(places, c.mappingOf(c.portClaim))
+	}
+	claims, err := readClaims(f, slots)
+	if err != nil {
+		return nil, err
+	}
+	found, err := f.Get(places...)
+	if err != nil {
+		return nil, err
+	}
+	for i, want := range pub.claims {
+		c, mine := claims[want.key()], want.portClaim
+		if i := slices.IndexFunc(c.before, func(d portClaim) bool { return d.owner == me && d.at(mine) }); i < 0 {
+			d.Add(fmt.Errorf("nft element %v is not in %s", want.mappingOf(mine), want.set().Name))
+		} else if !c.before[i].same(mine) {
+			d.Add(fmt.Errorf("nft element %v is %s", want.element(i, mine), c.element(i, c.before[i]).DataText()))
+		}
+		now := found[i]
+		if now != nil && slices.ContainsFunc(c.before, func(d portClaim) bool {
+			return d.owner != me && d.container == mine.container && filter.TaggedBy(now, d.owner) && filter.SameData(*now, c.mappingOf(d))
+		}) {
+			continue // another interface of the same container leads, and this one stands by
+		}
+		d.Add(filter.ElementDrift(now, want.mappingOf(mine)))
+	}
+	for _, h := range pub.plain {
+		d.Add(filter.HeldDrift(h, at))
+	}
+	return append(d, filter.RecordDrift(have, pub.places())...), nil
+}
+
+// dropPublished removes what an owner has published, and returns the flows that went to ports that are published no
+// more.
+func dropPublished(f filter.Tx, hash [8]byte) ([]conntrack.UDPFlow, error) {
+	have, err := f.Entries(hash, filter.KindPublish)
+	if err != nil || len(have) == 0 {
+		return nil, err
+	}
+	mapped, plain := split(have)
+	b := &nft.Batch{}
+	claims, err := readClaims(f, slotsOf(f.Table, mapped))
+	if err != nil {
+		return nil, err
+	}
+	plain = append(plain, claims.unclaimed(f.Table, mapped)...)
+	at, err := f.Current(plain, nil)
+	if err != nil {
+		return nil, err
+	}
+	f.Replace(b, hash, plain, nil, at)
+	claims.remove(hash)
+	flows, err := applyClaims(f, b, claims, map[[8]byte]bool{hash: true})
+	if err != nil {
+		return nil, err
+	}
+	f.Forget(b, have)
+	return flows, f.Commit(b)
+}

@@ -1,0 +1,120 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
+)
+
+// survivingRules are the rules of a container's chain that lead to the addresses keep, with the marks of the same
+// ports, and the entries that lead there.
+func survivingRules(saved map[string][]xtables.Rule, chain string,
+	keep []netip.Addr) (rules, entries []xtables.Rule) {
+	var ports []xtables.Rule
+	for _, r := range saved[chain] {
+		if r.Jump == "DNAT" && slices.Contains(keep, r.To.Addr()) {
+			ports = append(ports, r)
+		}
+	}
+	for _, r := range saved[chain] {
+		stays := slices.ContainsFunc(ports, func(p xtables.Rule) bool {
+			return p.Proto == r.Proto && p.Dst == r.Dst && slices.Equal(p.Ports, r.Ports)
+		})
+		if stays && (r.Jump != "DNAT" || slices.Contains(keep, r.To.Addr())) && !slices.ContainsFunc(rules, r.Same) {
+			rules = append(rules, r)
+		}
+	}
+	for _, r := range saved[ChainDNAT] {
+		if r.Jump == chain && slices.ContainsFunc(ports,
+			func(p xtables.Rule) bool { return p.Proto == r.Proto && meet(p.Ports, r.Ports) }) {
+			entries = append(entries, r)
+		}
+	}
+	return rules, entries
+}
+
+// Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
+func (p PortsIPTables) Remove(ctx context.Context, w *kernel.World) error {
+	return iptables.RemoveNAT(ctx, w, IPTablesRecord, p.Owner, p, ContainerChain(p.Owner),
+		"CNI-SN-"+resource.ReferenceHash(p.Owner, 21))
+}
+
+// RemoveRules implements iptables.NATRules.
+func (p PortsIPTables) RemoveRules(ctx context.Context, w *kernel.World) error {
+	keep, err := iptables.Survivors(w, IPTablesRecord, p.Owner)
+	errs := []error{err}
+	var flows []conntrack.UDPFlow
+	for _, v6 := range []bool{false, true} {
+		cut, err := RemoveContainerChain(ctx, w, v6, ContainerChain(p.Owner), keep)
+		flows = append(flows, cut...)
+		errs = append(errs, err, iptables.RemoveChain(ctx, w, v6, "CNI-SN-"+resource.ReferenceHash(p.Owner, 21), hostportSNAT, nil))
+	}
+	FlushFlows(w, flows)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return w.Store.Delete(IPTablesRecord, p.Owner)
+}
+
+// RemoveContainerChain removes a container's chain and what leads there, but for what leads to the addresses keep.
+func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain string,
+	keep []netip.Addr) (flows []conntrack.UDPFlow, err error) {
+	all, err := iptables.Having(w, v6, "nat", chain)
+	errs := []error{err}
+	for _, x := range all {
+		rules, err := x.List(ctx, chain, ChainDNAT)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		stays := false
+		var entries []xtables.Rule
+		for _, r := range rules {
+			switch {
+			case r.Chain == ChainDNAT && r.Jump == chain:
+				entries = append(entries, r)
+			case r.Jump != "DNAT":
+			case slices.Contains(keep, r.To.Addr()):
+				stays = true
+			case r.Proto == "udp":
+				for _, port := range r.Ports {
+					for n := int(port[0]); n <= int(port[1]); n++ {
+						to := r.To
+						if to.Port() == 0 {
+							to = netip.AddrPortFrom(to.Addr(), uint16(n))
+						}
+						flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: uint16(n), To: to, Gone: true})
+					}
+				}
+			}
+		}
+		if !stays {
+			errs = append(errs, x.Remove(ctx, entries, []string{chain}))
+			continue
+		}
+		saved, err := x.Save(ctx)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		theirs, theirEntries := survivingRules(saved, chain, keep)
+		lines := []string{":" + chain + " -"}
+		for _, r := range saved[ChainDNAT] {
+			if r.Jump == chain && !slices.ContainsFunc(theirEntries, r.Same) {
+				lines = append(lines, r.Delete())
+			}
+		}
+		for _, r := range theirs {
+			lines = append(lines, r.Append())
+		}
+		errs = append(errs, x.Apply(ctx, lines...))
+	}
+	return flows, errors.Join(errs...)
+}

@@ -1,0 +1,227 @@
+package filter
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+)
+
+// LinkSets are the sets of links that the chain forward decides by: pairs of a link with itself, which talks
+// within or must not, and links.
+type LinkSets struct{ Within, Isolated, Policed, Strict, Known *nft.Set }
+
+// LinkSetsOf are the LinkSets of a table.
+func LinkSetsOf(t *nft.Table) LinkSets {
+	return LinkSets{
+		Within:   set(t, "within", nft.Ifname, nft.Ifname),
+		Isolated: set(t, "isolated", nft.Ifname, nft.Ifname),
+		Policed:  set(t, "policed", nft.Ifname),
+		Strict:   set(t, "strict", nft.Ifname),
+		Known:    set(t, "known", nft.Ifname),
+	}
+}
+
+// Policies are the rules that decide what is no reply.
+func (l LinkSets) Policies() []*nft.Rule {
+	rule := nft.NewRule
+	return []*nft.Rule{
+		rule("published ports").Translated().Accept(),
+		rule("within a network").Between(l.Within).Accept(),
+		rule("within an isolated network").Between(l.Isolated).Drop(),
+		rule("between networks").In(l.Policed).Out(l.Policed).Drop(),
+		rule("into a strict network").Out(l.Strict).Drop(),
+		rule("from a strict network to another").In(l.Strict).Out(l.Known).Drop(),
+	}
+}
+
+// IsolatedPorts are the ports of bridges that no other of them may talk to.
+func IsolatedPorts(t *nft.Table) *nft.Set {
+	return set(t, "isolated_ports", nft.Ifname)
+}
+
+// FamilyName is "ip" or "ip6", as nft(8) calls the families.
+func FamilyName(v6 bool) string {
+	if v6 {
+		return "ip6"
+	}
+	return "ip"
+}
+
+func address(v6 bool) nft.Type {
+	if v6 {
+		return nft.Addr6
+	}
+	return nft.Addr
+}
+
+func set(t *nft.Table, name string, key ...nft.Type) *nft.Set {
+	return &nft.Set{Table: t, Name: name, Key: key}
+}
+
+// OwnersSet is where an owner's elements are found: keyed by the owner's hash in two halves and a number
+// whose upper half is the kind of resource. The comment names set and key, and has the tag.
+func OwnersSet(t *nft.Table) *nft.Set {
+	return set(t, "owners", nft.Mark, nft.Mark, nft.Mark)
+}
+
+// holdersSet is who has an element that another owner has too, because the address that it is for is that of both:
+// keyed by a hash of the element's place in two halves and a number. The comment has the tag.
+func holdersSet(t *nft.Table) *nft.Set {
+	return set(t, "holders", nft.Mark, nft.Mark, nft.Mark)
+}
+
+// sharedSet is the set of those who share a chain, and has the chain's name: addresses that masquerade, or
+// container addresses and ports that something published leads to.
+func sharedSet(t *nft.Table, chain string) *nft.Set {
+	a := address(strings.Contains(chain, "_ip6_"))
+	if strings.HasPrefix(chain, "masquerade_") {
+		return set(t, chain, a)
+	}
+	s := set(t, chain, a, nft.Proto, nft.Service)
+	s.Interval = strings.Contains(chain, "_range_")
+	return s
+}
+
+// ItselfSet has each container that lets only some in, twice: it may use its own ports.
+func ItselfSet(t *nft.Table, v6 bool) *nft.Set {
+	return set(t, "itself_"+FamilyName(v6), address(v6), address(v6))
+}
+
+// SpoofSets are the links that are checked for the sender's MAC address, and the pairs of link and address that may pass.
+func SpoofSets(t *nft.Table) (links, pairs *nft.Set) {
+	return set(t, "spoofcheck", nft.Ifname), set(t, "allowed", nft.Ifname, nft.Ether)
+}
+
+// PortMaps are the maps of published ports of one family and, where there are conditions, of one set of
+// conditions, which its name is a hash of.
+type PortMaps struct {
+	V6    bool
+	where string
+	Exact *nft.Set // host address . protocol . port, asked first
+	Any   *nft.Set // protocol . port
+	// The same of ranges whose ports lead to the same ports of the container: the kernel cannot count along
+	// with a range that is shifted. They are maps of their own, for an interval costs more the more there are.
+	ExactRange, AnyRange *nft.Set
+	// Claims has everybody who published a port, and Ranges who published a range, see publish.slot: at any address and at one,
+	// the one that the maps lead to and those of the same container that stand by. So a conflict is found, and a
+	// mapping taken over, without looking at other ports.
+	Claims, Ranges *nft.Set
+}
+
+// PortMapsOf are the maps of a family, of the conditions that where is a hash of, or of none.
+func PortMapsOf(t *nft.Table, v6 bool, where string) PortMaps {
+	suffix := ""
+	if where != "" {
+		suffix = "_where_" + where
+	}
+	a, name := address(v6), "publish_"+FamilyName(v6)
+	p := PortMaps{V6: v6, where: where,
+		Exact:      set(t, name+suffix, a, nft.Proto, nft.Service),
+		Any:        set(t, name+"_any"+suffix, nft.Proto, nft.Service),
+		ExactRange: set(t, name+"_range"+suffix, a, nft.Proto, nft.Service),
+		AnyRange:   set(t, name+"_any_range"+suffix, nft.Proto, nft.Service),
+		Claims:     set(t, "claims_"+FamilyName(v6)+suffix, nft.Proto, nft.Service, nft.Mark),
+	}
+	p.Exact.Data = []nft.Type{a, nft.Service}
+	p.Any.Data = p.Exact.Data
+	p.ExactRange.Data, p.ExactRange.Interval = []nft.Type{a}, true
+	p.AnyRange.Data, p.AnyRange.Interval = p.ExactRange.Data, true
+	// host address, container address, ports, container's hash, index of the host end
+	p.Claims.Data = []nft.Type{a, a, nft.Mark, nft.Mark, nft.Mark}
+	list := *p.Claims
+	list.Name, list.Later = "ranges_"+FamilyName(v6)+suffix, true
+	p.Ranges = &list
+	return p
+}
+
+// Sets are all maps and sets.
+func (p PortMaps) Sets() []*nft.Set {
+	return []*nft.Set{p.Exact, p.ExactRange, p.Any, p.AnyRange, p.Claims, p.Ranges}
+}
+
+// Rules look the packet up in the maps, in their order.
+func (p PortMaps) Rules() []*nft.Rule {
+	return []*nft.Rule{
+		nft.NewRule("at one address").DNAT(p.V6, false, p.Exact),
+		nft.NewRule("ranges at one address").DNAT(p.V6, false, p.ExactRange),
+		nft.NewRule("at any address").DNAT(p.V6, true, p.Any),
+		nft.NewRule("ranges at any address").DNAT(p.V6, true, p.AnyRange),
+	}
+}
+
+// Chain is where the conditions jump to.
+func (p PortMaps) Chain() string { return "publish_" + FamilyName(p.V6) + "_where_" + p.where }
+
+// setNamed is the set that an entry of owners names.
+func setNamed(t *nft.Table, name string) *nft.Set {
+	if i := slices.IndexFunc(t.Sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
+		return t.Sets[i]
+	}
+	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
+		return sharedSet(t, name)
+	}
+	var sets []*nft.Set
+	if p, ok := PortMapsNamed(t, name); ok {
+		sets = p.Sets()
+	} else if s, ok := SubnetSetsNamed(t, name); ok {
+		sets = s.sets()
+	}
+	if i := slices.IndexFunc(sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
+		return sets[i]
+	}
+	return nil
+}
+
+// PortMapsNamed are the maps that one of those that lead somewhere belongs to.
+func PortMapsNamed(t *nft.Table, name string) (PortMaps, bool) {
+	base, where, _ := strings.Cut(name, "_where_")
+	base, ok := strings.CutPrefix(strings.TrimSuffix(strings.TrimSuffix(base, "_range"), "_any"), "publish_")
+	return PortMapsOf(t, base == "ip6", where), ok
+}
+
+// SubnetSets are the sets by which the first packet of a connection is asked in whose name it comes.
+//
+// Replies are accepted before policies: a packet that a container sends to itself in the name of another network's
+// would make what it sends that one afterwards a reply. So an address of a network with a policy begins connections
+// only from the network's own link, and a link with a policy begins none in the name of another network. That is
+// decided where a packet is forwarded or delivered, and of new connections only: a packet that is dropped there never
+// becomes an entry of conntrack, and a reply may take any way, as those of containers with two networks do.
+//
+// The subnets stand in sets, one of each kind for each length of prefix: a lookup masks the address.
+type SubnetSets struct {
+	V6            bool
+	Bits          int
+	Links         *nft.Set // subnet . the link that it is behind
+	Bridge        *nft.Set // subnet . the bridge that this link, the gateway of a VLAN, stands on
+	Policed, Open *nft.Set // subnet . the same subnet, of networks that have a policy, and of others
+	Strict        *nft.Set // the same, of strict networks
+}
+
+// SubnetSetsOf are those for prefixes like p.
+func SubnetSetsOf(t *nft.Table, v6 bool, bits int) SubnetSets {
+	a, suffix := address(v6), fmt.Sprintf("_%s_%d", FamilyName(v6), bits)
+	return SubnetSets{V6: v6, Bits: bits,
+		Links:   set(t, "subnet"+suffix, a, nft.Ifname),
+		Bridge:  set(t, "bridged"+suffix, a, nft.Ifname),
+		Policed: set(t, "policed"+suffix, a, a),
+		Open:    set(t, "open"+suffix, a, a),
+		Strict:  set(t, "strict"+suffix, a, a),
+	}
+}
+
+func (s SubnetSets) sets() []*nft.Set {
+	return []*nft.Set{s.Links, s.Bridge, s.Policed, s.Open, s.Strict}
+}
+
+// SubnetSetsNamed are those that a set of that name is one of.
+func SubnetSetsNamed(t *nft.Table, name string) (s SubnetSets, ok bool) {
+	words := strings.Split(name, "_")
+	if len(words) != 3 || words[1] != "ip" && words[1] != "ip6" {
+		return s, false
+	}
+	bits, err := strconv.Atoi(words[2])
+	return SubnetSetsOf(t, words[1] == "ip6", bits), err == nil && bits >= 0 && bits <= 128
+}

@@ -1,0 +1,96 @@
+package spoof
+
+import (
+	"context"
+	"net"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// final is s as the final result has it: frames with another address than the container's are what it drops.
+func (s Check) final(f spec.Interface) plan.Resource {
+	s.MAC = f.MAC
+	return s
+}
+
+// Traits implements resource.Describer.
+func (s Check) Traits() resource.Traits {
+	return resource.Traits{Effect: resource.Closes, Final: s.final}
+}
+
+// A Check drops what comes in by Link, the host end of a container on a bridge, under another source
+// address than MAC.
+type Check struct {
+	Owner spec.Owner
+	Link  string // the host end
+	MAC   string
+}
+
+func (s Check) String() string {
+	return resource.Line("spoofcheck", resource.Opt("iifname", s.Link), resource.Opt("ether saddr !=", s.MAC), "drop")
+}
+
+// Ensure implements plan.Resource.
+func (s Check) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
+	err = filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
+		want, err := s.want(f.Table)
+		if err != nil {
+			return err
+		}
+		if err := f.EnsureBase(filter.NewChainSet(f.Table)); err != nil {
+			return err
+		}
+		changed, err = f.ApplyElements(s.Owner, filter.KindSpoofCheck, want)
+		return err
+	})
+	return changed && err == nil, err
+}
+
+// Checked reports whether an owner's frames are dropped that are not from the MAC that its container began with.
+func Checked(ctx context.Context, w *kernel.World, o spec.Owner) (is bool) {
+	_ = filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
+		have, err := f.Entries(identity.OwnerHash(o), filter.KindSpoofCheck)
+		is = err == nil && len(have) > 0
+		return nil // without the table nobody checks
+	})
+	return is
+}
+
+// Verify implements plan.Resource.
+func (s Check) Verify(ctx context.Context, w *kernel.World) error {
+	return filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
+		want, err := s.want(f.Table)
+		if err != nil {
+			return err
+		}
+		return f.Verify(filter.NewChainSet(f.Table), s.Owner, filter.KindSpoofCheck, want)
+	})
+}
+
+// Remove implements plan.Remover. It needs only the owner.
+func (s Check) Remove(ctx context.Context, w *kernel.World) error {
+	return Kind().Remove(ctx, w, plan.TagOf(s.Owner))
+}
+
+// want is two elements: that Link is guarded, and what may come from it.
+func (s Check) want(t *nft.Table) ([]nft.Elem, error) {
+	mac, err := net.ParseMAC(s.MAC)
+	if err != nil || len(mac) != 6 || s.Link == "" || len(s.Link) > 15 {
+		return nil, spec.Errorf(spec.CodeConfig, "spoof check of link %q, address %q: want a link's name and 6 bytes", s.Link,
+			s.MAC)
+	}
+	links, pairs := filter.SpoofSets(t)
+	return []nft.Elem{
+		{Set: links, Key: nft.Key(s.Link), Comment: filter.CommentOf(s.Owner)},
+		{Set: pairs, Key: nft.Key(s.Link, mac), Comment: filter.CommentOf(s.Owner)},
+	}, nil
+}
+
+// Kind is the Kind of Check.
+func Kind() plan.Kind { return filter.NewKind("MAC check", filter.Bridge, filter.KindSpoofCheck) }

@@ -1,0 +1,140 @@
+package filter
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"golang.org/x/sys/unix"
+)
+
+// Priorities of base chains. Ours that translate come one after the standard ones, so that Services and
+// other policy are asked first.
+const (
+	prioRaw    = -300
+	prioDNAT   = -100 + 1
+	prioSNAT   = 100 + 1
+	prioMark   = -100 + 2 // after translation, before routing
+	PrioFilter = 0
+	prioBridge = -300
+	// ports of a bridge are filtered where bridge filters are
+	prioBridgeFilter = -200
+)
+
+// InetNamed is table inet fairlead by its name, which is enough to ask whether it is there.
+func InetNamed() *nft.Table {
+	return &nft.Table{Family: unix.NFPROTO_INET, Name: "fairlead"}
+}
+
+// InetSets is the table without its chains, which is enough to remove elements. To write its rules takes ten times as
+// long.
+func InetSets() *nft.Table {
+	t := InetNamed()
+	t.Sets = append(t.Sets, OwnersSet(t), holdersSet(t))
+	for _, v6 := range []bool{false, true} {
+		t.Sets = append(append(t.Sets, PortMapsOf(t, v6, "").Sets()...), ItselfSet(t, v6))
+	}
+	l := LinkSetsOf(t)
+	t.Sets = append(t.Sets, l.Within, l.Isolated, l.Policed, l.Strict, l.Known)
+	return t
+}
+
+// Inet is table inet fairlead: published ports and masquerading. docs/nftables.md has the drawing.
+// The chain "user" is the administrator's: it is evaluated first, made once and never touched again.
+func Inet() *nft.Table {
+	t := InetSets()
+	rule := nft.NewRule
+	local := func() []*nft.Rule {
+		return []*nft.Rule{rule("administrator").Jump("user"), rule("published ports").ToLocal().Jump("publish")}
+	}
+	publish := &nft.Chain{Name: "publish", Rules: []*nft.Rule{rule("under conditions").Jump("conditions")}}
+	post := &nft.Chain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
+		Rules: []*nft.Rule{rule("administrator").Jump("user"),
+			rule("published ports, back to where it came from").Translated().Jump("hairpin"), rule("out of a network").Jump("masquerading")}}
+	for _, v6 := range []bool{false, true} {
+		publish.Rules = append(publish.Rules, PortMapsOf(t, v6, "").Rules()...)
+	}
+	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	l := LinkSetsOf(t)
+	t.Chains = []*nft.Chain{
+		{Name: "user", Open: true},
+		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
+		{Name: "onbridge", Open: true},     // one where a VLAN of a bridge is a network's,
+		{Name: "marking", Open: true},      // one, and
+		{Name: "sources", Open: true},      // two for each length of networks' prefixes,
+		{Name: "conditions", Open: true},   // for each set of conditions,
+		{Name: "hairpin", Open: true},      // for each network with published ports,
+		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
+		publish,
+		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
+		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*nft.Rule{
+			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
+			rule("127/8 from outside").NotLo().Family(false).Prefix(false, false, loopback).Drop(),
+		}},
+		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
+		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
+		post,
+		{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*nft.Rule{
+			rule("this table decides").Jump("marking"),
+			rule("from a strict network").In(l.Strict).SetMark(StrictMark),
+		}},
+		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: PrioFilter, Rules: []*nft.Rule{
+			rule("in whose name").NotLo().New().Jump("sources"),
+		}},
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: PrioFilter,
+			Rules: slices.Concat([]*nft.Rule{
+				rule("administrator").Jump("user"),
+				// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
+				rule("in whose name").New().Unconfirmed().Jump("sources"),
+				rule("published ports, who may use them").Translated().Jump("allowfrom"),
+				rule("begun on a bridge").Confirmed().Jump("onbridge"),
+				rule("replies").Reply().Accept(),
+				rule("errors about connections").Related().Accept(),
+				rule("what a helper of conntrack expects").Expected().Accept(),
+			}, l.Policies())},
+	}
+	return t
+}
+
+// DecidedMark is the bit of a packet's mark that says that the chain forward decides about it. What stands in for that
+// chain, where a packet does not come to it or while somebody has flushed it, lets such packets be. Nobody else is
+// known to use the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
+// Tailscale (above 0xffff).
+const DecidedMark = 0x1000
+
+// StrictMark is the bit of what comes from a strict network, wherever it goes. rp_filter looks for the way back to its
+// source with the mark (src_valid_mark), and must not meet the rule that prohibits the way into the network to others.
+const StrictMark = 0x4000000
+
+// BridgeNamed and bridgeSets are of table bridge fairlead what inetNamed and inetSets are of the other.
+func BridgeNamed() *nft.Table {
+	return &nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
+}
+
+func bridgeSets() *nft.Table {
+	t := BridgeNamed()
+	links, pairs := SpoofSets(t)
+	t.Sets = []*nft.Set{OwnersSet(t), links, pairs, IsolatedPorts(t)}
+	return t
+}
+
+// Bridge is table bridge fairlead: the spoof check, and ports that are isolated from each other.
+func Bridge() *nft.Table {
+	t := bridgeSets()
+	links, pairs := SpoofSets(t)
+	ports := IsolatedPorts(t)
+	t.Chains = []*nft.Chain{
+		{Name: "user", Open: true},
+		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*nft.Rule{
+			nft.NewRule("administrator").Jump("user"),
+			nft.NewRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
+		}},
+		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*nft.Rule{
+			nft.NewRule("administrator").Jump("user"),
+			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published
+			// port may lead from one port of the bridge to another.
+			nft.NewRule("within an isolated network").In(ports).Out(ports).Mark(false, 0, DecidedMark).Drop(),
+		}},
+	}
+	return t
+}
