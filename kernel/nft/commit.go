@@ -27,7 +27,37 @@ func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 	if generation != 0 {
 		r.U32(nfnlBatchGenID, generation)
 	}
-	first := map[uint32]operation{} // by sequence number
+	first := b.put(r)
+	last := r.Next - 1
+	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsys...)
+	if err := n.c.Send(r); err != nil {
+		return fmt.Errorf("nft: %w", err)
+	}
+	var failed error
+	err := n.c.Receive(r.First, func(m netlink.Message) bool {
+		if m.Type != unix.NLMSG_ERROR {
+			return true
+		}
+		if err := m.Err(); err != nil && failed == nil {
+			if o, ok := first[m.Seq]; ok {
+				err = fmt.Errorf("nft %v: %w", o, err)
+			}
+			failed = err
+		}
+		// What is wrong with the batch as a whole is an answer to its first message.
+		return m.Seq != last && m.Seq != r.First
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	n.committed(b, generation)
+	return nil
+}
+
+// put writes what b does, and returns which operation each message begins with, by sequence number. The last one asks
+// for an answer.
+func (b *Batch) put(r *netlink.Requests) map[uint32]operation {
+	first := map[uint32]operation{}
 	for i := 0; i < len(b.ops); {
 		// Elements of one set go in one message, of at most half of what an attribute can hold.
 		o, j := b.ops[i], i+1
@@ -53,28 +83,11 @@ func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 		}
 		i = j
 	}
-	last := r.Next - 1
-	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsys...)
-	if err := n.c.Send(r); err != nil {
-		return fmt.Errorf("nft: %w", err)
-	}
-	var failed error
-	err := n.c.Receive(r.First, func(m netlink.Message) bool {
-		if m.Type != unix.NLMSG_ERROR {
-			return true
-		}
-		if err := m.Err(); err != nil && failed == nil {
-			if o, ok := first[m.Seq]; ok {
-				err = fmt.Errorf("nft %v: %w", o, err)
-			}
-			failed = err
-		}
-		// What is wrong with the batch as a whole is an answer to its first message.
-		return m.Seq != last && m.Seq != r.First
-	})
-	if err = errors.Join(err, failed); err != nil {
-		return err
-	}
+	return first
+}
+
+// committed has the namespace remember what follows from b; the caller holds n.c.Mu.
+func (n *Conn) committed(b *Batch, generation uint32) {
 	k := n.keeps()
 	if k.intactIn == generation && !slices.ContainsFunc(b.ops, func(o operation) bool { return o.elem.Set == nil }) {
 		k.intactIn = max(generation+1, 1) // elements have changed, and no chain
@@ -86,5 +99,4 @@ func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 			k.ending = append(k.ending, e)
 		}
 	})
-	return nil
 }

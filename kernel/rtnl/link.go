@@ -214,19 +214,7 @@ func parseLink(b []byte) *Link {
 		case unix.IFLA_PROP_LIST:
 			l.altNames = v
 		case unix.IFLA_AF_SPEC:
-			netlink.EachAttr(v, func(family uint16, v []byte) {
-				netlink.EachAttr(v, func(kind uint16, v []byte) {
-					switch {
-					case family == unix.AF_INET6 && kind == inet6Conf:
-						l.conf6 = v
-					case family == unix.AF_INET && kind == inetConf:
-						l.conf4 = v
-						if len(v) >= 4*arpNotify { // an array that counts from 1
-							l.ARPNotify = netlink.U32(v[4*(arpNotify-1):]) != 0
-						}
-					}
-				})
-			})
+			netlink.EachAttr(v, l.parseFamily)
 		case unix.IFLA_LINKINFO:
 			netlink.EachAttr(v, l.parseInfo)
 		default:
@@ -234,6 +222,21 @@ func parseLink(b []byte) *Link {
 		}
 	})
 	return l
+}
+
+// parseFamily takes what one family of addresses has of the link.
+func (l *Link) parseFamily(family uint16, v []byte) {
+	netlink.EachAttr(v, func(kind uint16, v []byte) {
+		switch {
+		case family == unix.AF_INET6 && kind == inet6Conf:
+			l.conf6 = v
+		case family == unix.AF_INET && kind == inetConf:
+			l.conf4 = v
+			if len(v) >= 4*arpNotify { // an array that counts from 1
+				l.ARPNotify = netlink.U32(v[4*(arpNotify-1):]) != 0
+			}
+		}
+	})
 }
 
 func (l *Link) parseInfo(kind uint16, v []byte) {

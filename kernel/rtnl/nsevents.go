@@ -73,16 +73,21 @@ func WatchNamespaces(ns *kernel.NS, stop <-chan struct{}, f func(NamespaceEvent)
 		case rerr != nil:
 			return fmt.Errorf("receive events: %w", rerr)
 		}
-		from := -1
-		if cmsgs, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil {
-			for _, m := range cmsgs {
-				if m.Header.Level == unix.SOL_NETLINK && m.Header.Type == unix.NETLINK_LISTEN_ALL_NSID && len(m.Data) >= 4 {
-					from = int(int32(netlink.U32(m.Data)))
-				}
+		events(buf[:n], sender(oob[:oobn]), f)
+	}
+}
+
+// sender is the number of the namespace that a datagram tells of.
+func sender(oob []byte) int {
+	from := -1
+	if cmsgs, err := unix.ParseSocketControlMessage(oob); err == nil {
+		for _, m := range cmsgs {
+			if m.Header.Level == unix.SOL_NETLINK && m.Header.Type == unix.NETLINK_LISTEN_ALL_NSID && len(m.Data) >= 4 {
+				from = int(int32(netlink.U32(m.Data)))
 			}
 		}
-		events(buf[:n], from, f)
 	}
+	return from
 }
 
 // events takes a datagram apart.

@@ -33,26 +33,23 @@ type LinkChange struct {
 // SetLink changes the link of that name, in one message. The kernel takes its parts one after the other: where
 // it refuses one, those before it are changed.
 func SetLink(ns *kernel.NS, name string, c LinkChange) error {
+	if err := Tell(ns, c.request(name)); err != nil {
+		if c.NoLinkLocal && netlink.Is(err, unix.EAFNOSUPPORT) { // IPv6 is off, or has no room in so small an MTU
+			c.NoLinkLocal = false
+			return SetLink(ns, name, c)
+		}
+		if netlink.Is(err, unix.ENODEV) {
+			err = ErrNoLink
+		}
+		return fmt.Errorf("set link %s: %w", name, full(err))
+	}
+	return nil
+}
+
+// request is the message that says all of c.
+func (c LinkChange) request(name string) *nl.NetlinkRequest {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	if c.Up || c.Down {
-		msg.Change |= unix.IFF_UP
-		if c.Up {
-			msg.Flags |= unix.IFF_UP
-		}
-	}
-	for _, f := range []struct {
-		on  *bool
-		bit uint32
-	}{{c.Promisc, unix.IFF_PROMISC}, {c.AllMulti, unix.IFF_ALLMULTI}} {
-		if f.on != nil {
-			msg.Change |= f.bit
-			if *f.on {
-				msg.Flags |= f.bit
-			}
-		}
-	}
-	req.AddData(msg)
+	req.AddData(c.flags())
 	req.AddData(AttrText(unix.IFLA_IFNAME, name))
 	if c.MAC != nil {
 		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, c.MAC))
@@ -90,17 +87,30 @@ func SetLink(ns *kernel.NS, name string, c LinkChange) error {
 		data.AddRtAttr(unix.IFLA_BRPORT_ISOLATED, bit(c.Port.Isolated))
 		req.AddData(info)
 	}
-	if err := Tell(ns, req); err != nil {
-		if c.NoLinkLocal && netlink.Is(err, unix.EAFNOSUPPORT) { // IPv6 is off, or has no room in so small an MTU
-			c.NoLinkLocal = false
-			return SetLink(ns, name, c)
+	return req
+}
+
+// flags are the IFF_ that c is about.
+func (c LinkChange) flags() *nl.IfInfomsg {
+	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	if c.Up || c.Down {
+		msg.Change |= unix.IFF_UP
+		if c.Up {
+			msg.Flags |= unix.IFF_UP
 		}
-		if netlink.Is(err, unix.ENODEV) {
-			err = ErrNoLink
-		}
-		return fmt.Errorf("set link %s: %w", name, full(err))
 	}
-	return nil
+	for _, f := range []struct {
+		on  *bool
+		bit uint32
+	}{{c.Promisc, unix.IFF_PROMISC}, {c.AllMulti, unix.IFF_ALLMULTI}} {
+		if f.on != nil {
+			msg.Change |= f.bit
+			if *f.on {
+				msg.Flags |= f.bit
+			}
+		}
+	}
+	return msg
 }
 
 // DelLink deletes a link, and with a veth its peer. The kernel answers after a grace period, 10 ms and more;
