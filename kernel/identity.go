@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cookie is a number that no other namespace of this boot gets, or 0 where the kernel is older than 5.14
+// cookie is a number that no other namespace of this boot gets, or 0 where the kernel is older than 5.14
 // and does not tell. To ask takes a socket inside, which may fail: that is an error, and no answer.
-func (ns *NS) Cookie() (cookie uint64, err error) {
+func (ns *NS) cookie() (cookie uint64, err error) {
 	const soNetnsCookie = 71 // SO_NETNS_COOKIE
 	c, err := ns.Conn(unix.NETLINK_ROUTE)
 	if err == nil {
@@ -64,7 +64,7 @@ func (ns *NS) Identity() (id Identity, err error) {
 	if id.Dev, id.Ino, err = ns.Inode(); err != nil {
 		return id, err
 	}
-	id.Cookie, err = ns.Cookie()
+	id.Cookie, err = ns.cookie()
 	return id, err
 }
 
@@ -75,7 +75,7 @@ func (ns *NS) Is(was Identity) (bool, error) {
 	if err != nil || dev != was.Dev || ino != was.Ino {
 		return false, err
 	}
-	cookie, err := ns.Cookie()
+	cookie, err := ns.cookie()
 	return err == nil && was.Same(Identity{dev, ino, cookie}), err
 }
 

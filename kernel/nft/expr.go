@@ -30,9 +30,9 @@ const (
 )
 
 func (r *Rule) expr(name string, fn func()) *Rule {
-	r.Nest(unix.NFTA_LIST_ELEM, func() {
-		r.Str(unix.NFTA_EXPR_NAME, name)
-		r.Nest(unix.NFTA_EXPR_DATA, fn)
+	r.code.Nest(unix.NFTA_LIST_ELEM, func() {
+		r.code.Str(unix.NFTA_EXPR_NAME, name)
+		r.code.Nest(unix.NFTA_EXPR_DATA, fn)
 	})
 	return r
 }
@@ -54,25 +54,25 @@ func putVerdict(b *netlink.Buffer, typ uint16, code int32, chain string) {
 
 func (r *Rule) meta(key, dreg uint32) *Rule {
 	return r.expr("meta", func() {
-		r.U32(unix.NFTA_META_DREG, dreg)
-		r.U32(unix.NFTA_META_KEY, key)
+		r.code.U32(unix.NFTA_META_DREG, dreg)
+		r.code.U32(unix.NFTA_META_KEY, key)
 	})
 }
 
 func (r *Rule) payload(base, offset, size, dreg uint32) *Rule {
 	return r.expr("payload", func() {
-		r.U32(unix.NFTA_PAYLOAD_DREG, dreg)
-		r.U32(unix.NFTA_PAYLOAD_BASE, base)
-		r.U32(unix.NFTA_PAYLOAD_OFFSET, offset)
-		r.U32(unix.NFTA_PAYLOAD_LEN, size)
+		r.code.U32(unix.NFTA_PAYLOAD_DREG, dreg)
+		r.code.U32(unix.NFTA_PAYLOAD_BASE, base)
+		r.code.U32(unix.NFTA_PAYLOAD_OFFSET, offset)
+		r.code.U32(unix.NFTA_PAYLOAD_LEN, size)
 	})
 }
 
 func (r *Rule) cmp(op uint32, v []byte) *Rule {
 	return r.expr("cmp", func() {
-		r.U32(unix.NFTA_CMP_SREG, reg(0))
-		r.U32(unix.NFTA_CMP_OP, op)
-		putValue(&r.Buffer, unix.NFTA_CMP_DATA, v)
+		r.code.U32(unix.NFTA_CMP_SREG, reg(0))
+		r.code.U32(unix.NFTA_CMP_OP, op)
+		putValue(&r.code, unix.NFTA_CMP_DATA, v)
 	})
 }
 
@@ -80,24 +80,24 @@ func (r *Rule) bitwise(mask []byte) *Rule { return r.maskAt(0, mask) }
 
 func (r *Rule) maskAt(word int, mask []byte) *Rule {
 	return r.expr("bitwise", func() {
-		r.U32(unix.NFTA_BITWISE_SREG, reg(word))
-		r.U32(unix.NFTA_BITWISE_DREG, reg(word))
-		r.U32(unix.NFTA_BITWISE_LEN, uint32(len(mask)))
-		putValue(&r.Buffer, unix.NFTA_BITWISE_MASK, mask)
-		putValue(&r.Buffer, unix.NFTA_BITWISE_XOR, make([]byte, len(mask)))
+		r.code.U32(unix.NFTA_BITWISE_SREG, reg(word))
+		r.code.U32(unix.NFTA_BITWISE_DREG, reg(word))
+		r.code.U32(unix.NFTA_BITWISE_LEN, uint32(len(mask)))
+		putValue(&r.code, unix.NFTA_BITWISE_MASK, mask)
+		putValue(&r.code, unix.NFTA_BITWISE_XOR, make([]byte, len(mask)))
 	})
 }
 
 // lookup looks register 1 up in a set; the result of a map goes over the key.
 func (r *Rule) lookup(set *Set, not bool) *Rule {
 	return r.expr("lookup", func() {
-		r.Str(unix.NFTA_LOOKUP_SET, set.Name)
-		r.U32(unix.NFTA_LOOKUP_SREG, reg(0))
+		r.code.Str(unix.NFTA_LOOKUP_SET, set.Name)
+		r.code.U32(unix.NFTA_LOOKUP_SREG, reg(0))
 		if len(set.Data) > 0 {
-			r.U32(unix.NFTA_LOOKUP_DREG, reg(0))
+			r.code.U32(unix.NFTA_LOOKUP_DREG, reg(0))
 		}
 		if not {
-			r.U32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
+			r.code.U32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
 		}
 	})
 }
@@ -109,7 +109,7 @@ func op(not bool) uint32 {
 	return unix.NFT_CMP_EQ
 }
 
-// where an address stands in its header
+// AddressField is where an address stands in the header of IP, and its size.
 func AddressField(v6, dst bool) (offset, size uint32) {
 	offset, size = 12, 4
 	if v6 {
@@ -141,9 +141,9 @@ func (r *Rule) subnet(word int, v6 bool, side Side, bits int) (next int) {
 
 func (r *Rule) local(not bool) *Rule {
 	return r.expr("fib", func() {
-		r.U32(unix.NFTA_FIB_DREG, reg(0))
-		r.U32(unix.NFTA_FIB_RESULT, fibResultAddrType)
-		r.U32(unix.NFTA_FIB_FLAGS, fibDaddr)
+		r.code.U32(unix.NFTA_FIB_DREG, reg(0))
+		r.code.U32(unix.NFTA_FIB_RESULT, fibResultAddrType)
+		r.code.U32(unix.NFTA_FIB_FLAGS, fibDaddr)
 	}).cmp(op(not), binary.NativeEndian.AppendUint32(nil, addrTypeLocal))
 }
 
@@ -188,10 +188,10 @@ func (r *Rule) direction(d byte) *Rule {
 // ct loads what conntrack knows of a packet's flow; of its first direction where original is true.
 func (r *Rule) ct(key uint32, original bool, dreg uint32) *Rule {
 	return r.expr("ct", func() {
-		r.U32(unix.NFTA_CT_DREG, dreg)
-		r.U32(unix.NFTA_CT_KEY, key)
+		r.code.U32(unix.NFTA_CT_DREG, dreg)
+		r.code.U32(unix.NFTA_CT_KEY, key)
 		if original {
-			r.Attr(unix.NFTA_CT_DIRECTION, ctOriginal)
+			r.code.Attr(unix.NFTA_CT_DIRECTION, ctOriginal)
 		}
 	})
 }
@@ -199,11 +199,11 @@ func (r *Rule) ct(key uint32, original bool, dreg uint32) *Rule {
 // nat translates to the address in register 1, and to the port in another one where it is not 0.
 func (r *Rule) nat(typ uint32, v6 bool, port uint32) *Rule {
 	return r.expr("nat", func() {
-		r.U32(unix.NFTA_NAT_TYPE, typ)
-		r.U32(unix.NFTA_NAT_FAMILY, uint32(Family(v6)))
-		r.U32(unix.NFTA_NAT_REG_ADDR_MIN, reg(0))
+		r.code.U32(unix.NFTA_NAT_TYPE, typ)
+		r.code.U32(unix.NFTA_NAT_FAMILY, uint32(Family(v6)))
+		r.code.U32(unix.NFTA_NAT_REG_ADDR_MIN, reg(0))
 		if port != 0 {
-			r.U32(unix.NFTA_NAT_REG_PROTO_MIN, port)
+			r.code.U32(unix.NFTA_NAT_REG_PROTO_MIN, port)
 		}
 	})
 }
@@ -211,14 +211,14 @@ func (r *Rule) nat(typ uint32, v6 bool, port uint32) *Rule {
 // load puts a constant into a register.
 func (r *Rule) load(dreg uint32, v []byte) *Rule {
 	return r.expr("immediate", func() {
-		r.U32(unix.NFTA_IMMEDIATE_DREG, dreg)
-		putValue(&r.Buffer, unix.NFTA_IMMEDIATE_DATA, v)
+		r.code.U32(unix.NFTA_IMMEDIATE_DREG, dreg)
+		putValue(&r.code, unix.NFTA_IMMEDIATE_DATA, v)
 	})
 }
 
 func (r *Rule) decide(code int32, chain string) *Rule {
 	return r.expr("immediate", func() {
-		r.U32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
-		putVerdict(&r.Buffer, unix.NFTA_IMMEDIATE_DATA, code, chain)
+		r.code.U32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
+		putVerdict(&r.code, unix.NFTA_IMMEDIATE_DATA, code, chain)
 	})
 }

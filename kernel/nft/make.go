@@ -123,7 +123,7 @@ func (b *Batch) rule(t *Table, chain string, rule *Rule, flags uint16) {
 		func(r *netlink.Requests) {
 			r.Str(unix.NFTA_RULE_TABLE, t.Name)
 			r.Str(unix.NFTA_RULE_CHAIN, chain)
-			r.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.Buffer = append(r.Buffer, rule.Buffer...) })
+			r.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.Buffer = append(r.Buffer, rule.code...) })
 			putComment(&r.Buffer, unix.NFTA_RULE_USERDATA, rule.Comment())
 		})
 }

@@ -14,15 +14,15 @@ import (
 // A Rule is a rule while it is written: expressions that work on registers, in the order and with the
 // registers that nft(8) itself would use, for it prints a rule only as well as it can guess what was meant.
 type Rule struct {
-	comment        string
-	plain          bool // the comment is no more than what it was made with
-	jumps          string
-	netlink.Buffer // the expressions
+	comment string
+	plain   bool // the comment is no more than what it was made with
+	jumps   string
+	code    netlink.Buffer // the expressions
 }
 
 // NewRule is a rule with a comment that says what it is for.
 func NewRule(comment string) *Rule {
-	return &Rule{comment: comment, Buffer: make(netlink.Buffer, 0, 240)} // which most rules have room in
+	return &Rule{comment: comment, code: make(netlink.Buffer, 0, 240)} // which most rules have room in
 }
 
 // Comment is what the kernel keeps: the words, and a hash of the expressions, so that a rule that was
@@ -31,20 +31,20 @@ func (r *Rule) Comment() string {
 	if r.plain {
 		return r.comment
 	}
-	h := sha256.Sum256(r.Buffer)
+	h := sha256.Sum256(r.code)
 	return r.comment + " " + hex.EncodeToString(h[:4])
 }
 
 // Clone is a copy to write on.
 func (r *Rule) Clone() *Rule {
 	c := *r
-	c.Buffer = slices.Clone(r.Buffer)
+	c.code = slices.Clone(r.code)
 	return &c
 }
 
 // Code is a hash of the expressions, to tell two rules apart.
 func (r *Rule) Code() string {
-	h := sha256.Sum256(r.Buffer)
+	h := sha256.Sum256(r.code)
 	return hex.EncodeToString(h[:6])
 }
 
@@ -133,10 +133,10 @@ func (r *Rule) Port(dst, not bool, from, to uint16) *Rule {
 		return r.cmp(op(not), Key(from))
 	}
 	return r.expr("range", func() {
-		r.U32(unix.NFTA_RANGE_SREG, reg(0))
-		r.U32(unix.NFTA_RANGE_OP, op(not)) // NFT_RANGE_EQ and _NEQ have the numbers of NFT_CMP_…
-		putValue(&r.Buffer, unix.NFTA_RANGE_FROM_DATA, Key(from))
-		putValue(&r.Buffer, unix.NFTA_RANGE_TO_DATA, Key(to))
+		r.code.U32(unix.NFTA_RANGE_SREG, reg(0))
+		r.code.U32(unix.NFTA_RANGE_OP, op(not)) // NFT_RANGE_EQ and _NEQ have the numbers of NFT_CMP_…
+		putValue(&r.code, unix.NFTA_RANGE_FROM_DATA, Key(from))
+		putValue(&r.code, unix.NFTA_RANGE_TO_DATA, Key(to))
 	})
 }
 
@@ -185,15 +185,15 @@ func (r *Rule) Between(set *Set) *Rule {
 // SetMark is "meta mark set meta mark | bits".
 func (r *Rule) SetMark(bits uint32) *Rule {
 	r.meta(unix.NFT_META_MARK, reg(0)).expr("bitwise", func() {
-		r.U32(unix.NFTA_BITWISE_SREG, reg(0))
-		r.U32(unix.NFTA_BITWISE_DREG, reg(0))
-		r.U32(unix.NFTA_BITWISE_LEN, 4)
-		putValue(&r.Buffer, unix.NFTA_BITWISE_MASK, binary.NativeEndian.AppendUint32(nil, ^bits))
-		putValue(&r.Buffer, unix.NFTA_BITWISE_XOR, binary.NativeEndian.AppendUint32(nil, bits))
+		r.code.U32(unix.NFTA_BITWISE_SREG, reg(0))
+		r.code.U32(unix.NFTA_BITWISE_DREG, reg(0))
+		r.code.U32(unix.NFTA_BITWISE_LEN, 4)
+		putValue(&r.code, unix.NFTA_BITWISE_MASK, binary.NativeEndian.AppendUint32(nil, ^bits))
+		putValue(&r.code, unix.NFTA_BITWISE_XOR, binary.NativeEndian.AppendUint32(nil, bits))
 	})
 	return r.expr("meta", func() {
-		r.U32(unix.NFTA_META_SREG, reg(0))
-		r.U32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
+		r.code.U32(unix.NFTA_META_SREG, reg(0))
+		r.code.U32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
 	})
 }
 
@@ -205,11 +205,11 @@ func (r *Rule) Label(not bool, bit int) *Rule {
 // SetLabel is "ct label set bit". Others stay.
 func (r *Rule) SetLabel(bit int) *Rule {
 	return r.expr("immediate", func() {
-		r.U32(unix.NFTA_IMMEDIATE_DREG, reg(0))
-		putValue(&r.Buffer, unix.NFTA_IMMEDIATE_DATA, label(bit))
+		r.code.U32(unix.NFTA_IMMEDIATE_DREG, reg(0))
+		putValue(&r.code, unix.NFTA_IMMEDIATE_DATA, label(bit))
 	}).expr("ct", func() {
-		r.U32(unix.NFTA_CT_KEY, unix.NFT_CT_LABELS)
-		r.U32(unix.NFTA_CT_SREG, reg(0))
+		r.code.U32(unix.NFTA_CT_KEY, unix.NFT_CT_LABELS)
+		r.code.U32(unix.NFTA_CT_SREG, reg(0))
 	})
 }
 

@@ -166,8 +166,8 @@ func (p Traced) rule() *Rule {
 		r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{128})
 	}
 	return r.load(reg(0), []byte{1}).expr("meta", func() {
-		r.U32(unix.NFTA_META_SREG, reg(0))
-		r.U32(unix.NFTA_META_KEY, unix.NFT_META_NFTRACE)
+		r.code.U32(unix.NFTA_META_SREG, reg(0))
+		r.code.U32(unix.NFTA_META_KEY, unix.NFT_META_NFTRACE)
 	})
 }
 

@@ -20,7 +20,7 @@ type NamespaceEvent struct {
 	Lost      bool // some events were lost, and nothing else is said
 }
 
-// WatchNamespaces calls f with what happens to the links of every namespace that ns has a number for (see Number), and
+// WatchNamespaces calls f with what happens to the links of every namespace that ns has a number for (see AssignNSID), and
 // when one dies. One socket in ns hears of all, so nothing of theirs is held: a socket inside would keep a dead
 // container's namespace alive. It returns when stop is closed.
 func WatchNamespaces(ns *kernel.NS, stop <-chan struct{}, f func(NamespaceEvent)) error {
