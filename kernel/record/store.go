@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -252,31 +253,57 @@ func (m Store) Records(kind, network string) (map[[8]byte]json.RawMessage, error
 
 // records are those of a network, by its hash; empty: of any.
 func (m Store) records(kind, network string) (map[[8]byte]json.RawMessage, error) {
-	entries, err := os.ReadDir(m.Dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
 	records := map[[8]byte]json.RawMessage{}
+	_, err := m.find(kind, network, func(owner [8]byte, b json.RawMessage) bool {
+		records[owner] = b
+		return false
+	})
+	return records, err
+}
+
+// Find reports whether fn is true of something that is stored under kind for the network. It reads no more of it than
+// that takes, in no order.
+func (m Store) Find(kind, network string, fn func(owner [8]byte, b json.RawMessage) bool) (bool, error) {
+	n := identity.NetworkHash(network)
+	return m.find(kind, hex.EncodeToString(n[:]), fn)
+}
+
+func (m Store) find(kind, network string, fn func(owner [8]byte, b json.RawMessage) bool) (bool, error) {
+	dir, err := os.Open(m.Dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return false, err
+	}
+	defer dir.Close()
 	var errs []error
-	for _, e := range entries {
-		f := strings.Split(e.Name(), ".")
-		if len(f) != 3 || f[0] != kind || network != "" && f[1] != network {
-			continue
-		}
-		var h [8]byte
-		if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) {
-			continue
-		}
-		b, err := plain(filepath.Join(m.Dir, e.Name()))
-		if err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
+	for {
+		names, err := dir.Readdirnames(256)
+		for _, name := range names {
+			f := strings.Split(name, ".")
+			if len(f) != 3 || f[0] != kind || network != "" && f[1] != network {
+				continue
+			}
+			var h [8]byte
+			if k, err := hex.Decode(h[:], []byte(f[2])); err != nil || k != len(h) {
+				continue
+			}
+			b, err := plain(filepath.Join(m.Dir, name))
+			switch {
+			case err == nil && fn(h, b):
+				return true, nil
+			case err != nil && !errors.Is(err, fs.ErrNotExist):
 				errs = append(errs, err)
 			}
-			continue
 		}
-		records[h] = b
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				errs = append(errs, err)
+			}
+			return false, errors.Join(errs...)
+		}
 	}
-	return records, errors.Join(errs...)
 }
 
 // Sweep forgets every record of the network that keep does not want.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -96,6 +97,30 @@ func TestMemoryNoFile(t *testing.T) {
 		case <-time.After(30 * time.Second):
 			t.Fatalf("%s: it is waited for", what)
 		}
+	}
+}
+
+// Who looks for one record of thousands reads no more than that takes.
+func TestMemoryFind(t *testing.T) {
+	m := Store{Dir: t.TempDir()}
+	for i := range 300 {
+		o := spec.Owner{Network: []string{"net", "other"}[i%2], ContainerID: strconv.Itoa(i), IfName: "eth0"}
+		if err := m.Put([]string{"kind", "kinds"}[i/2%2], o, i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := 0
+	found, err := m.Find("kind", "net", func([8]byte, json.RawMessage) bool { read++; return true })
+	if !found || err != nil || read != 1 {
+		t.Errorf("the first that suits: %v, %v, after %d", found, err, read)
+	}
+	read = 0
+	if found, err = m.Find("kind", "net", func([8]byte, json.RawMessage) bool { read++; return false }); found || err != nil ||
+		read != 75 {
+		t.Errorf("none that suits: %v, %v, after %d of 75", found, err, read)
+	}
+	if found, err = (Store{Dir: m.Dir + "/none"}).Find("kind", "net", nil); found || err != nil {
+		t.Errorf("no store: %v, %v", found, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package policy
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -116,9 +117,11 @@ func sweepReferences(ctx context.Context, w *kernel.World, network string, keep 
 // there.
 func ReleaseBridge(ctx context.Context, w *kernel.World, network, bridge string,
 	keep func(owner [8]byte) bool) error {
-	stays := func() (bool, error) {
-		used, err := bridges(w, network, keep)
-		return used[bridge], err
+	stays := func() (bool, error) { // one that is found is enough, of thousands
+		return w.Store.Find(policyRecord, network, func(owner [8]byte, b json.RawMessage) bool {
+			var link string
+			return json.Unmarshal(b, &link) == nil && link == bridge && keep(owner)
+		})
 	}
 	if is, err := stays(); is || err != nil {
 		return err
