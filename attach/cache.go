@@ -302,7 +302,8 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 		case errors.Is(err, fs.ErrNotExist): // its DEL was faster
 			continue
 		case err != nil && strings.HasSuffix(path, corruptSuffix):
-			problems = append(problems, fmt.Errorf("%w; an earlier DEL set it aside, remove it when you have looked at it", err))
+			problems = append(problems,
+				fmt.Errorf("%w; an earlier DEL set it aside, remove it when you have looked at it", err))
 			continue
 		case err != nil:
 			problems = append(problems, &Unread{path, err})

@@ -44,8 +44,8 @@ func BindNetns(ns *os.File, path string) error {
 	return nil
 }
 
-// RemoveNetns takes away what BindNetns made, after Del; the namespace ends with its last process. One that is not there
-// is no error.
+// RemoveNetns takes away what BindNetns made, after Del; the namespace ends with its last process. One that is not
+// there is no error.
 func RemoveNetns(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && err != unix.EINVAL && err != unix.ENOENT {

@@ -73,7 +73,8 @@ func cases() []benchCase {
 			Plugins: []map[string]any{
 				{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.38")},
 				{"type": "route", "routes": []map[string]any{
-					{"dst": "192.0.2.0/24", "nexthops": []map[string]any{{"via": "10.38.255.1"}, {"via": "10.38.255.2"}}},
+					{"dst": "192.0.2.0/24", "nexthops": []map[string]any{{"via": "10.38.255.1"},
+						{"via": "10.38.255.2"}}},
 					{"action": "replace", "dst": "default", "via": "10.38.0.1"},
 				}, "rules": []map[string]any{{"priority": 1000, "to": "192.0.2.0/24", "table": 254}}},
 				{"type": "debug", "cniOutput": "/run/bench-calls"},
@@ -95,16 +96,18 @@ func cases() []benchCase {
 		{Name: "ipvlan + host-local", Subnet: "10.36", Host: uplink, Virtual: true, Plugins: []map[string]any{
 			{"type": "ipvlan", "master": "ens3", "mtu": 1400, "ipam": hostLocal("10.36")},
 		}},
-		{Name: "vlan + host-local", Subnet: "10.37", Single: true, Host: uplink, Virtual: true, Plugins: []map[string]any{
-			{"type": "vlan", "master": "ens3", "vlanId": 100, "mtu": 1400, "ipam": hostLocal("10.37")},
-		}},
-		{Name: wholeChain, Subnet: "10.23", Grows: true, Ports: true, Chained: true, Burst: true, Plugins: []map[string]any{
-			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
-				"ipam": hostLocal("10.23")},
-			{"type": "portmap"},
-			{"type": "firewall"},
-			{"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "500"}},
-		}},
+		{Name: "vlan + host-local", Subnet: "10.37", Single: true, Host: uplink, Virtual: true,
+			Plugins: []map[string]any{
+				{"type": "vlan", "master": "ens3", "vlanId": 100, "mtu": 1400, "ipam": hostLocal("10.37")},
+			}},
+		{Name: wholeChain, Subnet: "10.23", Grows: true, Ports: true, Chained: true, Burst: true,
+			Plugins: []map[string]any{
+				{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+					"ipam": hostLocal("10.23")},
+				{"type": "portmap"},
+				{"type": "firewall"},
+				{"type": "tuning", "sysctl": map[string]string{"net.core.somaxconn": "500"}},
+			}},
 	}
 }
 

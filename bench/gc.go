@@ -93,7 +93,8 @@ func (r report) gcRows() (head []string, rows [][]string) {
 	for _, l := range r.GC {
 		for _, name := range inOrder(keys(l.By)) {
 			c := l.By[name]
-			rows = append(rows, []string{name, fmt.Sprint(l.Count), ms(c.Time), mebibytes(c.Memory), fmt.Sprint(l.Left[name])})
+			rows = append(rows, []string{name, fmt.Sprint(l.Count), ms(c.Time), mebibytes(c.Memory),
+				fmt.Sprint(l.Left[name])})
 		}
 	}
 	return head, rows

@@ -27,7 +27,8 @@ type machine struct {
 
 func machineFacts(o options) machine {
 	return machine{
-		Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: cpu(), Cores: runtime.NumCPU(), Go: runtime.Version(),
+		Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: cpu(), Cores: runtime.NumCPU(),
+		Go:        runtime.Version(),
 		Reference: referenceVersion(o.reference), Iptables: says("iptables", "-V"),
 		Scheduling: scheduling(), Rounds: o.rounds, LoadBefore: loadAverage(), Virtual: o.virtual,
 	}

@@ -37,7 +37,8 @@ func main() {
 	var md, from, attachments, leases, parallel, mappings string
 	flag.StringVar(&o.plugins, "plugins", "bin/cni", "our plugins")
 	flag.StringVar(&o.reference, "reference", "/usr/lib/cni", "the reference's plugins")
-	flag.StringVar(&o.floor, "floor", "bin/floor", "the directory of the program that does the least; empty: without it")
+	flag.StringVar(&o.floor, "floor", "bin/floor",
+		"the directory of the program that does the least; empty: without it")
 	flag.IntVar(&o.rounds, "rounds", 25, "containers to measure for each line")
 	flag.StringVar(&attachments, "attachments", "0,100,1000", "how many other containers are attached, as a list")
 	flag.StringVar(&leases, "leases", "0,60000", "how many other leases there are, as a list")
@@ -48,7 +49,8 @@ func main() {
 	flag.DurationVar(&o.stream, "stream", 2*time.Second, "how long a stream through a published port lasts")
 	flag.StringVar(&o.rows, "rows", "start,verbs,bursts,gc,path", "what to measure")
 	flag.StringVar(&o.only, "only", "", "only the cases with this in their name")
-	flag.BoolVar(&o.virtual, "virtual", false, "the cases that few kernels have, and no others: for the virtual machine")
+	flag.BoolVar(&o.virtual, "virtual", false,
+		"the cases that few kernels have, and no others: for the virtual machine")
 	flag.BoolVar(&asJSON, "json", false, "print JSON")
 	flag.StringVar(&from, "from", "", "measure nothing: take what -json has printed from this file")
 	flag.StringVar(&md, "md", "",

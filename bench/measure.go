@@ -226,12 +226,13 @@ func startUp(o options) ([]start, error) {
 	}
 	defer os.RemoveAll(dir)
 	hello := dir + "/hello"
-	if err := os.WriteFile(hello+".go",
-		[]byte("package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello\\n\") }\n"), 0o600); err != nil {
+	source := []byte("package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello\\n\") }\n")
+	if err := os.WriteFile(hello+".go", source, 0o600); err != nil {
 		return nil, err
 	}
 	// Copied, as installed programs are: what the linker wrote is in small pages, and starts slower.
-	build := exec.Command("sh", "-c", `go build -trimpath -ldflags '-s -w' -o "$0.linked" "$0.go" && cp "$0.linked" "$0"`, hello)
+	build := exec.Command("sh", "-c",
+		`go build -trimpath -ldflags '-s -w' -o "$0.linked" "$0.go" && cp "$0.linked" "$0"`, hello)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build hello: %w\n%s", err, out)

@@ -132,7 +132,8 @@ func (b *pageText) table(title string, head []string, rows [][]string, below str
 	if len(rows) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "%s# %s\n\n| %s |\n|%s\n", b.level, title, strings.Join(head, " | "), strings.Repeat("---|", len(head)))
+	fmt.Fprintf(b, "%s# %s\n\n| %s |\n|%s\n", b.level, title, strings.Join(head, " | "),
+		strings.Repeat("---|", len(head)))
 	for _, row := range rows {
 		for i := range row {
 			row[i] = strings.ReplaceAll(row[i], "|", `\|`)

@@ -8,8 +8,8 @@ type Call struct {
 	setting Setting
 }
 
-// Begin begins the line of a call that found this environment; it is nil where the setting wants none. The error says what is
-// wrong with the setting.
+// Begin begins the line of a call that found this environment; it is nil where the setting wants none. The error says
+// what is wrong with the setting.
 func Begin(environ []string) (*Call, error) {
 	began := time.Now()
 	s, err := Read(environ)

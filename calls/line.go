@@ -1,5 +1,5 @@
-// Package calls writes down each call of a plugin in one line, in a file or in the journal of systemd, and reads the lines
-// back.
+// Package calls writes down each call of a plugin in one line, in a file or in the journal of systemd, and reads the
+// lines back.
 package calls
 
 import (
@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// A Line is one call of a plugin. Of the plugins of a chain, and of an allocator that runs in the same process, the calls
-// are steps of the one line.
+// A Line is one call of a plugin. Of the plugins of a chain, and of an allocator that runs in the same process, the
+// calls are steps of the one line.
 type Line struct {
 	Time        time.Time `json:"time"`                  // when the call began
 	Verb        string    `json:"verb"`                  // ADD, DEL, CHECK, GC or STATUS
@@ -88,8 +88,8 @@ type member struct {
 	json        bool
 }
 
-// members are those of the line that say anything. Package encoding/json would take 0.1 ms to learn what a Line is, in each
-// call anew.
+// members are those of the line that say anything. Package encoding/json would take 0.1 ms to learn what a Line is, in
+// each call anew.
 func (l Line) members() []member {
 	l = l.cut()
 	all := []member{
@@ -192,8 +192,8 @@ const Identifier = "fairlead"
 // prefix begins the names of our fields in the journal.
 const prefix = "FAIRLEAD_"
 
-// datagram is the line as journald takes it (systemd.io/JOURNAL_NATIVE_PROTOCOL): each member of the document is a field,
-// FAIRLEAD_VERB and so on, and steps are JSON.
+// datagram is the line as journald takes it (systemd.io/JOURNAL_NATIVE_PROTOCOL): each member of the document is a
+// field, FAIRLEAD_VERB and so on, and steps are JSON.
 func (l Line) datagram() []byte {
 	const info, failed = "6", "3"
 	priority := info
@@ -220,8 +220,8 @@ func field(b []byte, name, value string) []byte {
 	return append(append(b, value...), '\n')
 }
 
-// FromJournal is the line of an entry as `journalctl -o json` prints it, and the entry's place in the journal. Ok is false
-// where the entry is none of ours.
+// FromJournal is the line of an entry as `journalctl -o json` prints it, and the entry's place in the journal. Ok is
+// false where the entry is none of ours.
 func FromJournal(entry []byte) (l Line, cursor string, ok bool) {
 	var fields map[string]any
 	if json.Unmarshal(entry, &fields) != nil {

@@ -23,8 +23,8 @@ type Position struct {
 
 const headLength = 64
 
-// Since has each line told that stands behind a position of the file at path, or of what it was before it was renamed, and
-// returns the position behind the last one. A line that is none is passed over.
+// Since has each line told that stands behind a position of the file at path, or of what it was before it was renamed,
+// and returns the position behind the last one. A line that is none is passed over.
 func Since(path string, from Position, each func(Line)) (Position, error) {
 	now, old, err := openBoth(path)
 	if err != nil {

@@ -42,11 +42,12 @@ const (
 	maxSettings = 64 << 10
 )
 
-const wanted = "want off, errors or all, where to (journald, file or a path), and a size such as 20M, with commas between them"
+const wanted = "want off, errors or all, where to (journald, file or a path), and a size such as 20M, with commas " +
+	"between them"
 
-// Parse reads a setting: words with commas between them, in any order. Off, errors and all say which calls; journald, file or
-// a path where they are written to; a number with K, M or G what the files may take. A place or a size without the others is
-// for all calls.
+// Parse reads a setting: words with commas between them, in any order. Off, errors and all say which calls; journald,
+// file or a path where they are written to; a number with K, M or G what the files may take. A place or a size without
+// the others is for all calls.
 func Parse(text string) (Setting, error) {
 	s, level := Setting{On: true, Size: defaultSize}, ""
 	for word := range strings.SplitSeq(text, ",") {
@@ -92,7 +93,8 @@ func parseSize(word string) (int64, error) {
 }
 
 // Read is the setting that holds: that of FAIRLEAD_LOG in an environment, else that of the key log in
-// /etc/cni/fairlead.json. What is wrong with it, an error says by its place and value, and then nothing is written down.
+// /etc/cni/fairlead.json. What is wrong with it, an error says by its place and value, and then nothing is written
+// down.
 func Read(environ []string) (Setting, error) {
 	if text := value(environ, Variable); text != "" {
 		s, err := Parse(text)
@@ -125,8 +127,8 @@ func value(environ []string, name string) string {
 	return ""
 }
 
-// readSettings is the content of the file; nil where there is none. It is asked for in each call of a plugin: where there is
-// none, by one system call.
+// readSettings is the content of the file; nil where there is none. It is asked for in each call of a plugin: where
+// there is none, by one system call.
 func readSettings(path string) ([]byte, error) {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0) // nobody waits for a pipe
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {

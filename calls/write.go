@@ -58,9 +58,9 @@ func send(socket string, b []byte) error {
 // Rotated is what the file at path is called when another one has taken its place.
 func Rotated(path string) string { return path + ".1" }
 
-// appendLine appends a line to the file by one write. Before that would be longer than most bytes, it becomes Rotated. Who
-// writes or renames has the file locked, so that no line is lost and no file is longer. A process that was stopped while it
-// had the lock costs others lockPatience: they append without it, while there is room.
+// appendLine appends a line to the file by one write. Before that would be longer than most bytes, it becomes Rotated.
+// Who writes or renames has the file locked, so that no line is lost and no file is longer. A process that was stopped
+// while it had the lock costs others lockPatience: they append without it, while there is room.
 func appendLine(path string, most int64, line []byte) error {
 	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: err} }
 	if int64(len(line)) > most {

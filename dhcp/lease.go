@@ -49,7 +49,8 @@ type Address struct {
 
 // A Server is who gave a lease.
 type Server struct {
-	Addr netip.Addr `json:"addr,omitzero"` // DHCPv4's server identifier, or where DHCPv6 and router advertisements came from
+	// DHCPv4's server identifier, or where DHCPv6 and router advertisements came from
+	Addr netip.Addr `json:"addr,omitzero"`
 	MAC  string     `json:"mac,omitempty"` // the frame's sender: the server, or the router that it is behind
 	ID   []byte     `json:"id,omitempty"`  // DHCPv6's DUID
 }

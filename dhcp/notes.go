@@ -66,7 +66,8 @@ func TakeNotes(dir string, take func(spec.Owner)) error {
 		if errors.Is(rerr, fs.ErrNotExist) {
 			continue
 		}
-		err = errors.Join(err, rerr, os.Remove(f)) // a torn one says nothing: a lease that has no link is dropped anyway
+		// a torn one says nothing: a lease that has no link is dropped anyway
+		err = errors.Join(err, rerr, os.Remove(f))
 	}
 	return err
 }

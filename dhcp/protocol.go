@@ -33,17 +33,21 @@ type Link struct {
 
 // An Ask is what is asked for, the same for a lease's whole life. Zero fields ask for nothing.
 type Ask struct {
-	Owner       spec.Owner        `json:"owner"`
-	Hostname    string            `json:"hostname,omitempty"`
-	VendorClass string            `json:"vendorClass,omitempty"`
-	Address     netip.Addr        `json:"address,omitzero"`    // a wish
-	Options     map[uint16][]byte `json:"options,omitempty"`   // sent as they are; they win over what the protocol says itself
-	Request     []uint16          `json:"request,omitempty"`   // the codes of the options asked for
-	Broadcast   bool              `json:"broadcast,omitempty"` // answers shall be broadcast (DHCPv4)
-	Probe       bool              `json:"probe,omitempty"`     // look whether somebody else has the address before it is taken (DHCPv4; DHCPv6 always does)
-	Delegate    int               `json:"delegate,omitempty"`  // length of a prefix to be delegated (DHCPv6)
-	Metric      int               `json:"metric,omitempty"`    // of the routes, also of a default route that the kernel makes as routers say (IPv6)
-	Routes      []spec.Route      `json:"routes,omitempty"`    // not asked for: the configuration's, which every lease gets beside the server's
+	Owner       spec.Owner `json:"owner"`
+	Hostname    string     `json:"hostname,omitempty"`
+	VendorClass string     `json:"vendorClass,omitempty"`
+	Address     netip.Addr `json:"address,omitzero"` // a wish
+	// sent as they are; they win over what the protocol says itself
+	Options   map[uint16][]byte `json:"options,omitempty"`
+	Request   []uint16          `json:"request,omitempty"`   // the codes of the options asked for
+	Broadcast bool              `json:"broadcast,omitempty"` // answers shall be broadcast (DHCPv4)
+	// look whether somebody else has the address before it is taken (DHCPv4; DHCPv6 always does)
+	Probe    bool `json:"probe,omitempty"`
+	Delegate int  `json:"delegate,omitempty"` // length of a prefix to be delegated (DHCPv6)
+	// of the routes, also of a default route that the kernel makes as routers say (IPv6)
+	Metric int `json:"metric,omitempty"`
+	// not asked for: the configuration's, which every lease gets beside the server's
+	Routes []spec.Route `json:"routes,omitempty"`
 }
 
 // A Protocol gets leases on a link. Its methods send and wait, again and again with growing pauses, until there is an

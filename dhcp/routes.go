@@ -21,7 +21,8 @@ func (c Conf) routes(is4 bool) (list []spec.Route, err error) {
 	}
 	for i, r := range c.Routes {
 		if r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
-			return nil, spec.Errorf(spec.CodeConfig, "ipam.routes[%d].gw: %v is not of the family of %v", i, r.GW, r.Dst)
+			return nil, spec.Errorf(spec.CodeConfig, "ipam.routes[%d].gw: %v is not of the family of %v", i, r.GW,
+				r.Dst)
 		}
 		if r.Dst = r.Dst.Masked(); r.Dst.Addr().Is4() == is4 {
 			list = append(list, r)

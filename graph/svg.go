@@ -305,8 +305,8 @@ func pillRows(marks []string) (rows []words) {
 }
 
 func (p *picture) box(class string, x, y, wide, high, round int) {
-	fmt.Fprintf(&p.boxes, `<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="%d"/>`+"\n", class, x, y, wide, high,
-		round)
+	fmt.Fprintf(&p.boxes, `<rect class="%s" x="%d" y="%d" width="%d" height="%d" rx="%d"/>`+"\n", class, x, y, wide,
+		high, round)
 }
 
 func (p *picture) wire(s State, x1, y1, x2, y2 int) {
@@ -328,7 +328,8 @@ func (p *picture) text(x, y int, class, text string, most int) {
 	if cut != text {
 		title = "<title>" + escaped(text) + "</title>"
 	}
-	fmt.Fprintf(&p.words, `<text%s x="%d" y="%d" xml:space="preserve">%s%s</text>`+"\n", attr, x, y, escaped(cut), title)
+	fmt.Fprintf(&p.words, `<text%s x="%d" y="%d" xml:space="preserve">%s%s</text>`+"\n", attr, x, y, escaped(cut),
+		title)
 }
 
 // short is text without its middle where it is too long: what differs stands at the ends of names.

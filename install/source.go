@@ -87,7 +87,8 @@ func shipped(from string) (names []string, program string, err error) {
 		case program == "":
 			program, want = path, have
 		case have != want:
-			return nil, "", fmt.Errorf("%s and %s are plugins of different versions of Fairlead: unpack or build one version into an empty directory",
+			return nil, "", fmt.Errorf("%s and %s are plugins of different versions of Fairlead: unpack or build "+
+				"one version into an empty directory",
 				program, path)
 		}
 		names = append(names, name)

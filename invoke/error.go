@@ -87,7 +87,8 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 // Refused is the error of a plugin that answered with doc without a process of its own.
 func Refused(ctx context.Context, path string, c Call, doc *spec.Error, ran time.Duration) *ExecError {
 	e := &ExecError{Type: cmp.Or(c.Type, filepath.Base(path)), Path: path, Command: c.Command, Network: c.Network,
-		ContainerID: c.ContainerID, IfName: c.IfName, Status: 1, Ran: ran, heard: c.Stderr != nil, doc: doc, causes: []error{doc}}
+		ContainerID: c.ContainerID, IfName: c.IfName, Status: 1, Ran: ran, heard: c.Stderr != nil, doc: doc,
+		causes: []error{doc}}
 	if e.ended = ctx.Err(); e.ended != nil {
 		e.causes = append(e.causes, context.Cause(ctx))
 	}
@@ -96,10 +97,12 @@ func Refused(ctx context.Context, path string, c Call, doc *spec.Error, ran time
 
 // older is what mends that a plugin is too old for what it was told. One of this project says so itself.
 func (e *ExecError) older() string {
-	const newer = "To have newer ones found first, set CNI_PATH to their directory, or install fairlead's in /opt/cni/bin; "
+	const newer = "To have newer ones found first, set CNI_PATH to their directory, or install fairlead's in " +
+		"/opt/cni/bin; "
 	switch c := e.doc.Code; {
 	case c == spec.CodeVersion:
-		return e.Path + " does not speak that version. " + newer + "or change cniVersion in the network's configuration. `fairlead version NET` says what each plugin speaks."
+		return e.Path + " does not speak that version. " + newer +
+			"or change cniVersion in the network's configuration. `fairlead version NET` says what each plugin speaks."
 	// about a container, and those name none
 	case (e.Command == "STATUS" || e.Command == "GC") && (c == spec.CodeUnknown || c == spec.CodeEnvironment):
 		return e.Path + " is older than " + e.Command + ". " + newer +

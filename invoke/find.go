@@ -82,12 +82,14 @@ func notFound(typ string, dirs, odd []string) error {
 	for _, p := range List(dirs) {
 		there = append(there, p.Type)
 	}
-	hint := "Set CNI_PATH to the directories that have the plugins; `fairlead` has the usual ones and its own plugins where that is unset."
+	hint := "Set CNI_PATH to the directories that have the plugins; `fairlead` has the usual ones and its own " +
+		"plugins where that is unset."
 	if near, ok := spec.Nearest(typ, there); ok {
 		fmt.Fprintf(&b, "; did you mean %q?", near)
 		hint = "Correct the type in the network's configuration; `fairlead net ls` says in which file it is."
 	}
-	return spec.AsError(fmt.Errorf("find plugin %q: %w%s", typ, ErrNotFound, b.String()), spec.CodeConfig).WithHint(hint)
+	return spec.AsError(fmt.Errorf("find plugin %q: %w%s", typ, ErrNotFound, b.String()),
+		spec.CodeConfig).WithHint(hint)
 }
 
 // List is every plugin that Find would find in dirs, sorted by type.

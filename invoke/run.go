@@ -57,9 +57,9 @@ const (
 
 type envKey struct{}
 
-// WithEnv is a context with which plugins are run with further variables, NAME=VALUE. A runtime that traces what it does
-// gives each call its span by them: TRACEPARENT, TRACESTATE and BAGGAGE, as W3C and OpenTelemetry have them. Those of
-// the runtime's own environment reach plugins without that.
+// WithEnv is a context with which plugins are run with further variables, NAME=VALUE. A runtime that traces what it
+// does gives each call its span by them: TRACEPARENT, TRACESTATE and BAGGAGE, as W3C and OpenTelemetry have them. Those
+// of the runtime's own environment reach plugins without that.
 func WithEnv(ctx context.Context, vars ...string) context.Context {
 	return context.WithValue(ctx, envKey{}, vars)
 }

@@ -59,7 +59,8 @@ type Witness interface {
 
 // A Gatewayer is an Allocator that knows before it gives an address which gateway that has.
 type Gatewayer interface {
-	// Gateways are, for each address that an owner gets, the gateways that it can have, by any address of their subnets.
+	// Gateways are, for each address that an owner gets, the gateways that it can have, by any address of their
+	// subnets.
 	Gateways() [][]spec.IP
 }
 

@@ -16,8 +16,8 @@ import (
 type Ledger interface {
 	Allocator
 
-	// Judge has vanished say why a container has no namespace at a path any more, or nothing: who knows the kernel knows
-	// more of that than whether the path is there.
+	// Judge has vanished say why a container has no namespace at a path any more, or nothing: who knows the kernel
+	// knows more of that than whether the path is there.
 	Judge(vanished func(o spec.Owner, netns string) error)
 
 	// Networks are the networks that anything is kept of, by name.
@@ -86,9 +86,10 @@ const (
 type Lease struct {
 	Address     netip.Addr `json:"address"`
 	ContainerID string     `json:"containerID"`
-	IfName      string     `json:"ifname"` // empty: whatever the interface, as former versions of the reference wrote it
-	State       string     `json:"-"`
-	Why         string     `json:"-"` // … it is gone
+	// empty: whatever the interface, as former versions of the reference wrote it
+	IfName string `json:"ifname"`
+	State  string `json:"-"`
+	Why    string `json:"-"` // … it is gone
 }
 
 // A Binding is what a sticky key had last.
@@ -109,8 +110,8 @@ func PossibleKey(key string, parts int) error {
 	}
 	list := strings.Split(key, "/")
 	if len(list) != parts {
-		return fmt.Errorf("the keys have %d parts with / between them (a / inside of one is %%2F), and this has %d", parts,
-			len(list))
+		return fmt.Errorf("the keys have %d parts with / between them (a / inside of one is %%2F), and this has %d",
+			parts, len(list))
 	}
 	for _, p := range list {
 		if p == "" {

@@ -98,7 +98,8 @@ func Requestable(path string, a netip.Addr, sets []Set) error {
 }
 
 // Asked is the hint about an address that was asked for by itself.
-const Asked = "It was asked for by IP of CNI_ARGS, by ips of CAP_ARGS or of another runtime, or by the network's args; without them the next free one is given."
+const Asked = "It was asked for by IP of CNI_ARGS, by ips of CAP_ARGS or of another runtime, or by the network's " +
+	"args; without them the next free one is given."
 
 func asked(format string, args ...any) error {
 	return spec.Errorf(spec.CodeConfig, format, args...).WithHint(Asked)
@@ -120,7 +121,8 @@ next:
 			switch {
 			case !ok:
 			case of[j].IsValid():
-				return nil, asked("requested address %s: %s (%s) gives one address, and %s is asked for too", a, s.Path, s, of[j])
+				return nil, asked("requested address %s: %s (%s) gives one address, and %s is asked for too", a, s.Path,
+					s, of[j])
 			case a == r.Gateway:
 				return nil, asked("requested address %s is the gateway of %s", a, r.Subnet)
 			default:

@@ -101,8 +101,9 @@ func Complete(sets []Set) ([]Set, error) {
 			}
 			for k, before := range c.Ranges {
 				if before.Subnet.Addr().Is4() != r.Subnet.Addr().Is4() {
-					return nil, bad(s.path(j)+".subnet", "%s and %s of %s are of two families: each needs a list of its own",
-						r.Subnet, before.Subnet, s.path(k))
+					return nil, bad(s.path(j)+".subnet",
+						"%s and %s of %s are of two families: each needs a list of its own", r.Subnet, before.Subnet,
+						s.path(k))
 				}
 				if overlap(before, r) {
 					return nil, bad(s.path(j), "%s overlaps %s of %s", r, before, s.path(k))
@@ -153,7 +154,8 @@ func complete(r Range, path string) (Range, error) {
 		case f.key == "gateway" && f.addr.Is4() != r.Subnet.Addr().Is4():
 			return r, bad(path+".gateway", "%s is not of the family of %s", f.addr, r.Subnet)
 		case f.key != "gateway" && !r.Subnet.Contains(*f.addr): // a gateway elsewhere is the reference's freedom
-			return r, bad(path+"."+f.key, "%s is not in %s, which is %s-%s", f.addr, r.Subnet, r.Subnet.Addr(), last(r.Subnet))
+			return r, bad(path+"."+f.key, "%s is not in %s, which is %s-%s", f.addr, r.Subnet, r.Subnet.Addr(),
+				last(r.Subnet))
 		}
 	}
 	if !r.Gateway.IsValid() {

@@ -99,7 +99,8 @@ func exchange(ctx context.Context, q *dns.Msg, at netip.Addr) *dns.Msg {
 func ask(ctx context.Context, network string, m *dns.Msg, addr string) *dns.Msg {
 	c := dns.Client{Net: network, UDPSize: udpSize, Timeout: forwardTime}
 	a, _, err := c.ExchangeContext(ctx, m, addr)
-	if err != nil || !a.Response || len(a.Question) != 1 || !strings.EqualFold(a.Question[0].Name, m.Question[0].Name) ||
+	if err != nil || !a.Response || len(a.Question) != 1 ||
+		!strings.EqualFold(a.Question[0].Name, m.Question[0].Name) ||
 		a.Question[0].Qtype != m.Question[0].Qtype {
 		return nil
 	}

@@ -61,7 +61,8 @@ func (s *Server) listen(a netip.Addr) (*listener, error) {
 	l := &listener{
 		udp: &dns.Server{PacketConn: p, Handler: s, UDPSize: 4096},
 		tcp: &dns.Server{Listener: limited{t, &s.conns}, Handler: s, MaxTCPQueries: questionsOfConn,
-			ReadTimeout: firstQuestion, WriteTimeout: firstQuestion, IdleTimeout: func() time.Duration { return nextQuestion }},
+			ReadTimeout: firstQuestion, WriteTimeout: firstQuestion,
+			IdleTimeout: func() time.Duration { return nextQuestion }},
 	}
 	go l.udp.ActivateAndServe() // both end when their socket is closed
 	go l.tcp.ActivateAndServe()
@@ -110,7 +111,8 @@ func (s *Server) others(proto byte, a netip.Addr) string {
 	var said []string
 	for _, l := range all {
 		if l.Takes(a) {
-			said = append(said, fmt.Sprintf("%s listens on %v; have it listen on addresses of its own", s.holder(l.Inode), l.At))
+			said = append(said, fmt.Sprintf("%s listens on %v; have it listen on addresses of its own",
+				s.holder(l.Inode), l.At))
 		}
 	}
 	return strings.Join(said, "; ")

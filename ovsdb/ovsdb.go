@@ -197,7 +197,8 @@ func (c *Conn) Apply(ctx context.Context, within time.Duration, ops ...Op) ([]An
 	}
 	answers, rows := all[:len(ops)], all[len(ops)+1].Rows
 	if len(rows) != 1 {
-		return answers, fmt.Errorf("ovsdb-server: table %s has %d rows, want 1: initialize the database (ovs-vsctl init)",
+		return answers, fmt.Errorf("ovsdb-server: table %s has %d rows, want 1: "+
+			"initialize the database (ovs-vsctl init)",
 			database, len(rows))
 	}
 	cfg, _ := rows[0].Int("next_cfg")

@@ -77,7 +77,8 @@ func parseLegacy(info xtables.LegacyInfo, b []byte, v6 bool, hook int) (*legacyT
 		if next < target+32 || at+next > len(b) || target < head+4 {
 			return nil, fmt.Errorf("ip_tables entry at %d is malformed", at)
 		}
-		r := &legacyRule{table: t, at: at, b: b[at : at+next], target: target, flags: b[at+flags], inverse: b[at+flags+1]}
+		r := &legacyRule{table: t, at: at, b: b[at : at+next], target: target, flags: b[at+flags],
+			inverse: b[at+flags+1]}
 		policy := false
 		for i := range info.Hooks {
 			if info.ValidHooks>>i&1 != 0 && int(info.Hooks[i]) == at {

@@ -232,7 +232,8 @@ func (m *machine) step(name string, d []byte) bool {
 	case "queue":
 		return m.end(toOthers, "", "a program in user space")
 	case "match":
-		match, rev, info := text(attr(d, unix.NFTA_MATCH_NAME)), attr32(d, unix.NFTA_MATCH_REV), attr(d, unix.NFTA_MATCH_INFO)
+		match, rev, info := text(attr(d, unix.NFTA_MATCH_NAME)), attr32(d, unix.NFTA_MATCH_REV), attr(d,
+			unix.NFTA_MATCH_INFO)
 		return m.on(m.w.match(match, rev, info), "-m "+match)
 	case "target":
 		target, rev := text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV)

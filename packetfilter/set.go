@@ -80,8 +80,8 @@ func (s *nftSet) find(key []byte) (found *nftElem) {
 		case e.flags&setElemCatchall != 0:
 			star = e
 		case s.interval && len(s.fields) < 2:
-			// The elements are where intervals begin and end. The one next below the key decides, and of two with one key
-			// the beginning.
+			// The elements are where intervals begin and end. The one next below the key decides, and of two with one
+			// key the beginning.
 			if bytes.Compare(e.key, key) <= 0 && (found == nil || e.after(found)) {
 				found = e
 			}

@@ -46,19 +46,23 @@ func (p Packet) original() original {
 // Entering is the packet as it comes in by a link, with nothing that conntrack knew of it. Its mark stays within one
 // namespace.
 func (p Packet) Entering(link string, within bool) Packet {
-	e := Packet{In: link, Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort, SrcMAC: p.SrcMAC,
+	e := Packet{In: link, Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort,
+		SrcMAC: p.SrcMAC,
 		DstMAC: p.DstMAC, Fresh: true, altered: p.altered}
 	if within {
-		e.Mark, e.anyMark, e.touched, e.lost, e.untracked = p.Mark, p.anyMark, p.touched, p.lost, min(p.untracked, maybe)
+		e.Mark, e.anyMark, e.touched, e.lost, e.untracked = p.Mark, p.anyMark, p.touched, p.lost, min(p.untracked,
+			maybe)
 	}
 	return e
 }
 
-// Answer is what comes in answer to the packet, which rules have made after since. Conntrack knows nothing of the answer
-// to what it did not see.
+// Answer is what comes in answer to the packet, which rules have made after since. Conntrack knows nothing of the
+// answer to what it did not see.
 func (p Packet) Answer(after Packet) Packet {
-	return Packet{In: p.Out, Src: p.Dst, Dst: p.Src, Proto: p.Proto, SrcPort: p.DstPort, DstPort: p.SrcPort, Reply: true,
-		DNAT: p.DNAT, touched: after.touched, lost: after.lost, altered: after.altered, untracked: min(after.untracked, maybe)}
+	return Packet{In: p.Out, Src: p.Dst, Dst: p.Src, Proto: p.Proto, SrcPort: p.DstPort, DstPort: p.SrcPort,
+		Reply: true,
+		DNAT:  p.DNAT, touched: after.touched, lost: after.lost, altered: after.altered,
+		untracked: min(after.untracked, maybe)}
 }
 
 // Through follows a packet through all chains at a hook of IP, ours among them, and says what each of them does. After
@@ -90,7 +94,8 @@ func through(ns *kernel.NS, hook int, p Packet, bridge bool) (verdicts []Verdict
 		if err != nil {
 			return err
 		}
-		translated := p.Reply || p.Local && (hook == Prerouting || hook == Input) // it came by lo, and its way out has decided
+		// it came by lo, and its way out has decided
+		translated := p.Reply || p.Local && (hook == Prerouting || hook == Input)
 		for _, h := range hooks {
 			if h.Type == "nat" && (translated || w.untracked == yes) {
 				continue
@@ -207,7 +212,8 @@ func (m *machine) translation(name string, d []byte) Translation {
 		return Translation{Kind: "masquerade"}
 	case "redir":
 		to := Translation{Kind: "redirect"}
-		to.Port, to.Unknown = m.natPort(attr32(d, unix.NFTA_REDIR_REG_PROTO_MIN), attr32(d, unix.NFTA_REDIR_REG_PROTO_MAX))
+		to.Port, to.Unknown = m.natPort(attr32(d, unix.NFTA_REDIR_REG_PROTO_MIN),
+			attr32(d, unix.NFTA_REDIR_REG_PROTO_MAX))
 		return to
 	}
 	to := Translation{Kind: "dnat"}

@@ -45,8 +45,9 @@ type Packet struct {
 	Local          bool    // the host sends it itself: it has a socket, and comes in by no link
 	Fresh          bool    // conntrack's entry is new, and all that wrote to it was followed; of ICMP an echo request
 	SrcMAC, DstMAC [6]byte // of the frame
-	ARP            bool    // it is no packet of IP, but the question of Src who has Dst; as a Reply, Src's answer to Dst
-	ICMP           byte    // the type of ICMP; 0 is not known, if the packet is not Fresh
+	// it is no packet of IP, but the question of Src who has Dst; as a Reply, Src's answer to Dst
+	ARP  bool
+	ICMP byte // the type of ICMP; 0 is not known, if the packet is not Fresh
 
 	anyMark   bool   // the mark is not known
 	touched   string // sets that rules have changed on its way, by nftTable.key
@@ -148,7 +149,8 @@ func (v Verdict) String() string {
 		add("handle ", fmt.Sprint(v.Number))
 	}
 	add("", v.Why)
-	return fmt.Sprintf("%v%s table %s chain %s (%s)", v.Outcome, by, v.Chain.TableName(), chain, strings.Join(words, ", "))
+	return fmt.Sprintf("%v%s table %s chain %s (%s)", v.Outcome, by, v.Chain.TableName(), chain,
+		strings.Join(words, ", "))
 }
 
 // Forwarded says what the rules of others do with a packet that the host forwards. Tables in skip, as in "inet
@@ -214,7 +216,8 @@ func whileSteady(ns *kernel.NS, look func(*nft.Conn, []nft.BaseChain) error) (st
 		if err != nil {
 			return false, err
 		}
-		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its policy.
+		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its
+		// policy.
 		now, err := nft.BaseChains()
 		if err != nil || from == to && slices.Equal(now, chains) {
 			return true, err
@@ -258,7 +261,8 @@ func (w *walk) ask(h hook) (Verdict, error) {
 	}
 	_, v.Legacy = h.table.(*legacyTable)
 	if altered && v.Outcome != Undecided {
-		v = Verdict{Chain: h.BaseChain, Legacy: v.Legacy, Packet: w.p, Why: "a rule before it may have changed the packet"}
+		v = Verdict{Chain: h.BaseChain, Legacy: v.Legacy, Packet: w.p,
+			Why: "a rule before it may have changed the packet"}
 	}
 	if v.Owner = h.owner(v); v.Outcome == Accepted && !w.through {
 		v = Verdict{Outcome: Accepted, Packet: w.p}

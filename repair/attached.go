@@ -56,7 +56,8 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 		a.gone("%s", a.lost())
 	case len(c.Left) > 0:
 		a.State, a.Left = Broken, c.Left
-		a.broken(fmt.Errorf("its DEL is not finished: %s failed, and its interface is gone", strings.Join(c.Left, ", ")))
+		a.broken(fmt.Errorf("its DEL is not finished: %s failed, and its interface is gone",
+			strings.Join(c.Left, ", ")))
 	default:
 		a.made, a.handed = sdk.WasAttached(host, a.Owner), sdk.HandedOver(host, a.Owner)
 		if a.handed && r.backend == "" {
@@ -203,7 +204,8 @@ func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
 		return "", err
 	}
 	defer host.Close()
-	a := &attached{host: host, cached: c, made: sdk.WasAttached(host, c.Owner()), handed: sdk.HandedOver(host, c.Owner())}
+	a := &attached{host: host, cached: c, made: sdk.WasAttached(host, c.Owner()),
+		handed: sdk.HandedOver(host, c.Owner())}
 	switch {
 	case a.handed:
 		return Handed, nil
@@ -417,7 +419,8 @@ func (a *attached) broken(err error) {
 func (a *attached) planned(p plan.Plan, theirs bool) {
 	for _, r := range p {
 		_, rule := sdk.EffectOf(r)
-		a.Plan = append(a.Plan, sdk.Planned{Resource: r.String(), Kind: sdk.KindName(r), Rule: rule || theirs, Theirs: theirs})
+		a.Plan = append(a.Plan, sdk.Planned{Resource: r.String(), Kind: sdk.KindName(r), Rule: rule || theirs,
+			Theirs: theirs})
 	}
 }
 

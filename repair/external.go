@@ -16,8 +16,8 @@ type external struct {
 	args [][2]string
 }
 
-// external has plugins of other programs mend what they made: first the rules that keep packets out, of all attachments,
-// and all else after what is ours. A dry run asks once.
+// external has plugins of other programs mend what they made: first the rules that keep packets out, of all
+// attachments, and all else after what is ours. A dry run asks once.
 func (a *attached) external(ctx context.Context, e resource.Effect) {
 	if a.State != "" || len(a.externals) == 0 || a.r.DryRun && e == resource.Closes {
 		return

@@ -143,7 +143,8 @@ func refused(t attach.Told) (lost []string) {
 	if json.Unmarshal(t.Stdin, &c) != nil {
 		return nil // what ours took, and nobody can say what they make of it
 	}
-	const what = ": the reference's DEL fails for it%s; change it in the network's list before its programs are in place (podman goes by its cache: `fairlead del --continue`)"
+	const what = ": the reference's DEL fails for it%s; change it in the network's list before its programs are in " +
+		"place (podman goes by its cache: `fairlead del --continue`)"
 	switch {
 	case t.Conf.Type == "firewall" && c.IngressPolicy == policy.Strict:
 		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy strict"+what, ""))

@@ -40,8 +40,8 @@ type Repairer struct {
 	// about attachments that ours have made for certain.
 	Foreign func(l *spec.List, typ string) string
 
-	// External is the plugin of another program that is found for a type of a list, where it can repair what it made, see
-	// sdk.AskExternal; nil: nobody can be asked. Run asks for nothing before External has said so.
+	// External is the plugin of another program that is found for a type of a list, where it can repair what it made,
+	// see sdk.AskExternal; nil: nobody can be asked. Run asks for nothing before External has said so.
 	External func(ctx context.Context, l *spec.List, typ string) *sdk.External
 
 	backend string // of a handover that is in progress

@@ -67,7 +67,8 @@ func disturbs(c nft.Change) bool {
 	case "fairlead":
 		return gone && c.Chain != "user" // which is the administrator's
 	case "filter": // of iptables: what decides about forwarding
-		return c.Chain == "" || c.Chain == "FORWARD" || gone && c.Chain != "" && len(c.Chain) > 4 && c.Chain[:4] == "CNI-"
+		return c.Chain == "" || c.Chain == "FORWARD" || gone && c.Chain != "" && len(c.Chain) > 4 &&
+			c.Chain[:4] == "CNI-"
 	}
 	return c.Op == unix.NFT_MSG_DELTABLE || c.Op == unix.NFT_MSG_NEWTABLE || gone && c.Table == "firewalld" &&
 		c.Op == unix.NFT_MSG_DELCHAIN

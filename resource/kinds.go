@@ -166,9 +166,10 @@ type OwnersFunc func(ctx context.Context, w *kernel.World, network string) ([]pl
 
 // KindByRemover is a kind whose resource removes all of it by the owner alone. Owners, if any, name the whole owner.
 func KindByRemover(name string, owners OwnersFunc, of func(spec.Owner) plan.Remover) plan.Kind {
-	return NewKind(name, KindFuncs{Owners: owners, Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-		return of(t.Owner).Remove(ctx, w)
-	}})
+	return NewKind(name, KindFuncs{Owners: owners,
+		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
+			return of(t.Owner).Remove(ctx, w)
+		}})
 }
 
 // ExceptNoNamespace is err, but for a namespace that is gone: nothing in it is left to remove.

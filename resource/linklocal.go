@@ -30,8 +30,8 @@ func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 
 // linkLocalOf is what the kernel makes of a MAC of six bytes.
 func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
-	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3],
-		14: mac[4], 15: mac[5]})
+	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe,
+		13: mac[3], 14: mac[4], 15: mac[5]})
 	return netip.PrefixFrom(a, 64)
 }
 

@@ -21,8 +21,8 @@ type Traits struct {
 	// Ifaces are the links that it makes or uses and that belong into an ADD's result, in the order of the plan.
 	Ifaces []Iface
 
-	// Tell changes what the result says beyond links, their MAC and MTU: of the container's interface, as its socketPath
-	// and its pciID, or what a chained plugin was asked to change of it; or of name servers.
+	// Tell changes what the result says beyond links, their MAC and MTU: of the container's interface, as its
+	// socketPath and its pciID, or what a chained plugin was asked to change of it; or of name servers.
 	Tell func(*kernel.World, *spec.Result) error
 
 	// Final is the resource as the final result describes the container's interface, which a later plugin of the list

@@ -105,5 +105,6 @@ func (c Cable) HostName(r *Request) (name string, p plan.Plan, err error) {
 	case err != nil:
 		return "", nil, spec.Errorf(spec.CodeConfig, "%s: %q: %w", chosen.Key, chosen.Value, err)
 	}
-	return chosen.Value, plan.Plan{plan.Required(link.HostName{Owner: r.Owner, Name: chosen.Value, Key: chosen.Key})}, nil
+	return chosen.Value, plan.Plan{plan.Required(link.HostName{Owner: r.Owner, Name: chosen.Value,
+		Key: chosen.Key})}, nil
 }

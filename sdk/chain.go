@@ -158,7 +158,8 @@ func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 		case p.Name != conf.Type:
 		case p.role == chains:
 			return l, spec.Errorf(spec.CodeConfig,
-				"%s.type: %q: a chain cannot have a chain in it; put the plugins of that one in its place", path, conf.Type)
+				"%s.type: %q: a chain cannot have a chain in it; put the plugins of that one in its place", path,
+				conf.Type)
 		default:
 			l.here = &p
 		}

@@ -21,7 +21,8 @@ const (
 func (c Conflicts) Validate(r *Request) error {
 	if c.Probe() && !r.L3 && len(r.IPs) == 0 && r.verb == "ADD" {
 		return spec.Errorf(spec.CodeConfig,
-			"conflictDetection: %q: there is no address to ask for; set ipam, or leave the key out", c.ConflictDetection)
+			"conflictDetection: %q: there is no address to ask for; set ipam, or leave the key out",
+			c.ConflictDetection)
 	}
 	return nil
 }

@@ -63,8 +63,8 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Which namespace an owner had, an interface plugin of ours has just written down; where another's asks, it may have
-	// attached an owner anew that ours had before.
+	// Which namespace an owner had, an interface plugin of ours has just written down; where another's asks, it may
+	// have attached an owner anew that ours had before.
 	if l, ok := a.(ipam.Ledger); ok && c.p.role == makesLinks {
 		l.Judge(Vanished)
 	}

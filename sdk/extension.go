@@ -48,7 +48,8 @@ type RepairRequest struct {
 	Conf     json.RawMessage `json:"conf"`               // the stdin of CHECK
 	DryRun   bool            `json:"dryRun,omitempty"`   // only look
 	Firewall bool            `json:"firewall,omitempty"` // only rules of the packet filter
-	Closes   bool            `json:"closes,omitempty"`   // only rules that keep packets out: repair asks for these first
+	// only rules that keep packets out: repair asks for these first
+	Closes bool `json:"closes,omitempty"`
 }
 
 // A RepairAnswer is what was wrong.
@@ -66,7 +67,8 @@ type Planned struct {
 	Theirs   bool   `json:"theirs,omitempty"` // the reference plugins made it
 }
 
-// offer is what p answers beside CNI's verbs. What an allocator gives, and what a chain's plugins do, is asked otherwise.
+// offer is what p answers beside CNI's verbs. What an allocator gives, and what a chain's plugins do, is asked
+// otherwise.
 func (p Plugin) offer() *Offer {
 	if p.plan == nil {
 		return nil
@@ -77,7 +79,8 @@ func (p Plugin) offer() *Offer {
 // extra answers a verb that is not CNI's.
 func (s *site) extra(ctx context.Context, p Plugin, e environment, stdin []byte) ([]byte, error) {
 	if p.plan == nil {
-		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_COMMAND %q: %s was not offered by its VERSION", e.Command, p.Name)
+		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_COMMAND %q: %s was not offered by its VERSION", e.Command,
+			p.Name)
 	}
 	s.w = newWorld()
 	defer s.w.Close()
@@ -188,8 +191,8 @@ func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*Repai
 	return mend(ctx, w, want, q), nil
 }
 
-// mend mends want: rules that keep packets out, then the other rules and all else. Where that mended what rules may stand
-// on, such as a link, it goes over all of it once more.
+// mend mends want: rules that keep packets out, then the other rules and all else. Where that mended what rules may
+// stand on, such as a link, it goes over all of it once more.
 func mend(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) *RepairAnswer {
 	answer := &RepairAnswer{Plan: []Planned{}}
 	for _, r := range want {

@@ -73,7 +73,8 @@ func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
 	}
 	warn := func(what string, err error) {
 		if err != nil {
-			slog.Warn("the call is answered all the same: "+what, "network", c.conf.Name, "plugin", c.conf.Type, "err", err)
+			slog.Warn("the call is answered all the same: "+what, "network", c.conf.Name, "plugin", c.conf.Type, "err",
+				err)
 		}
 	}
 	if j.File != "" {
@@ -86,7 +87,8 @@ func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
 		warn(what, c.inside(func() error { return invoke.Hook(ctx, argv, c.env.call(nil)) }))
 	}
 	if len(j.Command) > 0 {
-		warn(fmt.Sprintf("the journal's command (%s) failed", j.Command[0]), invoke.Hook(ctx, j.Command, c.env.call(text)))
+		warn(fmt.Sprintf("the journal's command (%s) failed", j.Command[0]),
+			invoke.Hook(ctx, j.Command, c.env.call(text)))
 	}
 }
 
@@ -181,7 +183,8 @@ func (j Journal) open() (*os.File, error) {
 	}
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
 		f.Close()
-		return nil, cmp.Or(err, error(&fs.PathError{Op: "write", Path: j.File, Err: errors.New("it is no regular file")}))
+		return nil, cmp.Or(err, error(&fs.PathError{Op: "write", Path: j.File,
+			Err: errors.New("it is no regular file")}))
 	}
 	return f, nil
 }

@@ -33,11 +33,11 @@ type Masquerade struct {
 func (m Masquerade) Validate() error {
 	switch {
 	case !m.IPMasq && len(m.MasqForce) > 0:
-		return spec.Errorf(spec.CodeConfig, "masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key",
-			m.MasqForce)
+		return spec.Errorf(spec.CodeConfig,
+			"masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.MasqForce)
 	case !m.IPMasq && len(m.SnatTo) > 0:
-		return spec.Errorf(spec.CodeConfig, "snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key",
-			m.SnatTo)
+		return spec.Errorf(spec.CodeConfig,
+			"snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.SnatTo)
 	}
 	return masquerade.ValidSNATTo(m.SnatTo)
 }
@@ -69,7 +69,8 @@ func MasqueradeKinds() []plan.Kind {
 
 // Plan is by the backend that the configuration names.
 func (m Masquerade) Plan(r *Request) plan.Plan {
-	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce, SNATTo: m.SnatTo}
+	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce,
+		SNATTo: m.SnatTo}
 	switch {
 	case !m.IPMasq:
 		return nil

@@ -55,7 +55,8 @@ type planner func(*spec.Conf, *Request) (asked func(*Request) (Answer, error), u
 // declares none.
 func Interface[C any](name, synopsis string,
 	want func(C, *Request) (Answer, error), owns func(C) []plan.Kind) Plugin {
-	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: makesLinks, plan: planOf(want), owns: owner(owns)}
+	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: makesLinks, plan: planOf(want),
+		owns: owner(owns)}
 }
 
 // Chained is a plugin that adds to what the plugins before it made: it needs a previous result and
@@ -223,7 +224,8 @@ func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.C
 		case kv[0] == "IgnoreUnknown":
 			v, err := parseBool(kv[1])
 			if err != nil {
-				return nil, spec.Errorf(spec.CodeEnvironment, "CNI_ARGS: IgnoreUnknown=%s: want 1, true, 0 or false", kv[1])
+				return nil, spec.Errorf(spec.CodeEnvironment, "CNI_ARGS: IgnoreUnknown=%s: want 1, true, 0 or false",
+					kv[1])
 			}
 			lax = v
 		case !slices.Contains(p.args, kv[0]):
@@ -236,7 +238,8 @@ func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.C
 	}
 	if len(unknown) > 0 && !lax {
 		return nil, spec.Errorf(spec.CodeEnvironment,
-			"CNI_ARGS: %s does not know %q; it knows %q, and ignores others where IgnoreUnknown=true is among them", p.Name, unknown, p.args[1:])
+			"CNI_ARGS: %s does not know %q; it knows %q, and ignores others where IgnoreUnknown=true is among them",
+			p.Name, unknown, p.args[1:])
 	}
 	return r, nil
 }

@@ -48,8 +48,8 @@ func (r *Request) OnOtherLink() bool {
 	return r.InContainer() && r.Peer == nil && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
 }
 
-// Links are what the kernel says of links on the host in ADD and CHECK. A dry run has only those that the plugins before
-// would make, so that empty ones alone are no reason to refuse (see OnOtherLink).
+// Links are what the kernel says of links on the host in ADD and CHECK. A dry run has only those that the plugins
+// before would make, so that empty ones alone are no reason to refuse (see OnOtherLink).
 type Links struct {
 	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
 	// call chained use (clause P23). Missing are the names of the others.

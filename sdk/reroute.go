@@ -40,7 +40,8 @@ func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) er
 			if err != nil {
 				return err
 			}
-			if there && !slices.ContainsFunc(keep, func(known spec.Route) bool { return routeBy(ips, link, known) == as }) {
+			same := func(known spec.Route) bool { return routeBy(ips, link, known) == as }
+			if there && !slices.ContainsFunc(keep, same) {
 				keep = append(keep, rt)
 			}
 		}

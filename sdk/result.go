@@ -72,7 +72,8 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 }
 
 // listLinks adds the plan's links to a result. Own is the index of the container's, and link its name: where none is of
-// the plan, as after a plugin that made a tap, it is the previous plugin's. Unseen is one that the kernel does not show.
+// the plan, as after a plugin that made a tap, it is the previous plugin's. Unseen is one that the kernel does not
+// show.
 func (c *call) listLinks(res *spec.Result, want plan.Plan) (own int, link string, unseen bool, err error) {
 	own, link = c.r.prevInterface(), c.r.IfName
 	listed := len(res.Interfaces)

@@ -60,14 +60,16 @@ func Serve(all []Plugin, name, build string) int {
 	}
 	e := environment{
 		Command: os.Getenv("CNI_COMMAND"), ContainerID: os.Getenv("CNI_CONTAINERID"), Netns: os.Getenv("CNI_NETNS"),
-		IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"), Path: os.Getenv("CNI_PATH"), Override: os.Getenv("CNI_NETNS_OVERRIDE"),
-		vars: os.Environ(), stderr: os.Stderr,
+		IfName: os.Getenv("CNI_IFNAME"), Args: os.Getenv("CNI_ARGS"), Path: os.Getenv("CNI_PATH"),
+		Override: os.Getenv("CNI_NETNS_OVERRIDE"),
+		vars:     os.Environ(), stderr: os.Stderr,
 	}
 	if tp, ok := os.LookupEnv(tap.LabelledVar); ok && e.Command == "" {
 		return tap.Give(tp)
 	}
 	if e.Command == "" {
-		fmt.Fprintf(os.Stderr, "fairlead %s (%s): %s\nCNI protocol versions: %s\nA container runtime runs this, with CNI_COMMAND and the network's configuration on stdin.\n",
+		fmt.Fprintf(os.Stderr, "fairlead %s (%s): %s\nCNI protocol versions: %s\n"+
+			"A container runtime runs this, with CNI_COMMAND and the network's configuration on stdin.\n",
 			p.Name, build, p.Synopsis, join4(spec.Versions()))
 		return 0
 	}
@@ -195,7 +197,8 @@ func versions(p Plugin, stdin []byte) ([]byte, error) {
 	return append(out, '\n'), err
 }
 
-const hintVersion = "Change cniVersion in the network's configuration; `fairlead version NET` says what each plugin speaks."
+const hintVersion = "Change cniVersion in the network's configuration; `fairlead version NET` says what each plugin " +
+	"speaks."
 
 // speaks refuses versions and verbs that do not go together (clauses V3, V8, V9).
 func speaks(verb string, v spec.Version) error {
@@ -212,7 +215,8 @@ func speaks(verb string, v spec.Version) error {
 	}
 	if !v.AtLeast(since) {
 		return &spec.Error{Code: spec.CodeVersion,
-			Msg: fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v), Hint: hintVersion}
+			Msg:  fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v),
+			Hint: hintVersion}
 	}
 	return nil
 }
@@ -258,13 +262,15 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 	switch {
 	case verb == "GC" && !conf.HasValidAttachments:
 		return spec.Errorf(spec.CodeConfig,
-			"cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of network %s). "+
+			"cni.dev/valid-attachments is missing; nothing was removed (an empty list would remove everything of "+
+				"network %s). "+
 				"cnitool gc sends no list: use fairlead gc with --gone, --valid or --all", conf.Name)
 	case verb == "CHECK" && conf.PrevResult == nil && !p.observe:
 		return spec.Errorf(spec.CodeConfig, "prevResult is missing: CHECK compares with it what there is")
 	case verb == "ADD" && conf.PrevResult == nil && p.role == chained:
 		return spec.Errorf(spec.CodeConfig,
-			"prevResult is missing: %s works on what a plugin before it made, so it cannot be the first of a list", p.Name)
+			"prevResult is missing: %s works on what a plugin before it made, so it cannot be the first of a list",
+			p.Name)
 	}
 	return nil
 }
@@ -317,7 +323,8 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
 			// reason, and so got none.
 			c.ipam, err = lost{err}, nil
-			if known, rerr := c.w.Store.Get(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" && c.r.Prev == nil &&
+			if known, rerr := c.w.Store.Get(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" &&
+				c.r.Prev == nil &&
 				!known && rerr == nil {
 				c.ipam = nil
 			}

@@ -121,7 +121,8 @@ func (c *call) openContainerForDel() error {
 		cont.Close()
 		return errors.Join(err, herr)
 	case isHost && !c.env.netnsOverride(), !same:
-		slog.Warn("CNI_NETNS is not the container's namespace any more; only the host is cleaned up", "netns", c.r.Netns)
+		slog.Warn("CNI_NETNS is not the container's namespace any more; only the host is cleaned up", "netns",
+			c.r.Netns)
 		cont.Close()
 		return nil
 	}

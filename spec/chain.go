@@ -45,8 +45,8 @@ func (c *Conf) Undeclared() error {
 	for i, p := range plugins {
 		for _, name := range slices.Sorted(maps.Keys(p.Capabilities)) {
 			if p.Capabilities[name] && !c.Capabilities[name] {
-				errs = append(errs, Errorf(CodeConfig, "capabilities: lacks %q, which plugins[%d] (%s) has, so the runtime "+
-					"does not give it; `fairlead net chain FILE` writes it", name, i, p.Type))
+				errs = append(errs, Errorf(CodeConfig, "capabilities: lacks %q, which plugins[%d] (%s) has, "+
+					"so the runtime does not give it; `fairlead net chain FILE` writes it", name, i, p.Type))
 			}
 		}
 	}

@@ -54,7 +54,8 @@ func Freed(holder string) string {
 	if ValidName(network) != nil || ValidContainerID(id) != nil || ValidIfName(ifName) != nil {
 		return ""
 	}
-	return fmt.Sprintf("If its container is gone, `fairlead del %s gone --container-id %s -i %s` gives back what it holds.", network, id, ifName)
+	return fmt.Sprintf("If its container is gone, `fairlead del %s gone --container-id %s -i %s` gives back what it "+
+		"holds.", network, id, ifName)
 }
 
 // Origin is the hint about a value that a runtime gives, by its path; it is empty where a file may have the value.

@@ -289,9 +289,11 @@ func (p *parser) str() *syntaxError {
 			p.pos++
 			return nil
 		case c == '\n' || c == '\r':
-			return &syntaxError{start, fmt.Sprintf("the string %s is not closed on its line", shorten(p.src[start:p.pos]))}
+			return &syntaxError{start, fmt.Sprintf("the string %s is not closed on its line",
+				shorten(p.src[start:p.pos]))}
 		case c < ' ':
-			return &syntaxError{p.pos, fmt.Sprintf("the character %q has to be written as an escape in a string", rune(c))}
+			return &syntaxError{p.pos, fmt.Sprintf("the character %q has to be written as an escape in a string",
+				rune(c))}
 		case c == '\\':
 			p.pos++
 			if p.pos < len(p.src) && p.src[p.pos] == 'u' {
@@ -302,13 +304,14 @@ func (p *parser) str() *syntaxError {
 				}
 			} else if p.pos < len(p.src) && bytes.IndexByte([]byte(`"\/bfnrt`), p.src[p.pos]) < 0 {
 				r, _ := utf8.DecodeRune(p.src[p.pos:])
-				return &syntaxError{p.pos - 1, fmt.Sprintf(`\%c is no escape of JSON: a backslash itself is written \\`, r)}
+				return &syntaxError{p.pos - 1, fmt.Sprintf(`\%c is no escape of JSON: a backslash itself is written \\`,
+					r)}
 			}
 		}
 	}
 	line, col := position(p.src, start)
-	return &syntaxError{len(p.src), fmt.Sprintf("the text ends inside the string that begins at line %d, column %d", line,
-		col)}
+	return &syntaxError{len(p.src), fmt.Sprintf("the text ends inside the string that begins at line %d, column %d",
+		line, col)}
 }
 
 func hexDigit(c byte) bool {
@@ -349,7 +352,8 @@ func (p *parser) number() *syntaxError {
 		ok = comment || bytes.IndexByte([]byte("./:-_"), c) < 0 && !(c >= 'a' && c <= 'z') && !(c >= 'A' && c <= 'Z')
 	}
 	if !ok {
-		return &syntaxError{start, fmt.Sprintf("%s is no number: a string stands in quotation marks", token(p.src[start:]))}
+		return &syntaxError{start, fmt.Sprintf("%s is no number: a string stands in quotation marks",
+			token(p.src[start:]))}
 	}
 	return nil
 }

@@ -30,7 +30,8 @@ var ErrMisspelt = errors.New("is not read")
 
 // listKeys are the keys of a list that the protocol defines.
 func listKeys() []string {
-	return []string{"cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"}
+	return []string{"cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
+		"plugins"}
 }
 
 // Capabilities are all capabilities that some plugin of the list declares.

@@ -61,15 +61,16 @@ func ValidIfName(s string) error {
 // MaxLabel is the number of characters of a DNS label (RFC 1035, 2.3.4).
 const MaxLabel = 63
 
-// ValidLabel says what is wrong with a DNS label that names a container. Underscores are taken, which names of containers
-// often have.
+// ValidLabel says what is wrong with a DNS label that names a container. Underscores are taken, which names of
+// containers often have.
 func ValidLabel(s string) error {
 	other := func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
 	}
 	switch {
 	case s == "" || len(s) > MaxLabel || strings.ContainsFunc(s, other) || s[0] == '-' || s[len(s)-1] == '-':
-		return errors.New("want a DNS label: 1 to 63 letters, digits, dashes and underscores, without a dash at either end")
+		return errors.New("want a DNS label: 1 to 63 letters, digits, dashes and underscores, without a dash at " +
+			"either end")
 	case strings.EqualFold(s, "localhost"):
 		return errors.New("is the name that every host has for itself (RFC 6761)")
 	}

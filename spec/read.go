@@ -275,7 +275,8 @@ func (d *document) prefix(n node, path string, v *netip.Prefix) *FileError {
 	}
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {
-			return d.bad(CodeDecode, n.start, path, "%q is an IPv4 address with the prefix length of an IPv6 network", s)
+			return d.bad(CodeDecode, n.start, path, "%q is an IPv4 address with the prefix length of an IPv6 network",
+				s)
 		}
 		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}

@@ -111,8 +111,9 @@ type Error struct {
 	Code       Code    `json:"code"`
 	Msg        string  `json:"msg"`
 	Details    string  `json:"details,omitempty"`
-	Hint       string  `json:"hint,omitempty"`   // what mends it, in whole sentences; Error leaves it to whoever prints
-	Holder     string  `json:"holder,omitempty"` // who has what was asked for, as Owner.String has it; parts may be empty
+	Hint       string  `json:"hint,omitempty"` // what mends it, in whole sentences; Error leaves it to whoever prints
+	// who has what was asked for, as Owner.String has it; parts may be empty
+	Holder string `json:"holder,omitempty"`
 
 	cause error // what it was made from, in this process
 }

@@ -8,8 +8,8 @@ import (
 
 // Unseen reports whether it proves nothing that there is no file at a namespace's path: not even its directory is
 // there, as in a container without the host's mounts. What is below /proc is there as long as its process is, if the
-// host's processes are seen at all. With the mounts of the host itself a missing directory is as good as a missing file:
-// after a boot there is no /run/netns until the first container.
+// host's processes are seen at all. With the mounts of the host itself a missing directory is as good as a missing
+// file: after a boot there is no /run/netns until the first container.
 func Unseen(netns string) bool {
 	if strings.HasPrefix(netns, "/proc/") {
 		return ownProcesses()
@@ -18,8 +18,8 @@ func Unseen(netns string) bool {
 	return err != nil && !(os.IsNotExist(err) && hostMounts())
 }
 
-// ownProcesses reports whether this program is in a container of its own, where it is also process 1: the numbers of the
-// host's processes mean nothing there, or others.
+// ownProcesses reports whether this program is in a container of its own, where it is also process 1: the numbers of
+// the host's processes mean nothing there, or others.
 func ownProcesses() bool {
 	first, err := os.Stat("/proc/1/exe")
 	if err != nil {

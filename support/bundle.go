@@ -128,7 +128,8 @@ func (b *Bundle) Write(out io.Writer) (files int, err error) {
 func (b *Bundle) promise() string {
 	text := "Values of keys such as password, token and secret were removed, in files, arguments and environments.\n"
 	if b.Mask {
-		return text + "Addresses, MACs and the names of pods, containers and the host are replaced, each by the same other\n" +
+		return text + "Addresses, MACs and the names of pods, containers and the host " +
+			"are replaced, each by the same other\n" +
 			"one everywhere. Addresses that were in one subnet still are.\n"
 	}
 	return text + "Addresses and names are as they were; --mask replaces them.\n"

@@ -54,7 +54,9 @@ func NewMask(key []byte, names []string) *Mask {
 		m.name(m.addresses(n), to) // it may have one in it
 	}
 	for _, all := range m.names {
-		slices.SortFunc(all, func(a, b pair) int { return cmp.Or(len(b.name)-len(a.name), strings.Compare(a.name, b.name)) })
+		slices.SortFunc(all, func(a, b pair) int {
+			return cmp.Or(len(b.name)-len(a.name), strings.Compare(a.name, b.name))
+		})
 	}
 	return m
 }
@@ -173,7 +175,8 @@ func (m *Mask) one(text string) string {
 		masked := net.HardwareAddr(m.mac(mac)).String()
 		return strings.ReplaceAll(masked, ":", text[2:3])
 	}
-	if a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", ".")); err == nil && a.Is4() && strings.Contains(text, "-") {
+	if a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", ".")); err == nil && a.Is4() &&
+		strings.Contains(text, "-") {
 		return strings.ReplaceAll(m.Addr(a).String(), ".", "-")
 	}
 	if strings.Count(text, ":") > 7 || strings.Count(text, "-") > 5 { // an identifier of DHCP, with a MAC in it

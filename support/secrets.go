@@ -13,8 +13,8 @@ import (
 // removed stands in the place of a secret.
 const removed = "(secret removed)"
 
-// secrets finds what is secret in documents and text by the names of keys, and by the form of keys and of addresses with
-// a password. It remembers the values, for a message may quote one without its key.
+// secrets finds what is secret in documents and text by the names of keys, and by the form of keys and of addresses
+// with a password. It remembers the values, for a message may quote one without its key.
 type secrets struct {
 	key, form, packed, argument, begun *regexp.Regexp
 
@@ -31,13 +31,15 @@ func newSecrets() *secrets {
 		key:      regexp.MustCompile(`(?i)` + words),
 		argument: regexp.MustCompile(`(?is)^(-*[\w.-]*` + words + `[\w.-]*)(?:[=:](.+))?$`),
 		text: []*regexp.Regexp{
-			regexp.MustCompile(`(?i)([\w.-]*` + words + `[\w.-]*[\\"']*\s*(?::\s*|=\s*))(\\*"(?:\\.|[^"\\])*\\*"|'[^'\n]*'|` +
+			regexp.MustCompile(`(?i)([\w.-]*` + words +
+				`[\w.-]*[\\"']*\s*(?::\s*|=\s*))(\\*"(?:\\.|[^"\\])*\\*"|'[^'\n]*'|` +
 				`\[[^\]]*|\{[^}]*)`),
 			regexp.MustCompile(`(?i)([\w.-]*` + words + `[\w.-]*\s*=\s*)([^\s"';\\]+)`),
 			regexp.MustCompile(`(?i)([\w.-]*` + words + `[\w.-]*[\\"']*\s*:[ \t]*)([^\s"'\\][^\n"'\\]*)`),
 			// An argument: of a line, and of a list.
 			regexp.MustCompile(`(?i)((?:^|[\s\[("'])--?[\w.-]*` + words + `[\w.-]*\s+(?:-\s+)?)([^\s-][^\s"'\\\])]*)`),
-			regexp.MustCompile(`(?i)(["']--?[\w.-]*` + words + `[\w.-]*\\*["']\s*,\s*)(\\*"(?:\\.|[^"\\])*\\*"|'[^'\n]*')`),
+			regexp.MustCompile(`(?i)(["']--?[\w.-]*` + words +
+				`[\w.-]*\\*["']\s*,\s*)(\\*"(?:\\.|[^"\\])*\\*"|'[^'\n]*')`),
 		},
 		form: regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)|` +
 			`(://)[^/\s:@"']*:[^/\s@"']+@|` + // user:password@
@@ -107,7 +109,8 @@ func (s *secrets) value(v any) any {
 				v[key] = s.value(inner)
 			}
 		}
-		if name, ok := first(v, "name", "key", "Name", "Key").(string); ok && s.key.MatchString(name) { // of an environment
+		// of an environment
+		if name, ok := first(v, "name", "key", "Name", "Key").(string); ok && s.key.MatchString(name) {
 			for _, key := range []string{"value", "Value"} {
 				if v[key] != nil {
 					s.hold(v[key])

@@ -238,8 +238,8 @@ func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, 
 	}
 }
 
-// behind finds the port of a bridge that an address is behind: a container's that is known here, or where the bridge has
-// learnt its MAC address.
+// behind finds the port of a bridge that an address is behind: a container's that is known here, or where the bridge
+// has learnt its MAC address.
 func (w *walk) behind(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (port *rtnl.Link, far *place,
 	inner *rtnl.Link) {
 	for _, c := range w.Containers {

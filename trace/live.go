@@ -30,8 +30,8 @@ type passage struct {
 	pkt packetfilter.Packet
 }
 
-// Live is Trace, and sends the packet and follows it with nf_tables' own trace, in all namespaces that it is foreseen to
-// pass. Nobody sends it from outside: Question.In is refused.
+// Live is Trace, and sends the packet and follows it with nf_tables' own trace, in all namespaces that it is foreseen
+// to pass. Nobody sends it from outside: Question.In is refused.
 func (t *Tracer) Live(ctx context.Context, q Question) (*Answer, error) {
 	w := &walk{Tracer: t, Answer: &Answer{Hops: []Hop{}}}
 	defer w.close()

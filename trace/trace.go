@@ -48,8 +48,9 @@ type Tracer struct {
 
 // Wanted says what networks want, for packets that meet something else.
 type Wanted interface {
-	Masquerades(src, dst netip.Addr) bool                     // a network translates the source
-	Gateway(container string, six bool) netip.Addr            // of the default route in the namespace that has this path
+	Masquerades(src, dst netip.Addr) bool // a network translates the source
+	// of the default route in the namespace that has this path
+	Gateway(container string, six bool) netip.Addr
 	Publisher(dst netip.Addr, proto byte, port uint16) string // names the container that publishes a port of the host
 }
 

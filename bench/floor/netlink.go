@@ -153,8 +153,8 @@ func (j *job) veth(master int) message {
 	const vethInfoPeer = 1
 	info := message(nil).str(unix.IFLA_INFO_KIND, "veth").
 		nest(unix.IFLA_INFO_DATA, message(nil).attr(vethInfoPeer|unix.NLA_F_NESTED, peer...))
-	return begun(unix.RTM_NEWLINK, create, linkBody()...).str(unix.IFLA_IFNAME, j.hostLink()).u32(unix.IFLA_GROUP, group).
-		u32(unix.IFLA_MASTER, master).queues().nest(unix.IFLA_LINKINFO, info).end()
+	return begun(unix.RTM_NEWLINK, create, linkBody()...).str(unix.IFLA_IFNAME, j.hostLink()).
+		u32(unix.IFLA_GROUP, group).u32(unix.IFLA_MASTER, master).queues().nest(unix.IFLA_LINKINFO, info).end()
 }
 
 // queues is one of each, which the kernel makes fastest.
@@ -168,7 +168,8 @@ func (j *job) unlink() message {
 }
 
 func ofGroup(group int) message {
-	return begun(unix.RTM_DELLINK, unix.NLM_F_ACK, make([]byte, unix.SizeofIfInfomsg)...).u32(unix.IFLA_GROUP, group).end()
+	return begun(unix.RTM_DELLINK, unix.NLM_F_ACK, make([]byte, unix.SizeofIfInfomsg)...).
+		u32(unix.IFLA_GROUP, group).end()
 }
 
 // setUp is the message that sets a link up.
@@ -187,7 +188,8 @@ func (j *job) route(link int) message {
 	body := []byte{unix.AF_INET, 0, 0, 0, unix.RT_TABLE_MAIN, unix.RTPROT_STATIC,
 		unix.RT_SCOPE_UNIVERSE, unix.RTN_UNICAST, 0, 0, 0, 0}
 	flags := unix.NLM_F_ACK | unix.NLM_F_CREATE | unix.NLM_F_APPEND // the namespace may have one by another interface
-	return begun(unix.RTM_NEWROUTE, flags, body...).attr(unix.RTA_GATEWAY, 10, 40, 255, 254).u32(unix.RTA_OIF, link).end()
+	return begun(unix.RTM_NEWROUTE, flags, body...).attr(unix.RTA_GATEWAY, 10, 40, 255, 254).
+		u32(unix.RTA_OIF, link).end()
 }
 
 // elements changes those of the container in one transaction, and gives them milliseconds from now on, or no time.

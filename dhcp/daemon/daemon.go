@@ -71,12 +71,14 @@ func New(s Settings) (*Daemon, error) {
 		pid, _ := io.ReadAll(io.LimitReader(lock, 20))
 		lock.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = fmt.Errorf("another daemon keeps the leases in %s: process %s", d.store.dir, strings.TrimSpace(string(pid)))
+			err = fmt.Errorf("another daemon keeps the leases in %s: process %s", d.store.dir,
+				strings.TrimSpace(string(pid)))
 		}
 		return nil, err
 	}
 	// For people. A full disk does not keep a daemon from starting.
-	if err := errors.Join(lock.Truncate(0), second(lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0))); err != nil {
+	if err := errors.Join(lock.Truncate(0), second(lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"),
+		0))); err != nil {
 		slog.Warn("write the process ID down", "error", err)
 	}
 	d.lock = lock
@@ -101,7 +103,8 @@ func New(s Settings) (*Daemon, error) {
 	context.AfterFunc(d.ctx, func() { late.Stop() })
 	d.group.Go(func() {
 		if err := rtnl.WatchNamespaces(d.host, d.ctx.Done(), d.hear); err != nil {
-			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed", "error", err)
+			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed",
+				"error", err)
 		}
 	})
 	return d, nil

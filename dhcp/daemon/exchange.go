@@ -31,7 +31,8 @@ func taken(link reached, l *dhcp.Lease) bool {
 func takeOff(link reached, of ...*dhcp.Lease) (was bool, err error) {
 	have, err := rtnl.Addrs(link.NS, link.Index)
 	for _, a := range have {
-		if slices.ContainsFunc(of, func(l *dhcp.Lease) bool { return l != nil && slices.Contains(l.Prefixes(), a.Prefix) }) {
+		if slices.ContainsFunc(of,
+			func(l *dhcp.Lease) bool { return l != nil && slices.Contains(l.Prefixes(), a.Prefix) }) {
 			was = true
 			err = errors.Join(err, rtnl.DelAddr(link.NS, link.Index, a))
 		}
@@ -101,8 +102,8 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 			errs = append(errs, rtnl.DelAddr(link.NS, link.Index, a))
 		}
 	}
-	// With an address the kernel deletes the others of its subnet that came later (unless promote_secondaries is set), and
-	// with the last address all routes by the link.
+	// With an address the kernel deletes the others of its subnet that came later (unless promote_secondaries is set),
+	// and with the last address all routes by the link.
 	now, err := rtnl.Addrs(link.NS, link.Index)
 	errs = append(errs, err, ensureAddrs(link, now, stay))
 	for _, r := range l.Routes {
@@ -140,15 +141,16 @@ func restore(link reached, before []rtnl.Route) {
 			continue
 		}
 		if err := rtnl.AddRoute(link.NS, r, true); err != nil && !errors.Is(err, fs.ErrExist) {
-			slog.Warn("a route went with a lease's address, and cannot be put back", "link", link.Name, "to", r.Dst, "via",
-				r.Via, "error", err)
+			slog.Warn("a route went with a lease's address, and cannot be put back", "link", link.Name, "to", r.Dst,
+				"via", r.Via, "error", err)
 		}
 	}
 }
 
 // route is a lease's, with the metric that ADD answered it with; zero is the kernel's choice.
 func route(link string, r spec.Route, metric int) addr.Route {
-	k := addr.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: cmp.Or(r.Priority, metric)}
+	k := addr.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS,
+		Priority: cmp.Or(r.Priority, metric)}
 	if r.Table != nil {
 		k.Table = *r.Table
 	}

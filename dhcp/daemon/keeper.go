@@ -241,7 +241,8 @@ func (k *keeper) after(p phase, end time.Time, err error) time.Time {
 		return time.Now().Add(again(k.puts))
 	}
 	if changed {
-		slog.Warn("no answer about a lease", "to", p, "owner", k.rec.Ask.Owner, "protocol", k.rec.Protocol, "reason", err)
+		slog.Warn("no answer about a lease", "to", p, "owner", k.rec.Ask.Owner, "protocol", k.rec.Protocol, "reason",
+			err)
 	}
 	if p == acquiring {
 		k.tries++

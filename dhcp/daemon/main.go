@@ -32,9 +32,12 @@ type options struct {
 func flags(o *options) *flag.FlagSet {
 	fl := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
 	fl.StringVar(&o.pidfile, "pidfile", "", "`file` to write the process ID to; an absolute path")
-	fl.StringVar(&o.socket, "socketpath", rpc.DefaultSocket, "`path` of the socket to listen on; the hostprefix comes before it")
-	fl.StringVar(&o.HostPrefix, "hostprefix", "", "`directory` that the host's files are in, where the daemon runs in a container")
-	fl.StringVar(&o.StateDir, "statedir", dhcp.StateDir, "`directory` to keep the leases in; the hostprefix comes before it")
+	fl.StringVar(&o.socket, "socketpath", rpc.DefaultSocket,
+		"`path` of the socket to listen on; the hostprefix comes before it")
+	fl.StringVar(&o.HostPrefix, "hostprefix", "",
+		"`directory` that the host's files are in, where the daemon runs in a container")
+	fl.StringVar(&o.StateDir, "statedir", dhcp.StateDir,
+		"`directory` to keep the leases in; the hostprefix comes before it")
 	fl.BoolVar(&o.Broadcast, "broadcast", false,
 		"have servers broadcast their answers, for links that take in nothing else")
 	fl.DurationVar(&o.Timeout, "timeout", 10*time.Second, "how long one try to renew a lease takes")

@@ -18,7 +18,8 @@ var (
 	// errGone says that what a lease was for is not there any more.
 	errGone = errors.New("gone")
 	// errHidden says that it may be there, and that this process cannot see it.
-	errHidden = errors.New("not to be seen from here (is the directory mounted where the daemon runs, with what is mounted in it?)")
+	errHidden = errors.New("not to be seen from here (is the directory mounted where the daemon runs, with what is " +
+		"mounted in it?)")
 )
 
 // A reached is a link in a namespace that is open for as long as something is done there.

@@ -69,7 +69,8 @@ func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (r
 		}
 		if q.ipam.IPv6 == dhcp.SLAAC {
 			return nil, spec.Errorf(spec.CodeConfig,
-				"ipam.ipv6: %q: the reference's plugins take no address that the kernel has put on the link already; use fairlead's, or \"dhcpv6\"", q.ipam.IPv6)
+				"ipam.ipv6: %q: the reference's plugins take no address that the kernel has put on the link already; "+
+					"use fairlead's, or \"dhcpv6\"", q.ipam.IPv6)
 		}
 		res, err := d.add(ctx, q)
 		if err != nil {

@@ -36,8 +36,9 @@ type leaseFile struct {
 	Off      bool            `json:"off,omitempty"` // the addresses were taken off the link
 	Lease    *dhcp.Lease     `json:"lease"`
 
-	Placed bool        `json:"placed,omitempty"` // the addresses were seen on the link once, so they are to be there
-	Was    *dhcp.Lease `json:"was,omitempty"`    // what may be on the link yet, for Lease could not be put there; nil: it could
+	Placed bool `json:"placed,omitempty"` // the addresses were seen on the link once, so they are to be there
+	// what may be on the link yet, for Lease could not be put there; nil: it could
+	Was *dhcp.Lease `json:"was,omitempty"`
 }
 
 // A store is the directory of the lease files. They are synced: a lease outlives its daemon, and so a crash.

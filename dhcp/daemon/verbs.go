@@ -150,7 +150,8 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	case ctx.Err() != nil:
 		err = errors.Join(err, ctx.Err())
 	case errors.Is(err, dhcp.ErrNobody) && name == dhcp.DHCPv4:
-		return nil, spec.Errorf(spec.CodeTryAgain, "%w within %v: there is no server, or its pool is empty", err, d.Patience)
+		return nil, spec.Errorf(spec.CodeTryAgain, "%w within %v: there is no server, or its pool is empty", err,
+			d.Patience)
 	case errors.Is(err, dhcp.ErrNobody):
 		return nil, spec.Errorf(spec.CodeTryAgain, "%w (for %v)", err, d.Patience)
 	case errors.Is(err, dhcp.ErrRefused), errors.Is(err, dhcp.ErrEmpty):
@@ -206,7 +207,8 @@ func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r leaseFile) (err e
 	ctx, cancel := context.WithTimeout(context.Background(), giveBackLimit)
 	defer cancel()
 	if taken(link, r.Lease) {
-		slog.Warn("somebody else on the link has an address that a server gave, and the server is told", "owner", r.Ask.Owner,
+		slog.Warn("somebody else on the link has an address that a server gave, and the server is told", "owner",
+			r.Ask.Owner,
 			"addresses", r.Lease.Prefixes())
 		return proto.Decline(ctx, link.Link, r.Ask, r.Lease)
 	}
@@ -227,9 +229,11 @@ func (d *Daemon) end(_ context.Context, k *keeper) error {
 			link.NS.Close()
 		}
 		if err != nil {
-			slog.Warn("a lease could not be given back; its server has it until it ends", "owner", r.Ask.Owner, "reason", err)
+			slog.Warn("a lease could not be given back; its server has it until it ends", "owner", r.Ask.Owner,
+				"reason", err)
 		} else {
-			slog.Info("a lease was given back", "owner", r.Ask.Owner, "protocol", r.Protocol, "addresses", r.Lease.Prefixes())
+			slog.Info("a lease was given back", "owner", r.Ask.Owner, "protocol", r.Protocol, "addresses",
+				r.Lease.Prefixes())
 		}
 	}
 	return d.store.remove(r.Ask.Owner, r.Protocol)
@@ -273,7 +277,8 @@ func (d *Daemon) check(q question) error {
 		}
 		for _, p := range rec.Lease.Prefixes() {
 			if !slices.ContainsFunc(q.conf.PrevResult.IPs, func(ip spec.IP) bool { return ip.Address == p }) {
-				errs = append(errs, fmt.Errorf("lease %s: the address is %v now, and prevResult does not have it", rec.Protocol, p))
+				errs = append(errs, fmt.Errorf("lease %s: the address is %v now, and prevResult does not have it",
+					rec.Protocol, p))
 			}
 		}
 	}
@@ -289,7 +294,8 @@ func (d *Daemon) sweep(ctx context.Context, network string, valid []spec.Attachm
 	d.mu.Lock()
 	owners := map[spec.Owner]bool{}
 	for at := range d.keepers {
-		if at.owner.Network == network && !keep[spec.Attachment{ContainerID: at.owner.ContainerID, IfName: at.owner.IfName}] {
+		if at.owner.Network == network && !keep[spec.Attachment{ContainerID: at.owner.ContainerID,
+			IfName: at.owner.IfName}] {
 			owners[at.owner] = true
 		}
 	}

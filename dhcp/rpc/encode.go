@@ -46,8 +46,8 @@ func (e *encoder) encode(v any) error {
 		return err
 	}
 	if len(body) > maxMessage {
-		return spec.Errorf(spec.CodeConfig, "configuration and CNI_ARGS have %d bytes: the DHCP daemon takes at most %d",
-			len(body), maxMessage)
+		return spec.Errorf(spec.CodeConfig,
+			"configuration and CNI_ARGS have %d bytes: the DHCP daemon takes at most %d", len(body), maxMessage)
 	}
 	message(&out, body)
 	_, err = e.w.Write(out.Bytes())

@@ -19,8 +19,8 @@ import (
 
 // A Client speaks DHCPv4. The zero one is ready.
 type Client struct {
-	// First is the pause before a message is sent again; it doubles up to Max, and each is a quarter longer or shorter by
-	// chance. Zero: 1 s and 16 s. RFC 2131 begins with 4 s, and a container waits.
+	// First is the pause before a message is sent again; it doubles up to Max, and each is a quarter longer or shorter
+	// by chance. Zero: 1 s and 16 s. RFC 2131 begins with 4 s, and a container waits.
 	First, Max time.Duration
 }
 

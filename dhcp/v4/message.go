@@ -177,8 +177,8 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 	if len(mask) == 0 {
 		return nil, errors.New("it says no subnet mask (option 1)")
 	}
-	// Shorter than any class was, it takes in what is no host's; and the kernel has no route to a subnet that begins with
-	// 0.0.0.0.
+	// Shorter than any class was, it takes in what is no host's; and the kernel has no route to a subnet that begins
+	// with 0.0.0.0.
 	if size != 32 || bits < 8 || netip.PrefixFrom(addr, bits).Masked().Addr().IsUnspecified() {
 		return nil, fmt.Errorf("it says the subnet mask %v of %v, which is no subnet of hosts", net.IP(mask), addr)
 	}

@@ -40,8 +40,8 @@ func turnOn(l dhcp.Link, auto bool, metric int) error {
 	if err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
-	// Where another network has given the default route, this link's routers give none, unless it has a metric of its own
-	// (clause P25; the sysctl is Linux 5.12's, and before it such a route is the plugin's alone).
+	// Where another network has given the default route, this link's routers give none, unless it has a metric of its
+	// own (clause P25; the sysctl is Linux 5.12's, and before it such a route is the plugin's alone).
 	take := !elsewhere
 	if metric > 0 {
 		take = get("ra_defrtr_metric") != ""
@@ -53,7 +53,8 @@ func turnOn(l dhcp.Link, auto bool, metric int) error {
 	}
 	set = append(set, procsys.Setting{Key: conf + "disable_ipv6", Value: "0"})
 	if _, err := procsys.Set(l.NS, set...); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("link %s: no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", l.Name, err)
+		return fmt.Errorf("link %s: no IPv6 here (the kernel has none, or the link's MTU is below 1280): %w", l.Name,
+			err)
 	} else if err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
 	}

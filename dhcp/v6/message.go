@@ -72,7 +72,8 @@ func message(typ dhcpv6.MessageType, a dhcp.Ask, have *dhcp.Lease) *dhcpv6.Messa
 		}
 		put(m, dhcpv6.OptionORO, want)
 		if a.Hostname != "" && typ != dhcpv6.MessageTypeInformationRequest {
-			// That the server is to make the record for the name, and the name without an end: the server has the domain.
+			// That the server is to make the record for the name, and the name without an end: the server has the
+			// domain.
 			put(m, optFQDN, append([]byte{1}, label(a.Hostname)...))
 		}
 	}

@@ -86,7 +86,8 @@ func (r *routers) run(ctx context.Context) {
 			}
 			a, err := parseAdvert(buf[:n], from.Addr(), hops)
 			if err != nil {
-				slog.Debug("a router advertisement was passed over", "link", r.link.Name, "from", from.Addr(), "reason", err)
+				slog.Debug("a router advertisement was passed over", "link", r.link.Name, "from", from.Addr(), "reason",
+					err)
 				continue
 			}
 			r.add(a)

@@ -122,8 +122,8 @@ func nothing(link string, list []*advert) error {
 	if odd := autonomous(list); len(odd) > 0 {
 		why = fmt.Sprintf(" (%v is none: want a /%d)", odd[0], half) + why
 	}
-	return &silence{fmt.Sprintf("link %s: router %v advertises no prefix that hosts give themselves addresses of%s", link,
-		list[0].router, why)}
+	return &silence{fmt.Sprintf("link %s: router %v advertises no prefix that hosts give themselves addresses of%s",
+		link, list[0].router, why)}
 }
 
 // automatic waits until the kernel has made an address of each prefix and is sure of it, and returns them.

@@ -55,8 +55,8 @@ type planFunc struct {
 func (g *callGraph) impure() (bad []string) {
 	for _, p := range g.plans {
 		if way := g.way(p.mentions); way != nil {
-			bad = append(bad, fmt.Sprintf("plugin/%s: a plan function is pure, and this one reads the machine: %s", p.plugin,
-				strings.Join(way, " calls ")))
+			bad = append(bad, fmt.Sprintf("plugin/%s: a plan function is pure, and this one reads the machine: %s",
+				p.plugin, strings.Join(way, " calls ")))
 		}
 	}
 	return bad
@@ -110,7 +110,8 @@ func loadCalls(patterns ...string) (*callGraph, error) {
 	}
 	g := &callGraph{fset: token.NewFileSet(), mentions: map[*types.Func][]*types.Func{}}
 	exports, ours := map[string]string{}, map[string]*types.Package{}
-	compiled := importer.ForCompiler(g.fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	compiled := importer.ForCompiler(g.fset, "gc",
+		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	check := types.Config{Importer: importing(func(path string) (*types.Package, error) {
 		if p := ours[path]; p != nil {
 			return p, nil

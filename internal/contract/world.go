@@ -158,7 +158,8 @@ func Addr(s string) netip.Addr { return netip.MustParseAddr(s) }
 func RuleState(w *kernel.World) func(testing.TB) string {
 	return func(t testing.TB) string {
 		t.Helper()
-		return Host(t, w, "ip -4 rule") + Host(t, w, "ip -6 rule") + "in the container:\n" + Container(t, w, "ip -4 rule") +
+		return Host(t, w, "ip -4 rule") + Host(t, w, "ip -6 rule") + "in the container:\n" +
+			Container(t, w, "ip -4 rule") +
 			Container(t, w, "ip -6 rule")
 	}
 }

@@ -51,15 +51,16 @@ func own() map[string]shape {
 				matches("^ *0*" + vlanID + " *(- *0*" + vlanID + " *)?$")},
 		}},
 		Module + "/plugin/bandwidth.bits": {words: "number", schema: map[string]any{"type": "integer", "minimum": 0}},
-		Module + "/plugin/alias.aliases": {words: "list of names, or object of lists by network", schema: map[string]any{
-			"anyOf": []any{aliases(), map[string]any{"type": "object", "additionalProperties": aliases()}},
-		}},
+		Module + "/plugin/alias.aliases": {words: "list of names, or object of lists by network",
+			schema: map[string]any{
+				"anyOf": []any{aliases(), map[string]any{"type": "object", "additionalProperties": aliases()}},
+			}},
 		Module + "/plugin/tuning.sysctls": {words: "object: string by name", kind: "object",
 			elem: &shape{words: "string", kind: "string"}},
 		Module + "/spec.Route": {words: "object", kind: "object", fields: route()},
 		Module + "/sdk.Inner": {words: "object", kind: "object", fields: []field{
-			{"type", "Name of the plugin. Its own page describes the other keys.", shape{words: "string", kind: "string"},
-				sdk.Want{}},
+			{"type", "Name of the plugin. Its own page describes the other keys.",
+				shape{words: "string", kind: "string"}, sdk.Want{}},
 		}},
 		Module + "/plugin/debug.argv": {words: "list of string", schema: object{
 			"type": "array", "items": object{"type": "string"}, "prefixItems": []any{object{"type": "string",
@@ -84,16 +85,17 @@ func route() []field {
 	address := shape{words: "address", schema: matches(addressPattern)}
 	return []field{
 		{key: "dst", doc: "Destination, as a subnet. Required.", shape: subnet, want: sdk.Want{Lacks: "a subnet"}},
-		{key: "gw", doc: "Address of the next hop; with 0.0.0.0 or :: the destination is on the link. Default: the gateway of " +
-			"the container's address of that family.", shape: address},
+		{key: "gw", doc: "Address of the next hop; with 0.0.0.0 or :: the destination is on the link. " +
+			"Default: the gateway of the container's address of that family.", shape: address},
 		{key: "mtu", doc: "MTU of the route in bytes. Default: that of the interface.", shape: number},
 		{key: "advmss", doc: "Maximum segment size that TCP advertises, in bytes. Default: derived from the MTU.",
 			shape: number},
-		{key: "priority", doc: "Metric of the route; a lower one is preferred. Default: the kernel's, 0 for IPv4 and 1024 for " +
-			"IPv6.", shape: number},
+		{key: "priority", doc: "Metric of the route; a lower one is preferred. Default: the kernel's, " +
+			"0 for IPv4 and 1024 for IPv6.", shape: number},
 		{key: "table", doc: "Number of the routing table. Default: main (254).", shape: number},
-		{key: "scope", doc: "Number of the scope: 0 universe, 253 link, 254 host. 253 without gw: the destination is on the " +
-			"link. 253 with gw: gw is on the link (onlink), even if no address is in its subnet. Default: the kernel's choice.",
+		{key: "scope", doc: "Number of the scope: 0 universe, 253 link, 254 host. 253 without gw: " +
+			"the destination is on the link. 253 with " +
+			"gw: gw is on the link (onlink), even if no address is in its subnet. Default: the kernel's choice.",
 			shape: scope},
 	}
 }
@@ -191,7 +193,8 @@ func (r *reader) shape(t reflect.Type, expr ast.Expr, pkg string) (shape, error)
 			return s, nil
 		}
 		p := reflect.PointerTo(t)
-		if p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		if p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
+			p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 			return shape{}, fmt.Errorf("%v reads its JSON itself: docgen has to be told what it takes", t)
 		}
 		src, err := r.source(t.PkgPath())

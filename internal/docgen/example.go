@@ -71,12 +71,13 @@ func planned(list *spec.List, capabilities map[string]any) (string, error) {
 	for _, s := range steps {
 		fmt.Fprintf(&b, "%s\n", s.Type)
 		for _, r := range s.Resources {
-			fmt.Fprintf(&b, "  %s\n", regexp.MustCompile(`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`).ReplaceAllStringFunc(r, func(mac string) string {
-				if bytes.Contains(source, []byte(mac)) {
-					return mac
-				}
-				return "MAC"
-			}))
+			fmt.Fprintf(&b, "  %s\n", regexp.MustCompile(`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`).ReplaceAllStringFunc(r,
+				func(mac string) string {
+					if bytes.Contains(source, []byte(mac)) {
+						return mac
+					}
+					return "MAC"
+				}))
 		}
 	}
 	return b.String(), nil
@@ -88,6 +89,7 @@ func (e *example) says() string {
 	if e.capabilities != "" {
 		command = "CAP_ARGS='" + e.capabilities + "' " + command
 	}
-	return "`" + command + "` prints what ADD makes. The addresses are examples,\nand MAC stands for an address that derives " +
+	return "`" + command + "` prints what ADD makes. The addresses are examples,\n" +
+		"and MAC stands for an address that derives " +
 		"from the host and the container:"
 }

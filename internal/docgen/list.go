@@ -9,9 +9,10 @@ func listReference() explain.Reference {
 	r := explain.Reference{
 		Name:     "list",
 		Synopsis: "the keys of a network configuration list, and the keys that every plugin has",
-		Doc: "A network configuration list is a file NAME.conflist in /etc/cni/net.d. Runtimes sort the files by name, so " +
-			"names often begin with a number, such as 10-lan.conflist. `fairlead explain TYPE` describes the other keys of a " +
-			"plugin, and those of ipam under the name of the IPAM plugin.",
+		Doc: "A network configuration list is a file NAME.conflist in /etc/cni/net.d. Runtimes sort the files by " +
+			"name, so " +
+			"names often begin with a number, such as 10-lan.conflist. `fairlead explain TYPE` describes the other " +
+			"keys of a plugin, and those of ipam under the name of the IPAM plugin.",
 	}
 	for _, k := range [][3]string{
 		{"cniVersion", "string",
@@ -19,8 +20,8 @@ func listReference() explain.Reference {
 				"that it does not know. Default: 0.1.0."},
 		{"cniVersions", "list of string",
 			"Further versions that the list can be used with. The runtime uses the newest one that it knows. " +
-				"With \"1.0.0\" in cniVersion and \"1.1.0\" here, every runtime since 1.0.0 accepts the list, and those " +
-				"that know 1.1.0 use STATUS and GC."},
+				"With \"1.0.0\" in cniVersion and \"1.1.0\" here, every runtime since 1.0.0 accepts the list, and " +
+				"those that know 1.1.0 use STATUS and GC."},
 		{"name", "string",
 			"Name of the network. No other file on the host may have the same name. The name begins with a " +
 				"letter or a digit; letters, digits, underscores, dots and dashes follow."},

@@ -209,7 +209,8 @@ func (m *manual) text(s string) {
 	for paragraph := range strings.SplitSeq(s, "\n\n") {
 		indented := ""
 		for line := range strings.Lines(paragraph) {
-			line = strings.TrimPrefix(strings.TrimRight(line, " \n"), "#### ") // cobra's help of completion has headings
+			// cobra's help of completion has headings
+			line = strings.TrimPrefix(strings.TrimRight(line, " \n"), "#### ")
 			as, ok := strings.CutPrefix(strings.Replace(line, "\t", "  ", 1), "  ")
 			if ok {
 				indented += as + "\n"
@@ -239,7 +240,8 @@ func (m *manual) item(term, says string) { fmt.Fprintf(m, "\n%s\n: %s\n", term, 
 func plainText(s string) string {
 	parts := strings.Split(s, "`")
 	for i := 0; i < len(parts); i += 2 {
-		parts[i] = strings.NewReplacer(`\`, `\\`, "*", `\*`, "_", `\_`, "<", `\<`, "[", `\[`, "#", `\#`, "|", `\|`).Replace(parts[i])
+		parts[i] = strings.NewReplacer(`\`, `\\`, "*", `\*`, "_", `\_`, "<", `\<`, "[", `\[`, "#", `\#`, "|",
+			`\|`).Replace(parts[i])
 	}
 	return strings.Join(parts, "`")
 }

@@ -6,8 +6,8 @@ import "github.com/fairlead-cni/fairlead/calls"
 func settingsSchema() ([]byte, error) {
 	const word = `(off|errors|all|journald|file|/[^,]*|[0-9]+[KMGkmg]?)`
 	key := matches("^(" + word + "(, *" + word + ")*)?$")
-	key["description"] = "which calls of plugins are written down (off, errors, all), where (journald, file, or a path), " +
-		"and how many bytes files may take (20M), with commas between them"
+	key["description"] = "which calls of plugins are written down (off, errors, all), where (journald, file, or a " +
+		"path), and how many bytes files may take (20M), with commas between them"
 	key["examples"] = []any{"all", "errors,journald", "all,file,64M"}
 	return marshal(object{
 		"$schema":              "https://json-schema.org/draft/2020-12/schema",

@@ -57,8 +57,8 @@ func filter() (fd int, err error) {
 	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW},
 		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_USER_NOTIF})
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-	r, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
-		uintptr(unsafe.Pointer(&prog)))
+	r, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER,
+		unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(code)
 	if errno != 0 {
 		return -1, errno
@@ -131,7 +131,8 @@ func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix
 				a = response{id: q.id, errno: -int32(errno)}
 			}
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend, uintptr(unsafe.Pointer(&a))); errno != 0 &&
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend,
+			uintptr(unsafe.Pointer(&a))); errno != 0 &&
 			errno != unix.ENOENT {
 			return errno
 		}

@@ -120,7 +120,8 @@ func (o *OVS) Ctl(t testing.TB, args ...string) string {
 func (o *OVS) run(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+o.Dir, "OVS_LOGDIR="+o.Dir, "OVS_DBDIR="+o.Dir, "OVS_SYSCONFDIR="+o.Dir)
+	cmd.Env = append(os.Environ(), "OVS_RUNDIR="+o.Dir, "OVS_LOGDIR="+o.Dir, "OVS_DBDIR="+o.Dir,
+		"OVS_SYSCONFDIR="+o.Dir)
 	out, err := Output(o.NS, cmd)
 	if err != nil {
 		log, _ := os.ReadFile(filepath.Join(o.Dir, "ovs-vswitchd.log"))

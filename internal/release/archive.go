@@ -35,11 +35,13 @@ func writeTar(w io.Writer, files []file, prefix string, date time.Time) error {
 			return err
 		}
 		made[dir] = true
-		return t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, Uname: "root", Gname: "root",
+		return t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, Uname: "root",
+			Gname:   "root",
 			ModTime: date})
 	}
 	for _, f := range files {
-		h := &tar.Header{Typeflag: tar.TypeReg, Name: prefix + f.path, Mode: int64(f.mode), Uname: "root", Gname: "root",
+		h := &tar.Header{Typeflag: tar.TypeReg, Name: prefix + f.path, Mode: int64(f.mode), Uname: "root",
+			Gname:   "root",
 			ModTime: date}
 		if prefix != "" {
 			if err := makeDir(path.Dir(h.Name)); err != nil {

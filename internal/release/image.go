@@ -128,7 +128,8 @@ func (l layout) image(i image) (descriptor, error) {
 		return descriptor{}, err
 	}
 	d, err := l.blob("application/vnd.oci.image.manifest.v1+json", must(map[string]any{
-		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config, "layers": []descriptor{data},
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": config,
+		"layers": []descriptor{data},
 	}))
 	d.Platform = &p
 	return d, err

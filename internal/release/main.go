@@ -165,7 +165,8 @@ func (r release) sums() error {
 	}
 	var lines []string
 	for _, e := range all {
-		if strings.HasSuffix(e.Name(), ".sha256") || strings.HasSuffix(e.Name(), ".sha512") || e.Name() == "SHA256SUMS" {
+		if strings.HasSuffix(e.Name(), ".sha256") || strings.HasSuffix(e.Name(), ".sha512") ||
+			e.Name() == "SHA256SUMS" {
 			continue
 		}
 		line, err := r.sum(e.Name(), sha256.New())

@@ -33,7 +33,8 @@ func (r release) packages(arch string, tree []file) error {
 			return err
 		}
 		info = nfpm.WithDefaults(info)
-		err = r.create(packager.ConventionalFileName(info), func(w io.Writer) error { return packager.Package(info, w) })
+		err = r.create(packager.ConventionalFileName(info),
+			func(w io.Writer) error { return packager.Package(info, w) })
 		if err != nil {
 			return err
 		}
@@ -46,8 +47,10 @@ func (r release) packages(arch string, tree []file) error {
 func (r release) info(arch, format string, tree []file, scratch string) (*nfpm.Info, error) {
 	const after, before = "packaging/scripts/postinstall.sh", "packaging/scripts/preremove.sh"
 	info := &nfpm.Info{
-		Name: "fairlead", Arch: map[string]string{"arm": "arm7"}[arch], Platform: "linux", Version: r.version, Release: "1",
-		Section: "net", Priority: "optional", Maintainer: "Fairlead's authors", Vendor: "Fairlead", License: "Apache-2.0",
+		Name: "fairlead", Arch: map[string]string{"arm": "arm7"}[arch], Platform: "linux", Version: r.version,
+		Release: "1",
+		Section: "net", Priority: "optional", Maintainer: "Fairlead's authors", Vendor: "Fairlead",
+		License:  "Apache-2.0",
 		Homepage: "https://github.com/fairlead-cni/fairlead", MTime: r.date, DisableGlobbing: true,
 		Description: "Container networking: CNI plugins and the command fairlead\n" +
 			"All plugins of the Container Network Interface as one static program, and a command that connects\n" +

@@ -11,7 +11,8 @@ import (
 func main() {
 	root := flag.String("root", "../..", "the source tree")
 	out := flag.String("out", "", "the folder to write, which is emptied first")
-	source := flag.String("source", "https://github.com/fairlead-cni/fairlead/blob/main", "where the source tree is published")
+	source := flag.String("source", "https://github.com/fairlead-cni/fairlead/blob/main",
+		"where the source tree is published")
 	flag.Parse()
 	if *out == "" {
 		fmt.Fprintln(os.Stderr, "site: name the folder to write with -out")

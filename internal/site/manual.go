@@ -104,7 +104,8 @@ func manualIndex(all []manual) string {
 	var b strings.Builder
 	b.WriteString("<h1>Manual pages</h1>\n<table><tbody>\n")
 	for _, m := range all {
-		fmt.Fprintf(&b, "<tr><td><a href=%q>%s</a></td><td>%s</td></tr>\n", path.Base(fileOut(m.file)), m.name, html.EscapeString(m.says))
+		fmt.Fprintf(&b, "<tr><td><a href=%q>%s</a></td><td>%s</td></tr>\n", path.Base(fileOut(m.file)), m.name,
+			html.EscapeString(m.says))
 	}
 	b.WriteString("</tbody></table>\n")
 	return b.String()

@@ -51,7 +51,8 @@ func (p *page) out() string {
 }
 
 func markdown() goldmark.Markdown {
-	return goldmark.New(goldmark.WithExtensions(extension.Table), goldmark.WithParserOptions(parser.WithAutoHeadingID()),
+	return goldmark.New(goldmark.WithExtensions(extension.Table),
+		goldmark.WithParserOptions(parser.WithAutoHeadingID()),
 		goldmark.WithRendererOptions(html.WithUnsafe())) // all of it is ours
 }
 
@@ -81,7 +82,8 @@ func read(root string) (pages []*page, err error) {
 func parse(src string, content []byte) *page {
 	p := &page{src: src, text: content}
 	ids := &githubIDs{seen: map[string]int{}}
-	p.doc = markdown().Parser().Parse(text.NewReader(content), parser.WithContext(parser.NewContext(parser.WithIDs(ids))))
+	p.doc = markdown().Parser().Parse(text.NewReader(content),
+		parser.WithContext(parser.NewContext(parser.WithIDs(ids))))
 	p.sections = []section{{}}
 	ast.Walk(p.doc, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
@@ -101,7 +103,8 @@ func parse(src string, content []byte) *page {
 		case *ast.Image:
 			p.links = append(p.links, link{string(n.Destination), func(to string) { n.Destination = []byte(to) }})
 		}
-		if n.Type() == ast.TypeBlock && n.Kind() != ast.KindHeading && (n.FirstChild() == nil || n.FirstChild().Type() == ast.TypeInline) {
+		if n.Type() == ast.TypeBlock && n.Kind() != ast.KindHeading &&
+			(n.FirstChild() == nil || n.FirstChild().Type() == ast.TypeInline) {
 			last := &p.sections[len(p.sections)-1]
 			last.text += words(n, content) + " "
 		}

@@ -208,7 +208,8 @@ func (s *site) page(out, title, body string, sections []section) error {
 		Nav        []group
 		Inside     []item
 		Body       template.HTML
-	}{Title: title, Top: relative(out, "x")[:len(relative(out, "x"))-1], Home: out == "index.html", Body: template.HTML(body)}
+	}{Title: title, Top: strings.TrimSuffix(relative(out, "x"), "x"), Home: out == "index.html",
+		Body: template.HTML(body)}
 	for _, g := range s.nav {
 		here := group{Heading: g.Heading}
 		for _, it := range g.Items {

@@ -117,9 +117,11 @@ type model struct {
 
 func models() map[string]model {
 	return map[string]model{
-		"amd64": {emulator: "qemu-system-x86_64", pkg: "qemu-system-x86", args: []string{"-machine", "pc"}, processor: "max", cards: true,
+		"amd64": {emulator: "qemu-system-x86_64", pkg: "qemu-system-x86", args: []string{"-machine", "pc"},
+			processor: "max", cards: true,
 			console: "ttyS0 tsc=unstable nokaslr no_timer_check random.trust_cpu=on"},
-		"arm64": {emulator: "qemu-system-aarch64", pkg: "qemu-system-arm", args: []string{"-machine", "virt"}, cards: true,
+		"arm64": {emulator: "qemu-system-aarch64", pkg: "qemu-system-arm", args: []string{"-machine", "virt"},
+			cards:     true,
 			processor: "max,pauth-impdef=on", // signing pointers by the book takes half of the time
 			console:   "ttyAMA0 nokaslr random.trust_cpu=on"},
 		"s390x": {emulator: "qemu-system-s390x", pkg: "qemu-system-misc", args: []string{"-machine", "s390-ccw-virtio"},
@@ -146,16 +148,19 @@ func machineArgs(o options, image, initrd, console string) []string {
 	args := slices.Concat(processor, m.args, []string{
 		"-smp", fmt.Sprint(o.cpus), "-m", fmt.Sprint(o.memory),
 		"-display", "none", "-monitor", "none", "-nodefaults", "-no-reboot", "-serial", "file:" + console,
-		"-chardev", "stdio,id=steps,signal=off", "-device", "virtio-serial,max_ports=1", "-device", "virtconsole,chardev=steps",
+		"-chardev", "stdio,id=steps,signal=off", "-device", "virtio-serial,max_ports=1", "-device",
+		"virtconsole,chardev=steps",
 		"-kernel", image, "-initrd", initrd,
-		"-append", "loglevel=4 panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests audit=0 rdinit=/init console=" + m.console,
+		"-append", "loglevel=4 panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests audit=0 rdinit=/init console=" +
+			m.console,
 	})
 	for i := range 2 { // each on a hub of its own: a link that is up, and nobody there
 		if !m.cards {
 			break
 		}
 		args = append(args, "-netdev", fmt.Sprintf("hubport,id=n%d,hubid=%d", i, i),
-			"-netdev", fmt.Sprintf("hubport,id=end%d,hubid=%d", i, i), // without a second port nothing leaves the card's queue
+			// without a second port nothing leaves the card's queue
+			"-netdev", fmt.Sprintf("hubport,id=end%d,hubid=%d", i, i),
 			"-device", fmt.Sprintf("%s,netdev=n%d,mac=52:54:00:00:00:0%d,addr=0x%d", o.nic, i, i, 10+i))
 	}
 	return args

@@ -52,18 +52,21 @@ func main() {
 	}
 	var o options
 	flag.StringVar(&o.arch, "arch", runtime.GOARCH, "architecture of the machine: "+strings.Join(architectures(), ", "))
-	flag.StringVar(&o.kernel, "kernel", "", "directory with boot/vmlinuz-* and lib/modules, of which the newest is taken "+
-		"(default bin/kernel if there, else /; with -arch, bin/debian-ARCH, which is the machine's root, too)")
+	flag.StringVar(&o.kernel, "kernel", "",
+		"directory with boot/vmlinuz-* and lib/modules, of which the newest is taken "+
+			"(default bin/kernel if there, else /; with -arch, bin/debian-ARCH, which is the machine's root, too)")
 	flag.StringVar(&o.from, "from", "", "with test: only the tests that the file has, a package and a test in a line")
 	flag.DurationVar(&o.timeout, "timeout", time.Hour, "how long the machine may run")
 	flag.IntVar(&o.memory, "memory", 1536, "megabytes; what the programs write is in it too")
 	flag.IntVar(&o.cpus, "cpus", 2, "processors")
-	flag.StringVar(&o.nic, "nic", "virtio-net-pci", "model of the two PCI network cards, at 0000:00:10.0 and 0000:00:11.0 (none on s390x)")
+	flag.StringVar(&o.nic, "nic", "virtio-net-pci",
+		"model of the two PCI network cards, at 0000:00:10.0 and 0000:00:11.0 (none on s390x)")
 	flag.StringVar(&o.accel, "accel", "tcg", "qemu's accelerator: kvm where it works, tcg everywhere")
 	flag.StringVar(&o.run, "run", "", "with test: only the tests that match")
 	flag.BoolVar(&o.verbose, "v", false, "with test: print what passing tests print, too")
 	flag.Usage = func() {
-		fmt.Fprintf(flag.CommandLine.Output(), "usage: vm [flags] COMMAND [ARGUMENT...]\n       vm [flags] test PACKAGE...\n")
+		fmt.Fprintf(flag.CommandLine.Output(),
+			"usage: vm [flags] COMMAND [ARGUMENT...]\n       vm [flags] test PACKAGE...\n")
 		flag.PrintDefaults()
 	}
 	flag.Parse()

@@ -200,7 +200,8 @@ func build(ctx context.Context, o options, share string, packages []string,
 		if err := goBuild(ctx, o, "test", "-c", "-o", filepath.Join(share, name), path); err != nil {
 			return nil, err
 		}
-		s := step{Name: path, Dir: dir, Args: []string{"/share/" + name, "-test.v", "-test.timeout", o.timeout.String()}}
+		s := step{Name: path, Dir: dir, Args: []string{"/share/" + name, "-test.v", "-test.timeout",
+			o.timeout.String()}}
 		if run := cmp.Or(only[path], o.run); run != "" {
 			s.Args = append(s.Args, "-test.run", run)
 		}

@@ -67,11 +67,14 @@ func exhausted(code spec.Code, network string, set ipam.Set, reserved ipam.Reser
 	if n := set.Size().Sub(size); !n.IsZero() {
 		more = ", and " + n.String() + " are reserved"
 	}
-	hint := fmt.Sprintf("All %s containers that have one are alive (`fairlead ipam ls %s`): detach one and try again, or configure a larger range.", size, network)
+	hint := fmt.Sprintf("All %s containers that have one are alive (`fairlead ipam ls %s`): detach one and try "+
+		"again, or configure a larger range.", size, network)
 	if unknown > 0 {
 		more += fmt.Sprintf("; the state of %d of the containers is unknown (fairlead ipam ls %s)", unknown, network)
-		hint = fmt.Sprintf("The containers of %s leases are alive, and the state of %d is unknown: `fairlead ipam ls %[3]s` lists them, "+
-			"and `fairlead ipam release %[3]s ADDRESS --force` removes the lease of one that is gone.", size.Sub(ipam.CountOf(uint64(unknown))), unknown, network)
+		hint = fmt.Sprintf("The containers of %s leases are alive, and the state of %d is unknown: `fairlead ipam ls "+
+			"%[3]s` lists them, "+
+			"and `fairlead ipam release %[3]s ADDRESS --force` removes the lease of one that is gone.",
+			size.Sub(ipam.CountOf(uint64(unknown))), unknown, network)
 	}
 	return spec.Errorf(code, "%s: %w in %s: %s of %s are in use%s", set.Path, ipam.ErrExhausted, set, size, size,
 		more).WithHint(hint)
@@ -85,7 +88,8 @@ func inUse(network string, a netip.Addr, text string) error {
 		IfName: ifName}); spec.Freed(by.String()) != "" {
 		return err.HeldBy(by.String())
 	}
-	return err.WithHint(fmt.Sprintf("If that container is gone, `fairlead ipam release %s %s --force` ends its lease; `fairlead ipam show %[2]s` says what is known.", network, a))
+	return err.WithHint(fmt.Sprintf("If that container is gone, `fairlead ipam release %s %s --force` ends its "+
+		"lease; `fairlead ipam show %[2]s` says what is known.", network, a))
 }
 
 // A call is one Allocate on its way.

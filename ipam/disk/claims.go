@@ -200,8 +200,8 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 	i := slices.IndexFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == k.Address })
 	if i >= 0 && c.b.Leases[i].IfName != "" && c.b.Leases[i].IfName != k.IfName && !c.force {
 		l := c.b.Leases[i]
-		return c.bad(path, "%s is held for interface %q of %s, and %s is the lease of %s; --force takes both", k.Address,
-			k.IfName, k.Key, c.b.Path("leases", i, l.Address.String()), holder(leaseText(l)))
+		return c.bad(path, "%s is held for interface %q of %s, and %s is the lease of %s; --force takes both",
+			k.Address, k.IfName, k.Key, c.b.Path("leases", i, l.Address.String()), holder(leaseText(l)))
 	}
 	if err == nil {
 		return false
@@ -235,7 +235,8 @@ func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reserv
 	case err != nil:
 		return c.bad(path, "reserved %w; --force takes it", err)
 	case r.For != "" && c.s.Sticky == nil && len(c.s.Sets) > 0:
-		return c.bad(path, "reserved %s is for the key %q, and the containers of this network come under no keys; --force takes it", r.Prefix, r.For)
+		return c.bad(path, "reserved %s is for the key %q, and the containers of this network "+
+			"come under no keys; --force takes it", r.Prefix, r.For)
 	}
 	for _, a := range c.here() {
 		// in the document as it was

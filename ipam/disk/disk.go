@@ -82,7 +82,8 @@ func (s *Store) path(network string) (string, error) {
 	}
 	if len(network) > longestName {
 		return "", errNoPath{spec.Errorf(spec.CodeConfig,
-			"name: the network's has %d bytes, and the directory of its leases can have %d: choose a shorter one", len(network), longestName)}
+			"name: the network's has %d bytes, and the directory of its leases can have %d: choose a shorter one",
+			len(network), longestName)}
 	}
 	if strings.ContainsRune(s.DataDir, 0) {
 		return "", errNoPath{spec.Errorf(spec.CodeConfig, "ipam.dataDir: %q: a path has no zero byte", s.DataDir)}

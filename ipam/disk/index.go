@@ -30,7 +30,8 @@ func indexPath(dir string) string {
 //	oHASH           a lease of an owner, an entry as text; its further leases are oHASH.1, oHASH.2 …
 //	kHASH           likewise an address that a sticky key had last
 //	words/10.1.0.0  what became of each of 65536 addresses, see words.go
-//	state           when somebody else may have changed it last, the boot, a digest of what the directory of leases was like, and when
+//	state           when somebody else may have changed it last, the boot, a digest of what the directory of leases
+//	                was like, and when
 //	                to prune records
 //
 // Entries are symbolic links that nobody follows: one is made or read in one step, whole or not at all, and
@@ -65,7 +66,8 @@ func openIndex(path string) *index {
 	x.fd = fd
 	var b [128]byte
 	n := 0
-	if fd, err = unix.Openat(x.fd, "state", unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0); err == nil {
+	fd, err = unix.Openat(x.fd, "state", unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err == nil {
 		n, _ = unix.Read(fd, b[:])
 		unix.Close(fd)
 	}
@@ -103,7 +105,8 @@ func (x *index) note(err error) {
 
 // save writes the state, which is always as long, so that there is nothing to truncate.
 func (x *index) save() {
-	fd, err := unix.Openat(x.fd, "state", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	fd, err := unix.Openat(x.fd, "state", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK,
+		0o600)
 	if err == nil {
 		_, err = unix.Pwrite(fd, fmt.Appendf(nil, "%016x %08x %s %8d\n", x.since, x.boot, x.digest, x.prune), 0)
 		unix.Close(fd)
@@ -154,7 +157,8 @@ func numbered(name string, i int) string {
 
 // at is the place of the value that speaks of a, or -1.
 func at(values []string, a netip.Addr) int {
-	return slices.IndexFunc(values, func(v string) bool { first, _, _ := strings.Cut(v, " "); return first == a.String() })
+	return slices.IndexFunc(values,
+		func(v string) bool { first, _, _ := strings.Cut(v, " "); return first == a.String() })
 }
 
 // set puts a value about a under a name, in the place of another about it.

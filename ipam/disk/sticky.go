@@ -61,7 +61,8 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 			if err == nil || !errors.Is(err, ipam.ErrExhausted) {
 				return a, err == nil, err
 			}
-			c.d.log.Warn("what is reserved for the key is in use", "owner", c.o.String(), "key", r.For, "reserved", r.Prefix)
+			c.d.log.Warn("what is reserved for the key is in use", "owner", c.o.String(), "key", r.For, "reserved",
+				r.Prefix)
 		}
 	}
 	found := c.d.bound(c.key(), c.o.IfName)

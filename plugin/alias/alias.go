@@ -106,7 +106,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		}
 	}
 	if len(n.Addrs) == 0 {
-		return answer, bad("prevResult: has no address of %s, so its names would lead nowhere: configure ipam", r.IfName)
+		return answer, bad("prevResult: has no address of %s, so its names would lead nowhere: configure ipam",
+			r.IfName)
 	}
 	if len(c.DNS.Nameservers) == 0 {
 		n.Upstream = upstream(n.Gateways, r, &answer)
@@ -174,7 +175,8 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 func domain(s string) error {
 	for part := range strings.SplitSeq(s, ".") {
 		if spec.ValidLabel(part) != nil || len(s) > 190 {
-			return fmt.Errorf("want a domain, such as dns.podman: at most 190 characters, DNS labels with dots between them")
+			return fmt.Errorf("want a domain, such as dns.podman: at most 190 characters, DNS labels with dots " +
+				"between them")
 		}
 	}
 	return nil

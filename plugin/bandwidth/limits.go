@@ -91,13 +91,15 @@ func (c conf) parse() (ingress, egress shape.Limit, err error) {
 func (l limits) validate(path string) error {
 	if len(l.ShapedSubnets) > 0 && len(l.UnshapedSubnets) > 0 {
 		return spec.Errorf(spec.CodeConfig,
-			"%sshapedSubnets and %sunshapedSubnets: set one of them: the first limits only what it lists, the second all but that", path, path)
+			"%sshapedSubnets and %sunshapedSubnets: set one of them: the first limits only what it lists, the second "+
+				"all but that", path, path)
 	}
 	for key, list := range map[string][]netip.Prefix{"shapedSubnets": l.ShapedSubnets,
 		"unshapedSubnets": l.UnshapedSubnets} {
 		for i, p := range list {
 			if !p.IsValid() || p.Addr().Is4In6() {
-				return spec.Errorf(spec.CodeConfig, "%s%s[%d]: %v: want a subnet such as 10.0.0.0/8 or fd00::/8", path, key, i, p)
+				return spec.Errorf(spec.CodeConfig, "%s%s[%d]: %v: want a subnet such as 10.0.0.0/8 or fd00::/8", path,
+					key, i, p)
 			}
 		}
 	}
@@ -107,7 +109,8 @@ func (l limits) validate(path string) error {
 // limit is one direction's token bucket in bytes; zero where there is no limit.
 func (l limits) limit(path string, rate, burst uint64) (shape.Limit, error) {
 	bad := func(key string, value uint64, format string, args ...any) (shape.Limit, error) {
-		return shape.Limit{}, spec.Errorf(spec.CodeConfig, "%s%s: %d: %s", path, key, value, fmt.Sprintf(format, args...))
+		return shape.Limit{}, spec.Errorf(spec.CodeConfig, "%s%s: %d: %s", path, key, value,
+			fmt.Sprintf(format, args...))
 	}
 	switch {
 	case rate == 0 && burst != 0 && burst != nobodySaid:

@@ -85,7 +85,8 @@ func (c conf) validate(r *sdk.Request) error {
 			"hairpinMode and promiscMode: set one of them; with both, the host would see its own frames again")
 	case c.DisableContainerInterface && r.L3:
 		return spec.Errorf(spec.CodeConfig,
-			"disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam gives; remove one of the two")
+			"disableContainerInterface: true: an interface that stays down cannot have the addresses that ipam "+
+				"gives; remove one of the two")
 	}
 	if err := c.Cable.Validate(r); err != nil {
 		return err
@@ -125,8 +126,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		return answer, err
 	}
 	if host == c.Bridge || host == c.gatewayLink().Name() {
-		return answer, spec.Errorf(spec.CodeConfig, "hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway",
-			host)
+		return answer, spec.Errorf(spec.CodeConfig,
+			"hostInterfaceName: %q: is the name of the bridge, or of its VLAN's gateway", host)
 	}
 	p = append(p, plan.Required(link.Kind{Where: resource.Host, Link: c.Bridge, Kind: "bridge", Key: "bridge"}))
 	if c.filtering() && !c.VlanFiltering {
@@ -161,7 +162,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	p = append(p, c.gatewayPlan(r)...)
 	var alone plan.Plan
 	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 {
-		alone = plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan, Addrs: r.Prefixes(),
+		alone = plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan,
+			Addrs:  r.Prefixes(),
 			ByHand: r.ByHand()}}
 	}
 	asks := c.EnableDAD || c.Conflicts.Probe() // then the segment's own answer comes first: a DHCP server is told of it
@@ -189,8 +191,8 @@ func (c conf) warnIdle(answer *sdk.Answer) {
 		key = "isDefaultGateway"
 	}
 	if c.IsGateway {
-		answer.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could be the gateway of",
-			key)
+		answer.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could "+
+			"be the gateway of", key)
 	}
 }
 
@@ -246,12 +248,14 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 	case 1:
 		port.Link = found[0]
 		p = plan.Plan{port}
-		if r.InContainer() && !c.DisableContainerInterface && c.IPv6 != "off" { // whose own plugin may have left it down
+		// whose own plugin may have left it down
+		if r.InContainer() && !c.DisableContainerInterface && c.IPv6 != "off" {
 			p = append(p, link.Up{Link: r.IfName})
 		}
 		return port.Link, p, nil
 	}
 	return "", nil, spec.Errorf(spec.CodeConfig,
-		"prevResult: %s: several links on the host could become a port of %s; a chain can attach one", strings.Join(found,
+		"prevResult: %s: several links on the host could become a port of %s; a chain can attach one",
+		strings.Join(found,
 			", "), c.Bridge)
 }

@@ -42,7 +42,8 @@ func (c conf) gatewayPlan(r *sdk.Request) (p plan.Plan) {
 	}
 	for _, ip := range r.IPs {
 		p = append(p,
-			plan.Shared(addr.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()), Force: c.ForceAddress}),
+			plan.Shared(addr.Gateway{Link: link, Prefix: netip.PrefixFrom(ip.Gateway, ip.Address.Bits()),
+				Force: c.ForceAddress}),
 			plan.Shared(sysctl.Forwarding{V6: ip.Address.Addr().Is6()}))
 	}
 	return p

@@ -87,10 +87,12 @@ func (c vlanConf) filtering() bool {
 func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 	switch {
 	case c.Access != nil && c.Trunk != nil:
-		return spec.Errorf(spec.CodeConfig, "access and trunk: set one of them; a trunk's VLAN without tags is trunk.native")
+		return spec.Errorf(spec.CodeConfig,
+			"access and trunk: set one of them; a trunk's VLAN without tags is trunk.native")
 	case (c.Access != nil || c.Trunk != nil) && (c.Vlan != 0 || c.VlanTrunk != nil):
 		return spec.Errorf(spec.CodeConfig,
-			"access or trunk, and vlan or vlanTrunk: they say the same in two ways; set those of one way: vlan is access, or with vlanTrunk trunk.native, and vlanTrunk is trunk.tagged")
+			"access or trunk, and vlan or vlanTrunk: they say the same in two ways; set those of one way: vlan is "+
+				"access, or with vlanTrunk trunk.native, and vlanTrunk is trunk.tagged")
 	}
 	if c.VlanTrunk != nil {
 		for i, t := range *c.VlanTrunk {
@@ -109,12 +111,15 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 	}
 	if c.Trunk != nil && c.Trunk.Native == nil {
 		return spec.Errorf(spec.CodeConfig,
-			"trunk.native: is missing: the gateway's addresses are in the VLAN of what has no tag; %s, or remove isGateway", vlanNumbers)
+			"trunk.native: is missing: the gateway's addresses are in the VLAN of what has no tag; %s, or remove "+
+				"isGateway", vlanNumbers)
 	}
-	if g := (link.VLANGateway{Bridge: bridge, VLAN: c.gatewayVLAN()}); g.VLAN != 0 && spec.ValidIfName(g.Name()) != nil {
+	if g := (link.VLANGateway{Bridge: bridge, VLAN: c.gatewayVLAN()}); g.VLAN != 0 &&
+		spec.ValidIfName(g.Name()) != nil {
 		room := 15 - len(g.Name()) + len(bridge)
 		return spec.Errorf(spec.CodeConfig,
-			"bridge: %q: the gateway of VLAN %d is link %s, and a link's name has at most 15 bytes: want a name of at most %d bytes", bridge, g.VLAN, g.Name(), room)
+			"bridge: %q: the gateway of VLAN %d is link %s, and a link's name has at most 15 bytes: want a name of "+
+				"at most %d bytes", bridge, g.VLAN, g.Name(), room)
 	}
 	return nil
 }
@@ -122,14 +127,14 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 func (t trunkItem) validate(path string) error {
 	switch {
 	case t.MinID == nil && t.MaxID != nil:
-		return spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path, *t.MaxID,
-			*t.MaxID)
+		return spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path,
+			*t.MaxID, *t.MaxID)
 	case t.MinID != nil && t.MaxID == nil:
 		return spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path,
 			*t.MinID, *t.MinID)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
-		return spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path, *t.MinID,
-			*t.MaxID, *t.MaxID)
+		return spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path,
+			*t.MinID, *t.MaxID, *t.MaxID)
 	case t.MinID == nil && t.ID == nil:
 		return spec.Errorf(spec.CodeConfig, "%s: is empty: want id, or minID and maxID, or all three", path)
 	}
@@ -138,12 +143,14 @@ func (t trunkItem) validate(path string) error {
 
 func (t plainTrunk) validate() error {
 	if len(t.Tagged) == 0 {
-		return spec.Errorf(spec.CodeConfig, `trunk.tagged: is missing or empty: want VLANs, such as [10, "20-29"]; for one without a tag there is access`)
+		return spec.Errorf(spec.CodeConfig,
+			`trunk.tagged: is missing or empty: want VLANs, such as [10, "20-29"]; for one without a tag there is access`)
 	}
 	for i, v := range t.Tagged {
 		switch {
 		case v.first == 0: // null
-			return spec.Errorf(spec.CodeConfig, "trunk.tagged[%d]: null: %s, or two of them such as \"10-20\"", i, vlanNumbers)
+			return spec.Errorf(spec.CodeConfig, "trunk.tagged[%d]: null: %s, or two of them such as \"10-20\"", i,
+				vlanNumbers)
 		case t.Native != nil && int(v.first) <= *t.Native && *t.Native <= int(v.last):
 			return spec.Errorf(spec.CodeConfig,
 				"trunk.tagged[%d]: has %d, which is trunk.native: a VLAN is the one or the other", i, *t.Native)

@@ -72,7 +72,8 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	}
 	if len(ways) == 0 {
 		return sdk.Answer{Plan: plan.Plan{plan.Lacking(spec.Errorf(spec.CodeConfig,
-			"device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from the runtime"))}}, nil
+			"device: is missing: want one of device, hwaddr, kernelpath, pciBusID, or runtimeConfig.deviceID from "+
+				"the runtime"))}}, nil
 	}
 	for _, d := range ways {
 		if err := hostdev.ValidDevice(d); err != nil {
@@ -88,9 +89,11 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	}
 	// What ADD found is what CHECK is about: only a link has an address.
 	if d := h.Device; d.ID != "" && (c.userspace || r.InContainer() && r.PrevMAC() == "") {
-		return sdk.Answer{Plan: append(p, hostdev.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID, Key: d.Key})}, nil
+		return sdk.Answer{Plan: append(p, hostdev.UserspaceDevice{Owner: r.Owner, Name: r.IfName, ID: d.ID,
+			Key: d.Key})}, nil
 	}
-	return sdk.Answer{Plan: append(append(p, h), r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...)}, nil
+	return sdk.Answer{Plan: append(append(p, h),
+		r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...)}, nil
 }
 
 // ways are those by which the configuration says which device.

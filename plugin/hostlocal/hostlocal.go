@@ -74,8 +74,8 @@ type conf struct {
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or(30 * time.Second), Netns: r.Netns},
-		c.IPAM.Routes, c.IPAM.ResolvConf}
+	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or(30 * time.Second),
+		Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
 	var err error // who holds what is known without the ranges
 	if l.Sets, err = ipam.Complete(c.sets()); err != nil {
 		return &l, err
@@ -114,8 +114,8 @@ func sayable(sets []ipam.Set, v spec.Version) error {
 	for i, s := range sets {
 		for _, before := range sets[:i] {
 			if s.Is4() == before.Is4() && !v.AtLeast(spec.V030) {
-				return spec.Errorf(spec.CodeConfig, "%s: cniVersion %s can say one address of a family, and %s gives one too",
-					s.Path, v, before.Path)
+				return spec.Errorf(spec.CodeConfig,
+					"%s: cniVersion %s can say one address of a family, and %s gives one too", s.Path, v, before.Path)
 			}
 		}
 	}
@@ -199,7 +199,8 @@ func (l *local) Gateways() (all [][]spec.IP) {
 	for _, s := range l.Sets {
 		var choices []spec.IP
 		for _, r := range s.Ranges {
-			choices = append(choices, spec.IP{Address: netip.PrefixFrom(r.RangeStart, r.Subnet.Bits()), Gateway: r.Gateway})
+			choices = append(choices, spec.IP{Address: netip.PrefixFrom(r.RangeStart, r.Subnet.Bits()),
+				Gateway: r.Gateway})
 		}
 		all = append(all, choices)
 	}

@@ -32,12 +32,15 @@ func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
 		return nil, nil
 	}
 	if len(s.Key) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig, `ipam.sticky.key: is missing: name what tells one container from the others, such as ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]`)
+		return nil, spec.Errorf(spec.CodeConfig,
+			`ipam.sticky.key: is missing: name what tells one container from the others, such as ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]`)
 	}
 	var parts []string
 	for i, name := range s.Key {
 		if name == "" || name == labels || strings.ContainsAny(name, "=;") {
-			return nil, spec.Errorf(spec.CodeConfig, `ipam.sticky.key[%d]: %s: want the name of an argument, such as K8S_POD_NAME, or labels. and a label's name`, i, strconv.Quote(name))
+			return nil, spec.Errorf(spec.CodeConfig,
+				`ipam.sticky.key[%d]: %s: want the name of an argument, such as K8S_POD_NAME, or labels. and a label's name`,
+				i, strconv.Quote(name))
 		}
 		part := r.Told(name)
 		if l, ok := strings.CutPrefix(name, labels); ok {

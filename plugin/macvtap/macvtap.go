@@ -12,7 +12,8 @@ import (
 
 // Plugin is the macvtap plugin.
 var Plugin = sdk.Interface("macvtap",
-	"gives a program the packets of an interface with a MAC of its own on a link of the host", want, func(conf) []plan.Kind {
+	"gives a program the packets of an interface with a MAC of its own on a link of the host", want,
+	func(conf) []plan.Kind {
 		return []plan.Kind{link.ContainerLink("macvtap")}
 	}).KnowsArgs("MAC")
 

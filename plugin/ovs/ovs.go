@@ -194,7 +194,8 @@ func (c conf) remotes() (all []netip.Addr, err error) {
 	for i, s := range c.Remotes {
 		a, err := netip.ParseAddr(s)
 		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
-			return nil, spec.Errorf(spec.CodeConfig, "remotes[%d]: %q: want the address of a host, such as 192.0.2.1", i, s)
+			return nil, spec.Errorf(spec.CodeConfig, "remotes[%d]: %q: want the address of a host, such as 192.0.2.1",
+				i, s)
 		}
 		if a = a.Unmap(); !slices.Contains(all, a) {
 			all = append(all, a)
@@ -228,8 +229,8 @@ func (t trunkItem) span(path string) (first, last int, err error) {
 		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: is missing: maxID is %d; want a number from 1 to %d", path,
 			*t.MaxID, *t.MaxID)
 	case t.MinID != nil && t.MaxID == nil:
-		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094", path,
-			*t.MinID, *t.MinID)
+		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.maxID: is missing: minID is %d; want a number from %d to 4094",
+			path, *t.MinID, *t.MinID)
 	case t.MinID != nil && *t.MinID > *t.MaxID:
 		return 0, 0, spec.Errorf(spec.CodeConfig, "%s.minID: %d: is above maxID, %d; want a number from 1 to %d", path,
 			*t.MinID, *t.MaxID, *t.MaxID)

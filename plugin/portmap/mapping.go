@@ -42,14 +42,17 @@ func (m mapping) parse(i int) (p publish.Mapping, err error) {
 	switch {
 	case m.ContainerPortEnd != 0 && m.ContainerPortEnd != last:
 		return p, bad("containerPortEnd", m.ContainerPortEnd,
-			"%d, or leave the key out: both ranges are of one length, and hostPort to hostPortEnd are %d ports", last, more+1)
+			"%d, or leave the key out: both ranges are of one length, and hostPort to hostPortEnd are %d ports", last,
+			more+1)
 	case last > 65535:
 		return p, bad("containerPort", m.ContainerPort,
-			"at most %d: hostPort to hostPortEnd are %d ports, and the last of the container would be %d", 65535-more, more+
+			"at most %d: hostPort to hostPortEnd are %d ports, and the last of the container would be %d", 65535-more,
+			more+
 				1, last)
 	case m.HostPort != m.ContainerPort && more >= publish.MaxShifted:
 		return p, bad("hostPortEnd", m.HostPortEnd,
-			"at most %d: each port of a range that leads to other ports takes an entry of its own, and there may be %d; a range with containerPort equal to hostPort may have any length", m.HostPort+
+			"at most %d: each port of a range that leads to other ports takes an entry of its own, and there may be "+
+				"%d; a range with containerPort equal to hostPort may have any length", m.HostPort+
 				publish.MaxShifted-1, publish.MaxShifted)
 	}
 	p.HostPort, p.ContainerPort = uint16(m.HostPort), uint16(m.ContainerPort)
@@ -71,21 +74,23 @@ func (m mapping) allowed(i int, p *publish.Mapping) error {
 	path := fmt.Sprintf("runtimeConfig.portMappings[%d].allowFrom", i)
 	if m.AllowFrom != nil && len(m.AllowFrom) == 0 {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: []: nobody could reach the port; want at least one prefix, or leave the key out to let everybody in", path)
+			"%s: []: nobody could reach the port; want at least one prefix, or leave the key out to let everybody in",
+			path)
 	}
 	reachable := len(m.AllowFrom) == 0 || !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
 	known := map[netip.Prefix]bool{}
 	for j, from := range m.AllowFrom {
 		switch bits := from.Addr().BitLen(); {
 		case !from.IsValid(): // an empty string
-			return spec.Errorf(spec.CodeConfig, `%s[%d]: "": want a prefix, such as 192.0.2.0/24 or 2001:db8::/32`, path, j)
+			return spec.Errorf(spec.CodeConfig, `%s[%d]: "": want a prefix, such as 192.0.2.0/24 or 2001:db8::/32`,
+				path, j)
 		case from.Addr().Is4In6():
-			return spec.Errorf(spec.CodeConfig, "%s[%d]: %v: want an IPv4 prefix in IPv4's own words, such as 192.0.2.0/24",
-				path, j, from)
+			return spec.Errorf(spec.CodeConfig,
+				"%s[%d]: %v: want an IPv4 prefix in IPv4's own words, such as 192.0.2.0/24", path, j, from)
 		case from != from.Masked():
 			return spec.Errorf(spec.CodeConfig,
-				"%s[%d]: %v: has bits set behind its length; want %v, or %v for that one address", path, j, from, from.Masked(), netip.PrefixFrom(from.Addr(),
-					bits))
+				"%s[%d]: %v: has bits set behind its length; want %v, or %v for that one address", path, j, from,
+				from.Masked(), netip.PrefixFrom(from.Addr(), bits))
 		}
 		reachable = reachable || from.Addr().Is4() == p.HostIP.Is4()
 		if !known[from] {
@@ -95,7 +100,8 @@ func (m mapping) allowed(i int, p *publish.Mapping) error {
 	}
 	if !reachable {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: %v: nobody could reach the port; want a prefix of the family of hostIP, which is %v", path, m.AllowFrom, p.HostIP)
+			"%s: %v: nobody could reach the port; want a prefix of the family of hostIP, which is %v", path,
+			m.AllowFrom, p.HostIP)
 	}
 	return nil
 }

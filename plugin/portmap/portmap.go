@@ -71,7 +71,8 @@ type mapping struct {
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
-	pub := publish.Ports{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll, Conditions4: c.ConditionsV4,
+	pub := publish.Ports{Owner: r.Owner, SNAT: c.SNAT == nil || *c.SNAT, MasqAll: c.MasqAll,
+		Conditions4: c.ConditionsV4,
 		Conditions6: c.ConditionsV6}
 	if err := c.validate(); err != nil {
 		return answer, err
@@ -89,8 +90,9 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 			"runtimeConfig.portMappings: prevResult has no address of %s that a port could lead to", r.IfName)
 	}
 	if len(c.RuntimeConfig.PortMappings) > 0 && r.OnOtherLink() {
-		answer.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not have that",
-			r.IfName)
+		answer.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its "+
+			"own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not "+
+			"have that", r.IfName)
 	}
 	known := map[string]bool{}
 	for i, m := range c.RuntimeConfig.PortMappings {
@@ -101,7 +103,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		if r.Prev != nil && port.HostIP.IsValid() && !port.HostIP.IsUnspecified() &&
 			(port.HostIP.Is4() && !pub.To4.IsValid() || port.HostIP.Is6() && !pub.To6.IsValid()) {
 			return answer, spec.Errorf(spec.CodeConfig,
-				"runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i, port.HostIP)
+				"runtimeConfig.portMappings[%d].hostIP: %s: the container has no address of that family", i,
+				port.HostIP)
 		}
 		if text := fmt.Sprint(port.HostIP, " ", port); !known[text] { // podman asks twice for one mapping
 			known[text] = true
@@ -124,7 +127,8 @@ func (c conf) validate() error {
 	switch {
 	case c.ExternalSetMarkChain != "" && c.Backend != "iptables":
 		return spec.Errorf(spec.CodeUnsupported,
-			"externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key, or say \"backend\": \"iptables\"", c.ExternalSetMarkChain)
+			"externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key, or say "+
+				"\"backend\": \"iptables\"", c.ExternalSetMarkChain)
 	case c.ExternalSetMarkChain != "" && c.MarkMasqBit != nil:
 		return spec.Errorf(spec.CodeConfig,
 			"externalSetMarkChain and markMasqBit: set one of them; that chain decides what the mark is")

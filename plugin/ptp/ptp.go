@@ -18,9 +18,10 @@ import (
 )
 
 // Plugin is the ptp plugin.
-var Plugin = sdk.Interface("ptp", "connects a container to the host, which routes for it", want, func(conf) []plan.Kind {
-	return append([]plan.Kind{link.VethKind("")}, sdk.MasqueradeKinds()...)
-})
+var Plugin = sdk.Interface("ptp", "connects a container to the host, which routes for it", want,
+	func(conf) []plan.Kind {
+		return append([]plan.Kind{link.VethKind("")}, sdk.MasqueradeKinds()...)
+	})
 
 // conf is what the plugin reads beside "ipam", which it needs, and "dns".
 type conf struct {
@@ -31,7 +32,8 @@ type conf struct {
 func (c conf) validate(r *sdk.Request) error {
 	if !r.L3 {
 		return spec.Errorf(spec.CodeConfig,
-			"ipam: is missing: ptp routes to its containers' addresses, and an IPAM plugin has to give them, such as {\"type\":\"host-local\",\"subnet\":\"10.1.2.0/24\"}")
+			"ipam: is missing: ptp routes to its containers' addresses, and an IPAM plugin has to give them, such as "+
+				"{\"type\":\"host-local\",\"subnet\":\"10.1.2.0/24\"}")
 	}
 	if err := c.Cable.Validate(r); err != nil {
 		return err
@@ -50,13 +52,16 @@ func gateways(r *sdk.Request) error {
 			ip.Gateway = ip.Address.Masked().Addr().Next()
 			if !ip.Address.Contains(ip.Gateway) || ip.Gateway == ip.Address.Addr() {
 				return spec.Errorf(spec.CodeConfig,
-					"ipam: gave %v without a gateway, and the first address of its subnet cannot be one; let it give one, such as 169.254.1.1 or fe80::1", ip.Address)
+					"ipam: gave %v without a gateway, and the first address of its subnet cannot be one; let it give "+
+						"one, such as 169.254.1.1 or fe80::1", ip.Address)
 			}
 		}
-		if ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() || ip.Gateway.IsUnspecified() ||
+		if ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() ||
+			ip.Gateway.IsUnspecified() ||
 			ip.Gateway.IsMulticast() {
 			return spec.Errorf(spec.CodeConfig,
-				"ipam: gave %v the gateway %v; want another address of its family, which the host will have", ip.Address, ip.Gateway)
+				"ipam: gave %v the gateway %v; want another address of its family, which the host will have",
+				ip.Address, ip.Gateway)
 		}
 		r.IPs[i].Gateway = ip.Gateway
 	}
@@ -72,7 +77,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		return answer, err
 	}
 	p = append(append(p, c.Masquerade.Required()...), link.Veth{
-		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(), Down: c.IPv6 == "off",
+		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(),
+		Down: c.IPv6 == "off",
 	})
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		p = append(p, sysctl.IPv6Off{Link: r.IfName}, link.Up{Link: r.IfName})

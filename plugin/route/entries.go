@@ -204,7 +204,8 @@ func prefix(key, text string) (netip.Prefix, error) {
 		return p, bad("%s: %q: want a subnet, such as 192.0.2.0/24 or 2001:db8::/32, or an address", key, text)
 	}
 	if p != p.Masked() {
-		return p, bad("%s: %q: is an address with a prefix length; want %v, or the address alone", key, text, p.Masked())
+		return p, bad("%s: %q: is an address with a prefix length; want %v, or the address alone", key, text,
+			p.Masked())
 	}
 	return p, nil
 }
@@ -360,7 +361,8 @@ func (r route) complete(key string, do routing.Verb, e routing.RouteEntry) error
 	case ways > 1:
 		return bad("%s: has more than one way: want a next hop, \"scope\": \"link\" or a type", key)
 	case ways == 0 && do != routing.Del:
-		return bad("%s: %v: has no way: want via, nexthops, \"scope\": \"link\" or a type, such as \"blackhole\"", key, e.Dst)
+		return bad("%s: %v: has no way: want via, nexthops, \"scope\": \"link\" or a type, such as \"blackhole\"", key,
+			e.Dst)
 	}
 	return nil
 }

@@ -186,7 +186,8 @@ func (c *changes) several(key string, do routing.Verb, list []several) error {
 
 // entry is a route of the specification's; the next hop counts where it names one.
 func (c *changes) entry(key string, rt spec.Route) (e routing.RouteEntry, err error) {
-	e = routing.RouteEntry{Link: c.r.IfName, Dst: rt.Dst.Masked(), Priority: rt.Priority, MTU: rt.MTU, AdvMSS: rt.AdvMSS}
+	e = routing.RouteEntry{Link: c.r.IfName, Dst: rt.Dst.Masked(), Priority: rt.Priority, MTU: rt.MTU,
+		AdvMSS: rt.AdvMSS}
 	if !rt.Dst.IsValid() {
 		return e, bad("%s.dst: is missing: want a subnet, such as 192.0.2.0/24", key)
 	}

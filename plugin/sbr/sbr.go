@@ -42,7 +42,8 @@ type conf struct {
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	s := routing.SourceRouting{Owner: r.Owner, Hints: c.AddSourceHints}
 	known := func(ip spec.IP) bool {
-		return slices.ContainsFunc(s.Sources, func(src routing.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() })
+		return slices.ContainsFunc(s.Sources,
+			func(src routing.Source) bool { return src.Prefix.Addr() == ip.Address.Addr() })
 	}
 	for _, ip := range r.ContainerIPs() {
 		if !known(ip) {
@@ -59,8 +60,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if r.Prev != nil {
 		for i, ip := range r.Prev.IPs {
 			if of := r.Prev.InterfaceOf(ip); of != nil && !known(ip) {
-				answer.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: only those from addresses of %s are routed by their source",
-					i, ip.Address, of.Name, r.IfName)
+				answer.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: "+
+					"only those from addresses of %s are routed by their source", i, ip.Address, of.Name, r.IfName)
 			}
 		}
 	}
@@ -101,7 +102,8 @@ func (c conf) gateway(i int, text string, s *routing.SourceRouting, r *sdk.Reque
 			return bad("is an address of %s itself; want its router's", r.IfName)
 		}
 		subnets = append(subnets, src.Prefix.Masked().String())
-		reached = reached || src.Prefix.Contains(via) || src.Prefix.IsSingleIP() || via.Is6() && via.IsLinkLocalUnicast()
+		reached = reached || src.Prefix.Contains(via) || src.Prefix.IsSingleIP() || via.Is6() &&
+			via.IsLinkLocalUnicast()
 		s.Sources[j].Via, s.Sources[j].Always = via, true
 	}
 	switch {

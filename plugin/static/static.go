@@ -28,7 +28,8 @@ import (
 )
 
 // Plugin is the static plugin.
-var Plugin = sdk.Allocator("static", "uses addresses that the configuration or the runtime names", open).KnowsArgs("IP", "GATEWAY")
+var Plugin = sdk.Allocator("static", "uses addresses that the configuration or the runtime names", open).KnowsArgs("IP",
+	"GATEWAY")
 
 type conf struct {
 	IPAM *struct {
@@ -133,14 +134,17 @@ func told(path string, list []string, fixed []spec.IP) ([]spec.IP, error) {
 			a = a.Unmap()
 			n := slices.IndexFunc(fixed, func(f spec.IP) bool { return f.Address.Contains(a) })
 			if n < 0 {
-				return nil, bad(path, "%q has no length, and is in the subnet of no address in ipam.addresses: write it as %s/%d, with the length of its subnet", s, a, a.BitLen()*3/4)
+				return nil, bad(path, "%q has no length, and is in the subnet of no address in "+
+					"ipam.addresses: write it as %s/%d, with the length of its subnet", s, a, a.BitLen()*3/4)
 			}
 			ip = spec.IP{Address: netip.PrefixFrom(a, fixed[n].Address.Bits()), Gateway: fixed[n].Gateway}
 			if ip.Gateway == a {
-				return nil, bad(path, "%q: is the gateway of %s: want another address of it", s, fixed[n].Address.Masked())
+				return nil, bad(path, "%q: is the gateway of %s: want another address of it", s,
+					fixed[n].Address.Masked())
 			}
 		} else {
-			return nil, bad(path, "%q: want an address with the length of its subnet, such as 192.0.2.5/24 or 2001:db8::5/64", s)
+			return nil, bad(path, "%q: want an address with the length of its subnet, such as "+
+				"192.0.2.5/24 or 2001:db8::5/64", s)
 		}
 		var err error
 		if ip.Address, err = usable(path, ip.Address); err != nil {
@@ -211,8 +215,8 @@ func gateways(list []string, fixed, asked []spec.IP) ([]spec.IP, error) {
 }
 
 func itself(gw netip.Addr, ip spec.IP) error {
-	return bad("CNI_ARGS: GATEWAY", "%s is the address that it is to be the gateway of: want another host of %s, or none",
-		gw, ip.Address.Masked())
+	return bad("CNI_ARGS: GATEWAY",
+		"%s is the address that it is to be the gateway of: want another host of %s, or none", gw, ip.Address.Masked())
 }
 
 // sayable refuses what a result of before 0.3.0 has no room for.
@@ -220,7 +224,8 @@ func sayable(ips []spec.IP, v spec.Version) error {
 	for i, ip := range ips {
 		for _, before := range ips[:i] {
 			if ip.Address.Addr().Is4() == before.Address.Addr().Is4() && !v.AtLeast(spec.V030) {
-				return bad("ipam", "%s and %s: cniVersion %s can say one address of a family", before.Address, ip.Address, v)
+				return bad("ipam", "%s and %s: cniVersion %s can say one address of a family", before.Address,
+					ip.Address, v)
 			}
 		}
 	}
@@ -252,7 +257,8 @@ func (c conf) ownGateways() map[string]netip.Prefix {
 // Allocate implements ipam.Allocator.
 func (g given) Allocate(_ context.Context, o spec.Owner) (*spec.Result, error) {
 	for key, ip := range g.ownGateways {
-		slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway would have it too",
+		slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway "+
+			"would have it too",
 			"network", o.Network, "key", key, "address", ip)
 	}
 	return g.res.Clone(), nil

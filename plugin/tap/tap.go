@@ -64,7 +64,8 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	if err := c.validate(r); err != nil {
 		return sdk.Answer{}, err
 	}
-	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r).Value), c.Bridge, c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
+	t.MTU, t.MAC, t.Bridge, t.MultiQueue, t.User, t.Group, t.Label = c.MTU, r.MAC(c.mac(r).Value), c.Bridge,
+		c.MultiQueue, c.Owner, c.Group, c.SELinuxContext
 	var p plan.Plan
 	if c.SELinuxContext != "" {
 		p = append(p, plan.Required(tune.SELinux{Key: "selinuxContext", Value: c.SELinuxContext}))

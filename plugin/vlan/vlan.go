@@ -10,9 +10,10 @@ import (
 )
 
 // Plugin is the vlan plugin.
-var Plugin = sdk.Interface("vlan", "gives a container an interface in one VLAN of a host interface", want, func(conf) []plan.Kind {
-	return []plan.Kind{link.ContainerLink("vlan")}
-})
+var Plugin = sdk.Interface("vlan", "gives a container an interface in one VLAN of a host interface", want,
+	func(conf) []plan.Kind {
+		return []plan.Kind{link.ContainerLink("vlan")}
+	})
 
 type conf struct {
 	// Interface that the VLAN is on, such as ens3. Required. It can be a VLAN itself; packets then have two tags.
@@ -30,5 +31,6 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	if err != nil {
 		return sdk.Answer{}, err
 	}
-	return sdk.Answer{Plan: append(append(before, link.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}), after...)}, nil
+	return sdk.Answer{Plan: append(append(before, link.VLAN{Stacked: stacked, ID: *c.VLAN, Protocol: c.Protocol}),
+		after...)}, nil
 }

@@ -20,8 +20,8 @@ type Addr struct {
 	NoDAD         bool         // IPv6: usable at once, without asking whether somebody else has it
 	NoPrefixRoute bool         // do not make the route to the subnet
 
-	// Subnet is that of the container whose gateway the address is to be; the host has it on any number of links. Invalid:
-	// it is nobody's gateway.
+	// Subnet is that of the container whose gateway the address is to be; the host has it on any number of links.
+	// Invalid: it is nobody's gateway.
 	Subnet netip.Prefix
 }
 

@@ -161,8 +161,8 @@ func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, li
 		}), err
 	})
 	if sure && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		slog.Warn("the kernel takes no packets to the address yet; it is busy with other links", "link", link, "address",
-			addr)
+		slog.Warn("the kernel takes no packets to the address yet; it is busy with other links", "link", link,
+			"address", addr)
 		return nil
 	}
 	return err
@@ -203,7 +203,8 @@ func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, lim
 // than it was an error of Ensure.
 func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 	var d resource.Drift
-	for _, end := range []resource.Iface{{Where: resource.Container, Name: a.Link}, {Where: resource.Host, Name: a.Port}} {
+	for _, end := range []resource.Iface{{Where: resource.Container, Name: a.Link},
+		{Where: resource.Host, Name: a.Port}} {
 		if end.Name == "" {
 			continue
 		}

@@ -120,7 +120,8 @@ func (g Gateway) look(w *kernel.World) (index int, there bool, conflicts []rtnl.
 		switch {
 		case a.Prefix == g.Prefix:
 			there = true
-		case a.Prefix.Addr().Is4() != g.Prefix.Addr().Is4(), a.Prefix.Addr().IsLinkLocalUnicast() && a.Prefix.Addr().Is6():
+		case a.Prefix.Addr().Is4() != g.Prefix.Addr().Is4(), a.Prefix.Addr().IsLinkLocalUnicast() &&
+			a.Prefix.Addr().Is6():
 		case a.Prefix.Addr().Is4(), a.Prefix.Masked().Overlaps(g.Prefix.Masked()):
 			conflicts = append(conflicts, a)
 		}
@@ -129,8 +130,8 @@ func (g Gateway) look(w *kernel.World) (index int, there bool, conflicts []rtnl.
 }
 
 func (g Gateway) conflict(a rtnl.Addr) error {
-	return fmt.Errorf("%s already has %v, and its gateway is to be %v: either configure %v, or run `ip addr del %v dev %s`, or set forceAddress to replace it",
-		g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
+	return fmt.Errorf("%s already has %v, and its gateway is to be %v: either configure %v, or run `ip addr del %v "+
+		"dev %s`, or set forceAddress to replace it", g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
 }
 
 // Free implements Freer.

@@ -53,8 +53,10 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 			return err
 		}
 		return spec.Errorf(spec.CodeConfig,
-			"ipam: gateway %v: is the next hop of a route of this host (%v), which would lead nowhere if host/%s had it; "+
-				"give the network a subnet of its own. To be on the network of %s itself, a container takes macvlan or ipvlan with that for its master, or a bridge that has it for a port, without isGateway",
+			"ipam: gateway %v: is the next hop of a route of this host (%v), which would lead nowhere if host/%s had "+
+				"it; "+
+				"give the network a subnet of its own. To be on the network of %s itself, a container takes macvlan "+
+				"or ipvlan with that for its master, or a bridge that has it for a port, without isGateway",
 			gw.Addr(), by, link, by.Link)
 	}
 	return nil
@@ -76,8 +78,8 @@ func (a Addr) Overlaps(w *kernel.World) error {
 func warnOfOverlap(w *kernel.World, link string, subnet netip.Prefix) error {
 	other, kind, prefix, err := rtnl.Overlap(w.Host, link, subnet)
 	if err == nil && other != "" {
-		slog.Warn(fmt.Sprintf("subnet %v of link %s overlaps with %s %v of link %s, %s: give each a subnet of its own; `fairlead net ls` names the networks",
-			subnet.Masked(), link, kind, prefix, other, rtnl.Overlapping))
+		slog.Warn(fmt.Sprintf("subnet %v of link %s overlaps with %s %v of link %s, %s: give each a subnet of its "+
+			"own; `fairlead net ls` names the networks", subnet.Masked(), link, kind, prefix, other, rtnl.Overlapping))
 	}
 	return err
 }

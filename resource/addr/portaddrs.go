@@ -141,12 +141,14 @@ func (p PortAddrs) conflict(a netip.Addr, l *rtnl.Link) error {
 	held := Taken{a, fmt.Sprintf("is that of %s, which is on bridge %s too", holderOf(l), p.segment())}
 	return spec.Errorf(spec.CodeTryAgain,
 		"%w: ranges of two networks on one bridge must not overlap, and an address that is configured by hand "+
-			"must not be in a range", held).WithHint("`fairlead net ls` names the lists: give each a range of its own (rangeStart and rangeEnd of its ipam), or a bridge. " +
-		"Until then an add fails wherever it comes upon an address of the other's.")
+			"must not be in a range",
+		held).WithHint("`fairlead net ls` names the lists: give each a range of its own (rangeStart and rangeEnd of " +
+		"its ipam), or a bridge. Until then an add fails wherever it comes upon an address of the other's.")
 }
 
 func (p PortAddrs) warn(a netip.Addr, l *rtnl.Link) {
-	slog.Warn("two containers on one bridge have an address, both by hand: that works only if they take turns, as with VRRP",
+	slog.Warn("two containers on one bridge have an address, both by hand: that works only if they take turns, as "+
+		"with VRRP",
 		"address", a, "bridge", p.segment(), "other", holderOf(l))
 }
 

@@ -85,7 +85,8 @@ func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	if !carries {
 		return false, spec.Errorf(spec.CodeTryAgain,
-			"conflictDetection: \"probe\": %s carries nothing, so nobody can be asked who has %v; see to its cable", l.Name, ask[0])
+			"conflictDetection: \"probe\": %s carries nothing, so nobody can be asked who has %v; see to its cable",
+			l.Name, ask[0])
 	}
 	return false, p.ask(ctx, ns, l, slices.DeleteFunc(ask, netip.Addr.Is6))
 }
@@ -125,7 +126,8 @@ func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *rtnl.Link, addrs []net
 	}
 	n, err := packet.ListenNeighbours(ns, l, false)
 	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"probe\": nobody can be asked who has %v: %w", addrs[0], err)
+		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"probe\": nobody can be asked who has %v: %w",
+			addrs[0], err)
 	}
 	defer n.Close()
 	wait := rand.N(probeFirst)

@@ -70,7 +70,8 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			slog.Info("a default route is there already, and this one is left out", "route", r.String(), "held", holder)
 			return false, nil
 		}
-		// What a router advertised the kernel keeps as long as that router says; added once more, it would stay for ever.
+		// What a router advertised the kernel keeps as long as that router says; added once more, it would stay for
+		// ever.
 		if have, err := r.find(w); err != nil || have != nil && have.Protocol == rtnl.ByRA {
 			return false, errors.Join(err, r.Verify(ctx, w))
 		}
@@ -85,7 +86,8 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	if err != nil && r.Via.IsValid() && (unreachable || errors.Is(err, unix.EINVAL)) {
 		err = spec.AsError(err, 0).WithHint("Give the route a router in a subnet of the container's (gateway, or gw of the route); " +
-			"of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in which file it is.")
+			"of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in " +
+			"which file it is.")
 	}
 	if err != nil {
 		return false, fmt.Errorf("add route: %w", err)

@@ -152,7 +152,8 @@ func (d Device) find(w *kernel.World) (*rtnl.Link, error) {
 	}
 	if d.MAC != "" { // bridges, bonds and VLANs have the address of what is below them
 		cards := slices.DeleteFunc(slices.Clone(found), func(l *rtnl.Link) bool {
-			return l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan" || l.Kind == "macvlan" ||
+			return l.Kind == "bridge" || l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan" ||
+				l.Kind == "macvlan" ||
 				l.Kind == "ipvlan"
 		})
 		if len(cards) > 0 {
@@ -182,7 +183,8 @@ func (d Device) stays(l *rtnl.Link) error {
 	switch l.Kind {
 	case "bridge", "bond", "team", "vrf", "hsr", "batadv", "openvswitch":
 		return spec.Errorf(spec.CodeConfig,
-			"%s: %q: is %s, and the kernel lets it not leave its namespace; name a network card, or put a macvlan on it", d.Key, d.value(), resource.KindOf(l))
+			"%s: %q: is %s, and the kernel lets it not leave its namespace; name a network card, or put a macvlan on "+
+				"it", d.Key, d.value(), resource.KindOf(l))
 	}
 	return nil
 }

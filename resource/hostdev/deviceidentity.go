@@ -48,7 +48,8 @@ func bound(kind string) bool {
 // is, or from which it sends, whatever the version.
 func rooted(kind string) bool {
 	return slices.Contains([]string{"veth", "netkit", "vxcan", "macvlan", "ipvlan", "vlan", "macsec", "vxlan", "geneve",
-		"gre", "gretap", "erspan", "ip6gre", "ip6gretap", "ip6erspan", "ipip", "sit", "ip6tnl", "vti", "vti6", "xfrm"}, kind)
+		"gre", "gretap", "erspan", "ip6gre", "ip6gretap", "ip6erspan", "ipip", "sit", "ip6tnl", "vti", "vti6", "xfrm"},
+		kind)
 }
 
 // same reports whether a link of the container can be the device, by all that the kernel says.
@@ -119,11 +120,11 @@ func (r DeviceRecord) refuse(w *kernel.World, in *kernel.NS, l *rtnl.Link) error
 		err = rtnl.MoveLink(w.Host, l.Index, m)
 	}
 	if err != nil && !errors.Is(err, rtnl.ErrNoLink) {
-		return fmt.Errorf("give %s back: the container %s has put another link in its place, which stays on the host, down: %w",
-			r.Link, r.Netns, errors.Join(err, rename(w.Host, l, "dev%d")))
+		return fmt.Errorf("give %s back: the container %s has put another link in its place, which stays on the "+
+			"host, down: %w", r.Link, r.Netns, errors.Join(err, rename(w.Host, l, "dev%d")))
 	}
-	return fmt.Errorf("give %s back: the container %s has put another link in its place, and has that again; it is looked for by the next DEL, GC and ADD",
-		r.Link, r.Netns)
+	return fmt.Errorf("give %s back: the container %s has put another link in its place, and has that again; it is "+
+		"looked for by the next DEL, GC and ADD", r.Link, r.Netns)
 }
 
 // identified is the device's link among those of the container, or nil: under its index, or where nothing else can be
@@ -192,7 +193,8 @@ func (r DeviceRecord) arrived(w *kernel.World, name string) error {
 
 // hidden says that a container that lives has the device no more where anybody could tell that it is it.
 func (r DeviceRecord) hidden() {
-	slog.Warn("the container has deleted the device, or hides it; it is given back when it is found, or its namespace is gone",
+	slog.Warn("the container has deleted the device, or hides it; it is given back when it is found, or its "+
+		"namespace is gone",
 		"device", r.Link, "was for", r.who(), "netns", r.Netns)
 }
 

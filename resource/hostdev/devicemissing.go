@@ -18,7 +18,8 @@ import (
 func (d Device) missing(w *kernel.World) error {
 	if name := d.inContainer(w); name != "" {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: %q: is in the container already, as %s, and nobody remembers that it was moved; move it back, or name another device", d.Key, d.value(), name)
+			"%s: %q: is in the container already, as %s, and nobody remembers that it was moved; move it back, or "+
+				"name another device", d.Key, d.value(), name)
 	}
 	if dir, err := d.dir(); err == nil && dir != "" {
 		if st, err := os.Stat(dir); err == nil && st.IsDir() {
@@ -26,11 +27,13 @@ func (d Device) missing(w *kernel.World) error {
 			_, err := os.Lstat(filepath.Join(dir, "subsystem"))
 			if driver == "" && err == nil { // else it is no device
 				return spec.Errorf(spec.CodeConfig,
-					"%s: %q: no driver has the device; bind it to one (for user space vfio-pci, uio_pci_generic or igb_uio)", d.Key, d.value())
+					"%s: %q: no driver has the device; bind it to one (for user space vfio-pci, uio_pci_generic or "+
+						"igb_uio)", d.Key, d.value())
 			}
 			if driver != "" {
 				return spec.Errorf(spec.CodeConfig,
-					"%s: %q: its driver, %s, shows no network link of it on the host; it may be in another network namespace", d.Key, d.value(), driver)
+					"%s: %q: its driver, %s, shows no network link of it on the host; it may be in another network "+
+						"namespace", d.Key, d.value(), driver)
 			}
 		}
 	}
@@ -102,7 +105,8 @@ func (d Device) others(w *kernel.World) (names []string, err error) {
 	all, err := filepath.Glob(filepath.Join(sysBus, "pci/devices/*"))
 	for _, p := range all {
 		// network controllers
-		if class, err := os.ReadFile(filepath.Join(p, "class")); err == nil && strings.HasPrefix(string(class), "0x02") {
+		if class, err := os.ReadFile(filepath.Join(p, "class")); err == nil &&
+			strings.HasPrefix(string(class), "0x02") {
 			names = append(names, filepath.Base(p))
 		}
 	}

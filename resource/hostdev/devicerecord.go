@@ -202,8 +202,8 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		l, err = r.makeVLAN(ctx, w)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		slog.Warn("the device is in another namespace yet; it is given back when it is not", "device", r.Link, "was for",
-			r.who())
+		slog.Warn("the device is in another namespace yet; it is given back when it is not", "device", r.Link,
+			"was for", r.who())
 		return true, nil
 	}
 	if err != nil {

@@ -52,8 +52,10 @@ type vlanState struct {
 
 func deviceStateOf(w *kernel.World, l *rtnl.Link) (s deviceState, err error) {
 	s = deviceState{
-		Link: l.Name, Kind: l.Kind, Alias: l.Alias, AltNames: l.AltNames(), MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen,
-		Up: l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Group: l.Group, Traits: &l.Traits, Params: l.Params(), Settings: l.Settings(),
+		Link: l.Name, Kind: l.Kind, Alias: l.Alias, AltNames: l.AltNames(), MAC: l.MAC.String(), MTU: l.MTU,
+		TxQLen: l.TxQLen,
+		Up:     l.Up, Promisc: l.Promisc, AllMulti: l.AllMulti, Port: l.Port, Group: l.Group, Traits: &l.Traits,
+		Params: l.Params(), Settings: l.Settings(),
 	}
 	for key, of := range hostSettings(w) {
 		if s.Settings[key] == of {
@@ -131,8 +133,8 @@ func (s deviceState) restore(w *kernel.World, l *rtnl.Link) error {
 		err := rename(w.Host, l, s.Link)
 		switch {
 		case errors.Is(err, rtnl.ErrLinkExists):
-			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device", s.Link, "now",
-				name)
+			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device",
+				s.Link, "now", name)
 		case err != nil:
 			return err
 		default:
@@ -223,7 +225,8 @@ func (s deviceState) restoreSettings(w *kernel.World, name string, l *rtnl.Link)
 		if v, ok := is[key]; ok && v == want[key] {
 			continue
 		}
-		if _, err := procsys.Set(w.Host, procsys.Setting{Key: settingKey(key, name), Value: strconv.Itoa(int(want[key])),
+		if _, err := procsys.Set(w.Host, procsys.Setting{Key: settingKey(key, name),
+			Value:    strconv.Itoa(int(want[key])),
 			Optional: true}); err != nil {
 			slog.Info("not put back", "device", s.Link, "error", err)
 		}

@@ -173,14 +173,15 @@ func (r DeviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 		return err
 	}
 	away, err := r.release(ctx, w)
-	// By now the host has another one of that name. What one of no bus was under, its own container has deleted, or hides
-	// for good.
+	// By now the host has another one of that name. What one of no bus was under, its own container has deleted, or
+	// hides for good.
 	if _, here := h.Device.find(w); here == nil && (r.Owner != h.Owner || r.Dir == "") {
 		return err
 	}
 	if err == nil && away {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive", h.Device.Key, h.Device.value(), r.who(), r.Netns).
+			"%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive",
+			h.Device.Key, h.Device.value(), r.who(), r.Netns).
 			HeldBy(r.who())
 	}
 	return err

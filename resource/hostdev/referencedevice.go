@@ -30,7 +30,8 @@ func (h HostDevice) byReference(w *kernel.World) (r DeviceRecord, in *kernel.NS,
 		return r, nil, nil, nil
 	}
 	r = DeviceRecord{Owner: h.Owner, Dir: containerDir(l), deviceState: deviceState{
-		Kind: l.Kind, Link: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen, Promisc: l.Promisc, AllMulti: l.AllMulti, AltNames: l.AltNames()}}
+		Kind: l.Kind, Link: l.Alias, MAC: l.MAC.String(), MTU: l.MTU, TxQLen: l.TxQLen, Promisc: l.Promisc,
+		AllMulti: l.AllMulti, AltNames: l.AltNames()}}
 	if h.Device.value() == "" || !h.Device.is(r) || l.Kind != "" && !h.Attached {
 		return r, nil, nil, nil
 	}

@@ -113,11 +113,13 @@ func (a Alone) among(in, ns *kernel.NS, master *rtnl.Link) error {
 			who += " of " + text
 		}
 		if a.Passthru {
-			return spec.Errorf(spec.CodeConfig, `mode: "passthru": has to be alone on its master, and %s has %s; name another master, or another mode`, master.Name, who)
+			return spec.Errorf(spec.CodeConfig,
+				`mode: "passthru": has to be alone on its master, and %s has %s; name another master, or another mode`,
+				master.Name, who)
 		}
 		if in == ns && l.Name == a.Master.Link {
-			return spec.Errorf(spec.CodeConfig, "master: %q: is a passthru, which has to be alone on %s; name another master",
-				l.Name, master.Name)
+			return spec.Errorf(spec.CodeConfig,
+				"master: %q: is a passthru, which has to be alone on %s; name another master", l.Name, master.Name)
 		}
 		return spec.Errorf(spec.CodeConfig, "master: %q: has %s, which has to be alone there; name another master",
 			master.Name, who)

@@ -29,8 +29,8 @@ type Bridge struct {
 
 func (b Bridge) String() string {
 	return resource.Line("link host/"+b.Name, "type bridge", resource.Opt("mtu", b.MTU),
-		resource.Flag("promisc on", b.Promisc), resource.Flag("vlan_filtering on", b.VLANs), resource.Flag("switched on",
-			b.VLANs && b.Switch))
+		resource.Flag("promisc on", b.Promisc), resource.Flag("vlan_filtering on", b.VLANs),
+		resource.Flag("switched on", b.VLANs && b.Switch))
 }
 
 // Traits implements resource.Describer.

@@ -64,7 +64,8 @@ func (h HostName) taken(ctx context.Context, w *kernel.World) error {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: %s; a name is for one link at a time", h.Key, h.Name, who).HeldBy(holder)
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s; a name is for one link at a time", h.Key, h.Name,
+		who).HeldBy(holder)
 }
 
 // markedFor reports whether a link was made for an attachment of a network.

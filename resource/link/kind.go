@@ -42,8 +42,8 @@ func (k Kind) Verify(_ context.Context, w *kernel.World) error {
 		if l.Kind != "" {
 			remove = fmt.Sprintf(", or remove it (ip link delete %s)", k.Link)
 		}
-		return spec.Errorf(spec.CodeConfig, "%s: %q: is %s %s, not a %s; name another%s%s", k.Key, k.Link, resource.KindOf(l),
-			k.Where.Place(), k.Kind, k.others(w), remove)
+		return spec.Errorf(spec.CodeConfig, "%s: %q: is %s %s, not a %s; name another%s%s", k.Key, k.Link,
+			resource.KindOf(l), k.Where.Place(), k.Kind, k.others(w), remove)
 	}
 	return nil
 }

@@ -119,8 +119,8 @@ func derivedName(l *rtnl.Link) bool {
 
 func doomedGroup(network string) uint32 { return identity.LinkGroup(network) ^ 1<<24 }
 
-// ContainerLink is the Kind of a link that was made in the container. DEL removes one of a type of ip(8) alone; GC is one
-// for all types, so that each container is entered once.
+// ContainerLink is the Kind of a link that was made in the container. DEL removes one of a type of ip(8) alone; GC is
+// one for all types, so that each container is entered once.
 func ContainerLink(kind string) plan.Kind {
 	return resource.NewKind("interface in the container", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
@@ -137,8 +137,8 @@ func ContainerLink(kind string) plan.Kind {
 		}})
 }
 
-// containerLinks lists whose links there may be in containers. An ADD that was killed has written no link down, and that
-// the namespace was entered.
+// containerLinks lists whose links there may be in containers. An ADD that was killed has written no link down, and
+// that the namespace was entered.
 func containerLinks(w *kernel.World, network string) (tags []plan.Tag, err error) {
 	made, err := resource.DecodeRecords[resource.Made](w.Store.Records(resource.MadeRecord, network))
 	links, lerr := resource.DecodeRecords[madeLink](w.Store.Records(linkRecord, network))

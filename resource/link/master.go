@@ -56,7 +56,8 @@ func (m Master) Verify(ctx context.Context, w *kernel.World) error {
 // warn says that the master is down: it is the administrator's to set up.
 func (m Master) warn(l *rtnl.Link) {
 	if !l.Up {
-		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+" up)",
+		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+
+			" up)",
 			"master", l.Name)
 	}
 }
@@ -113,7 +114,8 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 	}
 	if m.Link == "" {
 		return spec.Errorf(spec.CodeConfig,
-			"master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.Place(), there)
+			"master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.Place(),
+			there)
 	}
 	if near, ok := spec.Nearest(m.Link, names); ok {
 		there += fmt.Sprintf("; did you mean %q?", near)
@@ -149,8 +151,8 @@ func (m Master) stands(ns *kernel.NS, l *rtnl.Link, what string) error {
 		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what,
 			l.Name).WithHint("That is the host's to mend: no file is wrong.")
 	case m.MTU > l.MTU:
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's", m.MTU,
-			l.Name, l.MTU)
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's",
+			m.MTU, l.Name, l.MTU)
 	case !m.Taken || l.Master == 0:
 		return nil
 	}
@@ -160,8 +162,8 @@ func (m Master) stands(ns *kernel.NS, l *rtnl.Link, what string) error {
 	}
 	switch above.Kind {
 	case "bridge", "bond", "team", "openvswitch":
-		return spec.Errorf(spec.CodeConfig, "%s: is a port of %s, which takes all that comes in by it; name %[2]q instead",
-			what, above.Name)
+		return spec.Errorf(spec.CodeConfig,
+			"%s: is a port of %s, which takes all that comes in by it; name %[2]q instead", what, above.Name)
 	}
 	return nil
 }

@@ -115,7 +115,8 @@ func (p Port) spare(w *kernel.World, l *rtnl.Link) error {
 	for _, a := range addrs {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() {
 			return spec.Errorf(spec.CodeConfig,
-				"link %s has the host's address %v, which would no longer be reached if it were a port of %s: remove the address, or have another link in prevResult",
+				"link %s has the host's address %v, which would no longer be reached if it were a port of %s: remove "+
+					"the address, or have another link in prevResult",
 				p.Link, a.Prefix, p.Master)
 		}
 	}

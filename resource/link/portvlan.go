@@ -45,7 +45,8 @@ func vlanText(list []rtnl.PortVLAN) string {
 		if p.Last != p.First {
 			id += "-" + strconv.Itoa(int(p.Last))
 		}
-		words = append(words, resource.Line("vid", id, resource.Flag("pvid", p.PVID), resource.Flag("untagged", p.Untagged)))
+		words = append(words, resource.Line("vid", id, resource.Flag("pvid", p.PVID),
+			resource.Flag("untagged", p.Untagged)))
 	}
 	return strings.Join(words, " ")
 }
@@ -151,9 +152,12 @@ func wantVLANs(d *resource.Drift, w *kernel.World, l *rtnl.Link, v VLANs) {
 func unfiltered(w *kernel.World, name string) error {
 	if err := rtnl.NoBridgeVLANs(w.Host); err != nil {
 		return spec.Errorf(spec.CodeConfig,
-			"bridge: %q: exists, and cannot keep VLANs apart: %w; leave out access, trunk, vlan and vlanTrunk, or use another kernel", name, err)
+			"bridge: %q: exists, and cannot keep VLANs apart: %w; leave out access, trunk, vlan and vlanTrunk, or "+
+				"use another kernel", name, err)
 	}
-	return spec.Errorf(spec.CodeConfig, "bridge: %q: exists, and does not keep VLANs apart: run `ip link set %s type bridge vlan_filtering 1`, or set vlanFiltering to true so that ADD does it, or name another bridge", name, name)
+	return spec.Errorf(spec.CodeConfig,
+		"bridge: %q: exists, and does not keep VLANs apart: run `ip link set %s type bridge vlan_filtering 1`, or "+
+			"set vlanFiltering to true so that ADD does it, or name another bridge", name, name)
 }
 
 // Filtering is the fact that a bridge keeps VLANs apart, or is yet to be made.
@@ -240,7 +244,9 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 // link.
 func (g VLANGateway) warn(w *kernel.World) {
 	if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
-		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 net.bridge.bridge-nf-call-ip6tables=0` mends that", "link", g.Name())
+		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is "+
+			"not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 "+
+			"net.bridge.bridge-nf-call-ip6tables=0` mends that", "link", g.Name())
 	}
 }
 
@@ -269,14 +275,16 @@ func (g VLANGateway) look(w *kernel.World) (l, port *rtnl.Link, err error) {
 	}
 	if l.Kind != "veth" || l.PeerAway {
 		return l, nil, spec.Errorf(spec.CodeConfig,
-			"bridge: %q: %s, which would be its gateway's link, is %s of somebody else: rename or remove it (ip link delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
+			"bridge: %q: %s, which would be its gateway's link, is %s of somebody else: rename or remove it (ip link "+
+				"delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
 	}
 	if port, err = rtnl.LinkByIndex(w.Host, l.Peer); err != nil {
 		return l, nil, err
 	}
 	if m := masterName(w, port); m != g.Bridge && m != "none" {
 		return l, port, spec.Errorf(spec.CodeConfig,
-			"bridge: %q: %s, which would be its gateway's link, leads to %s: remove it (ip link delete %s)", g.Bridge, l.Name, m, l.Name)
+			"bridge: %q: %s, which would be its gateway's link, leads to %s: remove it (ip link delete %s)", g.Bridge,
+			l.Name, m, l.Name)
 	}
 	return l, port, nil
 }

@@ -72,8 +72,8 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	}
 	err = rtnl.AddLink(ns, l)
 	if errors.Is(err, rtnl.ErrLinkExists) && l.Index == 0 {
-		// To older kernels (6.1) a link of that name in the namespace of the request counts too, and eth0 is a name of many
-		// hosts. Where an index is asked for, the kernel goes by that.
+		// To older kernels (6.1) a link of that name in the namespace of the request counts too, and eth0 is a name of
+		// many hosts. Where an index is asked for, the kernel goes by that.
 		if _, lerr := rtnl.LinkByName(w.Container, s.Name); errors.Is(lerr, rtnl.ErrNoLink) {
 			l.Index = s.spareIndex()
 			err = rtnl.AddLink(ns, l)
@@ -82,7 +82,8 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	switch {
 	case errors.Is(err, unix.EBUSY):
 		return spec.Errorf(spec.CodeConfig,
-			"master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share one): %w", master.Name, err)
+			"master: %q: is in use by something that takes what comes in by it (a macvlan and an ipvlan do not share "+
+				"one): %w", master.Name, err)
 	case errors.Is(err, unix.EADDRINUSE):
 		return s.taken(w, kind, master, err)
 	case errors.Is(err, rtnl.ErrLinkExists):
@@ -116,8 +117,8 @@ func (s Stacked) taken(w *kernel.World, kind string, master *rtnl.Link, err erro
 		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC,
 			master.Name, err)
 	}
-	return spec.Errorf(spec.CodeConfig, "%s: %q: %s, or another link on it, has that address: %w", cmp.Or(s.MACKey, "mac"),
-		s.MAC, master.Name, err)
+	return spec.Errorf(spec.CodeConfig, "%s: %q: %s, or another link on it, has that address: %w",
+		cmp.Or(s.MACKey, "mac"), s.MAC, master.Name, err)
 }
 
 // verify compares what all kinds have. The link is nil where there is none to compare the rest of.
@@ -217,7 +218,8 @@ func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, ma
 	}
 	for _, other := range macs[1:] {
 		if err = make(other); !errors.Is(err, unix.EADDRINUSE) {
-			slog.Warn("a link in another namespace has the attachment's address, as of an earlier ADD without a DEL: it has another one",
+			slog.Warn("a link in another namespace has the attachment's address, as of an earlier ADD without a DEL: "+
+				"it has another one",
 				"owner", o, "address", other)
 			return err
 		}

@@ -34,8 +34,9 @@ type Tap struct {
 func (t Tap) String() string {
 	return resource.Line("link cont/"+t.Name, "type tap", resource.Flag("multi_queue", t.MultiQueue),
 		number("user", t.User), number("group", t.Group),
-		resource.Opt("mtu", t.MTU), resource.Opt("address", resource.MACText(t.MAC)), resource.Flag("master cont/"+t.Bridge,
-			t.Bridge != ""), resource.Flag("selinux "+t.Label, t.Label != ""), resource.Flag("down", t.Down))
+		resource.Opt("mtu", t.MTU), resource.Opt("address", resource.MACText(t.MAC)),
+		resource.Flag("master cont/"+t.Bridge, t.Bridge != ""), resource.Flag("selinux "+t.Label, t.Label != ""),
+		resource.Flag("down", t.Down))
 }
 
 // number is "name n", or nothing where there is none: zero is root.
@@ -56,7 +57,8 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
 	}
-	c := rtnl.LinkChange{MTU: t.MTU, Group: identity.LinkGroup(t.Owner.Network), Alias: identity.Tag(t.Owner), Up: !t.Down}
+	c := rtnl.LinkChange{MTU: t.MTU, Group: identity.LinkGroup(t.Owner.Network), Alias: identity.Tag(t.Owner),
+		Up: !t.Down}
 	var err error
 	if c.MAC, err = resource.MAC(t.MAC, "cont", t.Owner); err != nil {
 		return false, err
@@ -92,7 +94,8 @@ func (t Tap) bridge(w *kernel.World) (*rtnl.Link, error) {
 	switch {
 	case errors.Is(err, rtnl.ErrNoLink):
 		return nil, spec.Errorf(spec.CodeConfig,
-			"bridge: %q: no such link in the container%s; want a bridge that is in the container's namespace already", t.Bridge, t.bridges(w))
+			"bridge: %q: no such link in the container%s; want a bridge that is in the container's namespace already",
+			t.Bridge, t.bridges(w))
 	case err != nil:
 		return nil, err
 	case br.Kind != "bridge":

@@ -20,15 +20,17 @@ import (
 
 // A Veth is a pair of links: one end in the container, one on the host, maybe a port of a bridge there.
 type Veth struct {
-	Owner    spec.Owner
-	Name     string // the container's end
-	Host     string // the host's end: identity.LinkName("veth", Owner), or a name that somebody chose
-	MTU      resource.MTU
-	ContMTU  int    // to be verified of the container's end, which a later plugin may have changed; Ensure gives both ends MTU
-	MAC      string // of the container's end
-	HostMAC  string
-	Master   string // the bridge that the host's end is a port of
-	Switched bool   // the host's end is a port of a switch that is no link, as Open vSwitch's are: the host has no IPv6 there
+	Owner spec.Owner
+	Name  string // the container's end
+	Host  string // the host's end: identity.LinkName("veth", Owner), or a name that somebody chose
+	MTU   resource.MTU
+	// to be verified of the container's end, which a later plugin may have changed; Ensure gives both ends MTU
+	ContMTU int
+	MAC     string // of the container's end
+	HostMAC string
+	Master  string // the bridge that the host's end is a port of
+	// the host's end is a port of a switch that is no link, as Open vSwitch's are: the host has no IPv6 there
+	Switched bool
 	Hairpin  bool
 	Isolated bool
 	VLANs    VLANs
@@ -153,8 +155,8 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	if _, err := v.deafen(w.Host); err != nil {
 		return err
 	}
-	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second of
-	// asking for it.
+	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second
+	// of asking for it.
 	c := rtnl.LinkChange{Alias: identity.Tag(v.Owner), NoLinkLocal: v.port()}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
 		c.Port = &rtnl.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}

@@ -91,7 +91,8 @@ func (v VLAN) await(ctx context.Context, w *kernel.World) error {
 		who = "a link in another network namespace"
 	}
 	return spec.Errorf(spec.CodeConfig,
-		"vlanId: %d: %s of %s has it (%s), and a link carries a VLAN once; to share it, put a bridge or macvlans on a VLAN of the host", v.ID, who, master.Name, v.protocol())
+		"vlanId: %d: %s of %s has it (%s), and a link carries a VLAN once; to share it, put a bridge or macvlans on "+
+			"a VLAN of the host", v.ID, who, master.Name, v.protocol())
 }
 
 // holder is the link that has the VLAN, where it can be seen: in the namespace of the master or of the container.
@@ -102,7 +103,8 @@ func (v VLAN) holder(w *kernel.World, ns *kernel.NS, master *rtnl.Link) (string,
 			return "", err
 		}
 		for _, l := range links {
-			if l.Kind == "vlan" && l.Peer == master.Index && l.PeerAway == (in.Path != ns.Path) && int(l.Data.VLAN) == v.ID &&
+			if l.Kind == "vlan" && l.Peer == master.Index && l.PeerAway == (in.Path != ns.Path) &&
+				int(l.Data.VLAN) == v.ID &&
 				l.Data.Protocol == VLANProtocols()[v.protocol()] {
 				who := "link " + l.Name
 				if _, _, text, ok := identity.ParseTag(l.Alias); ok {

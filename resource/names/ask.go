@@ -40,7 +40,8 @@ func Ask(ctx context.Context, socket string, q Question) error {
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		return spec.Errorf(spec.CodeTryAgain, "no name server runs on this host: %w; start `fairlead dns`", err).
-			WithHint("The plugin alias starts no program: systemctl enable --now fairlead-dns.socket, or `fairlead dns`.")
+			WithHint("The plugin alias starts no program: systemctl enable --now fairlead-dns.socket, or `fairlead " +
+				"dns`.")
 	case err != nil:
 		return spec.Errorf(spec.CodeTryAgain, "ask the name server (`fairlead dns`): %w", err)
 	case a.Error != "":

@@ -99,7 +99,8 @@ func (b Bridge) make(ctx context.Context, c *ovsdb.Conn) error {
 		if err != nil || row == nil {
 			return err
 		}
-		_, err = c.Transact(undo, ovsdb.Mutate("Open_vSwitch", nil, "bridges", "delete", ovsdb.SetOf(row.UUID("_uuid"))))
+		_, err = c.Transact(undo, ovsdb.Mutate("Open_vSwitch", nil, "bridges", "delete",
+			ovsdb.SetOf(row.UUID("_uuid"))))
 		return err
 	}))
 }

@@ -164,7 +164,8 @@ func remove(ctx context.Context, c *ovsdb.Conn, marks []string) error {
 
 // sweep deletes the tunnels of an overlay, as a port's mark names it, that no port needs any more.
 func sweep(ctx context.Context, c *ovsdb.Conn, overlay string) error {
-	answers, err := c.Transact(ctx, ovsdb.Count(portTable, ovsdb.Includes("external_ids", ovsdb.Map{overlayKey: overlay})))
+	answers, err := c.Transact(ctx, ovsdb.Count(portTable,
+		ovsdb.Includes("external_ids", ovsdb.Map{overlayKey: overlay})))
 	if err != nil || answers[0].Count > 0 { // another port of the same configuration, which is the rule
 		return err
 	}

@@ -90,7 +90,8 @@ func (t Tunnels) away(w *kernel.World) ([]netip.Addr, error) {
 func (t Tunnels) there(ctx context.Context, c *ovsdb.Conn) (bridge ovsdb.Row, tunnels []ovsdb.Row, err error) {
 	answers, err := c.Transact(ctx,
 		ovsdb.Select(bridgeTable, ovsdb.Is("name", t.Bridge), "_uuid", "ports"),
-		ovsdb.Select(portTable, ovsdb.Is("protected", true), "_uuid", "name", "tag", "trunks", "vlan_mode", "external_ids"))
+		ovsdb.Select(portTable, ovsdb.Is("protected", true), "_uuid", "name", "tag", "trunks", "vlan_mode",
+			"external_ids"))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -142,7 +143,8 @@ func (t Tunnels) alone(rows []ovsdb.Row) error {
 		}
 		var d resource.Drift
 		VLANs.compare(t.VLANs, row, &d)
-		if tag, _ := row.Int("tag"); len(d) == 0 && tag == t.VLANs.Tag && len(row.Ints("trunks")) == len(t.VLANs.Trunks) {
+		if tag, _ := row.Int("tag"); len(d) == 0 && tag == t.VLANs.Tag &&
+			len(row.Ints("trunks")) == len(t.VLANs.Trunks) {
 			vni, _, _ = strings.Cut(vni, "/")
 			return spec.Errorf(spec.CodeConfig,
 				"vxlanID: %d: bridge %s carries VXLAN %s in the same VLAN, "+
@@ -207,7 +209,8 @@ func (t Tunnels) options(remote netip.Addr) ovsdb.Map {
 func (t Tunnels) work(ctx context.Context, c *ovsdb.Conn, remotes []netip.Addr) error {
 	var ops []ovsdb.Op
 	for _, r := range remotes {
-		ops = append(ops, ovsdb.Select(ifaceTable, ovsdb.Is("name", t.name(r)), "name", "ofport", "error", "options", "type"))
+		ops = append(ops, ovsdb.Select(ifaceTable, ovsdb.Is("name", t.name(r)), "name", "ofport", "error", "options",
+			"type"))
 	}
 	answers, err := c.Transact(ctx, ops...)
 	if err != nil {

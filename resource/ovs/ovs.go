@@ -40,7 +40,8 @@ const (
 const applyLimit = 10 * time.Second
 
 // starts is the hint where a daemon does not run.
-const starts = "The plugin ovs starts no daemon: systemctl enable --now openvswitch-switch (Debian, Ubuntu) or openvswitch."
+const starts = "The plugin ovs starts no daemon: systemctl enable --now openvswitch-switch (Debian, Ubuntu) or " +
+	"openvswitch."
 
 // do calls fn with a connection.
 func (db DB) do(ctx context.Context, fn func(*ovsdb.Conn) error) error {
@@ -57,7 +58,8 @@ func (db DB) tryAgain(err error) error {
 	switch {
 	case errors.Is(err, ovsdb.ErrUnavailable):
 		return spec.Errorf(spec.CodeTryAgain,
-			"Open vSwitch: %s: %w: start ovsdb-server, or name its socket in socket_file", string(db), err).WithHint(starts)
+			"Open vSwitch: %s: %w: start ovsdb-server, or name its socket in socket_file", string(db),
+			err).WithHint(starts)
 	case errors.Is(err, ovsdb.ErrNotApplied):
 		return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: %w: ask systemctl status ovs-vswitchd, and its log", err)
 	}
@@ -102,7 +104,8 @@ func (s Service) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		for _, path := range sockets {
-			if control, err := ovsdb.Dial(ctx, path); err == nil { // of a daemon that was killed the socket stays, and refuses
+			// of a daemon that was killed the socket stays, and refuses
+			if control, err := ovsdb.Dial(ctx, path); err == nil {
 				control.Close()
 				return nil
 			}

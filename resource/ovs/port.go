@@ -185,10 +185,12 @@ func ofWhom(tag string) string {
 func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 	return p.DB.do(ctx, func(c *ovsdb.Conn) error {
 		answers, err := c.Transact(ctx,
-			ovsdb.Select(portTable, ovsdb.Is("name", p.Link), "_uuid", "tag", "trunks", "vlan_mode", "external_ids", "qos"),
+			ovsdb.Select(portTable, ovsdb.Is("name", p.Link), "_uuid", "tag", "trunks", "vlan_mode", "external_ids",
+				"qos"),
 			ovsdb.Select(ifaceTable, ovsdb.Is("name", p.Link), "name", "ofport", "error", "ingress_policing_rate",
 				"ingress_policing_burst"),
-			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: identity.Tag(p.Owner)}), "_uuid", "type",
+			ovsdb.Select(qosTable, ovsdb.Includes("external_ids", ovsdb.Map{ownerKey: identity.Tag(p.Owner)}), "_uuid",
+				"type",
 				"other_config"))
 		if err != nil {
 			return err

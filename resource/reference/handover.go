@@ -42,14 +42,16 @@ func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok 
 		if r.Policy == policy.Strict {
 			lost = []string{"ingressPolicy strict: its rules stay in iptables"}
 		}
-		to = plan.Plan{policy.IngressIPTables{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true, To: r.To,
+		to = plan.Plan{policy.IngressIPTables{Owner: r.Owner, Link: r.Link, Policy: r.Policy, V4: true, V6: true,
+			To:    r.To,
 			Stays: true}}
 	case policy.FailClosed: // the rules are the bridge's, and go with ReleaseNetwork
 		if r.Policy == policy.Isolated || r.Policy == policy.Strict {
 			lost = []string{"ip rules that keep the network closed while the packet filter is flushed: are removed"}
 		}
 	case policy.IsolatedPort:
-		lost = []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables (br_netfilter)"}
+		lost = []string{"isolated: containers of one bridge are kept apart only where bridged frames pass iptables " +
+			"(br_netfilter)"}
 	case forward.Forward:
 		if len(r.Addrs) > 0 && r.Backend != forward.Firewalld {
 			to = plan.Plan{Firewall{Owner: r.Owner, Addrs: r.Addrs, Admin: r.AdminChain()}}
@@ -131,7 +133,8 @@ func (f Firewall) rules(v6 bool) (shared, own []xtables.Rule) {
 	for _, a := range forward.OfIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
-			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED", "-j",
+			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED",
+				"-j",
 				"ACCEPT"),
 			xtables.NewRule(iptables.ChainForward, "-s", ip, "-j", "ACCEPT"))
 	}

@@ -49,7 +49,8 @@ type Subject interface {
 	list(at site) ([]rtnl.Message, error)
 	message(at site) rtnl.Message
 
-	// selected are those that Del takes, and Flush; occupies those that leave no room for it; is reports that it is there.
+	// selected are those that Del takes, and Flush; occupies those that leave no room for it; is reports that it is
+	// there.
 	selected(at site, m rtnl.Message, flush bool) bool
 	occupies(at site, m rtnl.Message) bool
 	is(at site, m rtnl.Message) bool
@@ -160,7 +161,8 @@ func (c Change) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		rec.Entries = slices.Delete(rec.Entries, i, i+1)
 	}
 	e, err := c.compose(at)
-	if err != nil || len(e.Made)+len(e.Gone) == 0 && c.Do != Flush { // of a flush it counts what was there, not what comes
+	// of a flush it counts what was there, not what comes
+	if err != nil || len(e.Made)+len(e.Gone) == 0 && c.Do != Flush {
 		return false, err
 	}
 	was := rec
@@ -198,8 +200,9 @@ func (c Change) compose(at site) (e changeEntry, err error) {
 		case c.Do == Replace:
 			e.Gone = append(e.Gone, m)
 		default:
-			return e, spec.Errorf(spec.CodeConfig, "%s: %s: there is %s already; \"action\": \"replace\" takes its place, "+
-				"and DEL puts it back", c.Key, c.Of, c.Of.said(at, m))
+			return e, spec.Errorf(spec.CodeConfig,
+				"%s: %s: there is %s already; \"action\": \"replace\" takes its place, "+
+					"and DEL puts it back", c.Key, c.Of, c.Of.said(at, m))
 		}
 	}
 	if (c.Do == Add || c.Do == Replace) && !there {

@@ -59,7 +59,8 @@ func (r RouteEntry) String() string {
 		if len(r.Hops) > 1 {
 			words = append(words, "nexthop")
 		}
-		words = append(words, resource.Opt("via", h.Via), resource.Opt("weight", h.Weight), resource.Flag("onlink", h.OnLink))
+		words = append(words, resource.Opt("via", h.Via), resource.Opt("weight", h.Weight),
+			resource.Flag("onlink", h.OnLink))
 	}
 	return resource.Line(append(words, resource.Opt("src", r.Src), resource.Opt("metric", r.Priority),
 		resource.Opt("table", r.Table), resource.Opt("mtu", r.MTU),

@@ -85,7 +85,8 @@ func (r RuleEntry) selected(_ site, m rtnl.Message, flush bool) bool {
 		return have.Protocol != rtnl.ByKernel && have.Priority != 0 && have.Priority < rtnl.MainPriority
 	}
 	return (r.Priority == 0 || have.Priority == r.Priority) && (!r.From.IsValid() || have.From == r.From) &&
-		(!r.To.IsValid() || have.To == r.To) && (r.IIF == "" || have.IIF == r.IIF) && (r.OIF == "" || have.OIF == r.OIF) &&
+		(!r.To.IsValid() || have.To == r.To) && (r.IIF == "" || have.IIF == r.IIF) &&
+		(r.OIF == "" || have.OIF == r.OIF) &&
 		(r.Mask == 0 || have.Mark == r.Mark && have.Mask == r.Mask) &&
 		(r.Table == 0 || have.Table == r.Table) && (r.Action == "" || have.Action == r.Action.RuleAction())
 }
@@ -105,7 +106,8 @@ func (r RuleEntry) verify(_ context.Context, _ *kernel.World, at site) error { r
 func (r RuleEntry) said(_ site, m rtnl.Message) string {
 	have, _ := m.Rule()
 	return "rule " + RuleEntry{V4: have.Family == rtnl.IPv4, V6: have.Family == rtnl.IPv6, Priority: have.Priority,
-		From: have.From, To: have.To, IIF: have.IIF, OIF: have.OIF, Mark: have.Mark, Mask: have.Mask, Table: have.Table}.String()
+		From: have.From, To: have.To, IIF: have.IIF, OIF: have.OIF, Mark: have.Mark, Mask: have.Mask,
+		Table: have.Table}.String()
 }
 
 func isThere(s Subject, at site) error {

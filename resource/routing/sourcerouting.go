@@ -62,7 +62,8 @@ const (
 func (s SourceRouting) String() string {
 	words := []string{"source routing cont/" + s.Owner.IfName}
 	for _, src := range s.Sources {
-		words = append(words, "from "+src.Prefix.String(), resource.Opt("via", src.Via), resource.Flag("always", src.Always))
+		words = append(words, "from "+src.Prefix.String(), resource.Opt("via", src.Via),
+			resource.Flag("always", src.Always))
 	}
 	table := "lookup free table"
 	if s.Table != 0 {
@@ -188,8 +189,8 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 	}
 	for _, src := range s.Sources {
 		if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == src.Prefix.Addr() }) {
-			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it", s.Owner.IfName,
-				src.Prefix)
+			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it",
+				s.Owner.IfName, src.Prefix)
 		}
 		if !l.Operational {
 			continue

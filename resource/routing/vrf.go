@@ -121,7 +121,8 @@ func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err err
 		err = w.Store.Put(vrfRecord, v.Owner, m)
 	}
 	if err != nil {
-		return false, errors.Join(err, m.leave(context.WithoutCancel(ctx), ns, true), w.Store.Delete(vrfRecord, v.Owner))
+		return false, errors.Join(err, m.leave(context.WithoutCancel(ctx), ns, true),
+			w.Store.Delete(vrfRecord, v.Owner))
 	}
 	return true, nil
 }
@@ -132,8 +133,8 @@ func (v VRF) taken(ns *kernel.NS, l *rtnl.Link) error {
 	if master, err := rtnl.LinkByIndex(ns, l.Master); err == nil {
 		what = resource.KindOf(master) + ", " + master.Name
 	}
-	return spec.Errorf(spec.CodeConfig, "vrfname: %q: %s belongs to %s already, and a link belongs to one at most", v.Name,
-		l.Name, what)
+	return spec.Errorf(spec.CodeConfig, "vrfname: %q: %s belongs to %s already, and a link belongs to one at most",
+		v.Name, l.Name, what)
 }
 
 // device is the VRF, set up, or ErrNoLink.
@@ -146,8 +147,8 @@ func (v VRF) device(ns *kernel.NS) (*rtnl.Link, error) {
 		return nil, spec.Errorf(spec.CodeConfig, "vrfname: %q: is %s in the container; name another", v.Name,
 			resource.KindOf(l))
 	case v.Table != 0 && int(l.Data.Table) != v.Table:
-		return nil, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has %d; want that, or leave the key out", v.Table,
-			v.Name, l.Data.Table)
+		return nil, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has %d; want that, or leave the key out",
+			v.Table, v.Name, l.Data.Table)
 	case !l.Up:
 		err = rtnl.SetLink(ns, v.Name, rtnl.LinkChange{Up: true})
 	}
@@ -180,8 +181,8 @@ func (v VRF) choose(ns *kernel.NS) (int, error) {
 			continue
 		}
 		if used[int(l.Data.Table)] = true; v.Table == int(l.Data.Table) {
-			return 0, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has it; want another, or leave the key out", v.Table,
-				l.Name)
+			return 0, spec.Errorf(spec.CodeConfig, "table: %d: the VRF %s has it; want another, or leave the key out",
+				v.Table, l.Name)
 		}
 	}
 	if v.Table != 0 || err != nil {

@@ -62,12 +62,14 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *rtnl.Link) err
 		if r.Table == rtnl.MainTable {
 			r.Table = m.Table
 		}
-		if r.Table != m.Table && slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == r.Src }) {
+		if r.Table != m.Table && slices.ContainsFunc(addrs,
+			func(a rtnl.Addr) bool { return a.Prefix.Addr() == r.Src }) {
 			r = withoutSources([]rtnl.Route{r})[0]
 		}
 		if r.Table != m.Table && !told {
 			told = true
-			slog.Warn("what has a route in the VRF's table does not get to the link's routes in other tables", "link", l.Name,
+			slog.Warn("what has a route in the VRF's table does not get to the link's routes in other tables", "link",
+				l.Name,
 				"vrf", vrf.Name, "table", r.Table)
 		}
 		r, err := beside(ns, r)

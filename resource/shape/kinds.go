@@ -15,7 +15,8 @@ import (
 // result, so it looks on both ends of the container's link.
 func LimitKind() plan.Kind {
 	drops := map[string]func(*kernel.NS, int) error{
-		qdiscRecord: dropQdisc, redirectRecord: func(ns *kernel.NS, link int) error { return dropRedirect(ns, link, 0) },
+		qdiscRecord:    dropQdisc,
+		redirectRecord: func(ns *kernel.NS, link int) error { return dropRedirect(ns, link, 0) },
 	}
 	return resource.NewKind("bandwidth limit", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {

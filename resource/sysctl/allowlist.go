@@ -61,8 +61,8 @@ func (a AllowList) Verify(_ context.Context, _ *kernel.World) error {
 	var errs []error
 	for _, s := range a.Sysctls {
 		if !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(s.Key) }) {
-			errs = append(errs, spec.Errorf(spec.CodeConfig, "%s: not allowed by %s, whose patterns are %q", s.At, a.File,
-				lines))
+			errs = append(errs, spec.Errorf(spec.CodeConfig, "%s: not allowed by %s, whose patterns are %q", s.At,
+				a.File, lines))
 		}
 	}
 	return errors.Join(errs...)

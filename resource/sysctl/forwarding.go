@@ -67,7 +67,8 @@ func keepRA(ns *kernel.NS) error {
 			continue
 		}
 		if _, err := procsys.Set(ns, procsys.Setting{Key: key, Value: "2"}); err != nil {
-			return fmt.Errorf("forwarding ipv6 would lose the routes that %s has by router advertisement: %w", l.Name, err)
+			return fmt.Errorf("forwarding ipv6 would lose the routes that %s has by router advertisement: %w", l.Name,
+				err)
 		}
 	}
 	return nil

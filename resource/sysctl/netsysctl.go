@@ -26,8 +26,8 @@ func ParseNetSysctl(at, key, value, link string) (NetSysctl, error) {
 	s := NetSysctl{At: at + "." + key, Key: key, Value: value}
 	path, err := procsys.NetPath(key, link)
 	if err != nil {
-		return s, spec.Errorf(spec.CodeConfig, "%s: %w; want such as net.core.somaxconn or net/ipv4/conf/IFNAME/rp_filter",
-			s.At, err)
+		return s, spec.Errorf(spec.CodeConfig,
+			"%s: %w; want such as net.core.somaxconn or net/ipv4/conf/IFNAME/rp_filter", s.At, err)
 	}
 	if strings.ContainsAny(value, "\n\r\x00") {
 		return s, spec.Errorf(spec.CodeConfig, "%s: %q: want a value of one line", s.At, value)
@@ -142,8 +142,8 @@ func (s NetSysctl) Set(cont *procsys.NetFile, host *kernel.NS, was string) (is s
 	switch {
 	// the last: no logger of that name
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENOENT):
-		return "", spec.Errorf(spec.CodeConfig, "%s: %q: the kernel does not take this value (it was %q): %w", s.At, s.Value,
-			was, err)
+		return "", spec.Errorf(spec.CodeConfig, "%s: %q: the kernel does not take this value (it was %q): %w", s.At,
+			s.Value, was, err)
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", s.At, err)
 	case shared == nil || procsys.SameValue(was, is):
@@ -154,6 +154,6 @@ func (s NetSysctl) Set(cont *procsys.NetFile, host *kernel.NS, was string) (is s
 		return is, nil
 	}
 	_, err = shared.Set(before)
-	return "", errors.Join(spec.Errorf(spec.CodeConfig, "%s: it is the whole host's, though it is shown in the container",
-		s.At), err)
+	return "", errors.Join(spec.Errorf(spec.CodeConfig,
+		"%s: it is the whole host's, though it is shown in the container", s.At), err)
 }

@@ -62,8 +62,11 @@ type Tuning struct {
 	Announce []netip.Prefix     // addresses whose neighbours are told of a new MAC
 	DataDir  string             // where the reference plugin keeps what was before
 
-	AllowList string // file of the sysctls that the administrator lets be set; Ensure asks it, for what was allowed once stays so
-	Seen      string // to be removed: the MAC that the chain's result has, for the reference does not tell one container's link from another's
+	// file of the sysctls that the administrator lets be set; Ensure asks it, for what was allowed once stays so
+	AllowList string
+	// to be removed: the MAC that the chain's result has, for the reference does not tell one container's link from
+	// another's
+	Seen string
 }
 
 func (t Tuning) String() string {
@@ -188,7 +191,8 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		return false, errors.Join(errs...)
 	}
 	if mac, ok := change["address"]; ok && spoof.Checked(ctx, w, t.Owner) {
-		slog.Warn("the bridge drops all that the container sends from now on, for its macspoofchk is about the MAC that bridge gave: tell bridge the same one (mac of runtimeConfig or args), or leave out one of the two",
+		slog.Warn("the bridge drops all that the container sends from now on, for its macspoofchk is about the MAC "+
+			"that bridge gave: tell bridge the same one (mac of runtimeConfig or args), or leave out one of the two",
 			"mac", mac)
 	}
 	return true, nil
@@ -237,13 +241,14 @@ func (t Tuning) explain(w *kernel.World, change attrs, refused error) error {
 	left := change.unlike(attrsOf(l))
 	for _, name := range attrNames() {
 		if v, ok := left[name]; ok {
-			err := spec.Errorf(spec.CodeConfig, "%s: %s: the kernel does not take this for %s: %w", keyOf(name), v, t.Link,
-				refused)
+			err := spec.Errorf(spec.CodeConfig, "%s: %s: the kernel does not take this for %s: %w", keyOf(name), v,
+				t.Link, refused)
 			switch name {
 			case "address":
 				err.WithHint("Some links take another address only while they are down, or never.")
 			case "mtu":
-				err.WithHint("A link that stands on another one (macvlan, macvtap, ipvlan, vlan) has at most the MTU of that one. `fairlead net ls` says in which file it is.")
+				err.WithHint("A link that stands on another one (macvlan, macvtap, ipvlan, vlan) has at most the MTU " +
+					"of that one. `fairlead net ls` says in which file it is.")
 			}
 			return err
 		}
@@ -272,7 +277,8 @@ func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
 		v, _, err := procsys.GetNet(w.Container, s.Path)
 		if err != nil {
 			d.Add(err)
-		} else if now := rec.Sysctl[s.Path]; !procsys.SameValue(v, s.Value) && !(now != nil && procsys.SameValue(v, now.Is)) {
+		} else if now := rec.Sysctl[s.Path]; !procsys.SameValue(v, s.Value) &&
+			!(now != nil && procsys.SameValue(v, now.Is)) {
 			d.Add(fmt.Errorf("%s is %q, want %q", s.Path, v, s.Value))
 		}
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // Main is for TestMain. It runs each test of the package in a throw-away host of its own: new network and mount
-// namespaces, with empty /run, /var/lib/cni, /etc/cni and /opt/cni. Nothing of the machine is touched; it takes root, or
-// user namespaces. The test binary is the plugins, too: called by the name of one of all, it answers as that one.
+// namespaces, with empty /run, /var/lib/cni, /etc/cni and /opt/cni. Nothing of the machine is touched; it takes root,
+// or user namespaces. The test binary is the plugins, too: called by the name of one of all, it answers as that one.
 //
 // The plugins of Fairlead, for lists that begin with one of them, are plugin.All.
 func Main(m *testing.M, all ...sdk.Plugin) {

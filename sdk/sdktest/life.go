@@ -199,7 +199,8 @@ func (n *network) broken(t *testing.T, b Break) {
 	if b.Mend {
 		for _, conf := range n.confs {
 			if x := n.external(conf); x.Repairs() {
-				_, err := x.Repair(t.Context(), n.owner(a), a.Netns, nil, sdk.RepairRequest{Conf: n.stdin(conf, a, nil)})
+				_, err := x.Repair(t.Context(), n.owner(a), a.Netns, nil,
+					sdk.RepairRequest{Conf: n.stdin(conf, a, nil)})
 				n.must("repair", err)
 			}
 		}
@@ -228,13 +229,14 @@ func (n *network) plan(a *Attachment) {
 		n.t.Errorf("%s: VERSION does not offer a dry run", last.Type)
 		return
 	}
-	answer, err := x.Foresee(context.Background(), n.owner(a), a.Netns, nil, sdk.PlanRequest{Conf: n.stdin(last, a, nil)})
+	answer, err := x.Foresee(context.Background(), n.owner(a), a.Netns, nil,
+		sdk.PlanRequest{Conf: n.stdin(last, a, nil)})
 	n.must("plan", err)
 	n.t.Logf("plan:\n%s", strings.Join(answer.Resources, "\n"))
 }
 
-// TestKilled kills ADD of the last plugin at each system call that can change something. DEL has to leave nothing. It is
-// to run in a test of its own.
+// TestKilled kills ADD of the last plugin at each system call that can change something. DEL has to leave nothing. It
+// is to run in a test of its own.
 func (l Life) TestKilled(t *testing.T) {
 	t.Helper()
 	n := l.network(t)
