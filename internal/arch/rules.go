@@ -261,10 +261,12 @@ func rows() []row {
 		{"internal/nstest", []string{"internal/hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
-		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "kernel/*", "spec"}, map[string]string{
-			"*": "the contracts are those of plan, and know no kind",
-		}},
-		{"sdk/sdktest", []string{"sdk", "invoke", "plan", "kernel", "kernel/*", "spec", "internal/nstest", "internal/contract"},
+		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "kernel/*", "spec"},
+			map[string]string{
+				"*": "the contracts are those of plan, and know no kind",
+			}},
+		{"sdk/sdktest", []string{"sdk", "invoke", "plan", "kernel", "kernel/*", "spec", "internal/nstest",
+			"internal/contract"},
 			map[string]string{
 				"plugin": "who writes a plugin says which others its list needs",
 				"*":      "it holds any plugin to what ours are held to",
