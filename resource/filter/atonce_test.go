@@ -19,7 +19,8 @@ func TestAtOnceAgain(t *testing.T) {
 			w := contract.NewWorld(t)
 			m := func(i byte) masquerade.Sources {
 				o := spec.Owner{Network: "net", ContainerID: string('a' + rune(i)), IfName: "eth0"}
-				return masquerade.Sources{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, 0, 2 + i}), 24)}}
+				return masquerade.Sources{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1,
+					0, 2 + i}), 24)}}
 			}
 			contract.Ensure(t, w, m(9)) // the table stands
 			ctx, times := filter.Together(t.Context()), 0

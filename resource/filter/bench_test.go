@@ -26,8 +26,9 @@ func crowd(b *testing.B, w *kernel.World, n int) {
 		err := filter.AtOnce(ctx, w, func() {
 			for i = from; i < end; i++ {
 				o := spec.Owner{Network: "crowd", ContainerID: strconv.Itoa(i), IfName: "eth0"}
-				p := publish.Ports{Owner: o, SNAT: true, Mappings: []publish.Mapping{{Protocol: "tcp", HostPort: uint16(10000 + i),
-					ContainerPort: 80}},
+				p := publish.Ports{Owner: o, SNAT: true,
+					Mappings: []publish.Mapping{{Protocol: "tcp", HostPort: uint16(10000 + i),
+						ContainerPort: 80}},
 					To4: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)}), 16)}
 				for _, r := range []plan.Resource{p, masquerade.Sources{Owner: o, From: []netip.Prefix{p.To4}}} {
 					if _, err := r.Ensure(ctx, w); err != nil {
@@ -50,7 +51,8 @@ func BenchmarkFilter(b *testing.B) {
 			crowd(b, w, n)
 			p := plan.Plan{
 				masquerade.Sources{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}},
-				filtertest.PortsOf("c1", "net", "10.1.2.5/24", filtertest.TCP("", 80), publish.Mapping{Protocol: "udp", HostPort: 81, ContainerPort: 53}),
+				filtertest.PortsOf("c1", "net", "10.1.2.5/24", filtertest.TCP("", 80),
+					publish.Mapping{Protocol: "udp", HostPort: 81, ContainerPort: 53}),
 			}
 			remove := func(b *testing.B) {
 				if err := p.Remove(b.Context(), w); err != nil {
@@ -102,7 +104,8 @@ func BenchmarkFilter(b *testing.B) {
 func BenchmarkRange(b *testing.B) {
 	var each []publish.Mapping
 	for i := range 2000 {
-		each = append(each, publish.Mapping{Protocol: "tcp", HostPort: uint16(40000 + i), ContainerPort: uint16(40000 + i)})
+		each = append(each, publish.Mapping{Protocol: "tcp", HostPort: uint16(40000 + i),
+			ContainerPort: uint16(40000 + i)})
 	}
 	shapes := []struct {
 		name  string
@@ -123,7 +126,8 @@ func BenchmarkRange(b *testing.B) {
 				crowd(b, w, 1000)
 			case "1000 ranges":
 				for i := range 1000 {
-					contract.Ensure(b, w, filtertest.PortsOf(strconv.Itoa(i), "crowd", fmt.Sprintf("10.200.%d.%d/16", i/200, i%200+1),
+					contract.Ensure(b, w, filtertest.PortsOf(strconv.Itoa(i), "crowd",
+						fmt.Sprintf("10.200.%d.%d/16", i/200, i%200+1),
 						filtertest.Range("", uint16(10000+i*20), uint16(10019+i*20))))
 				}
 			}

@@ -77,8 +77,9 @@ func deleted(t *testing.T, w *kernel.World, do func()) (n int) {
 }
 
 func endingPlan() plan.Plan {
-	return append(filtertest.KillFilterPlan(), filtertest.PortsOf("c1", "other", "10.2.2.5/24", filtertest.Range("", 9000, 9010),
-		publish.Mapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}))
+	return append(filtertest.KillFilterPlan(),
+		filtertest.PortsOf("c1", "other", "10.2.2.5/24", filtertest.Range("", 9000, 9010),
+			publish.Mapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}))
 }
 
 // DEL deletes no element where they can end, and they are gone when it is done; where they cannot, it deletes them.
@@ -123,7 +124,8 @@ func TestAddedWhileEnding(t *testing.T) {
 	mine, others := endingPlan(), plan.Plan{
 		filtertest.PortsOf("c2", "net", "10.1.2.5/24", filtertest.TCP("", 8080), filtertest.TCP("192.0.2.1", 443)),
 		filtertest.PortsOf("c2", "other", "10.2.2.5/24", filtertest.Range("", 9005, 9020)),
-		masquerade.Sources{Owner: filtertest.PortsOf("c2", "net", "10.1.2.5/24").Owner, From: filtertest.KillFilterPlan()[1].(masquerade.Sources).From},
+		masquerade.Sources{Owner: filtertest.PortsOf("c2", "net", "10.1.2.5/24").Owner,
+			From: filtertest.KillFilterPlan()[1].(masquerade.Sources).From},
 	}
 	for i := range 40 {
 		p := [...]plan.Plan{mine, others}[i%2]
@@ -195,7 +197,8 @@ func TestEndingOften(t *testing.T) {
 	for i := range 60 {
 		var b nft.Batch
 		for j := range 100 {
-			b.Add(nft.Elem{Set: filter.OwnersSet(filter.Inet()), Key: nft.Key(uint32(i), uint32(j), uint32(0)), Comment: "x"})
+			b.Add(nft.Elem{Set: filter.OwnersSet(filter.Inet()), Key: nft.Key(uint32(i), uint32(j), uint32(0)),
+				Comment: "x"})
 		}
 		n, err := nft.Open(w.Host)
 		if err == nil {
@@ -301,7 +304,8 @@ func TestTablesThatAdministratorUses(t *testing.T) {
 		"timeout") {
 		t.Errorf("made anew: %s", s)
 	}
-	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "map", "inet", "fairlead", "publish_ip_any"); !strings.Contains(s,
+	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "map", "inet", "fairlead",
+		"publish_ip_any"); !strings.Contains(s,
 		"timeout") {
 		t.Errorf("not made anew: %s", s)
 	}
@@ -363,7 +367,11 @@ func TestFlowsOfWhatEnds(t *testing.T) {
 	for range 5 {
 		l.Ensure(p, l.W)
 		var c net.Conn
-		if err := l.Neighbour.Do(func() (err error) { c, err = net.Dial("udp", "192.0.2.1:8080"); return err }); err != nil {
+		if err := l.Neighbour.Do(func() (err error) {
+			c,
+				err = net.Dial("udp", "192.0.2.1:8080")
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
 		stop, done := make(chan struct{}), make(chan struct{})

@@ -11,7 +11,8 @@ func OfFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
 		if p.Addr().Is4In6() {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 		}
-		if p.IsValid() && p.Addr().Is6() == v6 && !slices.ContainsFunc(out, func(q netip.Prefix) bool { return q == p }) {
+		if p.IsValid() && p.Addr().Is6() == v6 &&
+			!slices.ContainsFunc(out, func(q netip.Prefix) bool { return q == p }) {
 			out = append(out, p)
 		}
 	}

@@ -78,7 +78,8 @@ func TestSweepOfAHolder(t *testing.T) {
 				contract.Ensure(t, w, r)
 			}
 		}
-		if err := filtertest.SweepNFT(t.Context(), w, fmt.Sprint("net", gone), func([8]byte) bool { return false }); err != nil {
+		if err := filtertest.SweepNFT(t.Context(), w, fmt.Sprint("net", gone),
+			func([8]byte) bool { return false }); err != nil {
 			t.Fatal(err)
 		}
 		for i, p := range all {

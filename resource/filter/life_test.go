@@ -131,7 +131,8 @@ func TestNFTReload(t *testing.T) {
 		contract.Ensure(t, w, p)
 		contract.Verify(t, w, p)
 		m := masquerade.Sources{Owner: o, From: []netip.Prefix{p.To4, p.To6},
-			Except: []netip.Prefix{contract.Prefix("10.0.0.0/9"), contract.Prefix("192.0.2.1/32"), contract.Prefix("fc00::/7")}}
+			Except: []netip.Prefix{contract.Prefix("10.0.0.0/9"), contract.Prefix("192.0.2.1/32"),
+				contract.Prefix("fc00::/7")}}
 		contract.Ensure(t, w, m)
 		contract.Verify(t, w, m)
 		contract.Ensure(t, w, spoof.Check{Owner: o, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"})
@@ -161,7 +162,8 @@ func TestNFTParallel(t *testing.T) {
 	errs := make([]error, 64)
 	rs := make([][]plan.Remover, 64)
 	for i := range rs {
-		p := filtertest.PortsOf(fmt.Sprintf("c%d", i+100), "net", fmt.Sprintf("10.1.2.%d/24", i+2), filtertest.TCP("", uint16(8000+i)),
+		p := filtertest.PortsOf(fmt.Sprintf("c%d", i+100), "net", fmt.Sprintf("10.1.2.%d/24", i+2),
+			filtertest.TCP("", uint16(8000+i)),
 			filtertest.TCP(fmt.Sprintf("192.0.2.%d", i+1), 443))
 		rs[i] = []plan.Remover{p, masquerade.Sources{Owner: p.Owner, From: []netip.Prefix{p.To4}},
 			spoof.Check{Owner: p.Owner, Link: fmt.Sprintf("veth%d", i), MAC: "02:00:00:00:00:01"}}

@@ -62,7 +62,8 @@ func (f Tx) prune() error {
 			return err
 		}
 		if use[c] > len(own)+leading[c] {
-			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there", "chain",
+			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there",
+				"chain",
 				f.Table.String()+" "+c)
 			return nil
 		}

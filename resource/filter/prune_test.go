@@ -23,7 +23,8 @@ import (
 // sharers is an attachment that has something in every kind of chain that attachments share.
 func sharers(container, network, to string, port uint16) []plan.Remover {
 	p := filtertest.PortsOf(container, network, to, filtertest.TCP("", port), filtertest.Range("", port+1, port+9),
-		filtertest.Only(filtertest.TCP("", port+10), "192.0.2.0/24"), filtertest.Only(filtertest.Range("", port+20, port+29), "192.0.2.0/24"))
+		filtertest.Only(filtertest.TCP("", port+10),
+			"192.0.2.0/24"), filtertest.Only(filtertest.Range("", port+20, port+29), "192.0.2.0/24"))
 	p.Conditions4 = []string{"ip saddr != " + to}
 	return []plan.Remover{p, masquerade.Sources{Owner: p.Owner, From: []netip.Prefix{p.To4, p.To6},
 		Except: []netip.Prefix{contract.Prefix("192.0.2.0/24")}}}
@@ -118,7 +119,8 @@ func TestPruneRace(t *testing.T) {
 			mine := &kernel.World{Host: ns, Store: w.Store}
 			if g == 0 {
 				for range 40 {
-					if err := filtertest.SweepNFT(t.Context(), mine, "gone", func([8]byte) bool { return false }); err != nil {
+					if err := filtertest.SweepNFT(t.Context(), mine, "gone",
+						func([8]byte) bool { return false }); err != nil {
 						t.Error(err)
 					}
 				}
@@ -126,7 +128,8 @@ func TestPruneRace(t *testing.T) {
 			}
 			for i := range 10 {
 				o := spec.Owner{Network: "net", ContainerID: fmt.Sprint(g, "-", i), IfName: "eth0"}
-				m := masquerade.Sources{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(g), byte(i), 5}),
+				m := masquerade.Sources{Owner: o, From: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10,
+					byte(g), byte(i), 5}),
 					24)}}
 				if _, err := m.Ensure(t.Context(), mine); err != nil {
 					t.Error(err)
@@ -161,7 +164,8 @@ func TestUserIsAskedFirst(t *testing.T) {
 			}
 		}
 		o := contract.Owner
-		for _, r := range []plan.Remover{masquerade.Sources{Owner: o, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}},
+		for _, r := range []plan.Remover{masquerade.Sources{Owner: o,
+			From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}},
 			filtertest.PortsOf("c1", "net", "10.1.2.5/24", filtertest.Only(filtertest.TCP("", 80), "10.0.0.0/8")),
 			spoof.Check{Owner: o, Link: "veth1", MAC: "02:00:00:00:00:01"}} {
 			contract.Ensure(t, w, r)
@@ -184,7 +188,8 @@ func TestFlushIsHealed(t *testing.T) {
 	l := filtertest.NewLab(t)
 	p := filtertest.PortsOfA(l, filtertest.Range("", 80, 89), filtertest.Only(filtertest.TCP("", 8080), "192.0.2.0/24"))
 	next := publish.Ports{Owner: l.OwnerB, To4: l.ToB, To6: l.ToB6, SNAT: true,
-		Mappings: []publish.Mapping{filtertest.Range("", 90, 99), filtertest.Only(filtertest.TCP("", 8081), "192.0.2.0/24")}}
+		Mappings: []publish.Mapping{filtertest.Range("", 90, 99),
+			filtertest.Only(filtertest.TCP("", 8081), "192.0.2.0/24")}}
 	l.Serve(l.A, "a", "tcp", ":80")
 	l.Serve(l.B, "b", "tcp", ":90")
 	l.Serve(l.B, "b", "tcp", ":80")

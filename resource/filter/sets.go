@@ -90,7 +90,8 @@ func ItselfSet(t *nft.Table, v6 bool) *nft.Set {
 	return set(t, "itself_"+FamilyName(v6), address(v6), address(v6))
 }
 
-// SpoofSets are the links that are checked for the sender's MAC address, and the pairs of link and address that may pass.
+// SpoofSets are the links that are checked for the sender's MAC address, and the pairs of link and address that may
+// pass.
 func SpoofSets(t *nft.Table) (links, pairs *nft.Set) {
 	return set(t, "spoofcheck", nft.Ifname), set(t, "allowed", nft.Ifname, nft.Ether)
 }
@@ -105,9 +106,9 @@ type PortMaps struct {
 	// The same of ranges whose ports lead to the same ports of the container: the kernel cannot count along
 	// with a range that is shifted. They are maps of their own, for an interval costs more the more there are.
 	ExactRange, AnyRange *nft.Set
-	// Claims has everybody who published a port, and Ranges who published a range, see publish.slot: at any address and at one,
-	// the one that the maps lead to and those of the same container that stand by. So a conflict is found, and a
-	// mapping taken over, without looking at other ports.
+	// Claims has everybody who published a port, and Ranges who published a range, see publish.slot: at any address and
+	// at one, the one that the maps lead to and those of the same container that stand by. So a conflict is found, and
+	// a mapping taken over, without looking at other ports.
 	Claims, Ranges *nft.Set
 }
 
@@ -160,7 +161,8 @@ func setNamed(t *nft.Table, name string) *nft.Set {
 	if i := slices.IndexFunc(t.Sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
 		return t.Sets[i]
 	}
-	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
+	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") ||
+		strings.HasPrefix(name, "allow_") {
 		return sharedSet(t, name)
 	}
 	var sets []*nft.Set

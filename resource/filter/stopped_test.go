@@ -69,7 +69,8 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 			contract.Ensure(t, w, r)
 		}
 	}
-	next := filtertest.PortsOf("c2", "net", "10.1.2.5/24", filtertest.TCP("", 8081)) // with the address of the one that is stopped
+	// with the address of the one that is stopped
+	next := filtertest.PortsOf("c2", "net", "10.1.2.5/24", filtertest.TCP("", 8081))
 	gone := filtertest.PortsOf("c3", "net", "10.1.2.5/24", filtertest.TCP("", 8082))
 	others := plan.Plan{next, masquerade.Sources{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
 	contract.Ensure(t, w, gone)
@@ -126,7 +127,8 @@ func TestStoppedPolicy(t *testing.T) {
 	calls := func(nr uint64) bool {
 		return talks(nr) || nr == unix.SYS_RENAMEAT || nr == unix.SYS_UNLINKAT || nr == unix.SYS_GETDENTS64
 	}
-	for _, tt := range []struct{ stopped, other string }{{"DEL", "ADD"}, {"ADD", "DEL"}, {"DEL", "DEL"}, {"ADD", "ADD"}} {
+	for _, tt := range []struct{ stopped, other string }{{"DEL", "ADD"}, {"ADD", "DEL"}, {"DEL", "DEL"},
+		{"ADD", "ADD"}} {
 		t.Run(tt.stopped+" beside "+tt.other, func(t *testing.T) {
 			points := 0
 			for n := 1; ; n++ {
@@ -212,7 +214,8 @@ func TestStoppedAccepts(t *testing.T) {
 			contract.Host(t, w, "iptables-%v -P FORWARD DROP", v)
 			of := func(id, addr string) forward.Forward {
 				o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
-				return forward.Forward{Owner: o, Backend: forward.IPTables, Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
+				return forward.Forward{Owner: o, Backend: forward.IPTables,
+					Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
 			}
 			first, second := of("c1", "10.1.2.5"), of("c2", "10.1.2.6")
 			contract.Ensure(t, w, first)

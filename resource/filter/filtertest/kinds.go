@@ -27,7 +27,8 @@ func Main(m *testing.M) {
 
 // kinds are the kinds of all rooms, in an order in which plugins may declare them.
 func kinds() []plan.Kind {
-	return []plan.Kind{policy.Kind(), policy.FailClosedKind(), forward.Kind(), publish.KindIPTables(), masquerade.KindIPTables(),
+	return []plan.Kind{policy.Kind(), policy.FailClosedKind(), forward.Kind(), publish.KindIPTables(),
+		masquerade.KindIPTables(),
 		filter.SharedChainKind(), masquerade.Kind(), publish.Kind(), policy.IngressKind(), spoof.Kind(), policy.IsolatedPortKind()}
 }
 

@@ -74,7 +74,8 @@ func NewLab(t *testing.T) *Lab {
 			// The kernel joins the group of an address, and so hears its neighbours ask for it, in its own time.
 			var err error
 			for begin := time.Now(); ; {
-				if err = contract.PingWithin(t, from, to, time.Second); err == nil || time.Since(begin) > contract.Patience {
+				if err = contract.PingWithin(t, from, to, time.Second); err == nil ||
+					time.Since(begin) > contract.Patience {
 					break
 				}
 			}

@@ -10,8 +10,9 @@ import (
 
 // PortsByIPTables publishes ports of contract.Owner by iptables.
 func PortsByIPTables(ports ...publish.Mapping) publish.PortsIPTables {
-	return publish.PortsIPTables{MarkBit: 13, Ports: publish.Ports{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"),
-		To6: contract.Prefix("fd00::5/64"), SNAT: true, Mappings: ports}}
+	return publish.PortsIPTables{MarkBit: 13,
+		Ports: publish.Ports{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"),
+			To6: contract.Prefix("fd00::5/64"), SNAT: true, Mappings: ports}}
 }
 
 // Only lets only some use a mapping.
@@ -34,7 +35,8 @@ func TCP(host string, port uint16) publish.Mapping {
 // PortsOf publishes ports of a container.
 func PortsOf(container, network, to string, ports ...publish.Mapping) publish.Ports {
 	to6 := "fd00::" + strings.NewReplacer(".", ":", "/24", "/64").Replace(to)
-	return publish.Ports{Owner: spec.Owner{Network: network, ContainerID: container, IfName: "eth0"}, To4: contract.Prefix(to),
+	return publish.Ports{Owner: spec.Owner{Network: network, ContainerID: container, IfName: "eth0"},
+		To4: contract.Prefix(to),
 		To6: contract.Prefix(to6), SNAT: true, Mappings: ports}
 }
 

@@ -28,8 +28,8 @@ func FailClosedState(t testing.TB, w *kernel.World) string {
 	return s.String()
 }
 
-// IPTablesState is what iptables-save shows of both variants and families, sorted: chains come in the order in which they
-// were made. Asked for a table by name, the legacy one would make it.
+// IPTablesState is what iptables-save shows of both variants and families, sorted: chains come in the order in which
+// they were made. Asked for a table by name, the legacy one would make it.
 func IPTablesState(t testing.TB, w *kernel.World) string {
 	t.Helper()
 	packets := regexp.MustCompile(`\[\d+:\d+\]|(?m)^#.*$`)

@@ -33,9 +33,11 @@ func (f Forward) accepts(v6 bool) (shared, own []xtables.Rule) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
 			// DNAT: what was published. The reference lacks it, so that its published ports end at a policy of drop.
-			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT", "-m",
+			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT",
+				"-m",
 				"comment", "--comment", filter.CommentOf(f.Owner), "-j", "ACCEPT"),
-			xtables.NewRule(iptables.ChainForward, "-s", ip, "-m", "comment", "--comment", filter.CommentOf(f.Owner), "-j", "ACCEPT"))
+			xtables.NewRule(iptables.ChainForward, "-s", ip, "-m", "comment", "--comment", filter.CommentOf(f.Owner),
+				"-j", "ACCEPT"))
 	}
 	return Jumps(f.AdminChain()), own
 }
@@ -94,7 +96,8 @@ func (f Forward) accept(ctx context.Context, w *kernel.World, t *xtables.Table) 
 		for _, r := range missing {
 			at := "-I " + r.Chain
 			// What keeps networks apart comes before what lets addresses through.
-			if i := slices.IndexFunc(have[r.Chain], func(r xtables.Rule) bool { return r.Jump == iptables.ChainStage1 }); i >= 0 {
+			if i := slices.IndexFunc(have[r.Chain],
+				func(r xtables.Rule) bool { return r.Jump == iptables.ChainStage1 }); i >= 0 {
 				at += " " + strconv.Itoa(i+2)
 			}
 			lines = append(lines, strings.Replace(r.Insert(), "-I "+r.Chain, at, 1))
@@ -126,14 +129,15 @@ func stale(have map[string][]xtables.Rule, own []xtables.Rule) (old []xtables.Ru
 
 // unaccept removes the accepts of a network's owners that keep does not want.
 func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
-	return iptables.ChangeHaving(ctx, w, iptables.ChainForward, true, func(have map[string][]xtables.Rule) (lines []string, err error) {
-		for _, r := range have[iptables.ChainForward] {
-			if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == network && !keep(owner) {
-				lines = append(lines, r.Delete())
+	return iptables.ChangeHaving(ctx, w, iptables.ChainForward, true,
+		func(have map[string][]xtables.Rule) (lines []string, err error) {
+			for _, r := range have[iptables.ChainForward] {
+				if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == network && !keep(owner) {
+					lines = append(lines, r.Delete())
+				}
 			}
-		}
-		return lines, nil
-	})
+			return lines, nil
+		})
 }
 
 // accepted lists whose accepts of a network there are, of both families and variants.

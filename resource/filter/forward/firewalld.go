@@ -37,8 +37,8 @@ func firewalldRuns(ctx context.Context) bool {
 	return err == nil
 }
 
-// settledFirewalld returns when a firewalld that is on the bus has loaded its rules. It takes its name before it does, so
-// systemd calls it started, and answers no question until it has.
+// settledFirewalld returns when a firewalld that is on the bus has loaded its rules. It takes its name before it does,
+// so systemd calls it started, and answers no question until it has.
 func settledFirewalld(ctx context.Context) {
 	err := withFirewalld(ctx, func(z zones) error { return z.ask(nil, "getZones") })
 	if err != nil && !errors.Is(err, errNoFirewalld) {
@@ -52,8 +52,8 @@ type zones struct {
 	dbus.BusObject
 }
 
-// systemBus reports whether there may be a bus of the system: the library says that there is none by an error that is like
-// any other.
+// systemBus reports whether there may be a bus of the system: the library says that there is none by an error that is
+// like any other.
 func systemBus() bool {
 	if os.Getenv("DBUS_SYSTEM_BUS_ADDRESS") != "" {
 		return true

@@ -167,7 +167,8 @@ func (f Forward) warn(w *kernel.World, b forwardBackend) {
 		slog.Warn("whether another program's chain drops the container's packets could not be looked up", "error", err)
 	}
 	for _, d := range drops {
-		if family := d.Chain.Family; family == unix.NFPROTO_INET || len(OfIP(f.Addrs, family == unix.NFPROTO_IPV6)) > 0 {
+		if family := d.Chain.Family; family == unix.NFPROTO_INET ||
+			len(OfIP(f.Addrs, family == unix.NFPROTO_IPV6)) > 0 {
 			slog.Warn("another program's chain may drop the container's packets, which no accept of ours lifts",
 				"chain", d.String(), "remedy", f.advice(d))
 		}

@@ -62,7 +62,8 @@ func TestForwardOwners(t *testing.T) {
 		t.Fatal(err)
 	}
 	contract.Remove(t, w, a)
-	if s := filtertest.IPTablesState(t, w); strings.Contains(s, filter.CommentOf(a.Owner)) || !strings.Contains(s, filter.CommentOf(b.Owner)) {
+	if s := filtertest.IPTablesState(t, w); strings.Contains(s, filter.CommentOf(a.Owner)) ||
+		!strings.Contains(s, filter.CommentOf(b.Owner)) {
 		t.Errorf("after the DEL of one without a record:\n%s", s)
 	}
 

@@ -35,7 +35,8 @@ func (i Program) Verify(_ context.Context, w *kernel.World) error {
 		err = x.Installed()
 	}
 	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "%s: \"iptables\": %w; or say \"nftables\", which needs no program", i.Backend,
+		return spec.Errorf(spec.CodeConfig, "%s: \"iptables\": %w; or say \"nftables\", which needs no program",
+			i.Backend,
 			err)
 	}
 	return nil

@@ -85,12 +85,14 @@ func Survivors(w *kernel.World, kind string, o spec.Owner) (addrs []netip.Addr, 
 	return addrs, nil
 }
 
-// OwnersByRecord lists the attachments of a network that have rules in iptables by our records, which name the whole owner.
+// OwnersByRecord lists the attachments of a network that have rules in iptables by our records, which name the whole
+// owner.
 func OwnersByRecord(record string) resource.OwnersFunc {
 	return func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 		records, err := Records(w, record, network)
 		for hash, r := range records {
-			if o := (spec.Owner{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}); identity.OwnerHash(o) == hash {
+			if o := (spec.Owner{Network: network, ContainerID: r.ContainerID,
+				IfName: r.IfName}); identity.OwnerHash(o) == hash {
 				tags = append(tags, plan.TagOf(o))
 			}
 		}

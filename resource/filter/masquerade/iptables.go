@@ -61,7 +61,8 @@ func (m SourcesIPTables) own(from []netip.Prefix, v6 bool) (rules []xtables.Rule
 // jumps lead the addresses to the container's chain.
 func (m SourcesIPTables) jumps(v6 bool) (rules []xtables.Rule) {
 	for _, p := range filter.OfFamily(m.From, v6) {
-		rules = append(rules, xtables.NewRule("POSTROUTING", "-s", netip.PrefixFrom(p.Addr(), p.Addr().BitLen()).String(),
+		rules = append(rules, xtables.NewRule("POSTROUTING", "-s",
+			netip.PrefixFrom(p.Addr(), p.Addr().BitLen()).String(),
 			"-m", "comment", "--comment", iptables.ReferenceComment("", m.Owner), "-j", ContainerChain(m.Owner)))
 	}
 	return rules

@@ -35,7 +35,10 @@ func TestMasqueradeIPTablesLaw(t *testing.T) {
 			}}.Test(t, w, m,
 				contract.Break("jump", ipt("-D POSTROUTING 2"), "-s 10.1.2.5/32"),
 				contract.Break("chain", ipt("-F "+chain), "-d 10.1.2.0/24"),
-				contract.Break("chain6", func(t *testing.T) { contract.Host(t, w, "ip6tables-%v -t nat -F %s", v, chain) },
+				contract.Break("chain6", func(t *testing.T) {
+					contract.Host(t, w, "ip6tables-%v -t nat -F %s", v,
+						chain)
+				},
 					"! -d ff00::/8"),
 			)
 		}
@@ -82,14 +85,16 @@ func TestMasqueradeIPTablesShared(t *testing.T) {
 		contract.SettleOn(t, w, v)
 		before := contract.IPTablesState(t, w, v)
 		one, two := filtertest.SourcesByIPTables(), filtertest.SourcesByIPTables()
-		two.Owner.IfName, two.From = "eth1", []netip.Prefix{contract.Prefix("10.7.2.5/24"), contract.Prefix("fd00:7::5/64")}
+		two.Owner.IfName, two.From = "eth1", []netip.Prefix{contract.Prefix("10.7.2.5/24"),
+			contract.Prefix("fd00:7::5/64")}
 		contract.Ensure(t, w, one)
 		contract.Ensure(t, w, two)
 		contract.Verify(t, w, two)
 		contract.Verify(t, w, one)
 		contract.Remove(t, w, one)
 		contract.Verify(t, w, two)
-		if s := contract.IPTablesState(t, w, v); strings.Contains(s, "-s 10.1.2.5") || strings.Contains(s, "-s fd00::5") {
+		if s := contract.IPTablesState(t, w, v); strings.Contains(s, "-s 10.1.2.5") ||
+			strings.Contains(s, "-s fd00::5") {
 			t.Errorf("left:\n%s", s)
 		}
 		next, first := two, two

@@ -44,11 +44,13 @@ func ValidSNATTo(list []netip.Addr) error {
 		switch {
 		case !a.IsValid():
 			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: \"\": want an address of this host, such as 192.0.2.1", i)
-		case a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() || a.IsLinkLocalUnicast():
+		case a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() ||
+			a.IsLinkLocalUnicast():
 			return spec.Errorf(spec.CodeConfig,
 				"snatTo[%d]: %v: no answer would find it; want an address of this host that others reach, such as 192.0.2.1 or 2001:db8::1", i, a)
 		case have[n].IsValid():
-			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i, a,
+			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i,
+				a,
 				have[n])
 		}
 		have[n] = a

@@ -38,10 +38,14 @@ func TestMasqueradeLaw(t *testing.T) {
 				" { 10.1.2.5 comment \"mine\" }")
 		}, `belongs to "mine"`),
 		contract.Break("line", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead masquerading") }, `nft rule inet fairlead masquerading "a network`),
-		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead owners") },
+			"is not in owners"),
 		contract.Break("chain", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead "+shared(t, "ip")) }, `"its own network`),
 		contract.Break("chain6", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead "+shared(t, "ip6")) }, `"multicast`),
-		contract.Break("foreign rule", func(t *testing.T) { filtertest.NFT(t, w, "insert rule inet fairlead postrouting accept") },
+		contract.Break("foreign rule", func(t *testing.T) {
+			filtertest.NFT(t, w,
+				"insert rule inet fairlead postrouting accept")
+		},
 			"that is not ours"),
 		contract.Break("flush table", func(t *testing.T) { filtertest.NFT(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`),
 		contract.Break("delete table", func(t *testing.T) { filtertest.NFT(t, w, "delete table inet fairlead") },

@@ -25,7 +25,8 @@ func TestIngressBehindBridge(t *testing.T) {
 	contract.Host(t, w, "ip link set port up master br7")
 	contract.Host(t, w, "ip addr add 10.7.0.1/24 dev br7.100")
 	filtertest.MakeTables(t, w)
-	to := []netip.Prefix{contract.Prefix("fd00:7::2/64"), contract.Prefix("10.7.0.2/24")} // to the first there is no way
+	// to the first there is no way
+	to := []netip.Prefix{contract.Prefix("fd00:7::2/64"), contract.Prefix("10.7.0.2/24")}
 	found := policy.Ingress{Owner: contract.Owner, Policy: policy.Open, To: to}
 	listed := policy.Ingress{Owner: contract.Owner, Link: "br7.100", Policy: policy.Open}
 	contract.Ensure(t, w, found)
@@ -60,7 +61,8 @@ func TestIngressBehindBridge(t *testing.T) {
 	}
 	contract.Host(t, w, "ip link set veth1 master br7")
 
-	// Frames to the bridge's own address are routed too, past the gateway's link, where the bridge keeps no VLANs apart.
+	// Frames to the bridge's own address are routed too, past the gateway's link, where the bridge keeps no VLANs
+	// apart.
 	_, err := policy.Ingress{Owner: contract.Owner, Link: "br7", Policy: policy.Strict, To: to}.Ensure(t.Context(), w)
 	var e *spec.Error
 	if !errors.As(err, &e) || e.Code != spec.CodeConfig ||

@@ -29,7 +29,8 @@ func bridgedVLANs(p *filter.ChainSet) {
 	// After the chain forward, where the administrator's rules may accept, too.
 	p.Chains = append(p.Chains, c, &nft.Chain{Name: "begun", Type: "filter", Hook: unix.NF_INET_FORWARD,
 		Priority: filter.PrioFilter + 1, Open: true})
-	p.Jumps = append(p.Jumps, filter.JumpRule{Chain: "onbridge", Rule: rule("begun in a VLAN of a bridge").Jump(c.Name)})
+	p.Jumps = append(p.Jumps, filter.JumpRule{Chain: "onbridge",
+		Rule: rule("begun in a VLAN of a bridge").Jump(c.Name)})
 }
 
 // addBridged has p label connections from subnets of that length. A label that conntrack has no room for is not there
@@ -39,9 +40,12 @@ func addBridged(s filter.SubnetSets, p *filter.ChainSet) {
 	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
 	p.Sets = append(p.Sets, s.Bridge)
 	p.Jumps = append(p.Jumps,
-		filter.JumpRule{Chain: "sources", First: true, Rule: rule("in a VLAN of the bridge").SubnetBy(s.V6, s.Bits, src, src, false,
-			s.Bridge).
-			SubnetBy(s.V6, s.Bits, src, dst, false, s.Bridge).SetLabel(labelOnBridge).Label(false, labelOnBridge).Return()},
-		filter.JumpRule{Chain: "begun", Rule: rule("by its own link").New().SubnetBy(s.V6, s.Bits, src, src, false, s.Links).
+		filter.JumpRule{Chain: "sources", First: true,
+			Rule: rule("in a VLAN of the bridge").SubnetBy(s.V6, s.Bits, src, src, false,
+				s.Bridge).
+				SubnetBy(s.V6, s.Bits, src, dst, false, s.Bridge).SetLabel(labelOnBridge).Label(false,
+				labelOnBridge).Return()},
+		filter.JumpRule{Chain: "begun", Rule: rule("by its own link").New().SubnetBy(s.V6, s.Bits, src, src, false,
+			s.Links).
 			Label(false, labelOnBridge).SetLabel(labelRouted)})
 }

@@ -57,8 +57,8 @@ const (
 	failClosedInto  = 31902 // what is for a strict network
 	failClosedTable = 64250
 
-	// The way back to a packet's source is looked for as from the link that the packet goes out by, so with the packet's
-	// mark.
+	// The way back to a packet's source is looked for as from the link that the packet goes out by, so with the
+	// packet's mark.
 	srcValidMark = "net/ipv4/conf/%s/src_valid_mark"
 )
 
@@ -98,7 +98,8 @@ func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (p 
 			p.routes = append(p.routes, rtnl.Route{Dst: s, Table: failClosedTable, Type: rtnl.ProhibitRoute,
 				Priority: int(tag), Protocol: rtnl.OurProtocol})
 			if policy == Strict {
-				p.rules = append(p.rules, rule(family, failClosedLocal, rtnl.Rule{IIF: "lo", To: s, Table: rtnl.MainTable}))
+				p.rules = append(p.rules, rule(family, failClosedLocal,
+					rtnl.Rule{IIF: "lo", To: s, Table: rtnl.MainTable}))
 				into = append(into, rule(family, failClosedInto,
 					rtnl.Rule{To: s, Mask: filter.DecidedMark | filter.StrictMark, Action: rtnl.Prohibit}))
 			}

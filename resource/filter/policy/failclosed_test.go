@@ -27,7 +27,10 @@ func TestClosedLaw(t *testing.T) {
 		contract.Terms{State: func(t testing.TB) string { return filtertest.FailClosedState(t, w) }}.Test(t, w, c,
 			contract.Break("rule gone", func(t *testing.T) { contract.Host(t, w, "ip rule del priority 31901") },
 				"31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
-			contract.Break("rule for IPv6 gone", func(t *testing.T) { contract.Host(t, w, "ip -6 rule del priority 31901") },
+			contract.Break("rule for IPv6 gone", func(t *testing.T) {
+				contract.Host(t, w,
+					"ip -6 rule del priority 31901")
+			},
 				"31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
 			contract.Break("prohibition gone", func(t *testing.T) { contract.Host(t, w, "ip route flush table 64250") },
 				"prohibit 10.1.2.5/32"))
@@ -64,7 +67,8 @@ func TestClosedTags(t *testing.T) {
 	reach(t, w, "br7", "10.7.0.0/24", "10.8.0.0/24")
 	of := func(network, subnet string) policy.FailClosed {
 		o := spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}
-		return policy.FailClosed{Owner: o, Link: "br7", Policy: policy.Strict, Subnets: []netip.Prefix{contract.Prefix(subnet)}}
+		return policy.FailClosed{Owner: o, Link: "br7", Policy: policy.Strict,
+			Subnets: []netip.Prefix{contract.Prefix(subnet)}}
 	}
 	a, b := of("a", "10.7.0.2/24"), of("b", "10.7.0.2/24")
 	contract.Ensure(t, w, a)
@@ -238,7 +242,8 @@ func TestClosedAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s := filtertest.FailClosedState(t, w); strings.Count(s, "prohibit 10.7.") != n || strings.Count(s, "iif br7") != 2 {
+	if s := filtertest.FailClosedState(t, w); strings.Count(s, "prohibit 10.7.") != n ||
+		strings.Count(s, "iif br7") != 2 {
 		t.Errorf("made:\n%s", s)
 	}
 	if err := policy.RemoveProhibitions(w, policy.NetworkOwner(contract.Owner.Network, "br7")); err != nil {

@@ -220,7 +220,8 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		}
 		asked, whose := want, "" // which the record keeps: another network may give way again
 		if want, not, whose = i.yield(want, not, at, kind); whose != "" {
-			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge", link,
+			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge",
+				link,
 				"network", whose)
 		}
 		have, err := f.Entries(identity.OwnerHash(o), kind)

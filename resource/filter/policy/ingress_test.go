@@ -17,16 +17,25 @@ func TestIngressLaw(t *testing.T) {
 	contract.Wire(t, w)
 	contract.Host(t, w, "ip link add br7 type bridge")
 	filtertest.Test(t, w, policy.Ingress{Owner: contract.Owner, Policy: policy.Isolated},
-		contract.Break("policy lifted", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead isolated") }, "isolated"),
-		contract.Break("another policy", func(t *testing.T) { filtertest.NFT(t, w, "add element inet fairlead strict { veth1 }") },
+		contract.Break("policy lifted", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead isolated") },
+			"isolated"),
+		contract.Break("another policy", func(t *testing.T) {
+			filtertest.NFT(t, w,
+				"add element inet fairlead strict { veth1 }")
+		},
 			"strict { veth1 } is too much"),
-		contract.Break("rule gone", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead forward") }, "forward"),
+		contract.Break("rule gone", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead forward") },
+			"forward"),
 		contract.Break("table gone", func(t *testing.T) { filtertest.NFT(t, w, "delete table inet fairlead") },
 			"inet fairlead is missing"))
 	filtertest.Test(t, w, policy.IsolatedPort{Owner: contract.Owner},
-		contract.Break("not isolated", func(t *testing.T) { filtertest.NFT(t, w, "flush set bridge fairlead isolated_ports") },
+		contract.Break("not isolated", func(t *testing.T) {
+			filtertest.NFT(t, w,
+				"flush set bridge fairlead isolated_ports")
+		},
 			"isolated_ports"),
-		contract.Break("rule gone", func(t *testing.T) { filtertest.NFT(t, w, "flush chain bridge fairlead forward") }, "forward"))
+		contract.Break("rule gone", func(t *testing.T) { filtertest.NFT(t, w, "flush chain bridge fairlead forward") },
+			"forward"))
 }
 
 // TestIngressOfNetwork puts a policy on a bridge: it stays while an attachment that was made with it is there, follows
@@ -121,7 +130,8 @@ func TestIngressOfTwoNetworks(t *testing.T) {
 				w := contract.NewWorld(t)
 				contract.Wire(t, w)
 				contract.Host(t, w, "ip link add br7 type bridge")
-				a, b := policy.Ingress{Owner: contract.Owner, Link: "br7", Policy: policy.Isolated}, policy.Ingress{Owner: other,
+				a, b := policy.Ingress{Owner: contract.Owner, Link: "br7",
+					Policy: policy.Isolated}, policy.Ingress{Owner: other,
 					Link: "br7", Policy: lax}
 				contract.Ensure(t, w, a)
 				if !first {
@@ -151,7 +161,8 @@ func TestIngressOfTwoNetworks(t *testing.T) {
 				a.Policy = policy.Open
 				contract.Ensure(t, w, a)
 				contract.Ensure(t, w, b)
-				if text := setText(filtertest.NFT(t, w, "list table inet fairlead"), "isolated"); strings.Contains(text, "br7") {
+				if text := setText(filtertest.NFT(t, w, "list table inet fairlead"), "isolated"); strings.Contains(text,
+					"br7") {
 					t.Errorf("not lifted by who had it:\n%s", text)
 				}
 				contract.Verify(t, w, a)
@@ -172,7 +183,8 @@ func setText(list, name string) string {
 // is not.
 func TestIngressWithoutLink(t *testing.T) {
 	w := contract.NewWorld(t)
-	if changed, err := (policy.Ingress{Owner: contract.Owner, Policy: policy.Open}).Ensure(t.Context(), w); err != nil ||
+	if changed, err := (policy.Ingress{Owner: contract.Owner, Policy: policy.Open}).Ensure(t.Context(),
+		w); err != nil ||
 		changed {
 		t.Errorf("open: changed %v, %v", changed, err)
 	}
@@ -200,7 +212,8 @@ func TestPolicyLiftedBesideAnother(t *testing.T) {
 			policy.FailClosed{Owner: o, Link: "br7", Policy: mode, Subnets: []netip.Prefix{contract.Prefix(subnet)}}}
 	}
 	for _, policies := range [][2]string{
-		{policy.Isolated, policy.Isolated}, {policy.Strict, policy.Strict}, {policy.Strict, policy.Isolated}, {policy.SameBridge,
+		{policy.Isolated, policy.Isolated}, {policy.Strict, policy.Strict}, {policy.Strict,
+			policy.Isolated}, {policy.SameBridge,
 			policy.SameBridge},
 		{policy.Isolated, policy.SameBridge}, {policy.SameBridge, policy.Strict},
 	} {
@@ -240,7 +253,8 @@ func TestPolicyLiftedBesideAnother(t *testing.T) {
 						}
 						lift(alone)
 						for _, set := range []string{"policed", "isolated", "within", "strict"} {
-							if text := setText(filtertest.NFT(t, w, "list table inet fairlead"), set); strings.Contains(text, "br7") {
+							if text := setText(filtertest.NFT(t, w, "list table inet fairlead"),
+								set); strings.Contains(text, "br7") {
 								t.Errorf("left in %s:\n%s", set, text)
 							}
 						}

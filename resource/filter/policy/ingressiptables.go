@@ -38,8 +38,8 @@ func (i IngressIPTables) String() string {
 // Traits implements resource.Describer.
 func (IngressIPTables) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
 
-// The reference has the first, as it has ChainStage1. In the second a strict network meets all that are known; in the third new
-// connections are asked in whose name they are; in the fourth stands what must not be in an open network's.
+// The reference has the first, as it has ChainStage1. In the second a strict network meets all that are known; in the
+// third new connections are asked in whose name they are; in the fourth stands what must not be in an open network's.
 const (
 	chainStage2  = "CNI-ISOLATION-STAGE-2"
 	chainStrict  = "CNI-ISOLATION-STRICT"
@@ -76,11 +76,13 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 		}
 		// As in filter.SubnetSets: what lets pass comes before all that drops, which is appended.
 		insert = append(insert,
-			rule(chainSource, policy, "-s", p, "-d", p, "!", "-o", link, "-m", "addrtype", "!", "--dst-type", "LOCAL", "RETURN"),
+			rule(chainSource, policy, "-s", p, "-d", p, "!", "-o", link, "-m", "addrtype", "!", "--dst-type", "LOCAL",
+				"RETURN"),
 			rule(chainSource, policy, "-s", p, "-i", link, "RETURN"))
 		if port != "" {
 			insert = append(insert,
-				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port, "--physdev-is-bridged",
+				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port,
+					"--physdev-is-bridged",
 					"RETURN"))
 		}
 		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
@@ -112,11 +114,14 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 	insert = append(insert,
 		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstatus", "EXPECTED", "RETURN"),
 		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,DNAT", "RETURN"),
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "ESTABLISHED", "--ctdir", "REPLY", "RETURN"),
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED", chainSource),
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "ESTABLISHED", "--ctdir", "REPLY",
+			"RETURN"),
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED",
+			chainSource),
 		rule("INPUT", commentStages, "!", "-i", "lo", "-m", "conntrack", "--ctstate", "NEW", chainSource),
 		rule("FORWARD", commentStages, iptables.ChainStage1))
-	return insert, append(ends, rule(iptables.ChainStage1, commentStages, "RETURN"), rule(chainStage2, commentStages, "RETURN"))
+	return insert, append(ends, rule(iptables.ChainStage1, commentStages, "RETURN"),
+		rule(chainStage2, commentStages, "RETURN"))
 }
 
 // odd are rules about the link that another policy wanted.
@@ -230,7 +235,8 @@ func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 			insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
 			var lines []string
 			for _, chain := range policyChains() {
-				if _, ok := have[chain]; !ok && (i.Policy != Open || chain != iptables.ChainStage1 && chain != chainStage2) {
+				if _, ok := have[chain]; !ok && (i.Policy != Open || chain != iptables.ChainStage1 &&
+					chain != chainStage2) {
 					lines = append(lines, "-N "+chain)
 				}
 			}
@@ -242,7 +248,8 @@ func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 				at := slices.IndexFunc(have[r.Chain], r.Same)
 				if at < 0 {
 					lines = append(lines, r.Insert())
-				} else if late(r, at, have[r.Chain]) || r.Chain == iptables.ChainStage1 && len(linksOf(r)) == 0 && len(lines) > 0 {
+				} else if late(r, at, have[r.Chain]) || r.Chain == iptables.ChainStage1 && len(linksOf(r)) == 0 &&
+					len(lines) > 0 {
 					lines = append(lines, r.Delete(), r.Insert()) // replies stay first
 				}
 			}

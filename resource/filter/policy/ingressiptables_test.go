@@ -28,7 +28,10 @@ func TestIPTIngressLaw(t *testing.T) {
 		// It stays, so each policy takes the place of the one before.
 		contract.Terms{State: func(t testing.TB) string { return filtertest.IPTablesState(t, w) }}.Test(t, w,
 			of(mode, contract.Prefix("10.7.0.2/24")),
-			contract.Break("rules gone", func(t *testing.T) { contract.Host(t, w, "iptables-legacy -F CNI-ISOLATION-STRICT") },
+			contract.Break("rules gone", func(t *testing.T) {
+				contract.Host(t, w,
+					"iptables-legacy -F CNI-ISOLATION-STRICT")
+			},
 				"CNI-ISOLATION-STRICT"),
 			contract.Break("forged names pass", func(t *testing.T) {
 				contract.Host(t, w,
@@ -41,7 +44,8 @@ func TestIPTIngressLaw(t *testing.T) {
 		!strings.Contains(s, "-s 10.8.0.0/16 ! -i br7") || strings.Contains(s, "10.9.") {
 		t.Errorf("subnets behind br7:\n%s", s)
 	}
-	if s := filtertest.IPTablesState(t, w); strings.Contains(s, "policy: isolated)") || strings.Contains(s, "policy: strict)\" -j CNI") {
+	if s := filtertest.IPTablesState(t, w); strings.Contains(s, "policy: isolated)") ||
+		strings.Contains(s, "policy: strict)\" -j CNI") {
 		t.Errorf("left of other policies:\n%s", s)
 	}
 	if err := policy.SweepStages(t.Context(), w); err != nil {
@@ -52,7 +56,8 @@ func TestIPTIngressLaw(t *testing.T) {
 	// With the last attachment goes what the reference does not have; all of it where no container of its is there.
 	contract.Ensure(t, w, of(policy.Strict))
 	contract.Remove(t, w, policy.Reference{contract.Owner})
-	if s := filtertest.IPTablesState(t, w); strings.Contains(s, "strict)") || !strings.Contains(s, "CNI-ISOLATION-STAGE-2 -o br7") {
+	if s := filtertest.IPTablesState(t, w); strings.Contains(s, "strict)") ||
+		!strings.Contains(s, "CNI-ISOLATION-STAGE-2 -o br7") {
 		t.Errorf("left beside a container of the reference:\n%s", s)
 	}
 	contract.Ensure(t, w, of(policy.Strict, contract.Prefix("10.7.0.2/24")))

@@ -50,7 +50,8 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 		for _, r := range records {
 			e, tag := f.ParseEntry(r)
 			net, hash, _, ok := identity.ParseTag(tag)
-			if !ok || net != identity.NetworkHash(network) || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork ||
+			if !ok || net != identity.NetworkHash(network) ||
+				binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork ||
 				done[hash] {
 				continue
 			}
@@ -94,5 +95,8 @@ func stands(w *kernel.World, link string, used bool) (bool, error) {
 		l = br
 	}
 	links, err := rtnl.Links(w.Host)
-	return slices.ContainsFunc(links, func(p *rtnl.Link) bool { return p.Master == l.Index && !filter.HostsOwn(links, p) }), err
+	return slices.ContainsFunc(links, func(p *rtnl.Link) bool {
+		return p.Master == l.Index &&
+			!filter.HostsOwn(links, p)
+	}), err
 }

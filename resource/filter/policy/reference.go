@@ -164,7 +164,8 @@ func setLeaving(f filter.Tx, o spec.Owner, now bool) error {
 	var b nft.Batch
 	switch last := have[len(have)-1]; {
 	case now && last.Place.Set != nil:
-		b.Add(nft.Elem{Set: filter.OwnersSet(f.Table), Key: filter.OwnerKey(me, filter.KindNetwork|uint32(len(have))), Comment: "leaving"})
+		b.Add(nft.Elem{Set: filter.OwnersSet(f.Table), Key: filter.OwnerKey(me, filter.KindNetwork|uint32(len(have))),
+			Comment: "leaving"})
 	case !now && last.Place.Set == nil:
 		b.Delete(last.Record)
 	}
@@ -205,12 +206,14 @@ func policyHolders(f filter.Tx, but [8]byte, bridge string) (holders []nft.Elem,
 	for _, r := range records {
 		e, tag := f.ParseEntry(r)
 		_, hash, _, ok := identity.ParseTag(tag)
-		if !ok || hash == but || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork || linkOf(e.Place) != bridge {
+		if !ok || hash == but || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork ||
+			linkOf(e.Place) != bridge {
 			continue
 		}
 		isolated = isolated || e.Place.Set.Name == "isolated"
 		if !slices.ContainsFunc(holders, func(h nft.Elem) bool { return filter.SameKey(h, e.Place) }) {
-			holders = append(holders, nft.Elem{Set: e.Place.Set, Key: e.Place.Key, KeyEnd: e.Place.KeyEnd, Comment: tag})
+			holders = append(holders, nft.Elem{Set: e.Place.Set, Key: e.Place.Key, KeyEnd: e.Place.KeyEnd,
+				Comment: tag})
 		}
 	}
 	if isolated {

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addSubnets has p ask about new connections from subnets of that length. All lines that let packets pass come before those
-// that drop, for the subnet of one network may lie in that of another.
+// addSubnets has p ask about new connections from subnets of that length. All lines that let packets pass come before
+// those that drop, for the subnet of one network may lie in that of another.
 func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 	const src, dst = nft.Src, nft.Dst
 	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
@@ -33,8 +33,8 @@ func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 		everybody := netip.MustParsePrefix("255.255.255.255/32")
 		c.Rules = append(c.Rules, rule("nobody answers").Prefix(true, false, everybody).Return())
 	}
-	// br_netfilter has a bridge's frames come here, too. What goes from a subnet to the same one, and not by the link that
-	// the host reaches it by, is on a bridge beside that one, or in a VLAN.
+	// br_netfilter has a bridge's frames come here, too. What goes from a subnet to the same one, and not by the link
+	// that the host reaches it by, is on a bridge beside that one, or in a VLAN.
 	for _, same := range []*nft.Set{s.Policed, s.Open} {
 		c.Rules = append(c.Rules, rule("on another bridge").Subnets(s.V6, s.Bits, src, dst, false, same).
 			SubnetBy(s.V6, s.Bits, dst, dst, true, s.Links).NotToLocal().Return())
@@ -47,14 +47,15 @@ func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.Links, s.Policed, s.Open, s.Strict)
 	p.Jumps = append(p.Jumps,
 		filter.JumpRule{Chain: "marking", Rule: rule("subnets").Jump(marks.Name)},
-		filter.JumpRule{Chain: "sources", Rule: rule("by its own link").SubnetBy(s.V6, s.Bits, src, src, false, s.Links).Return(),
+		filter.JumpRule{Chain: "sources", Rule: rule("by its own link").SubnetBy(s.V6, s.Bits, src, src, false,
+			s.Links).Return(),
 			First: true},
 		filter.JumpRule{Chain: "sources", Rule: rule("subnets").Jump(c.Name)})
 }
 
-// subnetMarks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where the
-// table knows the links of both sides, so that the chain forward can decide; and what is for a strict network, which
-// that chain drops whichever link it comes by.
+// subnetMarks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where
+// the table knows the links of both sides, so that the chain forward can decide; and what is for a strict network,
+// which that chain drops whichever link it comes by.
 func subnetMarks(s filter.SubnetSets, policed *nft.Set) *nft.Chain {
 	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
 	to := func(r *nft.Rule, set *nft.Set) *nft.Rule {
@@ -187,7 +188,8 @@ func subnetKind(kind uint32) uint32 {
 // fresh are the subnets with a policy that stand in no set yet. Without a policy there is nothing to bypass.
 func (i Ingress) fresh(want []nft.Elem, at map[string]*nft.Elem) (list []netip.Prefix) {
 	for _, e := range want {
-		if s, ok := filter.SubnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.Policed.Name && at[filter.ElementKey(e)] == nil {
+		if s, ok := filter.SubnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.Policed.Name &&
+			at[filter.ElementKey(e)] == nil {
 			a, _ := nft.Fields(e.Set.Key, e.Key)[0].(netip.Addr)
 			list = append(list, netip.PrefixFrom(a, s.Bits))
 		}

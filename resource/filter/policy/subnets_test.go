@@ -36,7 +36,8 @@ func TestSubnets(t *testing.T) {
 
 	has := func(set, elem string, want bool) {
 		t.Helper()
-		if text := setText(filtertest.NFT(t, w, "list table inet fairlead"), set); strings.Contains(text, elem) != want {
+		if text := setText(filtertest.NFT(t, w, "list table inet fairlead"), set); strings.Contains(text,
+			elem) != want {
 			t.Errorf("%s has %s is to be %v:\n%s", set, elem, want, text)
 		}
 	}
@@ -58,7 +59,8 @@ func TestSubnets(t *testing.T) {
 		{"rule gone", "flush chain inet fairlead input", "in whose name"},
 	} {
 		filtertest.NFT(t, w, c.line)
-		if err := of("a", policy.Strict, first).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), c.says) {
+		if err := of("a", policy.Strict, first).Verify(t.Context(), w); err == nil ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 		contract.Ensure(t, w, of("a", policy.Strict, first))
@@ -89,7 +91,8 @@ func TestSubnets(t *testing.T) {
 	contract.Ensure(t, w, own)
 	has("policed_ip_32", "192.0.2.5 . 192.0.2.5", true)
 	contract.Verify(t, w, own)
-	if err := filtertest.SweepNFT(t.Context(), w, contract.Owner.Network, func(owner [8]byte) bool { return true }); err != nil {
+	if err := filtertest.SweepNFT(t.Context(), w, contract.Owner.Network,
+		func(owner [8]byte) bool { return true }); err != nil {
 		t.Error(err)
 	}
 	contract.Verify(t, w, own)
@@ -122,7 +125,8 @@ func TestForgedBeforePolicy(t *testing.T) {
 	in := policy.Ingress{Owner: spec.Owner{Network: "a", ContainerID: "c1", IfName: "eth0"}, Link: "br7",
 		Policy: policy.Strict, To: []netip.Prefix{contract.Prefix("10.7.0.2/24"), contract.Prefix("fd00:7::2/64")}}
 	for name, r := range map[string]plan.Resource{"nftables": in,
-		"iptables": policy.IngressIPTables{Owner: in.Owner, Link: in.Link, Policy: in.Policy, To: in.To, V4: true, V6: true}} {
+		"iptables": policy.IngressIPTables{Owner: in.Owner, Link: in.Link, Policy: in.Policy, To: in.To, V4: true,
+			V6: true}} {
 		t.Run(name, func(t *testing.T) {
 			w := contract.NewWorld(t)
 			for _, line := range []string{"link add br7 up type bridge", "addr add 10.7.0.1/24 dev br7",
@@ -132,7 +136,8 @@ func TestForgedBeforePolicy(t *testing.T) {
 			begin := func(src, dst string, more ...string) {
 				t.Helper()
 				for _, proto := range []string{"tcp --state SYN_SENT", "udp"} {
-					args := strings.Fields("-I -s " + src + " -d " + dst + " --timeout 100 -p " + proto + " --sport 53 --dport 5000")
+					args := strings.Fields("-I -s " + src + " -d " + dst + " --timeout 100 -p " + proto +
+						" --sport 53 --dport 5000")
 					nstest.RunIn(t, w.Host.Path, "conntrack", append(args, more...)...)
 				}
 			}

@@ -156,7 +156,8 @@ func TestAdvisoryCVE20199946(t *testing.T) {
 func TestAdvisoryCVE20208558(t *testing.T) {
 	eachPublisher(t, func(t *testing.T, b publisher) {
 		l := b.lab(t)
-		p := b.of(l, publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("127.0.0.1"), HostPort: 8080, ContainerPort: 80})
+		p := b.of(l, publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("127.0.0.1"), HostPort: 8080,
+			ContainerPort: 80})
 		l.Ensure(p, l.W)
 		if got := contract.Sysctl(t, l.W.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
 			t.Fatalf("route_localnet is %s", got)
@@ -165,7 +166,8 @@ func TestAdvisoryCVE20208558(t *testing.T) {
 		for _, network := range []string{"tcp", "udp"} {
 			l.Serve(l.W.Host, "host", network, "127.0.0.1:9999")
 		}
-		l.In(l.B, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99",
+		l.In(l.B, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo",
+			"ip rule add pref 0 lookup 99",
 			"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
 		filtertest.NFT(t, l.W, "flush chain inet fairlead guard")
 		l.Expect(l.B, "tcp", "127.0.0.1:9999", "host 10.1.2.6")

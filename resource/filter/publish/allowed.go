@@ -41,7 +41,8 @@ func (p Ports) allowed(t *nft.Table, shared *filter.ChainSet, to netip.Addr, lis
 				return nft.NewRule("published to some").PublishedTo(v6, s)
 			}, rules)
 		}
-		all = append(all, portElements("allow_"+filter.FamilyName(v6), share, to, filter.CommentOf(p.Owner), spans[k])...)
+		all = append(all, portElements("allow_"+filter.FamilyName(v6), share, to, filter.CommentOf(p.Owner),
+			spans[k])...)
 	}
 	return append(all, nft.Elem{Set: itself, Key: nft.Key(to, to), Comment: filter.CommentOf(p.Owner)})
 }

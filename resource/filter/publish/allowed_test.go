@@ -18,7 +18,8 @@ import (
 // clause: K1
 func TestAllowFrom(t *testing.T) {
 	eachBridgeCall(t, func(t *testing.T, l *filtertest.Lab) {
-		udp := filtertest.Only(publish.Mapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, "192.0.2.0/24", "2001:db8::/64")
+		udp := filtertest.Only(publish.Mapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80}, "192.0.2.0/24",
+			"2001:db8::/64")
 		p := filtertest.PortsOfA(l,
 			filtertest.Only(filtertest.TCP("", 8080), "192.0.2.0/24", "2001:db8::/64"), udp,
 			filtertest.TCP("", 8081),
@@ -75,10 +76,12 @@ func TestAllowFrom(t *testing.T) {
 // Answers to a container that lets only some in are no requests to it, though they come to its address.
 func TestAllowFromLetsAnswersBack(t *testing.T) {
 	l := filtertest.NewLab(t)
-	l.Ensure(filtertest.PortsOfA(l, publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 80, ContainerPort: 80,
-		AllowFrom: []netip.Prefix{contract.Prefix("203.0.113.0/24")}}), l.W)
+	l.Ensure(filtertest.PortsOfA(l, publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 80,
+		ContainerPort: 80,
+		AllowFrom:     []netip.Prefix{contract.Prefix("203.0.113.0/24")}}), l.W)
 	b := publish.Ports{Owner: l.OwnerB, To4: l.ToB, SNAT: false,
-		Mappings: []publish.Mapping{{Protocol: "tcp", HostIP: contract.Addr("192.0.2.1"), HostPort: 80, ContainerPort: 80}}}
+		Mappings: []publish.Mapping{{Protocol: "tcp", HostIP: contract.Addr("192.0.2.1"), HostPort: 80,
+			ContainerPort: 80}}}
 	l.In(l.W.Host, "ip addr add 10.3.0.1/24 dev br0")
 	l.In(l.B, "ip addr flush dev eth0 scope global", "ip addr add 10.3.0.6/24 dev eth0",
 		"ip route replace default via 10.3.0.1")
@@ -119,7 +122,8 @@ func TestAllowFromLaw(t *testing.T) {
 		}, "that is not ours"),
 		contract.Break("shorter list", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
 		contract.Break("way", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
-		contract.Break("flush table", func(t *testing.T) { filtertest.NFT(t, w, "flush table inet fairlead") }, "is missing"),
+		contract.Break("flush table", func(t *testing.T) { filtertest.NFT(t, w, "flush table inet fairlead") },
+			"is missing"),
 		contract.Break("delete table", func(t *testing.T) { filtertest.NFT(t, w, "delete table inet fairlead") },
 			"nft table inet fairlead is missing"),
 	)
@@ -139,14 +143,18 @@ func TestAllowFromOnce(t *testing.T) {
 		ports []publish.Mapping
 		bad   bool
 	}{
-		{"other addresses", []publish.Mapping{filtertest.Only(filtertest.TCP("192.0.2.1", 80), "10.0.0.0/8"), filtertest.TCP("192.0.2.2", 80)}, true},
+		{"other addresses", []publish.Mapping{filtertest.Only(filtertest.TCP("192.0.2.1", 80), "10.0.0.0/8"),
+			filtertest.TCP("192.0.2.2", 80)}, true},
 		{"in a range", []publish.Mapping{filtertest.Only(filtertest.Range("192.0.2.1", 80, 90), "10.0.0.0/8"),
 			filtertest.Only(filtertest.Range("192.0.2.2", 85, 99), "11.0.0.0/8")}, true},
 		{"same list", []publish.Mapping{filtertest.Only(filtertest.TCP("192.0.2.1", 80), "10.0.0.0/8", "11.0.0.0/8"),
 			filtertest.Only(filtertest.TCP("192.0.2.2", 80), "11.0.0.0/8", "10.0.0.0/8")}, false},
-		{"same port", []publish.Mapping{filtertest.Only(filtertest.Range("", 80, 90), "10.0.0.0/8"), filtertest.Range("", 90, 99)}, true},
-		{"other ports", []publish.Mapping{filtertest.Only(filtertest.TCP("192.0.2.1", 80), "10.0.0.0/8"), filtertest.TCP("192.0.2.1", 81)}, false},
-		{"other families", []publish.Mapping{filtertest.Only(filtertest.TCP("192.0.2.1", 80), "10.0.0.0/8"), filtertest.TCP("2001:db8::1", 80)}, false},
+		{"same port", []publish.Mapping{filtertest.Only(filtertest.Range("", 80, 90), "10.0.0.0/8"),
+			filtertest.Range("", 90, 99)}, true},
+		{"other ports", []publish.Mapping{filtertest.Only(filtertest.TCP("192.0.2.1", 80), "10.0.0.0/8"),
+			filtertest.TCP("192.0.2.1", 81)}, false},
+		{"other families", []publish.Mapping{filtertest.Only(filtertest.TCP("192.0.2.1", 80), "10.0.0.0/8"),
+			filtertest.TCP("2001:db8::1", 80)}, false},
 	} {
 		w := contract.NewHost(t)
 		_, err := filtertest.PortsOf("c1", "net", "10.1.2.5/24", c.ports...).Ensure(t.Context(), w)

@@ -300,7 +300,8 @@ func activeMappings(f filter.Tx, m slotClaims, owners map[[8]byte]bool) (leads [
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		c := m[k]
 		for _, d := range slices.Concat(c.before, c.after) {
-			if e := elementAt(c.PortMaps, c.proto, d.host, d.first, d.last); owners[d.owner] && !seen[filter.ElementKey(e)] {
+			if e := elementAt(c.PortMaps, c.proto, d.host, d.first, d.last); owners[d.owner] &&
+				!seen[filter.ElementKey(e)] {
 				seen[filter.ElementKey(e)] = true
 				ask = append(ask, e)
 				leads = append(leads, activeMapping{claimedSlot: c, portClaim: d})

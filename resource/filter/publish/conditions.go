@@ -63,7 +63,8 @@ type conditionParser struct {
 }
 
 func (p *conditionParser) fail(word, what string) error {
-	return spec.Errorf(spec.CodeUnsupported, "%s: %s %s; %s", ConditionsKey(p.v6), strconv.Quote(word), what, understood)
+	return spec.Errorf(spec.CodeUnsupported, "%s: %s %s; %s", ConditionsKey(p.v6), strconv.Quote(word), what,
+		understood)
 }
 
 func (p *conditionParser) next() string {

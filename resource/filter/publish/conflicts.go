@@ -48,7 +48,8 @@ func (m slotClaims) rivals(w *kernel.World, me [8]byte, all []wanted) (dead map[
 				mate := d.container == mine.container
 				switch {
 				case d.owner == me || !mine.overlaps(d):
-				case !mate && d.to == mine.to && d.link == 0 && d.network() == mine.network(): // which IPAM gave to this one
+				// which IPAM gave to this one
+				case !mate && d.to == mine.to && d.link == 0 && d.network() == mine.network():
 					dead[d.owner] = true
 				case !mine.meets(d) || mate && (mine.at(d) || d.host != mine.host):
 				case vanished(w, d.link):
@@ -107,7 +108,8 @@ func (c conflict) err() error {
 	if len(c.to) > 0 {
 		leads = " and leads to " + strings.Join(c.to, " and ")
 	}
-	return spec.Errorf(spec.CodeConfig, "%s%s: %s", c.what, leads, c.want).WithHint(spec.Origin(mappingsKey)).HeldBy(c.by)
+	return spec.Errorf(spec.CodeConfig, "%s%s: %s", c.what, leads,
+		c.want).WithHint(spec.Origin(mappingsKey)).HeldBy(c.by)
 }
 
 // mappingsKey is where the published ports are said.

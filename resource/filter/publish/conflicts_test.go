@@ -77,7 +77,8 @@ func TestPublishStandsBy(t *testing.T) {
 	w := contract.NewHost(t)
 	var all []publish.Ports
 	for i, network := range []string{"one", "two", "three"} {
-		all = append(all, filtertest.PortsOf("c1", network, fmt.Sprintf("10.%d.0.5/24", i+1), filtertest.TCP("", 8080), filtertest.TCP("192.0.2.1", 443)))
+		all = append(all, filtertest.PortsOf("c1", network, fmt.Sprintf("10.%d.0.5/24", i+1), filtertest.TCP("", 8080),
+			filtertest.TCP("192.0.2.1", 443)))
 	}
 	filtertest.MakeTables(t, w)
 	for _, p := range all {
@@ -89,7 +90,8 @@ func TestPublishStandsBy(t *testing.T) {
 	leads := func(want string) {
 		t.Helper()
 		s := filtertest.State(t, w)
-		for _, e := range []string{"tcp . 8080 comment \"%s\" : %s . 80", "192.0.2.1 . tcp . 443 comment \"%s\" : %s . 80"} {
+		for _, e := range []string{"tcp . 8080 comment \"%s\" : %s . 80",
+			"192.0.2.1 . tcp . 443 comment \"%s\" : %s . 80"} {
 			n := 0
 			for _, p := range all {
 				if p.To4.Addr().String() == want {
@@ -102,7 +104,8 @@ func TestPublishStandsBy(t *testing.T) {
 		}
 	}
 	leads("10.1.0.5")
-	if _, err := filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.TCP("", 8080)).Ensure(t.Context(), w); err == nil {
+	if _, err := filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.TCP("", 8080)).Ensure(t.Context(),
+		w); err == nil {
 		t.Error("another container got the port")
 	}
 	contract.Remove(t, w, all[1]) // who stands by leaves nothing, and takes nothing
@@ -112,7 +115,8 @@ func TestPublishStandsBy(t *testing.T) {
 	contract.Remove(t, w, all[0])
 	leads("10.3.0.5")
 	contract.Verify(t, w, all[2])
-	if _, err := filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.TCP("", 8080)).Ensure(t.Context(), w); err == nil {
+	if _, err := filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.TCP("", 8080)).Ensure(t.Context(),
+		w); err == nil {
 		t.Error("another container got the port")
 	}
 	contract.Remove(t, w, all[2])

@@ -71,7 +71,8 @@ func (p PortsIPTables) shared() (rules []xtables.Rule, first []bool) {
 		rules, first = append(rules, xtables.NewRule(chain, words...)), append(first, before)
 	}
 	if p.masquerades() && p.SetMarkChain == "" {
-		add(false, hostportSetMark, "-m", "comment", "--comment", "CNI portfwd masquerade mark", "-j", "MARK", "--set-xmark",
+		add(false, hostportSetMark, "-m", "comment", "--comment", "CNI portfwd masquerade mark", "-j", "MARK",
+			"--set-xmark",
 			p.mark())
 		add(false, hostportMasq, "-m", "mark", "--mark", p.mark(), "-j", "MASQUERADE")
 		add(true, "POSTROUTING", "-m", "comment", "--comment", "CNI portfwd requiring masquerade", "-j", hostportMasq)
@@ -110,7 +111,8 @@ func (p PortsIPTables) entries(v6 bool) (rules []xtables.Rule, err error) {
 					n++
 				}
 			}
-			words := []string{"-p", proto, "-m", "comment", "--comment", iptables.ReferenceComment("dnat ", p.Owner), "-m", "multiport",
+			words := []string{"-p", proto, "-m", "comment", "--comment", iptables.ReferenceComment("dnat ", p.Owner),
+				"-m", "multiport",
 				"--dports", strings.Join(list[:n], ",")}
 			rules = append(rules, xtables.NewRule(ChainDNAT,
 				slices.Concat(words, more, []string{"-j", ContainerChain(p.Owner)})...))
@@ -129,7 +131,8 @@ func (p PortsIPTables) own(v6 bool) (rules []xtables.Rule, err error) {
 	}
 	for _, m := range p.Mappings {
 		if _, ok := kernel.ParseProto(m.Protocol); !ok || m.HostPort == 0 || m.ContainerPort == 0 {
-			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)
+			return nil, spec.Errorf(spec.CodeConfig,
+				"port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)
 		}
 		host, ok := m.Host(v6)
 		if !ok {
@@ -323,10 +326,12 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		for _, r := range rules {
-			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) && !slices.ContainsFunc(own, func(o xtables.Rule) bool {
-				return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
-			}) {
-				d.Add(fmt.Errorf("%v chain %s leads %s %v to %v, which nobody asked for", x, r.Chain, r.Proto, r.Ports, r.To))
+			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) &&
+				!slices.ContainsFunc(own, func(o xtables.Rule) bool {
+					return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
+				}) {
+				d.Add(fmt.Errorf("%v chain %s leads %s %v to %v, which nobody asked for", x, r.Chain, r.Proto, r.Ports,
+					r.To))
 			}
 		}
 	}

@@ -50,7 +50,8 @@ func TestPublishIPTablesLaw(t *testing.T) {
 				"--dport 8080 -j DNAT"),
 			contract.Break("dnat6", ipt6("-D "+chain+" -p udp --dport 53 -j DNAT --to-destination [fd00::5]:5353"),
 				"--dport 53 -j DNAT"),
-			contract.Break("dnat of sctp", ipt("-D "+chain+" -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"),
+			contract.Break("dnat of sctp", ipt("-D "+chain+
+				" -p sctp --dport 132 -j DNAT --to-destination 10.1.2.5:5132"),
 				"--dport 132 -j DNAT"),
 			contract.Break("mark", ipt("-F "+chain), "-j CNI-HOSTPORT-SETMARK"),
 			contract.Break("entry", ipt("-D "+publish.ChainDNAT+" 2"), "-m multiport --dports "),
@@ -69,16 +70,21 @@ func TestPublishIPTablesPaths(t *testing.T) {
 			t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
 				l := filtertest.NewLab(t)
 				contract.SettleOn(t, l.W, v)
-				if _, err := procsys.Set(l.W.Host, procsys.Setting{Key: "net/bridge/bridge-nf-call-iptables", Value: call,
+				if _, err := procsys.Set(l.W.Host, procsys.Setting{Key: "net/bridge/bridge-nf-call-iptables",
+					Value:    call,
 					Optional: true},
-					procsys.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call, Optional: true}); err != nil {
+					procsys.Setting{Key: "net/bridge/bridge-nf-call-ip6tables", Value: call,
+						Optional: true}); err != nil {
 					t.Fatal(err)
 				}
 				p := filtertest.PortsByIPTables(publish.Mapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80},
 					publish.Mapping{Protocol: "udp", HostPort: 8080, ContainerPort: 80},
-					publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 90, ContainerPort: 80},
-					publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("2001:db8::9"), HostPort: 90, ContainerPort: 80},
-					publish.Mapping{Protocol: "tcp", HostPort: 70, HostPortEnd: 90, ContainerPort: 70, HostIP: contract.Addr("192.0.2.1")},
+					publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("192.0.2.9"), HostPort: 90,
+						ContainerPort: 80},
+					publish.Mapping{Protocol: "tcp", HostIP: contract.Addr("2001:db8::9"), HostPort: 90,
+						ContainerPort: 80},
+					publish.Mapping{Protocol: "tcp", HostPort: 70, HostPortEnd: 90, ContainerPort: 70,
+						HostIP: contract.Addr("192.0.2.1")},
 					publish.Mapping{Protocol: "tcp", HostPort: 700, HostPortEnd: 702, ContainerPort: 79},
 					publish.Mapping{Protocol: "tcp", HostPort: 800, ContainerPort: 80,
 						AllowFrom: []netip.Prefix{contract.Prefix("192.0.2.3/32"), contract.Prefix("2001:db8::2/128")}})
@@ -126,7 +132,8 @@ func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
 			t.Fatalf("route_localnet is %s", got)
 		}
 		l.Serve(l.W.Host, "host", "tcp", "127.0.0.1:9999")
-		l.In(l.B, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo", "ip rule add pref 0 lookup 99",
+		l.In(l.B, "sysctl -qw net.ipv4.conf.all.route_localnet=1", "ip addr flush dev lo",
+			"ip rule add pref 0 lookup 99",
 			"ip route add 127.0.0.0/8 via 10.1.2.1 table 99")
 		l.Expect(l.B, "tcp", "127.0.0.1:9999", "")
 		filtertest.NFT(t, l.W, "flush chain inet fairlead guard") // that the test would notice
@@ -243,17 +250,20 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 			p    func(*publish.PortsIPTables)
 			say  string
 		}{
-			{"nft's words", func(p *publish.PortsIPTables) { p.Conditions4 = []string{"ip saddr 10.0.0.1"} }, "conditionsV4"},
+			{"nft's words", func(p *publish.PortsIPTables) { p.Conditions4 = []string{"ip saddr 10.0.0.1"} },
+				"conditionsV4"},
 			{"a target", func(p *publish.PortsIPTables) { p.Conditions6 = []string{"-s", "fd00::1", "-j", "ACCEPT"} }, `"-j"`},
 			{"no option", func(p *publish.PortsIPTables) { p.Conditions4 = []string{"--no-such-thing", "x"} }, `conditionsV4: "--no-such-thing x"`},
-			{"another family", func(p *publish.PortsIPTables) { p.Conditions6 = []string{"-s", "10.0.0.1"} }, "10.0.0.1"},
+			{"another family", func(p *publish.PortsIPTables) { p.Conditions6 = []string{"-s", "10.0.0.1"} },
+				"10.0.0.1"},
 			{"no chain", func(p *publish.PortsIPTables) { p.SetMarkChain = "KUBE-MARK-MASQ" }, `externalSetMarkChain: "KUBE-MARK-MASQ"`},
 			{"two lines", func(p *publish.PortsIPTables) { p.Conditions4 = []string{"-m comment --comment \"x\n-A INPUT"} },
 				"conditionsV4"},
 		} {
 			p := filtertest.PortsByIPTables(port)
 			c.p(&p)
-			if changed, err := p.Ensure(t.Context(), w); err == nil || changed || !strings.Contains(err.Error(), c.say) {
+			if changed, err := p.Ensure(t.Context(), w); err == nil || changed ||
+				!strings.Contains(err.Error(), c.say) {
 				t.Errorf("%s: changed %v, %v", c.what, changed, err)
 			} else {
 				t.Log(err)
@@ -298,7 +308,8 @@ func TestPublishTakesOverFromTheDead(t *testing.T) {
 			os.Remove(cached)
 			link, _, _ := strings.Cut(strings.Trim(name, `"`), `"`)
 			l.Ensure(stale, l.W)
-			if err := l.W.Store.Delete(publish.IPTablesRecord, stale.Owner); err != nil { // the reference remembers nothing
+			// the reference remembers nothing
+			if err := l.W.Store.Delete(publish.IPTablesRecord, stale.Owner); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := r.Ensure(t.Context(), l.WorldOf(l.B)); err == nil || !strings.Contains(err.Error(), "net/c1") {

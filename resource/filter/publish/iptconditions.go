@@ -14,7 +14,8 @@ func iptConditions(list []string, v6 bool) (words []string, err error) {
 		words = append(words, strings.Fields(c)...)
 	}
 	if len(words) > 0 && words[0][0] != '-' && words[0][0] != '!' {
-		return nil, spec.Errorf(spec.CodeConfig, "%s: %q: the backend is iptables; want its words, such as -s 192.0.2.0/24",
+		return nil, spec.Errorf(spec.CodeConfig,
+			"%s: %q: the backend is iptables; want its words, such as -s 192.0.2.0/24",
 			key, strings.Join(list, " "))
 	}
 	for i, w := range words {
@@ -22,7 +23,8 @@ func iptConditions(list []string, v6 bool) (words []string, err error) {
 			strings.ContainsAny(w, "\n\"") || len(w) > 255 {
 			return nil, spec.Errorf(spec.CodeConfig, "%s: %q: want matches alone", key, w)
 		}
-		if after, ok := strings.CutPrefix(w, "!"); ok && after != "" { // "!-s", as the reference's documentation writes it
+		// "!-s", as the reference's documentation writes it
+		if after, ok := strings.CutPrefix(w, "!"); ok && after != "" {
 			words = slices.Concat(words[:i], []string{"!", after}, words[i+1:])
 		}
 	}

@@ -14,7 +14,8 @@ import (
 
 // guardRules are the guard of the nft table, for a kernel without nf_tables.
 func guardRules() []xtables.Rule {
-	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside", "-j",
+	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside",
+		"-j",
 		"DROP"}
 	return []xtables.Rule{
 		xtables.NewRule("PREROUTING", append([]string{"-d"}, words...)...),
@@ -25,7 +26,8 @@ func guardRules() []xtables.Rule {
 // guard keeps neighbours out of 127/8, which route_localnet would let them into: by our nft table, which other
 // attachments have it by too, else by iptables.
 func (p PortsIPTables) guard(ctx context.Context, w *kernel.World) error {
-	err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error { return f.EnsureBase(filter.NewChainSet(f.Table)) })
+	err := filter.Transact(ctx, w, filter.Inet(),
+		func(f filter.Tx) error { return f.EnsureBase(filter.NewChainSet(f.Table)) })
 	if !filter.Unavailable(err) {
 		return err
 	}

@@ -83,7 +83,8 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 	old := []publish.Ports{
 		filtertest.PortsOf("c1", "one", "10.1.0.5/24", filtertest.Range("", 8000, 8010), filtertest.TCP("", 80)),
 		filtertest.PortsOf("c1", "two", "10.2.0.5/24", filtertest.Range("", 8000, 8010)), // stands by
-		filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.Range("192.0.2.1", 1, 79), filtertest.Range("", 8011, 8012),
+		filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.Range("192.0.2.1", 1, 79),
+			filtertest.Range("", 8011, 8012),
 			filtertest.Range("2001:db8::1", 10000, 65535)),
 		odd(filtertest.PortsOf("c3", "one", "10.1.0.7/24", filtertest.Range("", 8000, 65535))),
 	}
@@ -126,7 +127,8 @@ func TestRangesOfEarlierVersion(t *testing.T) {
 			}
 		},
 		"ADD of a range over all": func(t *testing.T, w *kernel.World) {
-			_, err := filtertest.PortsOf("c9", "one", "10.1.0.9/24", filtertest.Range("", 1, 65535)).Ensure(t.Context(), w)
+			_, err := filtertest.PortsOf("c9", "one", "10.1.0.9/24", filtertest.Range("", 1, 65535)).Ensure(t.Context(),
+				w)
 			for _, want := range []string{"8000-8010", "8011-8012", "tcp port 80 is", "ports 1-79"} {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("got %v, want %s", err, want)

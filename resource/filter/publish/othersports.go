@@ -44,7 +44,8 @@ func iptForeign(saved map[string][]xtables.Rule) (all []heldPort) {
 		seen[e.Jump] = true
 		for _, r := range saved[e.Jump] {
 			if r.Jump == "DNAT" {
-				all = append(all, heldPort{owner: o, chain: e.Jump, proto: r.Proto, host: r.Dst, ports: r.Ports, to: r.To,
+				all = append(all, heldPort{owner: o, chain: e.Jump, proto: r.Proto, host: r.Dst, ports: r.Ports,
+					to:      r.To,
 					further: further})
 			}
 		}
@@ -95,7 +96,8 @@ func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
 	}
 	return false, spec.Errorf(spec.CodeConfig,
 		"%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
-		f.proto, portsText(m.HostPort, m.Last()), who, f.to, by).WithHint(spec.Origin(mappingsKey)).HeldBy(f.owner.String())
+		f.proto, portsText(m.HostPort,
+			m.Last()), who, f.to, by).WithHint(spec.Origin(mappingsKey)).HeldBy(f.owner.String())
 }
 
 // foreignDead are those of others' ports that are wanted and belong to containers that are gone. The living are errors.
@@ -186,8 +188,9 @@ func foreignPorts(ctx context.Context, w *kernel.World, v6 bool,
 	rules, err := xtables.NewTable(w.Host, xtables.NFT, v6, "cni_hostport").List(ctx, "hostports")
 	for _, r := range rules {
 		if r.Jump == "DNAT" {
-			all = append(all, heldPort{owner: spec.Owner{ContainerID: r.Comment}, proto: r.Proto, host: r.Dst, ports: r.Ports,
-				to: r.To})
+			all = append(all, heldPort{owner: spec.Owner{ContainerID: r.Comment}, proto: r.Proto, host: r.Dst,
+				ports: r.Ports,
+				to:    r.To})
 		}
 	}
 	return all, err

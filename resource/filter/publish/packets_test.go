@@ -126,7 +126,8 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 			m.T = t
 			var p publish.Ports
 			for _, h := range hosts {
-				p = filtertest.PortsOfA(m, append(p.Mappings, publish.Mapping{Protocol: "tcp", HostIP: h, HostPort: 53, ContainerPort: 53},
+				p = filtertest.PortsOfA(m, append(p.Mappings,
+					publish.Mapping{Protocol: "tcp", HostIP: h, HostPort: 53, ContainerPort: 53},
 					publish.Mapping{Protocol: "udp", HostIP: h, HostPort: 53, ContainerPort: 53})...)
 			}
 			m.Ensure(p, l.W)

@@ -17,8 +17,9 @@ import (
 func TestLocalnetOfAnotherLink(t *testing.T) {
 	ports := []publish.Mapping{{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}}
 	t.Run("nftables", func(t *testing.T) {
-		localnetOfAnotherLink(t, contract.NewWorld(t), publish.Ports{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"),
-			SNAT: true, Mappings: ports})
+		localnetOfAnotherLink(t, contract.NewWorld(t),
+			publish.Ports{Owner: contract.Owner, To4: contract.Prefix("10.1.2.5/24"),
+				SNAT: true, Mappings: ports})
 	})
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
@@ -66,7 +67,8 @@ func localnetOfAnotherLink(t *testing.T, w *kernel.World, p plan.Resource) {
 			}
 			localnet("up0", "0")
 			localnet(own, "1")
-			if err := p.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "route to 10.1.2.5 leads "+route.says) {
+			if err := p.Verify(t.Context(), w); err == nil ||
+				!strings.Contains(err.Error(), "route to 10.1.2.5 leads "+route.says) {
 				t.Errorf("%s: %v", route.route, err)
 			}
 			contract.Host(t, w, "ip route del %s", route.route)

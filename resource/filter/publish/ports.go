@@ -51,8 +51,8 @@ func (p Ports) String() string {
 			strings.Join(p.Conditions6, " ")))
 }
 
-// Traits implements resource.Describer. What is published to some only lets these in with the transaction that publishes
-// it.
+// Traits implements resource.Describer. What is published to some only lets these in with the transaction that
+// publishes it.
 func (p Ports) Traits() resource.Traits {
 	return resource.Traits{Effect: resource.Opens, Clears: len(p.Mappings) == 0}
 }
@@ -112,7 +112,8 @@ func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 		pub.chainSet.Sets = append(pub.chainSet.Sets, ports.Sets()...)
 		pub.chainSet.Chains = append(pub.chainSet.Chains, &nft.Chain{Name: ports.Chain(), Rules: ports.Rules()})
 		for _, r := range alternatives {
-			pub.chainSet.Jumps = append(pub.chainSet.Jumps, filter.JumpRule{Chain: "conditions", Rule: r.Jump(ports.Chain())})
+			pub.chainSet.Jumps = append(pub.chainSet.Jumps,
+				filter.JumpRule{Chain: "conditions", Rule: r.Jump(ports.Chain())})
 		}
 	}
 	list, err := spans(p.Mappings, v6)
@@ -121,7 +122,8 @@ func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 	}
 	var hairpin []span
 	for _, s := range list {
-		c := portClaim{owner: identity.OwnerHash(p.Owner), comment: filter.CommentOf(p.Owner), host: s.host, to: to.Addr(),
+		c := portClaim{owner: identity.OwnerHash(p.Owner), comment: filter.CommentOf(p.Owner), host: s.host,
+			to:    to.Addr(),
 			first: s.first, last: s.last, toPort: s.to, container: identity.ContainerHash(p.Owner.ContainerID)}
 		pub.claims = append(pub.claims, wanted{slotOf(ports, s.proto, s.first, s.last), c})
 		s.first, s.last = s.ends()
@@ -134,7 +136,8 @@ func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 				return nft.NewRule("a network").To(v6, s)
 			}, p.hairpinRules(to, v6))
 		}
-		pub.plain = append(pub.plain, portElements("hairpin_"+filter.FamilyName(v6), share, to.Addr(), filter.CommentOf(p.Owner), hairpin)...)
+		pub.plain = append(pub.plain, portElements("hairpin_"+filter.FamilyName(v6), share, to.Addr(),
+			filter.CommentOf(p.Owner), hairpin)...)
 	}
 	pub.plain = append(pub.plain, p.allowed(t, pub.chainSet, to.Addr(), list)...)
 	return nil
@@ -237,10 +240,11 @@ func Kind() plan.Kind {
 	return filter.NewKindRemovedBy("published ports", filter.Inet, filter.KindPublish,
 		func(ctx context.Context, w *kernel.World, owner [8]byte) error {
 			var flows []conntrack.UDPFlow
-			err := filter.RemoveElements(ctx, w, filter.Inet(), owner, filter.KindPublish, func(f filter.Tx) (err error) {
-				flows, err = dropPublished(f, owner)
-				return err
-			})
+			err := filter.RemoveElements(ctx, w, filter.Inet(), owner, filter.KindPublish,
+				func(f filter.Tx) (err error) {
+					flows, err = dropPublished(f, owner)
+					return err
+				})
 			if err == nil {
 				FlushFlows(w, flows)
 			}
@@ -353,7 +357,8 @@ func publishedDrift(f filter.Tx, o spec.Owner, pub *published) (d resource.Drift
 		}
 		now := found[i]
 		if now != nil && slices.ContainsFunc(c.before, func(d portClaim) bool {
-			return d.owner != me && d.container == mine.container && filter.TaggedBy(now, d.owner) && filter.SameData(*now, c.mappingOf(d))
+			return d.owner != me && d.container == mine.container && filter.TaggedBy(now, d.owner) &&
+				filter.SameData(*now, c.mappingOf(d))
 		}) {
 			continue // another interface of the same container leads, and this one stands by
 		}

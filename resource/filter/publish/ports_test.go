@@ -35,7 +35,8 @@ func TestPublishLaw(t *testing.T) {
 	other := func(set, key, data string) func(*testing.T) {
 		return func(t *testing.T) {
 			old := regexp.MustCompile(key + ` comment "([^"]*)"`).FindStringSubmatch(filtertest.State(t, w))
-			filtertest.NFT(t, w, "delete element inet fairlead "+set+" { "+key+" }; add element inet fairlead "+set+" { "+key+
+			filtertest.NFT(t, w, "delete element inet fairlead "+set+" { "+key+" }; add element inet fairlead "+set+
+				" { "+key+
 				" comment \""+
 				old[1]+"\" : "+data+" }")
 		}
@@ -47,17 +48,21 @@ func TestPublishLaw(t *testing.T) {
 			"nft element inet fairlead publish_ip { 192.0.2.1 . udp . 53 : 10.1.2.5 . 53 } is missing"),
 		contract.Break("exact6", breakElem("publish_ip6_where*", "2001:db8::1 . sctp . 9"),
 			"{ 2001:db8::1 . sctp . 9 : fd00::5 . 9 } is missing"),
-		contract.Break("any6", breakElem("publish_ip6_any_where*", "tcp . 8080"), "{ tcp . 8080 : fd00::5 . 80 } is missing"),
+		contract.Break("any6", breakElem("publish_ip6_any_where*", "tcp . 8080"),
+			"{ tcp . 8080 : fd00::5 . 80 } is missing"),
 		contract.Break("address", other("publish_ip_any", "tcp . 8080", "10.1.2.6 . 80"), "is 10.1.2.6 . 80"),
 		contract.Break("port", other("publish_ip_any", "tcp . 8080", "10.1.2.5 . 81"), "is 10.1.2.5 . 81"),
 		contract.Break("somebody else's", func(t *testing.T) {
 			filtertest.NFT(t, w, "delete element inet fairlead publish_ip_any { tcp . 8080 }; add element inet fairlead publish_ip_any { tcp . 8080 comment \"mine\" : 1.2.3.4 . 5 }")
 		}, `belongs to "mine"`),
 		contract.Break("claims", breakElem("claims_ip", "udp . 53 . 0"), "is not in claims_ip"),
-		contract.Break("hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"), "{ 10.1.2.5 . tcp . 80 } is missing"),
-		contract.Break("hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"), "{ fd00::5 . tcp . 80 } is missing"),
+		contract.Break("hairpin", breakElem("hairpin_ip*", "10.1.2.5 . tcp . 80"),
+			"{ 10.1.2.5 . tcp . 80 } is missing"),
+		contract.Break("hairpin6", breakElem("hairpin_ip6*", "fd00::5 . tcp . 80"),
+			"{ fd00::5 . tcp . 80 } is missing"),
 		contract.Break("hairpin line", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead hairpin") }, `nft rule inet fairlead hairpin "a network`),
-		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead owners") },
+			"is not in owners"),
 		contract.Break("conditions", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead conditions") }, `nft rule inet fairlead conditions "conditions`),
 		contract.Break("where", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead "+where(t, "publish_ip6")) }, `"at one address`),
 		contract.Break("publish", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead publish") }, `"at any address`),

@@ -50,7 +50,8 @@ func TestPublishRangeLaw(t *testing.T) {
 		contract.Break("claims", func(t *testing.T) { filtertest.NFT(t, w, "flush map inet fairlead ranges_ip") },
 			"publish_ip_any_range { tcp . 8000-9999 : 10.1.2.5 } is not in ranges_ip"),
 		contract.Break("rule", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead publish") }, `"ranges at any address`),
-		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead owners") }, "is not in owners"),
+		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set inet fairlead owners") },
+			"is not in owners"),
 		contract.Break("delete table", func(t *testing.T) { filtertest.NFT(t, w, "delete table inet fairlead") },
 			"nft table inet fairlead is missing"),
 	)
@@ -82,18 +83,23 @@ func TestPublishRangeConflicts(t *testing.T) {
 		{"single behind range", filtertest.Range("", 8000, 8010), filtertest.TCP("", 8011), ""},
 		{"range over single", filtertest.TCP("", 8005), filtertest.Range("", 8000, 8010),
 			"tcp port 8005 is published by net/c1/eth0 and leads to 10.1.2.5:80"},
-		{"long range over single", filtertest.TCP("", 8005), filtertest.Range("", 1, 65535), "tcp port 8005 is published by"},
+		{"long range over single", filtertest.TCP("", 8005), filtertest.Range("", 1, 65535),
+			"tcp port 8005 is published by"},
 		{"into the end", filtertest.Range("", 8000, 8010), filtertest.Range("", 8010, 8020),
 			"tcp port 8010 is published in the range 8000-8010"},
 		{"into the start", filtertest.Range("", 8000, 8010), filtertest.Range("", 7000, 8000),
 			"tcp port 8000 is published in the range 8000-8010"},
 		{"inside", filtertest.Range("", 8000, 8010), filtertest.Range("", 8002, 8003),
 			"tcp ports 8002-8003 are published in the range 8000-8010"},
-		{"around", filtertest.Range("", 8000, 8010), filtertest.Range("", 1, 65535), "tcp ports 8000-8010 are published in"},
-		{"over a border", filtertest.Range("", 4000, 4200), filtertest.Range("", 4090, 4100), "tcp ports 4090-4100 are published in"},
+		{"around", filtertest.Range("", 8000, 8010), filtertest.Range("", 1, 65535),
+			"tcp ports 8000-8010 are published in"},
+		{"over a border", filtertest.Range("", 4000, 4200), filtertest.Range("", 4090, 4100),
+			"tcp ports 4090-4100 are published in"},
 		{"beside", filtertest.Range("", 8000, 8010), filtertest.Range("", 8011, 8020), ""},
-		{"any, one", filtertest.Range("", 8000, 8010), filtertest.Range("192.0.2.1", 8005, 8020), "tcp ports 8005-8010 are published in"},
-		{"one, any", filtertest.Range("192.0.2.1", 8000, 8010), filtertest.Range("", 8005, 8020), "in the range 8000-8010 at 192.0.2.1 by"},
+		{"any, one", filtertest.Range("", 8000, 8010), filtertest.Range("192.0.2.1", 8005, 8020),
+			"tcp ports 8005-8010 are published in"},
+		{"one, any", filtertest.Range("192.0.2.1", 8000, 8010), filtertest.Range("", 8005, 8020),
+			"in the range 8000-8010 at 192.0.2.1 by"},
 		{"one, other", filtertest.Range("192.0.2.1", 8000, 8010), filtertest.Range("192.0.2.2", 8005, 8020), ""},
 		{"one, single at any", filtertest.Range("192.0.2.1", 8000, 8010), filtertest.TCP("", 8003),
 			"tcp port 8003 is published in the range 8000-8010 at 192.0.2.1"},
@@ -101,7 +107,8 @@ func TestPublishRangeConflicts(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := contract.NewHost(t)
-			a, b := filtertest.PortsOf("c1", "net", "10.1.2.5/24", c.a), filtertest.PortsOf("c2", "net", "10.1.2.6/24", c.b)
+			a, b := filtertest.PortsOf("c1", "net", "10.1.2.5/24", c.a), filtertest.PortsOf("c2", "net", "10.1.2.6/24",
+				c.b)
 			contract.Ensure(t, w, a)
 			before := filtertest.State(t, w)
 			changed, err := b.Ensure(t.Context(), w)
@@ -209,10 +216,12 @@ func TestPublishRangeStandsBy(t *testing.T) {
 	contract.Ensure(t, w, filtertest.PortsOf("c1", "three", "10.3.0.5/24", filtertest.Range("192.0.2.1", 8005, 8020)))
 	contract.Remove(t, w, a)
 	contract.Verify(t, w, b)
-	if s := filtertest.State(t, w); !strings.Contains(s, "tcp . 8000-8010 comment \""+identity.Tag(b.Owner)+"\" : 10.2.0.5") {
+	if s := filtertest.State(t, w); !strings.Contains(s,
+		"tcp . 8000-8010 comment \""+identity.Tag(b.Owner)+"\" : 10.2.0.5") {
 		t.Errorf("nobody took over:\n%s", s)
 	}
-	if _, err := filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.TCP("", 8003)).Ensure(t.Context(), w); err == nil {
+	if _, err := filtertest.PortsOf("c2", "one", "10.1.0.6/24", filtertest.TCP("", 8003)).Ensure(t.Context(),
+		w); err == nil {
 		t.Error("another container got the port")
 	}
 }
@@ -223,7 +232,8 @@ func TestPublishRangeStandsBy(t *testing.T) {
 func TestPublishRangeOfTheDead(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Wire(t, w)
-	a := filtertest.PortsOf("c1", "net", "10.1.2.5/24", filtertest.Range("", 8000, 8010), filtertest.Range("192.0.2.1", 9000, 9010))
+	a := filtertest.PortsOf("c1", "net", "10.1.2.5/24", filtertest.Range("", 8000, 8010),
+		filtertest.Range("192.0.2.1", 9000, 9010))
 	contract.Ensure(t, w, a)
 	contract.Host(t, w, "ip link del veth1")
 	other := &kernel.World{Host: w.Host, Store: w.Store}
@@ -253,15 +263,21 @@ func TestPublishSpans(t *testing.T) {
 		ports []publish.Mapping
 		want  string
 	}{
-		{[]publish.Mapping{filtertest.Range("", 8000, 8010), filtertest.Range("", 8005, 8020), filtertest.Range("", 8020, 8020)}, "[8000-8020]"},
-		{[]publish.Mapping{filtertest.Range("", 8000, 8010), filtertest.Range("", 8011, 8020)}, "[8000-8010 8011-8020]"},
-		{[]publish.Mapping{filtertest.Range("", 8000, 8010), filtertest.Range("192.0.2.1", 8005, 8020)}, "[8000-8010 8005-8020]"},
+		{[]publish.Mapping{filtertest.Range("", 8000, 8010), filtertest.Range("", 8005, 8020),
+			filtertest.Range("", 8020, 8020)}, "[8000-8020]"},
+		{[]publish.Mapping{filtertest.Range("", 8000, 8010), filtertest.Range("", 8011, 8020)},
+			"[8000-8010 8011-8020]"},
+		{[]publish.Mapping{filtertest.Range("", 8000, 8010), filtertest.Range("192.0.2.1", 8005, 8020)},
+			"[8000-8010 8005-8020]"},
 		{[]publish.Mapping{shifted, shifted}, "[8000 8001 8002]"},
-		{[]publish.Mapping{shifted, filtertest.TCP("", 8001)}, "tcp port 8001 is asked for twice, to lead to 81 and to 80"},
+		{[]publish.Mapping{shifted, filtertest.TCP("", 8001)},
+			"tcp port 8001 is asked for twice, to lead to 81 and to 80"},
 		{[]publish.Mapping{filtertest.Range("", 8000, 8010), filtertest.TCP("", 8001)},
 			"tcp port 8001 is asked for twice, to lead to 8001 and to 80"},
-		{[]publish.Mapping{{Protocol: "tcp", HostPort: 8000, HostPortEnd: 7000, ContainerPort: 8000}}, "want tcp, udp or sctp"},
-		{[]publish.Mapping{{Protocol: "tcp", HostPort: 1, HostPortEnd: 10, ContainerPort: 65530}}, "want tcp, udp or sctp"},
+		{[]publish.Mapping{{Protocol: "tcp", HostPort: 8000, HostPortEnd: 7000, ContainerPort: 8000}},
+			"want tcp, udp or sctp"},
+		{[]publish.Mapping{{Protocol: "tcp", HostPort: 1, HostPortEnd: 10, ContainerPort: 65530}},
+			"want tcp, udp or sctp"},
 		{[]publish.Mapping{{Protocol: "tcp", HostPort: 1, HostPortEnd: 10000, ContainerPort: 2}}, "at most 4096 ports"},
 	} {
 		got, err := publish.SpansText(c.ports)
@@ -303,7 +319,8 @@ func TestPublishedRangePaths(t *testing.T) {
 		shifted := publish.Mapping{Protocol: "tcp", HostPort: 9000, HostPortEnd: 9002, ContainerPort: 8000}
 		udp := filtertest.Range("", 8000, 8010)
 		udp.Protocol = "udp"
-		p := filtertest.PortsOfA(l, filtertest.Range("", 8000, 8010), udp, shifted, filtertest.Range("192.0.2.9", 7000, 7001),
+		p := filtertest.PortsOfA(l, filtertest.Range("", 8000, 8010), udp, shifted,
+			filtertest.Range("192.0.2.9", 7000, 7001),
 			filtertest.Range("2001:db8::9", 7000, 7001))
 		l.Ensure(p, l.W)
 		for _, port := range []string{"8000", "8002", "8010", "8011", "7001"} {

@@ -44,12 +44,14 @@ func RemoveReferencePorts(w *kernel.World, o spec.Owner) error {
 					}
 				}
 				rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool {
-					return slices.Contains(keep, r.To.Addr()) || chain == "masquerading" && slices.Contains(keep, r.Dst.Addr())
+					return slices.Contains(keep, r.To.Addr()) || chain == "masquerading" &&
+						slices.Contains(keep, r.Dst.Addr())
 				})
 				xtables.RemoveRules(&b, t, rules)
 				for _, r := range rules {
 					if r.Jump == "DNAT" && r.Proto == "udp" && len(r.Ports) == 1 {
-						flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: r.Ports[0][0], To: r.To, Gone: true})
+						flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: r.Ports[0][0], To: r.To,
+							Gone: true})
 					}
 				}
 			}

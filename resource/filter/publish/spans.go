@@ -46,9 +46,11 @@ func spans(list []Mapping, v6 bool) ([]span, error) {
 		if !ok {
 			continue
 		}
-		s := span{proto: proto, host: host, only: len(m.AllowFrom) > 0, allow: filter.Masked(filter.OfFamily(m.AllowFrom, v6))}
+		s := span{proto: proto, host: host, only: len(m.AllowFrom) > 0,
+			allow: filter.Masked(filter.OfFamily(m.AllowFrom, v6))}
 		if m.HostPort != m.ContainerPort && m.Len() > MaxShifted {
-			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want at most %d ports where they lead to others", m,
+			return nil, spec.Errorf(spec.CodeConfig, "port mapping %v: want at most %d ports where they lead to others",
+				m,
 				MaxShifted)
 		}
 		for _, one := range m.pieces() {

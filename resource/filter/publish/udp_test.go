@@ -19,7 +19,8 @@ import (
 func TestUDPFlowsFollow(t *testing.T) {
 	for _, c := range []struct{ name, network, host, from, bystander, a, b string }{
 		{"IPv4", "udp4", "192.0.2.1:53", "192.0.2.2:4000", "198.51.100.2:53", "a 192.0.2.2", "b 192.0.2.2"},
-		{"IPv6", "udp6", "[2001:db8::1]:53", "[2001:db8::2]:4000", "[2001:db8:1::2]:53", "a 2001:db8::2", "b 2001:db8::2"},
+		{"IPv6", "udp6", "[2001:db8::1]:53", "[2001:db8::2]:4000", "[2001:db8:1::2]:53", "a 2001:db8::2",
+			"b 2001:db8::2"},
 	} {
 		for _, at := range []string{"any", "one", "range", "range at one"} {
 			t.Run(c.name+" "+at, func(t *testing.T) {
@@ -66,7 +67,8 @@ func TestUDPFlowsFollow(t *testing.T) {
 				l.Ensure(b, l.WorldOf(l.B))
 				ask("b " + c.b[2:])
 				// The next one takes over, of the same container and on another network.
-				stand := publish.Ports{Owner: spec.Owner{Network: "other", ContainerID: l.OwnerB.ContainerID, IfName: "eth0"}, To4: l.ToA,
+				stand := publish.Ports{Owner: spec.Owner{Network: "other", ContainerID: l.OwnerB.ContainerID,
+					IfName: "eth0"}, To4: l.ToA,
 					To6: l.ToA6, SNAT: true, Mappings: a.Mappings}
 				l.Ensure(stand, l.W)
 				ask("b " + c.b[2:])

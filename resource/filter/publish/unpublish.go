@@ -54,7 +54,8 @@ func (p PortsIPTables) RemoveRules(ctx context.Context, w *kernel.World) error {
 	for _, v6 := range []bool{false, true} {
 		cut, err := RemoveContainerChain(ctx, w, v6, ContainerChain(p.Owner), keep)
 		flows = append(flows, cut...)
-		errs = append(errs, err, iptables.RemoveChain(ctx, w, v6, "CNI-SN-"+resource.ReferenceHash(p.Owner, 21), hostportSNAT, nil))
+		errs = append(errs, err, iptables.RemoveChain(ctx, w, v6, "CNI-SN-"+resource.ReferenceHash(p.Owner, 21),
+			hostportSNAT, nil))
 	}
 	FlushFlows(w, flows)
 	if err := errors.Join(errs...); err != nil {

@@ -82,7 +82,8 @@ func (s Check) Remove(ctx context.Context, w *kernel.World) error {
 func (s Check) want(t *nft.Table) ([]nft.Elem, error) {
 	mac, err := net.ParseMAC(s.MAC)
 	if err != nil || len(mac) != 6 || s.Link == "" || len(s.Link) > 15 {
-		return nil, spec.Errorf(spec.CodeConfig, "spoof check of link %q, address %q: want a link's name and 6 bytes", s.Link,
+		return nil, spec.Errorf(spec.CodeConfig, "spoof check of link %q, address %q: want a link's name and 6 bytes",
+			s.Link,
 			s.MAC)
 	}
 	links, pairs := filter.SpoofSets(t)

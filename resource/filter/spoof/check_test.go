@@ -16,14 +16,18 @@ func TestSpoofCheckLaw(t *testing.T) {
 	w := contract.NewWorld(t)
 	s := spoof.Check{Owner: contract.Owner, Link: "veth1", MAC: "02:00:00:00:00:01"}
 	filtertest.Test(t, w, s,
-		contract.Break("link", func(t *testing.T) { filtertest.NFT(t, w, "delete element bridge fairlead spoofcheck { veth1 }") },
+		contract.Break("link", func(t *testing.T) {
+			filtertest.NFT(t, w,
+				"delete element bridge fairlead spoofcheck { veth1 }")
+		},
 			"nft element bridge fairlead spoofcheck { veth1 } is missing"),
 		contract.Break("address", func(t *testing.T) {
 			filtertest.NFT(t, w, "delete element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 }")
 		}, "nft element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 } is missing"),
 		contract.Break("rule", func(t *testing.T) { filtertest.NFT(t, w, "flush chain bridge fairlead prerouting") },
 			"source address of somebody else"),
-		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set bridge fairlead owners") }, "is not in owners"),
+		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set bridge fairlead owners") },
+			"is not in owners"),
 	)
 }
 
