@@ -39,22 +39,9 @@ func (f Tx) prune() error {
 	}
 
 	var b nft.Batch
-	leading := map[string]int{}
-	var lines []xtables.Rule
-	for _, open := range f.Table.Chains {
-		if !open.Open || open.Name == "user" {
-			continue
-		}
-		all, err := xtables.ChainRules(f.Conn, f.Table, open.Name, false)
-		if err != nil {
-			return err
-		}
-		for _, l := range all {
-			if slices.Contains(shared, l.Jump) {
-				leading[l.Jump]++
-				lines = append(lines, l)
-			}
-		}
+	lines, leading, err := f.leadingTo(shared)
+	if err != nil {
+		return err
 	}
 	for _, c := range shared {
 		own, err := xtables.ChainRules(f.Conn, f.Table, c, false)
@@ -63,8 +50,7 @@ func (f Tx) prune() error {
 		}
 		if use[c] > len(own)+leading[c] {
 			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there",
-				"chain",
-				f.Table.String()+" "+c)
+				"chain", f.Table.String()+" "+c)
 			return nil
 		}
 	}
@@ -87,6 +73,27 @@ func (f Tx) prune() error {
 		return nil
 	}
 	return err
+}
+
+// leadingTo are the lines of the skeleton that lead to some chains, and how many lead to each.
+func (f Tx) leadingTo(shared []string) (lines []xtables.Rule, count map[string]int, err error) {
+	count = map[string]int{}
+	for _, open := range f.Table.Chains {
+		if !open.Open || open.Name == "user" {
+			continue
+		}
+		all, err := xtables.ChainRules(f.Conn, f.Table, open.Name, false)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, l := range all {
+			if slices.Contains(shared, l.Jump) {
+				count[l.Jump]++
+				lines = append(lines, l)
+			}
+		}
+	}
+	return lines, count, nil
 }
 
 // unused are those of shared chains whose sets nobody has anything in. Whose elements they are is asked of owners, so

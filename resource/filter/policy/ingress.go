@@ -184,6 +184,39 @@ func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, link string, o spec
 	return err
 }
 
+// ensureLink writes into b what puts a link into the sets of its policy, and out of the others.
+func (i Ingress) ensureLink(f filter.Tx, b *nft.Batch, link string, o spec.Owner, kind uint32) error {
+	want, not := i.want(f.Table, link, o)
+	at, err := f.Current(nil, slices.Concat(want, not))
+	if err != nil {
+		return err
+	}
+	if err := i.transferElements(f, b, link, o, kind, not, at); err != nil {
+		return err
+	}
+	asked, whose := want, "" // which the record keeps: another network may give way again
+	if want, not, whose = i.yield(want, not, at, kind); whose != "" {
+		slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge",
+			link, "network", whose)
+	}
+	have, err := f.Entries(identity.OwnerHash(o), kind)
+	if err != nil {
+		return err
+	}
+	for _, e := range not {
+		if at[filter.ElementKey(e)] != nil {
+			b.Delete(e)
+		}
+	}
+	for _, e := range want { // another network may be on the same bridge
+		if at[filter.ElementKey(e)] == nil {
+			b.Add(e)
+		}
+	}
+	f.Record(b, o, kind, have, asked)
+	return nil
+}
+
 // Ensure implements plan.Resource.
 func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	link, o, kind, err := i.on(w)
@@ -209,37 +242,12 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		if err := f.EnsureBase(part); err != nil {
 			return err
 		}
-		want, not := i.want(f.Table, link, o)
-		at, err := f.Current(nil, slices.Concat(want, not))
-		if err != nil {
-			return err
-		}
 		var b nft.Batch
-		if err := i.transferElements(f, &b, link, o, kind, not, at); err != nil {
+		if err := i.ensureLink(f, &b, link, o, kind); err != nil {
 			return err
 		}
-		asked, whose := want, "" // which the record keeps: another network may give way again
-		if want, not, whose = i.yield(want, not, at, kind); whose != "" {
-			slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge",
-				link,
-				"network", whose)
-		}
-		have, err := f.Entries(identity.OwnerHash(o), kind)
+		at, err := f.Current(hadSubnets, subnets)
 		if err != nil {
-			return err
-		}
-		for _, e := range not {
-			if at[filter.ElementKey(e)] != nil {
-				b.Delete(e)
-			}
-		}
-		for _, e := range want { // another network may be on the same bridge
-			if at[filter.ElementKey(e)] == nil {
-				b.Add(e)
-			}
-		}
-		f.Record(&b, o, kind, have, asked)
-		if at, err = f.Current(hadSubnets, subnets); err != nil {
 			return err
 		}
 		fresh = i.fresh(subnets, at)

@@ -65,14 +65,8 @@ func subnetMarks(s filter.SubnetSets, policed *nft.Set) *nft.Chain {
 		to(rule("between networks").In(policed), s.Policed), to(rule("into a strict network"), s.Strict)}}
 }
 
-// subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
-// those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone.
-// An address that the host reaches by another link, or by none, is nobody's here.
-func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owner, kind uint32,
-	have []filter.Entry) (
-	p *filter.ChainSet, want []nft.Elem, err error) {
-	var list []netip.Prefix
-	below := "" // the bridge that the link stands on
+// subnetsOf are the subnets that entries of owners are for, and the bridge that their link stands on, if any.
+func subnetsOf(t *nft.Table, have []filter.Entry) (list []netip.Prefix, below string) {
 	for _, e := range have {
 		if e.Place.Set == nil {
 			continue
@@ -85,6 +79,15 @@ func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owne
 			}
 		}
 	}
+	return list, below
+}
+
+// subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
+// those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone.
+// An address that the host reaches by another link, or by none, is nobody's here.
+func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owner, kind uint32,
+	have []filter.Entry) (p *filter.ChainSet, want []nft.Elem, err error) {
+	list, below := subnetsOf(t, have)
 	if list, err = i.subnetsBehind(w, link, kind, list); err != nil {
 		return nil, nil, err
 	}

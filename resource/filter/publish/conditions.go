@@ -149,6 +149,11 @@ func (p *conditionParser) nft() error {
 	default:
 		return p.fail(word, "is not understood")
 	}
+	return p.nftValues(value)
+}
+
+// nftValues reads what a match of nft(8)'s compares with: a value, or several in braces.
+func (p *conditionParser) nftValues(value func(string) (matcher, error)) error {
 	not := p.accept("!=")
 	if !not {
 		p.accept("==")
