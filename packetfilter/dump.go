@@ -65,17 +65,17 @@ func dumpRules(w io.Writer, rules []rule) {
 }
 
 // dumpSets writes the sets and maps of a table that have names of their own.
-func dumpSets(nft *nft.Conn, t *nft.Table, w io.Writer, most int) error {
-	names, err := nft.SetNames(t)
+func dumpSets(conn *nft.Conn, t *nft.Table, w io.Writer, most int) error {
+	names, err := conn.SetNames(t)
 	slices.Sort(names)
 	for _, name := range names {
-		set, serr := nft.RawSet(t, name)
+		set, serr := conn.RawSet(t, name)
 		if err = errors.Join(err, serr); serr != nil {
 			continue
 		}
 		fmt.Fprintf(w, "\tset %s {\n", name)
 		n := 0
-		err = errors.Join(err, nft.RawElements(t, name, func(e []byte) {
+		err = errors.Join(err, conn.RawElements(t, name, func(e []byte) {
 			if n++; n <= most {
 				fmt.Fprintf(w, "\t\t%s\n", elementText(set, e))
 			}

@@ -28,8 +28,8 @@ type nftTable struct {
 	sets   map[string]*nftSet
 }
 
-func newTable(nft *nft.Conn, family byte, name string) *nftTable {
-	return &nftTable{nft: nft, family: family, name: name, read: map[string][]rule{}, sets: map[string]*nftSet{}}
+func newTable(conn *nft.Conn, family byte, name string) *nftTable {
+	return &nftTable{nft: conn, family: family, name: name, read: map[string][]rule{}, sets: map[string]*nftSet{}}
 }
 
 // chain reads the rules of a chain when a packet first comes to it.

@@ -189,36 +189,36 @@ const unsteady = "the rules change while they are read"
 // whileSteady calls look with the base chains that there are, until none of them has changed meanwhile. It gives up in
 // the end: then steady is false.
 func whileSteady(ns *kernel.NS, look func(*nft.Conn, []nft.BaseChain) error) (steady bool, err error) {
-	nft, err := nft.Open(ns)
+	conn, err := nft.Open(ns)
 	if err != nil {
 		return false, err
 	}
 	for range 8 {
-		chains, err := nft.BaseChains()
+		chains, err := conn.BaseChains()
 		if err != nil {
 			return false, err
 		}
 		if len(chains) == 0 { // perhaps there is no nf_tables, which has generations
-			return true, look(nft, nil)
+			return true, look(conn, nil)
 		}
-		from, err := nft.Generation()
+		from, err := conn.Generation()
 		if err != nil {
 			return false, err
 		}
-		err = look(nft, chains)
+		err = look(conn, chains)
 		if errors.Is(err, unix.ENOENT) {
 			continue // somebody deletes what the rules that were read lead to
 		}
 		if err != nil {
 			return false, err
 		}
-		to, err := nft.Generation()
+		to, err := conn.Generation()
 		if err != nil {
 			return false, err
 		}
 		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its
 		// policy.
-		now, err := nft.BaseChains()
+		now, err := conn.BaseChains()
 		if err != nil || from == to && slices.Equal(now, chains) {
 			return true, err
 		}
@@ -226,10 +226,10 @@ func whileSteady(ns *kernel.NS, look func(*nft.Conn, []nft.BaseChain) error) (st
 	return false, nil
 }
 
-func decide(ns *kernel.NS, nft *nft.Conn, hook int, p Packet, chains []nft.BaseChain) (Verdict, error) {
+func decide(ns *kernel.NS, conn *nft.Conn, hook int, p Packet, chains []nft.BaseChain) (Verdict, error) {
 	w := newWalk(ns, p)
 	w.hook, w.translates = hook, hook == unix.NF_INET_PRE_ROUTING
-	hooks, err := w.hooks(nft, chains)
+	hooks, err := w.hooks(conn, chains)
 	if err != nil {
 		return Verdict{Packet: p}, err
 	}

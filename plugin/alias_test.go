@@ -320,9 +320,9 @@ func TestAliasUpstream(t *testing.T) {
 			t.Fatal(files)
 		}
 		b, _ := os.ReadFile(files[0])
-		var record struct{ Upstream []netip.Addr }
-		if err := json.Unmarshal(b, &record); err != nil || fmt.Sprint(record.Upstream) != tt.want {
-			t.Errorf("%d: upstream %v, %v", i, record.Upstream, err)
+		var rec struct{ Upstream []netip.Addr }
+		if err := json.Unmarshal(b, &rec); err != nil || fmt.Sprint(rec.Upstream) != tt.want {
+			t.Errorf("%d: upstream %v, %v", i, rec.Upstream, err)
 		}
 		res, err := spec.DecodeResult(a.prev, spec.V110)
 		if err != nil {

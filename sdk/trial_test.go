@@ -176,8 +176,8 @@ func TestForeignKind(t *testing.T) {
 func TestGCLeavesOthersRecords(t *testing.T) {
 	store := record.Store{Dir: record.Dir}
 	gone := spec.Owner{Network: "net", ContainerID: "gone", IfName: "eth0"}
-	for _, record := range []string{"theirs", resource.MadeRecord} {
-		if err := store.Put(record, gone, spec.Owner{}); err != nil {
+	for _, rec := range []string{"theirs", resource.MadeRecord} {
+		if err := store.Put(rec, gone, spec.Owner{}); err != nil {
 			t.Fatal(err)
 		}
 	}

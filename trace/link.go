@@ -181,11 +181,11 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 
 // atDevice wonders about chains at a link itself, which are not followed.
 func (w *walk) atDevice(p *place, l *rtnl.Link) {
-	nft, err := nft.Open(p.ns)
+	conn, err := nft.Open(p.ns)
 	if err != nil {
 		return
 	}
-	chains, _ := nft.BaseChains()
+	chains, _ := conn.BaseChains()
 	for _, c := range chains {
 		if c.Rules > 0 && slices.Contains(strings.Fields(c.Device), l.Name) {
 			w.wonder(p, "filter", "", "table %s chain %s at device %s is not followed", c.TableName(), c.Name, l.Name)

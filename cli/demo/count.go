@@ -47,9 +47,9 @@ func count() (c hostCounts, err error) {
 		return c, err
 	}
 	defer host.Close()
-	nft, err := nft.Open(host)
+	conn, err := nft.Open(host)
 	if err == nil {
-		c.elements, err = nft.Elements()
+		c.elements, err = conn.Elements()
 	}
 	return c, err
 }

@@ -19,9 +19,9 @@ import (
 
 // ofRepair says what a repair would find: it knows what each attachment should have.
 func (d *Doctor) ofRepair() {
-	if nft, err := nft.Open(d.HostNS); err != nil {
+	if conn, err := nft.Open(d.HostNS); err != nil {
 		d.Blind("the packet filter: %v", err)
-	} else if _, err := nft.BaseChains(); err != nil {
+	} else if _, err := conn.BaseChains(); err != nil {
 		d.Blind("what attachments should have on the host, and the packet filter: %v", err)
 		return
 	}

@@ -22,7 +22,7 @@ import (
 // format is that of the lease files. One who reads a greater number leaves the file alone.
 const format = 1
 
-// A record is what is known of one lease: a lease file.
+// A leaseFile is what is known of one lease.
 type leaseFile struct {
 	Format   int             `json:"format"`
 	Protocol string          `json:"protocol"`

@@ -33,11 +33,11 @@ func (f Found) String() string {
 // AtForward looks at what others have at the forward hook, but for the tables in skip, as in
 // "inet fairlead". It dumps the chains of all tables, without their rules.
 func AtForward(ns *kernel.NS, skip ...string) (f Found, err error) {
-	nft, err := nft.Open(ns)
+	conn, err := nft.Open(ns)
 	if err != nil {
 		return f, err
 	}
-	chains, err := nft.BaseChains()
+	chains, err := conn.BaseChains()
 	if err != nil {
 		return f, err
 	}
@@ -58,13 +58,13 @@ func Fingerprint(ns *kernel.NS, skip ...string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	nft, err := nft.Open(ns)
+	conn, err := nft.Open(ns)
 	if err != nil {
 		return "", err
 	}
 	h := fnv.New64a()
 	fmt.Fprintln(h, legacy)
-	if err := nft.Fingerprint(h, skip); err != nil {
+	if err := conn.Fingerprint(h, skip); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%016x", h.Sum64()), nil

@@ -75,11 +75,11 @@ func (k nftKind) Name() string { return k.name }
 
 // Owners implements plan.Kind. It reads the map owners alone.
 func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-	nft, err := nft.Open(w.Host)
+	conn, err := nft.Open(w.Host)
 	if err != nil {
 		return nil, err
 	}
-	f := Tx{Conn: nft, Table: k.table()}
+	f := Tx{Conn: conn, Table: k.table()}
 	records, err := f.List(OwnersSet(f.Table))
 	if Unavailable(err) {
 		return nil, nil

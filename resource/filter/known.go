@@ -54,8 +54,8 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 		k.mu.Lock()
 		k.later, k.read = map[string]*deferred{}, 0
 		// at last it is done, whoever goes on changing something else
-		if nft, err := nft.Open(w.Host); err == nil && left > 0 {
-			k.read, _ = nft.Generation() // without nf_tables nothing is written either
+		if conn, err := nft.Open(w.Host); err == nil && left > 0 {
+			k.read, _ = conn.Generation() // without nf_tables nothing is written either
 		}
 		k.mu.Unlock()
 		do()

@@ -20,9 +20,9 @@ func (p PacketFilter) Ensure(ctx context.Context, w *kernel.World) (bool, error)
 
 // Verify implements plan.Resource.
 func (PacketFilter) Verify(_ context.Context, w *kernel.World) error {
-	nft, err := nft.Open(w.Host)
+	conn, err := nft.Open(w.Host)
 	if err == nil {
-		err = nft.Supported(InetNamed())
+		err = conn.Supported(InetNamed())
 	}
 	if err != nil {
 		return fmt.Errorf("the kernel does not answer for nf_tables (modules nf_tables and nfnetlink; it takes CAP_NET_ADMIN): %w",

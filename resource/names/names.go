@@ -130,8 +130,8 @@ func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // ask has the server answer for the attachment.
 func (n Names) ask(ctx context.Context, w *kernel.World) error {
-	record := RecordOf(n.Owner.Network, identity.OwnerHash(n.Owner))
-	return Ask(ctx, Socket(w.Store), Question{Network: n.Owner.Network, Record: record})
+	rec := RecordOf(n.Owner.Network, identity.OwnerHash(n.Owner))
+	return Ask(ctx, Socket(w.Store), Question{Network: n.Owner.Network, Record: rec})
 }
 
 // Verify implements plan.Resource.

@@ -82,7 +82,7 @@ func ourTables() []string {
 
 // decide looks at who has a say in forwarding.
 func (f Forward) decide(ctx context.Context, w *kernel.World) (b forwardBackend, err error) {
-	foreign, err := foreign.AtForward(w.Host, ourTables()...)
+	others, err := foreign.AtForward(w.Host, ourTables()...)
 	if err != nil {
 		return b, err
 	}
@@ -92,13 +92,13 @@ func (f Forward) decide(ctx context.Context, w *kernel.World) (b forwardBackend,
 	case IPTables:
 		b.Tables, err = preferred(w, f.Addrs)
 	case Auto:
-		b = auto(ctx, w, foreign)
+		b = auto(ctx, w, others)
 	}
-	b.Unlifted.Chains = slices.DeleteFunc(foreign.Chains, func(c nft.BaseChain) bool {
+	b.Unlifted.Chains = slices.DeleteFunc(others.Chains, func(c nft.BaseChain) bool {
 		t, ok := filterOf(c)
 		return ok && slices.Contains(b.Tables, t) || b.Firewalld && c.Table == "firewalld"
 	})
-	b.Unlifted.Legacy = slices.DeleteFunc(foreign.Legacy, func(family string) bool {
+	b.Unlifted.Legacy = slices.DeleteFunc(others.Legacy, func(family string) bool {
 		return slices.Contains(b.Tables, filterTable{xtables.Legacy, family == "ip6"})
 	})
 	return b, err
@@ -126,22 +126,22 @@ func preferred(w *kernel.World, addrs []netip.Addr) (tables []filterTable, err e
 }
 
 // auto takes what others have rules in.
-func auto(ctx context.Context, w *kernel.World, foreign foreign.Found) (b forwardBackend) {
+func auto(ctx context.Context, w *kernel.World, others foreign.Found) (b forwardBackend) {
 	var there []filterTable
-	for _, c := range foreign.Chains {
+	for _, c := range others.Chains {
 		if t, ok := filterOf(c); ok {
 			there = append(there, t)
 		} else if c.Table == "firewalld" {
 			b.Firewalld = b.Firewalld || firewalldRuns(ctx)
 		}
 	}
-	for _, family := range foreign.Legacy {
+	for _, family := range others.Legacy {
 		there = append(there, filterTable{xtables.Legacy, family == "ip6"})
 	}
 	for _, t := range there {
 		if err := xtables.NewTable(w.Host, t.Variant, t.V6, "filter").Installed(); err != nil {
 			slog.Warn("somebody's rules decide about forwarding, and the program to let packets through there is missing",
-				"rules", foreign.String(), "error", err)
+				"rules", others.String(), "error", err)
 			continue
 		}
 		b.Tables = append(b.Tables, t)
