@@ -1,5 +1,5 @@
-// Package attach attaches containers to networks: it runs the plugins of a list in their order, takes
-// back what failed, and remembers what it attached where the reference library looks for it.
+// Package attach attaches containers to networks. It runs the plugins of a list in order, rolls back a failed ADD, and
+// stores the results where the reference library stores them.
 package attach
 
 import (
@@ -22,10 +22,10 @@ const (
 	DefaultLockDir  = "/run/cni/fairlead" // dies with the boot, as the locks do
 )
 
-// DefaultRollback is how long each plugin may take to take back a failed ADD.
+// DefaultRollback limits how long each plugin may take to roll back a failed ADD.
 const DefaultRollback = 30 * time.Second
 
-// A Runtime runs plugins. Only PluginDirs has to be set. Its methods may be called concurrently.
+// A Runtime runs plugins. Only PluginDirs is required. Its methods may be called concurrently.
 type Runtime struct {
 	PluginDirs []string  // where plugins are looked for; the first match wins (clause R11)
 	CacheDir   string    // attachments are remembered in results/ below it; default DefaultCacheDir
@@ -52,7 +52,7 @@ type Runtime struct {
 	writing sync.Mutex // to Stderr
 }
 
-// An Attachment says what to attach: one interface of one container.
+// An Attachment names what to attach: one interface of one container.
 type Attachment struct {
 	ContainerID string
 	Netns       string // path of the network namespace; DEL goes without
@@ -126,9 +126,9 @@ type Option func(*options)
 
 type options struct{ goOn bool }
 
-// Continue goes on past a plugin that fails, and joins the errors; without it the first error ends the call (clause
-// R4). So Del has the plugins before it give back what they hold, and where only plugins after the first one fail,
-// [Cached.Left] says which from then on. Check asks all plugins, in their order.
+// Continue makes Del and Check go on after a plugin has failed, and joins the errors. Without it, the first error ends
+// the call (clause R4). Del then also calls the plugins before the failed one. If only plugins behind the first one
+// fail, [Cached.Left] names them from then on. Check calls all plugins in their order.
 func Continue() Option { return func(o *options) { o.goOn = true } }
 
 func chosen(all []Option) (o options) {
@@ -138,11 +138,11 @@ func chosen(all []Option) (o options) {
 	return o
 }
 
-// Del detaches a container: it runs DEL of each plugin in reverse, with the remembered result, and
-// forgets the attachment when all have succeeded (clauses R2-R4, R6). What is not attached is deleted all
-// the same, for its plugins may hold something. An entry of the cache that cannot be read is set aside,
-// its name with .corrupt behind, and DEL goes on without it. Args and Capabilities that are nil are those
-// of ADD. The list is the caller's, as the reference library has it; the one of ADD is [Cached.AttachedBy].
+// Del detaches a container: it runs DEL of each plugin in reverse order with the stored result, and removes the entry
+// of the cache when all have succeeded (clauses R2-R4, R6). If the cache has no entry, the plugins are called
+// nevertheless, because they may still hold something. An entry that cannot be read is renamed to NAME.corrupt, and DEL
+// goes on without it. If Args and Capabilities are nil, those of ADD are used. As in the reference library, the caller
+// chooses the list; [Cached.AttachedBy] returns the one of ADD.
 func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options ...Option) error {
 	op, err := r.begin(ctx, "DEL", l, a)
 	if err != nil {
@@ -160,9 +160,9 @@ func (r *Runtime) Del(ctx context.Context, l *spec.List, a Attachment, options .
 	return err
 }
 
-// Check runs CHECK of each plugin in order, with the remembered result, up to the first error. A list
-// before 0.4.0 has no CHECK: that is an error (clause V8). With disableCheck there is nothing to do
-// (clause C6). Args and Capabilities that are nil are those of ADD.
+// Check runs CHECK of each plugin in order with the stored result, up to the first error. A list of a version before
+// 0.4.0 has no CHECK: that is an error (clause V8). With disableCheck, Check does nothing (clause C6). If Args and
+// Capabilities are nil, those of ADD are used.
 func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment, options ...Option) error {
 	op, err := r.begin(ctx, "CHECK", l, a)
 	if err != nil {

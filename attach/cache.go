@@ -18,8 +18,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Cached is an attachment as the cache has it, whoever made it: this package, containerd, podman or
-// any other program with the reference library.
+// A Cached is an attachment in the cache. The cache is shared with containerd, podman and all other programs that use
+// the reference library.
 type Cached struct {
 	ContainerID  string
 	IfName       string
@@ -46,13 +46,13 @@ type Cached struct {
 	stamp    stamp  // of its file, from List
 }
 
-// Owner is whose attachment it is.
+// Owner returns the owner of the attachment.
 func (c *Cached) Owner() spec.Owner {
 	return spec.Owner{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName}
 }
 
-// entry is the reference library's file, one compact JSON object, and what we add: its readers pass
-// over keys that they do not know.
+// An entry is the content of a file of the reference library, one compact JSON object, with members that we add. The
+// library ignores unknown members.
 type entry struct {
 	Kind           string          `json:"kind"`
 	ContainerID    string          `json:"containerId"`
@@ -69,14 +69,14 @@ type entry struct {
 
 const kind = "cniCacheV1"
 
-// ErrUnseen is wrapped by the problem of List where the cache itself cannot be read: anything may be attached.
+// ErrUnseen is wrapped by the problem of List if the cache itself cannot be read, so that the attachments are unknown.
 var ErrUnseen = errors.New("cannot see what is attached")
 
-// ErrCorrupt is wrapped by the error of Check, and by a problem of List, where a file of the cache is neither an
+// ErrCorrupt is wrapped by the error of Check and by a problem of List if a file of the cache contains neither an
 // attachment nor a result.
 var ErrCorrupt = errors.New("not an attachment of the cache")
 
-// Unread is the problem of List with a file that may be an attachment.
+// Unread is the problem of List about a file that may be an attachment and cannot be read.
 type Unread struct {
 	File string
 	Err  error
@@ -85,16 +85,17 @@ type Unread struct {
 func (u *Unread) Error() string { return u.Err.Error() }
 func (u *Unread) Unwrap() error { return u.Err }
 
-// Of reports whether it may be of that network: the names of its files begin with the network's.
+// Of reports whether the file may belong to the network: the names of its files begin with the name of the network.
 func (u *Unread) Of(network string) bool {
 	return network == "" || strings.HasPrefix(filepath.Base(u.File), network+"-")
 }
 
 func (r *Runtime) resultsDir() string { return filepath.Join(r.cacheDir(), "results") }
 
-// paths are where the attachment may be: the reference's name, and a second one. The reference joins
-// three texts by dashes that each of them may hold, so a-b + c and a + b-c get one name; whose the file
-// is, its content says, and the later comer takes the second name. So does a name that is too long.
+// paths returns the two possible paths of the attachment: the reference's name, and a second one. The reference joins
+// three names with dashes, which the names themselves may contain, so a-b + c and a + b-c get the same file name. The
+// content says to whom the file belongs; the later attachment uses the second name. A name that is too long is replaced
+// in the same way.
 func (r *Runtime) paths(o spec.Owner) []string {
 	const longest = 255
 	name := o.Network + "-" + o.ContainerID + "-" + o.IfName
@@ -112,8 +113,8 @@ func digest(o spec.Owner) string {
 
 func cut(s string, n int) string { return s[:min(len(s), n)] }
 
-// load is the attachment of o: nil, nil where there is none, and an error where the file that should hold
-// it cannot be read or holds something else.
+// load returns the attachment of o, or nil without an error if there is none. It returns an error if the file that
+// should contain it cannot be read or contains something else.
 func (r *Runtime) load(o spec.Owner) (*Cached, error) {
 	var unreadable error
 	for _, path := range r.paths(o) {
@@ -167,10 +168,10 @@ func read(path string) (*Cached, error) {
 	return c, nil
 }
 
-// store writes the attachment. It is renamed into place, so that no reader finds half of it, and not
-// synced: it dies with the container's namespace. The temporary file lies outside the directory that the
-// reference library lists, and its name is the attachment's, so that a crash leaves at most one, which
-// the next ADD or DEL of the same attachment takes away.
+// store writes the attachment. The file is renamed into place, so that readers never see half of it. It is not synced,
+// because the attachment ends with the container's namespace. The temporary file is outside the directory that the
+// reference library lists. Its name derives from the attachment, so a crash leaves at most one, which the next ADD or
+// DEL of the same attachment removes.
 func (r *Runtime) store(c *Cached) error {
 	e := entry{
 		Kind: kind, ContainerID: c.ContainerID, Config: c.Config, IfName: c.IfName, NetworkName: c.Network,
@@ -220,7 +221,7 @@ func (r *Runtime) temporary(o spec.Owner) string {
 	return filepath.Join(r.cacheDir(), ".fairlead-"+digest(o)+".tmp")
 }
 
-// unfinished writes down which plugins of a DEL have failed; the rest of the file stays as its author wrote it.
+// unfinished records which plugins of a DEL have failed. The rest of the file stays unchanged.
 func (r *Runtime) unfinished(c *Cached, left []string) error {
 	if c == nil || c.Bare || slices.Equal(c.Left, left) {
 		return nil
@@ -242,7 +243,7 @@ func (r *Runtime) unfinished(c *Cached, left []string) error {
 	return r.write(c.Owner(), c.File, b)
 }
 
-// forget removes the attachment, and what a crash may have left of it, from the cache.
+// forget removes the attachment from the cache, with temporary files that a crash may have left.
 func (r *Runtime) forget(o spec.Owner, c *Cached) error {
 	paths := []string{r.temporary(o)}
 	if c != nil {
@@ -257,7 +258,7 @@ func (r *Runtime) forget(o spec.Owner, c *Cached) error {
 	return errors.Join(errs...)
 }
 
-// setAside moves what cannot be read out of the way, for a person to look at.
+// setAside renames files that cannot be read, so that a person can look at them.
 func (r *Runtime) setAside(o spec.Owner) (kept []string, err error) {
 	var errs []error
 	for _, path := range r.paths(o) {
@@ -274,8 +275,8 @@ func (r *Runtime) setAside(o spec.Owner) (kept []string, err error) {
 
 const corruptSuffix = ".corrupt"
 
-// List is what the cache holds of a network, of all networks where it is empty, sorted by file; and what
-// is wrong with the files that hold no attachment. A cache that does not exist is empty.
+// List returns the attachments of a network in the cache, or of all networks if the name is empty, sorted by file. It
+// also returns the problems with files that contain no attachment. A cache that does not exist is empty.
 func (r *Runtime) List(network string) ([]Cached, []error) {
 	list, problems, err := r.list(network)
 	if err != nil {
@@ -284,7 +285,7 @@ func (r *Runtime) List(network string) ([]Cached, []error) {
 	return list, problems
 }
 
-// list is List, and apart from its problems the error of a cache that cannot be listed at all.
+// list is like List, but returns separately the error of a cache that cannot be listed at all.
 func (r *Runtime) list(network string) (list []Cached, problems []error, err error) {
 	dir := r.resultsDir()
 	files, err := os.ReadDir(dir)
@@ -322,7 +323,7 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 	return list, problems, nil
 }
 
-// guess reads the names of a bare result off its file.
+// guess derives the owner of an entry that is a bare result from its file name.
 func (c *Cached) guess(name, network string) {
 	rest, ok := strings.CutPrefix(name, network+"-")
 	if network == "" || !ok {

@@ -2,7 +2,8 @@ package attach
 
 import "net/netip"
 
-// Capabilities are what a runtime may say of an attachment, as the conventions have it. What is zero is not said.
+// Capabilities has the values that a runtime may pass to plugins (conventions of the specification). Zero values are
+// not passed.
 type Capabilities struct {
 	PortMappings   []PortMapping  // ports to publish on the host
 	IPRanges       [][]IPRange    // the IPAM plugin gives an address from each of these sets
@@ -25,7 +26,7 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`      // empty: every address of the host
 }
 
-// An IPRange is a part of a subnet that addresses are given from.
+// An IPRange is a part of a subnet from which addresses are allocated.
 type IPRange struct {
 	Subnet     netip.Prefix `json:"subnet"`
 	RangeStart netip.Addr   `json:"rangeStart,omitzero"` // invalid: the first address of the subnet that may be given
@@ -33,7 +34,7 @@ type IPRange struct {
 	Gateway    netip.Addr   `json:"gateway,omitzero"`    // invalid: the subnet's first address
 }
 
-// Bandwidth are limits in bits a second, and what may pass at once, in bits, as the container sees them. 0 is no limit.
+// Bandwidth has limits in bits per second, and bursts in bits, as seen from the container. 0 is no limit.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`
@@ -41,13 +42,13 @@ type Bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
-// DNS is the resolver that the container is to have.
+// DNS has the resolver settings for the container.
 type DNS struct {
 	Searches []string `json:"searches,omitempty"`
 	Servers  []string `json:"servers,omitempty"`
 }
 
-// Map are the Capabilities of an Attachment.
+// Map returns c in the form of Attachment.Capabilities.
 func (c Capabilities) Map() map[string]any {
 	all := map[string]any{}
 	say := func(name string, value any, said bool) {

@@ -7,9 +7,10 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// AttachedBy is the list that an attachment was made by, where now is what the network's file says by this time: what
-// another one made, its own DEL takes away and nobody else's. What a folder beside the file adds is not remembered, so
-// it is now's. It is now itself, which may be nil, where both are the same and where what is remembered cannot be read.
+// AttachedBy returns the list that made the attachment. DEL must use it, because the plugins in the network's file may
+// have changed since. Now is the list that the file has now. Plugins of a drop-in directory are not stored, so those of
+// now are used. AttachedBy returns now itself, which may be nil, if both lists are the same or the stored one cannot be
+// read.
 func (c *Cached) AttachedBy(now *spec.List) *spec.List {
 	if now != nil && bytes.Equal(now.Raw, c.Config) {
 		return now
@@ -27,7 +28,7 @@ func (c *Cached) AttachedBy(now *spec.List) *spec.List {
 	return was
 }
 
-// dropped are the plugins of a list that its own file does not have.
+// dropped returns the plugins of a list that come from its drop-in directory.
 func dropped(l *spec.List) []*spec.Conf {
 	own, err := spec.ParseList(l.Raw)
 	if err != nil || len(own.Plugins) > len(l.Plugins) {

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A stamp tells a file of the cache from one that took its name later.
+// A stamp distinguishes a file of the cache from a later one with the same name.
 type stamp struct {
 	inode uint64
 	mtime syscall.Timespec
@@ -25,24 +25,25 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{st.Ino, st.Mtim}
 }
 
-// Gone tells whether the namespace that was attached is certainly not there any more, as far as the cache knows.
+// Gone reports whether the attached namespace certainly no longer exists, as far as the cache knows.
 func (c *Cached) Gone() bool { return c.stale() }
 
-// Gone tells whether the namespace that was attached is certainly not there any more. It is what Add goes by.
+// Gone reports whether the attached namespace certainly no longer exists. Add uses it to decide whether to replace an
+// attachment.
 func (r *Runtime) Gone(c *Cached) bool {
 	return c.stale() || c.Netns != "" && r.Vanished != nil && r.Vanished(c)
 }
 
-// Hidden tells whether there is nothing to be seen of the namespace that was attached, which may be there all the same.
+// Hidden reports whether this program cannot see the attached namespace, although it may exist.
 func (c *Cached) Hidden() bool {
 	_, err := identity(c.Netns)
 	return err != nil && !c.stale()
 }
 
-// Hold keeps every other operation of this package away from an attachment that List told of, until release is
-// called. Still is false where it was deleted, or made anew, in the meantime; then nothing is held.
+// Hold locks an attachment that List returned, until release is called, so that other operations of this package wait.
+// Still is false if the attachment was deleted or made again in the meantime; then nothing is locked.
 //
-// Other programs with the reference library know nothing of these locks.
+// Other programs that use the reference library do not know these locks.
 func (r *Runtime) Hold(ctx context.Context, c *Cached) (release func(), still bool, err error) {
 	op := &operation{r: r, owner: c.Owner()}
 	if err := op.lock(ctx); err != nil {
@@ -60,15 +61,14 @@ func (r *Runtime) Hold(ctx context.Context, c *Cached) (release func(), still bo
 	return nil, false, err
 }
 
-// A Told is what one plugin is told by CHECK.
+// A Told is the document that CHECK sends to one plugin.
 type Told struct {
 	Conf  *spec.Conf // as the list has it
 	Stdin []byte
 }
 
-// Told is what CHECK of a remembered attachment tells the plugins of its list l, in their order, and with which
-// CNI_ARGS; the plugins of a chain are told it one by one, as of a list that is written out. It is for who wants to
-// know what was attached and runs none of them.
+// Told returns what CHECK of a stored attachment sends to the plugins of its list l, in their order, and the CNI_ARGS.
+// The plugins of a chain are listed one by one. It is for programs that inspect an attachment without calling plugins.
 func (r *Runtime) Told(l *spec.List, c *Cached) (told []Told, args [][2]string, err error) {
 	op := &operation{r: r, verb: "CHECK", l: l, owner: c.Owner(),
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}}

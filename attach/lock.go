@@ -41,8 +41,8 @@ func (r *Runtime) lockContainer(ctx context.Context, id string) (unlock func(), 
 	}, nil
 }
 
-// lock opens and locks the file of a name. A container's file is removed by whoever held it, so a file
-// that was locked after a wait may no longer be the one that others find: then it is done again.
+// lock opens and locks the file for a name. The holder of a container's lock removes the file, so a file that was
+// locked after a wait may no longer be the one that others open: then lock starts again.
 func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.File, error) {
 	dir := r.lockDir()
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -74,10 +74,9 @@ func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.F
 	}
 }
 
-// A queue lets one waiter of this process at a time block in the kernel for a file. The kernel's wait
-// for a lock cannot be called off from Go, whose signal handlers restart it: a waiter whose context ends
-// leaves a thread behind until the lock is free. So there is at most one such thread a file, however
-// often a caller tries again.
+// A queue lets one goroutine of this process at a time wait in the kernel for the lock on a file. Go cannot interrupt
+// the kernel's wait, because its signal handlers restart the call: a waiter whose context ends leaves a thread behind
+// until the lock is free. The queue limits this to one thread for each file.
 type queue struct {
 	mu    sync.Mutex
 	turns map[string]*turn
@@ -112,7 +111,7 @@ func (q *queue) leave(path string) {
 	}
 }
 
-// wait locks f, or says why it did not and who holds it; then it sees to closing f.
+// wait locks f, or returns an error that names the holder of the lock; in that case it also closes f later.
 func (q *queue) wait(ctx context.Context, f *os.File, how int) error {
 	path := f.Name()
 	t := q.join(path)
@@ -158,7 +157,7 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// holder says who holds the lock on f, as far as /proc/locks tells.
+// holder returns who holds the lock on f, as far as /proc/locks shows it.
 func holder(f *os.File) string {
 	const nobody = "held by another operation"
 	info, err := f.Stat()
@@ -188,8 +187,8 @@ func holder(f *os.File) string {
 	return nobody
 }
 
-// fileName is name where it can be the name of a file with something before it, else its beginning and
-// its hash: container IDs and network names have no longest length.
+// fileName returns name if it can be a file name with a prefix, else its beginning and its hash, because container IDs
+// and network names have no maximum length.
 func fileName(name string) string {
 	const most = 200
 	if len(name) <= most {

@@ -10,14 +10,14 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// errNoNamespace: the path exists, and is no namespace: its mount is gone.
+// errNoNamespace is returned for a path that exists and is not a namespace, because nothing is mounted there any more.
 var errNoNamespace = errors.New("not a namespace")
 
-// A namespace is a network namespace of this boot. Inodes are used again, so equal ones prove little;
-// different ones prove that these are two namespaces.
+// A namespace identifies a network namespace of this boot. Inode numbers are reused, so equal ones prove little;
+// different ones prove that two namespaces are different.
 type namespace struct{ dev, inode uint64 }
 
-// lookAt finds the namespace at path.
+// lookAt identifies the namespace at path.
 func lookAt(path string) (namespace, error) {
 	if path == "" {
 		return namespace{}, errors.New("no path is given")
@@ -39,8 +39,8 @@ func lookAt(path string) (namespace, error) {
 	return namespace{uint64(st.Dev), st.Ino}, nil
 }
 
-// ownNamespace is the one that plugins run in. The caller's thread may be locked into another one, and
-// so may be the main thread, which /proc/self stands for; a goroutine of its own never runs on those.
+// ownNamespace identifies the namespace in which plugins are executed. The caller's thread may be locked into another
+// one, and so may the main thread, which /proc/self refers to. A new goroutine never runs on those.
 func ownNamespace() (n namespace, err error) {
 	done := make(chan struct{})
 	go func() {
@@ -51,8 +51,8 @@ func ownNamespace() (n namespace, err error) {
 	return n, err
 }
 
-// identity is what the cache remembers of a namespace: boot, device and inode. After another boot the
-// first containers get the inodes of the last boot's first containers.
+// identity returns the string that the cache stores for a namespace: boot, device and inode. After a reboot the first
+// containers get the same inode numbers as the first containers before.
 func (n namespace) identity() (string, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -66,7 +66,7 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// identity is the identity of the namespace at path.
+// identity returns the identity of the namespace at path.
 func identity(path string) (string, error) {
 	n, err := lookAt(path)
 	if err != nil {
@@ -75,11 +75,10 @@ func identity(path string) (string, error) {
 	return n.identity()
 }
 
-// netnsForDel is what DEL tells the plugins: path, or nothing where path is the runtime's own namespace, or another one
-// than ADD saw, or none any more. A namespace path such as /proc/PID/ns/net outlives its process and comes back as
-// somebody else's; a plugin that believed it would take his interfaces, or the host's, down. A plugin that gets no
-// namespace takes the container's for vanished (clause P12). Where it cannot be told which namespace it is, that is an
-// error, and no plugin is asked.
+// netnsForDel returns the CNI_NETNS for DEL: path, or nothing if path is the runtime's own namespace, is not the one
+// that ADD saw, or no longer exists. A path such as /proc/PID/ns/net may later belong to another process, and a plugin
+// that used it would remove that container's interfaces, or the host's. A plugin without CNI_NETNS treats the namespace
+// as gone (clause P12). If the namespace cannot be identified, that is an error and no plugin is called.
 func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 	if path == "" {
 		return "", nil
@@ -107,8 +106,7 @@ func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 	return path, nil
 }
 
-// unanswered reports whether an error says nothing of the file that was asked about, but only that it could not be
-// asked.
+// unanswered reports whether an error says nothing about the file, but only that the question failed.
 func unanswered(err error) bool {
 	if errors.Is(err, ErrCorrupt) || errors.Is(err, spec.ErrNotPlain) {
 		return false
@@ -122,8 +120,7 @@ func unanswered(err error) bool {
 	return false
 }
 
-// override tells whether the reference's variable for plugins that may work in the host's own namespace
-// is set.
+// override reports whether the reference's variable is set that lets plugins work in the host's namespace.
 func (r *Runtime) override() bool {
 	var value string
 	for _, e := range r.environ() {

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// beginNetwork is begin for the verbs that are about no attachment.
+// beginNetwork is begin for the verbs that concern a whole network.
 func (r *Runtime) beginNetwork(verb string, l *spec.List) (*operation, error) {
 	op := &operation{r: r, verb: verb, l: l, owner: spec.Owner{Network: l.Name}}
 	if err := spec.ValidName(l.Name); err != nil {
@@ -75,8 +75,8 @@ func (op *operation) gc(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// deleteStale deletes the remembered attachments that are not valid, with what ADD was told. An entry
-// whose DEL fails stays for the next GC; one that does not say whose it is belongs to nobody's GC.
+// deleteStale deletes the stored attachments that are not valid, with the arguments of their ADD. An entry whose DEL
+// fails stays for the next GC. An entry without an owner is never deleted.
 func (op *operation) deleteStale(ctx context.Context) error {
 	cached, problems, err := op.r.list(op.l.Name)
 	if err != nil {
@@ -95,8 +95,8 @@ func (op *operation) deleteStale(ctx context.Context) error {
 	return errors.Join(sideBySide(len(cached), func(i int) error { return op.deleteOne(ctx, cached[i].Owner()) })...)
 }
 
-// DelEach deletes attachments that Runtime.List returned, several at once, each by the list that it was attached by,
-// else by l. It goes on past errors, and returns one or nil for each.
+// DelEach deletes attachments that List returned, several at a time, each by the list that attached it, or by l if that
+// is unknown. It goes on after errors and returns one error or nil for each.
 func (r *Runtime) DelEach(ctx context.Context, l *spec.List, cached []Cached, opts ...Option) []error {
 	return sideBySide(len(cached), func(i int) error {
 		c := cached[i]
@@ -105,7 +105,8 @@ func (r *Runtime) DelEach(ctx context.Context, l *spec.List, cached []Cached, op
 	})
 }
 
-// atOnce is how many attachments are deleted at once: a DEL waits for the kernel's grace periods more than it computes.
+// atOnce is how many attachments are deleted at a time. DEL spends most of its time waiting for grace periods of the
+// kernel.
 const atOnce = 8
 
 func sideBySide(n int, do func(i int) error) []error {
@@ -127,7 +128,8 @@ func sideBySide(n int, do func(i int) error) []error {
 	return errs
 }
 
-// stderr is what plugins and warnings are written to: several may at once, which only a file takes as it is.
+// stderr returns the writer for the output of plugins and for warnings. Several may write at once, which only a file
+// allows without a lock.
 func (r *Runtime) stderr() io.Writer {
 	if _, file := r.Stderr.(*os.File); file || r.Stderr == nil {
 		return r.Stderr
@@ -157,9 +159,8 @@ func (op *operation) deleteOne(ctx context.Context, o spec.Owner) error {
 	return op.former(c).detach(ctx, c, true)
 }
 
-// former is the DEL of what the cache has, by the list that it was attached by and with what ADD was told. The number
-// of a process comes back as somebody else's, so such a path is only believed where the cache knows which namespace it
-// was.
+// former returns the operation DEL for an entry of the cache, with the list that attached it and the arguments of ADD.
+// Process numbers are reused, so a path below /proc is used only if the cache knows which namespace it was.
 func (op *operation) former(c *Cached) *operation {
 	l, version := op.l, op.version
 	if was := c.AttachedBy(l); was != l {
@@ -175,9 +176,9 @@ func (op *operation) former(c *Cached) *operation {
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: netns}}
 }
 
-// stale tells whether the namespace that was attached is certainly not there any more. Where mounts are not all seen,
-// as in a container of this program's own, there is a file at its path that nothing is mounted on, or not even the
-// directory: that proves nothing but what was of an earlier boot.
+// stale reports whether the attached namespace certainly no longer exists. In a container of its own this program may
+// not see all mounts: the file then exists without a mount on it, or its directory is missing. That proves nothing,
+// except for an attachment of an earlier boot.
 func (c *Cached) stale() bool {
 	if c.Netns == "" {
 		return false
@@ -198,8 +199,8 @@ func (c *Cached) thisBoot() bool {
 	return err != nil || c.seen == "" || strings.HasPrefix(c.seen, boot+"/")
 }
 
-// Status asks each plugin in order whether an ADD would be served, up to the first that says no. A list
-// before 1.1.0 cannot be asked: that is success.
+// Status calls STATUS of each plugin in order, up to the first one that is not ready. Lists of a version before 1.1.0
+// have no STATUS: then Status returns nil.
 func (r *Runtime) Status(ctx context.Context, l *spec.List) error {
 	op, err := r.beginNetwork("STATUS", l)
 	if err != nil {
@@ -224,7 +225,7 @@ func (op *operation) status(ctx context.Context) error {
 	return nil
 }
 
-// Versions asks each plugin of the list which versions it speaks, and answers by type. It goes on past
+// Versions asks each plugin of the list which versions it supports, and returns the answers by type. It goes on after
 // errors and joins them.
 func (r *Runtime) Versions(ctx context.Context, l *spec.List) (map[string][]spec.Version, error) {
 	speaks := map[string][]spec.Version{}
@@ -253,8 +254,8 @@ func (r *Runtime) versions(ctx context.Context, l *spec.List, typ string) ([]spe
 	})
 }
 
-// Validate finds every plugin of the list and asks whether it speaks the list's version. It returns the
-// capabilities that some plugin declares, sorted. It changes nothing.
+// Validate finds every plugin of the list and checks that it supports the list's version. It returns the capabilities
+// that the plugins declare, sorted. It changes nothing.
 func (r *Runtime) Validate(ctx context.Context, l *spec.List) (capabilities []string, err error) {
 	var errs []error
 	if err := spec.ValidName(l.Name); err != nil {

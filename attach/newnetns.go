@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewNetns makes a network namespace for a container, its lo up. It lasts until ns is closed, no process is in it, and
-// BindNetns has given it no name.
+// NewNetns makes a network namespace for a container, with lo up. The namespace exists as long as ns is open, a process
+// is in it, or BindNetns has given it a path.
 func NewNetns() (ns *os.File, err error) {
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -27,8 +27,8 @@ func NewNetns() (ns *os.File, err error) {
 	return ns, err
 }
 
-// BindNetns keeps a namespace, at a path that nothing had before: ip(8) sees those in /run/netns. It is the Netns of an
-// Attachment then, and stays when ns is closed and its processes have ended.
+// BindNetns mounts a namespace at a path that does not exist yet. ip(8) lists those in /run/netns. The path can be the
+// Netns of an Attachment, and keeps the namespace after ns is closed and its processes have ended.
 func BindNetns(ns *os.File, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -44,8 +44,8 @@ func BindNetns(ns *os.File, path string) error {
 	return nil
 }
 
-// RemoveNetns takes away what BindNetns made, after Del; the namespace ends with its last process. One that is not
-// there is no error.
+// RemoveNetns removes what BindNetns made; call it after Del. The namespace ends with its last process. A path that
+// does not exist is not an error.
 func RemoveNetns(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	if err != nil && err != unix.EINVAL && err != unix.ENOENT {
@@ -58,7 +58,7 @@ func RemoveNetns(path string) error {
 	return nil
 }
 
-// setUp sets a link of the calling thread's namespace up.
+// setUp sets a link in the namespace of the calling thread up.
 func setUp(link string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -73,7 +73,7 @@ func setUp(link string) error {
 	return os.NewSyscallError("ioctl SIOCSIFFLAGS", unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, ifr))
 }
 
-// onThread runs fn on a thread that is thrown away, with whatever namespaces fn entered.
+// onThread runs fn on a new thread, which ends afterwards with the namespaces that fn entered.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {

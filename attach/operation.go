@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An operation is one verb on one attachment, or on a network.
+// An operation is one verb for one attachment, or for a network.
 type operation struct {
 	r       *Runtime
 	verb    string
@@ -31,7 +31,7 @@ type operation struct {
 	unlock  []func()
 }
 
-// begin checks what identifies the attachment, for it becomes names of files, and takes the locks.
+// begin checks the names of the attachment, because they become file names, and takes the locks.
 func (r *Runtime) begin(ctx context.Context, verb string, l *spec.List, a Attachment) (*operation, error) {
 	op := &operation{
 		r: r, verb: verb, l: l, a: a,
@@ -83,7 +83,7 @@ func (op *operation) end() {
 	}
 }
 
-// failed says which operation an error stopped; the errors of plugins say it themselves.
+// failed adds the operation to an error. Errors of plugins name it themselves.
 func (op *operation) failed(err error) error {
 	what := op.owner.String()
 	if op.owner.ContainerID == "" {
@@ -92,7 +92,7 @@ func (op *operation) failed(err error) error {
 	return fmt.Errorf("%s %s: %w", strings.ToLower(op.verb), what, err)
 }
 
-// makeRoom refuses a second ADD (clause R10), and takes down a former one whose namespace is gone.
+// makeRoom refuses a second ADD (clause R10), and removes an earlier attachment whose namespace no longer exists.
 func (op *operation) makeRoom(ctx context.Context) error {
 	cached, err := op.recall()
 	if cached == nil || err != nil {
@@ -109,7 +109,7 @@ func (op *operation) makeRoom(ctx context.Context) error {
 	return nil
 }
 
-// recall is what the cache has. What is no attachment there is set aside.
+// recall returns the entry of the cache. A file that contains no attachment is set aside.
 func (op *operation) recall() (*Cached, error) {
 	cached, err := op.r.load(op.owner)
 	if err == nil {
@@ -126,7 +126,7 @@ func (op *operation) recall() (*Cached, error) {
 	return nil, nil
 }
 
-// inherit takes over from ADD what the caller left out, and the version that ADD spoke.
+// inherit takes the values that the caller left out, and the version, from ADD.
 func (op *operation) inherit(c *Cached) {
 	if op.a.Capabilities == nil {
 		op.a.Capabilities = c.Capabilities
@@ -153,7 +153,7 @@ func (op *operation) remember(result *spec.Result) error {
 	})
 }
 
-// add runs ADD of all plugins and returns the last one's result.
+// add runs ADD of all plugins and returns the result of the last one.
 func (op *operation) add(ctx context.Context) (*spec.Result, error) {
 	var result *spec.Result
 	for _, conf := range op.l.Plugins {
@@ -187,8 +187,8 @@ func (op *operation) check(ctx context.Context, prev *spec.Result, goOn bool) er
 	return errors.Join(errs...)
 }
 
-// rollback takes a failed ADD back. It has its own time, for where the caller's has run out it is needed
-// most; and each plugin has its own, for one that hangs must not cost the others theirs.
+// rollback undoes a failed ADD. It does not use the caller's context, because a roll-back is needed most when that has
+// ended. Each plugin has a time limit of its own, so that one that hangs takes no time from the others.
 func (op *operation) rollback(ctx context.Context) error {
 	op.each = cmp.Or(op.r.Rollback, DefaultRollback)
 	defer func() { op.each = 0 }()
@@ -200,7 +200,7 @@ func (op *operation) rollback(ctx context.Context) error {
 	return err
 }
 
-// detach runs DEL of all plugins, and forgets the attachment when they have succeeded.
+// detach runs DEL of all plugins, and removes the entry of the cache when they have succeeded.
 func (op *operation) detach(ctx context.Context, cached *Cached, goOn bool) error {
 	var prev *spec.Result
 	var seen string
@@ -236,7 +236,7 @@ func (op *operation) types(plugins []int) (types []string) {
 	return types
 }
 
-// del runs DEL of all plugins. Left are those that failed, by their place in the list.
+// del runs DEL of all plugins. Left lists those that failed, by their index in the list.
 func (op *operation) del(ctx context.Context, prev *spec.Result, netns string, goOn bool) (left []int, err error) {
 	if !op.version.AtLeast(spec.V040) {
 		prev = nil
@@ -257,7 +257,7 @@ func (op *operation) del(ctx context.Context, prev *spec.Result, netns string, g
 	return left, errors.Join(errs...)
 }
 
-// stdin is what a plugin reads.
+// stdin returns the standard input of a plugin.
 func (op *operation) stdin(verb string, conf *spec.Conf, prev *spec.Result) ([]byte, error) {
 	g := spec.Given{Version: op.version, Name: op.l.Name, Capabilities: op.a.Capabilities, Prev: prev, Valid: op.valid}
 	if op.a.CNI != nil {
@@ -266,7 +266,7 @@ func (op *operation) stdin(verb string, conf *spec.Conf, prev *spec.Result) ([]b
 	return g.Stdin(verb, conf)
 }
 
-// run runs one plugin once.
+// run calls one plugin.
 func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netns string,
 	prev *spec.Result) ([]byte, error) {
 	path, err := invoke.Find(conf.Type, op.r.PluginDirs)
@@ -291,21 +291,21 @@ func (op *operation) run(ctx context.Context, verb string, conf *spec.Conf, netn
 	return stdout, err
 }
 
-// refuses reports whether a plugin does not speak the version.
+// refuses reports whether a plugin does not support the version.
 func refuses(err error) bool {
 	var doc *spec.Error
 	return errors.As(err, &doc) && doc.Code == spec.CodeVersion
 }
 
-// misses reports whether a plugin asks for a container, as one does that is older than STATUS and GC.
+// misses reports whether a plugin complains about a missing container, as plugins do that are older than STATUS and GC.
 func misses(err error) bool {
 	var doc *spec.Error
 	return errors.As(err, &doc) && (doc.Code == spec.CodeUnknown || doc.Code == spec.CodeEnvironment)
 }
 
-// older is true when a plugin has refused the version and the list allows one that all plugins speak
-// (clause V10). Then that is op's, and the verb is to be done again. Asking costs one run a plugin, so
-// nobody is asked before a plugin has refused.
+// older reports whether a plugin has refused the version and the list allows another one that all plugins support
+// (clause V10). It then sets that version, and the verb must be called again. Asking costs one call of each plugin, so
+// it is done only after a plugin has refused.
 func (op *operation) older(ctx context.Context) bool {
 	if !op.refused || op.tried || len(op.l.CNIVersions) == 0 {
 		return false

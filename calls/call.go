@@ -2,14 +2,14 @@ package calls
 
 import "time"
 
-// A Call is a call that is going to be written down. The methods of nil do nothing.
+// A Call is a call in progress that will be logged. The methods of a nil Call do nothing.
 type Call struct {
 	Line
 	setting Setting
 }
 
-// Begin begins the line of a call that found this environment; it is nil where the setting wants none. The error says
-// what is wrong with the setting.
+// Begin begins the log line of a call with this environment. It returns nil if the setting turns logging off. The error
+// describes an invalid setting.
 func Begin(environ []string) (*Call, error) {
 	began := time.Now()
 	s, err := Read(environ)
@@ -21,15 +21,14 @@ func Begin(environ []string) (*Call, error) {
 	return c, nil
 }
 
-// Step takes down a step, see [Line.AddStep].
+// Step records a step, see [Line.AddStep].
 func (c *Call) Step(took time.Duration, name func() string) {
 	if c != nil {
 		c.AddStep(took, name)
 	}
 }
 
-// End writes the line, if the setting is about a call that ended so: code 0 without a message is
-// success.
+// End writes the line if the setting includes calls with this outcome. Code 0 without a message means success.
 func (c *Call) End(code int, message string) error {
 	if c == nil || c.setting.Errors && code == 0 && message == "" {
 		return nil

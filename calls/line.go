@@ -1,5 +1,4 @@
-// Package calls writes down each call of a plugin in one line, in a file or in the journal of systemd, and reads the
-// lines back.
+// Package calls logs each call of a plugin in one line, in a file or in systemd's journal, and reads the lines back.
 package calls
 
 import (
@@ -13,8 +12,8 @@ import (
 	"unicode"
 )
 
-// A Line is one call of a plugin. Of the plugins of a chain, and of an allocator that runs in the same process, the
-// calls are steps of the one line.
+// A Line describes one call of a plugin. The plugins of a chain, and an allocator in the same process, are steps of
+// that line.
 type Line struct {
 	Time        time.Time `json:"time"`                  // when the call began
 	Verb        string    `json:"verb"`                  // ADD, DEL, CHECK, GC or STATUS
@@ -31,7 +30,7 @@ type Line struct {
 	Tracestate  string    `json:"tracestate,omitempty"`  // from TRACESTATE
 }
 
-// A Step is a part of a call. A step that ended later may have it in it.
+// A Step is a part of a call. A later step may contain it.
 type Step struct {
 	Step    string  `json:"step"`
 	Seconds float64 `json:"seconds"`
@@ -46,23 +45,23 @@ const (
 	maxStep  = 100
 )
 
-// shortStep is what a step takes at least to be written down.
+// shortStep is the minimum duration of a step that is logged.
 const shortStep = time.Millisecond
 
-// AddStep takes down a step that took so long, where that is worth it and there is room.
+// AddStep records a step, if it took long enough and the line has room.
 func (l *Line) AddStep(took time.Duration, name func() string) {
 	if took >= shortStep && len(l.Steps) < maxSteps {
 		l.Steps = append(l.Steps, Step{name(), Seconds(took)})
 	}
 }
 
-// Seconds is a duration in seconds, to the microsecond.
+// Seconds returns a duration in seconds, to the microsecond.
 func Seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
 
 // Failed reports whether the call failed.
 func (l *Line) Failed() bool { return l.Code != 0 || l.Error != "" }
 
-// cut is l with valid text of bounded length.
+// cut returns l with texts that are valid UTF-8 and of limited length.
 func (l Line) cut() Line {
 	for _, f := range []*string{&l.Verb, &l.Plugin, &l.Network, &l.Container, &l.IfName, &l.Pod} {
 		*f = cutTo(*f, maxText)
@@ -82,14 +81,14 @@ func cutTo(s string, most int) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// A member is one of a line's document: its value is text, or JSON.
+// A member is a member of a line's JSON object. Its value is text, or JSON.
 type member struct {
 	name, value string
 	json        bool
 }
 
-// members are those of the line that say anything. Package encoding/json would take 0.1 ms to learn what a Line is, in
-// each call anew.
+// members returns the members of the line that are set. Package encoding/json would need 0.1 ms in each call to inspect
+// the type.
 func (l Line) members() []member {
 	l = l.cut()
 	all := []member{
@@ -110,7 +109,7 @@ func (l Line) members() []member {
 	return slices.DeleteFunc(all, func(m member) bool { return m.value == "" || m.name == "code" && l.Code == 0 })
 }
 
-// steps are the steps as JSON, if there are any.
+// steps returns the steps as JSON, or an empty string.
 func (l Line) steps() string {
 	if len(l.Steps) == 0 {
 		return ""
@@ -124,7 +123,7 @@ func (l Line) steps() string {
 
 func number(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
 
-// quoted appends text, which is valid, as a string of JSON.
+// quoted appends text, which must be valid UTF-8, as a JSON string.
 func quoted(b []byte, text string) []byte {
 	b = append(b, '"')
 	for i := range len(text) {
@@ -140,7 +139,7 @@ func quoted(b []byte, text string) []byte {
 	return append(b, '"')
 }
 
-// encode is the line as it stands in a file.
+// encode returns the line as it is written to a file.
 func (l Line) encode() []byte {
 	b := []byte{'{'}
 	for i, m := range l.members() {
@@ -157,7 +156,7 @@ func (l Line) encode() []byte {
 	return append(b, "}\n"...)
 }
 
-// Summary is what happened, in a sentence.
+// Summary returns a sentence about what happened.
 func (l *Line) Summary() string {
 	about := l.Network
 	for _, part := range []string{l.Container, l.IfName} {
@@ -175,25 +174,25 @@ func (l *Line) Summary() string {
 	return text
 }
 
-// took is a time for people.
+// took formats a duration for people.
 func took(seconds float64) string {
 	return strconv.FormatFloat(seconds*1000, 'f', 1, 64) + " ms"
 }
 
-// Took is how long the step took, for people.
+// Took returns the duration of the step, for people.
 func (s Step) Took() string { return took(s.Seconds) }
 
-// Took is how long the call took, for people.
+// Took returns the duration of the call, for people.
 func (l *Line) Took() string { return took(l.Seconds) }
 
-// Identifier is SYSLOG_IDENTIFIER of the lines in the journal.
+// Identifier is the SYSLOG_IDENTIFIER of the lines in the journal.
 const Identifier = "fairlead"
 
-// prefix begins the names of our fields in the journal.
+// prefix begins the names of the fields of a line in the journal.
 const prefix = "FAIRLEAD_"
 
-// datagram is the line as journald takes it (systemd.io/JOURNAL_NATIVE_PROTOCOL): each member of the document is a
-// field, FAIRLEAD_VERB and so on, and steps are JSON.
+// datagram returns the line in journald's format (systemd.io/JOURNAL_NATIVE_PROTOCOL). Each member is a field, such as
+// FAIRLEAD_VERB; steps are JSON.
 func (l Line) datagram() []byte {
 	const info, failed = "6", "3"
 	priority := info
@@ -210,7 +209,7 @@ func (l Line) datagram() []byte {
 	return b
 }
 
-// field appends a field. A value with a line end has its length before it.
+// field appends a field. A value with a line break is preceded by its length.
 func field(b []byte, name, value string) []byte {
 	b = append(b, name...)
 	if !strings.Contains(value, "\n") {
@@ -220,8 +219,8 @@ func field(b []byte, name, value string) []byte {
 	return append(append(b, value...), '\n')
 }
 
-// FromJournal is the line of an entry as `journalctl -o json` prints it, and the entry's place in the journal. Ok is
-// false where the entry is none of ours.
+// FromJournal returns the line in an entry printed by `journalctl -o json`, and the entry's cursor. Ok is false if the
+// entry is not a line of this package.
 func FromJournal(entry []byte) (l Line, cursor string, ok bool) {
 	var fields map[string]any
 	if json.Unmarshal(entry, &fields) != nil {
@@ -247,8 +246,8 @@ func FromJournal(entry []byte) (l Line, cursor string, ok bool) {
 	return l, cursor, ok
 }
 
-// trace takes TRACEPARENT and TRACESTATE over where they are what W3C's Trace Context says. Of a version to come, that
-// counts which is as in version 00.
+// trace stores TRACEPARENT and TRACESTATE if they are valid (W3C Trace Context). Of later versions of the format, the
+// part that version 00 defines is used.
 func (l *Line) trace(parent, state string) {
 	const version, id, span, flags = 2, 32, 16, 2
 	parts := strings.SplitN(parent, "-", 5)

@@ -23,8 +23,8 @@ type Position struct {
 
 const headLength = 64
 
-// Since has each line told that stands behind a position of the file at path, or of what it was before it was renamed,
-// and returns the position behind the last one. A line that is none is passed over.
+// Since calls each with every line after a position in the file at path, or in the file that it was before it was
+// renamed. It returns the position after the last line. Invalid lines are skipped.
 func Since(path string, from Position, each func(Line)) (Position, error) {
 	now, old, err := openBoth(path)
 	if err != nil {
@@ -46,7 +46,7 @@ func Since(path string, from Position, each func(Line)) (Position, error) {
 	return at, nil
 }
 
-// openBoth opens the file and what it was before: nil where there is none.
+// openBoth opens the file and its predecessor; a file that does not exist is nil.
 func openBoth(path string) (now, old *os.File, err error) {
 	for range 100 { // rotations meanwhile
 		if now, err = open(path); err != nil {
@@ -89,7 +89,7 @@ func inode(f *os.File) uint64 {
 	return sys.Ino
 }
 
-// in reports whether the position is one in this file.
+// in reports whether the position belongs to this file.
 func (p Position) in(f *os.File) bool {
 	if f == nil || p.Inode != inode(f) {
 		return false
@@ -99,7 +99,7 @@ func (p Position) in(f *os.File) bool {
 	return err == nil && string(head) == p.Head
 }
 
-// read tells the lines of a file behind from, if that is a position in it, else all.
+// read calls each with the lines of a file after from, or with all lines if from is not a position in this file.
 func read(f *os.File, from Position, each func(Line)) (Position, error) {
 	at := Position{Inode: inode(f)}
 	if from.in(f) {
@@ -127,7 +127,7 @@ func read(f *os.File, from Position, each func(Line)) (Position, error) {
 	}
 }
 
-// Watch calls changed at first, and then whenever the file at path may have grown or been renamed, until ctx ends.
+// Watch calls changed once, and again whenever the file at path may have grown or been renamed, until ctx ends.
 func Watch(ctx context.Context, path string, changed func() error) error {
 	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
 	if err != nil {

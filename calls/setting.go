@@ -19,7 +19,7 @@ const (
 	Key      = "log"
 )
 
-// File is where lines go that no journal takes, unless the setting names a file.
+// File receives the lines if no journald runs, unless the setting names another file.
 const File = "/var/log/fairlead/calls.log"
 
 // Where lines can go.
@@ -28,7 +28,7 @@ const (
 	ToFile    = "file"
 )
 
-// A Setting says which calls are written down, and where.
+// A Setting says which calls are logged, and where.
 type Setting struct {
 	On     bool   // calls are written down
 	Errors bool   // only those that failed
@@ -45,9 +45,9 @@ const (
 const wanted = "want off, errors or all, where to (journald, file or a path), and a size such as 20M, with commas " +
 	"between them"
 
-// Parse reads a setting: words with commas between them, in any order. Off, errors and all say which calls; journald,
-// file or a path where they are written to; a number with K, M or G what the files may take. A place or a size without
-// the others is for all calls.
+// Parse reads a setting: words separated by commas, in any order. The words off, errors and all select calls. The words
+// journald and file, or a path, select the place. A number with K, M or G limits the size of the files. A place or a
+// size alone means all calls.
 func Parse(text string) (Setting, error) {
 	s, level := Setting{On: true, Size: defaultSize}, ""
 	for word := range strings.SplitSeq(text, ",") {
@@ -92,9 +92,8 @@ func parseSize(word string) (int64, error) {
 	return int64(n) << shift, nil
 }
 
-// Read is the setting that holds: that of FAIRLEAD_LOG in an environment, else that of the key log in
-// /etc/cni/fairlead.json. What is wrong with it, an error says by its place and value, and then nothing is written
-// down.
+// Read returns the setting in force: FAIRLEAD_LOG in environ, or else the key log in /etc/cni/fairlead.json. The error
+// has place and value of an invalid setting; nothing is logged then.
 func Read(environ []string) (Setting, error) {
 	if text := value(environ, Variable); text != "" {
 		s, err := Parse(text)
@@ -117,7 +116,7 @@ func Read(environ []string) (Setting, error) {
 	return s, err
 }
 
-// value is that of a variable. The last one counts, as for os/exec.
+// value returns the value of a variable. The last one counts, as for os/exec.
 func value(environ []string, name string) string {
 	for _, kv := range slices.Backward(environ) {
 		if len(kv) > len(name) && kv[len(name)] == '=' && kv[:len(name)] == name {
@@ -127,8 +126,8 @@ func value(environ []string, name string) string {
 	return ""
 }
 
-// readSettings is the content of the file; nil where there is none. It is asked for in each call of a plugin: where
-// there is none, by one system call.
+// readSettings returns the content of the file, or nil if it does not exist. Each call of a plugin reads it; a missing
+// file costs one system call.
 func readSettings(path string) ([]byte, error) {
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0) // nobody waits for a pipe
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
@@ -156,7 +155,7 @@ func readSettings(path string) ([]byte, error) {
 	}
 }
 
-// decode reads the document of the settings.
+// decode reads the document with the settings.
 func decode(doc []byte) (Setting, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(bytes.TrimSpace(doc), &keys); err != nil {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Socket is where journald takes entries.
+// Socket is the path of journald's socket.
 const Socket = "/run/systemd/journal/socket"
 
-// Write writes the line where the setting says.
+// Write writes the line to the place in the setting.
 func (s Setting) Write(l Line) error {
 	if s.To == ToJournal || s.To == "" {
 		if err := send(Socket, l.datagram()); err == nil || s.To != "" {
@@ -23,7 +23,7 @@ func (s Setting) Write(l Line) error {
 	return appendLine(s.Path(), s.Size/2, l.encode())
 }
 
-// Path is the file that lines go to, unless journald takes them.
+// Path returns the file of the lines, unless journald receives them.
 func (s Setting) Path() string {
 	if filepath.IsAbs(s.To) {
 		return s.To
@@ -37,7 +37,7 @@ const (
 	lockPatience = time.Second
 )
 
-// send sends a datagram. These are system calls of our own: package net costs four more.
+// send sends a datagram. It makes the system calls itself, because package net would make four more.
 func send(socket string, b []byte) error {
 	fail := func(err error) error { return &fs.PathError{Op: "send to", Path: socket, Err: err} }
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC, 0)
@@ -55,12 +55,13 @@ func send(socket string, b []byte) error {
 	return nil
 }
 
-// Rotated is what the file at path is called when another one has taken its place.
+// Rotated returns the path to which the file at path is renamed when it is full.
 func Rotated(path string) string { return path + ".1" }
 
-// appendLine appends a line to the file by one write. Before that would be longer than most bytes, it becomes Rotated.
-// Who writes or renames has the file locked, so that no line is lost and no file is longer. A process that was stopped
-// while it had the lock costs others lockPatience: they append without it, while there is room.
+// appendLine appends a line to the file by one write. If the file would exceed most bytes, it is first renamed to
+// Rotated. The file is locked while it is written or renamed, so that no line is lost and no file grows too large. If a
+// stopped process holds the lock, other calls wait for lockPatience and then append without the lock, as long as there
+// is room.
 func appendLine(path string, most int64, line []byte) error {
 	fail := func(err error) error { return &fs.PathError{Op: "write", Path: path, Err: err} }
 	if int64(len(line)) > most {
@@ -84,13 +85,14 @@ func appendLine(path string, most int64, line []byte) error {
 	return fail(errors.New("others fill it faster than it can be written"))
 }
 
-// A logFile is the file that lines are appended to.
+// A logFile is the open file of the lines.
 type logFile struct {
 	fd      int
 	waiting chan error // for the lock, which another process has; nil: it is ours
 }
 
-// append writes the line, if the file is still the one at path and has room, or makes room.
+// append writes the line, if the file is still the one at path and has room. If the file is full, append renames it.
+// Again reports that the caller must open the file again.
 func (f logFile) append(path string, most int64, line []byte) (again bool, err error) {
 	var own, now syscall.Stat_t
 	if err := syscall.Fstat(f.fd, &own); err != nil {
@@ -122,7 +124,7 @@ func (f logFile) append(path string, most int64, line []byte) (again bool, err e
 	return false, err
 }
 
-// close closes the file, and the lock goes with it.
+// close closes the file, which also releases the lock.
 func (f logFile) close() {
 	if f.waiting == nil {
 		syscall.Close(f.fd)
@@ -134,7 +136,7 @@ func (f logFile) close() {
 	}()
 }
 
-// openLog opens and locks the file. One that is a symbolic link is none of ours, and a pipe is not waited for.
+// openLog opens and locks the file. It refuses a symbolic link and does not wait for the reader of a pipe.
 func openLog(path string) (f logFile, err error) {
 	const flags = syscall.O_WRONLY | syscall.O_CREAT | syscall.O_APPEND | syscall.O_NOFOLLOW | syscall.O_NONBLOCK |
 		syscall.O_CLOEXEC

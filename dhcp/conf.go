@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Conf is the object "ipam" of a configuration of plugin dhcp. Plugin and daemon read it alike.
+// A Conf is the object "ipam" in a configuration of the dhcp plugin. Plugin and daemon both read it.
 type Conf struct {
 	// The word dhcp.
 	Type string `json:"type"`
@@ -52,7 +52,7 @@ type Conf struct {
 	Broadcast bool `json:"broadcast"`
 }
 
-// A Provide is an option to send.
+// A Provide is an option that the client sends.
 type Provide struct {
 	// Number of the option, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class,
 	// vendor-class-identifier.
@@ -63,7 +63,7 @@ type Provide struct {
 	FromArg string `json:"fromArg"`
 }
 
-// A Request is an option to ask for.
+// A Request is an option that the client asks for.
 type Request struct {
 	// Number or name of the option, as in provide.
 	Option string `json:"option" want:"/^(0*([0-9]|[1-9][0-9]|1[0-9][0-9]|2[0-4][0-9]|25[0-5])|dhcp-client-identifier|subnet-mask|routers|host-name|user-class|vendor-class-identifier)$/" says:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier" lacks:"a number from 0 to 255, or one of dhcp-client-identifier, subnet-mask, routers, host-name, user-class, vendor-class-identifier"`
@@ -71,7 +71,7 @@ type Request struct {
 	SkipDefault bool `json:"skipDefault"`
 }
 
-// Socket is where the daemon listens.
+// Socket returns the configured path of the daemon's socket, or def.
 func (c Conf) Socket(def string) string {
 	if c.DaemonSocketPath != "" {
 		return c.DaemonSocketPath
@@ -79,10 +79,11 @@ func (c Conf) Socket(def string) string {
 	return def
 }
 
-// Requested4 are the options that a lease is made of, and its times. 121 comes before what it replaces (RFC 3442).
+// Requested4 returns the options that a lease and its times are made of. Option 121 precedes those that it replaces
+// (RFC 3442).
 func Requested4() []uint16 { return []uint16{1, 121, 3, 33, 6, 15, 119, 26, 42, 58, 59} }
 
-// ask4 is what is asked of DHCPv4 servers for an owner. Args are CNI_ARGS. Errors name the key, and have code 7.
+// ask4 returns what the client asks DHCPv4 servers for. Args are CNI_ARGS. Errors have code 7 and name the key.
 func (c Conf) ask4(o spec.Owner, args string) (Ask, error) {
 	a := Ask{Owner: o, Hostname: c.Hostname, VendorClass: c.VendorClass, Broadcast: c.Broadcast,
 		Options: map[uint16][]byte{}, Request: Requested4(), Metric: c.Priority}
@@ -163,7 +164,7 @@ func option(path, name string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// arg is the value of a key of CNI_ARGS. What is no pair is passed over, as the reference's does.
+// arg returns the value of a key in CNI_ARGS. Like the reference plugin, it ignores parts that are not KEY=VALUE.
 func arg(args, key string) (string, bool) {
 	for pair := range strings.SplitSeq(args, ";") {
 		if k, v, ok := strings.Cut(pair, "="); ok && k == key {

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Families are the keys that say which families a container gets addresses of, and those of IPv6.
+// Families has the keys that select the address families of a container, and those of IPv6.
 type Families struct {
 	// How the container gets its IPv4 address. dhcp: by DHCPv4; off: it gets none. Default: dhcp.
 	IPv4 string `json:"ipv4" want:"dhcp|off"`
@@ -32,7 +32,7 @@ type Families struct {
 	Provide6 []Provide6 `json:"provide6"`
 }
 
-// A Provide6 is an option to send to DHCPv6 servers.
+// A Provide6 is an option that the client sends to DHCPv6 servers.
 type Provide6 struct {
 	// Number of the option, 1 to 65535. Option 15 (user class) is sent with the length field that RFC 8415 requires.
 	Option string `json:"option" want:"/^0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$/" says:"a number from 1 to 65535" lacks:"a number from 1 to 65535"`
@@ -51,7 +51,7 @@ const (
 	SLAAC  = "slaac"
 )
 
-// protocols are those that an owner gets a lease by, IPv4's first.
+// protocols returns the protocols by which an owner gets leases, that of IPv4 first.
 func (f Families) protocols() (names []string, err error) {
 	switch f.IPv4 {
 	case "", "dhcp":
@@ -74,13 +74,13 @@ func (f Families) protocols() (names []string, err error) {
 	return names, nil
 }
 
-// A Wanted is one lease of an owner's: by whom, and what is asked for.
+// A Wanted is one lease that an owner should get: the protocol, and what the client asks for.
 type Wanted struct {
 	Protocol string
 	Ask      Ask
 }
 
-// Wanted are the leases that an owner is to get. Args are CNI_ARGS. Errors name the key, and have code 7.
+// Wanted returns the leases that an owner should get. Args are CNI_ARGS. Errors have code 7 and name the key.
 func (c Conf) Wanted(o spec.Owner, args string) (list []Wanted, err error) {
 	names, err := c.protocols()
 	if err != nil {
@@ -157,7 +157,7 @@ func (c Conf) ask6(o spec.Owner, args string) (Ask, error) {
 
 func digits(s string) ([]byte, error) { return hex.DecodeString(strings.ReplaceAll(s, ":", "")) }
 
-// option6 is an option's number. Those that the protocol itself is made of are not for others to set.
+// option6 returns the number of an option. Options that the protocol itself uses cannot be set.
 func option6(path, name string) (uint16, error) {
 	n, err := strconv.ParseUint(name, 10, 16)
 	if err != nil || n == 0 {

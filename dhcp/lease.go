@@ -1,4 +1,4 @@
-// Package dhcp says what a lease is and what a protocol does that gets one. It knows nothing of sockets and daemons.
+// Package dhcp defines leases and the protocols that get them. It contains neither sockets nor the daemon.
 package dhcp
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Forever is a lifetime without end (0xffffffff on the wire).
+// Forever is an unlimited lifetime (0xffffffff in messages).
 const Forever = time.Duration(math.MaxInt64)
 
-// A Lease is what the servers of one family gave to one owner, and until when. It is kept in a file as JSON, so fields
-// are added and never change their meaning.
+// A Lease is what the servers of one family gave to one owner, with its lifetimes. It is stored in a file as JSON, so
+// new fields may be added, and the meaning of a field never changes.
 //
 // All durations count from Asked.
 type Lease struct {
@@ -40,14 +40,14 @@ type Lease struct {
 	State   map[string]string `json:"state,omitempty"` // what else the protocol wants to find again
 }
 
-// An Address is an address or a delegated prefix, with the length that it goes on the link with.
+// An Address is an address or a delegated prefix, with the prefix length that it gets on the link.
 type Address struct {
 	Prefix    netip.Prefix  `json:"prefix"`
 	Preferred time.Duration `json:"preferred,omitempty"` // zero: as long as it is valid; not at all is a nanosecond
 	Valid     time.Duration `json:"valid"`
 }
 
-// A Server is who gave a lease.
+// A Server is the server that gave a lease.
 type Server struct {
 	// DHCPv4's server identifier, or where DHCPv6 and router advertisements came from
 	Addr netip.Addr `json:"addr,omitzero"`
@@ -55,7 +55,7 @@ type Server struct {
 	ID   []byte     `json:"id,omitempty"`  // DHCPv6's DUID
 }
 
-// Over says when the lease is no longer valid; zero where that is never.
+// Over returns when the lease expires, or the zero time if it never does.
 func (l *Lease) Over() time.Time { return l.at(l.Valid) }
 
 func (l *Lease) at(d time.Duration) time.Time {
@@ -65,7 +65,7 @@ func (l *Lease) at(d time.Duration) time.Time {
 	return l.Asked.Add(d)
 }
 
-// Prefixes are the addresses alone.
+// Prefixes returns the addresses without their lifetimes.
 func (l *Lease) Prefixes() []netip.Prefix {
 	var ps []netip.Prefix
 	for _, a := range l.Addresses {
@@ -74,13 +74,13 @@ func (l *Lease) Prefixes() []netip.Prefix {
 	return ps
 }
 
-// SameConfiguration reports whether nothing that goes on the link or into a result differs.
+// SameConfiguration reports whether both leases give the link and the result the same configuration.
 func (l *Lease) SameConfiguration(o *Lease) bool {
 	return slices.Equal(l.Prefixes(), o.Prefixes()) && l.Gateway == o.Gateway &&
 		slices.EqualFunc(l.Routes, o.Routes, func(a, b spec.Route) bool { return a.Dst == b.Dst && a.GW == b.GW })
 }
 
-// Result adds the lease to what is answered to ADD. A metric of zero is the kernel's choice.
+// Result adds the lease to a result of ADD. A metric of 0 means the kernel's default.
 func (l *Lease) Result(res *spec.Result, metric int) {
 	for _, a := range l.Addresses {
 		ip := spec.IP{Address: a.Prefix}

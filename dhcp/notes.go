@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// StateDir is where leases are kept, a file each, and notes for a daemon that is not there.
+// StateDir contains the leases, one file each, and notes for a daemon that is not running.
 const StateDir = "/var/lib/cni/dhcp"
 
 // The ends of the names of lease files and of notes.
@@ -26,16 +26,16 @@ func stem(dir string, o spec.Owner) string {
 	return filepath.Join(dir, hex.EncodeToString(n[:])+"."+hex.EncodeToString(h[:]))
 }
 
-// MaxFile is more than any lease or note has, in bytes.
+// MaxFile limits the size of leases and notes in bytes.
 const MaxFile = 1 << 20
 
-// LeaseFile is the file of an owner's lease of one protocol.
+// LeaseFile returns the path of the file of an owner's lease of one protocol.
 func LeaseFile(dir string, o spec.Owner, protocol string) string {
 	return stem(dir, o) + "." + protocol + LeaseSuffix
 }
 
-// LeaveNote says, for the next daemon to read, that an owner whose lease nobody could give back was deleted. Where
-// there is no lease there is nothing to say, and left is false.
+// LeaveNote tells the next daemon, by a file, that an owner was deleted whose lease could not be released. If the owner
+// has no lease, LeaveNote writes nothing and left is false.
 func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	files, err := filepath.Glob(stem(dir, o) + ".*" + LeaseSuffix)
 	if err != nil || len(files) == 0 {
@@ -50,8 +50,7 @@ func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	return true, os.WriteFile(note, b, 0o600)
 }
 
-// TakeNotes are the owners that were deleted while there was no daemon. Take is called with each, and then its note
-// goes.
+// TakeNotes calls take with each owner that was deleted while no daemon ran, and then removes its note.
 func TakeNotes(dir string, take func(spec.Owner)) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+NoteSuffix))
 	for _, f := range files {

@@ -21,8 +21,8 @@ var (
 	ErrEmpty = errors.New("the DHCP server has no address left")
 )
 
-// A Link is the link that a lease is for, in an open namespace. It is open for one call of a Protocol, so a Protocol
-// keeps no socket: a socket, like an open namespace, would keep the namespace of a dead container alive.
+// A Link is the link of a lease, in an open namespace. It is open for one call of a Protocol. A Protocol must not keep
+// a socket, because a socket keeps the namespace alive after the container has ended, as an open namespace does.
 type Link struct {
 	NS    *kernel.NS
 	Name  string
@@ -31,7 +31,7 @@ type Link struct {
 	MTU   int
 }
 
-// An Ask is what is asked for, the same for a lease's whole life. Zero fields ask for nothing.
+// An Ask is what a client asks servers for, unchanged during the lifetime of the lease. Zero fields ask for nothing.
 type Ask struct {
 	Owner       spec.Owner `json:"owner"`
 	Hostname    string     `json:"hostname,omitempty"`
@@ -50,9 +50,9 @@ type Ask struct {
 	Routes []spec.Route `json:"routes,omitempty"`
 }
 
-// A Protocol gets leases on a link. Its methods send and wait, again and again with growing pauses, until there is an
-// answer or ctx is over, which is ErrNobody; they keep nothing between calls and may be called for many links at once.
-// The lease that is given to them is not changed. That the link is up is their caller's business.
+// A Protocol gets leases on a link. Its methods send and wait, with growing pauses, until there is an answer or ctx
+// ends; in the latter case the error is ErrNobody. A Protocol has no state between calls and can be used for many links
+// at once. It does not change the leases that it is given. The caller must set the link up.
 type Protocol interface {
 	// Name is what lease files and messages call it: "dhcpv4", "dhcpv6", "slaac".
 	Name() string

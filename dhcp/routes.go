@@ -8,13 +8,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ScopeLink is RT_SCOPE_LINK: a route on the link, or by a router that is on the link whatever the addresses say.
+// ScopeLink is RT_SCOPE_LINK: the destination of a route is on the link. With a gateway it means that the gateway is on
+// the link, even if no address has it in its subnet.
 const ScopeLink = 253
 
-// mostRoutes is how many routes a configuration may have: they are in the file of each lease, which is bound (MaxFile).
+// mostRoutes limits the number of routes in a configuration, because the file of each lease contains them and is
+// limited to MaxFile.
 const mostRoutes = 1024
 
-// routes are those of the configuration that are of one family.
+// routes returns the configured routes of one family.
 func (c Conf) routes(is4 bool) (list []spec.Route, err error) {
 	if len(c.Routes) > mostRoutes {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam.routes: %d routes: want at most %d", len(c.Routes), mostRoutes)
@@ -31,9 +33,9 @@ func (c Conf) routes(is4 bool) (list []spec.Route, err error) {
 	return list, nil
 }
 
-// Complete is a lease with the routes of the configuration beside the server's, of which it replaces those to the same
-// destination, in the same table and with the same metric. Those without a gateway are by the lease's router, and have
-// its MTU if that is less than the link's.
+// Complete returns a lease with the configured routes added to the server's. A configured route replaces a route of the
+// server with the same destination, table and metric. A route without a gateway leads to the router of the lease; it
+// gets the MTU of the lease if that is smaller than the link's.
 func (a Ask) Complete(l *Lease, linkMTU int) *Lease {
 	if l == nil || len(a.Routes) == 0 {
 		return l
@@ -58,7 +60,7 @@ func (a Ask) Complete(l *Lease, linkMTU int) *Lease {
 	return &out
 }
 
-// A place is what tells routes apart; the kernel takes a second one there, and then has two.
+// A place is what distinguishes routes in the kernel: a route with another place is added, not replaced.
 type place struct {
 	dst           netip.Prefix
 	table, metric int
@@ -73,7 +75,7 @@ func (a Ask) place(r spec.Route) place {
 	return p
 }
 
-// router is where packets go that leave the subnet, if the server says that.
+// router returns the default gateway of the lease, or an invalid address.
 func (l *Lease) router() netip.Addr {
 	if l.Gateway.IsValid() {
 		return l.Gateway

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is one that runtimes search, locked. What is kept is below .fairlead in it: the same file system, so that
-// a link keeps a file and a rename puts it back, and there also where nothing but this directory is mounted.
+// A directory is a plugin directory, locked. Kept files are in its subdirectory .fairlead: on the same file system, so
+// that a hard link keeps a file and a rename restores it, and available even if only this directory is mounted.
 type directory struct {
 	path string
 	lock *os.File
@@ -29,7 +29,7 @@ const (
 	staged   = "new"           // the program that is being installed
 )
 
-// A previousFiles is, with the files in previous, how the directory was before the last install.
+// A previousFiles describes, together with the files in previous, the directory before the last install.
 type previousFiles struct {
 	Added    []string `json:"added"` // by that install
 	Complete bool     `json:"complete"`
@@ -41,7 +41,7 @@ func (d *directory) state(names ...string) string {
 	return filepath.Join(append([]string{d.path, ".fairlead"}, names...)...)
 }
 
-// openExisting opens a directory that has to be there.
+// openExisting opens a directory, which must exist.
 func openExisting(dir string) (*directory, error) {
 	path, err := resolve(dir)
 	if err != nil {
@@ -50,7 +50,7 @@ func openExisting(dir string) (*directory, error) {
 	return open(path)
 }
 
-// open locks a directory, once it is shown that others may not write to it.
+// open locks a directory after it has checked that no other user may write to it.
 func open(path string) (*directory, error) {
 	if err := trusted(path); err != nil {
 		return nil, err
@@ -66,14 +66,14 @@ func open(path string) (*directory, error) {
 	return &directory{path, lock}, nil
 }
 
-// close removes what was staged, and the directory of what is kept where nothing is.
+// close removes staged files, and the subdirectory if it contains no kept files.
 func (d *directory) close() {
 	_ = os.RemoveAll(d.state(staged))
 	_ = os.Remove(d.state())
 	d.lock.Close()
 }
 
-// resolve is dir without symbolic links, whose last elements need not exist.
+// resolve returns dir without symbolic links. Its last elements need not exist.
 func resolve(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -111,14 +111,13 @@ func makeDir(path string) error {
 	return syncDir(parent)
 }
 
-// An UnsafeError is the refusal of a file or directory that somebody may write to whom root should not execute a
-// program of.
+// An UnsafeError is returned for a file or directory that a user may write whose programs root should not execute.
 type UnsafeError struct{ Path, Why string }
 
 func (e *UnsafeError) Error() string { return fmt.Sprintf("%s is not safe: %s", e.Path, e.Why) }
 
-// trusted refuses a directory into which others can put a program, or in whose place another directory: a runtime
-// executes what is there as root (CVE-2024-33522).
+// trusted refuses a directory that other users can change or replace, because runtimes execute its programs as root
+// (CVE-2024-33522).
 func trusted(path string) error {
 	if os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid() {
 		return &UnsafeError{os.Args[0], "it runs with the rights of its owner, who is not the caller (setuid)"}
@@ -129,7 +128,7 @@ func trusted(path string) error {
 	return ancestors(path)
 }
 
-// ancestors refuses a path one of whose parents others can rename it in. Parents may be missing.
+// ancestors refuses a path if another user can rename something in one of its parents. Parents may be missing.
 func ancestors(path string) error {
 	for path != "/" {
 		path = filepath.Dir(path)
@@ -140,8 +139,8 @@ func ancestors(path string) error {
 	return nil
 }
 
-// alone refuses a directory that anybody but root and the caller may write to, unless it has the mode that makes that
-// harmless.
+// alone refuses a directory that users other than root and the caller may write to, unless the mode bits in harmless
+// are set.
 func alone(path string, harmless fs.FileMode) error {
 	var root, st syscall.Stat_t
 	if err := syscall.Stat("/", &root); err != nil {
@@ -181,7 +180,7 @@ func (d *directory) stage(program string, label []byte) (err error) {
 	return copyFile(program, d.state(staged, "program"), label)
 }
 
-// copyFile makes an executable file that is on the disk when it returns.
+// copyFile makes an executable file and syncs it.
 func copyFile(from, to string, label []byte) (err error) {
 	in, err := os.Open(from)
 	if err != nil {
@@ -207,7 +206,7 @@ func copyFile(from, to string, label []byte) (err error) {
 	return out.Sync()
 }
 
-// link gives a file a second name; where the file system has no hard links it copies the file.
+// link makes a hard link, or a copy if the file system has no hard links.
 func link(from, to string) error {
 	err := os.Link(from, to)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EMLINK) {
@@ -216,7 +215,7 @@ func link(from, to string) error {
 	return err
 }
 
-// place puts the staged program where the entry is.
+// place moves the staged program to the name of the entry.
 func (d *directory) place(name string) error {
 	next := d.state(staged, name+".next")
 	if err := link(d.state(staged, "program"), next); err != nil {
@@ -225,7 +224,7 @@ func (d *directory) place(name string) error {
 	return os.Rename(next, d.entry(name))
 }
 
-// last is how the directory was before the last install; nil where nothing is kept.
+// last returns the description of the directory before the last install, or nil if nothing is kept.
 func (d *directory) last() (*previousFiles, error) {
 	b, err := os.ReadFile(d.state(record))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -260,8 +259,8 @@ func (d *directory) write(last *previousFiles) error {
 	return syncDir(d.state())
 }
 
-// keep gives second names to all files that a change replaces or removes. What an install kept that was killed half-way
-// is how the directory was before, and stays; what a complete one kept goes. Where a change adds files only, nothing is
+// keep makes hard links to all files that a change replaces or removes. Files that an interrupted install kept are
+// still the earlier state, and stay; those of a complete install are removed. If a change only adds files, nothing is
 // kept.
 func (d *directory) keep(entries []Entry) error {
 	last, err := d.last()
@@ -321,7 +320,7 @@ func (d *directory) keepOne(e Entry, added []string) error {
 	return link(d.entry(e.Name), d.state(previous, e.Name))
 }
 
-// complete says so of the last change.
+// complete records that the last change is complete.
 func (d *directory) complete() error {
 	_ = os.Remove(d.state(original)) // fails unless it is empty
 	last, err := d.last()
@@ -337,7 +336,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// syncDir has the kernel write a directory to the disk.
+// syncDir syncs a directory.
 func syncDir(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package install puts the plugins' program into a directory that container runtimes search, keeps what it replaces,
-// and puts that back. A runtime may call a plugin at any moment: each entry is, before and after a single rename, a
-// complete program.
+// Package install puts the plugins' program into a plugin directory, keeps what it replaces, and restores that on
+// request. A runtime may call a plugin at any moment, so each entry is replaced by a single rename and is a complete
+// program before and after it.
 package install
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A State says what a file of the directory is, and what a change does with it.
+// A State says what a file in the directory is, and what a change does with it.
 type State string
 
 // The states. Same and Kept files are not touched.
@@ -34,7 +34,7 @@ type Entry struct {
 	State State  `json:"state"`
 }
 
-// ErrNothingKept is the error of Rollback where no install replaced anything, or a rollback has been done already.
+// ErrNothingKept is the error of Rollback if no install replaced anything, or if it was already rolled back.
 var ErrNothingKept = errors.New("the last install here replaced nothing, or was rolled back already")
 
 // A Change is what an install does to a directory, or would do.
@@ -47,7 +47,7 @@ type Change struct {
 }
 
 // Plan compares the plugins in the directory from with those in dir, which need not exist. With ownOnly, the
-// reference's plugins are kept like those of others. It changes nothing.
+// reference's plugins are left alone, like plugins of other projects. Plan changes nothing.
 func Plan(from, dir string, ownOnly bool) (*Change, error) {
 	names, program, err := shipped(from)
 	if err != nil {
@@ -91,7 +91,7 @@ func Plan(from, dir string, ownOnly bool) (*Change, error) {
 	return c, nil
 }
 
-// stateOf is what a file that has the name of a plugin is.
+// stateOf returns the state of a file with the name of a plugin.
 func (c *Change) stateOf(name string, want digest, known digests, ownOnly bool) (State, error) {
 	path := filepath.Join(c.Dir, name)
 	from := originOf(path)
@@ -116,9 +116,9 @@ func (c *Change) Changes() bool {
 	return slices.ContainsFunc(c.Entries, func(e Entry) bool { return e.State != Same && e.State != Kept })
 }
 
-// Install makes dir what Plan says, and makes dir itself where it is missing. It first keeps links to all that goes,
-// then replaces one entry after the other. Killed in between it leaves both versions mixed; the next Install completes
-// it, and Rollback still goes back behind it.
+// Install carries out what Plan returns, and makes dir if it does not exist. It first makes hard links to all files
+// that it replaces, then replaces one entry after the other. If it is killed, dir contains both versions; the next
+// Install completes the change, and Rollback still restores the state before it.
 func Install(from, dir string, ownOnly bool) (*Change, error) {
 	c, err := Plan(from, dir, ownOnly)
 	if err != nil {
@@ -158,8 +158,8 @@ func Install(from, dir string, ownOnly bool) (*Change, error) {
 	return c, errors.Join(syncDir(d.path), d.complete())
 }
 
-// Rollback puts back what the last Install replaced, and removes what it added. A file that another program has
-// replaced since is kept. Entries say what was done.
+// Rollback restores what the last Install replaced, and removes what it added. It keeps a file that another program has
+// replaced since. Entries list what was done.
 func Rollback(dir string) (entries []Entry, err error) {
 	d, err := openExisting(dir)
 	if err != nil {
@@ -199,7 +199,7 @@ func Rollback(dir string) (entries []Entry, err error) {
 	return entries, errors.Join(syncDir(d.path), os.RemoveAll(d.state(previous)), os.Remove(d.state(record)))
 }
 
-// Uninstall removes Fairlead's plugins, of whichever version, and puts the reference's back that they had replaced.
+// Uninstall removes Fairlead's plugins of any version, and restores plugins of the reference that they had replaced.
 func Uninstall(dir string) (entries []Entry, err error) {
 	d, err := openExisting(dir)
 	if err != nil {
@@ -232,7 +232,7 @@ func Uninstall(dir string) (entries []Entry, err error) {
 	return entries, errors.Join(syncDir(d.path), os.RemoveAll(d.state()))
 }
 
-// restore moves a kept file back over ours.
+// restore moves a kept file back to its name.
 func (d *directory) restore(from, name string) (Entry, error) {
 	if exists(d.entry(name)) && originOf(d.entry(name)) != ours {
 		return Entry{name, Kept}, nil
@@ -240,7 +240,7 @@ func (d *directory) restore(from, name string) (Entry, error) {
 	return Entry{name, Restored}, os.Rename(d.state(from, name), d.entry(name))
 }
 
-// removeOurs removes an entry unless it is another's by now.
+// removeOurs removes an entry, unless the file belongs to another program now.
 func (d *directory) removeOurs(name string) (Entry, error) {
 	if exists(d.entry(name)) && originOf(d.entry(name)) != ours {
 		return Entry{name, Kept}, nil
@@ -248,7 +248,7 @@ func (d *directory) removeOurs(name string) (Entry, error) {
 	return Entry{name, Removed}, remove(d.entry(name))
 }
 
-// remove is os.Remove, and content where nothing is there.
+// remove is like os.Remove, but a missing file is not an error.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -256,7 +256,7 @@ func remove(path string) error {
 	return nil
 }
 
-// label is the SELinux label of a file; nil where it has none.
+// label returns the SELinux label of a file, or nil.
 func label(path string) []byte {
 	buf := make([]byte, 1024)
 	n, err := unix.Getxattr(path, selinux, buf)

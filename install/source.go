@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// An origin is whose program a file is.
+// An origin says to which project a program belongs.
 type origin int
 
 const (
@@ -22,7 +22,7 @@ const (
 	reference               // the plugin of that name of the reference implementation
 )
 
-// originOf reads what Go's linker writes into every program: the path of its main package.
+// originOf determines the origin by the path of the main package, which Go's linker writes into every program.
 func originOf(path string) origin {
 	if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {
 		return others
@@ -42,8 +42,8 @@ func originOf(path string) origin {
 
 const module = "github.com/fairlead-cni/fairlead"
 
-// Find is the directory with the plugins that came with a program of ours: cni beside it, as `make build` leaves them;
-// lib/fairlead/cni beside its directory, as packages have them; or its own directory, as in an unpacked archive.
+// Find returns the directory with the plugins that belong to a program of Fairlead: cni beside it, as `make build`
+// makes it; lib/fairlead/cni beside its directory, as in packages; or its own directory, as in an unpacked archive.
 func Find(program string) (dir string, err error) {
 	if program, err = filepath.EvalSymlinks(program); err != nil {
 		return "", err
@@ -59,10 +59,10 @@ func Find(program string) (dir string, err error) {
 		strings.Join(looked, ", "), probe)
 }
 
-// probe is a plugin that every version has.
+// probe is the name of a plugin that every version has.
 const probe = "loopback"
 
-// shipped are the plugins in the directory from, and one file of the program that all of them are.
+// shipped returns the plugins in the directory from, and the path of their common program.
 func shipped(from string) (names []string, program string, err error) {
 	all, err := list(from)
 	if err != nil {
@@ -99,7 +99,7 @@ func shipped(from string) (names []string, program string, err error) {
 	return names, program, nil
 }
 
-// written refuses a program, or a directory of programs, that anybody may have written.
+// written refuses a program, or a directory of programs, that other users may have written.
 func written(path string) error {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -111,7 +111,8 @@ func written(path string) error {
 	return nil
 }
 
-// list is the names of the files in a directory, without what begins with a dot; none where there is no directory.
+// list returns the names of the files in a directory, without those that begin with a dot. A missing directory has
+// none.
 func list(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +128,7 @@ func list(dir string) (names []string, err error) {
 
 type digest [sha256.Size]byte
 
-// digests remembers what a file contains by its inode: entries are hard links.
+// digests stores hashes of files by inode, because entries are hard links.
 type digests map[[2]uint64]digest
 
 func (known digests) of(path string) (sum digest, err error) {

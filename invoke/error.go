@@ -84,7 +84,7 @@ func (x *execution) failure(ctx context.Context, err error) *ExecError {
 	return e
 }
 
-// Refused is the error of a plugin that answered with doc without a process of its own.
+// Refused returns the error of a plugin that answered with doc in the calling process.
 func Refused(ctx context.Context, path string, c Call, doc *spec.Error, ran time.Duration) *ExecError {
 	e := &ExecError{Type: cmp.Or(c.Type, filepath.Base(path)), Path: path, Command: c.Command, Network: c.Network,
 		ContainerID: c.ContainerID, IfName: c.IfName, Status: 1, Ran: ran, heard: c.Stderr != nil, doc: doc,
@@ -95,7 +95,7 @@ func Refused(ctx context.Context, path string, c Call, doc *spec.Error, ran time
 	return e
 }
 
-// older is what mends that a plugin is too old for what it was told. One of this project says so itself.
+// older returns the hint for a plugin that is too old for the call. Plugins of Fairlead give that hint themselves.
 func (e *ExecError) older() string {
 	const newer = "To have newer ones found first, set CNI_PATH to their directory, or install fairlead's in " +
 		"/opt/cni/bin; "
@@ -111,8 +111,8 @@ func (e *ExecError) older() string {
 	return ""
 }
 
-// document is the error that a failed plugin printed, or nil. The reference library's plugins may print
-// a result first and an error after it (their guard runs after the work), so the last document counts.
+// document returns the error document that a failed plugin printed, or nil. Plugins of the reference library may print
+// an error after a result, because their panic handler runs last. So the last document counts.
 func document(stdout []byte) *spec.Error {
 	var last *spec.Error
 	d := json.NewDecoder(bytes.NewReader(stdout))
@@ -127,11 +127,11 @@ func document(stdout []byte) *spec.Error {
 	}
 }
 
-// Unwrap is the plugin's error document, the context's error, the system's error: those that there are.
+// Unwrap returns the plugin's error document, the context's error and the system's error, as far as they exist.
 func (e *ExecError) Unwrap() []error { return e.causes }
 
-// Error is what the plugin says, and who said it about whom. Of one that said nothing, or was ended, it begins with who
-// that is, and has how it ended, when, and what it printed.
+// Error returns the plugin's message, with plugin and attachment. For a plugin that printed no message or was killed,
+// it begins with the plugin and adds how and when it ended, and what it printed.
 func (e *ExecError) Error() string {
 	spoke := e.doc != nil && e.Status > 0 && e.ended == nil && len(e.causes) == 1
 	var b strings.Builder
@@ -155,8 +155,8 @@ func (e *ExecError) Error() string {
 	return b.String()
 }
 
-// said is what a document says. If it has an error of another plugin, as one of a delegate is, the details are that
-// one's.
+// said returns the text of a document. If the document contains the error of another plugin, such as an IPAM plugin,
+// the details are that plugin's.
 func said(doc *spec.Error) string {
 	if its, who, ok := strings.Cut(doc.Msg, " (plugin "); ok && doc.Details != "" {
 		return its + "; " + doc.Details + " (plugin " + who
@@ -164,7 +164,7 @@ func said(doc *spec.Error) string {
 	return doc.Error()
 }
 
-// about is whom the call was about.
+// about returns the attachment of the call.
 func (e *ExecError) about() string {
 	var b strings.Builder
 	for _, f := range []struct{ name, value string }{
@@ -177,7 +177,7 @@ func (e *ExecError) about() string {
 	return b.String()
 }
 
-// quoted is output on one line. What has quotes already, as logs have, is not quoted in them again.
+// quoted returns output on one line. Output that contains quotes, such as logs, is not quoted again.
 func quoted(out []byte) string {
 	text := strings.ReplaceAll(string(bytes.TrimSpace(out)), "\n", "; ")
 	if strings.Contains(text, `"`) {
@@ -186,7 +186,7 @@ func quoted(out []byte) string {
 	return strconv.Quote(text)
 }
 
-// end is how it ended and when.
+// end returns how and when the plugin ended.
 func (e *ExecError) end() string {
 	ran := e.Ran.Round(time.Millisecond)
 	if e.Ran < 10*time.Millisecond {

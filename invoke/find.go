@@ -1,4 +1,4 @@
-// Package invoke finds one CNI plugin and runs it once.
+// Package invoke finds CNI plugins and executes them.
 package invoke
 
 import (
@@ -13,20 +13,20 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ErrNotFound is wrapped by the errors of [Find]: no directory has such a plugin.
+// ErrNotFound is wrapped by the errors of [Find] if no directory contains the plugin.
 var ErrNotFound = errors.New("plugin not found")
 
-// A Plugin is an executable that Find found, or one that lies in a plugin directory.
+// A Plugin is an executable that Find returns or that is in a plugin directory.
 type Plugin struct {
 	Type string // the name of its file
 	Path string // absolute
 }
 
-// Find is the path of the plugin of that type: the first regular file of the name in dirs, in their
-// order (clauses I1, R11). Its executable bits are not looked at, so that a damaged installation is
-// noticed instead of stepped over: running it says "permission denied".
+// Find returns the path of a plugin: the first regular file with the name typ in dirs, in their order (clauses I1,
+// R11). Find ignores the executable bits. Executing a damaged file then fails with "permission denied", instead of
+// another file being used.
 //
-// A type that is no plain file name is refused before any directory is read (clause C2).
+// A typ that is not a plain file name is refused before any directory is read (clause C2).
 func Find(typ string, dirs []string) (string, error) {
 	if err := spec.ValidType(typ); err != nil {
 		return "", fmt.Errorf("find plugin: %w", err)
@@ -92,7 +92,7 @@ func notFound(typ string, dirs, odd []string) error {
 		spec.CodeConfig).WithHint(hint)
 }
 
-// List is every plugin that Find would find in dirs, sorted by type.
+// List returns all plugins that Find would find in dirs, sorted by type.
 func List(dirs []string) []Plugin {
 	var found []Plugin
 	seen := map[string]bool{}

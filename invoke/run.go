@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// A Call is what one execution of a plugin is told: its environment and its stdin (clause P1), and what
-// an error about it should name.
+// A Call is the input of one execution of a plugin: environment and standard input (clause P1), and the names for error
+// messages.
 type Call struct {
 	Command     string   // CNI_COMMAND: ADD, CHECK, DEL, GC, STATUS, VERSION
 	ContainerID string   // CNI_CONTAINERID
@@ -44,7 +44,7 @@ type Call struct {
 	Grace time.Duration
 }
 
-// A Runner runs the plugin at path once, as Run does. Its errors are those of Run.
+// A Runner executes the plugin at path once, as Run does, with the same errors.
 type Runner func(ctx context.Context, path string, c Call) (stdout []byte, err error)
 
 // DefaultGrace is how long a plugin may clean up after its caller's deadline has passed.
@@ -57,14 +57,14 @@ const (
 
 type envKey struct{}
 
-// WithEnv is a context with which plugins are run with further variables, NAME=VALUE. A runtime that traces what it
-// does gives each call its span by them: TRACEPARENT, TRACESTATE and BAGGAGE, as W3C and OpenTelemetry have them. Those
-// of the runtime's own environment reach plugins without that.
+// WithEnv returns a context that adds variables, NAME=VALUE, to the environment of plugins. A runtime that uses tracing
+// passes the span of each call this way: TRACEPARENT, TRACESTATE and BAGGAGE, as defined by W3C and OpenTelemetry.
+// Plugins get such variables of the runtime's own environment without it.
 func WithEnv(ctx context.Context, vars ...string) context.Context {
 	return context.WithValue(ctx, envKey{}, vars)
 }
 
-// With is c with the variables that a context has.
+// With returns c with the variables of the context.
 func (c Call) With(ctx context.Context) Call {
 	if vars, ok := ctx.Value(envKey{}).([]string); ok {
 		if c.Env == nil {
@@ -102,9 +102,9 @@ func Run(ctx context.Context, path string, c Call) (stdout []byte, err error) {
 	return x.stdout.kept, nil
 }
 
-// Hook runs a command that is no plugin: argv, with the environment and the stdin that c has. What it prints is not
-// looked at, and it gets the same signals as a plugin. It is started on the caller's thread, and so in the network
-// namespace that this thread is in. The error ends with what the command said on stderr.
+// Hook executes the command argv, which is not a plugin, with the environment and standard input of c. Its output is
+// ignored, and it gets the same signals as a plugin. It is started on the caller's thread, and so in the network
+// namespace of that thread. The error ends with what the command printed on stderr.
 func Hook(ctx context.Context, argv []string, c Call) error {
 	runtime.LockOSThread() // the signal of the caller's death is that of the thread's
 	defer runtime.UnlockOSThread()
@@ -119,7 +119,7 @@ func Hook(ctx context.Context, argv []string, c Call) error {
 	return err
 }
 
-// An execution is one Run or Hook.
+// An execution is one call of Run or Hook.
 type execution struct {
 	call           Call
 	path           string
@@ -130,10 +130,10 @@ type execution struct {
 	stdout, stderr buffer
 }
 
-// run starts the plugin and waits for it. A file that is being written cannot be executed (ETXTBSY): an
-// installer copies over it, or another thread of this process forked while it held the file open. The
-// kernel tells nobody when the file becomes free (inotify speaks before the write access is dropped),
-// so this is the one place that waits by the clock, for at most busyFor.
+// run starts the plugin and waits for it. A file that is open for writing cannot be executed (ETXTBSY): an installer
+// copies over it, or another thread of this process forked while it had the file open. The kernel does not report when
+// the file becomes free (inotify reports before the write access ends), so this is the only place that waits by the
+// clock, for at most busyFor.
 func (x *execution) run(ctx context.Context) error {
 	giveUp := time.Now().Add(busyFor)
 	var busy error
@@ -156,10 +156,10 @@ func (x *execution) run(ctx context.Context) error {
 	}
 }
 
-// busyFor bounds the wait for a file that is being written.
+// busyFor limits the wait for a file that is open for writing.
 const busyFor = 5 * time.Second
 
-// once is one try, with a Cmd of its own: a Cmd cannot be started again, not even after a start in vain.
+// once makes one try with a new Cmd, because a Cmd cannot be started again, not even after a failed start.
 func (x *execution) once(ctx context.Context) error {
 	x.stdout, x.stderr = buffer{max: maxStdout}, buffer{max: excerpt, tee: x.call.Stderr}
 	cmd := exec.CommandContext(ctx, x.path, x.args...)
@@ -205,10 +205,11 @@ func (x *execution) once(ctx context.Context) error {
 	return err
 }
 
-// answers tells the commands that print a document when they succeed (clauses V1, P6).
+// answers reports whether the verb prints a document when it succeeds (clauses V1, P6).
 func (c Call) answers() bool { return c.Command == "ADD" || c.Command == "VERSION" }
 
-// Environ is the environment that a plugin finds: c.Env and, last so that they win, the variables of the protocol.
+// Environ returns the environment of the plugin: c.Env, followed by the variables of the protocol, which take
+// precedence.
 func (c Call) Environ() []string {
 	base := c.Env
 	if base == nil {
@@ -226,8 +227,8 @@ func (c Call) Environ() []string {
 	)
 }
 
-// A buffer keeps the first max bytes, counts the rest, and passes all of them on to tee. What becomes
-// of tee is no concern of the plugin's, which would die of a broken pipe.
+// A buffer stores the first max bytes, counts the rest, and passes all of them to tee. Errors of tee are ignored,
+// because the plugin would be killed by a broken pipe.
 type buffer struct {
 	kept []byte
 	max  int

@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Versions asks the plugin at path which versions of the protocol it speaks (clause V1). Of c the
-// environment counts and what errors should name. A plugin from before VERSION, which refuses the
-// command, speaks 0.1.0; one that lists no versions and says 0.2.0 speaks 0.1.0 and 0.2.0.
+// Versions asks the plugin at path which versions of the protocol it supports (clause V1). Only the environment of c
+// and its names for error messages are used. A plugin older than VERSION refuses the command and supports 0.1.0. One
+// that answers 0.2.0 without a list supports 0.1.0 and 0.2.0.
 func Versions(ctx context.Context, run Runner, path string, c Call) ([]spec.Version, error) {
 	stdout, err := Version(ctx, run, path, c, nil)
 	if err != nil {
@@ -35,8 +35,8 @@ func Versions(ctx context.Context, run Runner, path string, c Call) ([]spec.Vers
 	return nil, fmt.Errorf("plugin %s VERSION: no supportedVersions in the answer", path)
 }
 
-// Version asks the plugin at path for its answer to VERSION, as it prints that. Asks stands on stdin beside cniVersion:
-// what is not of the protocol, and a plugin answers to only if it knows it.
+// Version returns the plugin's answer to VERSION as it prints it. Asks is added to standard input beside cniVersion:
+// members that are not part of the protocol, and that only plugins answer that know them.
 func Version(ctx context.Context, run Runner, path string, c Call, asks map[string]any) ([]byte, error) {
 	stdin := map[string]any{"cniVersion": spec.Newest}
 	maps.Copy(stdin, asks)

@@ -7,13 +7,13 @@ import (
 	"strconv"
 )
 
-// A Count is a number of addresses. An IPv6 subnet has more of them than a uint64 can say.
+// A Count is a number of addresses. An IPv6 subnet can have more than a uint64 can hold.
 type Count struct{ hi, lo uint64 }
 
-// CountOf is n as a Count.
+// CountOf converts n to a Count.
 func CountOf(n uint64) Count { return Count{lo: n} }
 
-// span counts the addresses from first to last, both included. All of IPv6 counts one less than it has.
+// span counts the addresses from first to last, both included. For all of IPv6 the result is one too small.
 func span(first, last netip.Addr) Count {
 	f, l := number(first), number(last)
 	n := l.Sub(f)
@@ -23,14 +23,14 @@ func span(first, last netip.Addr) Count {
 	return n
 }
 
-// Add is c+d.
+// Add returns c+d.
 func (c Count) Add(d Count) Count {
 	lo, carry := bits.Add64(c.lo, d.lo, 0)
 	hi, _ := bits.Add64(c.hi, d.hi, carry)
 	return Count{hi, lo}
 }
 
-// Sub is c-d.
+// Sub returns c-d.
 func (c Count) Sub(d Count) Count {
 	lo, borrow := bits.Sub64(c.lo, d.lo, 0)
 	hi, _ := bits.Sub64(c.hi, d.hi, borrow)
@@ -40,10 +40,10 @@ func (c Count) Sub(d Count) Count {
 // Less reports whether c is less than d.
 func (c Count) Less(d Count) bool { return c.hi < d.hi || c.hi == d.hi && c.lo < d.lo }
 
-// IsZero reports whether c is no address.
+// IsZero reports whether c is 0.
 func (c Count) IsZero() bool { return c == Count{} }
 
-// String is c in decimal.
+// String returns c in decimal.
 func (c Count) String() string {
 	if c.hi == 0 {
 		return strconv.FormatUint(c.lo, 10)
@@ -59,13 +59,13 @@ func (c Count) String() string {
 	return high.String() + digits
 }
 
-// number is an address as a number: an IPv4 one as the IPv6 one that it maps to.
+// number returns an address as a number. IPv4 addresses are mapped to IPv6.
 func number(a netip.Addr) Count {
 	b := a.As16()
 	return Count{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])}
 }
 
-// Plus is the address n after a, which has to be of a's family.
+// Plus returns the address n after a. It must be of the same family as a.
 func Plus(a netip.Addr, n uint64) netip.Addr {
 	sum := number(a).Add(Count{lo: n})
 	var b [16]byte
@@ -78,7 +78,7 @@ func Plus(a netip.Addr, n uint64) netip.Addr {
 	return out
 }
 
-// last is the last address of p.
+// last returns the last address of p.
 func last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().As16()
 	from := p.Bits()

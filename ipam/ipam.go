@@ -1,4 +1,4 @@
-// Package ipam gives addresses to owners and takes them back.
+// Package ipam allocates addresses to owners and releases them.
 package ipam
 
 import (
@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ErrExhausted says that no address is left; the wrapping error names range, size and used. A plugin
-// answers it with code 11 (try again later).
+// ErrExhausted means that no address is left. The wrapping error has the range, its size, and how many addresses are in
+// use. Plugins answer with code 11 (try again later).
 var ErrExhausted = errors.New("no address is left")
 
 // ErrTaken and ErrOutside are wrapped by the error of Import: an address is another's, or of no range.
@@ -19,10 +19,10 @@ var (
 	ErrOutside = errors.New("is of none of the network's ranges")
 )
 
-// ErrHeld is wrapped by the error of Verify where somebody else holds an address.
+// ErrHeld is wrapped by the error of Verify if another owner holds an address.
 var ErrHeld = errors.New("is held")
 
-// An Allocator is where an owner's addresses come from.
+// An Allocator allocates the addresses of owners.
 type Allocator interface {
 	// Allocate gives o its addresses: a result with IPs, Routes and DNS and no Interfaces (clause I4).
 	Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error)
@@ -41,30 +41,31 @@ type Allocator interface {
 	Status(ctx context.Context, network string) error
 }
 
-// A Linked is an Allocator whose Release goes over the container's link, so that it comes before the link's end.
+// A Linked is an Allocator whose Release sends packets on the container's link, so it is called before the link is
+// removed.
 type Linked interface{ NeedsLink() }
 
-// A Decliner is an Allocator that remembers addresses for those who come back.
+// A Decliner is an Allocator that may give an owner the address again that it had before.
 type Decliner interface {
 	// Decline is Release of what an owner was given in vain, for somebody else has a: it is not remembered.
 	Decline(ctx context.Context, o spec.Owner, a netip.Addr) error
 }
 
-// A Witness is an Allocator that notices where others change its leases.
+// A Witness is an Allocator that notices when other programs change its leases.
 type Witness interface {
 	// Since is a number that stays the same as long as nobody else can have changed the leases since the boot, and is
 	// not used again. It is that of the last Allocate; 0: not known.
 	Since() int64
 }
 
-// A Gatewayer is an Allocator that knows before it gives an address which gateway that has.
+// A Gatewayer is an Allocator that knows the gateway of an address before it allocates the address.
 type Gatewayer interface {
 	// Gateways are, for each address that an owner gets, the gateways that it can have, by any address of their
 	// subnets.
 	Gateways() [][]spec.IP
 }
 
-// A Roomer is an Allocator that can count.
+// A Roomer is an Allocator that can count its free addresses.
 type Roomer interface {
 	// Room is how many more owners of the network find an address, and how many there is room for in all.
 	Room(ctx context.Context, network string) (free, size Count, err error)

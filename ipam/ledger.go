@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Ledger is an Allocator whose leases people can look at and put right.
+// A Ledger is an Allocator whose leases can be inspected and corrected.
 type Ledger interface {
 	Allocator
 
@@ -49,7 +49,7 @@ type Ledger interface {
 	Read(path string) (*Book, error)
 }
 
-// A Book is what is kept of a network.
+// A Book has everything that is stored for a network: leases, sticky addresses and reservations.
 type Book struct {
 	Leases   []Lease       `json:"leases"`
 	Sticky   []Binding     `json:"sticky"`
@@ -64,7 +64,7 @@ type Book struct {
 	From       string         `json:"-"` // the directory that it was read from; empty: a document
 }
 
-// Path is where the document, or the directory, has one of its leases, sticky or reserved addresses.
+// Path returns the place of a lease, a sticky address or a reservation: in the document, or its file in the directory.
 func (b *Book) Path(list string, i int, name string) string {
 	if b.From == "" {
 		return list + "[" + strconv.Itoa(i) + "]"

@@ -13,7 +13,7 @@ import (
 
 const scopeLink = 253 // RT_SCOPE_LINK
 
-// Addressing is how a plugin gives its link the attachment's addresses and routes.
+// Addressing describes how a plugin adds the addresses and routes of an attachment to its link.
 type Addressing struct {
 	Link string
 	Port string // the link on the host that has to carry traffic first; empty: none
@@ -37,8 +37,8 @@ type Addressing struct {
 	ByGateway bool
 }
 
-// Addressing is the part of a plan that puts the addresses and routes of r on a link, in an order that the
-// kernel takes: IPv6 on, addresses, routes, and then the neighbours are told.
+// Addressing returns the part of a plan that adds the addresses and routes of r to a link, in an order that the kernel
+// accepts: IPv6 is turned on, addresses are added, then routes, and then the neighbours are informed.
 func (r *Request) Addressing(a Addressing) plan.Plan {
 	if len(r.IPs) == 0 {
 		return nil
@@ -92,8 +92,8 @@ func (r *Request) isGateway(a netip.Addr) bool {
 	return slices.ContainsFunc(r.IPs, func(ip spec.IP) bool { return ip.Gateway == a })
 }
 
-// byGateway are the routes to the gateways, and by them to the addresses' subnets. Where several addresses would have
-// the same route, the first one is its source.
+// byGateway returns routes to the gateways, and routes through them to the subnets of the addresses. If several
+// addresses need the same route, its source is the first of them.
 func (r *Request) byGateway(link string) (p plan.Plan) {
 	known := map[netip.Prefix]bool{}
 	for _, ip := range r.IPs {
@@ -110,9 +110,10 @@ func (r *Request) byGateway(link string) (p plan.Plan) {
 	return p
 }
 
-// routeBy fills in the gateway of the address of the same family where the route names none (clause P26), unless it
-// asks for a route on the link: by a gateway of zeroes, or by the scope of one. A scope of the link beside a gateway
-// says that the gateway is on the link, whatever the addresses say.
+// routeBy converts a route of a configuration into one of the kernel. If rt has no gateway, it gets the gateway of the
+// container's address of the same family (clause P26), unless rt asks for a route on the link: gateway 0.0.0.0 or ::,
+// or scope link. Scope link together with a gateway means that the gateway is on the link (onlink), even if no address
+// has it in its subnet.
 func routeBy(ips []spec.IP, link string, rt spec.Route) addr.Route {
 	via := rt.GW
 	onLink := rt.Scope != nil && *rt.Scope == scopeLink

@@ -7,7 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An Answer is what a plan function answers: what should exist, and what the call's result says beyond the links in it.
+// An Answer is the result of a plan function: the resources that should exist, and what the result of the call contains
+// in addition to the links among them.
 type Answer struct {
 	Plan plan.Plan
 
@@ -23,8 +24,8 @@ type Answer struct {
 	Warnings []string // see Warn
 }
 
-// Warn says, of a configuration that is used all the same, what goes without effect or not as meant: the key, its
-// value, and why. ADD says it on stderr, once, and so does a plan.
+// Warn adds a warning about a configuration that is used nevertheless: the key, its value, and why it has no effect or
+// an unexpected one. ADD prints warnings on stderr, once each, and a dry run lists them.
 func (a *Answer) Warn(format string, args ...any) {
 	a.Warnings = append(a.Warnings, fmt.Sprintf(format, args...))
 }

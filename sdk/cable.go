@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Cable are the keys of plugins that give a container a cable to the host, beside what kind of cable it is.
+// Cable has the keys that are common to plugins that connect a container to the host by a veth pair.
 type Cable struct {
 	// Name of the host-side interface, up to 15 bytes. Only one container at a time can have it; a network of several
 	// containers sets it by runtimeConfig or args. STATUS fails with code 50 while an interface has the name that
@@ -39,7 +39,7 @@ type Cable struct {
 	} `json:"args"`
 }
 
-// Validate refuses what the kernel would not take, or would go without effect.
+// Validate returns an error with code 7 for keys that the kernel would refuse or that contradict the addresses of r.
 func (c Cable) Validate(r *Request) error {
 	if err := r.ValidIPv6(c.IPv6, max(0, int(c.MTU))); err != nil {
 		return err
@@ -47,7 +47,8 @@ func (c Cable) Validate(r *Request) error {
 	return c.askedMAC(r).ValidMAC()
 }
 
-// ValidIPv6 is about the key ipv6, and about an mtu that IPv6 does not go with; zero is the kernel's.
+// ValidIPv6 checks the keys ipv6 and mtu (bytes; 0 is the kernel's default) against the addresses of r. The error has
+// code 7.
 func (r *Request) ValidIPv6(ipv6 string, mtu int) error {
 	switch {
 	case mtu != 0 && mtu < 1280 && r.Has6():
@@ -58,10 +59,10 @@ func (r *Request) ValidIPv6(ipv6 string, mtu int) error {
 	return nil
 }
 
-// An Ask is a value, and the key or the variable that asks for it.
+// An Ask is a value together with the key or environment variable that it comes from, for error messages.
 type Ask struct{ Key, Value string }
 
-// Asked is the first of asks, in order of precedence, that says anything.
+// Asked returns the first of asks, in order of precedence, whose value is not empty.
 func Asked(asks ...Ask) Ask {
 	for _, a := range asks {
 		if a.Value != "" {
@@ -71,13 +72,13 @@ func Asked(asks ...Ask) Ask {
 	return Ask{}
 }
 
-// ArgMAC is the MAC of CNI_ARGS.
+// ArgMAC returns the value of MAC in CNI_ARGS.
 func (r *Request) ArgMAC() Ask {
 	value, _ := r.Arg("MAC")
 	return Ask{"CNI_ARGS: MAC", value}
 }
 
-// ValidMAC is nil where no address is asked for, or one that a link can have.
+// ValidMAC returns an error if the value is neither empty nor a MAC address that an interface can have.
 func (a Ask) ValidMAC() error {
 	if a.Value == "" {
 		return nil
@@ -85,16 +86,16 @@ func (a Ask) ValidMAC() error {
 	return resource.ValidMAC(a.Key, a.Value)
 }
 
-// askedMAC is the address that is asked for the container's end.
+// askedMAC returns the MAC that the runtime or the configuration sets for the container interface.
 func (c Cable) askedMAC(r *Request) Ask {
 	return Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, Ask{"args.cni.mac", c.Args.CNI.MAC}, r.ArgMAC())
 }
 
-// MAC is the address of the container's end.
+// MAC returns the MAC of the container interface: a configured one, else one that derives from the attachment.
 func (c Cable) MAC(r *Request) string { return r.MAC(strings.ToLower(c.askedMAC(r).Value)) }
 
-// HostName is the name of the host's end, and what has to hold before anything is made: a name that was chosen is
-// free, or this attachment's already.
+// HostName returns the name of the host-side interface. If the name is configured, p requires that it is free or
+// belongs to this attachment already.
 func (c Cable) HostName(r *Request) (name string, p plan.Plan, err error) {
 	chosen := Asked(Ask{"runtimeConfig.hostInterfaceName", c.RuntimeConfig.HostInterfaceName},
 		Ask{"args.cni.hostInterfaceName", c.Args.CNI.HostInterfaceName}, Ask{"hostInterfaceName", c.HostInterfaceName})

@@ -18,14 +18,14 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An Inner is the configuration of a plugin of a Chain, as it would stand in a list.
+// An Inner is the configuration of one plugin in a Chain, in the form that it would have in a list.
 type Inner struct{ raw json.RawMessage }
 
-// UnmarshalJSON keeps b as it is: what the configuration means is the inner plugin's to say.
+// UnmarshalJSON stores b unchanged: the inner plugin itself decodes it.
 func (i *Inner) UnmarshalJSON(b []byte) error { return i.raw.UnmarshalJSON(b) }
 
-// Chain is a plugin that runs the plugins of a list in its own process, those of other programs by executing them.
-// Inner are their configurations.
+// Chain returns a plugin that runs the plugins of a list in its own process. Plugins that are other programs are
+// executed. The function inner returns the configurations of the plugins.
 func Chain[C any](name, synopsis string, inner func(C) []Inner) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chains,
 		inner: func(conf *spec.Conf, verb string) ([]Inner, []unknownKey, error) {
@@ -35,7 +35,7 @@ func Chain[C any](name, synopsis string, inner func(C) []Inner) Plugin {
 		}}
 }
 
-// A chainCall is one verb asked of a chain.
+// A chainCall is one call of a chain.
 type chainCall struct {
 	*site
 	conf  *spec.Conf
@@ -44,7 +44,7 @@ type chainCall struct {
 	links []innerPlugin
 }
 
-// An innerPlugin is a plugin of a chain.
+// An innerPlugin is one plugin of a chain.
 type innerPlugin struct {
 	at   int
 	conf *spec.Conf
@@ -53,7 +53,7 @@ type innerPlugin struct {
 	lost error   // it could not be found
 }
 
-// whose says which plugin an error is of. Two of a chain may have one type.
+// whose adds index and type of the plugin to err, because two plugins of a chain may have the same type.
 func (l innerPlugin) whose(err error) error {
 	if err == nil {
 		return nil
@@ -61,7 +61,7 @@ func (l innerPlugin) whose(err error) error {
 	return fmt.Errorf("plugins[%d] (%s): %w", l.at, l.conf.Type, err)
 }
 
-// chain runs the verb of a chain.
+// chain executes one call of a chain.
 func (s *site) chain(ctx context.Context, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
 	c := &chainCall{site: s, conf: conf, env: e}
 	if err := c.open(p); err != nil {
@@ -92,8 +92,8 @@ func (s *site) chain(ctx context.Context, p Plugin, e environment, conf *spec.Co
 	return out, errors.Join(errs...)
 }
 
-// open reads the chain's plugins and finds their programs, so that nothing is run where one cannot be. DEL and GC go
-// on without those that nothing can be known of: no ADD has got so far.
+// open reads the configurations of the inner plugins and finds their programs, so that nothing is executed if one of
+// them is missing. DEL and GC ignore plugins that cannot be found or read: no ADD can have succeeded with them.
 func (c *chainCall) open(p Plugin) error {
 	inner, unknown, err := p.inner(c.conf, c.env.Command)
 	if err != nil {
@@ -141,8 +141,8 @@ func (c *chainCall) open(p Plugin) error {
 	return nil
 }
 
-// find reads the configuration of a plugin of the chain and looks its program up. Where that is this very program,
-// nothing is executed.
+// find reads the configuration of an inner plugin and finds its program. If that is this program itself, the plugin is
+// called without executing it.
 func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 	path := "plugins[" + strconv.Itoa(i) + "]"
 	conf, err := spec.ParsePlugin(in.raw, path)
@@ -167,7 +167,7 @@ func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 	return l, nil
 }
 
-// run asks one plugin of the chain, with what it would read by itself.
+// run calls one inner plugin with the document that a runtime would send to it.
 func (c *chainCall) run(ctx context.Context, verb string, l innerPlugin, prev *spec.Result) ([]byte, error) {
 	if l.lost != nil {
 		return nil, l.whose(l.lost)
@@ -195,7 +195,8 @@ func (c *chainCall) run(ctx context.Context, verb string, l innerPlugin, prev *s
 	return out, l.whose(err)
 }
 
-// add runs ADD of all, each with the result of the one before, or takes back what they did.
+// add calls ADD of all inner plugins in order, each with the result of the previous one. If one fails, the earlier ones
+// are rolled back.
 func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
 	// it may hang, as a delegate may
 	if !c.env.here && slices.ContainsFunc(c.links, func(l innerPlugin) bool { return l.here == nil }) {
@@ -232,12 +233,12 @@ func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
 	return out, nil
 }
 
-// leavesLinks reports whether a plugin that says nothing new in its result has changed no link that is listed there.
+// leavesLinks reports whether the plugin changes no listed link if it returns the previous result unchanged.
 func (l innerPlugin) leavesLinks() bool {
 	return l.here != nil && l.here.role == chained && l.here.journal == nil // which runs commands
 }
 
-// takeBack is DEL of the plugins whose ADD was done, the last one first.
+// takeBack calls DEL of the plugins whose ADD succeeded, in reverse order.
 func (c *chainCall) takeBack(ctx context.Context, done []innerPlugin, prev *spec.Result) error {
 	var errs []error
 	for _, l := range slices.Backward(done) {
@@ -250,8 +251,8 @@ func (c *chainCall) takeBack(ctx context.Context, done []innerPlugin, prev *spec
 	return errors.Join(errs...)
 }
 
-// sweep removes, once for the whole chain, what belongs to no valid attachment. The plugins' own GC is then that of
-// their allocators.
+// sweep removes, once for the whole chain, the resources of attachments that are not valid. GC of the inner plugins
+// then has only their allocators left to call.
 func (c *chainCall) sweep(ctx context.Context) error {
 	if !slices.ContainsFunc(c.links, func(l innerPlugin) bool { return l.here != nil }) {
 		return nil

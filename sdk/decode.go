@@ -15,9 +15,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A decoder fills a configuration struct and remembers the keys that no field wanted. It differs from
-// encoding/json in its errors, which say the path down to the element, and in nothing else: keys match
-// without regard to case, null leaves the default, the last of two equal keys wins.
+// A decoder fills a configuration struct and records the unknown keys. It behaves like encoding/json, except that its
+// errors contain the path of the value: keys match in any case, null leaves the default, and the last of two equal keys
+// counts.
 type decoder struct {
 	unknown []unknownKey
 	top     string // the top-level key that is being read
@@ -34,8 +34,8 @@ type unknownKey struct {
 	more  int             // no key, but how many more there are
 }
 
-// mostUnknown is how many unknown keys of a plugin's configuration are named. Parts of it a pod's owner may write, and
-// each is a line of the runtime's log.
+// mostUnknown limits how many unknown keys are reported. The owner of a pod can write parts of a configuration, and
+// each unknown key is a line in the runtime's log.
 const mostUnknown = 20
 
 func (u unknownKey) String() string {
@@ -48,7 +48,7 @@ func (u unknownKey) String() string {
 	return "unknown key " + shown([]byte(strconv.Quote(u.path))) + u.near(", ")
 }
 
-// refused is the error where "strict" is set.
+// refused returns the error for an unknown key in a configuration with "strict": true.
 func (u unknownKey) refused() error {
 	if u.more > 0 {
 		return errors.New(u.String())
@@ -68,7 +68,7 @@ func (u unknownKey) near(before string) string {
 	return before + "did you mean " + strconv.Quote(near) + "?"
 }
 
-// fieldError says what is wrong with one value.
+// fieldError returns an error with code, path and value.
 func fieldError(code spec.Code, path string, raw json.RawMessage, format string, args ...any) error {
 	if path == "" {
 		path = "configuration"
@@ -76,7 +76,7 @@ func fieldError(code spec.Code, path string, raw json.RawMessage, format string,
 	return spec.Errorf(code, "%s: %s: %w", path, shown(raw), fmt.Errorf(format, args...))
 }
 
-// shown is a value in a line of moderate length.
+// shown returns a value in a form short enough for an error message.
 func shown(raw json.RawMessage) string {
 	val := strings.Join(strings.Fields(string(raw[:min(len(raw), 4096)])), " ")
 	if len(val) > 80 {
@@ -166,8 +166,8 @@ func (d *decoder) object(path string, raw json.RawMessage, v reflect.Value) erro
 	return d.members(path, o, v)
 }
 
-// members fills a struct from an object's members, in the order of their names, so that of several bad values the same
-// one is named every time.
+// members fills a struct from the members of an object. It visits them in the order of their names, so that the same
+// one of several bad values is reported each time.
 func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
 	fields, values := collect(v, nil), maps.Collect(o.All())
 	var know []string
@@ -215,7 +215,7 @@ func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
 	return nil
 }
 
-// A field of a configuration struct, and its key.
+// A field is a field of a configuration struct with its key.
 type field struct {
 	key   string
 	tag   reflect.StructTag
@@ -223,7 +223,8 @@ type field struct {
 	reflect.Value
 }
 
-// collect lists a struct's fields, those of embedded structs included. Of two with one key it is the later one.
+// collect lists the fields of a struct, including those of embedded structs. If two have the same key, the later one
+// counts.
 func collect(v reflect.Value, fields []field) []field {
 	t := v.Type()
 	for i := range t.NumField() {
@@ -240,7 +241,7 @@ func collect(v reflect.Value, fields []field) []field {
 	return fields
 }
 
-// sorted are m's keys in order, so that of several bad values the same one is named every time.
+// sorted returns the keys of m in order, so that the same one of several bad values is reported each time.
 func sorted[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
@@ -271,8 +272,8 @@ func kindName(t reflect.Type) string {
 	return "a " + t.Kind().String()
 }
 
-// everybodys reports whether a top-level key is one that the specification or the runtime defines, which
-// no plugin's configuration struct has to list.
+// everybodys reports whether a top-level key is defined by the specification or the runtime, so that configuration
+// structs need not list it.
 func everybodys(key string) bool {
 	switch strings.ToLower(key) {
 	case "cniversion", "cniversions", "name", "type", "args", "capabilities", "runtimeconfig", "prevresult",
@@ -282,10 +283,9 @@ func everybodys(key string) bool {
 	return strings.HasPrefix(key, "cni.dev/")
 }
 
-// decode fills into from a plugin's whole configuration and reports the unknown keys of the part that the plugin owns:
-// all but "ipam" for an interface plugin, "ipam" alone for an allocator, and of runtimeConfig the inside of what it
-// reads, also where a value is wrong. For DEL and GC, which work with less, a value that cannot be read is as good as
-// absent (clause P12).
+// decode fills into from the configuration of a plugin and returns the unknown keys in the part that the plugin owns.
+// An interface plugin owns everything but "ipam", an allocator only "ipam"; of runtimeConfig a plugin owns the
+// capabilities that it reads. In DEL and GC, a value that cannot be decoded counts as absent (clause P12).
 func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
 	d := decoder{lax: verb == "DEL" || verb == "GC"}
 	v := reflect.ValueOf(into).Elem()
@@ -309,7 +309,7 @@ func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKe
 	return own, wrong
 }
 
-// unread is what p leaves of "ipam": all of it where it asks nobody for addresses, or does not say whom.
+// unread returns the unknown keys of "ipam" for a plugin that calls no IPAM plugin: all of them, if no type is named.
 func (p Plugin) unread(conf *spec.Conf) []unknownKey {
 	if p.role != makesLinks || p.addresses(conf) {
 		return nil
@@ -336,8 +336,9 @@ func (p Plugin) unread(conf *spec.Conf) []unknownKey {
 	return []unknownKey{u}
 }
 
-// offered reports whether a key stands inside a capability that the plugin understands, so that it was meant for the
-// plugin: a misspelt allowFrom would leave a port open. Other capabilities are other plugins'.
+// offered reports whether an unknown key is inside a capability that the plugin reads, so that it was meant for this
+// plugin. A misspelt allowFrom, for example, would leave a port open to everybody. Other capabilities belong to other
+// plugins.
 func offered(u unknownKey) bool {
 	return strings.EqualFold(u.top, "runtimeConfig") && u.path != u.top && u.path != join(u.top, u.key)
 }

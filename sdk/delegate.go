@@ -23,7 +23,8 @@ type delegate interface {
 	needsLink() bool // its DEL works through the container's link, so it comes first
 }
 
-// newDelegate finds the IPAM plugin in CNI_PATH. Where that is this very program, nothing is executed.
+// newDelegate finds the IPAM plugin in CNI_PATH. If that is this program itself, the allocator is called without
+// executing it.
 func (c *call) newDelegate() (delegate, error) {
 	typ := c.conf.IPAMType
 	path, err := invoke.Find(typ, filepath.SplitList(c.env.Path))
@@ -48,7 +49,7 @@ func (c *call) newDelegate() (delegate, error) {
 	return &outside{path: path, c: c}, nil
 }
 
-// inside is an allocator of this program, called without executing it.
+// inside is an allocator of this program, which is called without executing a program.
 type inside struct {
 	ipam.Allocator
 	c *call
@@ -71,7 +72,7 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	return inside{a, c}, report(c.conf, c.r.verb, unknown)
 }
 
-// step is what a call of the allocator is in the line of the call that it is part of.
+// step begins the allocator's step in the log line of the call.
 func (i inside) step(ctx context.Context) (end func()) {
 	if i.c.p.role == allocates {
 		return func() {}
@@ -112,8 +113,8 @@ func (i inside) needsLink() bool {
 	return ok
 }
 
-// Room is how many addresses the configuration's IPAM plugin, or p itself, has left for the network, and of
-// how many. Ok is false where that is another program, or one that cannot count.
+// Room returns how many addresses the IPAM plugin of the configuration, or p itself, has free for the network, and how
+// many it has in all. Ok is false if the IPAM plugin is another program or cannot count.
 func (p Plugin) Room(ctx context.Context, all []Plugin, conf *spec.Conf) (free, size ipam.Count, ok bool, err error) {
 	for _, q := range append([]Plugin{p}, all...) {
 		if !q.Allocates() || q.Name != conf.IPAMType && q.Name != conf.Type {
@@ -135,8 +136,8 @@ func (p Plugin) Room(ctx context.Context, all []Plugin, conf *spec.Conf) (free, 
 	return free, size, false, nil
 }
 
-// Ledger is where the leases of a network of this configuration are kept, if p is the IPAM plugin that it asks, and its
-// leases can be looked at. Where lax is set, what is wrong with the configuration is as good as absent.
+// Ledger opens the leases of a network for inspection, if p is the IPAM plugin of conf and its leases can be inspected.
+// If lax is set, invalid values of the configuration count as absent.
 func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
 	if !p.Allocates() || p.Name != conf.IPAMType && p.Name != conf.Type {
 		return nil, nil
@@ -160,7 +161,7 @@ func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
 	return l, nil
 }
 
-// outside is somebody else's program.
+// outside is an IPAM plugin of another program, which is executed.
 type outside struct {
 	path string
 	c    *call
@@ -200,8 +201,8 @@ func (o *outside) gc(ctx context.Context) error     { return o.quiet(ctx, "GC") 
 func (o *outside) status(ctx context.Context) error { return o.quiet(ctx, "STATUS") }
 func (o *outside) needsLink() bool                  { return o.c.conf.IPAMType == "dhcp" }
 
-// sameProgram reports whether the file at path is the program that runs: the same inode, or a copy of it.
-// The head of a Go program holds its build ID, which is a hash of all that went into it.
+// sameProgram reports whether the file at path is the running program: the same inode, or a copy. Copies are recognised
+// by the build ID at the beginning of a Go program, a hash of everything that it was built from.
 func sameProgram(path string) bool {
 	const self = "/proc/self/exe"
 	a, err := os.Stat(path)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 )
 
-// A drifted is a resource that is not as it should be.
+// A drifted is a resource that differs from its description, with the differences.
 type drifted struct {
 	plan.Resource
 	what error
@@ -27,8 +27,9 @@ func (d drifted) err() error {
 	return err
 }
 
-// verify joins all that drifted. That a link is gone is said by the first resource that misses it, which is the one
-// that made it if any of the plan did; of the others that miss it is no more to be known.
+// verify compares all resources with the kernel and joins the differences. A missing link is reported once, by the
+// first resource that needs it, which is the one that made it if the plan contains that. The other resources that need
+// the link are listed behind it, because nothing else can be said about them.
 func verify(ctx context.Context, want plan.Plan, w *kernel.World) error {
 	var all []*drifted
 	missing := map[string]*drifted{} // by the name of the link
@@ -57,7 +58,7 @@ func verify(ctx context.Context, want plan.Plan, w *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// missed are the links that an error says are not there.
+// missed returns the names of the links whose absence an error reports.
 func missed(err error) (names []string) {
 	switch e := err.(type) {
 	case rtnl.NoLink:

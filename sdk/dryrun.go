@@ -14,7 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// LinksOf are the links on the host that the plugins have listed when want is there: known, and those of want.
+// LinksOf returns the links on the host that a list has made once the plan want exists: the known ones and those in
+// want.
 func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 	for _, r := range want {
 		for _, f := range resource.TraitsOf(r).Ifaces {
@@ -46,10 +47,11 @@ func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 	return known
 }
 
-// Clears reports whether a resource would make nothing, and only take away what an earlier configuration wanted.
+// Clears reports whether a resource makes nothing, and only removes what an earlier configuration wanted.
 func Clears(r plan.Resource) bool { return resource.TraitsOf(r).Clears }
 
-// Unmet is what a configuration requires of the host and of its kernel and is not there; nothing of it is changed.
+// Unmet returns an error for each thing that a configuration requires of the host or its kernel and that is missing. It
+// changes nothing.
 func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) error {
 	if p.plan == nil {
 		return nil
@@ -67,8 +69,8 @@ func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) err
 	return errors.Join(want.Plan.Required().Verify(ctx, w), possible(w, want.Plan))
 }
 
-// Sweep removes what the plugins have made on the host for attachments of the network that are not among valid, but
-// for addresses: what their GC does, for lists whose version has none.
+// Sweep removes what the plugins have made on the host for attachments of the network that are not in valid, except
+// addresses. It does the work of GC for lists whose version has no GC.
 func Sweep(ctx context.Context, all []Plugin, network string, valid []spec.Attachment) error {
 	host, err := OpenHost()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// document is the error document for err. This is the one place that gives causes their codes
-// (clause P8); a *spec.Error in the chain has its own.
+// document converts err to the error document that a plugin prints. It is the only place that maps causes to codes
+// (clause P8). If err wraps a *spec.Error, that error's code is used.
 func document(err error) *spec.Error {
 	for _, c := range []struct {
 		cause error
@@ -38,7 +38,7 @@ func document(err error) *spec.Error {
 	return spec.AsError(err, spec.CodeInternal)
 }
 
-// withCode gives err a code of the protocol, whatever its causes would have.
+// withCode gives err the code, whatever code its causes map to.
 func withCode(code spec.Code, err error) error {
 	return spec.Errorf(code, "%w", err)
 }

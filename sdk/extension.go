@@ -21,20 +21,22 @@ const (
 	verbRepair = "FAIRLEAD_REPAIR"
 )
 
-// An Offer is what a plugin says in its answer to VERSION: the version of each verb's documents; 0 is none.
+// An Offer is the part of the answer to VERSION that names the extra verbs of a plugin: for each verb the version of
+// its documents, or 0 if the plugin does not offer it.
 type Offer struct {
 	Plan   int `json:"plan,omitempty"`
 	Repair int `json:"repair,omitempty"`
 }
 
-// A PlanRequest is the stdin of FAIRLEAD_PLAN. The environment is that of ADD; the namespace need not exist.
+// A PlanRequest is the standard input of FAIRLEAD_PLAN. The environment is the same as for ADD; the namespace need not
+// exist.
 type PlanRequest struct {
 	Conf      json.RawMessage `json:"conf"`                // the stdin of ADD
 	IPAM      *spec.Result    `json:"ipam,omitempty"`      // what the IPAM plugin might answer
 	HostLinks []HostLink      `json:"hostLinks,omitempty"` // that the plugins before make on the host
 }
 
-// A PlanAnswer is what ADD would do.
+// A PlanAnswer describes what ADD would do.
 type PlanAnswer struct {
 	Resources []string     `json:"resources"`           // in the words of ip(8) and nft(8), in order of creation
 	HostLinks []HostLink   `json:"hostLinks,omitempty"` // those of the request, and the plugin's own
@@ -43,7 +45,7 @@ type PlanAnswer struct {
 	Unmet     []string     `json:"unmet,omitempty"` // what it requires of the host, and the host does not have now
 }
 
-// A RepairRequest is the stdin of FAIRLEAD_REPAIR. The environment is that of CHECK.
+// A RepairRequest is the standard input of FAIRLEAD_REPAIR. The environment is the same as for CHECK.
 type RepairRequest struct {
 	Conf     json.RawMessage `json:"conf"`               // the stdin of CHECK
 	DryRun   bool            `json:"dryRun,omitempty"`   // only look
@@ -52,14 +54,14 @@ type RepairRequest struct {
 	Closes bool `json:"closes,omitempty"`
 }
 
-// A RepairAnswer is what was wrong.
+// A RepairAnswer lists what was repaired, and what is still wrong.
 type RepairAnswer struct {
 	Plan     []Planned `json:"plan"`               // what there should be
 	Repaired []string  `json:"repaired,omitempty"` // what was made, in the words of ip(8) and nft(8)
 	Wrong    []Wrong   `json:"wrong,omitempty"`    // what is wrong and was not mended
 }
 
-// A Planned is a resource that an attachment should have.
+// A Planned is one resource of an attachment's plan.
 type Planned struct {
 	Resource string `json:"resource"`         // in the words of ip(8) and nft(8)
 	Kind     string `json:"kind,omitempty"`   // as its type is called
@@ -67,8 +69,7 @@ type Planned struct {
 	Theirs   bool   `json:"theirs,omitempty"` // the reference plugins made it
 }
 
-// offer is what p answers beside CNI's verbs. What an allocator gives, and what a chain's plugins do, is asked
-// otherwise.
+// offer returns the extra verbs that p answers; nil for an allocator and for a chain, which are asked in another way.
 func (p Plugin) offer() *Offer {
 	if p.plan == nil {
 		return nil
@@ -76,7 +77,7 @@ func (p Plugin) offer() *Offer {
 	return &Offer{Plan: 1, Repair: 1}
 }
 
-// extra answers a verb that is not CNI's.
+// extra answers a verb that is not part of CNI.
 func (s *site) extra(ctx context.Context, p Plugin, e environment, stdin []byte) ([]byte, error) {
 	if p.plan == nil {
 		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_COMMAND %q: %s was not offered by its VERSION", e.Command,
@@ -98,7 +99,7 @@ func (s *site) extra(ctx context.Context, p Plugin, e environment, stdin []byte)
 	return append(out, '\n'), err
 }
 
-// asked reads the stdin of an extra verb, and the configuration in it.
+// asked decodes the standard input of an extra verb, and the configuration in it.
 func asked(stdin []byte, into any, raw *json.RawMessage) (*spec.Conf, error) {
 	if err := json.Unmarshal(stdin, into); err != nil {
 		return nil, spec.Errorf(spec.CodeDecode, "stdin: %w", err)
@@ -139,7 +140,7 @@ func (p Plugin) foresee(ctx context.Context, e environment, stdin []byte) (*Plan
 	return a, nil
 }
 
-// Foreseen is the result that the next plugin would be given, as far as a dry run knows it.
+// Foreseen returns the result that the next plugin of the list would get, as far as a dry run can tell.
 func (r *Request) Foreseen(a Answer) *spec.Result {
 	if r.conf.IPAMType == "" && r.Prev != nil {
 		return r.Prev
@@ -157,7 +158,7 @@ func (r *Request) Foreseen(a Answer) *spec.Result {
 	return res
 }
 
-// repair mends what p made of an attachment. The caller keeps others away from the attachment meanwhile.
+// repair restores what p made for an attachment. The caller must hold the lock of the attachment.
 func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*RepairAnswer, error) {
 	var q RepairRequest
 	conf, err := asked(stdin, &q, &q.Conf)
@@ -191,8 +192,8 @@ func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*Repai
 	return mend(ctx, w, want, q), nil
 }
 
-// mend mends want: rules that keep packets out, then the other rules and all else. Where that mended what rules may
-// stand on, such as a link, it goes over all of it once more.
+// mend repairs the resources of want: first rules that keep packets out, then other rules and everything else. If it
+// repaired something that rules may depend on, such as a link, it goes through all resources once more.
 func mend(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) *RepairAnswer {
 	answer := &RepairAnswer{Plan: []Planned{}}
 	for _, r := range want {

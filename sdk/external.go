@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An External is a plugin of another program that answers what CNI has no verb for.
+// An External is a plugin of another program that answers extra verbs.
 type External struct {
 	Path  string
 	Offer Offer
@@ -18,11 +18,11 @@ type External struct {
 	call invoke.Call
 }
 
-// patience is how long a plugin of another program may take to say what it would do, or to mend what it did.
+// patience limits how long a plugin of another program may take to answer an extra verb.
 const patience = 30 * time.Second
 
-// AskExternal asks the plugin at path what it offers beside CNI's verbs. It is nil for a plugin that offers nothing, or
-// does not answer; of c the environment counts, now and later. Nothing but VERSION is sent.
+// AskExternal asks the plugin at path, by VERSION alone, which extra verbs it offers. It returns nil for a plugin that
+// offers none or does not answer. Only the environment of c is used, for this call and later ones.
 func AskExternal(ctx context.Context, path string, c invoke.Call) *External {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -34,20 +34,20 @@ func AskExternal(ctx context.Context, path string, c invoke.Call) *External {
 	return &External{path, answer.Fairlead, c}
 }
 
-// Plans reports whether x is there and answers FAIRLEAD_PLAN.
+// Plans reports whether x is not nil and answers FAIRLEAD_PLAN.
 func (x *External) Plans() bool { return x != nil && x.Offer.Plan == 1 }
 
-// Repairs reports whether x is there and answers FAIRLEAD_REPAIR.
+// Repairs reports whether x is not nil and answers FAIRLEAD_REPAIR.
 func (x *External) Repairs() bool { return x != nil && x.Offer.Repair == 1 }
 
-// Foresee asks what ADD of an attachment would do.
+// Foresee asks x what ADD of an attachment would do.
 func (x *External) Foresee(ctx context.Context, o spec.Owner, netns string, args [][2]string,
 	q PlanRequest) (*PlanAnswer, error) {
 	a := new(PlanAnswer)
 	return a, x.ask(ctx, verbPlan, o, netns, args, q, a)
 }
 
-// Repair has x mend what it made of an attachment. The caller keeps others away from the attachment.
+// Repair lets x restore what it made for an attachment. The caller must hold the lock of the attachment.
 func (x *External) Repair(ctx context.Context, o spec.Owner, netns string, args [][2]string,
 	q RepairRequest) (*RepairAnswer, error) {
 	a := new(RepairAnswer)

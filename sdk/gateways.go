@@ -11,9 +11,10 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// addressable says, for STATUS and before ADD changes anything, where no address to come would do: the configuration
-// does not go with one of its family, or its gateway has no room on its link, which another network may have given its
-// own, or is a router that the host itself needs. Of an allocator of another program nobody knows.
+// addressable checks, for STATUS and before ADD changes anything, whether the addresses that the allocator may give can
+// be used. An address cannot be used if the configuration excludes its family, if another network has an address of its
+// gateway's subnet on the same link, or if its gateway is a router that the host needs. Allocators of other programs
+// are not checked.
 func (c *call) addressable() error {
 	i, ok := c.ipam.(inside)
 	if !ok || c.r.verb == "ADD" && !c.gave.Gateway { // else it is soon found out

@@ -14,11 +14,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Here runs a plugin in this process where the file that was found for it is this very program, or a hard link to it,
-// and else executes it, as invoke.Run does. It is for a runtime whose program is plugins as well, see Serve, and which
-// runs several calls at a time.
+// Here returns a Runner that runs a plugin in this process if the file found for it is this program, or a hard link to
+// it. Other plugins are executed, as by invoke.Run. It is for runtimes whose program also serves the plugins (see
+// Serve) and that make several calls at a time.
 //
-// What the plugin warns of goes to slog's default, see LogTo. When ctx ends, an ADD is taken back; nothing is killed.
+// Warnings of the plugins go to slog's default logger, see LogTo. When ctx ends, an ADD is rolled back; nothing is
+// killed.
 func Here(all []Plugin) invoke.Runner {
 	return func(ctx context.Context, path string, c invoke.Call) ([]byte, error) {
 		i := slices.IndexFunc(all, func(p Plugin) bool { return p.Name == filepath.Base(path) })
@@ -40,7 +41,7 @@ func Here(all []Plugin) invoke.Runner {
 	}
 }
 
-// sameFile reports whether the file at path is this program's.
+// sameFile reports whether the file at path is this program.
 func sameFile(path string) bool {
 	a, err := os.Stat(path)
 	if err != nil {
@@ -50,7 +51,7 @@ func sameFile(path string) bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-// here answers one call. The error is as a plugin prints it.
+// here answers one call in this process. The error has the form that a plugin would print.
 func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byte, failed *spec.Error) {
 	s := &site{all: all}
 	version, err := spec.Newest, error(nil)
@@ -82,7 +83,7 @@ func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byt
 	return out, nil
 }
 
-// asPrinted is an error document as a runtime reads it.
+// asPrinted returns an error document as a runtime would read it from a plugin's output.
 func asPrinted(doc *spec.Error, version spec.Version) *spec.Error {
 	if read, ok := spec.DecodeError(doc.Encode(version)); ok {
 		return read

@@ -21,8 +21,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Journal says where a plugin writes its calls down, and what it runs for each. Nothing of it makes a call fail: what
-// goes wrong is said on stderr.
+// A Journal configures where a plugin records its calls and which commands it runs for each. A failure of the journal
+// is reported on stderr and does not fail the call.
 type Journal struct {
 	File    string                // records are appended to it; empty: to none
 	Max     int64                 // bytes; before a record would make it longer, File becomes File.1; zero: no bound
@@ -32,8 +32,8 @@ type Journal struct {
 	Timeout time.Duration         // of all commands of a call together
 }
 
-// Journaled has p write down every call that reaches it, whether it succeeds or not. Of a configuration that cannot be
-// read the keys count that can be.
+// Journaled makes p record every call that reaches it, successful or not. If the configuration cannot be read
+// completely, the readable keys are used.
 func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
 	p.journal = func(conf *spec.Conf) Journal {
 		var c C
@@ -43,7 +43,7 @@ func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
 	return p
 }
 
-// A journalEntry is one call.
+// A journalEntry describes one call.
 type journalEntry struct {
 	Time   time.Time         `json:"time"` // when it began
 	Took   string            `json:"took"`
@@ -53,7 +53,7 @@ type journalEntry struct {
 	Error  json.RawMessage   `json:"error,omitempty"`
 }
 
-// note writes the call down, and runs the journal's commands.
+// note records the call and runs the commands of the journal.
 func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
 	r := journalEntry{Time: begin.UTC(), Took: time.Since(begin).Round(time.Microsecond).String(),
 		Env:   map[string]string{},
@@ -92,7 +92,7 @@ func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
 	}
 }
 
-// inside runs fn where the verb is about: in the container's network namespace, if it is there, or on the host.
+// inside runs fn in the network namespace that the verb refers to: the container's if it exists, else the host's.
 func (c *call) inside(fn func() error) error {
 	switch verb := c.env.Command; {
 	case verb == "GC" || verb == "STATUS":
@@ -104,13 +104,13 @@ func (c *call) inside(fn func() error) error {
 	return c.w.Container.Do(fn)
 }
 
-// call is the environment that this program has been called with, and other input.
+// call returns the environment of the current call, with another standard input.
 func (e environment) call(stdin []byte) invoke.Call {
 	return invoke.Call{Command: e.Command, ContainerID: e.ContainerID, Netns: e.Netns, IfName: e.IfName, Args: e.Args,
 		Path: filepath.SplitList(e.Path), Env: e.vars, Stdin: stdin}
 }
 
-// line is the record as JSON on a line. Input that is none becomes a string.
+// line returns the record as one line of JSON. Input that is not JSON becomes a string.
 func (r journalEntry) line() []byte {
 	if !json.Valid(r.Stdin) {
 		r.Stdin, _ = json.Marshal(string(r.Stdin))
@@ -122,7 +122,8 @@ func (r journalEntry) line() []byte {
 	return append(b, '\n')
 }
 
-// lines is the record as the reference's debug plugin writes it, and what that leaves out.
+// lines returns the record in the format of the reference's debug plugin, with the members that that format lacks
+// appended.
 func (r journalEntry) lines() []byte {
 	var b bytes.Buffer
 	verb := strings.ToLower(r.Env["CNI_COMMAND"])
@@ -155,7 +156,7 @@ func (r journalEntry) lines() []byte {
 	return b.Bytes()
 }
 
-// write appends a record by one write, so that those of calls at the same time do not mix.
+// write appends a record by one write, so that records of concurrent calls do not mix.
 func (j Journal) write(record []byte) error {
 	for range 4 { // as often as others rename the file meanwhile
 		f, err := j.open()
@@ -175,7 +176,7 @@ func (j Journal) write(record []byte) error {
 	return fmt.Errorf("%s: others fill it faster than it can be written", j.File)
 }
 
-// open opens the file. A pipe that nobody reads would be waited for without an end.
+// open opens the file without waiting. Opening a pipe without a reader would block forever.
 func (j Journal) open() (*os.File, error) {
 	f, err := os.OpenFile(j.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -189,8 +190,8 @@ func (j Journal) open() (*os.File, error) {
 	return f, nil
 }
 
-// full reports whether the file has to be renamed before the record is written: by us, and not by another call, which
-// has the lock then. It stays locked until it is closed.
+// full reports whether this call must rename the file before it writes. The file then stays locked until it is closed,
+// so that no other call renames it too.
 func (j Journal) full(f *os.File, more int) (bool, error) {
 	st, err := f.Stat()
 	if err != nil || j.Max == 0 || st.Size() == 0 || st.Size()+int64(more) <= j.Max {

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// begin begins the line of a call, if the setting wants one. VERSION is about nothing.
+// begin begins the log line of a call, if logging is configured. VERSION is not logged.
 func (s *site) begin(p Plugin, e environment) {
 	if e.Command == "VERSION" {
 		return
@@ -28,8 +28,8 @@ func (s *site) begin(p Plugin, e environment) {
 	s.line = line
 }
 
-// about completes the line by the configuration, as far as that can be read. The steps of what is done with the context
-// become the line's.
+// about adds to the log line what the configuration says. Steps that run with the returned context are recorded in the
+// line.
 func (s *site) about(ctx context.Context, conf *spec.Conf) context.Context {
 	if s.line == nil {
 		return ctx
@@ -40,7 +40,7 @@ func (s *site) about(ctx context.Context, conf *spec.Conf) context.Context {
 	return plan.Timing(ctx, s.line.Step)
 }
 
-// end writes the line.
+// end writes the log line.
 func (s *site) end(failed error) {
 	code, message := 0, ""
 	if failed != nil && s.line != nil {
@@ -52,7 +52,7 @@ func (s *site) end(failed error) {
 	}
 }
 
-// named is a step by its name.
+// named is a step of the log line that is not a resource.
 type named string
 
 func (n named) String() string { return string(n) }

@@ -5,7 +5,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/link"
 )
 
-// Macvlan are the keys of a plugin whose interface has a MAC address of its own on another link.
+// Macvlan has the keys of plugins whose interface has its own MAC address on another link.
 type Macvlan struct {
 	// Interface that the container's interface is on. Default: the interface of the default route, of IPv4 if there is
 	// one.
@@ -32,7 +32,7 @@ type Macvlan struct {
 	} `json:"runtimeConfig"`
 }
 
-// Plan is a macvlan, or a macvtap, and what is around it.
+// Plan returns the plan of a macvlan, or of a macvtap if tap is set, with its addresses.
 func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 	on := OnMaster{
 		MasterKeys: c.MasterKeys, Kind: "macvlan", Master: c.Master, Taken: true, Up: c.RequireMasterUp,

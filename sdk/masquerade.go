@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Masquerade are the keys of a plugin that can give what leaves its network the host's address.
+// Masquerade has the keys of plugins that can masquerade the connections of their containers.
 type Masquerade struct {
 	// Masquerade connections that leave the network: other machines see an address of the host instead of the
 	// container's. Default: false.
@@ -29,7 +29,8 @@ type Masquerade struct {
 	SnatTo []netip.Addr `json:"snatTo"`
 }
 
-// Validate refuses what would go without effect, so that nobody believes in it.
+// Validate returns an error with code 7 for keys that have no effect without ipMasq, and for addresses in snatTo that
+// cannot be a source.
 func (m Masquerade) Validate() error {
 	switch {
 	case !m.IPMasq && len(m.MasqForce) > 0:
@@ -42,14 +43,14 @@ func (m Masquerade) Validate() error {
 	return masquerade.ValidSNATTo(m.SnatTo)
 }
 
-// WarnIdle is for a link without addresses.
+// WarnIdle warns that ipMasq has no effect for an interface without addresses.
 func (m Masquerade) WarnIdle(a *Answer) {
 	if m.IPMasq {
 		a.Warn("ipMasq: true: goes without effect: ipam has no type, so there is no address to masquerade")
 	}
 }
 
-// Required is what the host has to have for it.
+// Required returns what masquerading needs from the host: the addresses of snatTo, and iptables if it is the backend.
 func (m Masquerade) Required() (p plan.Plan) {
 	if len(m.SnatTo) > 0 {
 		p = append(p, plan.Required(masquerade.HostAddrs(m.SnatTo)))
@@ -60,14 +61,15 @@ func (m Masquerade) Required() (p plan.Plan) {
 	return p
 }
 
-// MasqueradeKinds are the kinds of what Plan may have, by whichever backend, and whoever made it.
+// MasqueradeKinds returns the kinds of everything that Plan may contain, for both backends, and of what the reference
+// plugins made.
 func MasqueradeKinds() []plan.Kind {
 	return []plan.Kind{
 		filter.SharedChainKind(), masquerade.Kind(), masquerade.KindIPTables(), reference.MasqueradeKind(),
 	}
 }
 
-// Plan is by the backend that the configuration names.
+// Plan returns the masquerading of r's addresses by the configured backend.
 func (m Masquerade) Plan(r *Request) plan.Plan {
 	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce,
 		SNATTo: m.SnatTo}

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A Wrong is a resource that is not as it should be.
+// A Wrong is a resource that differs from its description.
 type Wrong struct {
 	Resource string   `json:"resource"`          // in the words of ip(8) and nft(8)
 	Kind     string   `json:"kind,omitempty"`    // of the resource, as its type is called: Bridge, Veth, Gateway, …
@@ -22,7 +22,8 @@ type Wrong struct {
 	Mends    bool     `json:"mends,omitempty"`   // in a dry run: repair would mend it
 }
 
-// A Mending mends resources of one attachment, whose container lives, one after the other in the order of the plan.
+// A Mending repairs the resources of one attachment whose container is alive, one after the other in the order of the
+// plan.
 type Mending struct {
 	DryRun bool   // only look
 	Before func() // called before a resource is mended that is no rule of the packet filter; nil is nothing
@@ -32,8 +33,8 @@ type Mending struct {
 	linksMend, linksStay bool // something is wrong with links that is mended, or that is not
 }
 
-// One makes one resource as it should be. Changed is whether it had to; err is what is wrong with it all the same, and
-// wrong says that by what a dry run would mend, and what it would not.
+// One repairs one resource. Changed reports whether a repair was necessary. Err describes what is still wrong
+// afterwards; wrong lists the same, separated into what a repair would correct (in a dry run) and what it would not.
 func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (changed bool, wrong []Wrong, err error) {
 	_, rule := EffectOf(r)
 	is := resource.TraitsOf(r)
@@ -86,8 +87,8 @@ func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (ch
 	return changed, wrong, err
 }
 
-// EffectOf is when a resource of a plan is repaired, and whether it is of the packet filter. What is none of its
-// rules is mended after all of them.
+// EffectOf returns when a resource is repaired, and whether it is a rule of the packet filter. All other resources are
+// repaired after the rules.
 func EffectOf(p plan.Resource) (e resource.Effect, rule bool) {
 	if e = resource.TraitsOf(p).Effect; e != resource.NoRule {
 		return e, true
@@ -95,13 +96,13 @@ func EffectOf(p plan.Resource) (e resource.Effect, rule bool) {
 	return resource.Opens, false
 }
 
-// KindName is the name of a resource's type, without the package that it is in.
+// KindName returns the name of a resource's type without its package.
 func KindName(r plan.Resource) string {
 	name := fmt.Sprintf("%T", plan.Unwrap(r))
 	return name[strings.LastIndexByte(name, '.')+1:]
 }
 
-// Lines are the lines of an error: one for each error that it joins.
+// Lines returns the messages of the errors that err joins.
 func Lines(err error) (lines []string) {
 	for _, e := range parts(err) {
 		lines = append(lines, e.Error())
@@ -109,7 +110,8 @@ func Lines(err error) (lines []string) {
 	return lines
 }
 
-// parts are the errors that err joins, as errors.Join does. One that says more than its causes is one.
+// parts returns the errors that err joins, as errors.Join does. An error whose message says more than its causes counts
+// as one.
 func parts(err error) (all []error) {
 	if err == nil {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
 )
 
-// MasterKeys are the keys of all plugins that put a link on another one.
+// MasterKeys has the keys of all plugins whose link is on another link, the master.
 type MasterKeys struct {
 	// MTU of the interface in bytes, from 68 to that of the master. Default: that of the master.
 	MTU int `json:"mtu" want:"0|68..65535" says:"68 bytes to what the master has, or none for that"`
@@ -18,7 +18,7 @@ type MasterKeys struct {
 	Conflicts
 }
 
-// OnMaster is what these plugins say of their link.
+// OnMaster describes such a link for Request.OnMaster.
 type OnMaster struct {
 	MasterKeys
 	Kind      string // ip(8)'s type of the link
@@ -33,8 +33,8 @@ type OnMaster struct {
 	Announces bool // it can announce its addresses only as it comes up, so it has to get them before
 }
 
-// OnMaster is the part of a plan around a link that stands on another: what STATUS asks for, the link's own common
-// part, and what comes after the link, its addresses included.
+// OnMaster returns the parts of a plan around a link on a master: the prerequisites that STATUS checks, the common
+// fields of the link itself, and what follows the link, including its addresses.
 func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked link.Stacked, after plan.Plan, err error) {
 	stacked = link.Stacked{Owner: r.Owner, Name: r.IfName}
 	if err := c.validate(r); err != nil {
@@ -77,8 +77,8 @@ func (c OnMaster) validate(r *Request) error {
 	return c.Conflicts.Validate(r)
 }
 
-// OnlyLink is the one interface that the plugins before made, where they made one: what stands on another may take
-// it for its master.
+// OnlyLink returns the interface that the previous plugins made, if they made exactly one. A plugin whose master is not
+// configured may use it as its master.
 func (r *Request) OnlyLink() (name string, inContainer bool) {
 	if r.Prev == nil || len(r.Prev.Interfaces) != 1 || r.InContainer() {
 		return "", false

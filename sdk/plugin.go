@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Plugin is a name and what it wants. Make one with Interface, Chained, Allocator or Chain.
+// A Plugin is a CNI plugin: a name and a plan function. Make one with Interface, Chained, Allocator or Chain.
 type Plugin struct {
 	Name     string
 	Synopsis string // for people, a line
@@ -43,30 +43,31 @@ const (
 // ReadHost fills it in, once a call, before the plan function is asked, which is pure. DEL and GC do without.
 type HostReader interface{ ReadHost() }
 
-// A planner decodes the plugin's own configuration, and returns its plan function for it, which may be asked again.
+// A planner decodes the configuration of a plugin and returns the plan function for it, which may be called several
+// times.
 type planner func(*spec.Conf, *Request) (asked func(*Request) (Answer, error), unknown []unknownKey, err error)
 
-// Interface is a plugin that makes links and may ask an IPAM plugin for addresses. Its plan function is asked twice in
-// ADD, before and after the addresses are known.
+// Interface returns a plugin that makes links and may use an IPAM plugin. ADD calls its plan function want twice:
+// before and after the addresses are known.
 //
-// Owns declares the kinds of all that the plan may have and that does not go with the container's namespace, in the
-// order of the plan: DEL and GC follow from that, and never ask for a plan. The configuration is the zero value in GC
-// and where it cannot be read; it is there for what the reference's plugins have made, which carries no mark. Nil
-// declares none.
+// Owns declares the kinds of all resources in the plan that do not end with the container's namespace, in the order of
+// the plan. DEL and GC work by these kinds alone and never call want. In GC, and if the configuration cannot be read,
+// owns gets the zero value. Kinds need the configuration only to find what the reference's plugins made, because that
+// carries no mark. A nil owns declares no kinds.
 func Interface[C any](name, synopsis string,
 	want func(C, *Request) (Answer, error), owns func(C) []plan.Kind) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: makesLinks, plan: planOf(want),
 		owns: owner(owns)}
 }
 
-// Chained is a plugin that adds to what the plugins before it made: it needs a previous result and
-// answers with it (clause P18). Owns is as in Interface.
+// Chained returns a plugin that adds to what the previous plugins made. It requires a previous result and returns it
+// (clause P18). Owns is as in Interface.
 func Chained[C any](name, synopsis string, want func(C, *Request) (Answer, error), owns func(C) []plan.Kind) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: chained, plan: planOf(want), owns: owner(owns)}
 }
 
-// Allocator is an IPAM plugin. Open may fail only for a bad configuration, and then returns what DEL and GC can do
-// without one: whose addresses are whose has to be known without it.
+// Allocator returns an IPAM plugin. Open may fail only for an invalid configuration. It then also returns an allocator
+// for DEL and GC, which must work without a valid configuration.
 func Allocator[C any](name, synopsis string, open func(C, *Request) (ipam.Allocator, error)) Plugin {
 	return Plugin{Name: name, Synopsis: synopsis, Conf: *new(C), role: allocates,
 		open: func(conf *spec.Conf, r *Request) (ipam.Allocator, []unknownKey, error) {
@@ -127,7 +128,7 @@ func owner[C any](owns func(C) []plan.Kind) func(*spec.Conf) []plan.Kind {
 	}
 }
 
-// Kinds are what p declares that attachments of it may have. Conf is nil where there is no configuration to go by.
+// Kinds returns the kinds that p declares for its attachments. Conf is nil if there is no configuration.
 func (p Plugin) Kinds(conf *spec.Conf) []plan.Kind {
 	if p.owns == nil {
 		return nil
@@ -135,42 +136,40 @@ func (p Plugin) Kinds(conf *spec.Conf) []plan.Kind {
 	return p.owns(conf)
 }
 
-// KnowsArgs makes p look at CNI_ARGS: ADD and CHECK refuse keys that are not among these, unless
-// IgnoreUnknown is given (clause P5).
+// KnowsArgs makes ADD and CHECK of p refuse keys of CNI_ARGS other than these, unless CNI_ARGS contains IgnoreUnknown
+// (clause P5).
 func (p Plugin) KnowsArgs(keys ...string) Plugin {
 	p.args = append([]string{"IgnoreUnknown"}, keys...)
 	return p
 }
 
-// KnowsArgsOf makes p know those keys of CNI_ARGS too that a configuration names.
+// KnowsArgsOf adds keys of CNI_ARGS that the configuration names to those that p knows.
 func (p Plugin) KnowsArgsOf(keys func(*spec.Conf) []string) Plugin {
 	p.more = keys
 	return p
 }
 
-// Observes makes p's result tell the addresses that the kernel itself put on the link.
+// Observes makes p report in its result the addresses that the kernel itself added to the link.
 func (p Plugin) Observes() Plugin {
 	p.observe = true
 	return p
 }
 
-// addresses reports whether p asks an IPAM plugin for addresses. Where the kernel gives them, there is nothing to be
-// asked.
+// addresses reports whether p calls an IPAM plugin. A plugin that observes the kernel's addresses does not.
 func (p Plugin) addresses(conf *spec.Conf) bool { return conf.IPAMType != "" && !p.observe }
 
 // Allocates reports whether p is an IPAM plugin.
 func (p Plugin) Allocates() bool { return p.role == allocates }
 
-// Chains reports whether p runs other plugins, and so wants nothing itself.
+// Chains reports whether p runs other plugins, and so has no plan of its own.
 func (p Plugin) Chains() bool { return p.role == chains }
 
-// Chained reports whether p adds to what the plugins before it made.
+// Chained reports whether p adds to what the previous plugins made.
 func (p Plugin) Chained() bool { return p.role == chained }
 
-// Plan is what p wants for r: the dry run. An IPAM plugin has none, nor has a chain, whose plugins have.
+// Plan returns what p would make for r (dry run). IPAM plugins and chains have no plan of their own.
 //
-// Notes say which keys of the configuration it does not know, and what may have been meant, and which go without
-// effect.
+// Notes lists unknown keys of the configuration, with suggestions, and keys that have no effect.
 func (p Plugin) Plan(conf *spec.Conf, r *Request) (want Answer, notes []Note, err error) {
 	var unknown []unknownKey
 	switch {
@@ -197,13 +196,13 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want Answer, notes []Note, er
 	return want, notes, err
 }
 
-// A Note is what is odd in a configuration that is used all the same.
+// A Note is a warning about a configuration that is used nevertheless.
 type Note struct {
 	Unknown string `json:"unknown,omitempty"` // the path of a key that nobody reads; empty: it is another thing
 	Text    string `json:"text"`
 }
 
-// NewRequest is what p's plan function would be given for a call.
+// NewRequest returns the request that p's plan function would get for a call.
 func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.Conf,
 	args [][2]string) (*Request, error) {
 	r := &Request{Owner: o, verb: verb, Version: conf.CNIVersion.Or010(), Netns: netns, L3: p.addresses(conf),

@@ -15,14 +15,14 @@ import (
 // This is what a repair needs of a plugin: what an attachment that was made by an earlier call should be like
 // now. It is CHECK without the verdict.
 
-// OpenHost is a world whose container is nobody's. Inside shares its host.
+// OpenHost opens the host's namespace, as a World without a container.
 func OpenHost() (*kernel.World, error) {
 	c := &call{site: &site{w: newWorld()}}
 	return c.w, c.openHost()
 }
 
-// OpenContainer is host with the container of o at netns, for the caller to close w.Container alone. It is
-// kernel.ErrNoNamespace where that is gone, or has become another than the one that ADD saw.
+// OpenContainer returns host with the namespace of o's container at netns. The caller closes only w.Container. The
+// error is kernel.ErrNoNamespace if the namespace no longer exists or is not the one that ADD saw.
 func OpenContainer(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, err error) {
 	cont, err := kernel.Open(netns)
 	if errors.Is(err, kernel.ErrNotNamespace) {
@@ -44,9 +44,9 @@ func OpenContainer(host *kernel.World, o spec.Owner, netns string) (w *kernel.Wo
 	return &kernel.World{Host: host.Host, Container: cont, Store: host.Store}, nil
 }
 
-// Vanished is why the container of o has no namespace at netns any more: none is there, or another than the one that
-// ADD saw. It is nil where it may be there. The name of a namespace, and its inode, come back as another's: only an
-// interface plugin of ours has written down which it was, and what others attached is judged by the path alone.
+// Vanished returns why the container of o has no namespace at netns any more: there is none, or it is not the one that
+// ADD saw. It returns nil if the namespace may exist. Names and inode numbers of namespaces are reused, so the identity
+// that an interface plugin of Fairlead recorded is compared. For attachments of other plugins only the path counts.
 func Vanished(o spec.Owner, netns string) error {
 	if netns == "" {
 		return nil
@@ -65,7 +65,7 @@ func Vanished(o spec.Owner, netns string) error {
 	return nil
 }
 
-// checkIdentity is kernel.ErrNoNamespace where cont is another than the one that ADD saw.
+// checkIdentity returns kernel.ErrNoNamespace if cont is not the namespace that ADD saw.
 func checkIdentity(m record.Store, o spec.Owner, cont *kernel.NS) error {
 	var was kernel.Identity
 	known, err := m.Get(netnsRecord, o, &was)
@@ -78,7 +78,7 @@ func checkIdentity(m record.Store, o spec.Owner, cont *kernel.NS) error {
 	return fmt.Errorf("%s is another one than the one that was attached: %w", cont.Path, kernel.ErrNoNamespace)
 }
 
-// WasAttached reports whether an interface plugin of ours has made o's link in this boot, and no DEL has removed it.
+// WasAttached reports whether an interface plugin of this program made o's link in this boot, and no DEL removed it.
 func WasAttached(w *kernel.World, o spec.Owner) bool {
 	known, err := w.Store.Get(netnsRecord, o, new(kernel.Identity))
 	return known && err == nil
@@ -86,8 +86,8 @@ func WasAttached(w *kernel.World, o spec.Owner) bool {
 
 const handedRecord = resource.HandedRecord
 
-// HandOver remembers that o's link is another's from now on, although an interface plugin of ours has made it. The
-// next ADD takes it back.
+// HandOver records that o's link belongs to another program from now on, although an interface plugin of this program
+// made it. The next ADD takes it back.
 func HandOver(w *kernel.World, o spec.Owner) error {
 	if err := w.Store.Put(handedRecord, o, true); err != nil {
 		return err
@@ -95,16 +95,16 @@ func HandOver(w *kernel.World, o spec.Owner) error {
 	return w.Store.Delete(netnsRecord, o)
 }
 
-// HandedOver reports whether o was handed over in this boot, and neither attached nor deleted by us since.
+// HandedOver reports whether o was handed over in this boot, and neither attached nor deleted by this program since.
 func HandedOver(w *kernel.World, o spec.Owner) bool {
 	known, err := w.Store.Get(handedRecord, o, new(bool))
 	return known && err == nil && !WasAttached(w, o)
 }
 
-// MakesLinks reports whether a plugin is one of those that begin a list: Made is for what they attached.
+// MakesLinks reports whether p makes links and so begins a list. WasAttached is about attachments of such plugins.
 func (p Plugin) MakesLinks() bool { return p.role == makesLinks }
 
-// An Attached is one plugin's part of an attachment: what CHECK is told of it.
+// An Attached is one plugin's part of an attachment: what CHECK gets about it.
 type Attached struct {
 	Owner spec.Owner
 	Netns string
@@ -114,7 +114,7 @@ type Attached struct {
 	Links // from LookUp
 }
 
-// LookUp is what the kernel says of the links of o on the host, for all plugins of an attachment at netns.
+// LookUp asks the kernel about the links of o on the host, for all plugins of an attachment at netns.
 func LookUp(host *kernel.World, o spec.Owner, netns string, res *spec.Result) (Links, error) {
 	c := &call{r: &Request{verb: "CHECK", Owner: o, Prev: res}, site: &site{w: host}}
 	switch w, err := OpenContainer(host, o, netns); {
@@ -128,7 +128,7 @@ func LookUp(host *kernel.World, o spec.Owner, netns string, res *spec.Result) (L
 	return c.r.Links, err
 }
 
-// Wanted is the plan that CHECK compares with.
+// Wanted returns the plan that CHECK compares with.
 func (p Plugin) Wanted(a Attached) (plan.Plan, error) {
 	if p.plan == nil {
 		return nil, nil
@@ -142,8 +142,8 @@ func (p Plugin) Wanted(a Attached) (plan.Plan, error) {
 	return c.want()
 }
 
-// Leases verifies that the attachment holds its addresses. Who of all gives them is told by conf; another
-// program is not asked.
+// Leases verifies that the attachment holds its addresses. Conf names the IPAM plugin among all; an IPAM plugin of
+// another program is not asked.
 func (p Plugin) Leases(ctx context.Context, all []Plugin, a Attached) error {
 	for _, q := range append([]Plugin{p}, all...) {
 		if !q.Allocates() || q.Name != a.Conf.IPAMType && q.Name != a.Conf.Type {

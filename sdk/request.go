@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Request is one call, decoded, as a plan function sees it. It is all that a plan may depend on beside
-// the configuration. Each time that a plan function is asked, it has a copy of its own.
+// A Request is one decoded call. A plan may depend on it and on the configuration, and on nothing else. Each call of a
+// plan function gets a copy.
 type Request struct {
 	spec.Owner
 	Version spec.Version // of the configuration
@@ -42,14 +42,14 @@ type Request struct {
 	mac, hostMAC string // the owner's own, of the two ends; only of a plugin that makes links
 }
 
-// OnOtherLink reports whether the plugins before made the container's interface and no link on the host that leads to
-// it, as far as they say: what comes for it passes the host by.
+// OnOtherLink reports whether the previous plugins listed an interface of the container but no host-side interface that
+// leads to it. Packets for the container then do not pass the host.
 func (r *Request) OnOtherLink() bool {
 	return r.InContainer() && r.Peer == nil && len(r.HostLinks) == 0 && len(r.hostSide()) == 0
 }
 
-// Links are what the kernel says of links on the host in ADD and CHECK. A dry run has only those that the plugins
-// before would make, so that empty ones alone are no reason to refuse (see OnOtherLink).
+// Links is what the kernel says in ADD and CHECK about links on the host. In a dry run it has only the links that the
+// previous plugins would make, so empty Links alone are no reason to refuse a configuration (see OnOtherLink).
 type Links struct {
 	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
 	// call chained use (clause P23). Missing are the names of the others.
@@ -64,11 +64,11 @@ type Links struct {
 	Policed string
 }
 
-// A HostLink is a link on the host, and what the kernel says of it.
+// A HostLink is a link on the host with its properties in the kernel.
 type HostLink = resource.HostLink
 
-// IsVLANGateway reports whether a link is the one by which the host is in a VLAN of a bridge that is listed with it:
-// BRIDGE.VLAN, as plugin bridge makes it and lists it. It is shared by all who are in the VLAN.
+// IsVLANGateway reports whether l is the host's interface in a VLAN of a listed bridge: BRIDGE.VLAN, as the bridge
+// plugin makes it. All containers of the VLAN share it.
 func (r *Request) IsVLANGateway(l HostLink) bool {
 	dot := strings.LastIndexByte(l.Name, '.')
 	if dot < 0 || l.Kind != "veth" || l.Master != "" {
@@ -79,8 +79,8 @@ func (r *Request) IsVLANGateway(l HostLink) bool {
 		func(br HostLink) bool { return br.Kind == "bridge" && br.Name == l.Name[:dot] })
 }
 
-// Arg is the value of a key of CNI_ARGS. Where the same thing can be said in several places, args.cni
-// beats CNI_ARGS and runtimeConfig beats both.
+// Arg returns the value of a key in CNI_ARGS. If a value can be set in several places, args.cni takes precedence over
+// CNI_ARGS, and runtimeConfig over both.
 func (r *Request) Arg(key string) (string, bool) {
 	for _, kv := range r.args {
 		if kv[0] == key {
@@ -90,7 +90,7 @@ func (r *Request) Arg(key string) (string, bool) {
 	return "", false
 }
 
-// Args are CNI_ARGS.
+// Args returns CNI_ARGS unchanged.
 func (r *Request) Args() string {
 	pairs := make([]string, len(r.args))
 	for i, kv := range r.args {
@@ -99,10 +99,11 @@ func (r *Request) Args() string {
 	return strings.Join(pairs, ";")
 }
 
-// Document is the configuration as the runtime gave it, for an allocator that is a service.
+// Document returns the configuration as the runtime sent it, for an allocator that passes it to a service.
 func (r *Request) Document() ([]byte, error) { return r.conf.Object.MarshalJSON() }
 
-// Told is what the runtime says of key: a string of args.cni, else of CNI_ARGS (clause K11). Empty is nothing.
+// Told returns the value of key in args.cni, if it is a string, else in CNI_ARGS (clause K11). It is empty if neither
+// has the key.
 func (r *Request) Told(key string) string {
 	var s string
 	if json.Unmarshal(r.argsCNI()[key], &s) == nil && s != "" {
@@ -112,7 +113,7 @@ func (r *Request) Told(key string) string {
 	return s
 }
 
-// Label is the value of a label in args.cni.labels (clause K11). Empty is nothing.
+// Label returns the value of a label in args.cni.labels (clause K11), or an empty string.
 func (r *Request) Label(name string) string {
 	var labels []struct{ Key, Value string }
 	if json.Unmarshal(r.argsCNI()["labels"], &labels) == nil {
@@ -125,7 +126,7 @@ func (r *Request) Label(name string) string {
 	return ""
 }
 
-// argsCNI is args.cni. What cannot be read there is as good as absent (clause C12).
+// argsCNI returns args.cni. Values that cannot be read count as absent (clause C12).
 func (r *Request) argsCNI() map[string]json.RawMessage {
 	var args struct{ CNI map[string]json.RawMessage }
 	if r.conf != nil {
@@ -136,7 +137,7 @@ func (r *Request) argsCNI() map[string]json.RawMessage {
 	return args.CNI
 }
 
-// First is the first of the values, in order of precedence, that says anything.
+// First returns the first value that is not empty.
 func First(values ...string) string {
 	for _, v := range values {
 		if v != "" {
@@ -146,14 +147,14 @@ func First(values ...string) string {
 	return ""
 }
 
-// LinkName is the name of the owner's link on the host, beginning with prefix.
+// LinkName returns a name with this prefix for a link of the owner on the host.
 func (r *Request) LinkName(prefix string) string { return identity.LinkName(prefix, r.Owner) }
 
-// MAC is the address of the container's link: asked, where that says anything; else one of the owner's own, which only
-// the request of a plugin made by Interface has.
+// MAC returns the MAC of the container interface: asked, or, if that is empty, one that derives from the owner. Only
+// plugins made by Interface have the latter.
 func (r *Request) MAC(asked string) string { return First(asked, r.mac) }
 
-// PrevMAC is the address that Prev gives the container's interface; empty where it gives none.
+// PrevMAC returns the MAC of the container interface in Prev, or an empty string.
 func (r *Request) PrevMAC() string {
 	if i := r.prevInterface(); i >= 0 {
 		return r.Prev.Interfaces[i].MAC
@@ -164,8 +165,8 @@ func (r *Request) PrevMAC() string {
 // removes reports whether the call is DEL or GC, which work without a configuration.
 func (r *Request) removes() bool { return r.verb == "DEL" || r.verb == "GC" }
 
-// final is the plan that CHECK compares with: what the final result says of the container's interface counts, where a
-// later plugin may have changed it (clause P16).
+// final returns the plan that CHECK compares with. What the final result says about the container interface counts,
+// because a later plugin may have changed it (clause P16).
 func (r *Request) final(p plan.Plan) plan.Plan {
 	i := r.prevInterface()
 	if i < 0 || r.verb != "CHECK" {
@@ -183,8 +184,8 @@ func (r *Request) final(p plan.Plan) plan.Plan {
 	return p
 }
 
-// WithDefaultRoutes are the routes, and a default route by the gateway of each address, but where there is one of its
-// family by a gateway. In CHECK the routes are those of the result, and nothing is added.
+// WithDefaultRoutes returns the routes and, for each family without a default route through a gateway, one through the
+// gateway of each address. In CHECK it adds nothing, because the result already has the routes.
 func (r *Request) WithDefaultRoutes() []spec.Route {
 	routes := slices.Clone(r.Routes)
 	if r.verb == "CHECK" {
@@ -202,10 +203,10 @@ func (r *Request) WithDefaultRoutes() []spec.Route {
 	return routes
 }
 
-// HostMAC is the address of the owner's link on the host, as MAC has it.
+// HostMAC returns the MAC of the owner's link on the host, derived like that of MAC.
 func (r *Request) HostMAC() string { return r.hostMAC }
 
-// prevInterface is the index of the container's interface in Prev, or -1.
+// prevInterface returns the index of the container interface in Prev, or -1.
 func (r *Request) prevInterface() int {
 	if r.Prev != nil {
 		for i, f := range r.Prev.Interfaces {
@@ -217,10 +218,10 @@ func (r *Request) prevInterface() int {
 	return -1
 }
 
-// InContainer reports whether a plugin before this one has made the container's interface.
+// InContainer reports whether a previous plugin made the container interface.
 func (r *Request) InContainer() bool { return r.prevInterface() >= 0 }
 
-// ContainerIPs are the addresses in Prev of the container's interface, and those of no interface.
+// ContainerIPs returns the addresses in Prev that belong to the container interface or to no interface.
 func (r *Request) ContainerIPs() []spec.IP {
 	if r.Prev == nil {
 		return nil
@@ -239,7 +240,7 @@ func (r *Request) ContainerIPs() []spec.IP {
 	return ips
 }
 
-// Prefixes are the attachment's addresses, each with its subnet's length.
+// Prefixes returns the attachment's addresses, each with the prefix length of its subnet.
 func (r *Request) Prefixes() []netip.Prefix {
 	var ps []netip.Prefix
 	for _, ip := range r.IPs {
@@ -248,7 +249,7 @@ func (r *Request) Prefixes() []netip.Prefix {
 	return ps
 }
 
-// ByHand reports whether the attachment's addresses are configured, rather than allocated.
+// ByHand reports whether the attachment's addresses are configured (static) and not allocated.
 func (r *Request) ByHand() bool { return r.conf.IPAMType == "static" }
 
 // Has6 reports whether the attachment has an IPv6 address.

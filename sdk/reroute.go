@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// reroute brings the routes of a previous result up to date: those that the plan has taken away go, and those that it
-// has made come. Where several changes are about one route, what the kernel has in the end counts.
+// reroute updates the routes of a previous result: it removes those that the plan deleted and adds those that the plan
+// added. If several changes concern the same route, the kernel's final state decides.
 func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) error {
 	link := c.r.IfName
 	ips := c.r.ContainerIPs() // whose gateways routes without one of their own have

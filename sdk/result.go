@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// result is what ADD answers: the plan's links with the MAC and MTU that the kernel shows, and the
-// addresses and routes that are in force.
+// result returns the result of ADD: the plan's links with the MAC and MTU that the kernel shows, and the addresses and
+// routes in force.
 func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error) {
 	res := &spec.Result{}
 	if c.r.Prev != nil {
@@ -71,9 +71,9 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	return res, nil
 }
 
-// listLinks adds the plan's links to a result. Own is the index of the container's, and link its name: where none is of
-// the plan, as after a plugin that made a tap, it is the previous plugin's. Unseen is one that the kernel does not
-// show.
+// listLinks adds the plan's links to a result. Own is the index of the container interface, and link its name. If the
+// plan has no container interface, as after a plugin that made a tap, it is the one of the previous plugin. Unseen
+// reports that the kernel does not show the interface.
 func (c *call) listLinks(res *spec.Result, want plan.Plan) (own int, link string, unseen bool, err error) {
 	own, link = c.r.prevInterface(), c.r.IfName
 	listed := len(res.Interfaces)
@@ -100,7 +100,7 @@ func (c *call) listLinks(res *spec.Result, want plan.Plan) (own int, link string
 	return own, link, unseen, nil
 }
 
-// ifaces are the links of a plan, in its order.
+// ifaces iterates over the links of a plan in its order.
 func ifaces(p plan.Plan) iter.Seq[resource.Iface] {
 	return func(yield func(resource.Iface) bool) {
 		for _, r := range p {
@@ -113,8 +113,8 @@ func ifaces(p plan.Plan) iter.Seq[resource.Iface] {
 	}
 }
 
-// retell adds to a previous result the links that a chained plugin made on the host. An interface of the container's
-// that nobody listed is none of the result's.
+// retell adds to a previous result the links that a chained plugin made on the host. Interfaces in the container that
+// the result does not list are not added.
 func (c *call) retell(res *spec.Result, want plan.Plan) error {
 	for f := range ifaces(want) {
 		i := slices.IndexFunc(res.Interfaces, func(have spec.Interface) bool {
@@ -131,7 +131,7 @@ func (c *call) retell(res *spec.Result, want plan.Plan) error {
 	return nil
 }
 
-// tell has each resource write into the result what it knows beyond its links.
+// tell lets each resource write into the result what it knows beyond its links.
 func (c *call) tell(res *spec.Result, want plan.Plan) error {
 	for _, r := range want {
 		if tell := resource.TraitsOf(r).Tell; tell != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An environment is what a runtime says beside standard input (clause P1).
+// An environment is what a runtime passes in addition to standard input (clause P1).
 type environment struct {
 	Command, ContainerID, Netns, IfName, Args, Path, Override string
 
@@ -47,9 +47,8 @@ func parseBool(s string) (bool, error) {
 	return false, fmt.Errorf("%q is neither true nor false", s)
 }
 
-// Serve answers the one call that the environment and standard input of this process make to the plugin
-// called name, and returns the exit status. All is every plugin of the program: one may be another's
-// delegate.
+// Serve answers the call in the environment and standard input of this process, as the plugin called name, and returns
+// the exit status. All lists every plugin of the program, because one may use another as its IPAM plugin.
 func Serve(all []Plugin, name, build string) int {
 	LogTo(os.Stderr)
 	var p Plugin
@@ -91,7 +90,7 @@ func Serve(all []Plugin, name, build string) int {
 	return 0
 }
 
-// LogTo has the warnings of plugins written to w, as lines of slog without the time.
+// LogTo sends the warnings of plugins to w, as lines of slog without the time.
 func LogTo(w io.Writer) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(w,
 		&slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: withoutTime})))
@@ -112,11 +111,11 @@ func join4(vs []spec.Version) string {
 	return strings.Join(s, ", ")
 }
 
-// maxConf bounds what is read from standard input: a configuration of more is a mistake.
+// maxConf limits how many bytes are read from standard input.
 const maxConf = spec.MaxFile
 
-// answer is what the call has to print, and the version that an error is to be written in. Nothing but
-// its caller writes to stdout, and it writes once.
+// answer returns what the call prints, and the version in which an error is printed. Only its caller writes to stdout,
+// once.
 func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	if e.Command == "VERSION" {
 		out, err := versions(p, askedVersion())
@@ -139,7 +138,7 @@ func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	return s.told(context.Background(), p, e, stdin)
 }
 
-// told is the answer to a call of a valid environment.
+// told answers a call whose environment is valid.
 func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) (spec.Version, []byte, error) {
 	e.stdin = stdin
 	conf, err := spec.ParseConf(stdin)
@@ -157,7 +156,7 @@ func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) 
 	return version, out, err
 }
 
-// versionOf is the version of a configuration that did not parse, if that much can be seen.
+// versionOf returns the version in a configuration that could not be parsed, as far as it is visible.
 func versionOf(stdin []byte) spec.Version {
 	var v struct{ CNIVersion spec.Version }
 	if json.Unmarshal(stdin, &v) == nil && v.CNIVersion.Or010().Known() {
@@ -166,7 +165,7 @@ func versionOf(stdin []byte) spec.Version {
 	return spec.Newest
 }
 
-// askedVersion is what stands on stdin for VERSION. At a terminal nobody will end the input; a person is looking.
+// askedVersion reads standard input for VERSION. It does not read from a terminal, where nobody would end the input.
 func askedVersion() (stdin []byte) {
 	if st, err := os.Stdin.Stat(); err == nil && st.Mode()&os.ModeCharDevice == 0 {
 		if in, err := io.ReadAll(io.LimitReader(os.Stdin, maxConf)); err == nil {
@@ -176,7 +175,7 @@ func askedVersion() (stdin []byte) {
 	return nil
 }
 
-// versions answers VERSION, which asks for nothing but itself (clauses V1, V2), and for the plugin's Offer.
+// versions answers VERSION (clauses V1, V2), and adds the plugin's Offer if the input asks for it.
 func versions(p Plugin, stdin []byte) ([]byte, error) {
 	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
 	var asked struct {
@@ -200,7 +199,7 @@ func versions(p Plugin, stdin []byte) ([]byte, error) {
 const hintVersion = "Change cniVersion in the network's configuration; `fairlead version NET` says what each plugin " +
 	"speaks."
 
-// speaks refuses versions and verbs that do not go together (clauses V3, V8, V9).
+// speaks refuses verbs that the version does not have (clauses V3, V8, V9).
 func speaks(verb string, v spec.Version) error {
 	if !v.Known() {
 		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("cniVersion %q is not spoken here", v),
@@ -221,7 +220,7 @@ func speaks(verb string, v spec.Version) error {
 	return nil
 }
 
-// validate checks the variables that the verb needs and names every bad one (clauses P2 to P4).
+// validate checks the variables that the verb needs and reports every bad one (clauses P2 to P4).
 func (e *environment) validate() error {
 	var bad []string
 	need := func(name, value string, valid func(string) error) {
@@ -257,7 +256,7 @@ func (e *environment) validate() error {
 	return nil
 }
 
-// complete refuses a configuration that lacks what the verb works from.
+// complete refuses a configuration without the keys that the verb needs.
 func complete(p Plugin, verb string, conf *spec.Conf) error {
 	switch {
 	case verb == "GC" && !conf.HasValidAttachments:
@@ -275,7 +274,7 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 	return nil
 }
 
-// A site is what the calls that are answered together have in common: those of the plugins of a chain.
+// A site is what calls share that are answered together, such as those of the plugins in a chain.
 type site struct {
 	all   []Plugin // of the program
 	w     *kernel.World
@@ -287,7 +286,7 @@ type site struct {
 	seen *Links
 }
 
-// serve runs the verb, and has it written down where the plugin does that.
+// serve executes the verb, and records the call if the plugin has a journal.
 func (s *site) serve(ctx context.Context, p Plugin, e environment, conf *spec.Conf) ([]byte, error) {
 	c := &call{site: s, p: p, conf: conf, env: e}
 	if p.journal == nil {
@@ -299,7 +298,7 @@ func (s *site) serve(ctx context.Context, p Plugin, e environment, conf *spec.Co
 	return out, err
 }
 
-// answer runs the verb.
+// answer executes the verb of a plugin that is not an IPAM plugin.
 func (c *call) answer(ctx context.Context) (out []byte, err error) {
 	p, conf, e := c.p, c.conf, c.env
 	if err := complete(p, e.Command, conf); err != nil {
@@ -365,7 +364,7 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 	}
 }
 
-// allocator runs the verb of an IPAM plugin.
+// allocator executes the verb of an IPAM plugin.
 func (c *call) allocator(ctx context.Context) ([]byte, error) {
 	switch c.r.verb {
 	case "ADD":
@@ -391,7 +390,7 @@ func (c *call) allocator(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// lost is an IPAM plugin that could not be found or opened when something was to be given back to it.
+// lost is an IPAM plugin that could not be found or opened when addresses had to be released.
 type lost struct{ err error }
 
 func (l lost) add(context.Context) (*spec.Result, error) { return nil, l.err }

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A call is one verb asked of one plugin.
+// A call is one call of one plugin.
 type call struct {
 	*site
 	p    Plugin
@@ -33,7 +33,7 @@ type call struct {
 	said []string                       // what it warned of
 }
 
-// want asks the plugin for its plan, and reports the keys that it does not know, once.
+// want calls the plan function, and reports unknown keys of the configuration once.
 func (c *call) want() (plan.Plan, error) {
 	if c.ask == nil {
 		ask, unknown, err := c.p.plan(c.conf, c.r)
@@ -56,7 +56,7 @@ func (c *call) want() (plan.Plan, error) {
 	return c.gave.Plan, err
 }
 
-// report warns of unknown keys, or refuses them where the configuration asks for strictness.
+// report warns about unknown keys, or refuses them if the configuration sets "strict".
 func report(conf *spec.Conf, verb string, unknown []unknownKey) error {
 	if verb == "DEL" || verb == "GC" {
 		return nil
@@ -72,7 +72,7 @@ func report(conf *spec.Conf, verb string, unknown []unknownKey) error {
 	return nil
 }
 
-// refuse is an error for each unknown key of a configuration that sets "strict".
+// refuse returns an error for each unknown key of a configuration that sets "strict".
 func refuse(conf *spec.Conf, unknown []unknownKey) error {
 	raw, ok := conf.Object.Get("strict")
 	if !ok || string(raw) != "true" {
@@ -85,7 +85,7 @@ func refuse(conf *spec.Conf, unknown []unknownKey) error {
 	return errors.Join(errs...)
 }
 
-// add makes the attachment, or nothing.
+// add makes the attachment. If it fails, it rolls back everything that it changed.
 func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	if !c.r.L3 && !c.p.observe && c.p.role == makesLinks && !c.r.Version.AtLeast(spec.V030) {
 		return nil, spec.Errorf(spec.CodeConfig,
@@ -142,8 +142,8 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	return c.result(ctx, want)
 }
 
-// giveBack returns the addresses of an ADD that failed. One that somebody else has is not to be had again under the
-// same key.
+// giveBack releases the addresses of an ADD that failed. An address that turned out to belong to another machine is not
+// allocated for the same sticky key again.
 func (c *call) giveBack(ctx context.Context, failed error) error {
 	var t addr.Taken
 	if i, ok := c.ipam.(inside); ok && errors.As(failed, &t) {
@@ -154,13 +154,13 @@ func (c *call) giveBack(ctx context.Context, failed error) error {
 	return c.ipam.del(ctx)
 }
 
-// undoing is the context of what takes work back. It outlives a signal to end, yet not for ever: a delegate may
-// hang, or who has a lock. The DEL that a runtime sends after a failed ADD is there for what is left.
+// undoing returns the context for a roll-back. It ignores signals but ends after a while, because a delegate or the
+// holder of a lock may hang. The DEL that runtimes send after a failed ADD removes the rest.
 func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 }
 
-// readdress applies the plan that the addresses bring.
+// readdress applies the plan for the addresses that the allocator gave.
 func (c *call) readdress(ctx context.Context, tx *plan.Tx, got *spec.Result) (plan.Plan, error) {
 	if len(got.IPs) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %s gave no address", c.conf.IPAMType)
@@ -173,7 +173,7 @@ func (c *call) readdress(ctx context.Context, tx *plan.Tx, got *spec.Result) (pl
 	return want, tx.Apply(ctx, want)
 }
 
-// check verifies the attachment and joins every drift.
+// check verifies the attachment and joins all differences.
 func (c *call) check(ctx context.Context) error {
 	if err := c.openWorld(); err != nil {
 		return err
@@ -196,8 +196,8 @@ func (c *call) check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// del removes the attachment and then gives its addresses back: what could not be removed has them yet. What is gone
-// already is no error.
+// del removes the attachment and then releases its addresses, because something that could not be removed still has
+// them. Objects that no longer exist are not an error.
 func (c *call) del(ctx context.Context) error {
 	if err := c.openHost(); err != nil {
 		return err
@@ -241,9 +241,10 @@ func (c *call) gc(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// collectGarbage removes what attachments of a network have of all kinds that plugins of this program declare: another
-// list of the network may have had other plugins. That an interface was made is forgotten last, and where all of it
-// could be removed. All other records are for their kinds to forget: a plugin of another program may need them yet.
+// collectGarbage removes what attachments of a network have of any kind that plugins of this program declare, because
+// an earlier list of the network may have had other plugins. The record that an interface was made is removed last, and
+// only if everything else could be removed. Each kind removes its own records: a plugin of another program may still
+// need others.
 func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network string, valid []spec.Owner) error {
 	var kinds [][]plan.Kind
 	for _, p := range all {
@@ -267,7 +268,7 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 
 func (c *call) valid() []spec.Owner { return validOwners(c.conf) }
 
-// validOwners are the attachments that GC has to leave.
+// validOwners returns the attachments that GC must keep.
 func validOwners(conf *spec.Conf) []spec.Owner {
 	owners := make([]spec.Owner, 0, len(conf.ValidAttachments))
 	for _, a := range conf.ValidAttachments {
@@ -276,7 +277,7 @@ func validOwners(conf *spec.Conf) []spec.Owner {
 	return owners
 }
 
-// status says whether an ADD would be served: what others have to provide is there, and so is an address.
+// status reports whether an ADD would succeed: prerequisites are there, and an address is free.
 func (c *call) status(ctx context.Context) error {
 	want, err := c.want()
 	if err != nil {
@@ -307,7 +308,7 @@ func (c *call) status(ctx context.Context) error {
 	return nil
 }
 
-// possible says what the kernel lacks that a plan needs.
+// possible returns an error for each feature of the kernel that a plan needs and that is missing.
 func possible(w *kernel.World, want plan.Plan) error {
 	for _, r := range want {
 		if possible := resource.TraitsOf(r).Possible; possible != nil {

@@ -69,12 +69,12 @@ func WantOf(tag reflect.StructTag) Want {
 	return w
 }
 
-// Some reports whether w is any narrower than the type.
+// Some reports whether w restricts the values further than the type does.
 func (w Want) Some() bool {
 	return w.Words != nil || w.Ranges != nil || w.Formats != nil || w.Pattern != ""
 }
 
-// check is what is wrong with a value that is of the right kind.
+// check returns an error about a value of the right type that w does not allow.
 func (w Want) check(path string, raw json.RawMessage) error {
 	if !w.Some() {
 		return nil
@@ -103,7 +103,7 @@ func (w Want) check(path string, raw json.RawMessage) error {
 	return fieldError(w.Code, path, raw, "want %s", w.String())
 }
 
-// text is what is wrong with a text.
+// text returns an error about a string that w does not allow.
 func (w Want) text(path, text string) error {
 	var err error
 	for _, format := range w.Formats {
@@ -147,7 +147,7 @@ func (w Want) text(path, text string) error {
 	return nil
 }
 
-// String is what an error says is wanted.
+// String returns the allowed values, for error messages.
 func (w Want) String() string {
 	if w.Says != "" {
 		return w.Says

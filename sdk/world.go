@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/link"
 )
 
-// openHost opens the host's namespace, but where another call of the site has done so.
+// openHost opens the host's namespace, unless another call of the site has opened it.
 func (c *call) openHost() error {
 	if c.w.Host != nil {
 		return nil
@@ -26,7 +26,7 @@ func (c *call) openHost() error {
 	return nil
 }
 
-// openWorld opens both namespaces for ADD and CHECK, and refuses the host's own as the container's before
+// openWorld opens both namespaces for ADD and CHECK. It refuses the host's own namespace as the container's, before
 // anything is changed.
 func (c *call) openWorld() error {
 	if err := c.openHost(); err != nil {
@@ -54,9 +54,9 @@ func (c *call) openWorld() error {
 	return nil
 }
 
-// stranded ends the program with its error document where the thread that answers the call cannot leave the container's
-// namespace: whatever it did next, it would do to the container instead of the host. An ADD is taken back by the DEL
-// that follows.
+// stranded ends the program with its error document if the thread that answers the call cannot leave the container's
+// namespace, because all further changes would affect the container instead of the host. The DEL that follows removes
+// what ADD made.
 func (c *call) stranded(err error) {
 	os.Stdout.Write(document(err).Encode(c.conf.CNIVersion.Or010()))
 	c.end(err)
@@ -65,8 +65,8 @@ func (c *call) stranded(err error) {
 
 const netnsRecord = resource.MadeRecord
 
-// remember keeps the container's namespace in mind for DEL. Restore takes that back: an ADD that is refused
-// because the attachment is there already must not forget the namespace that it is in.
+// remember records the identity of the container's namespace for DEL. Restore undoes this: an ADD that is refused
+// because the attachment exists must not replace the record of its namespace.
 func (c *call) remember() (restore func() error, err error) {
 	var was resource.Made
 	known, err := c.w.Store.Get(netnsRecord, c.r.Owner, &was)
@@ -91,9 +91,9 @@ func (c *call) forget() error {
 	return errors.Join(c.w.Store.Delete(netnsRecord, c.r.Owner), c.w.Store.Delete(handedRecord, c.r.Owner))
 }
 
-// openContainerForDel opens the container's namespace if it is still the one that ADD saw. A path that
-// leads nowhere, to the host's namespace or to that of another container, as the recycled /proc/PID/ns/net
-// of a dead process does, means that the namespace is gone: nothing in it is touched.
+// openContainerForDel opens the container's namespace if it is still the one that ADD saw. If the path leads nowhere,
+// to the host's namespace or to that of another container (such as a reused /proc/PID/ns/net), the namespace counts as
+// gone and nothing in it is changed.
 func (c *call) openContainerForDel() error {
 	if c.r.Netns == "" || c.w.Container != nil {
 		return nil
@@ -130,7 +130,7 @@ func (c *call) openContainerForDel() error {
 	return nil
 }
 
-// hostSide are the names in Prev that have no sandbox.
+// hostSide returns the names of the interfaces in Prev that have no sandbox.
 func (r *Request) hostSide() []string {
 	var names []string
 	if r.Prev != nil {
@@ -143,7 +143,7 @@ func (r *Request) hostSide() []string {
 	return names
 }
 
-// lookUpHostLinks asks the kernel about the links that Prev lists on the host, and about the one that leads to the
+// lookUpHostLinks asks the kernel about the links on the host that Prev lists, and about the one that leads to the
 // container.
 func (c *call) lookUpHostLinks() (err error) {
 	if c.seen != nil {
@@ -184,7 +184,7 @@ func (c *call) lookUpHostLinks() (err error) {
 	return nil
 }
 
-// newWorld is a world with nothing opened yet.
+// newWorld returns a World in which nothing is opened yet.
 func newWorld() *kernel.World {
 	return &kernel.World{Store: record.Store{Dir: record.Dir}}
 }

@@ -30,7 +30,8 @@ func ParseArgs(s string) ([][2]string, error) {
 	return pairs, nil
 }
 
-// FormatArgs writes what ParseArgs reads. The grammar has no quoting: what it cannot say is an error.
+// FormatArgs writes pairs in the form that ParseArgs reads. The format has no quoting, so a key or value that contains
+// "=", ";" or a zero byte is an error, as is an empty key.
 func FormatArgs(pairs [][2]string) (string, error) {
 	var b strings.Builder
 	for i, p := range pairs {
@@ -45,8 +46,8 @@ func FormatArgs(pairs [][2]string) (string, error) {
 	return b.String(), nil
 }
 
-// PodName is what the runtime calls the container of an attachment, by CNI_ARGS: NAMESPACE/POD for a pod, a name alone
-// for a container of podman's, and empty where they say neither.
+// PodName returns the runtime's name of the container in CNI_ARGS: NAMESPACE/POD for a pod, a plain name for a
+// container of podman, or an empty string if CNI_ARGS has none.
 func PodName(args [][2]string) string {
 	var namespace, name string
 	for _, kv := range args {

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// ChainType is the type of the plugin that runs the plugins of a list in one process. They stand under "plugins" in
-// its own configuration.
+// ChainType is the type of the plugin that runs the plugins of a list in one process. Its configuration has them in the
+// key "plugins".
 const ChainType = "chain"
 
-// WrittenOut is l with the plugins of each chain in that one's place: the list that attaches the same. A plugin's
-// capabilities are those that the chain has as well, for a runtime gives it no others. A chain that cannot be read
-// stays as it is.
+// WrittenOut returns l with each chain replaced by its plugins: a list that makes the same attachments. A plugin keeps
+// only the capabilities that the chain has too, because a runtime passes it no others. A chain that cannot be read
+// stays unchanged.
 func (l *List) WrittenOut() *List {
 	if !slices.ContainsFunc(l.Plugins, func(c *Conf) bool { return c.Type == ChainType }) {
 		return l
@@ -35,7 +35,7 @@ func (l *List) WrittenOut() *List {
 	return &out
 }
 
-// Undeclared is an error where a plugin of a chain has capabilities that the chain itself has not.
+// Undeclared returns an error for each capability of a plugin in a chain that the chain itself does not declare.
 func (c *Conf) Undeclared() error {
 	plugins, err := c.plugins()
 	if c.Type != ChainType || err != nil {
@@ -53,7 +53,7 @@ func (c *Conf) Undeclared() error {
 	return errors.Join(errs...)
 }
 
-// plugins are those of a chain, as they stand there.
+// plugins returns the plugins of a chain as they are written there.
 func (c *Conf) plugins() (all []*Conf, err error) {
 	raw, _ := c.Object.Fold("plugins")
 	var plugins []json.RawMessage
@@ -70,7 +70,7 @@ func (c *Conf) plugins() (all []*Conf, err error) {
 	return all, nil
 }
 
-// inner are the plugins of a chain, each with what it is given there.
+// inner returns the plugins of a chain, each with the name, version, capabilities and args that it gets there.
 func (c *Conf) inner() ([]*Conf, error) {
 	all, err := c.plugins()
 	if err != nil {
@@ -96,9 +96,8 @@ func (c *Conf) inner() ([]*Conf, error) {
 	return all, nil
 }
 
-// Chain is the document of l with all of its plugins in one chain. What else the
-// list says stays. Folded reports whether plugins of a drop-in folder are among them, which the new document does
-// without.
+// Chain returns the document of l with all plugins in one chain. Everything else in the list stays. Folded reports
+// whether plugins of a drop-in directory are among them; the new document does not use the directory.
 func (l *List) Chain() (doc []byte, folded bool, err error) {
 	flat := l.WrittenOut()
 	if len(flat.Plugins) == 0 {
@@ -118,14 +117,14 @@ func (l *List) Chain() (doc []byte, folded bool, err error) {
 	return l.with(flat.Plugins, head+`"plugins": [`, "]}")
 }
 
-// WriteOut is the opposite of Chain. Of a document with each plugin at the beginning of a line, as Chain writes it, it
-// makes the same bytes that Chain was given.
+// WriteOut is the inverse of Chain. If each plugin of the document begins a line, as Chain writes it, the result has
+// the same bytes as the list that Chain was given.
 func (l *List) WriteOut() (doc []byte, folded bool, err error) {
 	return l.with(l.WrittenOut().Plugins, "", "")
 }
 
-// with is the document of l with other plugins, each as it was written and at the beginning of a line. They stand
-// between head and tail, where these are not empty. All else stays as it is.
+// with returns the document of l with other plugins, each as it was written and at the beginning of a line. They are
+// put between head and tail, if these are not empty. Everything else stays as it is.
 func (l *List) with(plugins []*Conf, head, tail string) (doc []byte, folded bool, err error) {
 	o, err := ParseObject(l.Raw)
 	if err != nil {
@@ -188,21 +187,21 @@ func (l *List) with(plugins []*Conf, head, tail string) (doc []byte, folded bool
 	return slices.Concat(text[:at.start], []byte(array), text[at.end:]), folded, nil
 }
 
-// lead is the white space that the line begins with in which an offset is, and whether nothing else comes before the
-// offset.
+// lead returns the white space at the beginning of the line that contains the offset at, and whether only white space
+// precedes the offset in that line.
 func lead(text []byte, at int) (space string, first bool) {
 	line := text[bytes.LastIndexByte(text[:at], '\n')+1 : at]
 	rest := bytes.TrimLeft(line, " \t")
 	return string(line[:len(line)-len(rest)]), len(rest) == 0
 }
 
-// mustRaw is an object, which is JSON already.
+// mustRaw returns an object as JSON. It cannot fail, because an Object is JSON already.
 func mustRaw(o Object) json.RawMessage {
 	raw, _ := o.MarshalJSON()
 	return raw
 }
 
-// Fold is the value of a key in any case, the exact one where that is there too.
+// Fold returns the value of a key, ignoring case. An exact match is preferred.
 func (o Object) Fold(key string) (json.RawMessage, bool) {
 	if raw, ok := o.Get(key); ok {
 		return raw, true

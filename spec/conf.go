@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A Conf is the configuration of one plugin: what the protocol says about it, and all of it.
+// A Conf is the configuration of one plugin: the keys that the protocol defines, and the whole object.
 type Conf struct {
 	CNIVersion   Version // 0.1.0 where it is left out (clause V5)
 	Name         string  // of the network
@@ -23,7 +23,7 @@ type Conf struct {
 	Object Object // everything, as it was written
 }
 
-// An Attachment is one interface of one container, as GC is told of it.
+// An Attachment is one interface of one container, as a runtime lists it for GC.
 type Attachment struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
@@ -35,13 +35,13 @@ const (
 	keyValidOld = "cni.dev/attachments"
 )
 
-// ParseConf reads what a plugin gets on stdin. Errors are of type *Error: code 6 for what is not JSON or
-// of the wrong shape, with line and column; code 7 for a bad or missing name or type. Keys are taken in
-// any case, as everywhere in the field.
+// ParseConf reads the configuration that a plugin gets on standard input. Errors are of type *Error: code 6 for input
+// that is not JSON or has a value of the wrong type, with line and column; code 7 for a bad or missing name or type.
+// Keys match in any case, as in other implementations.
 //
-// A configuration of a version that is not Known is read as far as name and type, and is no error: it is
-// for the plugin to refuse (clause V3). What cannot be read beyond name, version and types gives both the
-// error and the rest of the configuration, for DEL goes on without it (clause P12).
+// Of a configuration whose version is not Known, only name and type are read, without an error: the plugin refuses it
+// (clause V3). If anything beyond name, version and types cannot be read, ParseConf returns both the error and the rest
+// of the configuration, because DEL continues without it (clause P12).
 func ParseConf(b []byte) (*Conf, error) {
 	d, err := openObject(b, "the configuration")
 	if err != nil {
@@ -68,8 +68,8 @@ func ParseConf(b []byte) (*Conf, error) {
 	return c, nil
 }
 
-// ParsePlugin reads the configuration of one plugin as it stands in a list, without Name and CNIVersion. Path is where
-// it stands, for errors, which are of type *Error.
+// ParsePlugin reads the configuration of one plugin as it is written in a list, without Name and CNIVersion. Path is
+// its place in the list, for error messages. Errors are of type *Error.
 func ParsePlugin(b []byte, path string) (*Conf, error) {
 	d, err := openObject(b, cmp.Or(path, "the plugin"))
 	if err != nil {
@@ -84,7 +84,7 @@ func ParsePlugin(b []byte, path string) (*Conf, error) {
 	return c, nil
 }
 
-// identity reads which network it is, and which plugins.
+// identity reads name, version and the types of the plugins.
 func (d *document) identity(c *Conf) *FileError {
 	if err := d.networkName(d.root, "", &c.Name); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (d *document) identity(c *Conf) *FileError {
 	return d.plugins(d.root, "", c)
 }
 
-// stdin reads the rest but prevResult.
+// stdin reads everything else but prevResult.
 func (d *document) stdin(c *Conf) *FileError {
 	if err := d.wellKnown(d.root, "", c); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (d *document) networkName(n node, path string, v *string) *FileError {
 	return nil
 }
 
-// missing is the error about a key that the object n lacks.
+// missing returns the error about a key that the object n lacks.
 func (d *document) missing(n node, path, key, why string) *FileError {
 	hint := ""
 	if near, ok := Nearest(key, n.keys()); ok && near != key {
@@ -147,7 +147,7 @@ func (d *document) missing(n node, path, key, why string) *FileError {
 	return d.bad(CodeConfig, n.start, join(path, key), "is missing: %s%s", why, hint)
 }
 
-// plugin reads what the protocol says about the plugin that n configures.
+// plugin reads the keys that the protocol defines for every plugin.
 func (d *document) plugin(n node, path string, c *Conf) *FileError {
 	if err := d.plugins(n, path, c); err != nil {
 		return err
@@ -177,7 +177,7 @@ func (d *document) plugins(n node, path string, c *Conf) *FileError {
 	return nil
 }
 
-// wellKnown reads the keys that mean the same for every plugin.
+// wellKnown reads the keys that have the same meaning for every plugin.
 func (d *document) wellKnown(n node, path string, c *Conf) *FileError {
 	if m, ok := n.fold("capabilities"); ok {
 		c.Capabilities = map[string]bool{}
@@ -208,8 +208,8 @@ func (d *document) pluginType(n node, path string, v *string) *FileError {
 	return nil
 }
 
-// attachments adds to v the list that GC was given. An entry that cannot be understood is an error: to
-// pass over it would be to remove what it names.
+// attachments appends the list of valid attachments of GC to v. An entry that cannot be read is an error: if it were
+// ignored, GC would remove the attachment that it names.
 func (d *document) attachments(n node, path string, v *[]Attachment) *FileError {
 	known := make(map[Attachment]bool, len(n.items))
 	for _, a := range *v {

@@ -10,13 +10,12 @@ import (
 	"slices"
 )
 
-// Encode writes r as a plugin prints it in that version: four spaces, no newline at the end.
+// Encode returns r in version v, formatted as a plugin prints it: four spaces, no newline at the end.
 //
-// What the version cannot say is left out. Before 0.3.0 that is all but the first address of each
-// family and its routes; a result without any address cannot be said there, and is an error (clause V7).
-// The members of interfaces that came with 1.1.0 are not written in an older version. Those of routes are
-// written from 0.3.0 on, as the reference library does: without them the plugin that asked an IPAM plugin
-// would make another route than was configured, and CHECK would look for another than ADD made.
+// What the version has no form for is left out. Versions before 0.3.0 have only the first address of each family with
+// its routes; a result without an address is an error there (clause V7). Members of interfaces that 1.1.0 added are not
+// written in older versions. Members of routes are written from 0.3.0 on, as by the reference library: without them the
+// interface plugin would make another route than the IPAM plugin configured, and CHECK would report a difference.
 func (r *Result) Encode(v Version) ([]byte, error) {
 	b, err := r.compact(v)
 	if err != nil {
@@ -25,7 +24,7 @@ func (r *Result) Encode(v Version) ([]byte, error) {
 	return indent(b), nil
 }
 
-// MarshalJSON writes r without white space in the version it carries, else in the newest.
+// MarshalJSON encodes r without white space, in the version that r carries, or in the newest.
 func (r Result) MarshalJSON() ([]byte, error) { return r.compact(cmp.Or(r.CNIVersion, Newest)) }
 
 func (r *Result) compact(v Version) ([]byte, error) {
@@ -65,7 +64,7 @@ func (r *Result) compact(v Version) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// defines says whether a result of that version has a member of that name.
+// defines reports whether results of version v have a member with this name.
 func defines(v Version, key string) bool {
 	switch key {
 	case "cniVersion", "dns":
@@ -78,7 +77,7 @@ func defines(v Version, key string) bool {
 	return false
 }
 
-// families are ip4 and ip6 of the versions before 0.3.0.
+// families adds ip4 and ip6 of the versions before 0.3.0.
 func (r *Result) families(doc wire, v Version) (wire, error) {
 	said := len(doc)
 	for _, f := range []struct {
@@ -110,11 +109,11 @@ func (r *Result) families(doc wire, v Version) (wire, error) {
 	return append(doc, pair{"dns", r.DNS.wire()}), nil
 }
 
-// inMain says whether the route is in the main table: without its table another one would say something
-// else than is true.
+// inMain reports whether the route is in the main table. Versions that cannot express the table leave out other routes,
+// which would appear to be in the main table.
 func (r Route) inMain() bool { return r.Table == nil || *r.Table == 0 || *r.Table == 254 }
 
-// lists are interfaces, ips and routes of the versions from 0.3.0 on.
+// lists adds interfaces, ips and routes of the versions from 0.3.0 on.
 func (r *Result) lists(doc wire, v Version) wire {
 	var interfaces, ips, routes []wire
 	for _, i := range r.Interfaces {
@@ -173,10 +172,10 @@ func (d DNS) wire() wire {
 	return w.list("search", d.Search).list("options", d.Options)
 }
 
-// MarshalJSON writes the interface as in a result of the newest version.
+// MarshalJSON encodes the interface as in a result of the newest version.
 func (i Interface) MarshalJSON() ([]byte, error) { return i.wire(true).marshal() }
 
-// MarshalJSON writes the entry as in a result of the newest version.
+// MarshalJSON encodes the address as in a result of the newest version.
 func (ip IP) MarshalJSON() ([]byte, error) {
 	if !ip.Address.IsValid() {
 		return nil, fmt.Errorf("write the address: there is none")
@@ -184,7 +183,7 @@ func (ip IP) MarshalJSON() ([]byte, error) {
 	return ip.wire(false).marshal()
 }
 
-// MarshalJSON writes the route as results and configurations have it.
+// MarshalJSON encodes the route as in results and configurations.
 func (r Route) MarshalJSON() ([]byte, error) {
 	if !r.Dst.IsValid() {
 		return nil, fmt.Errorf("write the route: it has no destination")
@@ -192,8 +191,8 @@ func (r Route) MarshalJSON() ([]byte, error) {
 	return r.wire().marshal()
 }
 
-// wire is a JSON object on its way out. Objects of 1.0.0 and newer are printed with sorted keys, older
-// ones in the order of the specification: that is what people compare by eye.
+// wire is a JSON object to be written. Objects of 1.0.0 and newer have sorted keys, older ones the order of the
+// specification, so that they can be compared with its examples.
 type wire []pair
 
 type pair struct {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Error is the message, and the details where there are any.
+// Error returns the message, followed by the details if there are any.
 func (e *Error) Error() string {
 	if e.Details == "" {
 		return e.Msg
@@ -16,12 +16,12 @@ func (e *Error) Error() string {
 	return e.Msg + "; " + e.Details
 }
 
-// Unwrap is what e was made from by Errorf or AsError.
+// Unwrap returns the error that e was made from by Errorf or AsError.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errorf makes an error document. What the format wraps by %w stays reachable for errors.Is and errors.As in this
-// process, and its hint and holder are the document's. A message begins with the path of the value that it is about, if
-// it is about one; where no file has that value, the hint says so.
+// Errorf makes an error document. An error that the format wraps by %w stays reachable for errors.Is and errors.As in
+// this process, and its hint and holder are copied. A message about a value begins with the path of the value; if that
+// value comes from no file, the hint says where it comes from.
 func Errorf(code Code, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	e := &Error{Code: code, Msg: err.Error()}
@@ -34,20 +34,19 @@ func Errorf(code Code, format string, args ...any) *Error {
 	return e
 }
 
-// WithHint gives e, which is new, a hint: what mends it, in whole sentences.
+// WithHint sets the hint of a new error e and returns e. The hint says in whole sentences how to correct the problem.
 func (e *Error) WithHint(hint string) *Error {
 	e.Hint = hint
 	return e
 }
 
-// HeldBy gives e, which is new, the owner of what was asked for.
+// HeldBy sets the owner that has the requested object, in the form of Owner.String, and returns e.
 func (e *Error) HeldBy(owner string) *Error {
 	e.Holder = owner
 	return e
 }
 
-// Freed says how what a holder has is given back if nothing else does so; it is empty where the holder is not known in
-// full.
+// Freed returns a hint how to release what the holder has. It is empty if a part of the holder's name is unknown.
 func Freed(holder string) string {
 	network, rest, _ := strings.Cut(holder, "/")
 	id, ifName, _ := strings.Cut(rest, "/")
@@ -58,7 +57,8 @@ func Freed(holder string) string {
 		"holds.", network, id, ifName)
 }
 
-// Origin is the hint about a value that a runtime gives, by its path; it is empty where a file may have the value.
+// Origin returns a hint where a value in a runtime's call comes from, by its path. It is empty if the value may be in a
+// file.
 func Origin(path string) string {
 	const others = " (Other runtimes: from what the container was created with.)"
 	switch {
@@ -74,7 +74,7 @@ func Origin(path string) string {
 	return ""
 }
 
-// inherit takes over the first hint and the first holder of err and of what it wraps.
+// inherit copies the first hint and the first holder in err and the errors that it wraps.
 func (e *Error) inherit(err error) {
 	switch x := err.(type) {
 	case *Error:
@@ -90,9 +90,9 @@ func (e *Error) inherit(err error) {
 	}
 }
 
-// AsError makes an error document of any error. Code and details are those of the *Error that err wraps (the first one,
-// where errors are joined), else def is the code; the message is all that err says. Hint and holder are the first that
-// there are. It is nil for nil.
+// AsError converts any error to an error document. Code and details are those of the first *Error that err wraps;
+// without one, the code is def. The message is the whole text of err. Hint and holder are the first ones in the chain.
+// AsError of nil is nil.
 func AsError(err error, def Code) *Error {
 	if err == nil {
 		return nil
@@ -114,8 +114,8 @@ func AsError(err error, def Code) *Error {
 	return out
 }
 
-// Encode is the document as a plugin prints it (clause P7), in the version of the configuration. Runtimes show message
-// and details alone, so the details end with what mends the error.
+// Encode returns the document as a plugin prints it (clause P7), in the version of the configuration. Runtimes show
+// only message and details, so the hint is appended to the details.
 func (e *Error) Encode(v Version) []byte {
 	doc := *e
 	doc.Msg, doc.Details, doc.Hint = bounded(doc.Msg), bounded(doc.Details), bounded(doc.Hint)
@@ -127,12 +127,12 @@ func (e *Error) Encode(v Version) []byte {
 	return indent(b)
 }
 
-// mends is what stands in the details for those who show nothing else.
+// mends returns the parts of e that are repeated in the details, for runtimes that show nothing else.
 func (e *Error) mends() []string {
 	return slices.DeleteFunc([]string{e.Hint, Freed(e.Holder)}, func(s string) bool { return s == "" })
 }
 
-// mostText is how long a message may be: runtimes write it into logs and events.
+// mostText limits the length of a message in bytes, because runtimes write messages into logs and events.
 const mostText = 16 << 10
 
 func bounded(s string) string {
@@ -143,9 +143,8 @@ func bounded(s string) string {
 	return strings.ToValidUTF8(s[:mostText-len(cut)], "") + cut
 }
 
-// DecodeError reads an error document: a JSON object that has a code or a message. The bool says
-// whether b is one. A code below zero is taken without its sign, for the specification's table of 0.4.0
-// has been printed with dashes before the numbers.
+// DecodeError reads an error document, a JSON object with a code or a message. The bool reports whether b is one. A
+// negative code is read without its sign, because some plugins print the dashes of the table in specification 0.4.0.
 func DecodeError(b []byte) (*Error, bool) {
 	d, err := openObject(b, "the error")
 	if err != nil {

@@ -7,9 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// A node is a JSON value and where it stands. encoding/json does not say where a value stands, keeps
-// neither order nor spelling of members, and words its complaints for its own authors: so documents are
-// taken apart here, and encoding/json only reads the leaves.
+// A node is a JSON value with its position. encoding/json reports no positions, keeps neither order nor spelling of
+// members, and has messages for programmers. So documents are parsed here, and encoding/json decodes only the leaves.
 type node struct {
 	kind       byte // one of { [ " 0 t n: object, array, string, number, true or false, null
 	start, end int  // src[start:end]
@@ -17,17 +16,17 @@ type node struct {
 	items      []node
 }
 
-// A member is one of an object's. Of members with one key the last counts, as in encoding/json.
+// A member is a member of an object. If several have the same key, the last one counts, as in encoding/json.
 type member struct {
 	key     string
 	at, end int // the key is src[at:end]
 	node    node
 }
 
-// maxDepth is how deep values may lie in one another, as in encoding/json.
+// maxDepth limits how deeply values are nested, as in encoding/json.
 const maxDepth = 10000
 
-// A syntaxError is why src is not JSON.
+// A syntaxError says why src is not JSON.
 type syntaxError struct {
 	at  int
 	msg string
@@ -41,11 +40,11 @@ type parser struct {
 	values int
 }
 
-// maxValues is how many values a document may have. A list of all that a crowded host could be valid for GC has
-// a tenth of it; each value takes 50 times the memory that it takes on paper.
+// maxValues limits the number of values in a document. The list of valid attachments of a crowded host has a tenth of
+// this. Each value needs about 50 times the memory of its text.
 const maxValues = 1 << 20
 
-// parse reads src, which holds one JSON value and nothing else.
+// parse parses src, which must contain exactly one JSON value.
 func parse(src []byte) (node, *syntaxError) {
 	p := parser{src: src}
 	if bytes.HasPrefix(src, []byte("\xef\xbb\xbf")) {
@@ -75,7 +74,7 @@ func (p *parser) space() {
 	}
 }
 
-// peek is the next byte that is no white space; 0 at the end.
+// peek returns the next byte that is not white space, or 0 at the end.
 func (p *parser) peek() byte {
 	if p.space(); p.pos < len(p.src) {
 		return p.src[p.pos]
@@ -83,7 +82,7 @@ func (p *parser) peek() byte {
 	return 0
 }
 
-// odd says what is wrong with the next character, where want is expected.
+// odd returns the error about the next character, where want is expected.
 func (p *parser) odd(want string) *syntaxError {
 	if p.pos >= len(p.src) {
 		return &syntaxError{p.pos, "the text ends where " + want + " is expected"}
@@ -107,7 +106,7 @@ func (p *parser) odd(want string) *syntaxError {
 	return &syntaxError{p.pos, msg}
 }
 
-// word is the beginning of b as far as it helps a reader.
+// word returns the beginning of b, as much as helps in an error message.
 func word(b []byte) string {
 	end := bytes.IndexAny(b[1:], " \t\r\n,:;\"'}])/") + 1
 	switch {
@@ -123,7 +122,7 @@ func word(b []byte) string {
 	return shorten(b[:end])
 }
 
-// shorten is b, cut to what fits in a message.
+// shorten cuts b to a length that fits into a message.
 func shorten(b []byte) string {
 	const most = 40
 	s := string(bytes.ToValidUTF8(b, []byte("?")))
@@ -258,7 +257,7 @@ func (p *parser) array(n *node, depth int) *syntaxError {
 	}
 }
 
-// next takes the comma after a member or the end of the container that begins at start.
+// next reads the comma after a member, or the end of the container that begins at start.
 func (p *parser) next(closing byte, container, item string, start int) (done bool, err *syntaxError) {
 	switch c := p.peek(); {
 	case c == closing:
@@ -358,7 +357,7 @@ func (p *parser) number() *syntaxError {
 	return nil
 }
 
-// token is what a writer without quotation marks may have meant as one value.
+// token returns the text that an author who forgot the quotation marks may have meant as one value.
 func token(b []byte) string {
 	end := bytes.IndexAny(b, " \t\r\n,\"}]")
 	if end < 0 {
@@ -367,7 +366,7 @@ func token(b []byte) string {
 	return shorten(b[:end])
 }
 
-// text is the string that the JSON string b means.
+// text returns the string that the JSON string b encodes.
 func text(b []byte) string {
 	if b = b[1:]; bytes.IndexByte(b, '\\') < 0 && utf8.Valid(b) {
 		return string(b[:len(b)-1])
@@ -377,7 +376,7 @@ func text(b []byte) string {
 	return s
 }
 
-// position is the line and the column of an offset, both from 1; a column is a character.
+// position returns line and column of an offset, both counted from 1; a column is a character.
 func position(src []byte, at int) (line, column int) {
 	before := src[:min(at, len(src))]
 	line = 1 + bytes.Count(before, []byte("\n"))

@@ -22,19 +22,20 @@ type List struct {
 	Warnings []error // *FileError: what is odd, and no error
 }
 
-// ErrUnread is wrapped by a warning of a plugin's key that is the runtime's, misspelt. Plugins may say so themselves.
+// ErrUnread is wrapped by a warning about a plugin's key that looks like a misspelt key of the runtime. The plugin may
+// report the key too.
 var ErrUnread = errors.New("is not read")
 
-// ErrMisspelt is wrapped by a warning of a key of a list that nobody reads, and that looks like one that is read.
+// ErrMisspelt is wrapped by a warning about an unknown key of a list that looks like a known one.
 var ErrMisspelt = errors.New("is not read")
 
-// listKeys are the keys of a list that the protocol defines.
+// listKeys returns the keys of a list that the protocol defines.
 func listKeys() []string {
 	return []string{"cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins",
 		"plugins"}
 }
 
-// Capabilities are all capabilities that some plugin of the list declares.
+// Capabilities returns all capabilities that the plugins of the list declare.
 func (l *List) Capabilities() map[string]bool {
 	all := map[string]bool{}
 	for _, p := range l.Plugins {
@@ -47,10 +48,10 @@ func (l *List) Capabilities() map[string]bool {
 	return all
 }
 
-// ParseList reads a list, or a single configuration as a list of one (clause C5). Its errors are of type
-// *FileError and wrap an *Error. Plugins of a drop-in folder are not in it: that is for Load.
+// ParseList reads a list, or a single configuration as a list with one plugin (clause C5). Errors are of type
+// *FileError and wrap an *Error. Plugins of a drop-in directory are not read; Load does that.
 //
-// The keys of a list are exact, those of plugins are taken in any case: so has it the reference.
+// Keys of the list must match exactly, keys of plugins match in any case, as in the reference library.
 func ParseList(b []byte) (*List, error) {
 	d, err := openObject(b, "the configuration")
 	if err != nil {
@@ -67,7 +68,7 @@ func ParseList(b []byte) (*List, error) {
 	return l, nil
 }
 
-// single says whether the document is the configuration of one plugin.
+// single reports whether the document is the configuration of one plugin.
 func (d *document) single() bool {
 	_, plugins := d.root.exact("plugins")
 	_, typ := d.root.fold("type")
@@ -141,7 +142,7 @@ func (d *document) list() (*List, *FileError) {
 	return l, nil
 }
 
-// add appends the plugin that n configures.
+// add appends the plugin whose configuration is n.
 func (l *List) add(d *document, n node, path string) *FileError {
 	if n.kind != '{' {
 		return d.shape(n, path, "an object")
@@ -188,7 +189,7 @@ func (d *document) listOfOne() (*List, *FileError) {
 	return l, nil
 }
 
-// version reads a version, which has to be well-formed.
+// version reads a version, which must be well-formed.
 func (d *document) version(n node, path string, v *Version) *FileError {
 	var s string
 	if err := d.str(n, path, &s); err != nil {
@@ -206,8 +207,8 @@ func (l *List) warn(d *document, at int, path, format string, args ...any) {
 	l.Warnings = append(l.Warnings, d.bad(CodeConfig, at, path, format, args...))
 }
 
-// warnRuntime warns of a key that the runtime sets (clause C9). It sets args too, yet podman writes what its user asked
-// for there, in its files.
+// warnRuntime warns about a key that the runtime sets (clause C9). The runtime sets args too, but podman writes its
+// user's arguments into that key of its files, so there is no warning for it.
 func (l *List) warnRuntime(d *document, m member, path string) {
 	key := strings.ToLower(m.key)
 	if key == "runtimeconfig" || key == "prevresult" || strings.HasPrefix(key, "cni.dev/") {
@@ -215,8 +216,8 @@ func (l *List) warnRuntime(d *document, m member, path string) {
 	}
 }
 
-// warnArgs warns of args beside the plugins, which nobody is given (conventions, "args"). What podman keeps for itself
-// there is its own.
+// warnArgs warns about args beside the plugins, which no plugin gets (conventions, "args"). The part that podman uses
+// itself is accepted.
 func (l *List) warnArgs(d *document, m member) {
 	own := func(kept member) bool { return strings.HasPrefix(kept.key, "podman_") }
 	if strings.EqualFold(m.key, "args") && (m.node.kind != '{' ||
@@ -225,8 +226,9 @@ func (l *List) warnArgs(d *document, m member) {
 	}
 }
 
-// Select is the version to run the list in: the highest of cniVersion and cniVersions that the protocol
-// has and that all of speaks have (clause V10). None is an *Error with code 1.
+// Select returns the version in which to run the list: the highest version in cniVersion and cniVersions that the
+// protocol has and that every element of speaks contains (clause V10). If there is none, the error is an *Error with
+// code 1.
 func Select(l *List, speaks ...[]Version) (Version, error) {
 	pool := append([]Version{l.CNIVersion.Or010()}, l.CNIVersions...)
 	var best Version
@@ -250,7 +252,7 @@ func Select(l *List, speaks ...[]Version) (Version, error) {
 		l.Name, strings.Join(texts(slices.Compact(pool)), ", "), strings.Join(sides, ", "))
 }
 
-// in gives the problems of a list, or of its loading, the file they are in.
+// in sets the file of problems that were found in a list or while loading it.
 func in(file string, problems []error) {
 	for _, p := range problems {
 		if e, ok := p.(*FileError); ok && e.File == "" {

@@ -13,11 +13,11 @@ import (
 	"syscall"
 )
 
-// ErrNotFound is wrapped by the error of Load when no file defines the network.
+// ErrNotFound is wrapped by the error of Load if no file defines the network.
 var ErrNotFound = errors.New("network not found")
 
-// A FileError is what is wrong in a configuration file, and where. Line and Column count from 1, a
-// column is a character; both are 0 where the whole file is meant.
+// A FileError describes a problem in a configuration file and its position. Line and Column count from 1, a column is a
+// character. Both are 0 if the problem concerns the whole file.
 type FileError struct {
 	File         string
 	Line, Column int
@@ -38,9 +38,9 @@ func (e *FileError) Error() string {
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// LoadDir reads all networks of a directory: *.conflist in byte order, then *.conf and *.json. Of several
-// files with one name the first is taken, and its Warnings say so. A bad file is a problem (all are of
-// type *FileError) and hides no good one (clause C10). A directory that is not there has no networks.
+// LoadDir reads all networks of a directory: *.conflist in byte order, then *.conf and *.json. If several files have
+// the same network name, the first one is used and its Warnings name the others. A bad file is reported in problems,
+// which are of type *FileError, and does not affect the other files (clause C10). A missing directory has no networks.
 func LoadDir(dir string) (lists []*List, problems []error) {
 	all, err := loadAll(dir)
 	if err != nil {
@@ -49,7 +49,7 @@ func LoadDir(dir string) (lists []*List, problems []error) {
 	return settle(all)
 }
 
-// settle takes the first list of each name.
+// settle chooses the first list of each name.
 func settle(all []loaded) (lists []*List, problems []error) {
 	for _, f := range all {
 		if f.problem != nil {
@@ -74,7 +74,7 @@ func settle(all []loaded) (lists []*List, problems []error) {
 	return lists, problems
 }
 
-// again is the warning that f defines what winner defines already.
+// again returns the warning that f defines a network that winner defines already.
 func again(winner *List, f loaded) *FileError {
 	why := "it comes first by name"
 	if filepath.Ext(winner.File) == ".conflist" && filepath.Ext(f.file) != ".conflist" {
@@ -84,9 +84,9 @@ func again(winner *List, f loaded) *FileError {
 		f.list.Name, winner.File, why)}
 }
 
-// Load reads the network of that name, with the Warnings that LoadDir has for it; what is wrong with the files of
-// others is LoadDir's to say. Where a file of that name is bad the error is that file's; where there is none it wraps
-// ErrNotFound and says what there is.
+// Load reads the network with this name, with the same Warnings as LoadDir. Problems of other files are not reported.
+// If a file with this network's name is bad, its error is returned. If no file defines the network, the error wraps
+// ErrNotFound and lists the networks that exist.
 func Load(dir, name string) (*List, error) {
 	if err := ValidName(name); err != nil {
 		return nil, fmt.Errorf("load network: %w", err)
@@ -124,8 +124,8 @@ func Load(dir, name string) (*List, error) {
 	return nil, fmt.Errorf("load network %q from %s: %w%s", name, dir, ErrNotFound, b.String())
 }
 
-// LoadFile reads the network of a file that may lie anywhere and have any name: a list, with the plugins of the folder
-// beside it (clause C8), or a single configuration. Its errors are of type *FileError.
+// LoadFile reads the network in a file with any path and name: a list with the plugins of its drop-in directory (clause
+// C8), or a single configuration. Errors are of type *FileError.
 func LoadFile(file string) (*List, error) {
 	f := load(file, (*document).single)
 	if f.problem != nil {
@@ -134,7 +134,8 @@ func LoadFile(file string) (*List, error) {
 	return f.list, nil
 }
 
-// unusable says which files cannot be used, and why if it is the only one or has the network's name for its own.
+// unusable lists the files that cannot be used. It adds the reason if there is only one such file, or if the file
+// belongs to the network.
 func unusable(b *strings.Builder, name string, all []loaded) {
 	var files []string
 	var last, why *FileError
@@ -159,7 +160,7 @@ func unusable(b *strings.Builder, name string, all []loaded) {
 	}
 }
 
-// A loaded file is a list or a problem.
+// A loaded is the result of loading one file: a list or a problem.
 type loaded struct {
 	file    string
 	name    string // of the network, as far as it can be told
@@ -167,7 +168,7 @@ type loaded struct {
 	problem *FileError
 }
 
-// loadAll reads the files of a directory in their order.
+// loadAll loads the files of a directory in their order.
 func loadAll(dir string) ([]loaded, *FileError) {
 	var all []loaded
 	for _, exts := range [][]string{{".conflist"}, {".conf", ".json"}} {
@@ -182,8 +183,8 @@ func loadAll(dir string) ([]loaded, *FileError) {
 	return all, nil
 }
 
-// files are the files of a directory that have one of the extensions, in byte order; none if there is no
-// such directory. Links count as files, whatever they point to.
+// files returns the files of a directory that have one of the extensions, in byte order; none if the directory does not
+// exist. Symbolic links count as files, whatever they point to.
 func files(dir string, exts ...string) (found []string, err error) {
 	entries, err := os.ReadDir(dir) // sorted
 	switch {
@@ -200,7 +201,7 @@ func files(dir string, exts ...string) (found []string, err error) {
 	return found, nil
 }
 
-// load reads a file. Single says whether it is to hold a single configuration.
+// load reads a file. Single decides whether the file must contain a single configuration.
 func load(file string, single func(*document) bool) loaded {
 	out := loaded{file: file}
 	fail := func(err *FileError) loaded {
@@ -231,7 +232,7 @@ func load(file string, single func(*document) bool) loaded {
 	return out
 }
 
-// ofFile is the list that a file holds, or is to hold a single configuration of.
+// ofFile returns the list in a file, or a list made from the single configuration in it.
 func (d *document) ofFile(file string, single bool) (l *List, err *FileError) {
 	read := d.list
 	if single {
@@ -252,8 +253,8 @@ func (d *document) ofFile(file string, single bool) (l *List, err *FileError) {
 	return l, nil
 }
 
-// ParseFile reads the text of a file as LoadDir does, without the plugins of a folder beside it. A file whose name has
-// none of the endings of configurations may hold a list or a single one.
+// ParseFile reads the text of a file in the same way as LoadDir, without the plugins of a drop-in directory. A file
+// whose name has none of the extensions of configurations may contain a list or a single configuration.
 func ParseFile(file string, b []byte) (*List, error) {
 	d, err := openObject(b, "the configuration")
 	if err != nil {
@@ -273,7 +274,7 @@ func ParseFile(file string, b []byte) (*List, error) {
 	return l, nil
 }
 
-// DropIns are the files of the folder beside l's that has plugins for it (clause C8).
+// DropIns returns the files in the drop-in directory of l that contain plugins for it (clause C8).
 func (l *List) DropIns() []string {
 	if l.LoadOnlyInlinedPlugins {
 		return nil
@@ -282,7 +283,7 @@ func (l *List) DropIns() []string {
 	return names
 }
 
-// tornName is the name of a network whose text is no JSON, if it stands before what is wrong.
+// tornName returns the name of the network in a text that is not valid JSON, if the name precedes the mistake.
 func tornName(b []byte) string {
 	d := json.NewDecoder(bytes.NewReader(b))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
@@ -308,8 +309,8 @@ func unread(file string, err error) *FileError {
 	return &FileError{File: file, Err: err}
 }
 
-// dropIns appends the plugins of the folder beside the file that is named after the network (clause C8).
-// One bad file there fails the network: without a plugin it would be another one.
+// dropIns appends the plugins in the directory beside the file that has the name of the network (clause C8). One bad
+// file there fails the network, because a network without one of its plugins would behave differently.
 func (l *List) dropIns(d *document) *FileError {
 	folder := filepath.Join(filepath.Dir(l.File), l.Name)
 	if l.LoadOnlyInlinedPlugins {

@@ -8,11 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// ValidName says what is wrong with the name of a network (clause C1): it begins with a letter or digit
-// of ASCII and goes on with those, "_", "." and "-".
+// ValidName returns an error if s is not a valid network name (clause C1): an ASCII letter or digit, followed by ASCII
+// letters, digits, "_", "." and "-".
 func ValidName(s string) error { return validID("name", s) }
 
-// ValidContainerID says what is wrong with a container ID (clause P3). Its characters are those of a name.
+// ValidContainerID returns an error if s is not a valid container ID (clause P3). The same characters are allowed as in
+// a network name.
 func ValidContainerID(s string) error { return validID("container ID", s) }
 
 func validID(what, s string) error {
@@ -31,9 +32,9 @@ func validID(what, s string) error {
 	return nil
 }
 
-// ValidIfName says what is wrong with the name of an interface (clause P4). These are the kernel's rules: it
-// takes %d for a number to fill in, keeps the settings of all links under "all", and has white space of
-// Latin-1 too. Beyond them the name has to be text, for results and leases say it.
+// ValidIfName returns an error if s is not a valid interface name (clause P4). These are rules of the kernel: it
+// replaces %d by a number, uses "all" and "default" for the settings of all interfaces, and treats Latin-1 white space
+// as white space. In addition the name must be UTF-8, because results and leases contain it.
 func ValidIfName(s string) error {
 	switch {
 	case s == "":
@@ -61,8 +62,8 @@ func ValidIfName(s string) error {
 // MaxLabel is the number of characters of a DNS label (RFC 1035, 2.3.4).
 const MaxLabel = 63
 
-// ValidLabel says what is wrong with a DNS label that names a container. Underscores are taken, which names of
-// containers often have.
+// ValidLabel returns an error if s is not a DNS label that can name a container. Underscores are allowed, because names
+// of containers often contain them.
 func ValidLabel(s string) error {
 	other := func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
@@ -77,7 +78,7 @@ func ValidLabel(s string) error {
 	return nil
 }
 
-// ValidType says what is wrong with the type of a plugin, which becomes the name of a file (clause C2).
+// ValidType returns an error if s is not a valid type of a plugin. The type becomes a file name (clause C2).
 func ValidType(s string) error {
 	switch {
 	case s == "":
@@ -88,7 +89,7 @@ func ValidType(s string) error {
 	return nil
 }
 
-// Nearest is the word of among that a person who typed word may have meant.
+// Nearest returns the element of among that somebody who typed word may have meant.
 func Nearest(word string, among []string) (string, bool) {
 	best, found := max(1, len(word)/3)+1, ""
 	for _, w := range among {
@@ -102,7 +103,8 @@ func Nearest(word string, among []string) (string, bool) {
 	return found, found != ""
 }
 
-// distance counts the edits from a to b: insert, delete, replace, swap neighbours.
+// distance returns the number of edits from a to b. An edit inserts, deletes or replaces a character, or swaps two
+// neighbours.
 func distance(a, b string) int {
 	prev2, prev, cur := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range prev {

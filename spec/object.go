@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// An Object is a JSON object whose members keep their order and, until they are set, their bytes
-// (clause C3). It is a value: setting a member of a copy leaves the original as it was. Keys are exact.
+// An Object is a JSON object whose members keep their order and, until they are set, their bytes (clause C3). It is a
+// value: setting a member of a copy does not change the original. Keys must match exactly.
 type Object struct {
 	whole  []byte // as it was parsed, until a member is set
 	fields []field
@@ -31,7 +31,7 @@ func ParseObject(b []byte) (Object, error) {
 	return d.members(d.root), nil
 }
 
-// members is the object n.
+// members returns n as an Object.
 func (d *document) members(n node) Object {
 	o := Object{whole: bytes.Clone(d.raw(n)), fields: make([]field, len(n.members))}
 	at := func(from, to int) []byte { return o.whole[from-n.start : to-n.start : to-n.start] }
@@ -50,7 +50,7 @@ func (o Object) index(key string) int {
 	return -1
 }
 
-// Get is the value of key as it is written. Of duplicates it is the last.
+// Get returns the value of key as it is written. If the key occurs several times, it is the last value.
 func (o Object) Get(key string) (json.RawMessage, bool) {
 	i := o.index(key)
 	if i < 0 {
@@ -59,12 +59,12 @@ func (o Object) Get(key string) (json.RawMessage, bool) {
 	return bytes.Clone(o.fields[i].val), true
 }
 
-// Set replaces the value of key where it stands, or appends it. A json.RawMessage and an Object go in as
-// they are, anything else as json.Marshal has it (with <, > and & left alone). The error is that of
-// encoding; then nothing is set.
+// Set replaces the value of key in its place, or appends it. A json.RawMessage and an Object are stored unchanged; any
+// other value is encoded as by json.Marshal, with <, > and & left alone. If encoding fails, Set changes nothing and
+// returns the error.
 //
-// Most plugins read keys in any case and take the last of several. So a key that is followed by another
-// spelling of itself moves to the end: what is set is what they read.
+// Most plugins match keys in any case and use the last of several. So a key that is followed by another spelling of
+// itself is moved to the end, where plugins find it.
 func (o *Object) Set(key string, value any) error {
 	raw, err := rawValue(value)
 	if err != nil {
@@ -122,7 +122,7 @@ func (o *Object) Delete(key string) {
 	*o = Object{fields: fields}
 }
 
-// Keys are the keys in their order.
+// Keys returns the keys in their order.
 func (o Object) Keys() []string {
 	var keys []string
 	for key := range o.All() {
@@ -131,7 +131,8 @@ func (o Object) Keys() []string {
 	return keys
 }
 
-// All is each key in their order, and its value as Get has it, in time linear in their number. The values are o's own.
+// All iterates over the keys in their order, each with its value as returned by Get. It takes time linear in their
+// number. The values must not be changed.
 func (o Object) All() iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
 		last := make(map[string]int, len(o.fields))
@@ -148,8 +149,8 @@ func (o Object) All() iter.Seq2[string, json.RawMessage] {
 	}
 }
 
-// MarshalJSON is the object as it was written, or without white space between its members when one was
-// set. (json.Marshal strips white space from what this returns, and escapes <, > and &.)
+// MarshalJSON returns the object as it was written, or without white space between its members if one of them was set.
+// json.Marshal strips white space from this result, and escapes <, > and &.
 func (o Object) MarshalJSON() ([]byte, error) {
 	if o.whole != nil {
 		return bytes.Clone(o.whole), nil
@@ -168,7 +169,7 @@ func (o Object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// UnmarshalJSON is ParseObject.
+// UnmarshalJSON does the same as ParseObject.
 func (o *Object) UnmarshalJSON(b []byte) (err error) {
 	*o, err = ParseObject(b)
 	return err

@@ -10,21 +10,23 @@ import (
 	"syscall"
 )
 
-// MaxFile is how many bytes a configuration or a file of somebody's state may have. Those that are written have some
-// thousand, and the largest a few for each of many thousand addresses.
+// MaxFile limits the size of a configuration or state file in bytes. Typical files have some thousand bytes, and the
+// largest have a few bytes for each of many thousand addresses.
 const MaxFile = 16 << 20
 
-// ErrNotPlain: what has a file's name is a pipe, a device, a link or a directory, or is larger than any such file.
+// ErrNotPlain is wrapped by the error for a path that leads to a pipe, a device, a symbolic link or a directory, or to
+// a file larger than allowed.
 var ErrNotPlain = errors.New("no plain file")
 
-// ReadPlain reads a file that is one, of most bytes. A pipe that has the name of a file of state would hang who opens
-// it for ever, a device may begin to work, a symbolic link may lead to one, and a huge file costs time and memory.
+// ReadPlain reads a regular file of at most the given number of bytes. It refuses everything else: opening a pipe would
+// block forever, opening a device may start it, a symbolic link may lead to either, and a huge file costs time and
+// memory.
 func ReadPlain(path string, most int64) ([]byte, error) {
 	return readPlain(path, most, os.Lstat, syscall.O_NOFOLLOW)
 }
 
-// ReadLinked is ReadPlain for what a person may have put somewhere else, and a symbolic link in its place: a
-// configuration, or what the command line names.
+// ReadLinked is like ReadPlain but follows symbolic links. It is for files that people may have moved and linked:
+// configurations, and files that the command line names.
 func ReadLinked(path string, most int64) ([]byte, error) { return readPlain(path, most, os.Stat, 0) }
 
 func readPlain(path string, most int64, stat func(string) (os.FileInfo, error), flags int) ([]byte, error) {
@@ -65,8 +67,8 @@ func readPlain(path string, most int64, stat func(string) (os.FileInfo, error), 
 	return b.Bytes(), nil
 }
 
-// openAnyway opens what has the name, a pipe too, without waiting. It is not os.OpenFile, which would set the runtime's
-// poller up for it: that takes a plugin's call longer than to read the file.
+// openAnyway opens a file of any type without waiting. It does not use os.OpenFile, which would start the runtime's
+// poller: that takes a plugin longer than to read the file.
 func openAnyway(path string, flags int) (*os.File, error) {
 	for {
 		fd, err := syscall.Open(path, flags|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// A document is JSON that is being read into one of the protocol's types. Its errors say where.
+// A document is JSON that is decoded into one of the protocol's types. Its errors contain the position.
 type document struct {
 	src  []byte
 	root node
 }
 
-// open reads b as JSON, whatever it holds.
+// open parses b as JSON of any type.
 func open(b []byte) (*document, *FileError) {
 	root, err := parse(b)
 	d := &document{src: b, root: root}
@@ -25,7 +25,7 @@ func open(b []byte) (*document, *FileError) {
 	return d, nil
 }
 
-// openObject reads b as a JSON object, which what is the name of.
+// openObject parses b as a JSON object. What describes it in error messages.
 func openObject(b []byte, what string) (*document, *FileError) {
 	d, err := open(b)
 	if err == nil && d.root.kind != '{' {
@@ -34,7 +34,7 @@ func openObject(b []byte, what string) (*document, *FileError) {
 	return d, err
 }
 
-// bad is an error about what stands at an offset. The path of keys leads to it.
+// bad returns an error about the value at an offset and its path of keys.
 func (d *document) bad(code Code, at int, path, format string, args ...any) *FileError {
 	line, column := position(d.src, at)
 	if path != "" {
@@ -44,7 +44,7 @@ func (d *document) bad(code Code, at int, path, format string, args ...any) *Fil
 	return &FileError{Line: line, Column: column, Err: Errorf(code, format, args...)}
 }
 
-// shape is the error about a value of the wrong kind.
+// shape returns the error about a value of the wrong type.
 func (d *document) shape(n node, path, want string) *FileError {
 	is := d.describe(n)
 	if n.kind == '"' && (want == "an integer" || want == "true or false") {
@@ -55,7 +55,7 @@ func (d *document) shape(n node, path, want string) *FileError {
 	return d.bad(CodeDecode, n.start, path, "is %s, and has to be %s", is, want)
 }
 
-// describe says what n is, as in `the string "x"`.
+// describe returns n in words, such as `the string "x"`.
 func (d *document) describe(n node) string {
 	switch n.kind {
 	case '{':
@@ -72,13 +72,13 @@ func (d *document) describe(n node) string {
 
 func (d *document) raw(n node) []byte { return d.src[n.start:n.end:n.end] }
 
-// asError is what a plugin answers: the position goes into the message.
+// asError converts e to the error document of a plugin, whose message contains the position.
 func (e *FileError) asError() *Error {
 	out := AsError(e.Err, CodeDecode)
 	return &Error{Code: out.Code, Msg: e.Error(), cause: e}
 }
 
-// exact is the member with exactly that key.
+// exact returns the member with exactly this key.
 func (n node) exact(key string) (member, bool) {
 	for i := len(n.members) - 1; i >= 0; i-- {
 		if n.members[i].key == key {
@@ -88,8 +88,8 @@ func (n node) exact(key string) (member, bool) {
 	return member{}, false
 }
 
-// fold is the member with that key in any case, which is how Go programs read configurations; the last
-// one counts, and null is as good as absent.
+// fold returns the member with this key in any case, as Go programs decode configurations: the last one counts, and
+// null counts as absent.
 func (n node) fold(key string) (member, bool) {
 	for i := len(n.members) - 1; i >= 0; i-- {
 		if m := n.members[i]; m.node.kind != 'n' && (m.key == key || strings.EqualFold(m.key, key)) {
@@ -99,7 +99,7 @@ func (n node) fold(key string) (member, bool) {
 	return member{}, false
 }
 
-// keys are the keys of an object, for finding the nearest.
+// keys returns the keys of an object.
 func (n node) keys() []string {
 	ks := make([]string, len(n.members))
 	for i, m := range n.members {
@@ -133,7 +133,7 @@ func (d *document) integer(n node, path string, v *int) *FileError {
 	return nil
 }
 
-// pointed reads a number that may be unsaid.
+// pointed converts a reader of a number into one for an optional number.
 func pointed(read func(n node, path string, v *int) *FileError) func(n node, path string, v **int) *FileError {
 	return func(n node, path string, v **int) *FileError {
 		var i int
@@ -145,7 +145,7 @@ func pointed(read func(n node, path string, v *int) *FileError) func(n node, pat
 	}
 }
 
-// within reads a number that the kernel has so many bits for: a larger one would be cut to another.
+// within reads a number from 0 to most, which is what the kernel has bits for: it would cut off a larger one.
 func (d *document) within(most int) func(n node, path string, v *int) *FileError {
 	return func(n node, path string, v *int) *FileError {
 		i := *v
@@ -171,7 +171,7 @@ func (d *document) boolean(n node, path string, v *bool) *FileError {
 	return nil
 }
 
-// flag is a boolean that may also be written as a string (clause C6); an empty one is the default.
+// flag reads a boolean that may also be written as a string (clause C6). An empty string means the default.
 func (d *document) flag(n node, path string, v *bool) *FileError {
 	if n.kind == '"' {
 		switch s := text(d.raw(n)); {
@@ -201,15 +201,15 @@ func (d *document) each(n node, path, what string, f func(node, string) *FileErr
 	return nil
 }
 
-// readers are what reads the values of an object, by their keys in lower case.
+// readers are the functions that read the values of an object, by their keys in lower case.
 type readers map[string]func(n node, path string) *FileError
 
-// into reads a value into v.
+// into returns a reader that stores the value in v.
 func into[T any](read func(n node, path string, v *T) *FileError, v *T) func(node, string) *FileError {
 	return func(n node, path string) *FileError { return read(n, path, v) }
 }
 
-// fields reads an object. Keys that have no reader are passed over.
+// fields reads an object. Keys without a reader are ignored.
 func (d *document) fields(n node, path string, of readers) *FileError {
 	return d.object(n, path, func(key string, n node, path string) *FileError {
 		if read := of[strings.ToLower(key)]; read != nil {
@@ -256,7 +256,7 @@ func (d *document) strings(n node, path string, v *[]string) *FileError {
 	})
 }
 
-// prefix is an address with its prefix length. An IPv4-mapped address is IPv4.
+// prefix reads an address with its prefix length. An IPv4-mapped address becomes IPv4.
 func (d *document) prefix(n node, path string, v *netip.Prefix) *FileError {
 	var s string
 	if err := d.str(n, path, &s); err != nil || n.kind == 'n' {
@@ -284,7 +284,7 @@ func (d *document) prefix(n node, path string, v *netip.Prefix) *FileError {
 	return nil
 }
 
-// addr is an address; an empty string is none.
+// addr reads an address; an empty string means none.
 func (d *document) addr(n node, path string, v *netip.Addr) *FileError {
 	var s string
 	if err := d.str(n, path, &s); err != nil || s == "" {
@@ -309,8 +309,7 @@ func (d *document) dns(n node, path string, v *DNS) *FileError {
 	})
 }
 
-// encode is json.Marshal that leaves <, > and & alone. What there is most of is written here: the first use of
-// encoding/json in a process takes as long as all else that is read and written.
+// encode is like json.Marshal, but leaves <, > and & alone.
 func encode(v any) ([]byte, error) {
 	switch v := v.(type) {
 	case int:
@@ -331,7 +330,7 @@ func encode(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// indent lays JSON out as plugins print it: four spaces, no newline at the end.
+// indent formats JSON as plugins print it: four spaces, no newline at the end.
 func indent(b []byte) []byte {
 	var out bytes.Buffer
 	if err := json.Indent(&out, b, "", "    "); err != nil {

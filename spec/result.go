@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// DecodeResult reads a result of any version: the one of its label, else conf's. JSON null is an empty
-// result. The error is an *Error: code 6, or code 1 where the label is no known version.
+// DecodeResult reads a result of any version: that of its cniVersion, or else conf. JSON null is an empty result. The
+// error is an *Error with code 6, or with code 1 if its cniVersion is not a known version.
 //
-// Members that the version does not define are kept in Extra. A result of 0.1.0 or 0.2.0 without ip4 and
-// ip6 may have the lists of newer versions: the reference's loopback prints such ones.
+// Members that the version does not define are kept in Extra. A result of 0.1.0 or 0.2.0 without ip4 and ip6 may have
+// the lists of newer versions, because the reference's loopback plugin prints such results.
 func DecodeResult(b []byte, conf Version) (*Result, error) {
 	d, err := open(b)
 	if err != nil {
@@ -97,7 +97,7 @@ func (d *document) result(n node, conf Version, path string) (*Result, *FileErro
 	return r, nil
 }
 
-// family is ip4 or ip6 of the versions before 0.3.0.
+// family reads ip4 or ip6 of the versions before 0.3.0.
 func (d *document) family(n node, path string, r *Result) *FileError {
 	var ip IP
 	err := d.fields(n, path, readers{
@@ -120,8 +120,8 @@ func (d *document) iface(n node, path string, v *Interface) *FileError {
 	})
 }
 
-// ip reads an entry of ips. Its version is not looked at: the address says it, and the reference's
-// loopback leaves it out.
+// ip reads an entry of ips. Its member version is ignored: the address shows its family, and the reference's loopback
+// plugin leaves the member out.
 func (d *document) ip(n node, path string, v *IP) *FileError {
 	if n.kind == 'n' {
 		return d.shape(n, path, "an object")
@@ -159,7 +159,7 @@ func (d *document) route(n node, path string, v *Route) *FileError {
 	return err
 }
 
-// UnmarshalJSON is DecodeResult, where r may already carry the version of the configuration.
+// UnmarshalJSON does the same as DecodeResult. If r has a CNIVersion, it is the version of the configuration.
 func (r *Result) UnmarshalJSON(b []byte) error {
 	read, err := DecodeResult(b, r.CNIVersion)
 	if err == nil {
@@ -168,7 +168,7 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// UnmarshalJSON reads a route as results and configurations have it, and refuses one without dst.
+// UnmarshalJSON reads a route of a result or a configuration. A route without dst is an error.
 func (r *Route) UnmarshalJSON(b []byte) error { return leaf(b, r, (*document).route) }
 
 // UnmarshalJSON reads an interface of a result.
@@ -177,7 +177,7 @@ func (i *Interface) UnmarshalJSON(b []byte) error { return leaf(b, i, (*document
 // UnmarshalJSON reads an entry of ips of a result of any version from 0.3.0 on.
 func (ip *IP) UnmarshalJSON(b []byte) error { return leaf(b, ip, (*document).ip) }
 
-// leaf reads a part of a document that encoding/json hands over: its position is not known here.
+// leaf reads a part of a document that encoding/json passes in, so its position is unknown.
 func leaf[T any](b []byte, v *T, read func(*document, node, string, *T) *FileError) error {
 	d, err := open(b)
 	if err != nil {
@@ -194,7 +194,7 @@ func leaf[T any](b []byte, v *T, read func(*document, node, string, *T) *FileErr
 	return nil
 }
 
-// Clone is a copy that shares nothing with r.
+// Clone returns a deep copy of r.
 func (r *Result) Clone() *Result {
 	if r == nil {
 		return nil
@@ -217,13 +217,13 @@ func (r *Result) Clone() *Result {
 	return &c
 }
 
-// Clone is a copy that shares nothing with d.
+// Clone returns a deep copy of d.
 func (d DNS) Clone() DNS {
 	d.Nameservers, d.Search, d.Options = slices.Clone(d.Nameservers), slices.Clone(d.Search), slices.Clone(d.Options)
 	return d
 }
 
-// Empty says whether nothing is said.
+// Empty reports whether no member of d is set.
 func (d DNS) Empty() bool {
 	return len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0
 }
@@ -236,7 +236,7 @@ func clonePointer(p *int) *int {
 	return &v
 }
 
-// Sandbox is the network namespace that the result names for a container interface; empty where it names none.
+// Sandbox returns the network namespace that the result lists for a container interface, or an empty string.
 func (r *Result) Sandbox(ifName string) string {
 	if r == nil {
 		return ""
@@ -249,7 +249,7 @@ func (r *Result) Sandbox(ifName string) string {
 	return ""
 }
 
-// InterfaceOf is the interface that ip is on; nil where the result does not say (clause P24).
+// InterfaceOf returns the interface that has ip, or nil if the result does not say it (clause P24).
 func (r *Result) InterfaceOf(ip IP) *Interface {
 	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(r.Interfaces) {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A Sieve finds all that is wrong with a configuration by checks that stop at the first mistake: what a check complains
-// of is taken out of the text, and the check made again.
+// A Sieve finds all mistakes in a configuration with checks that stop at the first one: it removes the reported value
+// from the text and runs the check again.
 type Sieve struct {
 	Faults []*FileError // without the file's name; their errors say the whole path
 
@@ -18,10 +18,10 @@ type Sieve struct {
 	gone      []int  // where in src there stood what is wrong
 }
 
-// mostFaults is how many times something is taken out: each time all that is left is read again.
+// mostFaults limits how many values are removed, because the remaining text is parsed again each time.
 const mostFaults = 100
 
-// A Place is where a value stands, in the text as it was written.
+// A Place is the position of a value in the original text.
 type Place struct {
 	Path         string // from the root of the document
 	Line, Column int
@@ -32,7 +32,7 @@ type Place struct {
 	missing bool // what is meant is not there, and this is around it
 }
 
-// NewSieve is for the text of a file. What is no JSON object is the error, and there is no Sieve.
+// NewSieve returns a Sieve for the text of a file. If the text is not a JSON object, it returns the error and no Sieve.
 func NewSieve(src []byte) (*Sieve, error) {
 	d, err := openObject(src, "the configuration")
 	if err != nil {
@@ -41,10 +41,10 @@ func NewSieve(src []byte) (*Sieve, error) {
 	return &Sieve{src: src, rest: slices.Clone(src), root: d.root}, nil
 }
 
-// Sift has check read the value at a path of what is left, and takes down what that finds. An error of check begins
-// with a path, as Errorf has it, below that value. Where an error is about a key that is missing, the place is that of
-// the object that lacks it, and nothing can be taken out; doubt, which may be nil, says whether not to believe such an
-// error. Sift reports whether check found nothing in the end.
+// Sift runs check on the value at path and records its mistakes until check finds no more. An error of check must begin
+// with a path below that value, as errors of Errorf do. If the error is about a missing key, its place is that of the
+// object that lacks the key, and nothing can be removed; doubt, which may be nil, then decides whether the error
+// counts. Sift reports whether check succeeded in the end.
 func (s *Sieve) Sift(path string, check func(part []byte) error, doubt func(error) bool) bool {
 	for {
 		top, there := s.find(path)
@@ -80,7 +80,7 @@ func (s *Sieve) Sift(path string, check func(part []byte) error, doubt func(erro
 	}
 }
 
-// Len is how many items the list at a path of what is left has.
+// Len returns the number of items that are left in the list at path.
 func (s *Sieve) Len(path string) int {
 	at, there := s.find(path)
 	if !there {
@@ -89,7 +89,7 @@ func (s *Sieve) Len(path string) int {
 	return len(at.node.items)
 }
 
-// Key is the place of the key at the end of a path of what is left, or of the nearest around it.
+// Key returns the place of the key at the end of path, or of the nearest value around it.
 func (s *Sieve) Key(path string) Place {
 	at, _ := s.find(path)
 	place := s.original(at)
@@ -97,14 +97,14 @@ func (s *Sieve) Key(path string) Place {
 	return place
 }
 
-// Fault takes down what is wrong at a path of what is left. The error begins with a path below that one.
+// Fault records a mistake at path. The error begins with a path below that one.
 func (s *Sieve) Fault(path string, err error) {
 	at, text := s.Locate(path, err)
 	s.fault(at, text, err)
 }
 
-// Locate is where the value stands that an error is about, below the one at a path, and what the error says with the
-// whole path. Of a value that is not there it is the place of the nearest around it.
+// Locate returns the place of the value below path that an error is about, and the error's message with the whole path.
+// If the value does not exist, it is the place of the nearest value around it.
 func (s *Sieve) Locate(path string, err error) (Place, string) {
 	top, _ := s.find(path)
 	text := err.Error()
@@ -125,7 +125,7 @@ func (s *Sieve) Locate(path string, err error) (Place, string) {
 	return place, place.Path + rest
 }
 
-// find follows a path through what is left, and says whether all of it is there.
+// find follows a path through the remaining text and reports whether the whole path exists.
 func (s *Sieve) find(path string) (Place, bool) {
 	if s.left == nil {
 		root, _ := parse(s.rest)
@@ -135,7 +135,8 @@ func (s *Sieve) find(path string) (Place, bool) {
 	return at, used == len(path)
 }
 
-// lead follows the path that a text begins with as far as it leads, and says how much of the text that is.
+// lead follows the path that a text begins with, as far as it exists, and returns how many bytes of the text belong to
+// the path.
 func (s *Sieve) lead(from Place, text string) (Place, int) {
 	used := 0
 	for {
@@ -174,7 +175,7 @@ func (s *Sieve) lead(from Place, text string) (Place, int) {
 // ends reports whether a key may end before rest.
 func ends(rest string) bool { return rest == "" || strings.ContainsRune(".[: ,", rune(rest[0])) }
 
-// original is where a value of what is left stands in the text as it was written.
+// original converts the place of a value to its place in the original text.
 func (s *Sieve) original(at Place) Place {
 	out := Place{}
 	out.Line, out.Column = position(s.src, at.node.start)
@@ -198,7 +199,7 @@ search:
 	return out
 }
 
-// lost reports whether a part of n is gone.
+// lost reports whether a part of n was removed.
 func (s *Sieve) lost(n node) bool {
 	for _, at := range s.gone {
 		if n.start <= at && at < n.end {
@@ -216,8 +217,8 @@ func (s *Sieve) fault(at Place, text string, err error) {
 	s.Faults = append(s.Faults, &FileError{Line: at.Line, Column: at.Column, Err: whole})
 }
 
-// blank takes a member or an item out of what is left, with its comma. A network's name becomes another one, for
-// without one nothing can be read.
+// blank removes a member or an item, with its comma. The name of a network is replaced by another one, because nothing
+// can be read without a name.
 func (s *Sieve) blank(at Place) {
 	from, to := at.at, at.node.end
 	s.gone = append(s.gone, at.node.start)
@@ -244,7 +245,7 @@ func (s *Sieve) blank(at Place) {
 	wipe(s.rest[from:to])
 }
 
-// wipe leaves nothing but the lines.
+// wipe replaces everything but line breaks by spaces.
 func wipe(b []byte) {
 	for i, c := range b {
 		if c != '\n' {

@@ -8,19 +8,19 @@ import (
 	"net/netip"
 )
 
-// An Owner is what every piece of stored or kernel state belongs to: one interface of one container on
-// one network (clause P19). The type of the plugin is no part of it.
+// An Owner identifies to which attachment stored and kernel state belongs: one interface of one container on one
+// network (clause P19). The type of the plugin is not part of it.
 type Owner struct {
 	Network     string
 	ContainerID string
 	IfName      string
 }
 
-// String is network/container/interface.
+// String returns network/container/interface.
 func (o Owner) String() string { return o.Network + "/" + o.ContainerID + "/" + o.IfName }
 
-// A Version is a CNI version as it is written on the wire, such as "0.4.0". The empty Version means 0.1.0
-// where a document leaves it out (clause V5).
+// A Version is a CNI version as written in documents, such as "0.4.0". The empty Version means 0.1.0, if a document
+// leaves the version out (clause V5).
 type Version string
 
 // The versions of the protocol.
@@ -36,11 +36,10 @@ const (
 	Newest = V110
 )
 
-// Versions are all versions of the protocol, oldest first.
+// Versions returns all versions of the protocol, oldest first.
 func Versions() []Version { return []Version{V010, V020, V030, V031, V040, V100, V110} }
 
-// A Result is what ADD answers, in the newest shape; Encode writes it in any version and DecodeResult
-// reads any.
+// A Result is the result of ADD in the newest form. Encode writes it in any version and DecodeResult reads any version.
 type Result struct {
 	CNIVersion Version // the version that the document said, or that it will be written in
 	Interfaces []Interface
@@ -67,7 +66,7 @@ type IP struct {
 	Interface *int       // index into Interfaces; nil where it is not known (clause I4)
 }
 
-// A Route is a route of the attachment. Zero fields are not said.
+// A Route is a route of the attachment. Zero fields are unset.
 type Route struct {
 	Dst      netip.Prefix
 	GW       netip.Addr
@@ -78,7 +77,7 @@ type Route struct {
 	Scope    *int
 }
 
-// DNS is what a resolv.conf would say.
+// DNS has the settings of a resolv.conf(5).
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"` // addresses of servers, the first one asked first
 	Domain      string   `json:"domain,omitempty"`      // the host's own
@@ -86,7 +85,7 @@ type DNS struct {
 	Options     []string `json:"options,omitempty"`     // of resolv.conf, such as ndots:5
 }
 
-// A Code is an error code of the protocol (clause P8). Codes from 100 on are a plugin's own.
+// A Code is an error code of the protocol (clause P8). Codes from 100 on are defined by each plugin.
 type Code uint
 
 // The codes that the specification and the reference library define.

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// A Given is what a runtime says to a plugin on standard input, beside the plugin's own configuration.
+// A Given is what a runtime adds to a plugin's configuration on standard input.
 type Given struct {
 	Version Version // that the plugin is spoken to in
 	Name    string  // of the network
@@ -21,8 +21,8 @@ type Given struct {
 	Valid []Attachment // of GC
 }
 
-// Stdin is what a plugin reads: its configuration as it was written, without what is the runtime's to say (clauses
-// C9, R7), and with what the runtime says.
+// Stdin returns the document for the plugin's standard input: its configuration as it was written, without the keys
+// that belong to the runtime (clauses C9, R7), and with those of g.
 func (g Given) Stdin(verb string, conf *Conf) ([]byte, error) {
 	o := conf.Object
 	for _, key := range o.Keys() {
@@ -72,7 +72,7 @@ func (g Given) Stdin(verb string, conf *Conf) ([]byte, error) {
 	return o.MarshalJSON()
 }
 
-// runtimeConfig is what the plugin declares and the runtime has, and nothing else.
+// runtimeConfig returns the values of the capabilities that the plugin declares and the runtime has.
 func (g Given) runtimeConfig(conf *Conf) map[string]any {
 	config := map[string]any{}
 	for name, declared := range conf.Capabilities {

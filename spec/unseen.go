@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// Unseen reports whether it proves nothing that there is no file at a namespace's path: not even its directory is
-// there, as in a container without the host's mounts. What is below /proc is there as long as its process is, if the
-// host's processes are seen at all. With the mounts of the host itself a missing directory is as good as a missing
-// file: after a boot there is no /run/netns until the first container.
+// Unseen reports whether the absence of a file at a namespace's path proves nothing, because this program does not see
+// the host's files. This is so if the directory of the path does not exist and this program does not use the host's
+// mounts, as in a container. Paths below /proc exist as long as their process does, so for them it counts whether this
+// program sees the host's processes. With the host's mounts a missing directory proves as much as a missing file: after
+// a boot there is no /run/netns until the first container starts.
 func Unseen(netns string) bool {
 	if strings.HasPrefix(netns, "/proc/") {
 		return ownProcesses()
@@ -18,8 +19,8 @@ func Unseen(netns string) bool {
 	return err != nil && !(os.IsNotExist(err) && hostMounts())
 }
 
-// ownProcesses reports whether this program is in a container of its own, where it is also process 1: the numbers of
-// the host's processes mean nothing there, or others.
+// ownProcesses reports whether this program is process 1 of a container, where the process numbers of the host mean
+// nothing.
 func ownProcesses() bool {
 	first, err := os.Stat("/proc/1/exe")
 	if err != nil {
@@ -29,8 +30,8 @@ func ownProcesses() bool {
 	return err == nil && os.SameFile(first, self)
 }
 
-// hostMounts reports whether this thread sees the mounts of the host: it is in the mount namespace that the kernel
-// began with, or in that of process 1 of the first PID namespace. Where that cannot be told it is false.
+// hostMounts reports whether this thread uses the mounts of the host: it is in the first mount namespace of the kernel,
+// or in that of process 1 of the first PID namespace. It is false if this cannot be determined.
 func hostMounts() bool {
 	// include/uapi/linux/nsfs.h; that of mounts is fixed since Linux 6.18.
 	const firstMounts, firstPIDs = "mnt:[4026531832]", "pid:[4026531836]"

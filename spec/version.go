@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// ParseVersion reads a version: one to three numbers with dots between them. The empty string is 0.1.0
-// (clause V5). A well-formed version that the protocol does not have is no error here: Known is false.
+// ParseVersion reads a version: one to three numbers separated by dots. The empty string is 0.1.0 (clause V5). A
+// well-formed version that the protocol does not have is not an error; its Known is false.
 func ParseVersion(s string) (Version, error) {
 	if s == "" {
 		return V010, nil
@@ -25,7 +25,7 @@ func ParseVersion(s string) (Version, error) {
 	return Version(s), nil
 }
 
-// numbers are the parts of v, missing ones zero.
+// numbers returns the parts of v; missing ones are zero.
 func (v Version) numbers() (n [3]int, ok bool) {
 	rest, more := string(v.Or010()), true
 	for i := 0; more; i++ {
@@ -42,7 +42,7 @@ func (v Version) numbers() (n [3]int, ok bool) {
 	return n, true
 }
 
-// Or010 is v, or 0.1.0 where a document leaves the version out (clause V5).
+// Or010 returns v, or 0.1.0 if v is empty (clause V5).
 func (v Version) Or010() Version {
 	if v == "" {
 		return V010
@@ -50,11 +50,11 @@ func (v Version) Or010() Version {
 	return v
 }
 
-// Known says whether the protocol has this version. Versions are compared as text, as everywhere in the
-// field: "1.0" is not "1.0.0".
+// Known reports whether the protocol has this version. Versions are compared as text, as in other implementations:
+// "1.0" is not "1.0.0".
 func (v Version) Known() bool { return slices.Contains(Versions(), v.Or010()) }
 
-// AtLeast says whether v is w or newer.
+// AtLeast reports whether v is w or newer.
 func (v Version) AtLeast(w Version) bool { return v.compare(w) >= 0 }
 
 func (v Version) compare(w Version) int {
@@ -82,7 +82,7 @@ func (i VersionInfo) Encode() ([]byte, error) {
 	return wire{{"cniVersion", i.CNIVersion}, {"supportedVersions", i.SupportedVersions}}.marshal()
 }
 
-// UnmarshalJSON reads an answer to VERSION. One of 0.2.0 may lack the list, and means 0.1.0 and 0.2.0.
+// UnmarshalJSON reads an answer to VERSION. An answer of 0.2.0 may lack the list, which then is 0.1.0 and 0.2.0.
 func (i *VersionInfo) UnmarshalJSON(b []byte) error {
 	type plain VersionInfo // without this method
 	var p plain

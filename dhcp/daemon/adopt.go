@@ -12,11 +12,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Adopt is the verb, beside CNI's, by which the daemon takes a container over that another daemon got an address for.
+// Adopt is a verb in addition to CNI's. It makes the daemon take over a container that got its address through another
+// daemon.
 const Adopt = "ADOPT"
 
-// adopt asks the servers whether a container's lease of DHCPv4 holds, as after a restart (INIT-REBOOT), and keeps it.
-// What is kept already is. It changes nothing on the link.
+// adopt asks the servers whether a container's DHCPv4 lease is valid, as a client does after a restart (INIT-REBOOT),
+// and keeps it. A lease that the daemon already has is left alone. adopt changes nothing on the link.
 func (d *Daemon) adopt(ctx context.Context, q question) error {
 	wanted, err := q.ipam.Wanted(q.owner, q.Args.Args)
 	if err != nil {
@@ -82,7 +83,7 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 	return d.keep(proto, a, q, id, link, got)
 }
 
-// held is the IPv4 address of the interface that a result says.
+// held returns the interface's IPv4 address in the result.
 func held(q question) netip.Prefix {
 	prev := q.conf.PrevResult
 	if prev == nil {

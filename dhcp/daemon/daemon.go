@@ -1,4 +1,4 @@
-// Package daemon keeps DHCP leases: it gets them for containers, renews them, writes them down and gives them back.
+// Package daemon keeps DHCP leases: it gets them for containers, renews them, stores them and releases them.
 package daemon
 
 import (
@@ -25,7 +25,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings are what the command line says.
+// Settings has the values of the command line.
 type Settings struct {
 	HostPrefix string        // before paths of namespaces
 	StateDir   string        // before it, HostPrefix
@@ -56,7 +56,7 @@ type key struct {
 	protocol string
 }
 
-// New starts a daemon on the leases that the last one left.
+// New starts a daemon with the leases that the previous one stored.
 func New(s Settings) (*Daemon, error) {
 	d := &Daemon{Settings: s, store: store{filepath.Join(s.HostPrefix, s.StateDir)}, keepers: map[key]*keeper{},
 		busy: map[spec.Owner]chan struct{}{}}
@@ -112,7 +112,7 @@ func New(s Settings) (*Daemon, error) {
 
 const noteDelay = 5 * time.Second
 
-// takeNotes gives back what was deleted while there was no daemon.
+// takeNotes releases the leases of containers that were deleted while no daemon ran.
 func (d *Daemon) takeNotes() {
 	err := dhcp.TakeNotes(d.store.dir, func(o spec.Owner) {
 		slog.Info("deleted while there was no daemon", "owner", o)
@@ -143,7 +143,7 @@ func (d *Daemon) hear(ev rtnl.NamespaceEvent) {
 	}
 }
 
-// protocols are those that a lease can be of.
+// protocol returns the protocol with this name.
 func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
 	switch name {
 	case dhcp.DHCPv4:
@@ -156,7 +156,7 @@ func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
 	return nil, fmt.Errorf("there is no protocol %q", name)
 }
 
-// resume keeps a lease of the last daemon's.
+// resume continues to keep a lease that the previous daemon stored.
 func (d *Daemon) resume(r leaseFile, when time.Time) {
 	proto, err := d.protocol(r.Protocol)
 	if err != nil {
@@ -195,8 +195,8 @@ func (d *Daemon) start(k *keeper, when time.Time) {
 	d.group.Go(func() { k.run(ctx, when) })
 }
 
-// drop forgets a lease that there is nothing to give back through. The file goes first: who deletes the owner meanwhile
-// waits for this keeper's end, and finds nothing.
+// drop forgets a lease that cannot be released, because its link is gone. It removes the file first: a call that
+// deletes the owner meanwhile waits for the end of this keeper, and then finds nothing.
 func (d *Daemon) drop(k *keeper, why error) {
 	slog.Info("a lease is dropped; its server has it until it ends", "owner", k.at.owner, "protocol", k.at.protocol,
 		"reason", why)
@@ -206,7 +206,7 @@ func (d *Daemon) drop(k *keeper, why error) {
 	d.forget(k)
 }
 
-// forget takes a keeper that has ended, or is about to, off the list.
+// forget removes a keeper from the list.
 func (d *Daemon) forget(k *keeper) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -215,7 +215,7 @@ func (d *Daemon) forget(k *keeper) {
 	}
 }
 
-// of are the keepers of an owner.
+// of returns the keepers of an owner.
 func (d *Daemon) of(o spec.Owner) (ks []*keeper) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -230,7 +230,7 @@ func (d *Daemon) of(o spec.Owner) (ks []*keeper) {
 	return ks
 }
 
-// alone waits until nobody else adds or deletes the owner.
+// alone waits until no other call adds or deletes the owner.
 func (d *Daemon) alone(ctx context.Context, o spec.Owner) (done func(), err error) {
 	for {
 		d.mu.Lock()

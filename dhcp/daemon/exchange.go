@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// taken reports whether the kernel has found out that somebody else has one of a lease's addresses, as it does with
-// IPv6's when the interface plugin puts them on the link.
+// taken reports whether the kernel found that another machine has an address of the lease. The kernel checks IPv6
+// addresses when the interface plugin adds them to the link.
 func taken(link reached, l *dhcp.Lease) bool {
 	have, _ := rtnl.Addrs(link.NS, link.Index)
 	return slices.ContainsFunc(have, func(a rtnl.Addr) bool {
@@ -27,7 +27,7 @@ func taken(link reached, l *dhcp.Lease) bool {
 	})
 }
 
-// takeOff removes leases' addresses from the link, and reports whether they were there.
+// takeOff removes the addresses of leases from the link, and reports whether any was there.
 func takeOff(link reached, of ...*dhcp.Lease) (was bool, err error) {
 	have, err := rtnl.Addrs(link.NS, link.Index)
 	for _, a := range have {
@@ -40,15 +40,15 @@ func takeOff(link reached, of ...*dhcp.Lease) (was bool, err error) {
 	return was, err
 }
 
-// on reports whether any of a lease's addresses is on the link.
+// on reports whether any address of the lease is on the link.
 func on(link reached, l *dhcp.Lease) bool {
 	have, _ := rtnl.Addrs(link.NS, link.Index)
 	return slices.ContainsFunc(have, func(a rtnl.Addr) bool { return slices.Contains(l.Prefixes(), a.Prefix) })
 }
 
-// exchange puts a lease on the link in the place of another one, as that one was there: what the interface plugin did
-// not put on the link, as where a virtual machine has the address, is none of ours to put there, unless must says that
-// it is.
+// exchange replaces the lease old on the link by l. It adds only the parts of l whose counterpart of old was on the
+// link, unless must is set: if the interface plugin did not add the address, as for a virtual machine, the daemon does
+// not add it either.
 func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 	have, err := rtnl.Addrs(link.NS, link.Index)
 	if err != nil {
@@ -115,7 +115,7 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// ensureAddrs adds the addresses that are not there.
+// ensureAddrs adds the missing addresses.
 func ensureAddrs(link reached, there, want []rtnl.Addr) (err error) {
 	for _, a := range want {
 		if slices.ContainsFunc(there, func(b rtnl.Addr) bool { return a.Prefix == b.Prefix }) {
@@ -128,8 +128,8 @@ func ensureAddrs(link reached, there, want []rtnl.Addr) (err error) {
 	return err
 }
 
-// restore adds what others put by the link and the kernel deleted. One by a router that is out of reach now is said and
-// no more.
+// restore adds routes of other programs that the kernel deleted together with an address. If a route's gateway can no
+// longer be reached, a warning is logged.
 func restore(link reached, before []rtnl.Route) {
 	now, err := rtnl.Routes(link.NS, rtnl.RouteFilter{Family: rtnl.IPv4, Link: link.Index})
 	if err != nil {
@@ -147,7 +147,7 @@ func restore(link reached, before []rtnl.Route) {
 	}
 }
 
-// route is a lease's, with the metric that ADD answered it with; zero is the kernel's choice.
+// route returns a route of a lease with the metric of ADD; 0 is the kernel's default.
 func route(link string, r spec.Route, metric int) addr.Route {
 	k := addr.Route{Link: link, Dst: r.Dst, Via: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS,
 		Priority: cmp.Or(r.Priority, metric)}

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A keeper keeps one lease: it renews it, puts another address on the link where the servers say so, and ends with the
-// namespace or the link. Between its doings it holds nothing of the namespace, which so may die.
+// A keeper keeps one lease: it renews it, changes the address on the link if the servers do, and ends with the
+// namespace or the link. While it waits, it holds nothing of the namespace open, so that the namespace can end.
 type keeper struct {
 	d     *Daemon
 	proto dhcp.Protocol
@@ -41,7 +41,7 @@ type keeper struct {
 	told    bool  // the kernel was told for how long the addresses are preferred, while nothing else is to be done
 }
 
-// A phase is what a keeper does next.
+// A phase is the next task of a keeper.
 type phase int
 
 const (
@@ -54,14 +54,14 @@ const (
 	deprecating
 )
 
-// maxPuts is how often a lease that cannot be put on the link is tried again before it is renewed.
+// maxPuts limits how often the daemon tries to put a lease on the link before it renews the lease.
 const maxPuts = 5
 
 func (p phase) String() string {
 	return [...]string{"confirm", "renew", "rebind", "expire", "acquire", "place", "deprecate"}[p]
 }
 
-// next is the phase and when it begins, which may be past, and when it ends.
+// next returns the phase, when it begins, which may be in the past, and when it ends.
 func (k *keeper) next(now time.Time) (p phase, begin, end time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -92,17 +92,17 @@ func (k *keeper) next(now time.Time) (p phase, begin, end time.Time) {
 	return renewing, at(renew), at(min(l.T2, l.Valid))
 }
 
-// pause is how long to wait after a try in vain: half of what is left of the phase (RFC 2131, 4.4.5), but neither for a
-// busy while nor for long where the time is short.
+// pause returns the time to wait after a failed try: half of the rest of the phase (RFC 2131, 4.4.5), within limits
+// that depend on the lifetime.
 func pause(left, valid time.Duration) time.Duration {
 	least := min(max(valid/32, time.Second), time.Minute)
 	return max(left/2, least)
 }
 
-// again is how long to wait between tries to get a new lease.
+// again returns the time to wait between tries to get a new lease.
 func again(tries int) time.Duration { return min(time.Second<<min(tries, 6), time.Minute) }
 
-// run keeps the lease, from a time on, until ctx ends or there is nothing to keep it for.
+// run keeps the lease until ctx ends or the lease is no longer needed. The first try is at retry.
 func (k *keeper) run(ctx context.Context, retry time.Time) {
 	defer close(k.done)
 	for ctx.Err() == nil {
@@ -140,7 +140,7 @@ func (k *keeper) run(ctx context.Context, retry time.Time) {
 	}
 }
 
-// heard is what follows from an event, and reports whether there is something to be done at once.
+// heard handles an event of the namespace, and reports whether the keeper must act at once.
 func (k *keeper) heard(ctx context.Context) bool {
 	k.mu.Lock()
 	look := k.look
@@ -161,7 +161,7 @@ func (k *keeper) heard(ctx context.Context) bool {
 	return now
 }
 
-// step does what the phase is, once.
+// step performs the task of a phase once.
 func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
 	defer guard(p.String()+" a lease", &err)
 	k.mu.Lock()
@@ -226,7 +226,7 @@ func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
 	return err
 }
 
-// after notes how a step went, and says when the next may be.
+// after records the outcome of a step, and returns when the next one may start.
 func (k *keeper) after(p phase, end time.Time, err error) time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -251,7 +251,7 @@ func (k *keeper) after(p phase, end time.Time, err error) time.Time {
 	return time.Now().Add(pause(time.Until(end), k.rec.Lease.Valid))
 }
 
-// bind takes a lease over. One that cannot be put on the link is ours all the same, and is put there later.
+// bind stores a new lease and puts it on the link. A lease that cannot be put on the link is kept and put there later.
 func (k *keeper) bind(link reached, l *dhcp.Lease) error {
 	k.mu.Lock()
 	rec := k.rec
@@ -263,7 +263,7 @@ func (k *keeper) bind(link reached, l *dhcp.Lease) error {
 	return nil
 }
 
-// place puts the lease on the link, which failed before.
+// place puts the lease on the link after an earlier failure.
 func (k *keeper) place(link reached) error {
 	k.mu.Lock()
 	rec := k.rec
@@ -271,7 +271,7 @@ func (k *keeper) place(link reached) error {
 	return k.put(link, rec, rec.Lease)
 }
 
-// put has l in the place of the record's lease, on the link and on the disk. The error is the link's.
+// put replaces the record's lease by l, on the link and on the disk. The error is that of the link.
 func (k *keeper) put(link reached, rec leaseFile, l *dhcp.Lease) (err error) {
 	old, from := rec.Lease, cmp.Or(rec.Was, rec.Lease)
 	changed := rec.Off || rec.Was != nil || !old.SameConfiguration(l)
@@ -304,8 +304,8 @@ func (k *keeper) put(link reached, rec leaseFile, l *dhcp.Lease) (err error) {
 	return err
 }
 
-// either is what may be on a link that has the one lease or the other, or something of both; the newest of it, for
-// servers that change their minds may go on for ever.
+// either returns a lease with everything that may be on a link that has one of the two leases, or parts of both. It
+// keeps only the newest addresses, because servers may change their minds without end.
 func either(a, b *dhcp.Lease) *dhcp.Lease {
 	const most = 64
 	l := *b
@@ -327,7 +327,7 @@ func either(a, b *dhcp.Lease) *dhcp.Lease {
 	return &l
 }
 
-// lose takes the addresses off the link, for they are not ours any more.
+// lose removes the addresses from the link, because the lease is no longer valid.
 func (k *keeper) lose(link reached, why error) {
 	k.mu.Lock()
 	rec := k.rec
@@ -349,13 +349,13 @@ func (k *keeper) lose(link reached, why error) {
 	k.rec, k.lost, k.confirm = rec, why, false
 }
 
-// stop ends run and waits for that, which takes no longer than a message.
+// stop ends run and waits for it. This takes at most as long as one message.
 func (k *keeper) stop() {
 	k.cancel()
 	<-k.done
 }
 
-// hear takes what the watcher heard.
+// hear receives an event from the watcher.
 func (k *keeper) hear(ev rtnl.NamespaceEvent) {
 	k.mu.Lock()
 	switch {

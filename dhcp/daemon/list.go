@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An Entry is a lease as `fairlead dhcp ls` shows it.
+// An Entry is a lease in the output of `fairlead dhcp ls`.
 type Entry struct {
 	Owner    spec.Owner  `json:"owner"`
 	Protocol string      `json:"protocol"`

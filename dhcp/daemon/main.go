@@ -22,13 +22,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are what flags set.
+// options has the values of the flags.
 type options struct {
 	Settings
 	pidfile, socket string
 }
 
-// flags are the reference's and some of ours.
+// flags defines the flags: the reference's and some of our own.
 func flags(o *options) *flag.FlagSet {
 	fl := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
 	fl.StringVar(&o.pidfile, "pidfile", "", "`file` to write the process ID to; an absolute path")
@@ -46,7 +46,7 @@ func flags(o *options) *flag.FlagSet {
 	return fl
 }
 
-// Flags says which flags Main takes.
+// Flags returns the help text of Main's flags.
 func Flags() string {
 	var b strings.Builder
 	fl := flags(new(options))
@@ -55,7 +55,7 @@ func Flags() string {
 	return b.String()
 }
 
-// Main is `dhcp daemon` and returns the exit status.
+// Main runs `dhcp daemon` and returns the exit status.
 func Main(args []string, stderr io.Writer) int {
 	var o options
 	fl := flags(&o)
@@ -123,8 +123,8 @@ func serve(ctx context.Context, s Settings, socket, pidfile string) error {
 	return d.Serve(ctx, l)
 }
 
-// Listener is the socket that systemd opened for this process (LISTEN_FDS), else one of its own of that mode at path,
-// where nobody listens.
+// Listener returns the socket that systemd opened for this process (LISTEN_FDS). Without one, it opens a socket at path
+// with that mode, unless another process listens there.
 func Listener(path string, mode fs.FileMode) (net.Listener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
@@ -155,7 +155,7 @@ func Listener(path string, mode fs.FileMode) (net.Listener, error) {
 	return l, nil
 }
 
-// vacate removes the socket that a killed daemon left. One that somebody listens on is an error.
+// vacate removes the socket of a daemon that was killed. It is an error if a process listens on the socket.
 func vacate(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -178,7 +178,7 @@ func vacate(path string) error {
 	return os.Remove(path)
 }
 
-// Notify tells systemd, where it waits for that (Type=notify).
+// Notify tells systemd the state, if systemd waits for it (Type=notify).
 func Notify(state string) {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

@@ -9,11 +9,11 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 )
 
-// settling is how long an interface plugin may take to put the addresses of a new lease on the link.
+// settling limits how long an interface plugin may take to add the addresses of a new lease to the link.
 const settling = 3 * time.Second
 
-// preferred is when the first of a lease's addresses stops being preferred, counted from when it was asked for;
-// Forever: never before the lease is over.
+// preferred returns when the first address of a lease stops being preferred, counted from Asked, or Forever if that is
+// not before the lease expires.
 func preferred(l *dhcp.Lease) time.Duration {
 	first := dhcp.Forever
 	for _, a := range l.Addresses {
@@ -24,10 +24,10 @@ func preferred(l *dhcp.Lease) time.Duration {
 	return first
 }
 
-// prefer tells the kernel for how long the addresses of a lease that are on the link are preferred (RFC 4862, 5.5.4),
-// so that it deprecates them in time, be it that no server answers or that nobody keeps the lease by then. When a lease
-// is over they are taken off by who keeps it, and not by the kernel. Those that the kernel makes have their times from
-// their router. Of what had no such time, and has none, nothing is said.
+// prefer tells the kernel how long the addresses of a lease on the link are preferred (RFC 4862, 5.5.4). The kernel
+// then deprecates them in time, even if no server answers or no daemon runs. The daemon removes the addresses when the
+// lease expires; the kernel does not. Addresses that the kernel makes (SLAAC) get their times from the router. For an
+// address that has and had no such time, nothing is changed.
 func prefer(link reached, rec leaseFile, before *dhcp.Lease) {
 	if rec.Protocol != dhcp.DHCPv6 || preferred(rec.Lease) == dhcp.Forever && preferred(before) == dhcp.Forever {
 		return

@@ -22,14 +22,14 @@ var (
 		"mounted in it?)")
 )
 
-// A reached is a link in a namespace that is open for as long as something is done there.
+// A reached is a link in a namespace that is open while the daemon works there.
 type reached struct {
 	dhcp.Link
 	up   bool
 	kind string
 }
 
-// open opens the namespace at the path of a call.
+// open opens the namespace at the path in a call.
 func (d *Daemon) open(netns string) (*kernel.NS, error) {
 	return kernel.Open(filepath.Join(d.HostPrefix, netns))
 }
@@ -70,7 +70,7 @@ func (k *keeper) reach() (reached, error) {
 	return reachedLink(ns, l), nil
 }
 
-// missing says what it means that a path does not lead to a namespace.
+// missing interprets the error of a path that does not lead to a namespace.
 func (k *keeper) missing(err error, netns string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -84,10 +84,10 @@ func reachedLink(ns *kernel.NS, l *rtnl.Link) reached {
 	return reached{dhcp.Link{NS: ns, Name: l.Name, Index: l.Index, MAC: l.MAC, MTU: l.MTU}, l.Operational, l.Kind}
 }
 
-// carrierLimit is how long a link that was set up may take to carry packets.
+// carrierLimit limits how long a link may take until it carries packets after it was set up.
 const carrierLimit = 5 * time.Second
 
-// ready finds the link of a call and sets it up where it is down: nobody gets a lease on one that is.
+// ready finds the link of a call and sets it up if it is down, because no lease can be got on a link that is down.
 func ready(ctx context.Context, ns *kernel.NS, name string) (reached, error) {
 	l, err := rtnl.LinkByName(ns, name)
 	if err != nil {

@@ -6,8 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 )
 
-// routed is a protocol whose leases have the routes of the configuration too, so that they go by a new router with the
-// rest.
+// A routed is a protocol whose leases also contain the configured routes, so that these follow a change of the router.
 type routed struct{ dhcp.Protocol }
 
 func (p routed) Acquire(ctx context.Context, link dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {

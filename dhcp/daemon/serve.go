@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Serve answers on a socket until ctx ends.
+// Serve answers calls on a socket until ctx ends.
 func (d *Daemon) Serve(ctx context.Context, l net.Listener) error {
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	for {
@@ -48,8 +48,8 @@ func (d *Daemon) Serve(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// guard makes a panic an error, with where it was in the log: a mistake about one lease, or of one call, costs no
-// other.
+// guard converts a panic to an error and logs its stack, so that a mistake in one call or one lease does not affect
+// others.
 func guard(doing string, err *error) {
 	if p := recover(); p != nil {
 		slog.Error("a mistake of the program", "doing", doing, "panic", p, "stack", string(debug.Stack()))
@@ -100,7 +100,7 @@ func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (r
 	return nil, rpc.ErrUnknown(method)
 }
 
-// document gives causes their codes, as far as they are the daemon's own.
+// document maps the daemon's own errors to codes of the protocol.
 func document(err error) *spec.Error {
 	for _, c := range []struct {
 		cause error
@@ -147,7 +147,7 @@ func (d *Daemon) answer(ctx context.Context, asked rpc.Question) ([]byte, error)
 	return nil, spec.Errorf(spec.CodeUnsupported, "the daemon does not know the verb %q", asked.Verb)
 }
 
-// status says whether a lease could be kept.
+// status reports whether the daemon could store a lease.
 func (d *Daemon) status() error {
 	if err := (record.Store{Dir: d.store.dir}).Writable(); err != nil {
 		return spec.Errorf(spec.CodeUnavailable, "%w", err)

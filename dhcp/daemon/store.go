@@ -19,10 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// format is that of the lease files. One who reads a greater number leaves the file alone.
+// format is the version of the lease files. A daemon leaves a file with a greater version alone.
 const format = 1
 
-// A leaseFile is what is known of one lease.
+// A leaseFile is the content of a lease file.
 type leaseFile struct {
 	Format   int             `json:"format"`
 	Protocol string          `json:"protocol"`
@@ -41,7 +41,7 @@ type leaseFile struct {
 	Was *dhcp.Lease `json:"was,omitempty"`
 }
 
-// A store is the directory of the lease files. They are synced: a lease outlives its daemon, and so a crash.
+// A store is the directory of the lease files. The files are synced, because a lease must survive a crash.
 type store struct{ dir string }
 
 const (
@@ -91,7 +91,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// remove forgets a lease. A file that is not there is removed.
+// remove removes the file of a lease. It is not an error if there is none.
 func (s store) remove(o spec.Owner, protocol string) error {
 	err := os.Remove(s.path(o, protocol))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,8 +103,8 @@ func (s store) remove(o spec.Owner, protocol string) error {
 	return syncDir(s.dir)
 }
 
-// load reads every lease. A file that cannot be read as one is put aside, or left where it is if a newer daemon wrote
-// it, and said; it costs no other lease.
+// load reads all leases. A file that cannot be read is moved aside with a warning, or left in place if a newer daemon
+// wrote it. It does not affect other leases.
 func (s store) load() (records []leaseFile, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -171,7 +171,7 @@ func (s store) read(path string) (r leaseFile, err error) {
 	return r, r.possible()
 }
 
-// possible says what of a record no server can have given: who handles the lease counts on that.
+// possible returns an error if no server can have given the lease, because the daemon relies on valid values.
 func (r *leaseFile) possible() error {
 	var own func(netip.Addr) bool
 	switch r.Protocol {
@@ -219,14 +219,14 @@ func (s store) putAside(path string) error {
 	return os.Rename(path, filepath.Join(dir, filepath.Base(path)))
 }
 
-// stamp notes when the lease was asked for on a clock that nobody sets.
+// stamp records when the lease was asked for, on a clock that cannot be set.
 func (r *leaseFile) stamp() {
 	r.Boot = bootID()
 	r.Uptime = uptime() - time.Since(r.Lease.Asked)
 }
 
-// awake turns that back into a time of this process, and reports whether it can be believed: a time that has not come
-// yet was written by a mistake, and says nothing of how long the lease still is.
+// awake converts the time of stamp to one of this process, and reports whether it is valid. A time in the future was
+// written by mistake and says nothing about the rest of the lease.
 func (r *leaseFile) awake() bool {
 	since := uptime() - r.Uptime
 	l := *r.Lease
@@ -239,7 +239,7 @@ func (r *leaseFile) awake() bool {
 	return true
 }
 
-// bootID tells this boot from others; empty where the kernel does not.
+// bootID returns a text that identifies this boot, or an empty string if the kernel does not provide one.
 func bootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A question is a call of a plugin, read.
+// A question is a decoded call of a plugin.
 type question struct {
 	rpc.Args
 	conf  *spec.Conf
@@ -42,14 +42,14 @@ func ask(a rpc.Args, verb string) (q question, err error) {
 	return q, nil
 }
 
-// probes reports whether the interface plugin looks for conflicts. One that it finds costs the container its address,
-// so that a server is to be told before.
+// probes reports whether the interface plugin checks for conflicts. A conflict costs the container its address, so the
+// daemon must check first in order to tell the server.
 func (q question) probes() bool {
 	raw, ok := q.conf.Object.Get("conflictDetection")
 	return ok && string(raw) == `"probe"`
 }
 
-// add gives an owner its leases. What it has already is answered again.
+// add gets the leases of an owner. Leases that it already has are returned again.
 func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 	wanted, err := q.ipam.Wanted(q.owner, q.Args.Args)
 	if err != nil {
@@ -95,7 +95,7 @@ func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 	return res, nil
 }
 
-// leases gets all that is wanted, at once: each waits for servers of its own.
+// leases gets all wanted leases concurrently, because each waits for other servers.
 func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, id kernel.Identity,
 	link reached) ([]*dhcp.Lease, error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -121,13 +121,14 @@ func (d *Daemon) leases(ctx context.Context, wanted []dhcp.Wanted, q question, i
 	return got, errors.Join(rest...)
 }
 
-// broadcast has servers broadcast their answers where that is needed, as on an ipvlan, all of whose links have one MAC.
+// broadcast makes servers broadcast their answers if that is necessary, as on an ipvlan, where all links have the same
+// MAC.
 func (d *Daemon) broadcast(a dhcp.Ask, link reached) dhcp.Ask {
 	a.Broadcast = a.Broadcast || d.Broadcast || link.kind == "ipvlan"
 	return a
 }
 
-// lease gets a lease of one protocol, and keeps it.
+// lease gets a lease of one protocol and keeps it.
 func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question, id kernel.Identity,
 	link reached) (_ *dhcp.Lease, err error) {
 	defer guard("get a lease", &err)
@@ -168,7 +169,7 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	return l, nil
 }
 
-// keep writes a lease down and keeps it from now on. What cannot be written is given back.
+// keep stores a lease and keeps it from now on. A lease that cannot be stored is released.
 func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Identity, link reached,
 	l *dhcp.Lease) error {
 	r := leaseFile{Format: format, Protocol: proto.Name(), Ask: a, Netns: q.Netns, Identity: id, Index: link.Index,
@@ -188,7 +189,7 @@ func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Ide
 	return nil
 }
 
-// lasting is how long a lease lasts, in words.
+// lasting describes the duration of a lease in words.
 func lasting(d time.Duration) string {
 	if d == dhcp.Forever {
 		return "ever"
@@ -196,7 +197,7 @@ func lasting(d time.Duration) string {
 	return d.String()
 }
 
-// giveBackLimit is how long a RELEASE may take, which has an answer in DHCPv6 only.
+// giveBackLimit limits how long a RELEASE may take. Only DHCPv6 servers answer it.
 const giveBackLimit = 3 * time.Second
 
 func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r leaseFile) (err error) {
@@ -215,7 +216,7 @@ func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r leaseFile) (err e
 	return proto.Release(ctx, link.Link, r.Ask, r.Lease)
 }
 
-// end stops a keeper, gives its lease back where that can be done, and forgets it.
+// end stops a keeper, releases its lease if possible, and forgets it.
 func (d *Daemon) end(_ context.Context, k *keeper) error {
 	k.stop()
 	k.mu.Lock()
@@ -239,7 +240,7 @@ func (d *Daemon) end(_ context.Context, k *keeper) error {
 	return d.store.remove(r.Ask.Owner, r.Protocol)
 }
 
-// del gives an owner's leases back. None is no error.
+// del releases the leases of an owner. It is not an error if there are none.
 func (d *Daemon) del(ctx context.Context, o spec.Owner) error {
 	done, err := d.alone(ctx, o)
 	if err != nil {
@@ -253,7 +254,7 @@ func (d *Daemon) del(ctx context.Context, o spec.Owner) error {
 	return errors.Join(errs...)
 }
 
-// check says what is wrong with an owner's leases. It asks nobody and waits for nothing.
+// check returns the problems of an owner's leases. It asks no server and does not wait.
 func (d *Daemon) check(q question) error {
 	ks := d.of(q.owner)
 	if len(ks) == 0 {
@@ -285,7 +286,7 @@ func (d *Daemon) check(q question) error {
 	return errors.Join(errs...)
 }
 
-// sweep gives back what belongs to a network and to none of valid.
+// sweep releases the leases of a network whose attachments are not in valid.
 func (d *Daemon) sweep(ctx context.Context, network string, valid []spec.Attachment) error {
 	keep := make(map[spec.Attachment]bool, len(valid))
 	for _, a := range valid {

@@ -21,7 +21,7 @@ const (
 
 var errMalformed = errors.New("malformed gob")
 
-// A wire is a type as a stream describes it.
+// A wire is a type as described in a stream.
 type wire struct {
 	kind   wireKind
 	elem   int
@@ -57,7 +57,7 @@ const (
 	idOpaque
 )
 
-// descriptions are the types of descriptions.
+// descriptions returns the types that describe types.
 func descriptions() map[int]wire {
 	return map[int]wire{
 		idWire: {kind: wireStruct, fields: []field{{"ArrayT", idArray}, {"SliceT", idSlice}, {"StructT", idStruct},
@@ -84,7 +84,7 @@ type decoder struct {
 
 func newDecoder(r *bufio.Reader) *decoder { return &decoder{r: r, types: descriptions()} }
 
-// value reads the next value: structs are map[string]any, lists []any, numbers int64 or uint64.
+// value reads the next value. Structs become map[string]any, lists []any, numbers int64 or uint64.
 func (d *decoder) value() (any, error) {
 	for {
 		n, err := d.length()
@@ -117,7 +117,7 @@ func (d *decoder) value() (any, error) {
 	}
 }
 
-// take reads n bytes. Room is made as they come, not beforehand: the length is anybody's word.
+// take reads n bytes. It grows its memory as bytes arrive, because n comes from the other side.
 func (d *decoder) take(n int) (b []byte, err error) {
 	for have := 0; have < n && err == nil; have = len(b) {
 		b = append(b, make([]byte, min(n-have, max(have, 4<<10)))...)
@@ -128,7 +128,7 @@ func (d *decoder) take(n int) (b []byte, err error) {
 	return b, err
 }
 
-// length is that of the message that comes next.
+// length reads the length of the next message.
 func (d *decoder) length() (int, error) {
 	first, err := d.r.ReadByte()
 	if err != nil {
@@ -148,7 +148,7 @@ func (d *decoder) length() (int, error) {
 	return int(n), err
 }
 
-// describe takes a type's description.
+// describe reads the description of a type.
 func (d *decoder) describe(id int, b *buffer) error {
 	if id < idFirst-1 || len(d.types) > maxTypes {
 		return errMalformed
@@ -262,7 +262,7 @@ func (d *decoder) read(b *buffer, id, depth int) (any, error) {
 
 func wrap[T any](v T, err error) (any, error) { return v, err }
 
-// A buffer is what is left of a message.
+// A buffer is the unread rest of a message.
 type buffer struct{ rest []byte }
 
 func (b *buffer) uint() (uint64, error) {
@@ -304,7 +304,7 @@ func (b *buffer) bytes() ([]byte, error) {
 	return v, nil
 }
 
-// fill puts what was read into a Go value: structs by the names of their fields. What does not fit is left out.
+// fill copies decoded values into a Go value, structs by the names of their fields. Values that do not fit are ignored.
 func fill(v reflect.Value, from any) {
 	switch v.Kind() {
 	case reflect.Pointer:

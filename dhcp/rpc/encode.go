@@ -21,7 +21,7 @@ const (
 	idFirst  = 65 // of the types that a stream describes
 )
 
-// An encoder writes values as encoding/gob does: each type is described before its first value.
+// An encoder writes values as encoding/gob does: it describes each type before the first value of that type.
 type encoder struct {
 	w   io.Writer
 	ids map[reflect.Type]int
@@ -29,7 +29,7 @@ type encoder struct {
 
 func newEncoder(w io.Writer) *encoder { return &encoder{w, map[reflect.Type]int{}} }
 
-// encode writes v, a struct, in one piece.
+// encode writes the struct v by one write.
 func (e *encoder) encode(v any) error {
 	rv := reflect.ValueOf(v)
 	for rv.Kind() == reflect.Pointer {
@@ -59,7 +59,7 @@ func message(out *bytes.Buffer, body []byte) {
 	out.Write(body)
 }
 
-// id is the number of a type, which is described to out where that has not been done.
+// id returns the number of a type. If the type is new, its description is written to out first.
 func (e *encoder) id(t reflect.Type, out *bytes.Buffer) (int, error) {
 	switch t.Kind() {
 	case reflect.Pointer:
@@ -172,7 +172,7 @@ func appendValue(b []byte, v reflect.Value) (_ []byte, err error) {
 	return nil, fmt.Errorf("encode %v: no gob for it here", v.Type())
 }
 
-// appendUint writes a byte where that is enough, else how many bytes follow, negated, and those.
+// appendUint writes a small number as one byte, and a larger one as the negated number of bytes and the bytes.
 func appendUint(b []byte, v uint64) []byte {
 	if v < 128 {
 		return append(b, byte(v))

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// DefaultSocket is where the daemon listens.
+// DefaultSocket is the default path of the daemon's socket.
 const DefaultSocket = "/run/cni/dhcp.sock"
 
 // The methods. Allocate and Release are the reference's, from Args to Result and from Args to nothing. Ask is ours
@@ -18,27 +18,27 @@ const (
 	Ask      = "DHCP.Call"
 )
 
-// Args is a call of a plugin as the runtime made it.
+// Args is a call of a plugin by a runtime.
 type Args struct {
 	ContainerID, Netns, IfName, Args, Path, NetnsOverride string
 
 	StdinData []byte
 }
 
-// A Question is a verb of CNI, or "LS": what leases there are.
+// A Question is a verb of CNI, or "LS" to list the leases.
 type Question struct {
 	Verb string
 	Args Args
 }
 
-// A Reply is a document as the verb answers it, or an error with its code.
+// A Reply is the document that the verb returns, or an error with its code.
 type Reply struct {
 	Document []byte
 	Code     uint
 	Message  string
 }
 
-// A Result is what Allocate answers: the reference's, with addresses as Go's package net has them.
+// A Result is the reply of Allocate: the reference's result, with addresses as in Go's package net.
 type Result struct {
 	CNIVersion string
 	IPs        []*IPConfig
@@ -67,7 +67,7 @@ type DNS struct {
 	Search, Options []string
 }
 
-// NewResult is r as Allocate answers it. Of 1.0.0: a plugin that is older than 1.1.0 makes nothing of that.
+// NewResult converts r to the reply of Allocate. Its version is 1.0.0, because older plugins do not know 1.1.0.
 func NewResult(r *spec.Result) *Result {
 	out := &Result{CNIVersion: string(spec.V100), DNS: DNS(r.DNS)}
 	for _, ip := range r.IPs {
@@ -84,7 +84,7 @@ func ipNet(p netip.Prefix) IPNet {
 	return IPNet{p.Addr().AsSlice(), net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// Spec is r as the specification has it.
+// Spec converts r to a result of the specification.
 func (r *Result) Spec() *spec.Result {
 	out := &spec.Result{DNS: spec.DNS(r.DNS)}
 	for _, ip := range r.IPs {

@@ -1,5 +1,6 @@
-// Package rpc is the protocol of the DHCP daemon's socket: Go's net/rpc with gob, as the reference's plugin and daemon
-// speak it, in as far as they do. Those packages would cost every call of every plugin more than a millisecond's half.
+// Package rpc implements the protocol of the DHCP daemon's socket: the parts of Go's net/rpc with gob that the
+// reference's plugin and daemon use. The packages of Go would add more than half a millisecond to every call of every
+// plugin.
 package rpc
 
 import (
@@ -32,7 +33,7 @@ type response struct {
 	Error         string
 }
 
-// An Error is what the other side answered in place of a reply.
+// An Error is an error that the other side returned in place of a reply.
 type Error string
 
 func (e Error) Error() string { return string(e) }
@@ -40,7 +41,7 @@ func (e Error) Error() string { return string(e) }
 // Unknown reports whether the other side does not know the method.
 func (e Error) Unknown() bool { return strings.HasPrefix(string(e), "rpc: can't find ") }
 
-// Call asks the daemon at a socket, and fills reply, the pointer to a struct. It ends with ctx.
+// Call sends a request to the daemon at a socket, and fills reply, a pointer to a struct. It ends when ctx ends.
 func Call(ctx context.Context, socket, method string, args, reply any) error {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -91,7 +92,7 @@ func call(conn net.Conn, method string, args, reply any) error {
 	return nil
 }
 
-// header reads lines until an empty one, and returns the first.
+// header reads lines up to an empty one and returns the first.
 func header(r *bufio.Reader) (first string, err error) {
 	const most = 8 << 10
 	for size := 0; ; {
@@ -112,14 +113,14 @@ func header(r *bufio.Reader) (first string, err error) {
 	}
 }
 
-// A Handler answers calls. Decode fills the pointer to a struct with the arguments. The context ends when the caller
-// goes.
+// A Handler answers calls. Decode fills the struct that its argument points to. The context ends when the caller
+// disconnects.
 type Handler func(ctx context.Context, method string, decode func(into any)) (reply any, err error)
 
-// ErrUnknown is what a Handler answers to a method that it does not know.
+// ErrUnknown is the error of a Handler for an unknown method.
 func ErrUnknown(method string) error { return Error("rpc: can't find method " + method) }
 
-// Idle is how long a connection may say nothing while nothing of its is being done.
+// Idle limits how long a connection may be silent while no call of it is in progress.
 const Idle = 30 * time.Second
 
 // Serve answers the calls of one connection, and closes it.

@@ -14,11 +14,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/record"
 )
 
-// startLimit is how long a daemon may take until it listens.
+// startLimit limits how long a daemon may take until it listens.
 const startLimit = 10 * time.Second
 
-// Start starts this program as the daemon, where nobody listens on the socket, and waits until it listens. Of several
-// who find that at the same time one does. The daemon goes on when its starter ends; what it has to say goes to a file.
+// Start starts this program as the daemon if none listens on the socket, and waits until it listens. If several
+// processes call Start at the same time, one daemon starts. The daemon continues when the caller ends, and writes its
+// log to a file.
 func Start(ctx context.Context, socket string) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()

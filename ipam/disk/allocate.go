@@ -13,9 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Allocate gives o an address from each set: the one that it had in an earlier boot, the one that it asks for, one that
-// is reserved for its key, the one that its key had last, or the next one in order. If it fails, what it took is given
-// back, and what o held before is left.
+// Allocate allocates one address from each set for o. It prefers, in this order: the address that o had in an earlier
+// boot, the one that it asks for, one that is reserved for its sticky key, the one that its key had last, and the next
+// one in order. If Allocate fails, it releases what it allocated and keeps what o had before.
 func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	if len(s.Sets) == 0 {
 		return nil, noRanges()
@@ -60,8 +60,8 @@ func noRanges() error {
 	return spec.Errorf(spec.CodeConfig, "ipam: has no range: give it a subnet, or ranges")
 }
 
-// exhausted is why there is no address: all that are not reserved are in use, for none was found, and no container of
-// theirs is gone by proof.
+// exhausted returns the error for a set without a free address: all addresses that are not reserved are in use, and no
+// container that has one is proven to be gone.
 func exhausted(code spec.Code, network string, set ipam.Set, reserved ipam.Reserved, unknown int) error {
 	size, more := reserved.Size(set), ""
 	if n := set.Size().Sub(size); !n.IsZero() {
@@ -80,7 +80,8 @@ func exhausted(code spec.Code, network string, set ipam.Set, reserved ipam.Reser
 		more).WithHint(hint)
 }
 
-// inUse says whose an address is. A lease file that names no attachment is of another program.
+// inUse returns the error for an address that another owner has. A lease file that names no attachment was written by
+// another program.
 func inUse(network string, a netip.Addr, text string) error {
 	id, ifName, _ := strings.Cut(text, "\r\n")
 	err := spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", a, holder(text))
@@ -92,7 +93,7 @@ func inUse(network string, a netip.Addr, text string) error {
 		"lease; `fairlead ipam show %[2]s` says what is known.", network, a))
 }
 
-// A call is one Allocate on its way.
+// A call is the state of one call of Allocate.
 type call struct {
 	*Store
 	d       *directory
@@ -109,19 +110,19 @@ type call struct {
 	back     ipam.Reserved // all that nobody gets without asking
 }
 
-// A lodged is a lease that was made, and what the index had of its address before.
+// A lodged is a lease that this call made, and the earlier index entry of its address.
 type lodged struct {
 	entry
 	word uint32
 }
 
-// A gift is an address and the number of the set that it is of.
+// A gift is an address and the number of its set.
 type gift struct {
 	addr netip.Addr
 	set  int
 }
 
-// lookAtOwn finds what o holds already.
+// lookAtOwn finds the leases that o has already.
 func (c *call) lookAtOwn() error {
 	for _, t := range []string{text(c.o), oldText(c.o)} {
 		found, err := c.d.held(t)
@@ -139,7 +140,7 @@ func (c *call) lookAtOwn() error {
 	return nil
 }
 
-// address finds o's address of set i.
+// address allocates the address of set i for o.
 func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error) {
 	for _, l := range c.own {
 		// As in the reference, who asks for a second address of a set by name gets it.
@@ -170,7 +171,8 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 	return c.next(i, set, c.back.Cut(set.After(c.d.last(i))))
 }
 
-// seize makes a lease for one address. By is what the lease of who has it says: then none is made.
+// seize makes a lease for one address. If another owner has the address, by is the text of its lease, and no lease is
+// made.
 func (c *call) seize(i int, a netip.Addr) (by string, err error) {
 	for range 3 { // a lease that is nobody's any more goes first
 		l, rerr := c.d.read(a)
@@ -230,9 +232,9 @@ func (c *call) next(i int, set ipam.Set, order []ipam.Span) (netip.Addr, error) 
 	}
 }
 
-// put makes the lease file of a. All that can fail comes before the step that makes it visible. The index
-// has the owner first and the address last, so that a call that is killed leaves no address that only the
-// index takes for used.
+// put makes the lease file of a. Everything that can fail is done before the step that makes the file visible. The
+// index gets the owner first and the address last, so that a killed call leaves no address that only the index marks as
+// used.
 func (c *call) put(i int, a netip.Addr) error {
 	f, err := c.d.draft(text(c.o))
 	if err != nil {
@@ -255,7 +257,7 @@ func (c *call) put(i int, a netip.Addr) error {
 	return nil
 }
 
-// undo gives back what this call took.
+// undo releases what this call allocated.
 func (c *call) undo() error {
 	var errs []error
 	for _, l := range c.made {
@@ -267,7 +269,7 @@ func (c *call) undo() error {
 	return errors.Join(errs...)
 }
 
-// adopt writes down that the adopted leases are of this boot, and removes those that no set has room for.
+// adopt records that the adopted leases belong to this boot, and removes those that fit into no set.
 func (c *call) adopt() {
 	for _, l := range c.former {
 		if !slices.Contains(c.adopted, l) {
@@ -283,7 +285,7 @@ func (c *call) adopt() {
 	}
 }
 
-// reclaim removes leases that outlived their containers.
+// reclaim removes leases whose containers are gone.
 func (c *call) reclaim(leases ...entry) error {
 	for _, l := range leases {
 		c.d.log.Info("removing a lease that outlived its container", "network", c.o.Network, "address", l.addr)
@@ -291,7 +293,7 @@ func (c *call) reclaim(leases ...entry) error {
 	return c.d.giveBack(leases, 0)
 }
 
-// outlived reports whether the container of e is gone, by proof.
+// outlived reports whether the container of e is proven to be gone.
 func (s *Store) outlived(d *directory, network string, e entry) bool {
 	f, err := d.read(e.addr)
 	if err != nil || ownerName(f.text) != e.owner {
@@ -301,8 +303,8 @@ func (s *Store) outlived(d *directory, network string, e entry) bool {
 	return state == ipam.Gone
 }
 
-// stale returns the leases of set whose containers are gone by proof, and counts those of whose containers nothing is
-// known. It reads all leases, so it is for a set that has no other address left.
+// stale returns the leases of set whose containers are proven to be gone, and counts those whose containers are
+// unknown. It reads all leases, so it is called only if the set has no free address.
 func (s *Store) stale(d *directory, network string, set ipam.Set) (gone []entry, unknown int) {
 	all, _ := s.leases(d, network, new([]string)) // what cannot be read is in use
 	for _, l := range all {
@@ -319,7 +321,7 @@ func (s *Store) stale(d *directory, network string, set ipam.Set) (gone []entry,
 	return gone, unknown
 }
 
-// entry is what the index is to say of a lease that this call makes.
+// entry returns the index entry for a lease that this call makes.
 func (c *call) entry(a netip.Addr, stamp uint32) entry {
 	key := uint32(noKey)
 	if c.key() != "" {
@@ -328,7 +330,7 @@ func (c *call) entry(a netip.Addr, stamp uint32) entry {
 	return entry{owner: ownerName(text(c.o)), addr: a, stamp: stamp, boot: c.d.boot, netns: netnsOf(c.Netns), key: key}
 }
 
-// entry is what the index knows of the lease of a, whose file says text.
+// entry returns the index entry of the lease of a, whose file contains text.
 func (d *directory) entry(a netip.Addr, text string) entry {
 	for e := range d.x.leases(ownerName(text)) {
 		if e.addr == a {
@@ -338,7 +340,7 @@ func (d *directory) entry(a netip.Addr, text string) entry {
 	return entry{owner: ownerName(text), addr: a}
 }
 
-// holder is the owner that a lease file names, for people. Anybody may have written the file.
+// holder returns the owner that a lease file names, in a form for people. Other programs may have written the file.
 func holder(text string) string {
 	id, ifName, _ := strings.Cut(text, "\r\n")
 	if len(id) > 100 {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thisBoot is a number for the time since the kernel started; 0 if the kernel does not say.
+// thisBoot returns a number that identifies the boot; 0 if the kernel does not provide one.
 func thisBoot() uint32 {
 	fd, err := unix.Open("/proc/sys/kernel/random/boot_id", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -27,12 +27,12 @@ func thisBoot() uint32 {
 	return number("boot", strings.TrimSpace(string(b[:n])))
 }
 
-// clockNow is now, on a clock that nobody sets.
+// clockNow returns the current time on a clock that cannot be set.
 func clockNow() clock {
 	return clock(min(uptime()/100_000_000+1, holdBit-1)) // six years
 }
 
-// uptime is that clock in nanoseconds.
+// uptime returns the time on that clock in nanoseconds.
 func uptime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -41,7 +41,7 @@ func uptime() int64 {
 	return ts.Nano()
 }
 
-// netnsOf is a number for the path of a namespace, 0 where there is none.
+// netnsOf returns a number for the path of a namespace, 0 for an empty path.
 func netnsOf(path string) uint32 {
 	if path == "" {
 		return 0
@@ -49,8 +49,8 @@ func netnsOf(path string) uint32 {
 	return number("netns", path)
 }
 
-// pathState is what can be seen of the namespace at a path. Unknown are one that is there and no namespace, and one
-// whose directory is missing: the mounts may be some that this process does not see.
+// pathState returns what is known about the namespace at a path. It is unknown if the file is not a namespace, or if
+// its directory is missing, because this process may not see all mounts.
 func pathState(netns string) string {
 	var fsys unix.Statfs_t
 	switch err := unix.Statfs(netns, &fsys); {
@@ -65,10 +65,10 @@ func pathState(netns string) string {
 	return ipam.Gone
 }
 
-// namespaceOf is the path of the namespace that, says the runtime's cache, the owner of a lease lives in: the lease in
-// file f, of which the index has e. The entry of an earlier attachment says nothing of the lease, as while the
-// container is attached anew: it names another path than the allocator was told or, where that is not known, is older
-// than the lease.
+// namespaceOf returns the path of the namespace in which, according to the runtime's cache, the owner of a lease lives.
+// The lease is in file f and has the index entry e. An entry of the cache for an earlier attachment is ignored, as
+// while the container is being attached again: it has another path than the allocator was given, or, if that is
+// unknown, it is older than the lease.
 func namespaceOf(results, network string, e entry, f lease) (netns string, ok bool) {
 	containerID, ifName, ok := strings.Cut(f.text, "\r\n")
 	if !ok || strings.ContainsRune(f.text, '/') {

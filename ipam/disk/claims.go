@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// missing is what of b is not there. What contradicts what is there, or another part of b, is an error.
+// missing returns the parts of b that the directory lacks. A part that contradicts the directory, or another part of b,
+// is an error.
 func (s *Store) missing(d *directory, b *ipam.Book, force bool) (*ipam.Book, error) {
 	c := claims{s: s, d: d, b: b, force: force, had: map[string]string{}}
 	add := &ipam.Book{}
@@ -44,7 +45,7 @@ func (s *Store) missing(d *directory, b *ipam.Book, force bool) (*ipam.Book, err
 	return add, nil
 }
 
-// claims are those of a book to what it names, one after the other.
+// claims checks the parts of a book one after the other.
 type claims struct {
 	s     *Store
 	d     *directory
@@ -61,7 +62,7 @@ func (c *claims) bad(path, format string, args ...any) bool {
 	return false
 }
 
-// within reports whether an address is one that the network gives out.
+// within reports whether the network allocates the address.
 func (c *claims) within(path string, a netip.Addr) bool {
 	r, ok := c.s.find(a)
 	switch {
@@ -74,7 +75,7 @@ func (c *claims) within(path string, a netip.Addr) bool {
 	return true
 }
 
-// alone reports whether who has no other address of the set that a is of. Force does not look.
+// alone reports whether who has no other address in the set of a. With force it always succeeds.
 func (c *claims) alone(path, who, name string, a netip.Addr) bool {
 	i := slices.IndexFunc(c.s.Sets, func(set ipam.Set) bool { _, ok := set.Find(a); return ok })
 	return c.force || i < 0 || c.once(path, fmt.Sprint(who, " in set ", i), a.String(), func(at string) string {
@@ -83,8 +84,8 @@ func (c *claims) alone(path, who, name string, a netip.Addr) bool {
 	})
 }
 
-// once reports whether what is claimed by who for the first time; what it was claimed by before is an error if it is
-// somebody else, and nothing to do if it is not.
+// once reports whether what is claimed for the first time. A second claim by the same owner is ignored; one by another
+// owner is an error.
 func (c *claims) once(path, what, who string, contradiction func(before string) string) bool {
 	before, ok := c.had[what]
 	if !ok {
@@ -98,7 +99,7 @@ func (c *claims) once(path, what, who string, contradiction func(before string) 
 	return false
 }
 
-// possible is why no container can have an address.
+// possible returns an error if no container can have the address.
 func possible(a netip.Addr) error {
 	switch {
 	case !a.IsValid():
@@ -111,7 +112,7 @@ func possible(a netip.Addr) error {
 	return nil
 }
 
-// nameable is why no call can name an owner, so that no DEL would ever end what it has.
+// nameable returns an error if no call can name the owner, so that no DEL would ever remove its lease.
 func nameable(l ipam.Lease) error {
 	if l.ContainerID == "" {
 		return errors.New("no owner: containerID is empty")
@@ -131,7 +132,7 @@ func nameable(l ipam.Lease) error {
 	return nil
 }
 
-// lease reports whether a lease is to be added.
+// lease reports whether a lease must be added.
 func (c *claims) lease(path string, l ipam.Lease) bool {
 	text := leaseText(l)
 	if err := cmp.Or(possible(l.Address), nameable(l)); err != nil {
@@ -158,7 +159,7 @@ func (c *claims) lease(path string, l ipam.Lease) bool {
 	return false
 }
 
-// holdable is why a binding says nothing. One of the future is as good as new.
+// holdable returns an error if a binding is invalid. A binding with a time in the future counts as new.
 func holdable(k ipam.Binding) error {
 	ifName := spec.ValidIfName(k.IfName)
 	switch err := possible(k.Address); {
@@ -178,7 +179,7 @@ func holdable(k ipam.Binding) error {
 	return nil
 }
 
-// binding reports whether what a sticky key had is to be added. The leases come before.
+// binding reports whether the binding of a sticky key must be added. Leases are checked before bindings.
 func (c *claims) binding(path string, k ipam.Binding) bool {
 	r := record{Key: k.Key, IfName: k.IfName}
 	if err := holdable(k); err != nil {
@@ -212,7 +213,7 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 	return true
 }
 
-// reservation reports whether a reservation is to be added to those that there are.
+// reservation reports whether a reservation must be added to the existing ones.
 func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reservation) bool {
 	if !r.Prefix.IsValid() || r.Prefix != r.Prefix.Masked() || r.Prefix.Addr().Is4In6() {
 		return c.bad(path, "reserved %q: is no subnet", r.Prefix)
@@ -250,7 +251,7 @@ func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reserv
 	return true
 }
 
-// here are the addresses of the leases that there are.
+// here returns the addresses of the existing leases.
 func (c *claims) here() []netip.Addr {
 	if c.leased == nil && c.d.fd >= 0 {
 		c.leased, _ = listAddresses(c.d.fd, ".") // what cannot be read is said elsewhere

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory is a network's, with its lock held. Names in it are reached through its descriptor, so that
-// one call is about one directory, whatever becomes of the path.
+// A directory is the directory of a network, with its lock held. Files in it are opened through its descriptor, so that
+// one call uses one directory, even if the path is replaced meanwhile.
 type directory struct {
 	path  string
 	fd    int
@@ -40,7 +40,7 @@ type directory struct {
 	dirty bool    // something that x has a digest of was changed
 }
 
-// openDirectory opens and locks the directory at path. Without create it is nil if there is none.
+// openDirectory opens and locks the directory at path. Without create, it returns nil if the directory does not exist.
 func openDirectory(ctx context.Context, path string, create bool) (*directory, error) {
 	for {
 		d := &directory{path: path, fd: -1, lock: -1}
@@ -68,8 +68,8 @@ func openDirectory(ctx context.Context, path string, create bool) (*directory, e
 	}
 }
 
-// takeLock takes the lock that the reference takes. gone says that the directory was removed meanwhile,
-// and the lock with it, so that it keeps nobody out.
+// takeLock takes the same lock as the reference plugin. Gone reports that the directory was removed meanwhile, and the
+// lock with it, so that the lock excludes nobody.
 func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
 	name := filepath.Join(d.path, "lock")
 	d.lock, err = unix.Openat(d.fd, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
@@ -92,7 +92,7 @@ func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
 	return st.Nlink == 0, nil
 }
 
-// flock waits for the lock as long as ctx allows.
+// flock waits for the lock until ctx ends.
 func flock(ctx context.Context, fd int) error {
 	err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
@@ -121,7 +121,7 @@ func flock(ctx context.Context, fd int) error {
 	}
 }
 
-// errAbandoned is the end of a wait for a lock. The waiting thread closes the descriptor.
+// errAbandoned means that the wait for a lock was given up. The waiting thread closes the descriptor later.
 type errAbandoned struct{ error }
 
 func (e errAbandoned) Unwrap() error { return e.error }
@@ -134,7 +134,7 @@ func (d *directory) closeFiles() {
 	}
 }
 
-// close signs the index, if it needs to be, and gives the lock back.
+// close signs the index if necessary, and releases the lock.
 func (d *directory) close() {
 	if d.x != nil {
 		if d.dirty {
@@ -145,17 +145,17 @@ func (d *directory) close() {
 	d.closeFiles()
 }
 
-// errGarbage says that a lease file holds nothing that names an owner, such as what a crash leaves.
+// errGarbage means that a lease file names no owner, for example after a crash.
 var errGarbage = errors.New("names no owner")
 
-// A lease is a lease file as it is on disk.
+// A lease is the content of a lease file.
 type lease struct {
 	text    string    // who holds it, without surrounding white space
 	stamp   uint32    // which file it is
 	written time.Time // which says nothing about its age
 }
 
-// read reads the lease file of a. Whatever else has its name is an error, and stays.
+// read reads the lease file of a. Anything else with that name is an error, and is kept.
 func (d *directory) read(a netip.Addr) (lease, error) {
 	name := a.String()
 	fail := func(op string, err error) (lease, error) {
@@ -184,15 +184,15 @@ func (d *directory) read(a netip.Addr) (lease, error) {
 	return lease{text, stamp(&st), time.Unix(st.Mtim.Unix())}, nil
 }
 
-// garbage reports whether text cannot be the names of a container and an interface: nothing at all, or
-// the zeros and odd bytes of a file that was cut off from its content.
+// garbage reports whether text cannot be the names of a container and an interface: it is empty, or has the zeros and
+// odd bytes of a file whose content was lost.
 func garbage(text string) bool {
 	return text == "" || !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool {
 		return r < ' ' && r != '\r' && r != '\n' && r != '\t' || r == 0x7f
 	})
 }
 
-// stamp tells a file from any other that ever had its name, and from what it was before it was written to.
+// stamp distinguishes a file from other files with the same name, and from its own earlier content.
 func stamp(st *unix.Stat_t) uint32 {
 	b := make([]byte, 0, 32)
 	for _, n := range []int64{int64(st.Ino), st.Size, int64(st.Mtim.Sec), int64(st.Mtim.Nsec)} {
@@ -211,15 +211,15 @@ func (d *directory) unlink(a netip.Addr) error {
 	return nil
 }
 
-// A draft is a lease file that has no name yet.
+// A draft is a lease file without a name.
 type draft struct {
 	fd    int
 	tmp   string // where the file system knows no nameless files
 	stamp uint32
 }
 
-// draft writes a lease file. It gets its name in one step, so that no other process ever sees a torn one,
-// and a call that is killed leaves nothing.
+// draft writes a lease file without a name. The file gets its name in one step, so that other processes never see an
+// incomplete file, and a killed call leaves nothing.
 func (d *directory) draft(text string) (draft, error) {
 	fd, err := unix.Openat(d.fd, ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
@@ -231,7 +231,7 @@ func (d *directory) draft(text string) (draft, error) {
 	return fillDraft(draft{fd: fd}, text)
 }
 
-// namedDraft writes a lease file outside the directory, where the reference would read it.
+// namedDraft writes a lease file outside the directory, because the reference plugin would read it there.
 func (d *directory) namedDraft(text string) (draft, error) {
 	tmp := filepath.Join(indexPath(d.path), ".draft")
 	// A call that was killed may have left it as a second name of a lease.
@@ -266,7 +266,7 @@ func (f draft) discard() {
 	}
 }
 
-// publish gives f the name of a. It is an error that is fs.ErrExist if a has a file already.
+// publish gives f the name of a. The error is fs.ErrExist if a has a file already.
 func (d *directory) publish(f draft, a netip.Addr) error {
 	d.dirty = true
 	from := f.tmp
@@ -279,7 +279,7 @@ func (d *directory) publish(f draft, a netip.Addr) error {
 	return nil
 }
 
-// last is what last_reserved_ip.i says.
+// last returns the address in last_reserved_ip.i.
 func (d *directory) last(i int) netip.Addr {
 	text := ""
 	if i < len(d.lasts) {
@@ -302,7 +302,7 @@ func (d *directory) readLast(i int) (text string, ok bool) {
 	return string(b[:max(n, 0)]), true
 }
 
-// readLasts reads the last_reserved_ip files up to the first that is missing.
+// readLasts reads the last_reserved_ip files up to the first missing one.
 func (d *directory) readLasts() {
 	d.lasts = nil
 	for text, ok := d.readLast(0); ok; text, ok = d.readLast(len(d.lasts)) {
@@ -310,8 +310,8 @@ func (d *directory) readLasts() {
 	}
 }
 
-// setLast writes last_reserved_ip.i. It is not truncated first: with the discard option a file system
-// tells the disk about each freed block, and waits.
+// setLast writes last_reserved_ip.i. The file is not truncated first: with the mount option discard, the file system
+// would report each freed block to the disk and wait.
 func (d *directory) setLast(i int, a netip.Addr) error {
 	d.dirty = true
 	fail := func(op string, err error) error {
@@ -342,7 +342,7 @@ func (d *directory) setLast(i int, a netip.Addr) error {
 
 func lastName(i int) string { return "last_reserved_ip." + strconv.Itoa(i) }
 
-// list is the names in a directory.
+// list returns the names in a directory.
 func list(at int, path string) ([]string, error) {
 	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -353,7 +353,7 @@ func list(at int, path string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// listAddresses is the names in a directory that are addresses, in order.
+// listAddresses returns the names in a directory that are addresses, in order.
 func listAddresses(at int, path string) ([]netip.Addr, error) {
 	names, err := list(at, path)
 	var addrs []netip.Addr

@@ -1,5 +1,5 @@
-// Package disk keeps leases in a directory of the host, in the format of the reference's host-local, and
-// finds an owner's lease or a free address without reading the others.
+// Package disk stores leases in a directory of the host, in the format of the reference's host-local. It finds an
+// owner's lease or a free address without reading the other leases.
 package disk
 
 import (
@@ -71,11 +71,11 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 	return d, nil
 }
 
-// Since implements ipam.Witness. No program of ours is somebody else, and who asked for an address by name may have had
-// it before.
+// Since implements ipam.Witness. Changes by programs of Fairlead do not count. It is 0 for an address that was asked
+// for by name, because another container may have had that address before.
 func (s *Store) Since() int64 { return s.since }
 
-// path is where the network's leases are.
+// path returns the directory of the network's leases.
 func (s *Store) path(network string) (string, error) {
 	if network == "" || strings.ContainsRune("._-", rune(network[0])) || strings.ContainsAny(network, "/\x00") {
 		return "", spec.Errorf(spec.CodeConfig, "name: %q cannot name a network", network)
@@ -91,27 +91,26 @@ func (s *Store) path(network string) (string, error) {
 	return filepath.Join(cmp.Or(s.DataDir, "/var/lib/cni/networks"), network), nil
 }
 
-// longestName is NAME_MAX.
+// longestName is NAME_MAX, the maximum length of a file name in bytes.
 const longestName = 255
 
-// errNoPath says that a network can have no leases, for the path of their directory is none.
+// errNoPath means that a network can have no leases, because its name or dataDir cannot be a path.
 type errNoPath struct{ error }
 
 func (e errNoPath) Unwrap() error { return e.error }
 
-// none reports whether err, of opening a network's directory, says that there cannot be a lease in it.
+// none reports whether err, from opening a network's directory, proves that the network has no lease.
 func none(err error) bool {
 	return errors.As(err, &errNoPath{}) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG)
 }
 
-// text is the content of o's lease files.
+// text returns the content of o's lease files.
 func text(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) + "\r\n" + o.IfName }
 
-// oldText is what former versions of the reference wrote: the container, whatever the interface.
+// oldText returns what older versions of the reference wrote: only the container.
 func oldText(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) }
 
-// held returns the leases whose files say text. Entries of the index that the files do not bear out are
-// dropped.
+// held returns the leases whose files contain text. Index entries that the files contradict are removed.
 func (d *directory) held(text string) ([]entry, error) {
 	var found []entry
 	for _, e := range slices.Collect(d.x.leases(ownerName(text))) {
@@ -131,7 +130,7 @@ func (d *directory) held(text string) ([]entry, error) {
 	return found, nil
 }
 
-// drop removes a lease file and what the index knows of it. word is what becomes of the address.
+// drop removes a lease file and its index entry. Word is the new state of the address.
 func (d *directory) drop(e entry, word uint32) error {
 	if err := d.unlink(e.addr); err != nil {
 		return spec.Errorf(spec.CodeIO, "%w", err)
@@ -141,12 +140,12 @@ func (d *directory) drop(e entry, word uint32) error {
 	return nil
 }
 
-// Release removes the leases of o (clauses P12, P13). A network that was never used stays so.
+// Release removes the leases of o (clauses P12, P13). It creates nothing for a network that was never used.
 func (s *Store) Release(ctx context.Context, o spec.Owner) error {
 	return s.Decline(ctx, o, netip.Addr{})
 }
 
-// Decline is Release, and its key has a no more.
+// Decline is like Release, and o's sticky key does not keep the address a.
 func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 	d, err := s.open(ctx, o.Network, false)
 	if d == nil && none(err) {
@@ -167,7 +166,7 @@ func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 	return errors.Join(err, d.giveBack(found, uint32(d.now)))
 }
 
-// giveBack removes leases. Their addresses are held for their sticky keys; word is what becomes of the others.
+// giveBack removes leases. Addresses of sticky keys are held for them; word is the new state of the others.
 func (d *directory) giveBack(leases []entry, word uint32) error {
 	var errs []error
 	var gone []netip.Addr
@@ -182,8 +181,8 @@ func (d *directory) giveBack(leases []entry, word uint32) error {
 	return errors.Join(errs...)
 }
 
-// Sweep removes the leases of network whose owner is none of valid (clause P22). A lease in the old
-// format is valid if its container is.
+// Sweep removes the leases of network whose owner is not in valid (clause P22). A lease in the old format, which has no
+// interface, is valid if its container is.
 func (s *Store) Sweep(ctx context.Context, network string, valid []spec.Owner) error {
 	d, err := s.open(ctx, network, false)
 	if d == nil && none(err) {
@@ -210,8 +209,8 @@ func (s *Store) Sweep(ctx context.Context, network string, valid []spec.Owner) e
 	return d.giveBack(dead, uint32(d.now))
 }
 
-// Verify compares the lease files with the addresses of prev that are of this store's sets (clause P15).
-// It takes no lock, for a lease file appears and disappears in one step.
+// Verify compares the lease files with the addresses of prev that belong to the store's sets (clause P15). It takes no
+// lock, because lease files appear and disappear in one step.
 func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
 	path, err := s.path(o.Network)
 	if err != nil {
@@ -269,8 +268,8 @@ func describe(sets []ipam.Set) string {
 	return strings.Join(names, ", ")
 }
 
-// Status is nil if each set has an address left, or one that a container left behind that is gone (clause P21).
-// Addresses that rest count.
+// Status returns nil if each set has a free address, or one whose container is gone (clause P21). Addresses in their
+// cooldown count as free.
 func (s *Store) Status(ctx context.Context, network string) error {
 	if len(s.Sets) == 0 {
 		return noRanges()
@@ -299,7 +298,7 @@ func (s *Store) Status(ctx context.Context, network string) error {
 	return errors.Join(errs...)
 }
 
-// writable reports whether the network's directory could be made.
+// writable reports whether the network's directory can be made.
 func (s *Store) writable() error {
 	dir, err := s.path("x")
 	for err == nil {
@@ -316,7 +315,8 @@ func (s *Store) writable() error {
 	return nil
 }
 
-// Room is how many more owners find an address: what is left in the set that has the least, and its size.
+// Room returns how many more owners can get addresses: the number of free addresses in the fullest set, and the size of
+// that set.
 func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count, err error) {
 	d, err := s.open(ctx, network, false)
 	if err != nil {
@@ -341,7 +341,7 @@ func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count
 	return free, size, nil
 }
 
-// reserved is what the configuration and the host's administrator keep back.
+// reserved returns the reservations of the configuration and of the administrator.
 func (s *Store) reserved(d *directory) ([]ipam.Reservation, ipam.Reserved, error) {
 	list, err := d.reservations()
 	if err != nil {

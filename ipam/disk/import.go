@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Read reads lease files as the reference writes them, and where it is a store's directory what is kept beside it.
+// Read reads lease files in the reference's format. If path is the directory of a Store, it also reads the sticky
+// addresses and reservations.
 func (s *Store) Read(path string) (*ipam.Book, error) {
 	d := &directory{path: path, now: clockNow(), boot: thisBoot()}
 	var err error
@@ -33,7 +34,8 @@ func (s *Store) Read(path string) (*ipam.Book, error) {
 	return b, nil
 }
 
-// Import adds leases and what is kept. It compares under the lock, and before anything is changed.
+// Import adds leases, sticky addresses and reservations. It takes the lock and compares everything before it changes
+// anything.
 func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force, dry bool) (*ipam.Book, error) {
 	path, err := s.path(network)
 	if err != nil {
@@ -82,7 +84,7 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 	return added, nil
 }
 
-// undo removes what an import that failed has added.
+// undo removes what a failed import has added.
 func (d *directory) undo(done ipam.Book) (err error) {
 	for _, l := range done.Leases {
 		err = errors.Join(err, d.drop(entryOf(l), 0))
@@ -93,7 +95,7 @@ func (d *directory) undo(done ipam.Book) (err error) {
 	return err
 }
 
-// lodge makes the lease file of somebody who got the address elsewhere. In which boot is not known.
+// lodge makes the lease file of an owner that got the address elsewhere. Its boot is unknown.
 func (d *directory) lodge(l ipam.Lease) error {
 	text := leaseText(l)
 	if _, err := d.read(l.Address); errors.Is(err, errGarbage) {

@@ -55,7 +55,7 @@ type index struct {
 	words   map[netip.Addr]uint32
 }
 
-// openIndex opens the index at path, which need not be true any more.
+// openIndex opens the index at path, which may be outdated.
 func openIndex(path string) *index {
 	x := &index{fd: -1, prune: fewRecords}
 	x.blocks, x.entries, x.words = map[netip.Addr]int{}, map[string][]string{}, map[netip.Addr]uint32{}
@@ -84,7 +84,7 @@ func openIndex(path string) *index {
 	return x
 }
 
-// make makes the index's directories, and removes the one file that was the index of former versions.
+// make makes the directories of the index, and removes the single file that was the index in earlier versions.
 func (x *index) make(path string) {
 	former := filepath.Join(filepath.Dir(filepath.Dir(path)), ".fairlead")
 	for _, name := range []string{filepath.Base(path), ".new/" + filepath.Base(path), ".new", ""} {
@@ -103,7 +103,7 @@ func (x *index) note(err error) {
 	}
 }
 
-// save writes the state, which is always as long, so that there is nothing to truncate.
+// save writes the state, which always has the same length, so that nothing needs to be truncated.
 func (x *index) save() {
 	fd, err := unix.Openat(x.fd, "state", unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NONBLOCK,
 		0o600)
@@ -119,7 +119,7 @@ func (x *index) close() {
 	unix.Close(x.fd)
 }
 
-// get is what stands under a name.
+// get returns the values under a name.
 func (x *index) get(name string) []string { return slices.Collect(x.values(name)) }
 
 func (x *index) values(name string) iter.Seq[string] {
@@ -147,7 +147,7 @@ func (x *index) readlink(name string) (string, error) {
 	return string(b[:max(n, 0)]), err
 }
 
-// numbered is the name of the i-th value that stands under name.
+// numbered returns the file name of the i-th value under name.
 func numbered(name string, i int) string {
 	if i == 0 {
 		return name
@@ -155,13 +155,13 @@ func numbered(name string, i int) string {
 	return name + "." + strconv.Itoa(i)
 }
 
-// at is the place of the value that speaks of a, or -1.
+// at returns the index of the value about a, or -1.
 func at(values []string, a netip.Addr) int {
 	return slices.IndexFunc(values,
 		func(v string) bool { first, _, _ := strings.Cut(v, " "); return first == a.String() })
 }
 
-// set puts a value about a under a name, in the place of another about it.
+// set stores a value about a under a name, and replaces an earlier value about a.
 func (x *index) set(name string, a netip.Addr, value string) {
 	all := x.get(name)
 	i := at(all, a)
@@ -186,7 +186,7 @@ func (x *index) set(name string, a netip.Addr, value string) {
 	}
 }
 
-// remove takes the value about a from a name. The last one comes in its place.
+// remove removes the value about a from a name, and moves the last value into its place.
 func (x *index) remove(name string, a netip.Addr) {
 	if i := at(x.entries[name], a); i >= 0 {
 		x.entries[name] = slices.Delete(x.entries[name], i, i+1)
@@ -202,8 +202,8 @@ func (x *index) remove(name string, a netip.Addr) {
 	}
 }
 
-// An entry is what the index says of a lease: whose it is and, if the lease file is the same still, how it
-// was made.
+// An entry is what the index knows about a lease: its owner and, if the lease file has not changed since, how it was
+// made.
 type entry struct {
 	owner string // a name in the index, see ownerName
 	addr  netip.Addr
@@ -215,12 +215,12 @@ type entry struct {
 
 const noKey = 1
 
-// lease puts a lease in.
+// lease adds a lease.
 func (x *index) lease(e entry) {
 	x.set(e.owner, e.addr, fmt.Sprintf("%s %x %x %x %x", e.addr, e.stamp, e.boot, e.netns, e.key))
 }
 
-// parseEntry reads what stands under the name of an owner.
+// parseEntry parses a value under the name of an owner.
 func parseEntry(owner, value string) (e entry, ok bool) {
 	f := strings.Fields(value)
 	if len(f) != 5 {
@@ -241,7 +241,7 @@ func parseEntry(owner, value string) (e entry, ok bool) {
 	return e, true
 }
 
-// leases are those of an owner.
+// leases iterates over the leases of an owner.
 func (x *index) leases(owner string) iter.Seq[entry] {
 	return func(yield func(entry) bool) {
 		for v := range x.values(owner) {
@@ -252,16 +252,16 @@ func (x *index) leases(owner string) iter.Seq[entry] {
 	}
 }
 
-// ownerName is the name in the index of the owner that a lease file names with text.
+// ownerName returns the name in the index of the owner in a lease file with this text.
 func ownerName(text string) string { return "o" + digest("lease", text) }
 
-// digest stands for a text of a kind.
+// digest returns a short hash of a text of the given kind.
 func digest(kind, text string) string {
 	sum := sha256.Sum256([]byte(kind + "\x00" + text))
 	return hex.EncodeToString(sum[:16])
 }
 
-// number stands for a text of a kind, and is never 0 nor 1.
+// number returns a hash of a text of the given kind, which is never 0 or 1.
 func number(kind, text string) uint32 {
 	sum := sha256.Sum256([]byte(kind + "\x00" + text))
 	return binary.LittleEndian.Uint32(sum[:]) | 2

@@ -19,7 +19,7 @@ import (
 
 var _ ipam.Ledger = (*Store)(nil)
 
-// Networks are those that have a directory, of leases or of what is kept.
+// Networks returns the networks that have a directory of leases, or of sticky addresses and reservations.
 func (s *Store) Networks(context.Context) ([]string, error) {
 	dir, err := s.path("x")
 	if err != nil {
@@ -109,9 +109,9 @@ func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam
 // Judge keeps vanished for whoever asks what is gone.
 func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanished = vanished }
 
-// state is what is known of the container of the lease in file f, of which the index has e. It is gone if the lease is
-// of an earlier boot, or if the runtime's cache says that it lived in a namespace that is gone. Nothing less is proof:
-// not the age of a file, for it says when the lease was made and not whether its container lives.
+// state returns what is known about the container of the lease in file f with the index entry e. The container is gone
+// if the lease is of an earlier boot, or if its namespace in the runtime's cache no longer exists. Nothing else is
+// proof, in particular not the age of the file: it shows when the lease was made, not whether its container is alive.
 func (s *Store) state(d *directory, network string, e entry, f lease) (state, why string) {
 	if d.boot == 0 { // a host that does not tell boots apart proves nothing
 		return ipam.Unknown, ""
@@ -138,7 +138,7 @@ func (s *Store) state(d *directory, network string, e entry, f lease) (state, wh
 	return state, ""
 }
 
-// bindings reads what sticky keys had last.
+// bindings reads the addresses that sticky keys had last.
 func (d *directory) bindings(problems *[]string) []ipam.Binding {
 	entries, err := os.ReadDir(keptPath(d.path))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -162,7 +162,7 @@ func (d *directory) bindings(problems *[]string) []ipam.Binding {
 	return all
 }
 
-// Reserve writes the reservation down.
+// Reserve stores the reservation.
 func (s *Store) Reserve(ctx context.Context, network string, r ipam.Reservation) error {
 	return s.change(ctx, network, func(d *directory) error {
 		list, err := d.reservations()
@@ -174,7 +174,7 @@ func (s *Store) Reserve(ctx context.Context, network string, r ipam.Reservation)
 	})
 }
 
-// Unreserve strikes the reservation off.
+// Unreserve removes the reservation.
 func (s *Store) Unreserve(ctx context.Context, network string, p netip.Prefix) error {
 	return s.change(ctx, network, func(d *directory) error {
 		list, err := d.reservations()
@@ -189,7 +189,7 @@ func (s *Store) Unreserve(ctx context.Context, network string, p netip.Prefix) e
 	})
 }
 
-// Forget removes what is remembered of a.
+// Forget removes the record of a sticky address.
 func (s *Store) Forget(ctx context.Context, network string, a netip.Addr) error {
 	return s.change(ctx, network, func(d *directory) error {
 		r, err := d.readRecord(a)
@@ -200,7 +200,7 @@ func (s *Store) Forget(ctx context.Context, network string, a netip.Addr) error 
 	})
 }
 
-// Drop removes the lease as a DEL would.
+// Drop removes the lease, as DEL does.
 func (s *Store) Drop(ctx context.Context, network string, l ipam.Lease) error {
 	return s.change(ctx, network, func(d *directory) error {
 		f, err := d.read(l.Address)
@@ -214,7 +214,7 @@ func (s *Store) Drop(ctx context.Context, network string, l ipam.Lease) error {
 	})
 }
 
-// entryOf is what of l's entry is enough to remove it.
+// entryOf returns as much of l's index entry as is needed to remove it.
 func entryOf(l ipam.Lease) entry { return entry{owner: ownerName(leaseText(l)), addr: l.Address} }
 
 func leaseText(l ipam.Lease) string {
@@ -224,7 +224,8 @@ func leaseText(l ipam.Lease) string {
 	return l.ContainerID + "\r\n" + l.IfName
 }
 
-// Reclaim proves under the lock, so that no lease is taken that was made meanwhile.
+// Reclaim removes leases of containers that are gone. It checks under the lock, so that no lease is removed that was
+// made meanwhile.
 func (s *Store) Reclaim(ctx context.Context, network string, dry bool) (gone []ipam.Lease, err error) {
 	d, err := s.open(ctx, network, false)
 	if d == nil {
@@ -249,7 +250,7 @@ func (s *Store) Reclaim(ctx context.Context, network string, dry bool) (gone []i
 	return gone, d.giveBack(entries, uint32(d.now))
 }
 
-// change does something under the lock of a network's directory, which is made where there is none.
+// change runs f with the lock of the network's directory, which is made if it does not exist.
 func (s *Store) change(ctx context.Context, network string, f func(*directory) error) error {
 	d, err := s.open(ctx, network, true)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptDir holds what is to outlive a boot, and so is synced: for each network a directory with the file "reserved", and
-// a file for each address that a sticky key had last. Leases are no part of it.
+// keptDir contains what must survive a reboot, and so is synced: for each network a directory with the file "reserved",
+// and a file for each address that a sticky key had last. Leases are not stored there.
 const keptDir = ".fairlead-kept"
 
 func keptPath(dir string) string {
@@ -38,14 +38,14 @@ type record struct {
 
 const century = 100 * 365 * 24 * 3600 // seconds
 
-// key tells one sticky key of one interface from others.
+// key identifies the sticky key together with the interface.
 func (r record) key() string { return r.Key + "\r\n" + r.IfName }
 
 // keyName is the name of r's key in the index, and keyNumber stands for it beside a lease.
 func (r record) keyName() string   { return "k" + digest("sticky", r.key()) }
 func (r record) keyNumber() uint32 { return number("sticky", r.key()) }
 
-// left is for how long r still holds its address.
+// left returns how long r still holds its address.
 func (r record) left(d *directory) time.Duration {
 	age := time.Duration(max(d.wall-r.Since, 0)) * time.Second // a far future would be more than a Duration holds
 	if r.Boot != 0 && r.Boot == uint64(d.boot) {
@@ -54,13 +54,13 @@ func (r record) left(d *directory) time.Duration {
 	return time.Duration(r.TTL)*time.Second - max(age, 0)
 }
 
-// fresh is r as of now.
+// fresh returns r with the current time.
 func (r record) fresh(d *directory) record {
 	r.Since, r.Boot, r.Clock = d.wall, uint64(d.boot), d.now
 	return r
 }
 
-// readRecord reads what is remembered of a.
+// readRecord reads the record of a.
 func (d *directory) readRecord(a netip.Addr) (r record, err error) {
 	path := filepath.Join(keptPath(d.path), a.String())
 	b, err := spec.ReadPlain(path, spec.MaxFile)
@@ -73,13 +73,13 @@ func (d *directory) readRecord(a netip.Addr) (r record, err error) {
 	return r, nil
 }
 
-// A persistent is a record and the address that it is about.
+// A persistent is a record and its address.
 type persistent struct {
 	addr netip.Addr
 	record
 }
 
-// persist writes records to the disk, all or, as far as the disk goes along, none.
+// persist writes records to the disk: all of them, or, as far as the disk allows, none.
 func (d *directory) persist(list ...persistent) error {
 	if len(list) == 0 {
 		return nil
@@ -97,7 +97,7 @@ func (d *directory) persist(list ...persistent) error {
 	return writeSynced(keptPath(d.path), files)
 }
 
-// hold tells the index whose the address of k is while it is not leased.
+// hold marks in the index that the address of k belongs to its key while it has no lease.
 func (d *directory) hold(k persistent) {
 	d.x.set(k.keyName(), k.addr, k.addr.String())
 	if d.x.word(k.addr) == taken {
@@ -108,7 +108,7 @@ func (d *directory) hold(k persistent) {
 	}
 }
 
-// forget removes what is remembered of a.
+// forget removes the record of a.
 func (d *directory) forget(a netip.Addr, r record) error {
 	path := filepath.Join(keptPath(d.path), a.String())
 	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
@@ -121,7 +121,8 @@ func (d *directory) forget(a netip.Addr, r record) error {
 	return nil
 }
 
-// reservations reads what is reserved. Where it cannot be read nobody is given anything: it may be what was promised.
+// reservations reads the reservations. If they cannot be read, no address is allocated, because it may be a reserved
+// one.
 func (d *directory) reservations() ([]ipam.Reservation, error) {
 	path := filepath.Join(keptPath(d.path), "reserved")
 	b, err := spec.ReadPlain(path, spec.MaxFile)
@@ -149,7 +150,7 @@ func (d *directory) reservations() ([]ipam.Reservation, error) {
 	return doc.Reserved, nil
 }
 
-// reserve replaces what is reserved.
+// reserve replaces the reservations.
 func (d *directory) reserve(list []ipam.Reservation) error {
 	if list == nil {
 		list = []ipam.Reservation{}
@@ -164,7 +165,7 @@ func (d *directory) reserve(list []ipam.Reservation) error {
 // newPrefix begins the name of a file that is being written.
 const newPrefix = ".new-"
 
-// writeSynced writes files of a directory, makes them outlive a power cut, and only then gives them their names.
+// writeSynced writes files of a directory, syncs them, and only then gives them their names.
 func writeSynced(dir string, files map[string][]byte) (failed error) {
 	if err := makeSynced(dir); err != nil {
 		return err
@@ -226,7 +227,7 @@ func writeFile(dir int, name string, b []byte, sync bool) error {
 	return nil
 }
 
-// makeSynced makes a directory and those above it, each one's name on the disk before anything is in it.
+// makeSynced makes a directory and its parents. The name of each one is synced before anything is made in it.
 func makeSynced(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openIndex opens the index and, unless it is true of the directory as it is, makes it anew.
+// openIndex opens the index, and rebuilds it if it does not match the directory.
 func (d *directory) openIndex() error {
 	d.x = openIndex(indexPath(d.path))
 	d.readLasts()
@@ -24,22 +24,21 @@ func (d *directory) openIndex() error {
 	return d.rescan()
 }
 
-// rescan is scan where the index is not true of the directory: somebody else may have given an address away, and have
-// it back.
+// rescan scans an index that does not match the directory: another program may have allocated and released addresses.
 func (d *directory) rescan() error {
 	d.x.since = uptime()
 	return d.scan()
 }
 
-// digest is of what changes when somebody else makes or removes a lease. A file system whose clock is coarse may
-// show the same time; then last_reserved_ip gives an ADD of theirs away.
+// digest covers what changes when another program makes or removes a lease. On a file system with a coarse clock the
+// time may not change; then last_reserved_ip shows an ADD of the reference plugin.
 func (d *directory) digest(st *unix.Stat_t) string {
 	return digest("directory", fmt.Sprint(st.Ino, unix.TimespecToNsec(st.Mtim), strings.Join(d.lasts, "\n")))
 }
 
-// sign says that the index is true of the directory. The directory gets a time of change of ours, to the
-// nanosecond: before Linux 6.13 the kernel's own has the grain of its tick, in which somebody else could
-// change it once more and not be seen. It is the last step, so that a call that is killed leaves no signature.
+// sign records that the index matches the directory. It sets the directory's time of change to a value of its own with
+// nanoseconds. Before Linux 6.13 the kernel's own value has the resolution of its tick, so that another change in the
+// same tick would not be noticed. It is the last step, so a killed call leaves no signature.
 func (d *directory) sign() {
 	var st unix.Stat_t
 	d.x.note(unix.Fstat(d.fd, &st))
@@ -57,9 +56,9 @@ func (d *directory) sign() {
 	_ = unix.UtimesNanoAt(d.fd, ".", []unix.Timespec{st.Mtim, st.Mtim}, 0)
 }
 
-// scan reads the directory and makes the index anew. Lease files that name nobody are removed, and said:
-// no DEL would ever find them. What the former index knows and the directory cannot say is kept: how a lease was
-// made, if its file is the same still, and when an address was released.
+// scan reads the directory and rebuilds the index. Lease files that name no owner are removed with a warning, because
+// no DEL would ever remove them. Entries of the earlier index are kept if the directory does not contain their
+// information: how a lease was made, if its file is unchanged, and when an address was released.
 func (d *directory) scan() error {
 	addrs, err := listAddresses(d.fd, ".")
 	if err != nil {
@@ -90,8 +89,8 @@ func (d *directory) scan() error {
 	return d.scanRecords()
 }
 
-// words marks the addresses that are taken. An address that the index has for taken, and that has no lease, was
-// released by somebody else: it begins to rest now.
+// words marks the addresses that are in use. An address that the index marks as used and that has no lease was released
+// by another program: its cooldown begins now.
 func (d *directory) words(there map[netip.Addr]bool) {
 	var gone []netip.Addr
 	d.x.all(func(a netip.Addr, word uint32) {
@@ -112,8 +111,8 @@ func (d *directory) words(there map[netip.Addr]bool) {
 	d.rested(gone)
 }
 
-// former are the leases that the index has, by address. What it has of sticky keys is removed, and after another
-// boot its words too.
+// former returns the leases in the index by address. It removes the entries of sticky keys, and after a reboot also the
+// words.
 func (d *directory) former(sameBoot bool) map[netip.Addr][]entry {
 	entries := map[netip.Addr][]entry{}
 	names, _ := list(d.x.fd, ".") // those of an index that cannot be read are made anew
@@ -141,8 +140,8 @@ func (d *directory) former(sameBoot bool) map[netip.Addr][]entry {
 	return entries
 }
 
-// look finds out for the index, which has had these entries of it, whose a is, and whether it is taken. Of a lease
-// that cannot be read the owner is not known.
+// look finds the owner of a, and whether a is in use, for the index that had the entries former. The owner of a lease
+// that cannot be read is unknown.
 func (d *directory) look(a netip.Addr, former []entry, sameBoot bool) (e entry, there bool) {
 	if sameBoot { // after a power cut a file may have its time still, and its content no more
 		var st unix.Stat_t
@@ -180,7 +179,7 @@ func (d *directory) look(a netip.Addr, former []entry, sameBoot bool) (e entry, 
 	return e, true
 }
 
-// removeGarbage removes a lease file that names nobody.
+// removeGarbage removes a lease file that names no owner.
 func (d *directory) removeGarbage(a netip.Addr) error {
 	d.log.Warn("removing a lease file that names no owner; a crash may have left it",
 		"file", filepath.Join(d.path, a.String()))

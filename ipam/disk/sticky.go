@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sticky has owners that come under one key, one after the other, get the same addresses.
+// A Sticky gives owners that have the same key, one after the other, the same addresses.
 type Sticky struct {
 	Key    string        // the owner's; empty: it has none
 	TTL    time.Duration // for how long after its release an address goes to others only where nothing else is free
@@ -22,12 +22,12 @@ type Sticky struct {
 	Former string        // what Key was in former days, and nobody's Key is now; empty: the same
 }
 
-// has reports whether a reservation is for c's owner by its key.
+// has reports whether a reservation is for the key of c's owner.
 func (c *call) has(r ipam.Reservation) bool {
 	return c.key() != "" && (r.For == c.key() || c.Sticky.Former != "" && r.For == c.Sticky.Former)
 }
 
-// key is what o comes under; empty where it has no key.
+// key returns the sticky key of o, or an empty string.
 func (c *call) key() string {
 	if c.Sticky == nil {
 		return ""
@@ -35,7 +35,7 @@ func (c *call) key() string {
 	return c.Sticky.Key
 }
 
-// barred reports why c's owner cannot have an address that it asks for, or had: it is somebody else's by reservation.
+// barred returns an error if the address that c's owner asks for, or had, is reserved for another key.
 func (c *call) barred(a netip.Addr) error {
 	for _, r := range c.reserved {
 		if r.For != "" && !c.has(r) && r.Prefix.Contains(a) {
@@ -91,8 +91,8 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 	return netip.Addr{}, false, nil
 }
 
-// bound are the addresses that a key had last, the latest first. What the index has and the records do not is
-// removed.
+// bound returns the addresses that a key had last, the latest first. It removes entries of the index that have no
+// record.
 func (d *directory) bound(stickyKey, ifName string) (found []persistent) {
 	want := record{Key: stickyKey, IfName: ifName}
 	for _, v := range d.x.get(want.keyName()) {
@@ -115,7 +115,7 @@ func (d *directory) bound(stickyKey, ifName string) (found []persistent) {
 	return found
 }
 
-// remember writes down the addresses that the owner's key has now, and that nobody else's key has them.
+// remember records the addresses that the owner's key has now, and removes them from the records of other keys.
 func (c *call) remember() error {
 	if c.Sticky == nil {
 		return nil
@@ -163,7 +163,7 @@ func (c *call) remember() error {
 	return nil
 }
 
-// rested writes down that the leases of these addresses are given back: for sticky ones their time begins.
+// rested records that the leases of these addresses were released. The time to live of sticky ones begins.
 func (d *directory) rested(addrs []netip.Addr) {
 	if unix.Access(keptPath(d.path), unix.F_OK) != nil {
 		return
@@ -179,8 +179,8 @@ func (d *directory) rested(addrs []netip.Addr) {
 	}
 }
 
-// scanRecords tells the index of all records, and removes those whose time has run out. It is done again when as many
-// have been written as it left, so that a record costs the same however many there are.
+// scanRecords adds all records to the index, and removes expired ones. It runs again when as many new records were
+// written as it had left, so that the cost of a record does not depend on their number.
 func (d *directory) scanRecords() error {
 	path := keptPath(d.path)
 	names, err := list(unix.AT_FDCWD, path)
@@ -206,7 +206,7 @@ func (d *directory) scanRecords() error {
 
 const fewRecords = 256 // which it is not worth to look through for those whose time has run out
 
-// scanRecord tells the index what is remembered of a, and reports whether it stays remembered.
+// scanRecord adds the record of a to the index, and reports whether it is kept.
 func (d *directory) scanRecord(a netip.Addr) bool {
 	r, err := d.readRecord(a)
 	if err != nil && !errors.Is(err, errGarbage) {

@@ -21,7 +21,7 @@ const (
 	chunk    = 1 << 12 // how many are read at once
 )
 
-// base is the first address of a's block.
+// base returns the first address of a's block.
 func base(a netip.Addr) netip.Addr {
 	b := a.As16()
 	b[14], b[15] = 0, 0
@@ -32,13 +32,13 @@ func base(a netip.Addr) netip.Addr {
 	return out
 }
 
-// place is the position of a in its block.
+// place returns the position of a in its block.
 func place(a netip.Addr) int {
 	b := a.As16()
 	return int(binary.BigEndian.Uint16(b[14:]))
 }
 
-// block is the file of a's words, or -1.
+// block returns the descriptor of the file with a's words, or -1.
 func (x *index) block(a netip.Addr, create int) int {
 	from := base(a)
 	fd, open := x.blocks[from]
@@ -61,7 +61,8 @@ func (x *index) closeBlocks() {
 	clear(x.blocks)
 }
 
-// read reads the words of a and of its next neighbours, at most n of them and chunk. They hold until the next are read.
+// read returns the words of a and its next neighbours, at most n words and at most chunk. They are valid until the next
+// call.
 func (x *index) read(a netip.Addr, n int) []byte {
 	n = min(n, perBlock-place(a), chunk)
 	if len(x.buf) < n*4 {
@@ -82,7 +83,7 @@ func (x *index) read(a netip.Addr, n int) []byte {
 
 func (x *index) word(a netip.Addr) uint32 { return binary.LittleEndian.Uint32(x.read(a, 1)) }
 
-// mark writes down what became of a.
+// mark records the state of a.
 func (x *index) mark(a netip.Addr, word uint32) {
 	var b [4]byte
 	binary.LittleEndian.PutUint32(b[:], word)
@@ -93,7 +94,7 @@ func (x *index) mark(a netip.Addr, word uint32) {
 	}
 }
 
-// all calls f with every address of which there is a word.
+// all calls f with every address that has a word.
 func (x *index) all(f func(a netip.Addr, word uint32)) {
 	names, _ := list(x.fd, "words")
 	for a := range x.words {
@@ -125,8 +126,8 @@ const (
 	rested  // or was never given out
 )
 
-// free finds an address that is not taken: the first one in order that has rested since its release; where
-// there is none, the one that has rested longest; else the one whose sticky key has the shortest time left.
+// free finds an address that is not in use. It prefers the first one in order whose cooldown is over, then the one with
+// the longest time since its release, then the one whose sticky key has the shortest time left.
 func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (found netip.Addr, how int) {
 	var since uint32
 	n := 1 << 8 // mostly one of the first is free
@@ -158,7 +159,7 @@ func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (found ne
 	return found, how
 }
 
-// census counts what becomes of the addresses of set that are not reserved.
+// census counts the addresses of set that are not reserved, by their state.
 func (x *index) census(set ipam.Set, reserved ipam.Reserved, now clock, rest time.Duration) (u ipam.Use) {
 	var n, resting, holding uint64
 	x.all(func(a netip.Addr, word uint32) {
@@ -177,7 +178,7 @@ func (x *index) census(set ipam.Set, reserved ipam.Reserved, now clock, rest tim
 	return u
 }
 
-// A clock is a time of this boot in tenths of a second, beginning with 1.
+// A clock is a time of this boot in tenths of a second, starting with 1.
 type clock uint32
 
 func (c clock) since(word uint32) time.Duration {
@@ -186,12 +187,12 @@ func (c clock) since(word uint32) time.Duration {
 
 func isHold(word uint32) bool { return word != taken && word&holdBit != 0 }
 
-// held is the word of an address that is held for a while from c on.
+// held returns the word of an address that is held from c for the given time.
 func (c clock) held(left time.Duration) uint32 {
 	return holdBit | uint32(min(int64(c/10)+int64((left+time.Second-1)/time.Second), holdBit-2))
 }
 
-// left is for how long, at c, an address with this word is still held.
+// left returns how long, from c on, an address with this word is held.
 func (c clock) left(word uint32) time.Duration {
 	return time.Duration(int64(word&^holdBit)-int64(c/10)) * time.Second
 }

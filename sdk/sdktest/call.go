@@ -28,7 +28,8 @@ type Call struct {
 	Start func(*exec.Cmd) error // runs the plugin; nil: exec.Cmd.Run
 }
 
-// Do is what the plugin prints. Its error document is a *spec.Error. Only ADD may print anything else.
+// Do executes the plugin and returns what it prints. An error document is returned as a *spec.Error. Only ADD may print
+// anything else.
 func (c Call) Do() (json.RawMessage, error) {
 	var conf struct{ Type string }
 	if err := json.Unmarshal(c.Conf, &conf); err != nil {
@@ -60,12 +61,12 @@ func (c Call) Do() (json.RawMessage, error) {
 	return out.Bytes(), nil
 }
 
-// shared is what stays without being anybody's, and what is a network's rather than an attachment's.
+// shared matches the lines of HostState that belong to a network or to nobody, and so may stay after DEL.
 const shared = `last_reserved_ip|\.fairlead-index/|fairlead/nft-ending$|/lock$|\.lock$|fairlead/ipam|fairlead/network-|` +
 	`memory/closed|memory/gateway|memory/pinned|fairlead/history/|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`
 
-// HostState is what attachments have on the test's host, a line each: links, addresses, routes, elements and rules of
-// the packet filter, leases, records.
+// HostState returns what attachments have on the test's host, one line each: links, addresses, routes, elements and
+// rules of the packet filter, leases and records.
 func HostState(t testing.TB) string {
 	t.Helper()
 	s := nstest.Run(t, "sh", "-c", `
@@ -84,9 +85,9 @@ func HostState(t testing.TB) string {
 	return strings.Join(keep, "\n")
 }
 
-// Killed kills add at each system call that can change something, one call later each time, until add ends by itself.
-// After each kill del has to succeed and to leave the host as it was before the first. Under is the command to run the
-// plugin under; it takes strace(1), without which the test is skipped.
+// Killed calls add again and again and kills it at each system call that can change something, one system call later
+// each time, until add completes. After each kill, del must succeed and leave the host as it was before. Under is the
+// command under which add must run the plugin. It needs strace(1), without which the test is skipped.
 func Killed(t *testing.T, add func(netns string, under ...string) error, del func(netns string) error) {
 	t.Helper()
 	nstest.NeedProgram(t, "strace")

@@ -14,7 +14,7 @@ import (
 //   - Verify fails before Ensure, and not after it; a second Ensure changes nothing.
 //   - Each Damage is named by Verify, which changes nothing, and is made good by Remove and Ensure.
 //   - Remove leaves what was there before, and removing nothing succeeds.
-//   - Owners of the kind finds what Ensure made; Remove of the kind takes it, leaves nothing of it, and takes nothing
+//   - Owners of the kind finds what Ensure made; Remove of the kind takes it, leaves nothing of it, and takes nothing of
 //     other attachments; garbage collection removes it only if its attachment is not valid.
 type Contract struct {
 	World *kernel.World // from NewWorld; what the resource needs to be there is made before
@@ -28,14 +28,14 @@ type Contract struct {
 	State func(testing.TB) string
 }
 
-// A Damage changes one thing behind a resource's back, and says by which words Verify has to name it.
+// A Damage changes one thing of a resource, and has the words that Verify must report it with.
 type Damage struct {
 	Name string // of the subtest
 	Do   func(*testing.T)
 	Want string // is part of Verify's error
 }
 
-// Test holds r to the contract.
+// Test checks that r fulfils the contract.
 func (c Contract) Test(t *testing.T, r plan.Resource, damages ...Damage) {
 	t.Helper()
 	var all []contract.Breakage

@@ -147,7 +147,7 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 	return text, nil
 }
 
-// route is a destination, a gateway and numbers, of which all but the first may be left out.
+// route parses a destination, an optional gateway and optional numbers.
 func route(words []string) (spec.Route, error) {
 	var rt spec.Route
 	err := rt.Dst.UnmarshalText([]byte(words[0]))

@@ -24,27 +24,27 @@ func Main(m *testing.M, all ...sdk.Plugin) {
 	nstest.Main(m)
 }
 
-// NewNetns makes a network namespace, as a container has it, until the test ends, and returns its path.
+// NewNetns makes a network namespace for a container and returns its path. It is removed when the test ends.
 func NewNetns(t testing.TB) string {
 	t.Helper()
 	return nstest.NewNS(t)
 }
 
-// Run runs a command in the network namespace at a path, or on the test's host where that is empty, and returns what it
-// prints. The test fails where the command does.
+// Run executes a command in the network namespace at netns, or on the test's host if netns is empty, and returns its
+// output. The test fails if the command does.
 func Run(t testing.TB, netns, name string, args ...string) string {
 	t.Helper()
 	return nstest.RunIn(t, netns, name, args...)
 }
 
-// NewWorld is a host and a container, each an empty network namespace with lo up, for the test of a resource. They are
-// closed when the test ends.
+// NewWorld returns a host and a container for the test of a resource, each an empty network namespace with lo up. They
+// are closed when the test ends.
 func NewWorld(t testing.TB) *kernel.World {
 	t.Helper()
 	return contract.NewWorld(t)
 }
 
-// Plugins is a directory with the plugins that the test binary is, see Main, by the types that are named.
+// Plugins returns a directory with the named plugins, which are links to the test binary, see Main.
 func Plugins(t testing.TB, types ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()

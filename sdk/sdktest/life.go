@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Life is what attachments to a network go through: ADD, CHECK, a second ADD, DEL and DEL again, DEL without a result
-// and without a namespace, GC, STATUS, a dry run, repair. Each plugin is executed, as a runtime does it, with the types
-// that Main was given.
+// A Life is the sequence of calls that attachments to a network go through: ADD, CHECK, a second ADD, DEL and DEL
+// again, DEL without a result and without a namespace, GC, STATUS, a dry run, repair. Each plugin is executed, as by a
+// runtime; the types are those that Main was given.
 type Life struct {
 	// Plugins are the configurations of the list's plugins, JSON objects without cniVersion and name. The last one is
 	// the plugin under test.
@@ -25,7 +25,7 @@ type Life struct {
 	Breaks []Break
 }
 
-// A Break does something to a living attachment that CHECK has to say.
+// A Break damages a living attachment in a way that CHECK must report.
 type Break struct {
 	Name string
 	Do   func(*testing.T, *Attachment)
@@ -33,7 +33,7 @@ type Break struct {
 	Mend bool   // `fairlead repair` makes it good while the container lives
 }
 
-// An Attachment is one of a Life.
+// An Attachment is an attachment of a Life.
 type Attachment struct {
 	ContainerID, Netns, IfName string
 	Result                     *spec.Result // of ADD
@@ -68,14 +68,14 @@ func (l Life) network(t *testing.T) *network {
 	return n
 }
 
-// do asks one verb of one plugin.
+// do makes one call of one plugin.
 func (n *network) do(conf *spec.Conf, verb string, a *Attachment, more map[string]any,
 	under ...string) (json.RawMessage, error) {
 	return Call{Dir: n.dir, Conf: n.stdin(conf, a, more), Verb: verb, ContainerID: a.ContainerID, Netns: a.Netns,
 		IfName: a.IfName, Under: under}.Do()
 }
 
-// stdin is the configuration as a runtime completes it.
+// stdin returns the configuration as a runtime completes it.
 func (n *network) stdin(conf *spec.Conf, a *Attachment, more map[string]any) json.RawMessage {
 	n.t.Helper()
 	o := conf.Object
@@ -140,7 +140,7 @@ func (n *network) must(what string, err error) {
 	}
 }
 
-// Test is the life.
+// Test runs the life cycle.
 func (l Life) Test(t *testing.T) {
 	t.Helper()
 	n := l.network(t)
@@ -188,7 +188,7 @@ func (l Life) Test(t *testing.T) {
 	same("gc")
 }
 
-// broken damages an attachment, and has CHECK and repair see it.
+// broken damages an attachment and checks that CHECK and repair report it.
 func (n *network) broken(t *testing.T, b Break) {
 	a := n.fresh("c1")
 	n.must("add", n.add(a))
@@ -220,7 +220,7 @@ func (n *network) external(conf *spec.Conf) *sdk.External {
 	return sdk.AskExternal(context.Background(), n.dir+"/"+conf.Type, invoke.Call{Path: []string{n.dir}})
 }
 
-// plan asks for the dry run that `fairlead plan` shows.
+// plan makes the dry run that `fairlead plan` shows.
 func (n *network) plan(a *Attachment) {
 	n.t.Helper()
 	last := n.confs[len(n.confs)-1]
@@ -235,8 +235,8 @@ func (n *network) plan(a *Attachment) {
 	n.t.Logf("plan:\n%s", strings.Join(answer.Resources, "\n"))
 }
 
-// TestKilled kills ADD of the last plugin at each system call that can change something. DEL has to leave nothing. It
-// is to run in a test of its own.
+// TestKilled kills ADD of the last plugin at each system call that can change something. DEL must leave nothing behind.
+// Call it in a test of its own.
 func (l Life) TestKilled(t *testing.T) {
 	t.Helper()
 	n := l.network(t)
