@@ -26,7 +26,8 @@ func (ns *NS) cookie() (cookie uint64, err error) {
 	return cookie, nil
 }
 
-// Inode identifies a namespace on this boot: device and inode of its nsfs file.
+// Inode returns the device and inode number of the namespace's nsfs file. They identify the namespace until it ends;
+// a later namespace of the same boot may get the same inode.
 func (ns *NS) Inode() (dev, ino uint64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(ns.FD), &st); err != nil {
@@ -35,7 +36,7 @@ func (ns *NS) Inode() (dev, ino uint64, err error) {
 	return st.Dev, st.Ino, nil
 }
 
-// Same reports whether two open namespaces are one.
+// Same reports whether two open namespaces are the same namespace. It compares their inodes.
 func Same(a, b *NS) (bool, error) {
 	if a == nil || b == nil {
 		return false, nil
@@ -45,13 +46,13 @@ func Same(a, b *NS) (bool, error) {
 	return ad == bd && ai == bi, errors.Join(aerr, berr)
 }
 
-// An Identity tells a namespace from one that got its path, or even its inode, later.
+// An Identity distinguishes a namespace from a later one that has the same path, or even the same inode.
 type Identity struct {
 	Dev, Ino, Cookie uint64
 }
 
-// Same reports whether two identities may be of one namespace. One that has no cookie is of an old kernel: then the
-// inode has to do.
+// Same reports whether two identities may belong to one namespace. Old kernels give no cookie. If either cookie is
+// missing, only the inodes are compared.
 func (id Identity) Same(as Identity) bool {
 	if id.Cookie == 0 || as.Cookie == 0 {
 		id.Cookie, as.Cookie = 0, 0
@@ -59,7 +60,7 @@ func (id Identity) Same(as Identity) bool {
 	return id == as
 }
 
-// Identity is ns's.
+// Identity returns the identity of ns.
 func (ns *NS) Identity() (id Identity, err error) {
 	if id.Dev, id.Ino, err = ns.Inode(); err != nil {
 		return id, err
@@ -68,8 +69,8 @@ func (ns *NS) Identity() (id Identity, err error) {
 	return id, err
 }
 
-// Is reports whether ns is the namespace that had an identity. Its cookie is asked for only where the inode leaves the
-// answer open, for one may not look inside of every namespace.
+// Is reports whether ns is the namespace with the identity was. The cookie is read only if the inodes are equal,
+// because reading the cookie needs a socket inside the namespace, which is not permitted everywhere.
 func (ns *NS) Is(was Identity) (bool, error) {
 	dev, ino, err := ns.Inode()
 	if err != nil || dev != was.Dev || ino != was.Ino {
@@ -79,7 +80,8 @@ func (ns *NS) Is(was Identity) (bool, error) {
 	return err == nil && was.Same(Identity{dev, ino, cookie}), err
 }
 
-// Reopen opens the namespace at a path if it is still the one that had an identity, and is nil where that is gone.
+// Reopen opens the namespace at path if it still has the identity was. It returns nil without an error if that
+// namespace is gone.
 func Reopen(path string, was Identity) (*NS, error) {
 	if path == "" {
 		return nil, nil

@@ -1,6 +1,7 @@
-// Package kernel opens network namespaces: descriptors with netlink sockets and a thread inside, and a World of them
-// that one call can reach. What is done there is in the folders below, one a mechanism: links and routes in rtnl,
-// filters in nft. They know no policy; what should exist is said by package resource.
+// Package kernel opens network namespaces. An open namespace (NS) has a descriptor, netlink sockets and a thread
+// inside. A World holds the namespaces that one call can reach. The folders below hold one mechanism each, such as
+// links and routes (rtnl) and packet filters (nft). These packages know no policy: package resource decides what
+// should exist.
 package kernel
 
 import (
@@ -27,8 +28,8 @@ var (
 	ErrHostNamespace = errors.New("the container's network namespace is the host's own")
 )
 
-// An NS is an open network namespace: a descriptor and, from their first use on, netlink sockets and a thread
-// inside it. Nobody else's thread ever enters it, unless Stranded is set.
+// An NS is an open network namespace. It has a descriptor. On first use, it also gets netlink sockets and a thread
+// inside the namespace. No thread of the caller enters the namespace, unless Stranded is set.
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
 	FD   netns.NsHandle
@@ -46,8 +47,8 @@ type NS struct {
 	work chan func() // to the thread inside, started by Do
 }
 
-// Open opens the namespace at path; "" is the one that the process is in. A path that leads nowhere is
-// ErrNoNamespace, and one that leads to something else than a namespace is ErrNotNamespace.
+// Open opens the namespace at path. An empty path means the namespace of this process. The error is ErrNoNamespace if
+// nothing exists at path, and ErrNotNamespace if path is not a network namespace.
 func Open(path string) (*NS, error) {
 	ns := &NS{Path: path}
 	p := path
@@ -93,14 +94,14 @@ func network(fd int) error {
 	return os.NewSyscallError("ioctl", err)
 }
 
-// Hidden reports whether what Open says of a path is no proof that the namespace is gone: mounts are not all seen in a
-// container of the program's own, where there is a file that nothing is mounted on, or not even the directory.
+// Hidden reports whether the namespace may exist although Open returned err for path. A program in a container of its
+// own does not see all mounts of the host. It finds a file without a mount on it, or not even the directory.
 func Hidden(path string, err error) bool {
 	return errors.Is(err, ErrNotNamespace) && !strings.HasPrefix(path, "/proc/") || errors.Is(err, ErrNoNamespace) &&
 		spec.Unseen(path)
 }
 
-// Close closes the descriptor and the sockets and ends the thread. A nil NS is closed already.
+// Close closes the descriptor and the sockets, and ends the thread. Close of a nil NS does nothing.
 func (ns *NS) Close() {
 	if ns == nil {
 		return

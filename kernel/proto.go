@@ -4,7 +4,7 @@ import (
 	"strconv"
 )
 
-// The protocols that have ports.
+// The IP protocols that have ports.
 const (
 	TCP  = 6
 	UDP  = 17
@@ -14,7 +14,7 @@ const (
 	ICMPv6 = 58
 )
 
-// ParseProto is the number of tcp, udp or sctp.
+// ParseProto returns the protocol number of "tcp", "udp" or "sctp".
 func ParseProto(name string) (byte, bool) {
 	switch name {
 	case "tcp":
@@ -27,7 +27,8 @@ func ParseProto(name string) (byte, bool) {
 	return 0, false
 }
 
-// ProtoName is the name of a protocol that ParseProto knows, or of ICMP, else its number.
+// ProtoName returns the name of a protocol that ParseProto knows, or of ICMP. For another protocol it returns the
+// number as text.
 func ProtoName(proto byte) string {
 	switch proto {
 	case TCP:

@@ -5,9 +5,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is the namespace's socket of a protocol, opened at the first use and kept until Close: a
-// NETLINK_NETFILTER socket that is closed while nf_tables has something to destroy waits for a grace
-// period.
+// Conn returns the namespace's socket of a netlink protocol. Conn opens the socket on first use and keeps it until
+// Close. Closing a NETLINK_NETFILTER socket early is slow: the kernel waits for a grace period while nf_tables has
+// something to destroy.
 func (ns *NS) Conn(proto int) (*netlink.Conn, error) {
 	ns.connMu.Lock()
 	defer ns.connMu.Unlock()
@@ -28,7 +28,7 @@ func (ns *NS) Conn(proto int) (*netlink.Conn, error) {
 	return c, nil
 }
 
-// OpenConn is conn of a socket that is open already, else nil.
+// OpenConn returns the namespace's socket of a netlink protocol if Conn has opened it, and nil otherwise.
 func (ns *NS) OpenConn(proto int) *netlink.Conn {
 	ns.connMu.Lock()
 	defer ns.connMu.Unlock()
@@ -44,8 +44,8 @@ func (ns *NS) closeConns() {
 	ns.conns = nil
 }
 
-// Unanswered reports whether an error says nothing of what the kernel was asked, but only that it could not be asked:
-// what does without an answer otherwise is to be tried again.
+// Unanswered reports whether err means that the kernel could not be asked at all. Such an error is no answer: a
+// caller that takes other errors for "not supported" has to try again.
 func Unanswered(err error) bool {
 	return netlink.Is(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EPERM)
 }

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Do runs fn on a thread that is inside the namespace, for what follows the thread: opening sockets, and /proc/sys/net.
-// The thread is made at the first use and thrown away by Close, and runs nothing else; Stranded says otherwise.
+// Do runs fn on a thread inside the namespace. Opening sockets and reading /proc/sys/net depend on the thread's
+// namespace. Do starts the thread on first use. The thread runs nothing else and Close ends it; Stranded describes
+// the exception.
 func (ns *NS) Do(fn func() error) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

@@ -12,9 +12,9 @@ import (
 // turnBound is how long a call waits for its turn.
 const turnBound = time.Second
 
-// Turn is Lock where the lock only keeps callers in order, and nothing goes wrong without it. After a second, and where
-// there can be no lock, the caller goes on without: a process that was stopped keeps its locks. A caller that has
-// waited in vain does not wait again, until it has found the lock free.
+// Turn takes the lock of that name like Lock, for callers that only want to go one after the other. It is safe to go
+// on without the lock. So Turn returns after a second at most, and also if no lock can be made: a stopped process
+// keeps its locks. A caller that waited in vain does not wait again until it has found the lock free.
 func (ns *NS) Turn(ctx context.Context, name string) (done func(), err error) {
 	bound := turnBound
 	if ns.overdue.Load() {
@@ -31,8 +31,8 @@ func (ns *NS) Turn(ctx context.Context, name string) (done func(), err error) {
 	return done, err
 }
 
-// A World is what one call can reach: the host's namespace, the container's (nil where there is none),
-// and what was remembered of former calls.
+// A World is what one call can reach: the host's namespace, the container's namespace (nil if the call has none), and
+// the records of earlier calls.
 type World struct {
 	Host      *NS
 	Container *NS

@@ -1,4 +1,4 @@
-// Package ethtool is the features of a link that rtnetlink does not tell: offloading checksums.
+// Package ethtool reads and sets features of a link that rtnetlink does not show: checksum offload.
 package ethtool
 
 import (
@@ -17,14 +17,15 @@ const (
 	ethtoolSTXCSUM = 0x17
 )
 
-// TxChecksum reports whether a link leaves the checksums of what it sends to whoever takes it (ethtool -k:
-// tx-checksumming), as a veth does for its other end.
+// TxChecksum reports whether a link leaves the checksums of outgoing packets to the receiver (ethtool -k:
+// tx-checksumming). A veth does this for its peer.
 func TxChecksum(ns *kernel.NS, link string) (on bool, err error) {
 	v, err := ethtool(ns, link, ethtoolGTXCSUM, 0)
 	return v != 0, err
 }
 
-// SetTxChecksum has the kernel leave checksums to whoever takes what a link sends, or write them itself.
+// SetTxChecksum turns checksum offload for outgoing packets on or off. With on false, the kernel computes checksums
+// itself.
 func SetTxChecksum(ns *kernel.NS, link string, on bool) error {
 	v := uint32(0)
 	if on {

@@ -1,5 +1,5 @@
-// Package identity derives whose a thing is from its owner alone: tags, names of links, addresses, groups, numbers. It
-// is arithmetic: it asks the kernel nothing, and what does so lives elsewhere.
+// Package identity derives marks and names from an owner alone: tags, names of links, addresses, link groups,
+// numbers. It only computes. Functions that ask the kernel live in other packages.
 package identity
 
 import (
@@ -26,26 +26,27 @@ func sum(parts ...string) []byte {
 	return h.Sum(nil)
 }
 
-// OwnerHash is 8 bytes that stand for o wherever the kernel gives room for a key.
+// OwnerHash returns 8 bytes that identify an owner where the kernel has room for a key.
 func OwnerHash(o spec.Owner) [8]byte {
 	return [8]byte(sum("owner", o.Network, o.ContainerID, o.IfName))
 }
 
-// NetworkHash is 6 bytes that stand for the network of that name.
+// NetworkHash returns 6 bytes that identify a network by its name.
 func NetworkHash(network string) [6]byte { return [6]byte(sum("network", network)) }
 
-// PlaceHash stands for the place of an element where there is room for a key.
+// PlaceHash returns 8 bytes that identify the place of an element where the kernel has room for a key.
 func PlaceHash(place string) [8]byte { return [8]byte(sum("place", place)) }
 
-// ContainerHash stands for a container where there is room for four bytes.
+// ContainerHash returns 4 bytes that identify a container, for places with no more room.
 func ContainerHash(id string) uint32 { return binary.BigEndian.Uint32(sum("container", id)) }
 
-// ShortHash is 12 hex digits of a hash of text, for names of what is shared by all who want the same.
+// ShortHash returns 12 hex digits of a hash of text. They name objects that all attachments with equal text share.
 func ShortHash(text string) string { return hex.EncodeToString(sum("short", text)[:6]) }
 
-// Tag is the mark that o leaves where the kernel keeps text (alias, altname, nft comment):
-// "<12 hex of network> <16 hex of owner> net/container/interface". Programs compare the hashes; the text
-// is for people and is cut, for the kernel refuses the whole call when a text is too long.
+// Tag returns the mark of owner o for places where the kernel keeps text: alias, alternative name, nft comment. Its
+// form is "<12 hex digits of network> <16 hex digits of owner> net/container/interface". Programs compare only the
+// hashes. The text is for people. Tag cuts the text, because the kernel refuses a request with a text that is too
+// long.
 func Tag(o spec.Owner) string {
 	n, h := NetworkHash(o.Network), OwnerHash(o)
 	text := o.String()
@@ -55,7 +56,7 @@ func Tag(o spec.Owner) string {
 	return hex.EncodeToString(n[:]) + " " + hex.EncodeToString(h[:]) + " " + text
 }
 
-// ParseTag takes a tag apart. The text is only the readable part, maybe cut.
+// ParseTag splits a tag into its parts. The text is the readable part, possibly cut short.
 func ParseTag(tag string) (network [6]byte, owner [8]byte, text string, ok bool) {
 	f := strings.SplitN(tag, " ", 3)
 	if len(f) < 2 || len(f[0]) != 12 || len(f[1]) != 16 {
@@ -73,26 +74,27 @@ func ParseTag(tag string) (network [6]byte, owner [8]byte, text string, ok bool)
 	return network, owner, text, true
 }
 
-// LinkName is a link name of o's own: prefix and 11 characters of base32, at most 15 bytes in all.
+// LinkName returns a name for a link of owner o: prefix and 11 base32 characters. A link name has 15 bytes at most.
 func LinkName(prefix string, o spec.Owner) string {
 	s := base32.StdEncoding.EncodeToString(sum("link", prefix, o.Network, o.ContainerID, o.IfName))
 	return prefix + strings.ToLower(s[:11])
 }
 
-// LinkGroup is the IFLA_GROUP of links made for a network. The kernel takes it in the creating message,
-// which alias and altname are ignored in, so that a link is never without a mark. It
-// stays below 2^31, the end of ip(8)'s groups.
+// LinkGroup returns the link group (IFLA_GROUP) for links of a network. The kernel applies the group in the request
+// that creates the link, but ignores alias and altname there. So a link has a mark from its first moment. Groups are
+// below 2^31, the limit of ip(8).
 func LinkGroup(network string) uint32 {
 	n := NetworkHash(network)
 	return 0x7A<<24 | uint32(n[0])<<16 | uint32(n[1])<<8 | uint32(n[2])
 }
 
-// OfGroup reports whether a group is that of some network.
+// OfGroup reports whether a link group belongs to some network, that is, whether LinkGroup can return it.
 func OfGroup(group uint32) bool { return group>>24 == 0x7A }
 
-// MAC is a locally administered unicast address of o's own for one end of a link ("cont", "host"). It differs between
-// machines: the same path on two hosts of one LAN must not give one address. That of a port of a bridge ("host",
-// "port") begins with the greatest byte there is: a bridge whose address nobody has set takes the least of its ports'.
+// MAC returns a locally administered unicast address for one end of a link of owner o ("cont", "host", "port"). It
+// depends on the machine, so the same network path on two hosts of one LAN gives different addresses. The address of
+// a bridge port ("host", "port") begins with the greatest possible byte. A bridge without an address of its own takes
+// the lowest address of its ports, and so does not take this one.
 func MAC(end string, o spec.Owner) net.HardwareAddr {
 	b := sum("mac", end, machine.ID(), o.Network, o.ContainerID, o.IfName)[:6]
 	b[0] = b[0]&^1 | 2
@@ -102,7 +104,8 @@ func MAC(end string, o spec.Owner) net.HardwareAddr {
 	return b
 }
 
-// UUID is a number of o's own on this machine (RFC 9562's version 8), for who is known to others by one.
+// UUID returns a number for owner o on this machine (RFC 9562, version 8), for protocols that identify a client by a
+// UUID.
 func UUID(o spec.Owner) (u [16]byte) {
 	copy(u[:], sum("uuid", machine.ID(), o.Network, o.ContainerID, o.IfName))
 	u[6] = u[6]&0x0f | 0x80

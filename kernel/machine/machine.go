@@ -1,4 +1,4 @@
-// Package machine tells this machine and this boot from others. It knows nothing of networks.
+// Package machine identifies this machine and this boot. It knows nothing of networks.
 package machine
 
 import (
@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BootID tells this boot from others.
+// BootID returns the ID of the current boot.
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
 }
 
-// ReadLine is what stands in a small file; empty where it cannot be read. It is read by hand: os.ReadFile takes three
-// times as many system calls, and every ADD reads some.
+// ReadLine returns the content of a small file (64 bytes at most) without white space around it, and "" if the file
+// cannot be read. It needs a third of the system calls of os.ReadFile; every ADD reads several such files.
 func ReadLine(path string) string {
 	var buf [64]byte
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -28,7 +28,7 @@ func ReadLine(path string) string {
 	return string(bytes.TrimSpace(buf[:max(n, 0)]))
 }
 
-// ID is what this machine is told from others by.
+// ID returns the ID of this machine.
 func ID() string {
 	if id := ReadLine("/etc/machine-id"); id != "" {
 		return id

@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Buffer holds attributes while they are written.
+// A Buffer collects netlink attributes for a message.
 type Buffer []byte
 
-// Attr appends an attribute. Hundreds of them are written for a call, so nothing is allocated for one.
+// Attr appends an attribute with the given type and value. It does not allocate, because one call of a plugin writes
+// hundreds of attributes.
 func (b *Buffer) Attr(typ uint16, value ...byte) {
 	b.head(typ, len(value))
 	*b = append(*b, value...)
 	b.pad()
 }
 
-// U32 appends a number in network order.
+// U32 appends a 32-bit number in network byte order.
 func (b *Buffer) U32(typ uint16, v uint32) {
 	b.head(typ, 4)
 	*b = binary.BigEndian.AppendUint32(*b, v)
 }
 
-// Str appends a text, and a zero byte behind it.
+// Str appends a text with a terminating zero byte.
 func (b *Buffer) Str(typ uint16, v string) {
 	b.head(typ, len(v)+1)
 	*b = append(append(*b, v...), 0)
@@ -41,7 +42,7 @@ func (b *Buffer) pad() {
 	}
 }
 
-// Nest appends an attribute that holds what fn writes.
+// Nest appends an attribute that contains the attributes that fn appends.
 func (b *Buffer) Nest(typ uint16, fn func()) {
 	at := len(*b)
 	b.head(typ|unix.NLA_F_NESTED, 0)
@@ -49,7 +50,8 @@ func (b *Buffer) Nest(typ uint16, fn func()) {
 	binary.NativeEndian.PutUint16((*b)[at:], uint16(len(*b)-at))
 }
 
-// Attr is the value of the first attribute of a kind, down a path of them; nil if there is none.
+// Attr returns the value of the first attribute whose types are path, outermost first. It returns nil if there is
+// none.
 func Attr(b []byte, path ...uint16) []byte {
 	for _, want := range path {
 		var first []byte
@@ -68,7 +70,7 @@ func Attr(b []byte, path ...uint16) []byte {
 	return b
 }
 
-// Attr32 is Attr of a number in network order; 0 if there is none.
+// Attr32 returns a 32-bit number in network byte order, found like Attr. It returns 0 if there is none.
 func Attr32(b []byte, path ...uint16) uint32 {
 	if v := Attr(b, path...); len(v) == 4 {
 		return binary.BigEndian.Uint32(v)
@@ -76,10 +78,10 @@ func Attr32(b []byte, path ...uint16) uint32 {
 	return 0
 }
 
-// Align rounds a length up to where the next attribute or message begins.
+// Align rounds a length up to the next boundary of attributes and messages (4 bytes).
 func Align(n int) int { return (n + 3) &^ 3 }
 
-// EachAttr calls f with each attribute in b.
+// EachAttr calls f with the type and value of each attribute in b.
 func EachAttr(b []byte, f func(kind uint16, value []byte)) {
 	for len(b) >= unix.SizeofRtAttr {
 		n, kind := int(U16(b)), U16(b[2:])&nl.NLA_TYPE_MASK
@@ -91,10 +93,10 @@ func EachAttr(b []byte, f func(kind uint16, value []byte)) {
 	}
 }
 
-// U16 is the number of this machine's byte order that b begins with.
+// U16 decodes the first two bytes of b in the machine's byte order.
 func U16(b []byte) uint16 { return binary.NativeEndian.Uint16(b) }
 
-// U32 likewise is that of four bytes; 0 where there are fewer.
+// U32 decodes the first four bytes of b in the machine's byte order. It returns 0 if b is shorter.
 func U32(b []byte) uint32 {
 	if len(b) < 4 {
 		return 0
@@ -102,5 +104,5 @@ func U32(b []byte) uint32 {
 	return binary.NativeEndian.Uint32(b)
 }
 
-// Text is what stands before the first zero byte.
+// Text returns the text before the first zero byte of b.
 func Text(b []byte) string { return unix.ByteSliceToString(b) }

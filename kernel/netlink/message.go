@@ -9,14 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Message is one answer of the kernel.
+// A Message is one netlink message that the kernel sent as an answer.
 type Message struct {
 	Type, Flags uint16
 	Seq         uint32
 	Body        []byte
 }
 
-// Err is what an NLMSG_ERROR, or the NLMSG_DONE of a dump, says: nil for an acknowledgement.
+// Err returns the error of an NLMSG_ERROR message, or of the NLMSG_DONE that ends a dump. It returns nil for an
+// acknowledgement.
 func (m Message) Err() error {
 	if len(m.Body) < 4 {
 		if m.Type == unix.NLMSG_DONE {
@@ -41,7 +42,7 @@ func (m Message) Err() error {
 	return errno
 }
 
-// Requests are messages while they are written.
+// Requests collects messages that go out in one system call.
 type Requests struct {
 	Buffer
 	First uint32 // sequence number of the first message
@@ -49,12 +50,13 @@ type Requests struct {
 	start int    // of the last message
 }
 
-// Requests continue the socket's sequence. The caller holds c.mu until they are answered.
+// Requests returns an empty collection of messages that continues the socket's sequence numbers. The caller holds
+// c.mu until the kernel has answered all of them.
 func (c *Conn) Requests() *Requests {
 	return &Requests{Buffer: c.out, First: c.Seq + 1, Next: c.Seq + 1}
 }
 
-// Begin starts a message with a header of its protocol.
+// Begin starts a message with the header of its protocol.
 func (r *Requests) Begin(typ, flags uint16, header ...byte) {
 	r.end()
 	r.start = len(r.Buffer)
@@ -74,10 +76,12 @@ func (r *Requests) end() {
 	}
 }
 
-// NetfilterHeader is the header of a message of netfilter: a family, and no resource.
+// NetfilterHeader returns the header of a netfilter message (struct nfgenmsg) for an address family. Its resource ID
+// is 0.
 func NetfilterHeader(family byte) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }
 
-// Is reports whether the kernel answered with one of these numbers, whatever words it added.
+// Is reports whether err is an answer of the kernel with one of these error numbers. The kernel's text does not
+// matter.
 func Is(err error, numbers ...syscall.Errno) bool {
 	for _, n := range numbers {
 		if errors.Is(err, n) {

@@ -1,6 +1,6 @@
-// Package netlink is a netlink socket of our own: requests that go out together, their answers with the kernel's own
-// words, and attributes. It knows no protocol: what is asked by it is said in packages rtnl, nft, conntrack and
-// sockdiag.
+// Package netlink implements a netlink socket. It sends several requests in one system call, returns the kernel's
+// error texts, and reads and writes attributes. It knows no protocol: packages rtnl, nft, conntrack and sockdiag
+// define the messages.
 package netlink
 
 import (
@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Conn is a netlink socket. Requests are answered before sendto returns, so nothing here waits.
+// A Conn is a netlink socket. The kernel answers a request before sendto returns, so no method waits for the kernel.
 type Conn struct {
 	Mu  sync.Mutex
 	FD  int
@@ -23,7 +23,7 @@ type Conn struct {
 	Kept any // what the package that speaks the protocol keeps as long as the socket is open; under mu
 }
 
-// Dial is a socket of a protocol in the namespace that the thread is in.
+// Dial opens a socket of a netlink protocol in the calling thread's network namespace.
 func Dial(proto int) (*Conn, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, proto)
 	if err != nil {
@@ -44,17 +44,17 @@ func Dial(proto int) (*Conn, error) {
 	return &Conn{FD: fd, buf: make([]byte, 1<<16)}, nil
 }
 
-// Close closes the socket; the kernel ends a request that is under way first.
+// Close closes the socket. The kernel first finishes a request that it is working on.
 func (c *Conn) Close() { unix.Close(c.FD) }
 
-// Send sends the requests in one system call and takes their sequence numbers.
+// Send sends the requests in one system call. It uses up their sequence numbers.
 func (c *Conn) Send(r *Requests) error {
 	r.end()
 	c.Seq, c.out = r.Next-1, r.Buffer[:0]
 	return c.Write(r.Buffer)
 }
 
-// Write sends messages as they are, with a larger buffer where it takes one.
+// Write sends messages without changing them. It enlarges the socket's send buffer if they do not fit.
 func (c *Conn) Write(b []byte) error {
 	// A container with hundreds of ports is more than the default buffer takes. In a user namespace there is
 	// a limit to raising it, and sendto says so.
@@ -69,7 +69,7 @@ func (c *Conn) Write(b []byte) error {
 	}
 }
 
-// Receive calls each with every message that answers the requests from first on, until it returns false.
+// Receive calls each with every answer to the requests from sequence number first on, until each returns false.
 func (c *Conn) Receive(first uint32, each func(m Message) bool) error {
 	for {
 		n, err := unix.Read(c.FD, c.buf)

@@ -16,8 +16,8 @@ import (
 // procSysNet is what it is for the thread that opens it: the settings of the namespace that the thread is in.
 const procSysNet = "/proc/sys/net"
 
-// NetPath is the path of a key below /proc/sys, which has to begin with net/. IFNAME stands for a link's
-// name, whatever is in it. The separators are SysctlPath's.
+// NetPath returns the path below /proc/sys of a sysctl key, which must begin with net/. IFNAME in the key stands for
+// the name of a link, whatever characters the name has. The separators are those of Path.
 func NetPath(key, link string) (string, error) {
 	path, err := Path(key)
 	if err != nil {
@@ -30,8 +30,8 @@ func NetPath(key, link string) (string, error) {
 	return path, nil
 }
 
-// A NetFile is a setting of a namespace that is open. To find it is what takes the kernel long: it keeps the
-// files of all namespaces that have the same name in one list.
+// A NetFile is an open sysctl of a network namespace. Keep a NetFile open to access a sysctl several times. The
+// lookup is slow, because the kernel keeps the files with the same name of all namespaces in one list.
 type NetFile struct {
 	ReadOnly error // why it cannot be written; nil where it can
 
@@ -40,7 +40,7 @@ type NetFile struct {
 	fd   int
 }
 
-// OpenNet opens a setting of the namespace, by its path (net/core/somaxconn).
+// OpenNet opens a sysctl of the namespace by its path below /proc/sys, such as net/core/somaxconn.
 func OpenNet(ns *kernel.NS, path string) (*NetFile, error) {
 	f := &NetFile{ns: ns, path: path}
 	err := ns.Do(func() (err error) {
@@ -57,7 +57,7 @@ func OpenNet(ns *kernel.NS, path string) (*NetFile, error) {
 	return f, nil
 }
 
-// Value is what the setting has.
+// Value returns the sysctl's value.
 func (f *NetFile) Value() (value string, err error) {
 	err = f.ns.Do(func() error {
 		value, err = readAll(f.fd)
@@ -69,7 +69,7 @@ func (f *NetFile) Value() (value string, err error) {
 	return value, nil
 }
 
-// Set writes the setting and returns what the kernel made of the value.
+// Set writes the sysctl and returns the value as the kernel shows it afterwards.
 func (f *NetFile) Set(value string) (is string, err error) {
 	err = f.ReadOnly
 	if err == nil {
@@ -91,7 +91,8 @@ func (f *NetFile) Set(value string) (is string, err error) {
 // Close closes the file.
 func (f *NetFile) Close() { unix.Close(f.fd) }
 
-// GetNet is the value of a setting of the namespace. ReadOnly is why it cannot be written, and nil where it can.
+// GetNet returns the value of a sysctl of the namespace. The error readOnly says why the sysctl cannot be written; it
+// is nil if the sysctl can be written.
 func GetNet(ns *kernel.NS, path string) (value string, readOnly, err error) {
 	f, err := OpenNet(ns, path)
 	if err != nil {
@@ -102,7 +103,7 @@ func GetNet(ns *kernel.NS, path string) (value string, readOnly, err error) {
 	return value, f.ReadOnly, err
 }
 
-// ListNet are the paths of all settings of the namespace.
+// ListNet returns the paths of all sysctls of the namespace.
 func ListNet(ns *kernel.NS) (paths []string, err error) {
 	err = ns.Do(func() error {
 		return filepath.WalkDir(procSysNet, func(file string, d fs.DirEntry, err error) error {

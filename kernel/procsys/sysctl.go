@@ -1,5 +1,5 @@
-// Package procsys reads and writes sysctls below /proc/sys, those of a network namespace too. Which may be set is said
-// above it.
+// Package procsys reads and writes sysctls below /proc/sys, also those of a network namespace. The packages above it
+// decide which sysctls may be set.
 package procsys
 
 import (
@@ -19,9 +19,9 @@ type Setting struct {
 	Optional   bool // skipped where the kernel has no such file: no IPv6, or an older kernel
 }
 
-// Path is the path of a key under /proc/sys. As sysctl(8) has it, the first separator decides which of
-// . and / separates, and the other one stands for a dot in a name: net.ipv4.conf.eth0/5.rp_filter. Here
-// net.ipv4.conf.eth0.5.rp_filter is understood too, for below conf there is a link's name and one file.
+// Path returns the path of a key below /proc/sys. As in sysctl(8), the first separator in the key decides whether
+// dots or slashes separate. The other character then stands for a dot in a name: net.ipv4.conf.eth0/5.rp_filter. Path
+// also accepts net.ipv4.conf.eth0.5.rp_filter, because only a link's name and one file follow conf.
 func Path(key string) (string, error) {
 	path := key
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
@@ -42,7 +42,7 @@ func Path(key string) (string, error) {
 	return "/proc/sys/" + path, nil
 }
 
-// Get is the value of a key inside the namespace.
+// Get returns the value of a key inside the namespace.
 func Get(ns *kernel.NS, key string) (value string, err error) {
 	path, err := Path(key)
 	if err != nil {
@@ -63,8 +63,8 @@ func Get(ns *kernel.NS, key string) (value string, err error) {
 	return value, nil
 }
 
-// Set writes those of the settings that differ, in order, and takes them back if one cannot be
-// written. What is right already needs no right to write: nodes have a read-only /proc/sys.
+// Set writes the settings that differ, in order. If one cannot be written, Set restores those that it has written. A
+// setting with the right value needs no write permission, because many nodes have a read-only /proc/sys.
 func Set(ns *kernel.NS, settings ...Setting) (changed bool, err error) {
 	paths := make([]string, len(settings))
 	for i, s := range settings {
@@ -119,7 +119,7 @@ func set(path, value string) (old string, wrote bool, err error) {
 	return old, err == nil, err
 }
 
-// SameValue reports whether two values of a sysctl mean the same; lists may be separated by any white space.
+// SameValue reports whether two values of a sysctl mean the same. Lists may be separated by any white space.
 func SameValue(a, b string) bool {
 	return strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
 }

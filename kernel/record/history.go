@@ -16,16 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A History is which addresses attachments have had on a bridge since that was made, whoever allocated them. It ends
-// with the boot, and it goes on when the bridge is made anew, for containers may have kept their neighbour tables.
+// A History records which addresses attachments have held on a bridge since the bridge was made, whatever allocator
+// assigned them. It lasts until the next boot. It continues when the bridge is made anew, because containers may have
+// kept their neighbour tables.
 //
-// It is a directory with a byte for each address, in a file for each 65536 of them: 0 never held, 1 held once, 2 more
-// often. The file made says when the bridge was made; without it nothing is known for certain. The file ledger has the
-// number of the one ledger of leases whose addresses can be proven never to have been held, and ports the indexes of
-// ports that were seen to be ours.
+// A History is a directory with files of 65536 addresses each. Each address has one byte: 0 never held, 1 held once,
+// 2 held more than once. The file "made" says when the bridge was made; without it, nothing is certain. The file
+// "ledger" holds the number of the only ledger of leases whose addresses can be proven unused. The file "ports" holds
+// the indexes of the ports that were recognized as ports of attachments.
 type History struct{ dir string }
 
-// History is that of a bridge. It is beside the records, for it is no attachment's.
+// History returns the history of a bridge. It is stored beside the records, because it belongs to no attachment.
 func (m Store) History(bridge string) History {
 	return History{filepath.Join(filepath.Dir(m.Dir), "history", bridge)}
 }
@@ -43,7 +44,7 @@ func uptime() int64 {
 	return ts.Nano()
 }
 
-// Begin is for who is about to make the bridge. A history that there is goes on.
+// Begin starts a history before the caller makes the bridge. An existing history continues.
 func (h History) Begin() error {
 	if err := os.MkdirAll(filepath.Dir(h.dir), 0o700); err != nil {
 		return err
@@ -58,7 +59,8 @@ func (h History) Begin() error {
 	}
 }
 
-// Blur says that somebody may hold addresses that are not written down. Nothing can be proven until the next boot.
+// Blur records that addresses may be in use that the history does not know. First then proves nothing until the next
+// boot.
 func (h History) Blur() error {
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return err
@@ -69,8 +71,8 @@ func (h History) Blur() error {
 	return nil
 }
 
-// Hold writes down that an attachment is about to have an address. On a bridge without a history there may have been
-// others.
+// Hold records that an attachment is about to have the addresses. Without a history of the bridge, Hold assumes that
+// others have held addresses before.
 func (h History) Hold(addrs ...netip.Addr) error {
 	if err := os.MkdirAll(h.dir, 0o700); err != nil {
 		return err
@@ -95,9 +97,9 @@ func (h History) Hold(addrs ...netip.Addr) error {
 	return nil
 }
 
-// First reports whether it is proven that each address, which Hold was called for, has been held by nobody else. Ledger
-// is the number of the ledger that they are of: another one each time that anybody else may have changed the leases; 0:
-// none.
+// First reports whether it is certain that nobody else has held any of the addresses. Call Hold for them before.
+// Ledger is the number of the ledger that allocated them; the number changes whenever another program may have
+// changed the leases. A ledger of 0 means none.
 func (h History) First(ledger int64, addrs ...netip.Addr) bool {
 	made, ok := h.recall("made")
 	if !ok || ledger == 0 {
@@ -125,7 +127,7 @@ func (h History) First(ledger int64, addrs ...netip.Addr) bool {
 	return len(addrs) > 0
 }
 
-// Ports are the ports that SetPorts was told last, in order.
+// Ports returns the port indexes of the last SetPorts, in order.
 func (h History) Ports() (indexes []int32) {
 	b, err := spec.ReadPlain(filepath.Join(h.dir, "ports"), 1<<20)
 	for ; err == nil && len(b) >= 4; b = b[4:] {
@@ -134,8 +136,8 @@ func (h History) Ports() (indexes []int32) {
 	return indexes
 }
 
-// SetPorts remembers which ports are ours, in order. Of two calls at a time one is forgotten, or a part of both: what
-// is not remembered is looked at again.
+// SetPorts stores the indexes of the bridge's ports that belong to attachments, in order. Two concurrent calls may
+// lose indexes of either. That is harmless: ports that are not stored are looked at again.
 func (h History) SetPorts(indexes []int32) {
 	b := make([]byte, 0, 4*len(indexes))
 	for _, index := range indexes {

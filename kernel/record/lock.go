@@ -16,18 +16,18 @@ import (
 // some. A process that was stopped keeps its locks, and who waits for ever says nothing.
 const lockBound = 45 * time.Second
 
-// Lock takes the exclusive lock of that name under RunDir and returns what releases it. The kernel
-// releases it too when the process ends. It waits as long as ctx allows, and not longer than lockBound.
+// Lock takes the exclusive lock of that name below RunDir and returns the function that releases it. The kernel also
+// releases the lock when the process ends. Lock waits until ctx ends, and no longer than lockBound.
 func Lock(ctx context.Context, name string) (unlock func(), err error) {
 	return LockWithin(ctx, lockBound, name, unix.LOCK_EX)
 }
 
-// Share is Lock for many at once: it keeps out who wants the Lock of that name, and nobody else.
+// Share takes the lock of that name shared. Many callers can share it; it excludes only callers of Lock.
 func Share(ctx context.Context, name string) (unlock func(), err error) {
 	return LockWithin(ctx, lockBound, name, unix.LOCK_SH)
 }
 
-// LockWithin takes a lock as unix.Flock does by how, and waits no longer than bound.
+// LockWithin takes a lock in the mode how, as in flock(2), and waits no longer than bound.
 func LockWithin(ctx context.Context, bound time.Duration, name string, how int) (unlock func(), err error) {
 	f, err := lockFile(filepath.Join(RunDir, name+".lock"))
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package record holds what has to be known after a call, in files of the run directory: the records of owners, the
-// history of addresses on a bridge, and locks between processes. What the kernel can tell itself is no record.
+// Package record keeps what later calls need, in files of the run directory: records of owners, the history of
+// addresses on a bridge, and locks between processes. It keeps nothing that the kernel itself can tell.
 package record
 
 import (
@@ -22,11 +22,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Store keeps, in files that end with the boot, what a resource needs to undo itself and cannot leave
-// on the thing that it changed.
+// A Store keeps what a resource needs to undo a change and cannot store on the changed object itself. Its files last
+// until the next boot.
 type Store struct{ Dir string }
 
-// RunDir is where volatile state lives, and StoreDir the Store of the host.
+// RunDir is the directory of volatile state, and StoreDir the directory of the host's Store.
 const (
 	RunDir = "/run/cni/fairlead"
 	Dir    = RunDir + "/memory"
@@ -45,18 +45,18 @@ func (m Store) fileOf(kind, network string, owner [8]byte) string {
 // record's own, so that Delete finds what a killed Put left. The first file of a record has no name until it is whole.
 const unfinished = ".new"
 
-// Has reports whether something is stored under kind for who carries such a tag.
+// Has reports whether a record of that kind exists for the owner with these hashes.
 func (m Store) Has(kind string, network [6]byte, owner [8]byte) bool {
 	_, err := os.Stat(filepath.Join(m.Dir, kind+"."+hex.EncodeToString(network[:])+"."+hex.EncodeToString(owner[:])))
 	return err == nil
 }
 
-// Put stores v under (kind, o), in one step.
+// Put stores v as the record of kind for owner o. It replaces the file atomically.
 func (m Store) Put(kind string, o spec.Owner, v any) error {
 	return m.put(kind, o, v, false)
 }
 
-// PutSynced is Put for what a crash of the machine must not take: a device is what it is after it, too.
+// PutSynced is Put for records that must survive a crash of the machine, such as the state of a lent device.
 func (m Store) PutSynced(kind string, o spec.Owner, v any) error {
 	return m.put(kind, o, v, true)
 }
@@ -86,8 +86,8 @@ func (m Store) put(kind string, o spec.Owner, v any, sync bool) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Replace puts a file in the place of one, in one step. Who writes the same one has to wait until the new file has its
-// name: the lock goes when that is closed.
+// Replace writes a file atomically: it renames a new file to the name. Concurrent writers of the same file wait until
+// the new file has its name; closing that file releases the lock.
 func Replace(file string, b []byte, sync bool) error {
 	if made, err := first(file, b, sync); made || err != nil {
 		return err
@@ -176,8 +176,8 @@ func create(path string) (*os.File, error) {
 	return nil, &fs.PathError{Op: "create", Path: path, Err: errors.New("others write it without an end")}
 }
 
-// Writable is nil if Put could work: the directory, or the nearest one above it that exists, can be
-// written to. It writes nothing.
+// Writable returns nil if Put can work. It checks the permission to write to the directory, or to the nearest
+// existing directory above it. It writes nothing.
 func (m Store) Writable() error {
 	for dir := m.Dir; ; dir = filepath.Dir(dir) {
 		switch err := unix.Access(dir, unix.W_OK|unix.X_OK); {
@@ -199,7 +199,8 @@ func plain(path string) ([]byte, error) {
 	return b, err
 }
 
-// Get reads what was stored under (kind, o). A torn record counts as none.
+// Get reads the record of kind for owner o into v and reports whether there is one. A truncated record counts as
+// none.
 func (m Store) Get(kind string, o spec.Owner, v any) (bool, error) {
 	b, err := m.Raw(kind, o.Network, identity.OwnerHash(o))
 	if err != nil || b == nil {
@@ -208,7 +209,7 @@ func (m Store) Get(kind string, o spec.Owner, v any) (bool, error) {
 	return json.Unmarshal(b, v) == nil, nil
 }
 
-// Raw is what is stored under kind for an owner of whom only the hash is known; nil where nothing is.
+// Raw returns the record of kind for an owner that is known only by hash. It returns nil if there is none.
 func (m Store) Raw(kind, network string, owner [8]byte) (json.RawMessage, error) {
 	b, err := plain(m.fileOf(kind, network, owner))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -217,12 +218,12 @@ func (m Store) Raw(kind, network string, owner [8]byte) (json.RawMessage, error)
 	return b, err
 }
 
-// Delete removes what was stored under (kind, o); nothing stored is no error.
+// Delete removes the record of kind for owner o. A missing record is no error.
 func (m Store) Delete(kind string, o spec.Owner) error {
 	return m.DeleteOf(kind, o.Network, identity.OwnerHash(o))
 }
 
-// DeleteOf is Delete for an owner of whom only the hash is known.
+// DeleteOf is Delete for an owner that is known only by hash.
 func (m Store) DeleteOf(kind, network string, owner [8]byte) error {
 	var errs []error
 	file := m.fileOf(kind, network, owner)
@@ -242,10 +243,10 @@ func (m Store) DeleteOf(kind, network string, owner [8]byte) error {
 	return errors.Join(errs...)
 }
 
-// All is what is stored under kind, for any network, by owner.
+// All returns the records of kind in all networks, by owner.
 func (m Store) All(kind string) (map[[8]byte]json.RawMessage, error) { return m.records(kind, "") }
 
-// Records is what is stored under kind for the network, by owner.
+// Records returns the records of kind in one network, by owner.
 func (m Store) Records(kind, network string) (map[[8]byte]json.RawMessage, error) {
 	n := identity.NetworkHash(network)
 	return m.records(kind, hex.EncodeToString(n[:]))
@@ -261,8 +262,8 @@ func (m Store) records(kind, network string) (map[[8]byte]json.RawMessage, error
 	return records, err
 }
 
-// Find reports whether fn is true of something that is stored under kind for the network. It reads no more of it than
-// that takes, in no order.
+// Find reports whether fn is true of any record of kind in the network. It reads records in no particular order and
+// stops at the first match.
 func (m Store) Find(kind, network string, fn func(owner [8]byte, b json.RawMessage) bool) (bool, error) {
 	n := identity.NetworkHash(network)
 	return m.find(kind, hex.EncodeToString(n[:]), fn)
@@ -306,7 +307,7 @@ func (m Store) find(kind, network string, fn func(owner [8]byte, b json.RawMessa
 	}
 }
 
-// Sweep forgets every record of the network that keep does not want.
+// Sweep deletes every record of the network for which keep returns false.
 func (m Store) Sweep(network string, keep func(kind string, owner [8]byte) bool) error {
 	entries, err := os.ReadDir(m.Dir)
 	if err != nil {

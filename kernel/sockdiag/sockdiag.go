@@ -1,4 +1,4 @@
-// Package sockdiag tells which ports of a namespace processes listen on.
+// Package sockdiag finds the ports on which processes of a namespace listen.
 package sockdiag
 
 import (
@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listens returns the first port from first to last on which a process of the namespace listens for TCP, or that
-// it has bound for UDP, so that a packet for that address would reach it. Of one port it asks for that
-// one socket; of several, which the kernel can pick no other way, it has the kernel look at all that listen.
+// Listens returns the first port from first to last on which a process of the namespace receives packets for the
+// address host: a listening TCP socket or a bound UDP socket. For one port it asks the kernel for that one socket.
+// For several ports it lists all sockets, because the kernel cannot filter by a range.
 func Listens(ns *kernel.NS, proto byte, host netip.Addr, first, last uint16) (port uint16, ok bool) {
 	c, err := ns.Conn(unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -88,26 +88,26 @@ func listening(c *netlink.Conn, proto byte, host netip.Addr, first, last uint16)
 	return port, err == nil && ok
 }
 
-// A Listener is a socket that waits for connections of TCP, or that is bound for UDP and has no peer.
+// A Listener is a listening TCP socket, or a UDP socket that is bound and has no peer.
 type Listener struct {
 	At    netip.AddrPort
 	Only6 bool   // of IPv6: it takes nothing of IPv4
 	Inode uint32 // as in the links of /proc/PID/fd
 }
 
-// Takes reports whether a packet for an address of the namespace comes to the listener.
+// Takes reports whether the listener receives packets for address a of the namespace.
 func (l Listener) Takes(a netip.Addr) bool {
 	at := l.At.Addr()
 	return at == a || at.IsUnspecified() && (at.Is4() == a.Is4() || at.Is6() && !l.Only6)
 }
 
-// Listeners are the sockets of the namespace that wait for somebody on a port, of both families.
+// Listeners returns the sockets of the namespace that listen on a port, of both address families.
 func Listeners(ns *kernel.NS, proto byte, port uint16) ([]Listener, error) {
 	all, err := AllListeners(ns, proto)
 	return slices.DeleteFunc(all, func(l Listener) bool { return l.At.Port() != port }), err
 }
 
-// AllListeners are those of all ports.
+// AllListeners returns the sockets of the namespace that listen on any port, of both address families.
 func AllListeners(ns *kernel.NS, proto byte) (all []Listener, err error) {
 	c, err := ns.Conn(unix.NETLINK_INET_DIAG)
 	if err != nil {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLabel says that SELinux does not know a context, or does not let this program make something in it.
+// ErrLabel means that SELinux does not know a context, or does not allow this program to create a file in it.
 var ErrLabel = errors.New("SELinux refuses the context")
 
-// LabelledVar is the variable of the environment by which a process of this program learns that it is to give the file
-// that is its descriptor 3 a tap: the flags of TUNSETIFF, a colon and the name.
+// LabelledVar is the environment variable that makes a process of this program attach its descriptor 3 to a tap (see
+// Give). Its value is the flags of TUNSETIFF, a colon, and the tap's name.
 const LabelledVar = "FAIRLEAD_TAP"
 
 // attachAs is attach in another context of SELinux. A tap has that of the process that makes it, and a process of
@@ -58,7 +58,8 @@ func attachAs(label string, fd int, name string, flags uint16) error {
 	return <-done
 }
 
-// Give is what the process does that LabelledTap asks for, and its exit status: that of the call.
+// Give attaches descriptor 3 to a tap. It runs in the child process that makes a tap under an SELinux label, and
+// asked is the value of LabelledVar. Give returns the child's exit status, which is the errno of the call.
 func Give(asked string) int {
 	flags, name, _ := strings.Cut(asked, ":")
 	n, err := strconv.ParseUint(flags, 10, 16)

@@ -1,4 +1,4 @@
-// Package tap makes tap devices, under a label of SELinux too. What a tap is once it exists is in package rtnl.
+// Package tap makes tap devices, also under an SELinux label. Package rtnl reads and changes existing taps.
 package tap
 
 import (
@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Device is what AddTap makes: a link whose frames a program reads and writes by a file, as a hypervisor does.
+// A Device describes a tap to make. A tap is a link whose frames a program, such as a hypervisor, reads and writes
+// through a file.
 type Device struct {
 	Name         string
 	MultiQueue   bool    // several files at a time
@@ -20,10 +21,9 @@ type Device struct {
 
 const tunDevice = "/dev/net/tun"
 
-// Add makes a tap in the namespace. What finish does to it belongs to its making: until that has succeeded the
-// link goes as soon as this program ends, and afterwards it is to stay. Frames have neither the packet information
-// nor the header of virtio, as ip(8) makes it. Where a link of its name is there already, the error is
-// ErrLinkExists.
+// Add makes a tap in the namespace and calls finish to set it up. Until finish succeeds, the tap is not persistent:
+// it disappears if this program ends. Frames have neither packet information nor a virtio header, as with ip(8). The
+// error is ErrLinkExists if a link of that name exists.
 func Add(ns *kernel.NS, t Device, finish func() error) error {
 	fd := -1
 	// The file belongs to the namespace that it is opened in, whoever has it.
@@ -75,7 +75,7 @@ func Add(ns *kernel.NS, t Device, finish func() error) error {
 	return nil
 }
 
-// HasSELinux reports whether this host is labelled by SELinux.
+// HasSELinux reports whether SELinux is enabled on this host.
 func HasSELinux() bool {
 	var st unix.Statfs_t
 	err := unix.Statfs("/sys/fs/selinux", &st)
