@@ -15,12 +15,17 @@ import (
 
 // A delegate is the IPAM plugin of a call (clauses I1 to I4).
 type delegate interface {
+	verbs
+	needsLink() bool // its DEL works through the container's link, so it comes first
+}
+
+// verbs are what a runtime may ask: of a plugin with all that belongs to it, or of IPAM alone.
+type verbs interface {
 	add(context.Context) (*spec.Result, error)
 	check(context.Context) error
 	del(context.Context) error
 	gc(context.Context) error
 	status(context.Context) error
-	needsLink() bool // its DEL works through the container's link, so it comes first
 }
 
 // newDelegate finds the IPAM plugin in CNI_PATH. If that is this program itself, the allocator is called without

@@ -1,16 +1,13 @@
 package sdk
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,33 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/spec"
 )
-
-// An environment is what a runtime passes in addition to standard input (clause P1).
-type environment struct {
-	Command, ContainerID, Netns, IfName, Args, Path, Override string
-
-	args  [][2]string
-	stdin []byte
-
-	here   bool      // this process is a runtime's
-	vars   []string  // all variables
-	stderr io.Writer // for that of what is executed
-}
-
-func (e environment) netnsOverride() bool {
-	on, err := parseBool(e.Override)
-	return err == nil && on
-}
-
-func parseBool(s string) (bool, error) {
-	switch strings.ToLower(s) {
-	case "1", "true":
-		return true, nil
-	case "0", "false", "":
-		return false, nil
-	}
-	return false, fmt.Errorf("%q is neither true nor false", s)
-}
 
 // Serve answers the call in the environment and standard input of this process, as the plugin called name, and returns
 // the exit status. All lists every plugin of the program, because one may use another as its IPAM plugin.
@@ -103,14 +73,6 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-func join4(vs []spec.Version) string {
-	var s []string
-	for _, v := range vs {
-		s = append(s, string(v))
-	}
-	return strings.Join(s, ", ")
-}
-
 // maxConf limits how many bytes are read from standard input.
 const maxConf = spec.MaxFile
 
@@ -156,106 +118,6 @@ func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) 
 	return version, out, err
 }
 
-// versionOf returns the version in a configuration that could not be parsed, as far as it is visible.
-func versionOf(stdin []byte) spec.Version {
-	var v struct{ CNIVersion spec.Version }
-	if json.Unmarshal(stdin, &v) == nil && v.CNIVersion.Or010().Known() {
-		return v.CNIVersion.Or010()
-	}
-	return spec.Newest
-}
-
-// askedVersion reads standard input for VERSION. It does not read from a terminal, where nobody would end the input.
-func askedVersion() (stdin []byte) {
-	if st, err := os.Stdin.Stat(); err == nil && st.Mode()&os.ModeCharDevice == 0 {
-		if in, err := io.ReadAll(io.LimitReader(os.Stdin, maxConf)); err == nil {
-			return in
-		}
-	}
-	return nil
-}
-
-// versions answers VERSION (clauses V1, V2), and adds the plugin's Offer if the input asks for it.
-func versions(p Plugin, stdin []byte) ([]byte, error) {
-	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
-	var asked struct {
-		CNIVersion spec.Version
-		Fairlead   json.RawMessage
-	}
-	if len(stdin) > 0 && json.Unmarshal(stdin, &asked) == nil {
-		info.CNIVersion = cmp.Or(asked.CNIVersion, spec.Newest)
-		if asked.Fairlead != nil {
-			out, err := json.Marshal(struct {
-				spec.VersionInfo
-				Offer *Offer `json:"fairlead,omitempty"`
-			}{info, p.offer()})
-			return append(out, '\n'), err
-		}
-	}
-	out, err := info.Encode()
-	return append(out, '\n'), err
-}
-
-const hintVersion = "Change cniVersion in the network's configuration; `fairlead version NET` says what each plugin " +
-	"speaks."
-
-// speaks refuses verbs that the version does not have (clauses V3, V8, V9).
-func speaks(verb string, v spec.Version) error {
-	if !v.Known() {
-		return &spec.Error{Code: spec.CodeVersion, Msg: fmt.Sprintf("cniVersion %q is not spoken here", v),
-			Details: "this plugin speaks " + join4(spec.Versions()), Hint: hintVersion}
-	}
-	since := spec.V010
-	switch verb {
-	case "CHECK":
-		since = spec.V040
-	case "GC", "STATUS":
-		since = spec.V110
-	}
-	if !v.AtLeast(since) {
-		return &spec.Error{Code: spec.CodeVersion,
-			Msg:  fmt.Sprintf("%s came with CNI %s, and the configuration's cniVersion is %s", verb, since, v),
-			Hint: hintVersion}
-	}
-	return nil
-}
-
-// validate checks the variables that the verb needs and reports every bad one (clauses P2 to P4).
-func (e *environment) validate() error {
-	var bad []string
-	need := func(name, value string, valid func(string) error) {
-		if value == "" {
-			bad = append(bad, name+" is missing")
-		} else if valid != nil {
-			if err := valid(value); err != nil {
-				bad = append(bad, fmt.Sprintf("%s %q: %v", name, value, err))
-			}
-		}
-	}
-	switch e.Command {
-	case "ADD", "CHECK":
-		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
-		need("CNI_NETNS", e.Netns, nil)
-		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
-	case "DEL", verbPlan, verbRepair:
-		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
-		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
-	case "GC", "STATUS":
-		e.ContainerID, e.Netns, e.IfName, e.Args = "", "", "", ""
-	default:
-		bad = append(bad, fmt.Sprintf("CNI_COMMAND %q: want ADD, DEL, CHECK, GC, STATUS or VERSION", e.Command))
-	}
-	args, err := spec.ParseArgs(e.Args)
-	if err != nil && e.Command != "DEL" {
-		bad = append(bad, err.Error())
-	}
-	e.args = args
-	if len(bad) > 0 {
-		return spec.Errorf(spec.CodeEnvironment, "%s", strings.Join(bad, "; "))
-	}
-	return nil
-}
-
 // complete refuses a configuration without the keys that the verb needs.
 func complete(p Plugin, verb string, conf *spec.Conf) error {
 	switch {
@@ -298,7 +160,7 @@ func (s *site) serve(ctx context.Context, p Plugin, e environment, conf *spec.Co
 	return out, err
 }
 
-// answer executes the verb of a plugin that is not an IPAM plugin.
+// answer executes the verb of a call.
 func (c *call) answer(ctx context.Context) (out []byte, err error) {
 	p, conf, e := c.p, c.conf, c.env
 	if err := complete(p, e.Command, conf); err != nil {
@@ -316,19 +178,9 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 		if c.ipam, err = c.newInside(p); err != nil {
 			return nil, err
 		}
-		return c.allocator(ctx)
+		return c.run(ctx, c.ipam)
 	case p.role == makesLinks && p.addresses(conf):
-		if c.ipam, err = c.newDelegate(); err != nil && (e.Command == "DEL" || e.Command == "GC") {
-			// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same
-			// reason, and so got none.
-			c.ipam, err = lost{err}, nil
-			if known, rerr := c.w.Store.Get(netnsRecord, o, new(kernel.Identity)); e.Command == "DEL" &&
-				c.r.Prev == nil &&
-				!known && rerr == nil {
-				c.ipam = nil
-			}
-		}
-		if err != nil {
+		if err := c.findIPAM(); err != nil {
 			return nil, err
 		}
 	}
@@ -340,35 +192,30 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 		ctx, stop = signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
 	}
-	switch e.Command {
-	case "ADD":
-		res, err := c.add(ctx)
-		if err != nil {
-			return nil, err
-		}
-		out, err := res.Encode(conf.CNIVersion.Or010())
-		if err != nil {
-			undo, stop := undoing(ctx)
-			defer stop()
-			return nil, errors.Join(err, c.del(undo))
-		}
-		return out, nil
-	case "CHECK":
-		return nil, c.check(ctx)
-	case "DEL":
-		return nil, c.del(ctx)
-	case "GC":
-		return nil, c.gc(ctx)
-	default:
-		return nil, c.status(ctx)
-	}
+	return c.run(ctx, c)
 }
 
-// allocator executes the verb of an IPAM plugin.
-func (c *call) allocator(ctx context.Context) ([]byte, error) {
-	switch c.r.verb {
+// findIPAM finds the IPAM plugin of an interface plugin.
+func (c *call) findIPAM() (err error) {
+	verb := c.env.Command
+	if c.ipam, err = c.newDelegate(); err == nil || verb != "DEL" && verb != "GC" {
+		return err
+	}
+	// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same reason,
+	// and so got none.
+	c.ipam = lost{err}
+	known, rerr := c.w.Store.Get(netnsRecord, c.r.Owner, new(kernel.Identity))
+	if verb == "DEL" && c.r.Prev == nil && !known && rerr == nil {
+		c.ipam = nil
+	}
+	return nil
+}
+
+// run has the verb answered by a plugin or by its IPAM alone. An ADD whose answer cannot be written is undone.
+func (c *call) run(ctx context.Context, of verbs) ([]byte, error) {
+	switch c.env.Command {
 	case "ADD":
-		res, err := c.ipam.add(ctx)
+		res, err := of.add(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -376,17 +223,17 @@ func (c *call) allocator(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			undo, stop := undoing(ctx)
 			defer stop()
-			return nil, errors.Join(err, c.ipam.del(undo))
+			return nil, errors.Join(err, of.del(undo))
 		}
 		return out, nil
 	case "CHECK":
-		return nil, c.ipam.check(ctx)
+		return nil, of.check(ctx)
 	case "DEL":
-		return nil, c.ipam.del(ctx)
+		return nil, of.del(ctx)
 	case "GC":
-		return nil, c.ipam.gc(ctx)
+		return nil, of.gc(ctx)
 	default:
-		return nil, c.ipam.status(ctx)
+		return nil, of.status(ctx)
 	}
 }
 

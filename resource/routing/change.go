@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -67,20 +65,6 @@ type site struct {
 	table int // the link's own: main, or that of its VRF
 }
 
-const changeRecord = "changes"
-
-// changed is what is remembered of an owner's Changes, in their order.
-type changed struct {
-	NS      kernel.Identity
-	Path    string
-	Entries []changeEntry
-}
-
-type changeEntry struct {
-	Key        string
-	Made, Gone []rtnl.Message
-}
-
 // String is the command, without its first word, and where it is about.
 func (c Change) String() string {
 	where := "dev cont/" + c.Owner.IfName
@@ -103,32 +87,6 @@ func (c Change) site(w *kernel.World) (at site, err error) {
 		at.table = int(vrf.Data.Table)
 	}
 	return at, err
-}
-
-// recallChanges is what is remembered of the owner in this namespace.
-func recallChanges(w *kernel.World, o spec.Owner, ns *kernel.NS) (rec changed, err error) {
-	known, err := w.Store.Get(changeRecord, o, &rec)
-	if err == nil && known {
-		if known, err = ns.Is(rec.NS); known || err != nil {
-			return rec, err
-		}
-	}
-	if err != nil {
-		return rec, err
-	}
-	id, err := ns.Identity()
-	return changed{NS: id, Path: ns.Path}, err
-}
-
-func (rec changed) remember(w *kernel.World, o spec.Owner) error {
-	if len(rec.Entries) == 0 {
-		return w.Store.Delete(changeRecord, o)
-	}
-	return w.Store.Put(changeRecord, o, rec)
-}
-
-func (rec changed) find(key string) int {
-	return slices.IndexFunc(rec.Entries, func(e changeEntry) bool { return e.Key == key })
 }
 
 // Ensure implements plan.Resource.
@@ -237,71 +195,6 @@ func (c Change) apply(at site, e changeEntry) error {
 	return nil
 }
 
-// takeBack undoes an entry, or as much of it as was done.
-func (e changeEntry) takeBack(ns *kernel.NS) error {
-	var errs []error
-	for _, m := range e.Made {
-		errs = append(errs, rtnl.Drop(ns, m))
-	}
-	for _, m := range e.Gone {
-		errs = append(errs, putBack(ns, m))
-	}
-	return errors.Join(errs...)
-}
-
-// nearer has routes on the link come first: without them, those by a router could not be put back.
-func nearer(a, b rtnl.Message) int {
-	far := func(m rtnl.Message) int {
-		routed := func(r rtnl.Route) bool { return r.Via.IsValid() }
-		if m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), routed) {
-			return 1
-		}
-		return 0
-	}
-	return far(a) - far(b)
-}
-
-// putBack makes again what a Change took away. What has its place by now keeps that, and what cannot be any more stays
-// away.
-func putBack(ns *kernel.NS, m rtnl.Message) error {
-	if m.Type != unix.RTM_NEWROUTE {
-		if n := m.Neighbour(); m.Type == unix.RTM_NEWNEIGH && n.State&(rtnl.Permanent|rtnl.NoARP) == 0 {
-			return nil // the kernel learns it again
-		}
-		if err := rtnl.Make(ns, m, rtnl.Alone); err != nil && !errors.Is(err, fs.ErrExist) && !unreachable(err) {
-			return err
-		}
-		return nil
-	}
-	hops := m.Routes()
-	if len(hops) == 0 {
-		return nil
-	}
-	r := hops[0]
-	if r.Protocol == rtnl.ByKernel && len(hops) == 1 {
-		return giveBack(ns, r)
-	}
-	err := rtnl.Make(ns, m, rtnl.Alone)
-	if errors.Is(err, fs.ErrExist) {
-		list, lerr := rtnl.RouteMessages(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
-		if lerr != nil {
-			return lerr
-		}
-		if slices.ContainsFunc(list, func(have rtnl.Message) bool {
-			h := have.Routes()[0]
-			return h.Dst == r.Dst && h.Priority == r.Priority && (h.Link != r.Link || sameMessage(have, m))
-		}) {
-			return nil
-		}
-		err = rtnl.Make(ns, m, rtnl.Beside)
-	}
-	if unreachable(err) {
-		slog.Info("a route is not put back, for the link cannot have it any more", "route", said(ns, r), "err", err)
-		return nil
-	}
-	return err
-}
-
 // Verify implements plan.Resource.
 func (c Change) Verify(ctx context.Context, w *kernel.World) error {
 	if c.Unchecked {
@@ -341,103 +234,10 @@ func (c Change) verify(ctx context.Context, w *kernel.World, at site, rec change
 	return d.Err()
 }
 
-// made reports whether a Change of the same owner has made what a message says.
-func (rec changed) made(m rtnl.Message) bool {
-	return slices.ContainsFunc(rec.Entries, func(e changeEntry) bool {
-		return slices.ContainsFunc(e.Made, func(mine rtnl.Message) bool { return sameMessage(mine, m) })
-	})
-}
-
-// sameMessage reports whether two are one to the kernel, whoever made them. The kernel fills in what was not said.
-func sameMessage(a, b rtnl.Message) bool {
-	if a.Type != b.Type {
-		return false
-	}
-	switch a.Type {
-	case unix.RTM_NEWROUTE:
-		return slices.EqualFunc(a.Routes(), b.Routes(), func(x, y rtnl.Route) bool {
-			x.Priority, y.Priority = metric(x), metric(y)
-			return sameRoute(x, y) && x.Type == y.Type
-		})
-	case unix.RTM_NEWRULE:
-		x, _ := a.Rule()
-		y, _ := b.Rule()
-		x.Protocol = y.Protocol
-		return x == y
-	}
-	return a.Neighbour().Addr == b.Neighbour().Addr
-}
-
-func metric(r rtnl.Route) int { return addr.Route{Dst: r.Dst, Priority: r.Priority}.Metric() }
-
 // Remove implements plan.Remover.
 func (c Change) Remove(ctx context.Context, w *kernel.World) error {
 	key := c.id()
 	return removeChanges(ctx, w, c.Owner, func(e changeEntry) bool { return e.Key == key })
-}
-
-// removeChanges takes back the changes of an owner that are meant, the last first.
-func removeChanges(ctx context.Context, w *kernel.World, o spec.Owner, which func(changeEntry) bool) error {
-	var rec changed
-	known, err := w.Store.Get(changeRecord, o, &rec)
-	if err != nil || !known {
-		return err
-	}
-	ns, err := resource.Container.Namespace(w)
-	if err == nil {
-		var same bool
-		if same, err = ns.Is(rec.NS); err == nil && !same {
-			err = kernel.ErrNoNamespace // this one has its path, and is another container's
-		}
-	}
-	if errors.Is(err, kernel.ErrNoNamespace) {
-		return w.Store.Delete(changeRecord, o)
-	}
-	if err != nil {
-		return err
-	}
-	unlock, err := lockSources(ctx, ns)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	left, err := rec.takeBack(ns, which)
-	return errors.Join(err, left.remember(w, o))
-}
-
-// takeBack is what is left of the record; what could not be undone stays in it.
-func (rec changed) takeBack(ns *kernel.NS, which func(changeEntry) bool) (changed, error) {
-	left := rec
-	left.Entries = nil
-	var errs []error
-	for _, e := range slices.Backward(rec.Entries) {
-		if which(e) {
-			err := e.takeBack(ns)
-			if errs = append(errs, err); err == nil {
-				continue
-			}
-		}
-		left.Entries = append([]changeEntry{e}, left.Entries...)
-	}
-	return left, errors.Join(errs...)
-}
-
-// unlessTaken is routes without those that a Change of the same owner has taken away since (P16).
-func unlessTaken(w *kernel.World, o spec.Owner, ns *kernel.NS, routes []rtnl.Route) ([]rtnl.Route, error) {
-	rec, err := recallChanges(w, o, ns)
-	for _, e := range rec.Entries {
-		for _, m := range e.Gone {
-			if m.Type != unix.RTM_NEWROUTE {
-				continue
-			}
-			for _, h := range m.Routes() {
-				routes = slices.DeleteFunc(slices.Clone(routes), func(r rtnl.Route) bool {
-					return r.Dst == h.Dst && r.Via == h.Via && r.Link == h.Link && r.Table == h.Table
-				})
-			}
-		}
-	}
-	return routes, err
 }
 
 // Took reports whether the Change has taken away a route that a result names, so that the result has to be told.

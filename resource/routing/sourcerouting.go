@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -72,29 +71,6 @@ func (s SourceRouting) String() string {
 	return resource.Line(append(words, table, resource.Flag("hints", s.Hints))...)
 }
 
-// sources is what is remembered of the owner's SourceRoutings: in which namespace they are, and what they made and
-// moved there. A chain may have two, one by its own tables and one by somebody else's.
-type sources struct {
-	NS   kernel.Identity
-	Path string
-	By   map[int]sourced // by SourceRouting.Table
-}
-
-type sourced struct {
-	Rules []sourceRule
-	Made  []rtnl.Route
-	Moved []rtnl.Route // taken out of the main table
-}
-
-type sourceRule struct {
-	From  netip.Addr
-	Table int
-}
-
-func (r sourceRule) rule() addr.Rule {
-	return addr.Rule{Priority: sourcePriority, From: netip.PrefixFrom(r.From, r.From.BitLen()), Table: r.Table}
-}
-
 // lockSources keeps other additions to the namespace from choosing the same table. A lock on the namespace's own file,
 // as the reference takes it, could be held for ever by who is inside; a file for each namespace would stay behind.
 func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) {
@@ -103,20 +79,6 @@ func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) 
 		return nil, err
 	}
 	return record.Lock(ctx, "sbr-"+strconv.FormatUint(ino%16, 10))
-}
-
-// recall is what is remembered of the owner, if it is about this namespace.
-func (s SourceRouting) recall(w *kernel.World, ns *kernel.NS) (rec sources, known bool, err error) {
-	if known, err = w.Store.Get(sourceRecord, s.Owner, &rec); err != nil {
-		return rec, false, err
-	}
-	if known && rec.By != nil {
-		if same, err := ns.Is(rec.NS); err != nil || same {
-			return rec, same, err
-		}
-	}
-	id, err := ns.Identity()
-	return sources{NS: id, Path: ns.Path, By: map[int]sourced{}}, false, err
 }
 
 // Ensure implements plan.Resource.
@@ -212,84 +174,6 @@ func withoutSources(list []rtnl.Route) []rtnl.Route {
 		}
 	}
 	return list
-}
-
-// apply first makes the new way and then closes the old one, so that nothing is without a way.
-func (rec sourced) apply(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
-	for _, r := range rec.Made {
-		if err := rtnl.AddRoute(ns, r, false); err != nil && !errors.Is(err, fs.ErrExist) {
-			return fmt.Errorf("%s: %w", said(ns, r), err)
-		}
-	}
-	for _, r := range rec.Rules {
-		if _, err := r.rule().Ensure(ctx, w); err != nil {
-			return fmt.Errorf("%v: %w", r.rule(), err)
-		}
-	}
-	for _, r := range rec.Moved {
-		if err := rtnl.DelRoute(ns, r); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// takeBack undoes apply, or as much of it as was done. Where the link is gone, its routes are.
-func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
-	var errs []error
-	for _, r := range rec.Moved {
-		errs = append(errs, giveBack(ns, r))
-	}
-	for _, r := range rec.Rules {
-		errs = append(errs, r.rule().Remove(ctx, w))
-	}
-	tables := map[rtnl.RouteFilter]bool{}
-	for _, r := range rec.Made {
-		errs = append(errs, rtnl.DelRoute(ns, r))
-		if r.Table != rtnl.MainTable {
-			tables[rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table, Link: r.Link}] = true
-		}
-	}
-	for table := range tables { // it was free when we chose it, so whatever the link has in it is to go
-		list, err := rtnl.Routes(ns, table)
-		errs = append(errs, err)
-		for _, r := range list {
-			errs = append(errs, rtnl.DelRoute(ns, r))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// giveBack puts a route into the main table again. If another link has taken its place, the router cannot be
-// reached any more, or it came with an address that is gone, it stays away.
-func giveBack(ns *kernel.NS, r rtnl.Route) error {
-	if r.Protocol == rtnl.ByKernel {
-		addrs, err := rtnl.Addrs(ns, r.Link)
-		if err != nil && !unreachable(err) {
-			return err
-		}
-		if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Masked() == r.Dst }) {
-			return nil
-		}
-	}
-	err := rtnl.AddRoute(ns, r, true)
-	if errors.Is(err, fs.ErrExist) {
-		var list []rtnl.Route
-		if list, err = rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table}); err != nil {
-			return err
-		}
-		if slices.ContainsFunc(list, func(have rtnl.Route) bool {
-			return have.Dst == r.Dst && have.Priority == r.Priority && (have.Link != r.Link || sameRoute(have, r))
-		}) {
-			return nil
-		}
-		err = rtnl.AddRoute(ns, r, false) // beside another of this link
-	}
-	if unreachable(err) {
-		slog.Info("a route is not put back, for the link cannot have it any more", "route", said(ns, r), "err", err)
-		return nil
-	}
-	return err
 }
 
 // Verify implements plan.Resource. It does not wait: what is not there yet is not there.
@@ -401,14 +285,4 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 		errs = append(errs, w.Store.Delete(sourceRecord, s.Owner))
 	}
 	return errors.Join(errs...)
-}
-
-func (rec sources) sweep(ctx context.Context) error {
-	return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {
-		var errs []error
-		for _, part := range rec.By {
-			errs = append(errs, part.takeBack(ctx, &kernel.World{Container: ns}, ns))
-		}
-		return errors.Join(errs...)
-	})
 }

@@ -1,0 +1,89 @@
+package repair
+
+import (
+	"context"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
+	"github.com/fairlead-cni/fairlead/resource/reference"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// reference adds what the reference makes of a plugin's part in iptables, as far as that is known.
+func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, links sdk.Links) {
+	conf, err := spec.ParseConf(t.Stdin)
+	if err != nil {
+		return
+	}
+	want, err := p.Wanted(sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, Links: links})
+	if err != nil {
+		return
+	}
+	a.known = true
+	for _, r := range want {
+		r = plan.Unwrap(r)
+		if reference.Theirs(r) {
+			a.theirs = append(a.theirs, r)
+			continue
+		}
+		to, _, _ := reference.Handover(r, forward.IPTables)
+		a.theirs = append(a.theirs, to...)
+	}
+}
+
+// verifyTheirs finds out what the reference made of the attachment, and is missing. Of what it made in nf_tables
+// nothing is told.
+func (a *attached) verifyTheirs(ctx context.Context) {
+	w, release := a.hold(ctx)
+	if w == nil {
+		return
+	}
+	defer release()
+	if !a.r.Firewall {
+		a.offline = LinksOff(w, a.cached)
+	}
+	if there, err := reference.InNFT(w); there || err != nil {
+		return
+	}
+	for _, r := range a.theirs {
+		wrong := sdk.Wrong{Resource: r.String()}
+		for _, line := range sdk.Lines(r.Verify(ctx, w)) {
+			// else it is ours, or could not be asked
+			if strings.HasPrefix(line, "rule ") && strings.HasSuffix(line, " is missing") {
+				wrong.What = append(wrong.What, line)
+				a.offline = append(a.offline, wrong.Resource+": "+line)
+			}
+		}
+		if len(wrong.What) > 0 {
+			a.Wrong = append(a.Wrong, wrong)
+		}
+	}
+}
+
+// others reports whether the plugin p that a list begins with is ours now, and was another's when it attached: the
+// programs were exchanged since.
+func (a *attached) others(p sdk.Plugin) bool {
+	return !a.made && !a.handed && p.MakesLinks() && !tagged(a.host, a.cached)
+}
+
+// Whose is Foreign for what another program attached, Handed for what was handed over to one, and else nothing, of an
+// attachment whose list begins with the plugin p.
+func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
+	host, err := sdk.OpenHost()
+	if err != nil {
+		return "", err
+	}
+	defer host.Close()
+	a := &attached{host: host, cached: c, made: sdk.WasAttached(host, c.Owner()),
+		handed: sdk.HandedOver(host, c.Owner())}
+	switch {
+	case a.handed:
+		return Handed, nil
+	case a.others(p):
+		return Foreign, nil
+	}
+	return "", nil
+}
