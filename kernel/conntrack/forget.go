@@ -1,4 +1,5 @@
-// Package conntrack makes the kernel forget flows that lead elsewhere now. It reads no rules.
+// Package conntrack deletes flows from the kernel's connection tracking that would take another way now. It reads no
+// rules of the packet filter.
 package conntrack
 
 import (
@@ -16,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A UDPFlow is a published UDP port, or a range of them, that leads elsewhere than before.
+// A UDPFlow is a published UDP port, or a range of ports, whose destination has changed.
 type UDPFlow struct {
 	Host       netip.Addr     // of the host; unspecified: any of its addresses
 	Port, Last uint16         // Last is 0 or Port for one port
@@ -66,9 +67,9 @@ const (
 // few are so many flows that they are copied sooner than the kernel has picked some of them.
 const few = 5000
 
-// ForgetUDP makes conntrack forget what it knows of UDP to these ports that would not go now where it went:
-// a client that never changes its port would keep an entry alive for ever. Others' flows that only pass
-// through to such a port stay.
+// ForgetUDP deletes the UDP flows to these ports that would not go to the same destination now. Without this, a
+// client that never changes its source port would keep the old entry alive for ever. Flows of others that only pass
+// through the host to such a port stay.
 func ForgetUDP(ns *kernel.NS, flows []UDPFlow) error {
 	count, err := flowCount(ns)
 	if len(flows) == 0 || err == nil && count == 0 {
@@ -142,8 +143,8 @@ func aboutPorts(flows []UDPFlow) func(line string) bool {
 	}
 }
 
-// ForgetSources makes conntrack forget what was begun in the name of addresses of these subnets and is not translated:
-// before there was a rule that asks whose such a packet is, anybody could have sent it.
+// ForgetSources deletes the flows that began from an address of these subnets and are not translated. Before a rule
+// checked source addresses, any host could have sent those packets.
 func ForgetSources(ns *kernel.NS, subnets []netip.Prefix) error {
 	count, err := flowCount(ns)
 	if len(subnets) == 0 || err == nil && count == 0 {

@@ -13,14 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Drop is a chain at the forward hook that may drop what is forwarded.
+// A Drop is a base chain at the forward hook that may drop forwarded packets.
 type Drop struct {
 	Chain nft.BaseChain
 	Why   string // "policy drop" or "a rule drops all"
 	Owner string // whose it seems to be: Docker, iptables-legacy, …; empty where the name of the table says it
 }
 
-// String is "table inet firewalld chain filter_FORWARD (firewalld, policy drop)".
+// String returns a text such as "table inet firewalld chain filter_FORWARD (firewalld, policy drop)".
 func (d Drop) String() string {
 	why := d.Why
 	if d.Owner != "" {
@@ -29,9 +29,9 @@ func (d Drop) String() string {
 	return "table " + d.Chain.TableName() + " chain " + d.Chain.Name + " (" + why + ")"
 }
 
-// MayDrop returns those of the chains that have a policy of drop, or a rule that drops or rejects without a condition.
-// A chain with a rule that names link is left out: somebody has thought of that link there. Neither rules with
-// conditions nor the chains that a rule jumps to are looked at, so what is left out may drop all the same.
+// MayDrop returns the chains of f that have the policy drop, or an unconditional rule that drops or rejects. It
+// leaves out a chain with a rule that names link, because its author has considered that link. It examines neither
+// rules with conditions nor chains that a rule jumps to, so a chain that is left out may still drop packets.
 func MayDrop(ns *kernel.NS, f Found, link string) (drops []Drop, err error) {
 	conn, err := nft.Open(ns)
 	if err != nil {

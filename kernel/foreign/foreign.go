@@ -1,4 +1,4 @@
-// Package foreign looks for what others have put in the way of forwarded packets, in nf_tables and in ip_tables.
+// Package foreign finds the chains of other programs that forwarded packets pass, in nf_tables and in ip_tables.
 package foreign
 
 import (
@@ -12,13 +12,13 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 )
 
-// Found is what others have put in the way of forwarded packets.
+// Found is the list of other programs' chains that forwarded packets pass.
 type Found struct {
 	Chains []nft.BaseChain // at the forward hook of ip, ip6 and inet, with a policy of drop or any rule
 	Legacy []string        // "ip" and "ip6", where legacy iptables has the table filter
 }
 
-// String is "ip filter FORWARD, inet firewalld filter_FORWARD, legacy iptables (ip)".
+// String returns a text such as "ip filter FORWARD, inet firewalld filter_FORWARD, legacy iptables (ip)".
 func (f Found) String() string {
 	var words []string
 	for _, c := range f.Chains {
@@ -30,8 +30,8 @@ func (f Found) String() string {
 	return strings.Join(words, ", ")
 }
 
-// AtForward looks at what others have at the forward hook, but for the tables in skip, as in
-// "inet fairlead". It dumps the chains of all tables, without their rules.
+// AtForward finds the chains of other programs at the forward hook. It ignores the tables in skip, written as "inet
+// fairlead". It dumps the chains of all tables without their rules.
 func AtForward(ns *kernel.NS, skip ...string) (f Found, err error) {
 	conn, err := nft.Open(ns)
 	if err != nil {
@@ -50,9 +50,10 @@ func AtForward(ns *kernel.NS, skip ...string) (f Found, err error) {
 	return f, err
 }
 
-// Fingerprint changes when somebody else adds, deletes or replaces a table, a set or a chain in one, when
-// legacy iptables comes or goes, and when iptables-nft changes how many rules FORWARD has, or its policy. It asks
-// for no chain but those two, so it costs the same with thousands of them; what is deeper down it does not see.
+// Fingerprint returns a text that changes in three cases: another program adds, deletes or replaces a table, or a set
+// or chain in one; legacy iptables appears or disappears; iptables-nft changes FORWARD's number of rules or its
+// policy. Of single chains, it reads only FORWARD of both families. So its cost does not depend on the number of
+// chains, and it does not see changes inside other chains.
 func Fingerprint(ns *kernel.NS, skip ...string) (string, error) {
 	legacy, err := legacyFilter(ns)
 	if err != nil {

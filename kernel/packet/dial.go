@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DialUDP is a UDP socket on an address and port of ns that sends by one link. The kernel finds the neighbour.
+// DialUDP opens a UDP socket that sends from an address and port of the namespace through one link. The kernel
+// resolves the neighbour's address.
 func DialUDP(ns *kernel.NS, link string, from, to netip.AddrPort) (net.Conn, error) {
 	family := unix.AF_INET
 	if from.Addr().Is6() {

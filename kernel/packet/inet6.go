@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Inet6Conn sends and receives IPv6 messages on one link, of UDP or of ICMPv6. Like every socket it keeps its
+// An Inet6Conn sends and receives UDP or ICMPv6 messages over IPv6 on one link. Like every socket, it keeps its
 // namespace alive.
 type Inet6Conn struct {
 	file  *os.File
 	index int
 }
 
-// ListenUDP6 opens an Inet6Conn on a port of an address of the link of that index.
+// ListenUDP6 opens an Inet6Conn for UDP on a local address and port of the link with that index.
 func ListenUDP6(ns *kernel.NS, index int, link string, local netip.AddrPort) (*Inet6Conn, error) {
 	return inet6(ns, index, link, unix.SOCK_DGRAM, unix.IPPROTO_UDP, func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
@@ -29,8 +29,8 @@ func ListenUDP6(ns *kernel.NS, index int, link string, local netip.AddrPort) (*I
 	})
 }
 
-// ListenICMP6 opens an Inet6Conn that receives the ICMPv6 messages of these types. What it sends has the hop limit
-// that tells neighbours from those who are further away (RFC 4861).
+// ListenICMP6 opens an Inet6Conn that receives the ICMPv6 messages of these types. It sends with the hop limit 255,
+// by which receivers recognize a neighbour (RFC 4861).
 func ListenICMP6(ns *kernel.NS, index int, link string, types ...byte) (*Inet6Conn, error) {
 	return inet6(ns, index, link, unix.SOCK_RAW, unix.IPPROTO_ICMPV6, func(fd int) error {
 		var f unix.ICMPv6Filter // a bit that is set keeps a type out
@@ -75,7 +75,7 @@ func inet6(ns *kernel.NS, index int, link string, typ, proto int, bind func(fd i
 // Close closes the socket.
 func (c *Inet6Conn) Close() error { return c.file.Close() }
 
-// Send sends a message; the port counts for UDP alone.
+// Send sends a message to an address. The port matters only for UDP.
 func (c *Inet6Conn) Send(b []byte, to netip.AddrPort) error {
 	raw, err := c.file.SyscallConn()
 	if err != nil {
@@ -99,8 +99,8 @@ func (c *Inet6Conn) Send(b []byte, to netip.AddrPort) error {
 	return nil
 }
 
-// SolicitRouters asks the routers on a link to say what they are, from the unspecified address: by who has no other yet
-// (RFC 4861, 4.1).
+// SolicitRouters sends a router solicitation on a link from the unspecified address, for a host that has no other
+// address yet (RFC 4861, 4.1).
 func SolicitRouters(ns *kernel.NS, index int) error {
 	var fd int
 	err := ns.Do(func() (err error) {
@@ -121,8 +121,8 @@ func SolicitRouters(ns *kernel.NS, index int) error {
 	return nil
 }
 
-// Receive waits for a message until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Hops is its hop
-// limit, or -1 where the kernel does not say. A message longer than buf is cut.
+// Receive waits for a message until the deadline or the end of ctx; both give os.ErrDeadlineExceeded. Hops is the hop
+// limit of the message, or -1 if the kernel does not tell. A message longer than buf is cut.
 func (c *Inet6Conn) Receive(ctx context.Context, deadline time.Time,
 	buf []byte) (n int, from netip.AddrPort, hops int, err error) {
 	n, sa, said, err := receive(ctx, c.file, deadline, buf)

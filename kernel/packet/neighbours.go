@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NeighbourConn hears what the others on an Ethernet link say of the addresses of one family, by ARP or by IPv6's
-// neighbour discovery, and can ask them. Closing it takes the kernel a grace period, 10 ms and more.
+// A NeighbourConn receives what hosts on an Ethernet link announce about addresses of one family, by ARP or by IPv6
+// neighbour discovery. It can also ask them. Closing it takes the kernel a grace period, 10 ms and more.
 type NeighbourConn struct {
 	f    *os.File
 	link *rtnl.Link
@@ -25,7 +25,7 @@ type NeighbourConn struct {
 	buf  [1500]byte
 }
 
-// A Claim is that somebody on the link has an address, or is about to have it.
+// A Claim says that a host on the link has an address, or is about to take it.
 type Claim struct {
 	Addr  netip.Addr
 	MAC   net.HardwareAddr
@@ -43,7 +43,7 @@ const (
 	targetLinkAddress     = 2 // of the options of an advertisement
 )
 
-// ListenNeighbours begins to listen on a link of the namespace. None of our own packets are heard.
+// ListenNeighbours starts to listen on a link of the namespace. It does not receive packets of this host.
 func ListenNeighbours(ns *kernel.NS, l *rtnl.Link, v6 bool) (*NeighbourConn, error) {
 	if !l.Ethernet || len(l.MAC) != 6 {
 		return nil, fmt.Errorf("link %s is no Ethernet: %w", l.Name, unix.EAFNOSUPPORT)
@@ -100,11 +100,11 @@ func (n *NeighbourConn) to(mac []byte) *unix.SockaddrLinklayer {
 	return a
 }
 
-// Close ends it.
+// Close closes the socket.
 func (n *NeighbourConn) Close() { n.f.Close() }
 
-// Ask asks all on the link who has an address, in the name of nobody: an ARP probe (RFC 5227), or a solicitation as
-// duplicate address detection sends it (RFC 4862), which is answered to all.
+// Ask asks all hosts on the link which of them has addr, without a source address of its own. It sends an ARP probe
+// (RFC 5227), or a solicitation like that of duplicate address detection (RFC 4862), whose answer goes to all.
 func (n *NeighbourConn) Ask(addr netip.Addr) error {
 	to, packet := bytes.Repeat([]byte{0xff}, 6), n.probe(addr)
 	if n.v6 {
@@ -151,7 +151,7 @@ func solicitation(addr netip.Addr) []byte {
 	return p
 }
 
-// Next waits for the next claim until then. Where there is none it is ok no more.
+// Next waits for the next claim until the given time. Ok is false if none has come.
 func (n *NeighbourConn) Next(ctx context.Context, until time.Time) (c Claim, ok bool, err error) {
 	if err := n.f.SetReadDeadline(until); err != nil {
 		return c, false, err

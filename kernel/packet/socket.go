@@ -1,5 +1,5 @@
-// Package packet sends and receives packets of our own: UDP of IPv4 on a link without an address, UDP and ICMP of IPv6,
-// questions to neighbours. What is in them, but for ARP and neighbour discovery, is said above it.
+// Package packet sends and receives packets: UDP over IPv4 on a link without an address, UDP and ICMP over IPv6, and
+// questions to neighbours. The callers define the contents, except those of ARP and neighbour discovery.
 package packet
 
 import (

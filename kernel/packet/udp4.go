@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A UDP4Conn sends and receives the IPv4 packets of one link, whatever addresses it has and whatever the packet
-// filter says. Like every socket it keeps its namespace alive.
+// A UDP4Conn sends and receives IPv4 packets on one link. It works without addresses and bypasses the packet filter.
+// Like every socket, it keeps its namespace alive.
 type UDP4Conn struct {
 	file  *os.File
 	index int
 }
 
-// ListenUDP4 opens a PacketConn that receives the UDP packets for a port, on the link of that index.
+// ListenUDP4 opens a UDP4Conn that receives the UDP packets for a port on the link with that index.
 func ListenUDP4(ns *kernel.NS, index int, port uint16) (*UDP4Conn, error) {
 	var fd int
 	err := ns.Do(func() (err error) {
@@ -66,10 +66,10 @@ func udpTo(port uint16) []unix.SockFilter {
 	}
 }
 
-// Close closes the socket. The kernel waits for a grace period in that, 10 ms and more, and nobody here does.
+// Close closes the socket in the background, because the kernel waits for a grace period of 10 ms and more.
 func (c *UDP4Conn) Close() { go c.file.Close() }
 
-// Send sends an IPv4 packet to a link address.
+// Send sends an IPv4 packet to a link-layer address.
 func (c *UDP4Conn) Send(packet []byte, to net.HardwareAddr) error {
 	raw, err := c.file.SyscallConn()
 	if err != nil {
@@ -91,8 +91,8 @@ func (c *UDP4Conn) Send(packet []byte, to net.HardwareAddr) error {
 	return nil
 }
 
-// Receive waits for a packet until the deadline or the end of ctx, which are os.ErrDeadlineExceeded. Unsummed says that
-// its sender, a program of this machine, left the checksum to a network card that was never there.
+// Receive waits for a packet until the deadline or the end of ctx; both give os.ErrDeadlineExceeded. Unsummed is true
+// if the packet has no checksum yet: a program of this machine sent it and left the checksum to the network card.
 func (c *UDP4Conn) Receive(ctx context.Context, deadline time.Time,
 	buf []byte) (n int, from net.HardwareAddr, unsummed bool, err error) {
 	n, sa, said, err := receive(ctx, c.file, deadline, buf)

@@ -25,7 +25,7 @@ type Addr struct {
 	Temporary     bool // made by the kernel beside another one, to be exchanged soon (RFC 8981)
 }
 
-// Addrs is every address of the link of that index.
+// Addrs returns the addresses of the link with that index.
 func Addrs(ns *kernel.NS, index int) ([]Addr, error) {
 	msgs, err := addrs(ns, index)
 	var list []Addr
@@ -35,13 +35,13 @@ func Addrs(ns *kernel.NS, index int) ([]Addr, error) {
 	return list, err
 }
 
-// A LinkAddr is an address and the index of the link that has it.
+// A LinkAddr is an address and the index of its link.
 type LinkAddr struct {
 	Link int
 	Addr
 }
 
-// AllAddrs is every address of every link.
+// AllAddrs returns the addresses of all links.
 func AllAddrs(ns *kernel.NS) (list []LinkAddr, err error) {
 	msgs, err := addrs(ns, 0)
 	for _, m := range msgs {
@@ -98,7 +98,7 @@ func parseAddr(m []byte) Addr {
 	return a
 }
 
-// AddAddr adds an address; one that is there already is EEXIST.
+// AddAddr adds an address to a link. The error is EEXIST if the link has the address.
 func AddAddr(ns *kernel.NS, index int, a Addr) error {
 	if err := Tell(ns, addrRequest(ns, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a)); err != nil {
 		return fmt.Errorf("add address %v: %w", a.Prefix, err)
@@ -106,9 +106,9 @@ func AddAddr(ns *kernel.NS, index int, a Addr) error {
 	return nil
 }
 
-// PreferAddr says for how long an IPv6 address that is there is still chosen for what is new; negative: for ever. What
-// has begun with it goes on, and it stays where it is: for the kernel it has no end, or a link that goes down would
-// lose it.
+// PreferAddr sets how long the kernel still chooses an existing IPv6 address as the source of new connections. A
+// negative duration means for ever. Existing connections continue. The address itself has no end of life, because the
+// kernel would remove an address with one when its link goes down.
 func PreferAddr(ns *kernel.NS, index int, a Addr, left time.Duration) error {
 	const forever = 0xffffffff
 	preferred := uint32(forever)
@@ -129,7 +129,7 @@ func PreferAddr(ns *kernel.NS, index int, a Addr, left time.Duration) error {
 	return nil
 }
 
-// DelAddr deletes an address; one that is not there is deleted.
+// DelAddr deletes an address from a link. It is no error if the link does not have it.
 func DelAddr(ns *kernel.NS, index int, a Addr) error {
 	if err := Tell(ns, addrRequest(ns, unix.RTM_DELADDR, 0, index, a)); err != nil &&
 		!netlink.Is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddAltName gives a link one more name, of up to 127 bytes (Linux 5.5).
+// AddAltName adds an alternative name of up to 127 bytes to a link (Linux 5.5).
 func AddAltName(ns *kernel.NS, name, alt string) error {
 	const how = unix.NLM_F_CREATE | unix.NLM_F_APPEND | unix.NLM_F_EXCL
 	if err := altName(ns, unix.RTM_NEWLINKPROP, how, alt, 0, AttrText(unix.IFLA_IFNAME, name)); err != nil {
@@ -19,7 +19,8 @@ func AddAltName(ns *kernel.NS, name, alt string) error {
 	return nil
 }
 
-// LinkByAltName is the link that has an alternative name. A kernel that knows none has no such link.
+// LinkByAltName returns the link with an alternative name. The error is ErrNoLink if there is none, also on a kernel
+// without alternative names.
 func LinkByAltName(ns *kernel.NS, alt string) (*Link, error) {
 	l, err := getLink(ns, alt, 0, AttrText(unix.IFLA_ALT_IFNAME, alt))
 	if netlink.Is(err, unix.EINVAL) || netlink.Is(err, unix.EOPNOTSUPP) {
@@ -28,7 +29,7 @@ func LinkByAltName(ns *kernel.NS, alt string) (*Link, error) {
 	return l, err
 }
 
-// DelAltNames takes such names from the link of that index. It goes on past one that is not there.
+// DelAltNames removes alternative names from the link with that index. It continues after a name that does not exist.
 func DelAltNames(ns *kernel.NS, index int, names ...string) error {
 	var errs []error
 	for _, alt := range names {
@@ -54,7 +55,7 @@ func altName(ns *kernel.NS, proto, flags int, alt string, index int, by ...*nl.R
 	return Tell(ns, req)
 }
 
-// AltNames are the link's other names.
+// AltNames returns the link's alternative names.
 func (l *Link) AltNames() (names []string) {
 	netlink.EachAttr(l.altNames, func(kind uint16, v []byte) {
 		if kind == unix.IFLA_ALT_IFNAME {

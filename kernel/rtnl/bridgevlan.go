@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoBridgeVLANs says that the kernel was built without VLANs on bridges (CONFIG_BRIDGE_VLAN_FILTERING).
+// ErrNoBridgeVLANs means that the kernel was built without VLANs on bridges (CONFIG_BRIDGE_VLAN_FILTERING).
 var ErrNoBridgeVLANs = errors.New("the kernel has no VLANs on bridges (CONFIG_BRIDGE_VLAN_FILTERING)")
 
-// A PortVLAN is VLANs that a port of a bridge is in, First to Last. What comes in untagged is in the one with PVID,
-// which is a single one; what goes out in an Untagged one has its tag taken off.
+// A PortVLAN is a range of VLANs, First to Last, that a bridge port is a member of. Untagged frames that come in
+// belong to the VLAN with PVID, which is a single VLAN. Frames that go out in a VLAN with Untagged lose their tag.
 type PortVLAN struct {
 	First, Last    uint16
 	PVID, Untagged bool
@@ -38,8 +38,8 @@ func (m vlanMsg) Serialize() []byte {
 	return append([]byte{unix.AF_BRIDGE, 0, 0, 0}, nl.Uint32Attr(m.index)...)
 }
 
-// PortVLANs are the VLANs of one port of a bridge, in order (Linux 5.6). The same question to ip(8)'s kind of dump
-// would be answered with those of every port of every bridge.
+// PortVLANs returns the VLANs of one bridge port, in order (Linux 5.6). The dump that ip(8) uses would return those
+// of every port of every bridge.
 func PortVLANs(ns *kernel.NS, index int) ([]PortVLAN, error) {
 	msgs, err := Dump(ns, unix.RTM_NEWVLAN, func() *nl.NetlinkRequest {
 		req := newRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP)
@@ -80,8 +80,8 @@ func parsePortVLAN(b []byte) (v PortVLAN) {
 	return v
 }
 
-// NoBridgeVLANs is nil if bridges can keep VLANs apart, be it by a module that the kernel loads for this. The port that
-// is asked about is none.
+// NoBridgeVLANs returns nil if bridges can separate VLANs, possibly after the kernel has loaded a module. It asks
+// about a port that does not exist, so it changes nothing.
 func NoBridgeVLANs(ns *kernel.NS) error {
 	if err := NoKind(ns, "bridge"); err != nil {
 		return err
@@ -92,13 +92,12 @@ func NoBridgeVLANs(ns *kernel.NS) error {
 	return nil
 }
 
-// AddPortVLANs puts a port of a bridge into VLANs, in one message. In those that it is in already it is from now on
-// as they say.
+// AddPortVLANs makes a bridge port a member of VLANs, in one message. A VLAN that the port is in gets the new flags.
 func AddPortVLANs(ns *kernel.NS, index int, list []PortVLAN) error {
 	return portVLANs(ns, unix.RTM_SETLINK, "set", index, list)
 }
 
-// DelPortVLANs takes a port of a bridge out of VLANs, in one message.
+// DelPortVLANs removes a bridge port from VLANs, in one message.
 func DelPortVLANs(ns *kernel.NS, index int, list []PortVLAN) error {
 	return portVLANs(ns, unix.RTM_DELLINK, "delete", index, list)
 }
@@ -141,8 +140,8 @@ func portVLANs(ns *kernel.NS, typ int, what string, index int, list []PortVLAN) 
 	return nil
 }
 
-// SetBridgeVLANFiltering makes a bridge keep VLANs apart. Its ports are in its default one until they are told
-// otherwise.
+// SetBridgeVLANFiltering makes a bridge separate VLANs. Its ports are in the default VLAN until AddPortVLANs changes
+// that.
 func SetBridgeVLANFiltering(ns *kernel.NS, index int) error {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -6,8 +6,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// Egress is the link that packets for the rest of the world leave by: that of the default route, of IPv4 if there is
-// one, else of IPv6; of its first next hop where it has several. Without a default route it is ErrNoLink.
+// Egress returns the link of the default route: that of IPv4 if there is one, otherwise that of IPv6. A route with
+// several next hops counts by its first one. The error is ErrNoLink if there is no default route.
 func Egress(ns *kernel.NS) (*Link, error) {
 	for _, fam := range []uint8{IPv4, IPv6} {
 		routes, err := Routes(ns, RouteFilter{Family: fam, Table: MainTable})
@@ -27,8 +27,8 @@ func Egress(ns *kernel.NS) (*Link, error) {
 	return nil, fmt.Errorf("there is no default route: %w", ErrNoLink)
 }
 
-// EgressMTU is the least MTU on the way out by a default route of either family, or zero where there is no
-// default route.
+// EgressMTU returns the smallest MTU of the default routes of both families and of their links, in bytes. It returns
+// 0 if there is no default route.
 func EgressMTU(ns *kernel.NS) (int, error) {
 	least := 0
 	for _, fam := range []uint8{IPv4, IPv6} {

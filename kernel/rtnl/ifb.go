@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// An IFB is what AddIFB makes: a link that packets can be sent through on their way in.
+// An IFB describes a link for AddIFB. Incoming packets can be redirected through it to limit their rate.
 type IFB struct {
 	Name  string
 	MAC   net.HardwareAddr
@@ -15,7 +15,7 @@ type IFB struct {
 	Alias string
 }
 
-// AddIFB makes an ifb and sets it up. It gets no address of its own: nobody talks by it.
+// AddIFB creates an ifb and sets it up. It gets no IPv6 address, because no program communicates through it.
 func AddIFB(ns *kernel.NS, i IFB) error {
 	if err := AddLink(ns, NewLink{Name: i.Name, Kind: "ifb", MAC: i.MAC, MTU: i.MTU, Group: i.Group,
 		Queues: 1}); err != nil {

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A KindData is what a link of some kinds has beyond other links: the fields of its kind are set.
+// A KindData is what some kinds of links have beyond other links. Only the fields of the link's kind are set.
 type KindData struct {
 	Mode       uint32 // macvlan, macvtap, ipvlan
 	Flags      uint16 // the same, and vlan
@@ -68,7 +68,7 @@ func (l *Link) parseData(b []byte) {
 	})
 }
 
-// TunData is what the kernel tells of a link of kind tun (Linux 4.20).
+// TunData is what the kernel tells about a link of kind tun (Linux 4.20).
 type TunData struct {
 	Tap          bool // it carries frames, not packets
 	Owner, Group *uint32

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoLink says that there is no link of that name.
+// ErrNoLink means that there is no link of that name.
 var ErrNoLink = errors.New("link does not exist")
 
-// A NoLink is the ErrNoLink of a name.
+// A NoLink is an ErrNoLink that contains the name.
 type NoLink struct{ Name string }
 
 func (e NoLink) Error() string { return "link " + e.Name + ": " + ErrNoLink.Error() }
 
 func (e NoLink) Unwrap() error { return ErrNoLink }
 
-// A Link is what the kernel says of a link.
+// A Link is what the kernel tells about a link.
 type Link struct {
 	Index       int
 	Name        string
@@ -58,7 +58,7 @@ type Link struct {
 	altNames, conf4, conf6, kindData []byte // see AltNames, Settings and Params
 }
 
-// A BridgePort is what a bridge keeps of a port of its own.
+// A BridgePort is what a bridge tells about one of its ports.
 type BridgePort struct{ Hairpin, Isolated, Forwarding bool }
 
 const (
@@ -75,7 +75,7 @@ const (
 	addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE
 )
 
-// LinkByName is the link of that name.
+// LinkByName returns the link of that name. The error is a NoLink if there is none.
 func LinkByName(ns *kernel.NS, name string) (*Link, error) {
 	if name == "" || len(name) >= unix.IFNAMSIZ {
 		return nil, fmt.Errorf("link %q: %w", name, ErrNoLink)
@@ -83,7 +83,7 @@ func LinkByName(ns *kernel.NS, name string) (*Link, error) {
 	return getLink(ns, name, 0, AttrText(unix.IFLA_IFNAME, name))
 }
 
-// IndexOf is the index of the link of that name: Link for a tenth of the price.
+// IndexOf returns the index of the link of that name. It takes a tenth of the time of LinkByName.
 func IndexOf(ns *kernel.NS, name string) (int, error) {
 	ifr, err := unix.NewIfreq(name)
 	if err != nil || name == "" {
@@ -102,7 +102,7 @@ func IndexOf(ns *kernel.NS, name string) (int, error) {
 	return int(ifr.Uint32()), nil
 }
 
-// LinkByIndex is the link of that index.
+// LinkByIndex returns the link with that index.
 func LinkByIndex(ns *kernel.NS, index int) (*Link, error) {
 	return getLink(ns, fmt.Sprintf("#%d", index), index)
 }
@@ -126,7 +126,7 @@ func getLink(ns *kernel.NS, what string, index int, by ...*nl.RtAttr) (*Link, er
 	return parseLink(msgs[0]), nil
 }
 
-// Links is every link of the namespace.
+// Links returns all links of the namespace.
 func Links(ns *kernel.NS) ([]*Link, error) {
 	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
 		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
@@ -144,7 +144,7 @@ func Links(ns *kernel.NS) ([]*Link, error) {
 	return links, nil
 }
 
-// Ports are the links that belong to a bridge of that index.
+// Ports returns the ports of the bridge with that index.
 func Ports(ns *kernel.NS, bridge int) ([]*Link, error) {
 	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
 		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
@@ -165,8 +165,8 @@ func Ports(ns *kernel.NS, bridge int) ([]*Link, error) {
 	return ports, nil
 }
 
-// Watchers is how many listen to what is not for the link: programs, and macvlans on a bridge, in whatever namespace
-// they are. Whoever set it promiscuous does not count.
+// Watchers returns how many listeners receive packets that are not for the link: programs, and macvlans on a bridge,
+// in any namespace. Promiscuous mode that an administrator has set does not count.
 func (l *Link) Watchers() int {
 	if l.Promisc {
 		return l.promiscuity - 1

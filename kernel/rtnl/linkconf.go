@@ -6,8 +6,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 )
 
-// Settings are the link's sysctls that somebody may have set, by what stands after net/ipv4/conf/LINK or
-// net/ipv6/conf/LINK: "ipv4 rp_filter". They come with every answer about a link, and cost no file.
+// Settings returns the link's sysctls that an administrator may have set. Keys are the path after net/ipv4/conf/LINK
+// or net/ipv6/conf/LINK with the family in front: "ipv4 rp_filter". The values come with every answer about a link,
+// so no file is read.
 func (l *Link) Settings() map[string]int32 {
 	all := map[string]int32{}
 	for _, f := range []struct {

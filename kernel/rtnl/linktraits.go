@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Traits are what a link has besides: what whoever is root where it is may change, and hardly anybody does.
+// Traits are settings of a link that root in the link's namespace may change, and that are rarely changed.
 type Traits struct {
 	Flags     uint32 // noarp, multicast and others that are only a matter of taste
 	LinkMode  uint8
@@ -56,8 +56,8 @@ func (l *Link) parseTrait(kind uint16, v []byte) {
 	}
 }
 
-// SetTraits gives a link those of want that it has not, each in a message of its own: what one driver refuses keeps
-// none of the others.
+// SetTraits sets those values of want that the link does not have. It sends one message for each, because a driver
+// may refuse one value and accept the others.
 func SetTraits(ns *kernel.NS, l *Link, want Traits) error {
 	var errs []error
 	set := func(what string, flags uint32, attr ...*nl.RtAttr) {
@@ -105,8 +105,8 @@ func SetTraits(ns *kernel.NS, l *Link, want Traits) error {
 	return errors.Join(errs...)
 }
 
-// Params are what a link's kind keeps of it and whoever is root where it is may change: a macvlan's mode, a vxlan's
-// remote end. They are nil for kinds of which SetParams changes none.
+// Params returns the settings of a link's kind that root in its namespace may change, such as the mode of a macvlan
+// or the remote end of a vxlan. It returns nil for a kind that SetParams cannot change.
 func (l *Link) Params() []byte {
 	switch l.Kind {
 	case "macvlan", "macvtap", "ipvlan", "ipvtap", "vlan", "vxlan":
@@ -115,7 +115,8 @@ func (l *Link) Params() []byte {
 	return nil
 }
 
-// SetParams gives a link those of want that it has not, each in a message of its own.
+// SetParams sets those values of want that the link does not have, each in a message of its own. Want is the answer
+// of Params.
 func SetParams(ns *kernel.NS, l *Link, want []byte) error {
 	is, was := map[uint16][]byte{}, map[uint16][]byte{}
 	netlink.EachAttr(l.Params(), func(key uint16, v []byte) { is[key] = v })

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Message is a route, a rule or a neighbour as the kernel lists it: it can be deleted and made again whole, also with
-// attributes that this package has no field for.
+// A Message is a route, a rule or a neighbour as the kernel lists it. It can be deleted and created again completely,
+// with attributes that this package has no field for.
 type Message struct {
 	Type uint16 // RTM_NEWROUTE, RTM_NEWRULE or RTM_NEWNEIGH
 	Body []byte
 }
 
-// A Neighbour is an entry of the table of neighbours, ip-neighbour(8).
+// A Neighbour is an entry of the neighbour table, ip-neighbour(8).
 type Neighbour struct {
 	Addr  netip.Addr
 	MAC   net.HardwareAddr // none where it is not known yet
@@ -26,7 +26,7 @@ type Neighbour struct {
 	State uint16
 }
 
-// What a Neighbour's State is likely to be. Others come and go as packets do.
+// The usual values of a Neighbour's State. Other states come and go with packets.
 const (
 	Permanent = unix.NUD_PERMANENT
 	NoARP     = unix.NUD_NOARP
@@ -39,13 +39,13 @@ const (
 	ruleDetached = 8 | 16 // FIB_RULE_IIF_DETACHED, FIB_RULE_OIF_DETACHED: the kernel's own knowledge
 )
 
-// Routes is the route, an entry for each next hop.
+// Routes decodes a route message. The result has one entry for each next hop.
 func (m Message) Routes() []Route { return parseRoute(m.Body) }
 
-// Rule is the rule; ok is false where it is none.
+// Rule decodes a rule message. Ok is false if the message is not a rule.
 func (m Message) Rule() (r Rule, ok bool) { return parseRule(m.Body) }
 
-// Neighbour is the neighbour.
+// Neighbour decodes a neighbour message.
 func (m Message) Neighbour() (n Neighbour) {
 	if len(m.Body) < sizeofNdMsg {
 		return n
@@ -62,7 +62,8 @@ func (m Message) Neighbour() (n Neighbour) {
 	return n
 }
 
-// RouteMessages is Routes, with all that the kernel says of each. A route of several next hops is one.
+// RouteMessages returns the routes that pass the filter, with all attributes. A route with several next hops is one
+// message.
 func RouteMessages(ns *kernel.NS, f RouteFilter) (list []Message, err error) {
 	msgs, err := routes(ns, f)
 	for _, b := range msgs {
@@ -101,7 +102,7 @@ func storedRoute(b []byte) []byte {
 	})
 }
 
-// RuleMessages is Rules, with all that the kernel says of each.
+// RuleMessages returns the rules of a family with all attributes.
 func RuleMessages(ns *kernel.NS, family uint8) (list []Message, err error) {
 	msgs, err := rules(ns, family)
 	for _, b := range msgs {
@@ -114,7 +115,7 @@ func RuleMessages(ns *kernel.NS, family uint8) (list []Message, err error) {
 	return list, err
 }
 
-// NeighbourMessages lists the neighbours that a link has of a family.
+// NeighbourMessages returns the neighbours of a family on the link with that index, with all attributes.
 func NeighbourMessages(ns *kernel.NS, family uint8, link int) (list []Message, err error) {
 	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
 		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
@@ -159,7 +160,8 @@ func (d rawData) Len() int { return len(d) }
 
 func (d rawData) Serialize() []byte { return d }
 
-// NewRoute is a route by one next hop, which is in r, or by several: of these Link, Via, OnLink and Weight count.
+// NewRoute returns the message for a route. Without hops, r contains the only next hop. With hops, their fields Link,
+// Via, OnLink and Weight count.
 func NewRoute(ns *kernel.NS, r Route, hops []Route) Message {
 	if len(hops) == 0 {
 		return Message{unix.RTM_NEWROUTE, body(routeRequest(ns, unix.RTM_NEWROUTE, 0, r))}
@@ -182,12 +184,12 @@ func NewRoute(ns *kernel.NS, r Route, hops []Route) Message {
 	return Message{unix.RTM_NEWROUTE, body(req)}
 }
 
-// NewRule is a rule.
+// NewRule returns the message for a rule.
 func NewRule(ns *kernel.NS, r Rule) Message {
 	return Message{unix.RTM_NEWRULE, body(ruleRequest(ns, unix.RTM_NEWRULE, 0, r))}
 }
 
-// NewNeighbour is a neighbour.
+// NewNeighbour returns the message for a neighbour.
 func NewNeighbour(ns *kernel.NS, n Neighbour) Message {
 	b := make([]byte, sizeofNdMsg)
 	b[0] = family(n.Addr)
@@ -202,24 +204,25 @@ func NewNeighbour(ns *kernel.NS, n Neighbour) Message {
 
 func body(req *nl.NetlinkRequest) []byte { return req.Serialize()[unix.SizeofNlMsghdr:] }
 
-// How says what Make does where something is there already.
+// A How tells Make what to do if the object exists.
 type How int
 
-// What is there already: is EEXIST; of a route only an equal one is; is replaced.
+// The ways of Make with an existing object. Alone: the error is EEXIST. Beside: the same, but of routes only an equal
+// route counts as existing. Instead: the object is replaced.
 const (
 	Alone   How = unix.NLM_F_EXCL
 	Beside  How = 0
 	Instead How = unix.NLM_F_REPLACE
 )
 
-// Make makes what a message says.
+// Make creates the object of a message.
 func Make(ns *kernel.NS, m Message, how How) error {
 	req := newRequest(int(m.Type), unix.NLM_F_CREATE|unix.NLM_F_ACK|int(how))
 	req.AddRawData(m.Body)
 	return Tell(ns, req)
 }
 
-// Drop deletes what a message says; what is not there is deleted.
+// Drop deletes the object of a message. It is no error if the object does not exist.
 func Drop(ns *kernel.NS, m Message) error {
 	req := newRequest(int(m.Type)+1, unix.NLM_F_ACK) // RTM_DELROUTE and so on
 	req.AddRawData(m.Body)

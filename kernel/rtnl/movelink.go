@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Move is what MoveLink does to a link; a zero field leaves it as it is.
+// A Move tells MoveLink what to change. A zero field stays as it is.
 type Move struct {
 	To    *kernel.NS // where it goes
 	Name  string     // it has there
@@ -23,11 +23,11 @@ type Move struct {
 	Down  bool
 }
 
-// MoveLink moves a link into another namespace, or renames it where it is, in one message. The kernel takes it out of
-// the one namespace under its old name and first then renames it, in the other: nobody here sees another name of it.
-// It goes down for that, and loses master, addresses, routes and settings.
+// MoveLink moves a link into another namespace, or renames it in its namespace, in one message. The kernel moves the
+// link under its old name and renames it in the new namespace, so no process here sees the new name. The link goes
+// down and loses its master, addresses, routes and settings.
 //
-// What stops it halfway is an error that leaves the link wherever it is by then.
+// If the kernel fails halfway, MoveLink returns an error and the link stays where it is by then.
 func MoveLink(ns *kernel.NS, index int, m Move) error {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLinkExists says that a link of that name was there before, and that it stayed as it was.
+// ErrLinkExists means that a link of that name existed before. The link was not changed.
 var ErrLinkExists = errors.New("an interface of that name exists already")
 
-// NameTaken is that error about a link of a container.
+// NameTaken returns an ErrLinkExists for a link name in the container.
 func NameTaken(name string) error {
 	return spec.AsError(fmt.Errorf("in the container: %s: %w", name, ErrLinkExists), 0).
 		WithHint("Choose another name with -i NAME (CNI_IFNAME), or delete the interface that has it in the container.")
 }
 
-// A NewLink is what AddLink makes. A zero field is left to the kernel.
+// A NewLink describes a link for AddLink. The kernel chooses a value for each zero field.
 type NewLink struct {
 	Name   string
 	Kind   string     // ip(8)'s type: macvlan, ipvlan, vlan, dummy, vrf, …
@@ -38,10 +38,11 @@ type NewLink struct {
 	Data   func(data *nl.RtAttr)
 }
 
-// AddLink makes a link: in one message it is born in its namespace, under its name, with MAC, MTU and group, so that
-// nobody ever sees it half made. Where one of that name is there already, the error is ErrLinkExists.
+// AddLink creates a link in one message: in its namespace, under its name, with its MAC, MTU and group. So no process
+// sees a link that is half made. The error is ErrLinkExists if a link of that name exists.
 //
-// The kernel ignores the alias in that message. Where the second one fails the link is deleted again.
+// The kernel ignores the alias in that message, so AddLink sends a second one. If that fails, AddLink deletes the
+// link.
 func AddLink(ns *kernel.NS, l NewLink) error {
 	in := l.NS
 	if in == nil {
@@ -101,8 +102,8 @@ func AddLink(ns *kernel.NS, l NewLink) error {
 	return err
 }
 
-// MacvlanData is the data of a macvlan or macvtap. A queue of zero is left to the kernel, as it is by Linux before
-// 5.11.
+// MacvlanData returns the data of a macvlan or macvtap. With a bcQueueLen of 0, the kernel chooses the length of the
+// broadcast queue, as Linux before 5.11 always does.
 func MacvlanData(mode, bcQueueLen uint32) func(*nl.RtAttr) {
 	return func(data *nl.RtAttr) {
 		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(mode))
@@ -112,7 +113,7 @@ func MacvlanData(mode, bcQueueLen uint32) func(*nl.RtAttr) {
 	}
 }
 
-// IPvlanData is the data of an ipvlan.
+// IPvlanData returns the data of an ipvlan.
 func IPvlanData(mode, flags uint16) func(*nl.RtAttr) {
 	return func(data *nl.RtAttr) {
 		data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(mode))
@@ -120,13 +121,13 @@ func IPvlanData(mode, flags uint16) func(*nl.RtAttr) {
 	}
 }
 
-// The protocols of a VLAN's tags: the customer's, and the provider's, which goes around it (IEEE 802.1ad).
+// The protocols of VLAN tags: the customer's tag (802.1Q), and the provider's outer tag (IEEE 802.1ad).
 const (
 	VLANTag        = unix.ETH_P_8021Q
 	VLANServiceTag = unix.ETH_P_8021AD
 )
 
-// VLANData is the data of a vlan.
+// VLANData returns the data of a vlan.
 func VLANData(id, protocol uint16) func(*nl.RtAttr) {
 	return func(data *nl.RtAttr) {
 		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(id))
@@ -134,15 +135,16 @@ func VLANData(id, protocol uint16) func(*nl.RtAttr) {
 	}
 }
 
-// VRFData is the data of a vrf.
+// VRFData returns the data of a vrf.
 func VRFData(table int) func(*nl.RtAttr) {
 	return func(data *nl.RtAttr) {
 		data.AddRtAttr(nl.IFLA_VRF_TABLE, nl.Uint32Attr(uint32(table)))
 	}
 }
 
-// NoKind is nil if the kernel has links of a kind, be it in a module that it loads for this. Otherwise it says how such
-// kernels are configured. Nothing is made: the link that is asked for has a name that none can have.
+// NoKind returns nil if the kernel supports links of a kind, possibly after it has loaded a module. Otherwise the
+// error names the kernel option that is missing. NoKind asks for a link with a name that the kernel refuses, so it
+// makes none.
 func NoKind(ns *kernel.NS, kind string) error {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A NamespaceEvent is something that happened to a namespace that another one has a number for.
+// A NamespaceEvent is an event in a namespace for which the listening namespace has a number (NSID).
 type NamespaceEvent struct {
 	Namespace int  // its number; -1 is the listener's own
 	Died      bool // it has gone, and its number with it
@@ -20,9 +20,9 @@ type NamespaceEvent struct {
 	Lost      bool // some events were lost, and nothing else is said
 }
 
-// WatchNamespaces calls f with what happens to the links of every namespace that ns has a number for (see AssignNSID), and
-// when one dies. One socket in ns hears of all, so nothing of theirs is held: a socket inside would keep a dead
-// container's namespace alive. It returns when stop is closed.
+// WatchNamespaces calls f for each change of links in every namespace that ns has a number for (see AssignNSID), and
+// when such a namespace ends. It uses one socket in ns. A socket inside a container's namespace would keep that
+// namespace alive after the container. WatchNamespaces returns when stop is closed.
 func WatchNamespaces(ns *kernel.NS, stop <-chan struct{}, f func(NamespaceEvent)) error {
 	var fd int
 	err := ns.Do(func() (err error) {

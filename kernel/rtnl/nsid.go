@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NSID is the number that ns has for another namespace, or -1 where it has none yet.
+// NSID returns the number that ns has for another namespace. It returns -1 if there is none yet.
 func NSID(ns *kernel.NS, other *kernel.NS) (int, error) {
 	req := newRequest(unix.RTM_GETNSID, 0)
 	req.AddData(nl.NewRtGenMsg())
@@ -27,8 +27,8 @@ func NSID(ns *kernel.NS, other *kernel.NS) (int, error) {
 	return id, err
 }
 
-// NSIDFor is the number that other has for the namespace that ns calls id, or -1 where it has none yet, or that cannot
-// be told (before Linux 5.0).
+// NSIDFor returns the number that other has for the namespace that ns calls id. It returns -1 if there is none yet,
+// or if the kernel cannot tell (before Linux 5.0).
 func NSIDFor(ns *kernel.NS, other *kernel.NS, id int) (int, error) {
 	target, err := NSID(ns, other)
 	if err != nil || target < 0 || id < 0 {
@@ -57,8 +57,8 @@ func NSIDFor(ns *kernel.NS, other *kernel.NS, id int) (int, error) {
 	return there, nil
 }
 
-// AssignNSID is the number that ns has for another namespace, by which Watch tells of it. It is given one where it has
-// none; that ends with the other one and does not keep it.
+// AssignNSID returns the number that ns has for another namespace, and assigns one if there is none. WatchNamespaces
+// identifies namespaces by it. The number does not keep the other namespace alive.
 func AssignNSID(ns *kernel.NS, other *kernel.NS) (int, error) {
 	for range 2 {
 		if id, err := NSID(ns, other); err != nil || id >= 0 {

@@ -7,11 +7,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 )
 
-// Overlapping is what an overlap comes to, as warnings say it.
+// Overlapping is the text of warnings about overlapping subnets.
 const Overlapping = "and the host reaches only one of the two"
 
-// Overlap is the link, but for a network's own, that has something in common with the network's subnet: an "address" or
-// a "route", and which. What there is for single containers of ours is none.
+// Overlap returns a link other than the network's own whose address or route overlaps the network's subnet. Kind is
+// "address" or "route", and prefix is that address or route. Overlap ignores addresses and routes for single
+// containers of this program. Other is "" if nothing overlaps.
 func Overlap(ns *kernel.NS, link string, subnet netip.Prefix) (other, kind string, prefix netip.Prefix, err error) {
 	if subnet.Addr().IsLinkLocalUnicast() || subnet.IsSingleIP() {
 		return "", "", prefix, nil // which stand on any number of links

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is a route, or one next hop of a route that has several.
+// A Route is a route, or one next hop of a route with several next hops.
 type Route struct {
 	Dst      netip.Prefix
 	Via, Src netip.Addr
@@ -27,7 +27,7 @@ type Route struct {
 	Weight   int // of one next hop of several; zero where there is one alone
 }
 
-// What the kernel calls the values that a Route is likely to have.
+// The kernel's names for the usual values of a Route.
 const (
 	MainTable = unix.RT_TABLE_MAIN
 	ScopeLink = unix.RT_SCOPE_LINK
@@ -46,7 +46,7 @@ const (
 	IPv6 = unix.AF_INET6
 )
 
-// A RouteFilter says which routes Routes is to list; zero fields do not count.
+// A RouteFilter selects routes for Routes. A zero field matches every route.
 type RouteFilter struct {
 	Family   uint8 // IPv4 or IPv6, never zero
 	Table    int
@@ -54,7 +54,7 @@ type RouteFilter struct {
 	Protocol uint8
 }
 
-// Routes lists the routes that pass the filter.
+// Routes returns the routes that pass the filter.
 func Routes(ns *kernel.NS, f RouteFilter) ([]Route, error) {
 	msgs, err := routes(ns, f)
 	var list []Route
@@ -171,8 +171,8 @@ func parseHops(b []byte) (hops []Route) {
 	return hops
 }
 
-// AddRoute adds a route. With alone, a route to the same destination of the same metric is EEXIST, whatever
-// its next hop; without, only an equal one is.
+// AddRoute adds a route. If alone is true, the error is EEXIST for any existing route with the same destination and
+// metric. If alone is false, the error is EEXIST only for an equal route.
 func AddRoute(ns *kernel.NS, r Route, alone bool) error {
 	flags := unix.NLM_F_CREATE | unix.NLM_F_ACK
 	if alone {
@@ -181,7 +181,7 @@ func AddRoute(ns *kernel.NS, r Route, alone bool) error {
 	return Tell(ns, routeRequest(ns, unix.RTM_NEWROUTE, flags, r))
 }
 
-// DelRoute deletes a route; one that is not there is deleted.
+// DelRoute deletes a route. It is no error if the route does not exist.
 func DelRoute(ns *kernel.NS, r Route) error {
 	if err := Tell(ns, routeRequest(ns, unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil &&
 		!netlink.Is(err, unix.ESRCH, unix.ENODEV) {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteTo is the route that packets to dst take.
+// RouteTo returns the route that packets of this host to dst take.
 func RouteTo(ns *kernel.NS, dst netip.Addr) (Route, error) { return RouteFor(ns, Packet{Dst: dst}) }
 
-// A Packet is what routing may ask of one. All but the destination may be zero.
+// A Packet contains the properties of a packet that routing may use. All but the destination may be zero.
 type Packet struct {
 	Src, Dst         netip.Addr
 	In               int // index of the link that it comes in by; else the namespace sends it
@@ -23,8 +23,8 @@ type Packet struct {
 	SrcPort, DstPort uint16
 }
 
-// RouteFor is the route that a packet takes. Of one that comes in by a link the kernel's error is what it would do:
-// EXDEV or EINVAL where rp_filter drops it, EHOSTUNREACH where it is not forwarded. IPv6 does not look at either.
+// RouteFor returns the route that a packet takes. For a packet that comes in through a link, the kernel's error says
+// what would happen: EXDEV or EINVAL if rp_filter drops it, EHOSTUNREACH if it is not forwarded. IPv6 checks neither.
 func RouteFor(ns *kernel.NS, p Packet) (Route, error) {
 	req := newRequest(unix.RTM_GETROUTE, 0)
 	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family(p.Dst), Dst_len: uint8(p.Dst.BitLen())}}

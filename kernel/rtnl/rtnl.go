@@ -1,5 +1,6 @@
 // Package rtnl speaks rtnetlink: links, bridge ports and their VLANs, addresses, routes, rules and neighbours, and
-// events of these. Whose a link is, and what should exist, is said above it; qdiscs are in package tc.
+// their events. The packages above decide what should exist and which attachment owns a link. Qdiscs are in package
+// tc.
 package rtnl
 
 import (
@@ -17,8 +18,8 @@ import (
 // kind needs in one message the library's own calls often say in several.
 func newRequest(proto, flags int) *nl.NetlinkRequest { return nl.NewNetlinkRequest(proto, flags) }
 
-// Call sends a request and returns the replies of that type. The error is the kernel's number and its words.
-// The library's Execute panics over the words that end a failed dump.
+// Call sends a request and returns the replies of the given type. The error contains the kernel's error number and
+// text. Call replaces the library's Execute, which panics if a failed dump ends with a text.
 func Call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, err error) {
 	c, err := ns.Conn(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -50,8 +51,8 @@ func Call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, e
 	return msgs, err
 }
 
-// Dump is what a request answers. A dump that changed while it was read is read again, some times, for the
-// kernel warns of that but may have left something out.
+// Dump returns the replies to a dump request. If the data changed during the dump, Dump repeats the request a few
+// times: the kernel warns of such a change and may have left something out.
 func Dump(ns *kernel.NS, reply uint16, build func() *nl.NetlinkRequest) (msgs [][]byte, err error) {
 	for range 5 {
 		if msgs, err = Call(ns, build(), reply); !errors.Is(err, nl.ErrDumpInterrupted) {
@@ -61,7 +62,7 @@ func Dump(ns *kernel.NS, reply uint16, build func() *nl.NetlinkRequest) (msgs []
 	return msgs, nil // on a host that never rests, this is as good as it gets
 }
 
-// Tell sends a request that changes something and waits for the kernel's word on it.
+// Tell sends a request that changes something, and waits for the kernel's acknowledgement.
 func Tell(ns *kernel.NS, req *nl.NetlinkRequest) error {
 	_, err := Call(ns, req, 0)
 	return err
@@ -71,7 +72,7 @@ func attrU32(kind int, v uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint3
 
 func attrIP(kind int, a netip.Addr) *nl.RtAttr { return nl.NewRtAttr(kind, a.AsSlice()) }
 
-// AttrText is an attribute with a text and a zero byte behind it.
+// AttrText returns an attribute that contains a text and a terminating zero byte.
 func AttrText(kind int, s string) *nl.RtAttr { return nl.NewRtAttr(kind, nl.ZeroTerminated(s)) }
 
 // family is the AF_ of an address.

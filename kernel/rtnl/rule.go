@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OurProtocol is the protocol that our rules and routes say they come from, so that they can be told from
-// everybody else's: no routing daemon uses the number. ip(8) shows it as "proto 250".
+// OurProtocol is the protocol number that marks rules and routes of this program. No routing daemon uses this number.
+// ip(8) shows it as "proto 250".
 const OurProtocol = 250
 
-// A Rule is a policy routing rule, ip-rule(8): which packets are routed how.
+// A Rule is a policy routing rule, ip-rule(8). It selects packets and says how to route them.
 type Rule struct {
 	Family   uint8        // IPv4 or IPv6; zero: that of From or To
 	Priority int          // a lower one is asked first; zero in AddRule: before all but the rule of the local table
@@ -33,26 +33,26 @@ type Rule struct {
 	Other bool
 }
 
-// What a Rule can do with a packet.
+// The actions of a Rule.
 const (
 	Lookup      = unix.FR_ACT_TO_TBL
 	Unreachable = unix.FR_ACT_UNREACHABLE
 	Prohibit    = unix.FR_ACT_PROHIBIT
 )
 
-// MainPriority is where the kernel keeps the rule that leads to the main table.
+// MainPriority is the priority of the kernel's rule for the main table.
 const MainPriority = 32766
 
-// RuleTag is a Tag, of a hash of its owner. A rule has no comment. The kernel keeps the tag as suppress_ifgroup, which
-// has the rule not lead to links of that group: no link is of such a group, as the numbers that people and programs
-// give are small.
+// RuleTag returns the owner's mark for a rule, from a hash of the owner. A rule has no comment, so the kernel keeps
+// the mark as suppress_ifgroup. With that, the rule never leads to a link of that group. No link is in such a group,
+// because the group numbers that people and programs assign are small.
 func RuleTag(hash uint32) uint32 { return tagged | hash&(tagged-1) }
 
 const tagged = 1 << 30 // ip(8) takes groups below 1<<31
 
 const ruleInvert = 0x2 // FIB_RULE_INVERT: all but those
 
-// Rules lists the rules of one family, in the order in which they are asked.
+// Rules returns the rules of one family, in the order in which the kernel applies them.
 func Rules(ns *kernel.NS, family uint8) ([]Rule, error) {
 	msgs, err := rules(ns, family)
 	var list []Rule
@@ -126,7 +126,7 @@ func parseRule(b []byte) (r Rule, ok bool) {
 	return r, true
 }
 
-// AddRule adds a rule; an equal one of the same priority is EEXIST.
+// AddRule adds a rule. The error is EEXIST for an equal rule with the same priority.
 func AddRule(ns *kernel.NS, r Rule) error {
 	if err := Tell(ns, ruleRequest(ns, unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r)); err != nil {
 		return fmt.Errorf("add rule: %w", err)
@@ -134,8 +134,8 @@ func AddRule(ns *kernel.NS, r Rule) error {
 	return nil
 }
 
-// DelRule deletes the first rule that r matches; one that is not there is deleted. A field that is zero matches
-// any, so what it gets is a rule as Rules lists it.
+// DelRule deletes the first rule that r matches. A zero field of r matches any value, so pass a rule from Rules. It
+// is no error if no rule matches.
 func DelRule(ns *kernel.NS, r Rule) error {
 	if err := Tell(ns, ruleRequest(ns, unix.RTM_DELRULE, 0, r)); err != nil &&
 		!netlink.Is(err, unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT) {

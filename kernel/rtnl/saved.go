@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Saved is an address or a route as the kernel says it, with everything that it has: what RestoreAddr and
-// RestoreRoute make again.
+// A Saved is an address or a route with all attributes that the kernel has listed. RestoreAddr and RestoreRoute
+// create it again.
 type Saved []byte
 
-// SaveAddrs are the addresses of a link that stay until somebody takes them away, without those that the kernel makes.
+// SaveAddrs returns the permanent addresses of a link, without those that the kernel creates itself.
 func SaveAddrs(ns *kernel.NS, index int) (list []Saved, err error) {
 	msgs, err := addrs(ns, index)
 	for _, m := range msgs {
@@ -28,7 +28,7 @@ func SaveAddrs(ns *kernel.NS, index int) (list []Saved, err error) {
 	return list, err
 }
 
-// RestoreAddr makes an address again, on the link of that index; one that is there already is EEXIST.
+// RestoreAddr creates a saved address on the link with that index. The error is EEXIST if the address exists.
 func RestoreAddr(ns *kernel.NS, index int, s Saved) error {
 	m := slices.Clone(s)
 	if len(m) < unix.SizeofIfAddrmsg {
@@ -41,7 +41,8 @@ func RestoreAddr(ns *kernel.NS, index int, s Saved) error {
 	return nil
 }
 
-// SaveRoutes are the routes out by a link that somebody made, those before others that these lead over.
+// SaveRoutes returns the routes through a link that the kernel has not created itself. A route comes before the
+// routes whose gateways it leads to.
 func SaveRoutes(ns *kernel.NS, index int) (list []Saved, err error) {
 	for _, family := range []uint8{IPv4, IPv6} {
 		msgs, err := routes(ns, RouteFilter{Family: family, Link: index})
@@ -68,8 +69,8 @@ func hops(s Saved) int {
 	return 0
 }
 
-// RestoreRoute makes a route again, out by the link of that index; one to the same destination of the same metric is
-// EEXIST.
+// RestoreRoute creates a saved route through the link with that index. The error is EEXIST if there is a route with
+// the same destination and metric.
 func RestoreRoute(ns *kernel.NS, index int, s Saved) error {
 	m := slices.Clone(s)
 	if len(m) < unix.SizeofRtMsg {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A LinkChange is what SetLink is to change; a zero field leaves it as it is.
+// A LinkChange tells SetLink what to change. A zero field stays as it is.
 type LinkChange struct {
 	Up, Down bool
 	Promisc  *bool
@@ -30,8 +30,8 @@ type LinkChange struct {
 	NoLinkLocal bool // no IPv6 address of the kernel's making
 }
 
-// SetLink changes the link of that name, in one message. The kernel takes its parts one after the other: where
-// it refuses one, those before it are changed.
+// SetLink changes the link of that name, in one message. The kernel applies the parts in order. If it refuses one,
+// the earlier parts stay changed.
 func SetLink(ns *kernel.NS, name string, c LinkChange) error {
 	if err := Tell(ns, c.request(name)); err != nil {
 		if c.NoLinkLocal && netlink.Is(err, unix.EAFNOSUPPORT) { // IPv6 is off, or has no room in so small an MTU
@@ -113,8 +113,8 @@ func (c LinkChange) flags() *nl.IfInfomsg {
 	return msg
 }
 
-// DelLink deletes a link, and with a veth its peer. The kernel answers after a grace period, 10 ms and more;
-// no other names, addresses or routes are left before that. A link that is gone is deleted.
+// DelLink deletes a link, and the peer of a veth with it. The kernel answers after a grace period of 10 ms and more.
+// Until then, the names, addresses and routes of other links stay. It is no error if the link does not exist.
 func DelLink(ns *kernel.NS, index int) error {
 	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -126,7 +126,7 @@ func DelLink(ns *kernel.NS, index int) error {
 	return nil
 }
 
-// DelGroup deletes every link of a group in one grace period.
+// DelGroup deletes every link of a group within one grace period.
 func DelGroup(ns *kernel.NS, group uint32) error {
 	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
@@ -144,7 +144,7 @@ func bit(on bool) []byte {
 	return []byte{0}
 }
 
-// SetAlias gives a link an alias; an empty one takes it off.
+// SetAlias sets the alias of a link. An empty alias removes it.
 func SetAlias(ns *kernel.NS, index int, alias string) error {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A VethPair is what AddVeth makes: Name in namespace NS and Host here.
+// A VethPair describes a veth pair for AddVeth: the end Name in namespace NS, and the end Host in this namespace.
 type VethPair struct {
 	Host, Name   string
 	NS           *kernel.NS
@@ -20,9 +20,9 @@ type VethPair struct {
 	Group        uint32
 }
 
-// AddVeth makes a veth pair in one message: both ends are born under their names in their namespaces, the
-// end here as a port of its bridge and up. The other end stays down, for veth refuses to be born up there;
-// so no packet passes before somebody sets it up.
+// AddVeth creates a veth pair in one message. Both ends get their names and namespaces at once. The end in this
+// namespace is a port of its bridge and up. The other end stays down, because the veth driver cannot create it up. So
+// no packet passes until the caller sets it up.
 func AddVeth(ns *kernel.NS, v VethPair) error {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -63,8 +63,8 @@ func full(err error) error {
 	return err
 }
 
-// AddBridge makes a bridge, down. With a MAC of its own it does not take one of its ports'. With VLANs, it keeps them
-// apart.
+// AddBridge creates a bridge that is down. With a MAC, the bridge does not take the address of a port. With vlans,
+// the bridge separates VLANs.
 func AddBridge(ns *kernel.NS, name string, mac net.HardwareAddr, mtu int, vlans bool) error {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
 	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))

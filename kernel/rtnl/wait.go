@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Await returns as soon as done says yes: it asks now, and again after each event of these rtnetlink groups.
-// It waits for no longer than ctx lasts or limit, and then returns context.DeadlineExceeded.
+// Await waits until done returns true. It calls done at once, and again after each event of these rtnetlink groups.
+// If ctx ends or limit passes before, the error is context.DeadlineExceeded.
 func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uint, done func() (bool, error)) error {
 	if ok, err := done(); ok || err != nil {
 		return err
@@ -52,7 +52,7 @@ func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uin
 	}
 }
 
-// The groups that Await can listen to.
+// The groups of rtnetlink events that Await can listen to.
 const (
 	LinkEvents      = unix.RTNLGRP_LINK
 	IPv6AddrEvents  = unix.RTNLGRP_IPV6_IFADDR

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Filter is a filter of kind u32: what packets of a qdisc it takes, and to where.
+// A Filter is a u32 filter of a qdisc: which packets it matches and where it sends them.
 type Filter struct {
 	Kind     string // set in what the kernel answers
 	Parent   uint32 // the qdisc
@@ -41,10 +41,10 @@ const (
 	sizeofMirred  = 28
 )
 
-// AnyPacket matches every packet.
+// AnyPacket returns the u32 selector that matches every packet.
 func AnyPacket() []byte { return u32Sel([3]uint32{}) }
 
-// AddressMatch matches packets from, or to, an address in p.
+// AddressMatch returns the u32 selector that matches packets from (or else to) an address in p.
 func AddressMatch(p netip.Prefix, from bool) []byte {
 	addr, left := p.Masked().Addr().AsSlice(), p.Bits()
 	at := uint32(8) // the sender's address in a header of IPv6; the receiver's follows
@@ -78,7 +78,7 @@ func u32Sel(keys ...[3]uint32) []byte {
 	return b
 }
 
-// Matches reports whether two filters take the same packets to the same place.
+// Matches reports whether two filters send the same packets to the same place.
 func (f Filter) Matches(g Filter) bool {
 	return f.Protocol == g.Protocol && f.ClassID == g.ClassID && f.Redirect == g.Redirect && bytes.Equal(f.Sel, g.Sel)
 }
@@ -112,7 +112,7 @@ func mirred(link int) []byte {
 	return b
 }
 
-// Filters are the filters of a qdisc of a link, or of all that packets come in by.
+// Filters returns the filters of a link's qdisc, or those of all its incoming packets.
 func Filters(ns *kernel.NS, link int, parent uint32) (list []Filter, err error) {
 	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTFILTER, func() *nl.NetlinkRequest {
 		return tcRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, link, 0, parent, 0)
@@ -177,7 +177,7 @@ func (f *Filter) parseActions(b []byte) {
 	})
 }
 
-// DelFilters deletes every filter of a preference and protocol; none is no error.
+// DelFilters deletes every filter with the preference and protocol of f. It is no error if there is none.
 func DelFilters(ns *kernel.NS, link int, f Filter) error {
 	err := rtnl.Tell(ns, tcRequest(unix.RTM_DELTFILTER, 0, link, 0, f.Parent, f.info()))
 	if err != nil && !netlink.Is(err, unix.ENOENT, unix.EINVAL, unix.ENODEV) {

@@ -1,5 +1,5 @@
-// Package tc is traffic control: qdiscs, classes and filters of a link. The links of kind ifb are in package rtnl, as
-// all links.
+// Package tc speaks traffic control: qdiscs, classes and filters of a link. Links of kind ifb are in package rtnl,
+// like all links.
 package tc
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TokenBucket limits a rate: the qdisc tbf, or a class of htb, which has no limit of its own.
+// A TokenBucket limits a rate. It is the qdisc tbf, or a class of htb; a class has no limit of its own.
 type TokenBucket struct {
 	Rate  uint64 // bytes a second
 	Burst uint32 // bytes that may pass at once
@@ -24,8 +24,8 @@ type TokenBucket struct {
 	Ticks uint32
 }
 
-// BurstTicks is what Ticks of a bucket becomes. For a class of htb, which is told the time and not the bytes, it
-// is cut to what 32 bits hold.
+// BurstTicks returns the value that TokenBucket.Ticks gets for a rate and burst. A class of htb gets the time instead
+// of the bytes, so for a class the value is limited to 32 bits.
 func BurstTicks(rate uint64, burst uint32, class bool) uint32 {
 	hi, lo := mathbits.Mul64(uint64(burst), 1e9)
 	if hi >= rate {
@@ -47,7 +47,7 @@ type Qdisc struct {
 	Default uint32 // htb: the minor number of the class of packets that no filter knows; zero: they pass at once
 }
 
-// The places of a link that a qdisc can be at, and the handle of the one that packets come in by.
+// The places of a link where a qdisc can be, and the handle of the qdisc for incoming packets.
 const (
 	Root          = 0xFFFFFFFF // TC_H_ROOT
 	Ingress       = 0xFFFFFFF1 // TC_H_INGRESS
@@ -65,7 +65,7 @@ func tcRequest(proto, flags, link int, handle, parent, info uint32) *nl.NetlinkR
 	return req
 }
 
-// QdiscAt is the qdisc of a link at a place, or nil if there is none but what the kernel gives every link.
+// QdiscAt returns the qdisc of a link at a place. It returns nil if there is only the kernel's default qdisc.
 func QdiscAt(ns *kernel.NS, link int, parent uint32) (*Qdisc, error) {
 	// Without ECHO an older kernel tells everybody who listens, and not the one who asked.
 	msgs, err := rtnl.Call(ns, tcRequest(unix.RTM_GETQDISC, unix.NLM_F_ECHO, link, 0, parent, 0), unix.RTM_NEWQDISC)
@@ -86,7 +86,7 @@ func QdiscAt(ns *kernel.NS, link int, parent uint32) (*Qdisc, error) {
 	return nil, nil
 }
 
-// Classes are the classes of all qdiscs of a link.
+// Classes returns the classes of all qdiscs of a link.
 func Classes(ns *kernel.NS, link int) (list []*Qdisc, err error) {
 	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTCLASS, func() *nl.NetlinkRequest {
 		return tcRequest(unix.RTM_GETTCLASS, unix.NLM_F_DUMP, link, 0, 0, 0)
@@ -139,7 +139,7 @@ func (q *Qdisc) parseOptions(b []byte) {
 	})
 }
 
-// AddQdisc adds a qdisc, in the place of one that the kernel gave the link by itself.
+// AddQdisc adds a qdisc. It replaces the kernel's default qdisc of the link.
 func AddQdisc(ns *kernel.NS, link int, q Qdisc) error {
 	return addQdisc(ns, unix.RTM_NEWQDISC, link, q)
 }
@@ -187,7 +187,7 @@ func addQdisc(ns *kernel.NS, proto, link int, q Qdisc) error {
 	return nil
 }
 
-// DelQdisc deletes the qdisc of a link at a place, with its classes and filters. One that is gone is deleted.
+// DelQdisc deletes the qdisc of a link at a place, with its classes and filters. It is no error if there is none.
 func DelQdisc(ns *kernel.NS, link int, parent uint32) error {
 	err := rtnl.Tell(ns, tcRequest(unix.RTM_DELQDISC, 0, link, 0, parent, 0))
 	if err != nil && !netlink.Is(err, unix.ENOENT, unix.ENODEV) {
