@@ -5,7 +5,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// A HostLink is a link on the host, and what the kernel says of it.
+// A HostLink is a link on the host, with what the kernel tells about it.
 type HostLink struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind"`             // ip(8)'s type: veth, tun, bridge, …
@@ -16,7 +16,7 @@ type HostLink struct {
 	Elsewhere bool `json:"elsewhere,omitempty"`
 }
 
-// Look is the link of that name on the host; nil without an error if there is none.
+// Look returns the link of that name on the host. It returns nil without an error if there is none.
 func Look(w *kernel.World, name string) (*HostLink, error) {
 	l, err := rtnl.LinkByName(w.Host, name)
 	if err != nil {
@@ -25,8 +25,8 @@ func Look(w *kernel.World, name string) (*HostLink, error) {
 	return seen(w, l)
 }
 
-// LookBehind is the link on the host that is the other end of the container's veth; nil without an error if there is
-// none.
+// LookBehind returns the host-side interface of the container's veth pair. It returns nil without an error if there
+// is none.
 func LookBehind(w *kernel.World, ifname string) (*HostLink, error) {
 	l, err := HostEnd(w, ifname)
 	if l == nil || err != nil {
@@ -54,8 +54,9 @@ func seen(w *kernel.World, l *rtnl.Link) (*HostLink, error) {
 	return h, nil
 }
 
-// HostEnd is the link on the host that is the other end of the container's veth; nil without an error if there is none.
-// Indexes count in each namespace by themselves, so the index of the other end says nothing without its namespace.
+// HostEnd returns the host-side interface of the container's veth pair. It returns nil without an error if there is
+// none. Link indexes are unique only within a namespace. So HostEnd also checks that the peer's namespace is the
+// host's.
 func HostEnd(w *kernel.World, ifname string) (*rtnl.Link, error) {
 	if w.Container == nil {
 		return nil, nil

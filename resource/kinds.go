@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// RecordedTags lists the attachments of a network that have a record of a name in the host's store. Found is the
-// record.
+// RecordedTags returns the tags of a network's attachments that have a record of that name in the host's store. The
+// field Found of a tag is its record.
 func RecordedTags[T any](w *kernel.World, record, network string) ([]plan.Tag, error) {
 	records, err := DecodeRecords[T](w.Store.Records(record, network))
 	tags := make([]plan.Tag, 0, len(records))
@@ -28,7 +28,7 @@ func ownersIn[T any](record string) OwnersFunc {
 	}
 }
 
-// RecordOf is what is recorded of a tag's attachment, and whether anything is.
+// RecordOf returns the record of a tag's attachment. Known is false if there is none.
 func RecordOf[T any](w *kernel.World, record string, t plan.Tag) (r T, known bool, err error) {
 	if r, known = t.Found.(T); known {
 		return r, true, nil
@@ -49,7 +49,7 @@ func forEach(tags []plan.Tag, do func(plan.Tag) error) error {
 	return errors.Join(errs...)
 }
 
-// ForgetRecords forgets the records of tags.
+// ForgetRecords deletes the records of these names for all tags.
 func ForgetRecords(w *kernel.World, tags []plan.Tag, records ...string) error {
 	return forEach(tags, func(t plan.Tag) error {
 		var errs []error
@@ -60,7 +60,8 @@ func ForgetRecords(w *kernel.World, tags []plan.Tag, records ...string) error {
 	})
 }
 
-// NotOf reports whether a hash is that of none of the tags: what a look over many leaves alone.
+// NotOf returns a function that reports whether an owner's hash belongs to none of the tags. A search over many
+// objects keeps those of other owners by it.
 func NotOf(tags []plan.Tag) (keep func(owner [8]byte) bool) {
 	of := map[[8]byte]bool{}
 	for _, t := range tags {
@@ -69,7 +70,8 @@ func NotOf(tags []plan.Tag) (keep func(owner [8]byte) bool) {
 	return func(owner [8]byte) bool { return !of[owner] }
 }
 
-// PrevMAC is the address that the previous result gives the container's interface of a tag, where there is one.
+// PrevMAC returns the MAC address that the previous result gives the container interface of a tag. Attached is false
+// if the result does not list the interface.
 func PrevMAC(t plan.Tag) (mac string, attached bool) {
 	if t.Prev == nil {
 		return "", false
@@ -82,7 +84,7 @@ func PrevMAC(t plan.Tag) (mac string, attached bool) {
 	return "", false
 }
 
-// KindFuncs are what a Kind does. A nil one does nothing.
+// KindFuncs are the functions of a Kind. A nil function does nothing.
 type KindFuncs struct {
 	// Owners tells GC whose it is.
 	Owners OwnersFunc
@@ -93,7 +95,7 @@ type KindFuncs struct {
 	Tidy func(ctx context.Context, w *kernel.World, network string, used bool) error
 }
 
-// NewKind is the Kind of that name.
+// NewKind returns a Kind with that name and these functions.
 func NewKind(name string, do KindFuncs) plan.Kind { return funcKind{name, do} }
 
 type funcKind struct {
@@ -131,7 +133,8 @@ func (k funcKind) Tidy(ctx context.Context, w *kernel.World, network string, use
 	return k.do.Tidy(ctx, w, network, used)
 }
 
-// RecordKind is a kind whose owners a record names. DEL removes by the owner; GC by what is recorded, which it forgets.
+// RecordKind returns a Kind whose owners are those with a record. DEL calls del with the owner. GC calls gc with the
+// record's content and then deletes the record.
 func RecordKind[T any](
 	name, record string,
 	del func(context.Context, *kernel.World, plan.Tag) error,
@@ -140,7 +143,7 @@ func RecordKind[T any](
 	return NewKind(name, RecordFuncs(record, del, gc))
 }
 
-// RecordFuncs are those of a RecordKind.
+// RecordFuncs returns the functions of a RecordKind.
 func RecordFuncs[T any](
 	record string,
 	del func(context.Context, *kernel.World, plan.Tag) error,
@@ -161,10 +164,11 @@ func RecordFuncs[T any](
 	}
 }
 
-// OwnersFunc finds who has something of a kind in a network.
+// An OwnersFunc returns the attachments of a network that have an object of a kind.
 type OwnersFunc func(ctx context.Context, w *kernel.World, network string) ([]plan.Tag, error)
 
-// KindByRemover is a kind whose resource removes all of it by the owner alone. Owners, if any, name the whole owner.
+// KindByRemover returns a Kind for a resource that removes everything by the owner alone. The tags of owners, if it
+// is not nil, contain the complete owner.
 func KindByRemover(name string, owners OwnersFunc, of func(spec.Owner) plan.Remover) plan.Kind {
 	return NewKind(name, KindFuncs{Owners: owners,
 		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
@@ -172,7 +176,7 @@ func KindByRemover(name string, owners OwnersFunc, of func(spec.Owner) plan.Remo
 		}})
 }
 
-// ExceptNoNamespace is err, but for a namespace that is gone: nothing in it is left to remove.
+// ExceptNoNamespace returns err, or nil if err says that the namespace is gone: then there is nothing to remove.
 func ExceptNoNamespace(err error) error {
 	if errors.Is(err, kernel.ErrNoNamespace) {
 		return nil

@@ -15,20 +15,20 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ReferenceHash is how the reference names what it makes for a container on a network: the first digits of a
-// hash of both, put together.
+// ReferenceHash returns the first digits of the hash by which the reference plugins name objects of a container on a
+// network. The hash is of the network's name followed by the container's ID.
 func ReferenceHash(o spec.Owner, digits int) string {
 	return HashDigits(o.Network+o.ContainerID, digits)
 }
 
-// HashDigits are the first digits of the hash that the reference uses.
+// HashDigits returns the first hexadecimal digits of the hash that the reference plugins use.
 func HashDigits(text string, digits int) string {
 	h := sha512.Sum512([]byte(text))
 	return hex.EncodeToString(h[:])[:digits]
 }
 
-// ValidMAC returns nil for an address that a container's link can have: 6 bytes, not of a group, not zero. Key says
-// where it was asked for.
+// ValidMAC returns nil for an address that a container interface can have: 6 bytes, unicast and not zero. Key names
+// the configuration key in the error.
 func ValidMAC(key, s string) error {
 	mac, err := net.ParseMAC(s)
 	switch {
@@ -42,7 +42,7 @@ func ValidMAC(key, s string) error {
 	return nil
 }
 
-// Link is the link of that name, and the namespace that it is in.
+// Link returns the link of that name and its namespace.
 func (w Where) Link(k *kernel.World, name string) (*kernel.NS, *rtnl.Link, error) {
 	ns, err := w.Namespace(k)
 	if err != nil {
@@ -52,7 +52,7 @@ func (w Where) Link(k *kernel.World, name string) (*kernel.NS, *rtnl.Link, error
 	return ns, l, err
 }
 
-// Index is the index of the link of that name, and the namespace that it is in.
+// Index returns the index of the link of that name and its namespace.
 func (w Where) Index(k *kernel.World, name string) (*kernel.NS, int, error) {
 	ns, err := w.Namespace(k)
 	if err != nil {
@@ -62,7 +62,7 @@ func (w Where) Index(k *kernel.World, name string) (*kernel.NS, int, error) {
 	return ns, i, err
 }
 
-// Bridge is the bridge of that name on the host.
+// Bridge returns the bridge of that name on the host. It is an error if the link is not a bridge.
 func Bridge(w *kernel.World, name string) (*rtnl.Link, error) {
 	l, err := rtnl.LinkByName(w.Host, name)
 	if err == nil && l.Kind != "bridge" {
@@ -71,7 +71,7 @@ func Bridge(w *kernel.World, name string) (*rtnl.Link, error) {
 	return l, err
 }
 
-// KindOf is the kind of a link with its article.
+// KindOf returns the kind of a link with its article, such as "a bridge".
 func KindOf(l *rtnl.Link) string {
 	switch {
 	case l.Name == "lo":
@@ -84,7 +84,8 @@ func KindOf(l *rtnl.Link) string {
 	return "a " + l.Kind
 }
 
-// MAC parses an address, or derives one where there is none: udev changes what the kernel makes up.
+// MAC parses s. If s is empty, it derives an address from the owner, because udev replaces an address that the kernel
+// has chosen at random.
 func MAC(s, end string, o spec.Owner) (net.HardwareAddr, error) {
 	if s == "" {
 		return identity.MAC(end, o), nil
@@ -92,7 +93,7 @@ func MAC(s, end string, o spec.Owner) (net.HardwareAddr, error) {
 	return net.ParseMAC(s)
 }
 
-// MACText is an address as the kernel shows it.
+// MACText returns an address in the kernel's notation.
 func MACText(s string) string {
 	if m, err := net.ParseMAC(s); err == nil {
 		return m.String()
@@ -100,8 +101,8 @@ func MACText(s string) string {
 	return s
 }
 
-// Owned reports whether a link carries o's mark. The group is there from the link's birth; the alias
-// comes after it, and outlives a change of the group.
+// Owned reports whether a link carries the mark of owner o. A link has its group from its creation. The alias is set
+// later, but survives a change of the group.
 func Owned(l *rtnl.Link, o spec.Owner) bool {
 	if _, h, _, ok := identity.ParseTag(l.Alias); ok {
 		return h == identity.OwnerHash(o)
@@ -109,7 +110,7 @@ func Owned(l *rtnl.Link, o spec.Owner) bool {
 	return l.Group == identity.LinkGroup(o.Network)
 }
 
-// Tagged reports whether a link on the host is one that was made for o.
+// Tagged reports whether the link of that name on the host was made for owner o.
 func Tagged(w *kernel.World, name string, o spec.Owner) bool {
 	l, err := rtnl.LinkByName(w.Host, name)
 	if err != nil {
@@ -119,8 +120,8 @@ func Tagged(w *kernel.World, name string, o spec.Owner) bool {
 	return ok && h == identity.OwnerHash(o)
 }
 
-// IgnoreRA makes ns deaf to the router advertisements that come in by a link, for a container must not be
-// able to give its host an address or a route (CVE-2020-10749).
+// IgnoreRA makes the namespace ignore router advertisements that arrive on a link. Otherwise a container could give
+// the host an address or a route (CVE-2020-10749).
 func IgnoreRA(ns *kernel.NS, link string) (changed bool, err error) {
 	changed, err = procsys.Set(ns, procsys.Setting{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0",
 		Optional: true})
@@ -130,7 +131,7 @@ func IgnoreRA(ns *kernel.NS, link string) (changed bool, err error) {
 	return changed, err
 }
 
-// IgnoresRA is nil if no router advertisement that comes in by a link counts.
+// IgnoresRA returns nil if the namespace ignores router advertisements that arrive on a link.
 func IgnoresRA(ns *kernel.NS, link string) error {
 	get := func(key string) string {
 		v, _ := procsys.Get(ns, "net/ipv6/conf/"+link+"/"+key)
@@ -149,7 +150,7 @@ func IgnoresRA(ns *kernel.NS, link string) error {
 	return fmt.Errorf("accept_ra is %s, want 0", ra)
 }
 
-// ExceptNoLink is err, unless it only says that there is no such link.
+// ExceptNoLink returns err, or nil if err only says that the link does not exist.
 func ExceptNoLink(err error) error {
 	if errors.Is(err, rtnl.ErrNoLink) {
 		return nil
@@ -157,7 +158,7 @@ func ExceptNoLink(err error) error {
 	return err
 }
 
-// UpOrDown is a link's state in a word.
+// UpOrDown returns "up" or "down" for a link.
 func UpOrDown(l *rtnl.Link) string {
 	if l.Up {
 		return "up"
@@ -165,13 +166,13 @@ func UpOrDown(l *rtnl.Link) string {
 	return "down"
 }
 
-// AltName is the readable part of o's tag in a form that ip(8) takes for a name.
+// AltName returns the readable part of o's tag in a form that ip(8) accepts as a name.
 func AltName(o spec.Owner) string {
 	_, _, text, _ := identity.ParseTag(identity.Tag(o))
 	return strings.ReplaceAll(text, "/", ":")
 }
 
-// VRFOf is the VRF that a link is in, or nil.
+// VRFOf returns the VRF of the link with that index, or nil if the link is in none.
 func VRFOf(ns *kernel.NS, index int) (*rtnl.Link, error) {
 	l, err := rtnl.LinkByIndex(ns, index)
 	if err != nil || l.Master == 0 {
@@ -184,7 +185,7 @@ func VRFOf(ns *kernel.NS, index int) (*rtnl.Link, error) {
 	return m, nil
 }
 
-// OwnVRF reports whether a link carries the mark of some attachment, or of some network.
+// OwnVRF reports whether a link carries the mark of an attachment or of a network.
 func OwnVRF(l *rtnl.Link) bool {
 	_, _, _, ok := identity.ParseTag(l.Alias)
 	return ok || identity.OfGroup(l.Group)

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkLocal gives a link that we made its link-local address, the one that the kernel would make of its MAC, without
-// asking whether somebody else has it: the MAC is of this machine and this link alone. The kernel's own comes a second
-// or two after the link first carries packets, and until then it asks for no neighbour there on behalf of a packet that
-// it forwards: what others send to a new container would be lost. It has to be there before the link carries anything,
-// and the kernel then makes none. A link without IPv6 needs none.
+// LinkLocal gives a link of this program its IPv6 link-local address at once. It is the address that the kernel would
+// derive from the MAC. No duplicate detection is needed, because the MAC is unique to this machine and link.
+//
+// The kernel adds its own address a second or two after the link has a carrier. Until then, it resolves no neighbour
+// on that link for forwarded packets, so packets to a new container would be lost. Call LinkLocal before the link has
+// a carrier; the kernel then adds no other address. A link without IPv6 needs none.
 func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 	if len(mac) != 6 {
 		return
@@ -35,8 +36,8 @@ func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
 	return netip.PrefixFrom(a, 64)
 }
 
-// OwnLinkLocal reports whether an address may be the link-local one that the kernel made for the link. Where it makes
-// them of a secret (net.ipv6.conf.LINK.addr_gen_mode), any may be.
+// OwnLinkLocal reports whether an address may be the link-local address that the kernel has given the link. If the
+// kernel derives addresses from a secret (net.ipv6.conf.LINK.addr_gen_mode), any link-local address may be.
 func OwnLinkLocal(ns *kernel.NS, l *rtnl.Link, p netip.Prefix) bool {
 	if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() {
 		return false

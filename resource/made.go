@@ -5,8 +5,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// What is remembered of an attachment: that we have made it, and that it was handed over, which only counts without
-// the former.
+// The names of records of an attachment: that this program has made it, and that it was handed over to the reference
+// plugins. The second counts only without the first.
 const (
 	MadeRecord   = "netns"
 	HandedRecord = "handed"
@@ -16,12 +16,12 @@ const (
 // attachment's, what ADD wrote down decides: a link's index and kind. Name, mark and address say it only where a killed
 // ADD wrote nothing, and never that a link is somebody else's.
 
-// A Made is what is remembered of where an attachment's link was made, under MadeRecord.
+// A Made is the record MadeRecord: in which namespace an attachment's link was made.
 type Made struct {
 	kernel.Identity            // of the container's namespace, which another may have the path of by now
 	Path            string     // empty in the records of earlier versions
 	Owner           spec.Owner // likewise
 }
 
-// Open is the namespace, or nil if it is gone.
+// Open opens that namespace. It returns nil if the namespace is gone.
 func (m Made) Open() (*kernel.NS, error) { return kernel.Reopen(m.Path, m.Identity) }

@@ -9,15 +9,15 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// An MTU is a link's maximum transmission unit in bytes; zero is no opinion.
+// An MTU is the maximum transmission unit of a link in bytes. Zero means no opinion.
 type MTU int
 
-// AutoMTU is the least MTU on the way out by the host's default routes, found out when the resource is
-// ensured: so a plan stays a pure function, and an uplink that changes later is no drift.
+// AutoMTU means the smallest MTU of the host's default routes. It is resolved when the resource is ensured. So a plan
+// stays a pure function, and a later change of an uplink is no drift.
 const AutoMTU MTU = -1
 
-// AutoLess is AutoMTU with room for headers that a tunnel puts around each packet. Without a default route it counts
-// from 1500.
+// AutoLess returns AutoMTU minus the size of the headers, in bytes, that a tunnel adds to each packet. Without a
+// default route, it starts from 1500.
 func AutoLess(headers int) MTU { return AutoMTU - MTU(headers) }
 
 func (m MTU) String() string {
@@ -30,7 +30,7 @@ func (m MTU) String() string {
 	return strconv.Itoa(int(m))
 }
 
-// UnmarshalJSON takes a number of bytes, or "auto".
+// UnmarshalJSON accepts a number of bytes, or "auto".
 func (m *MTU) UnmarshalJSON(b []byte) error {
 	switch s := string(b); s {
 	case `""`, "null":
@@ -48,7 +48,7 @@ func (m *MTU) UnmarshalJSON(b []byte) error {
 	}
 }
 
-// Resolve is the number that the kernel is told, zero for its own default.
+// Resolve returns the number for the kernel, or 0 for the kernel's default.
 func (m MTU) Resolve(w *kernel.World) (int, error) {
 	if m >= 0 {
 		return int(m), nil

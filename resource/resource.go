@@ -1,7 +1,7 @@
-// Package resource holds what the resources of a plan have in common: where a thing lives, how it is told in a plan's
-// text, what a difference is, how a plan.Kind is made of functions, and what every resource knows of links. The
-// resources themselves, and their Kinds, live in the packages below this one, a subject each, one file a resource,
-// named as ip(8) and nft(8) name them; those import this package, and never the reverse.
+// Package resource holds what the resources of a plan have in common: where an object lives, how it is written in a
+// plan's text, how differences are reported, how a plan.Kind is made of functions, and what every resource needs of
+// links. The resources and their Kinds live in the packages below, one subject a package and one resource a file,
+// named as in ip(8) and nft(8). Those packages import this one; this package imports none of them.
 package resource
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Prefixes is "word a" or "word { a, b }", or nothing.
+// Prefixes returns "word a" or "word { a, b }", or "" for an empty list.
 func Prefixes(word string, list []netip.Prefix) string {
 	switch len(list) {
 	case 0:
@@ -32,7 +32,7 @@ func Prefixes(word string, list []netip.Prefix) string {
 	return fmt.Sprintf("%s { %s }", word, strings.Join(s, ", "))
 }
 
-// Addrs is "word a, b", or nothing.
+// Addrs returns "word a, b", or "" for an empty list.
 func Addrs(word string, list []netip.Addr) string {
 	if len(list) == 0 {
 		return ""
@@ -44,7 +44,7 @@ func Addrs(word string, list []netip.Addr) string {
 	return word + " " + strings.Join(s, ", ")
 }
 
-// Place is how people call a namespace.
+// Place returns the name of a namespace in messages.
 func (w Where) Place() string {
 	if w == Host {
 		return "on the host"
@@ -52,7 +52,7 @@ func (w Where) Place() string {
 	return "in the container"
 }
 
-// SomeOf is "a, b and 3 more": as many names as one can read.
+// SomeOf returns "a, b and 3 more". It shortens a long list of names to a readable length.
 func SomeOf(names []string) string {
 	const most = 8
 	s := strings.Join(names[:min(len(names), most)], ", ")
@@ -62,19 +62,19 @@ func SomeOf(names []string) string {
 	return s
 }
 
-// All reports whether there is no table: each element of it is missing then, and need not be named.
+// All reports whether the whole table is missing. Then the differences need not name each missing element.
 func (d Drift) All() bool { return errors.As(d.Err(), new(*nft.NoTableError)) }
 
-// Where says in which of the two namespaces of a World a thing lives.
+// Where says in which of the two namespaces of a World an object lives.
 type Where bool
 
-// The zero Where is the container.
+// The two namespaces of a World. The zero Where is the container.
 const (
 	Container Where = false
 	Host      Where = true
 )
 
-// String is the prefix that a name gets in a plan's text.
+// String returns the prefix of a name in a plan's text.
 func (w Where) String() string {
 	if w == Host {
 		return "host/"
@@ -82,7 +82,7 @@ func (w Where) String() string {
 	return "cont/"
 }
 
-// Namespace is that namespace, or kernel.ErrNoNamespace where the World has none.
+// Namespace returns the open namespace. The error is kernel.ErrNoNamespace if the World does not have it.
 func (w Where) Namespace(k *kernel.World) (*kernel.NS, error) {
 	ns := k.Container
 	if w == Host {
@@ -94,7 +94,8 @@ func (w Where) Namespace(k *kernel.World) (*kernel.NS, error) {
 	return ns, nil
 }
 
-// InContainer is the container's interface of that name in a result; nil where none is listed.
+// InContainer returns the container interface of that name in a result. It returns nil if the result does not list
+// it.
 func InContainer(res *spec.Result, name string) *spec.Interface {
 	for i := range res.Interfaces {
 		if f := &res.Interfaces[i]; f.Name == name && f.Sandbox != "" {
@@ -104,7 +105,7 @@ func InContainer(res *spec.Result, name string) *spec.Interface {
 	return nil
 }
 
-// DecodeRecords reads records of a Store, by owner. What is torn counts as none.
+// DecodeRecords decodes records of a Store, by owner. It leaves out records that are truncated.
 func DecodeRecords[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]byte]T, error) {
 	all := make(map[[8]byte]T, len(raw))
 	for owner, b := range raw {
@@ -116,27 +117,27 @@ func DecodeRecords[T any](raw map[[8]byte]json.RawMessage, err error) (map[[8]by
 	return all, err
 }
 
-// Drift collects the fields in which the kernel differs from the description.
+// A Drift collects the differences between the description of a resource and the kernel.
 type Drift []error
 
-// Want notes a field whose text is another than the text of what is wanted: a zero want is compared, too.
+// Want adds a difference if the text of want is not the text of got. A zero want is compared too.
 func (d *Drift) Want(field string, want, got any) {
 	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
 		*d = append(*d, fmt.Errorf("%s is %s, want %s", field, g, w))
 	}
 }
 
-// Add notes a difference in words of its own; nil is none.
+// Add adds a difference that has its own error. It ignores nil.
 func (d *Drift) Add(err error) {
 	if err != nil {
 		*d = append(*d, err)
 	}
 }
 
-// Err is what Verify returns: all differences, or nil.
+// Err returns all differences as the error of Verify, or nil if there is none.
 func (d Drift) Err() error { return errors.Join(d...) }
 
-// Line joins the words that are not empty.
+// Line joins the words that are not empty with spaces.
 func Line(words ...string) string {
 	var b []string
 	for _, w := range words {
@@ -147,7 +148,7 @@ func Line(words ...string) string {
 	return strings.Join(b, " ")
 }
 
-// Opt is "name value", or nothing where the value is zero.
+// Opt returns "name value", or "" if the value is zero.
 func Opt(name string, v any) string {
 	switch s := fmt.Sprint(v); s {
 	case "", "0", "<nil>", "invalid IP", "invalid Prefix":
@@ -157,7 +158,7 @@ func Opt(name string, v any) string {
 	}
 }
 
-// Flag is name where on, else nothing.
+// Flag returns name if on is true, and "" otherwise.
 func Flag(name string, on bool) string {
 	if on {
 		return name
@@ -165,5 +166,5 @@ func Flag(name string, on bool) string {
 	return ""
 }
 
-// Families are the two that a rtnl.RouteFilter can have.
+// Families returns the two address families of a rtnl.RouteFilter.
 func Families() [2]uint8 { return [2]uint8{rtnl.IPv4, rtnl.IPv6} }

@@ -9,14 +9,14 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Describer is a resource of which there is more to know than how it is made, verified and removed.
+// A Describer is a resource that has Traits.
 type Describer interface {
 	plan.Resource
 	Traits() Traits
 }
 
-// Traits are what results, STATUS, repair and dry runs have to know of a resource. They are asked without changing
-// anything. The zero value of a field says that there is nothing of it.
+// Traits describe a resource to results, STATUS, repair and dry runs. They are read without changing anything. A zero
+// field means that the resource has nothing of that sort.
 type Traits struct {
 	// Ifaces are the links that it makes or uses and that belong into an ADD's result, in the order of the plan.
 	Ifaces []Iface
@@ -48,7 +48,8 @@ type Traits struct {
 	Clears bool
 }
 
-// TraitsOf are the Traits of a resource of a plan, which may be shared or somebody else's.
+// TraitsOf returns the Traits of a resource of a plan. The resource may be wrapped because plans share it, or may
+// come from a plugin outside this program.
 func TraitsOf(r plan.Resource) Traits {
 	if d, ok := plan.Unwrap(r).(Describer); ok {
 		return d.Traits()
@@ -63,27 +64,27 @@ type Iface struct {
 	Unseen bool // the kernel has no link for it: a program in user space drives its device
 }
 
-// An Effect is what a rule of the host's packet filter does to packets. A resource is one if it, or what works together
-// with it, is gone when somebody flushes or reloads that. Rules that keep packets out are restored before any that let
-// them in.
+// An Effect says what a resource's rules in the host's packet filter do to packets. A flush or reload of the packet
+// filter removes such a resource. Repair restores rules that keep packets out before rules that let packets in.
 type Effect int
 
-// What keeps packets out, and by itself lets none in, Closes; all other rules Open. What is no rule has NoRule.
+// The Effects. Closes: the rules keep packets out and let none in. Opens: all other rules. NoRule: the resource is
+// not a rule.
 const (
 	NoRule Effect = iota
 	Closes
 	Opens
 )
 
-// Beyond is a difference that neither Mend nor a rule's Ensure makes good: it lies in the container.
+// A Beyond is a difference inside the container that neither Mend nor a rule's Ensure repairs.
 type Beyond struct{ Err error }
 
 func (b Beyond) Error() string { return b.Err.Error() }
 
-// Unwrap has errors.Is find the cause.
+// Unwrap returns the cause, for errors.Is.
 func (b Beyond) Unwrap() error { return b.Err }
 
-// KindPossible is the Possible of a link of that kind.
+// KindPossible returns a Possible function for a link of that kind. It fails if the kernel lacks the kind.
 func KindPossible(kind string) func(*kernel.World) error {
 	return func(w *kernel.World) error { return rtnl.NoKind(w.Host, kind) }
 }

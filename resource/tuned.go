@@ -12,7 +12,7 @@ import (
 
 const TuningRecord = "tuning"
 
-// Tuned is what is remembered of an owner's Tunings.
+// A Tuned is the record of an owner's Tunings: what they changed and the values from before.
 type Tuned struct {
 	NS     kernel.Identity // of the namespace, and
 	Index  int             // of the link in it, that was changed: another one of that name was not
@@ -21,7 +21,7 @@ type Tuned struct {
 	File   string  // the reference plugin's memory, see backUp
 }
 
-// Changes are by name.
+// Changes maps names of settings to their changes.
 type Changes map[string]*change
 
 // A change is what a value was before the first Tuning, what the last one asked for, and what it is since.
@@ -39,8 +39,8 @@ func (r Tuned) Clone() Tuned {
 	return r
 }
 
-// RecallTuned is what is remembered of an owner's link, which is nil where there is none, and of its name. What is
-// remembered of another container, or of a link that had its name, is not known.
+// RecallTuned returns the record of an owner's Tunings for the link l of that name. L is nil if the link does not
+// exist. A record of another container, or of another link that had the name, does not count: known is false.
 func RecallTuned(w *kernel.World, o spec.Owner, l *rtnl.Link, name string) (r Tuned, known bool, err error) {
 	index := 0
 	if l != nil {
@@ -67,8 +67,8 @@ func RecallTuned(w *kernel.World, o spec.Owner, l *rtnl.Link, name string) (r Tu
 	return r, known, err
 }
 
-// MTU compares the MTU of a container's link, unless it is the one that a Tuning of the same owner has given the link
-// since: a result of a version before 1.1.0 cannot say that (P16).
+// MTU compares the MTU of a container interface with want. An MTU that a later Tuning of the same owner has set is no
+// difference: results of versions before 1.1.0 cannot tell the new value (P16).
 func (d *Drift) MTU(w *kernel.World, o spec.Owner, want int, l *rtnl.Link) {
 	if want == 0 || want == l.MTU {
 		return

@@ -11,17 +11,18 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// How long an Announce waits for what may never come, as a link whose cable is out, and for what the kernel does in
-// time. That is, for an IPv6 address, as good as nothing, or a second or two where it asks whether somebody else has
-// it. But the workers that do it (of the queue ipv6_addrconf, and of linkwatch) serve the namespaces of all containers:
-// one work at a time on each CPU, and each takes the lock that every change of a link, address or route takes
-// (rtnl_lock). Where a thousand links come and go beside them, an address has waited for 20 s.
+// The limits for waiting in an Announce: CarrierLimit for an event that may never come, such as the carrier of a link
+// without a cable; the other for work that the kernel does in time. An IPv6 address is usable at once, or after a
+// second or two of duplicate address detection. But the kernel's workers (queue ipv6_addrconf, and linkwatch) serve
+// the namespaces of all containers. They do one job at a time on each CPU, and each job takes the lock of all changes
+// of links, addresses and routes (rtnl_lock). While a thousand other links came and went, an address took 20 s.
 const (
 	CarrierLimit = 2 * time.Second
 	KernelLimit  = time.Minute
 )
 
-// WaitCarrier waits until a link carries packets and, where it is a port of a bridge, that forwards them.
+// WaitCarrier waits until a link has a carrier. If the link is a port of a bridge, WaitCarrier also waits until the
+// bridge forwards its packets.
 func WaitCarrier(ctx context.Context, where Where, ns *kernel.NS, name string, limit time.Duration) error {
 	wait := func(limit time.Duration, is func(*rtnl.Link) bool) error {
 		return rtnl.Await(ns, ctx, limit, []uint{rtnl.LinkEvents}, func() (bool, error) {

@@ -58,8 +58,8 @@ func (a Addr) Free(w *kernel.World) error {
 	return spareRouters(w, a.Link, a.Prefix)
 }
 
-// Verify implements plan.Resource. An address that the kernel still asks its neighbours about is no drift; one
-// that somebody else has is.
+// Verify implements plan.Resource. An address in duplicate address detection is no difference. An address that
+// another host on the link has is one.
 func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
 	ns, index, err := a.Where.Index(w, a.Link)
 	if err != nil {

@@ -13,9 +13,10 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// An AddressHistory writes down which addresses an attachment, and the host on its behalf, are about to have on a
-// bridge, so that an Announce knows which are new there. It comes before the addresses: an ADD may be killed at any
-// time. Without addresses, the attachment may take any.
+// An AddressHistory records which addresses an attachment, and the host for it, are about to have on a bridge. An
+// Announce reads the history to find out which addresses are new on the bridge. The record comes before the
+// addresses, because an ADD may be killed at any time. Without addresses, it records that the attachment may take any
+// address.
 type AddressHistory struct {
 	Bridge string
 	Addrs  []netip.Addr
@@ -32,7 +33,7 @@ func (h AddressHistory) String() string {
 	return resource.Line("record of host/"+h.Bridge, "addresses "+strings.Join(s, ", "))
 }
 
-// Ensure implements plan.Resource. What it writes ends with the boot, and is never taken back.
+// Ensure implements plan.Resource. The record lasts until the next boot, and no roll-back removes it.
 func (h AddressHistory) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	history := w.Store.History(h.Bridge)
 	if len(h.Addrs) == 0 {
@@ -41,7 +42,7 @@ func (h AddressHistory) Ensure(_ context.Context, w *kernel.World) (bool, error)
 	return false, history.Hold(h.Addrs...)
 }
 
-// Verify implements plan.Resource. An attachment of an earlier version has none, and that is no drift.
+// Verify implements plan.Resource. It finds no difference, because an attachment of an earlier version has no record.
 func (h AddressHistory) Verify(context.Context, *kernel.World) error { return nil }
 
 // onlyOurPorts reports whether all ports of a bridge are host ends of ours. Each is looked at once, as long as it is

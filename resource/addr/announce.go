@@ -17,8 +17,8 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/link"
 )
 
-// An Announce tells the neighbours of a container's link which addresses it has now, so that none keeps
-// sending to the former owner of one of them: gratuitous ARP and unsolicited neighbour advertisements.
+// An Announce tells the neighbours of a container interface which addresses it has now, by gratuitous ARP and
+// unsolicited neighbour advertisements. Otherwise a neighbour may send packets to the former owner of an address.
 type Announce struct {
 	Link  string
 	Addrs []netip.Prefix
@@ -39,8 +39,8 @@ func (a Announce) String() string {
 		resource.Flag("through host/"+a.Port, a.Port != ""))
 }
 
-// Ensure implements plan.Resource. It lets the kernel send, for which it changes the link's address to what it
-// is: a packet socket of our own would take a grace period to close, 10 ms and more.
+// Ensure implements plan.Resource. It sets the link's MAC address to the value it has, which makes the kernel send
+// the announcements. A packet socket would take a grace period of 10 ms and more to close.
 func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	ns, l, err := resource.Container.Link(w, a.Link)
 	if err != nil {
@@ -76,7 +76,7 @@ func (a Announce) first(w *kernel.World) bool {
 	return w.Store.History(a.Bridge).First(a.Ledger, addrs...) && onlyOurPorts(w, a.Bridge)
 }
 
-// Notify makes the kernel announce each address of the link when the link's own changes.
+// Notify makes the kernel announce each address of the link when the link's MAC address changes.
 func (a Announce) Notify(ns *kernel.NS, l *rtnl.Link) (changed bool, err error) {
 	has6, has4 := false, false
 	for _, p := range a.Addrs {
@@ -139,8 +139,8 @@ func connected(ctx context.Context, w *kernel.World, l *rtnl.Link, port string) 
 	return err == nil, err
 }
 
-// Settled waits until the kernel is sure of an IPv6 address of a link: it asks whether somebody else has it, unless it
-// was told not to.
+// Settled waits until an IPv6 address of a link has passed duplicate address detection, unless detection is off for
+// it.
 func Settled(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
 	return await(ctx, ns, link, addr, limit, func(int) (bool, error) { return true, nil })
 }
@@ -199,8 +199,8 @@ func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, lim
 	return nil
 }
 
-// Verify implements plan.Resource. A link that leads elsewhere than to the host, and carries nothing, is no more drift
-// than it was an error of Ensure.
+// Verify implements plan.Resource. A link without a carrier that does not lead to the host is no difference, as it is
+// no error of Ensure.
 func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 	var d resource.Drift
 	for _, end := range []resource.Iface{{Where: resource.Container, Name: a.Link},
@@ -219,5 +219,6 @@ func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Traits implements resource.Describer: what is not operational is so again once the links are up.
+// Traits implements resource.Describer. An interface that is not operational becomes operational once repair sets its
+// links up.
 func (Announce) Traits() resource.Traits { return resource.Traits{Follows: true} }

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Gateway is the address that a bridge has as the gateway of its containers. Another address in its
-// place is a conflict: any other IPv4 address, or an IPv6 address of an overlapping subnet.
+// A Gateway is the address that a bridge has as the gateway of its containers. Another address in its place is a
+// conflict: any other IPv4 address, or an IPv6 address of an overlapping subnet.
 type Gateway struct {
 	Link   string
 	Prefix netip.Prefix
@@ -58,8 +58,8 @@ func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-// GatewayRecord is what tells an address of ours from one that somebody else gave the same link: the kernel keeps no
-// mark on it. It is of no network, for the bridge is anybody's.
+// GatewayRecord is the name of the record of gateway addresses that this program has added. The kernel keeps no mark
+// on an address. The record belongs to no network, because networks may share a bridge.
 const GatewayRecord = "gateway"
 
 func (g Gateway) record() spec.Owner {
@@ -79,7 +79,7 @@ func (g Gateway) made(w *kernel.World) (bool, error) {
 
 func (g Gateway) Forget(w *kernel.World) error { return w.Store.Delete(GatewayRecord, g.record()) }
 
-// HasForeignAddr reports whether a link has an address that no Gateway gave it, nor the kernel.
+// HasForeignAddr reports whether a link has an address that neither a Gateway nor the kernel has given it.
 func HasForeignAddr(w *kernel.World, l *rtnl.Link) (bool, error) {
 	addrs, err := rtnl.Addrs(w.Host, l.Index)
 	if errors.Is(err, unix.ENODEV) { // somebody else was faster

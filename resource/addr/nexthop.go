@@ -11,15 +11,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Freer is an address that a link on the host is to have as its containers' gateway. Free is nil if there is room for
-// it, now or when the link is there, and nobody else's address is meant. Overlaps says what else of the host its
-// network meets, which STATUS tells. Neither changes anything.
+// A Freer is an address that a link on the host is to have as the gateway of its containers. Free returns nil if the
+// link can have the address, now or once it exists, and no other link has it. Overlaps tells which other subnets of
+// the host overlap the network, for STATUS. Neither changes anything.
 type Freer interface {
 	Free(*kernel.World) error
 	Overlaps(*kernel.World) error
 }
 
-// OfHost reports whether the host has an address, whatever it is a gateway of.
+// OfHost reports whether the host has an address.
 func OfHost(w *kernel.World, a netip.Addr) bool {
 	r, err := rtnl.RouteTo(w.Host, a)
 	return err == nil && r.Type == rtnl.Local

@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A Notify is a link of the container that tells its neighbours of its addresses when it is set up. It is for those
-// whose own address cannot be changed, which is what Announce does: an ipvlan.
+// A Notify makes a link of the container tell its neighbours its addresses when it is set up. It is for links whose
+// MAC address cannot be changed, such as an ipvlan; for other links, see Announce.
 type Notify struct {
 	Link  string
 	Addrs []netip.Prefix
@@ -26,5 +26,5 @@ func (n Notify) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return Announce{Link: n.Link, Addrs: n.Addrs}.Notify(ns, l)
 }
 
-// Verify implements plan.Resource. What was told once is told.
+// Verify implements plan.Resource. There is nothing left to compare after the announcement.
 func (n Notify) Verify(ctx context.Context, w *kernel.World) error { return nil }

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PortAddrs are the addresses of a container that is on a bridge, of which no other container there has one. The host
-// end of the container's veth pair says so by an alternative name for each, which the kernel gives to one link only,
-// finds without a search, and forgets when the container's namespace goes. A container cannot change it.
+// PortAddrs reserves the addresses of a container for its port of a bridge, so that no other container on the bridge
+// has one of them. The host-side interface gets an alternative name for each address. The kernel gives a name to one
+// link only, finds it without a search, and drops it with the container's namespace. A container cannot change it.
 //
-// Two lists may put containers on one bridge and allocate from overlapping ranges. An address that was configured by
-// hand may be meant to be there twice, as for VRRP: if it is with both containers, that is only warned about.
+// Two network configuration lists may share a bridge and allocate from overlapping ranges. An address that both
+// containers got by static configuration may be intended, as for VRRP. For such an address there is only a warning.
 type PortAddrs struct {
 	Network string
 	Port    string // the host end
@@ -152,8 +152,9 @@ func (p PortAddrs) warn(a netip.Addr, l *rtnl.Link) {
 		"address", a, "bridge", p.segment(), "other", holderOf(l))
 }
 
-// Verify implements plan.Resource. A port of an earlier version says nothing, and that is no drift.
+// Verify implements plan.Resource. It finds no difference, because the port of an earlier version has no such names.
 func (p PortAddrs) Verify(context.Context, *kernel.World) error { return nil }
 
-// Traits implements resource.Describer. The port of a container that lives says what it has, where nobody else does.
+// Traits implements resource.Describer. Repair adds the names to the port of a running container, where no other port
+// has them.
 func (p PortAddrs) Traits() resource.Traits { return resource.Traits{Mend: p.Ensure} }

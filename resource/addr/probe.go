@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Probe asks, before a link of the container has its IPv4 addresses, whether somebody on its segment has one of them
-// or is about to (RFC 5227, 2.1.1). IPv6's are the kernel's to ask for, and are waited for when they are announced.
+// A Probe asks, before a link of the container gets its IPv4 addresses, whether a host on the segment has one of them
+// or is about to take it (RFC 5227, 2.1.1). For IPv6, the kernel asks, and Announce waits for the answer.
 type Probe struct {
 	Link  string
 	Addrs []netip.Prefix
@@ -52,10 +52,10 @@ func (p Probe) String() string {
 	return resource.Line("probe", strings.Join(s, ", "), on, over, resource.Flag("through host/"+p.Port, p.Port != ""))
 }
 
-// Verify implements plan.Resource. What was asked once is known.
+// Verify implements plan.Resource. It does not ask again.
 func (p Probe) Verify(context.Context, *kernel.World) error { return nil }
 
-// Ensure implements plan.Resource. It makes nothing: that the addresses are free is a fact or not.
+// Ensure implements plan.Resource. It makes nothing. It fails with a Taken if an address is in use.
 func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	ns, l, err := resource.Container.Link(w, p.Link)
 	if err != nil {
@@ -178,7 +178,7 @@ func taken(a netip.Addr, who string) error {
 		"`fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out.")
 }
 
-// A Taken is the error that somebody else on the link has an address. Who gave the address out has to know.
+// A Taken is the error that another host on the link has an address. The allocator of the address has to know of it.
 type Taken struct {
 	Addr netip.Addr
 	Who  string

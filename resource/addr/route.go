@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is a route by a link.
+// A Route is a route through a link.
 type Route struct {
 	Where    resource.Where
 	Link     string
@@ -50,8 +50,8 @@ func (r Route) String() string {
 			r.MTU), resource.Opt("advmss", r.AdvMSS))
 }
 
-// Ensure implements plan.Resource. A default route that another link holds at the same metric is left
-// as it is and nothing is changed (P25): Present tells whether the route is there.
+// Ensure implements plan.Resource. If another link has a default route with the same metric, Ensure changes nothing
+// (P25). Present tells whether the route exists.
 func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	ns, index, err := r.Where.Index(w, r.Link)
 	if err != nil {
@@ -131,7 +131,7 @@ func (r Route) table() int {
 	return r.Table
 }
 
-// Metric is what the kernel makes of Priority: for IPv6 zero means 1024.
+// Metric returns the metric that the kernel uses for Priority: for IPv6, 0 means 1024.
 func (r Route) Metric() int {
 	if r.Priority == 0 && r.Dst.Addr().Is6() {
 		return 1024
@@ -189,7 +189,7 @@ func (r Route) tables(ns *kernel.NS, index int) (leads func(rtnl.Route) bool, er
 	}, errors.Join(err, aerr, rerr)
 }
 
-// Present reports whether the kernel has the route, for a result names only what was applied.
+// Present reports whether the kernel has the route. A result lists only routes that exist.
 func (r Route) Present(ctx context.Context, w *kernel.World) (bool, error) {
 	have, err := r.find(w)
 	return have != nil, err

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule is a policy routing rule of ours. One that somebody else made and that does the same will do, and is
-// not removed.
+// A Rule is a policy routing rule. An existing rule of another program with the same effect is accepted, and Remove
+// leaves it.
 type Rule struct {
 	Where    resource.Where
 	V6       bool         // counts only where neither From nor To says it
@@ -29,10 +29,10 @@ type Rule struct {
 	Action   Action       // without Table: prohibit or unreachable
 }
 
-// An Action is what becomes of packets that a Rule looks nothing up for, and that a route leads nowhere.
+// An Action is what the kernel does with packets of a Rule without a table, or whose route leads nowhere.
 type Action string
 
-// The Actions: what the sender is told. Of Blackhole it is nothing.
+// The Actions. They differ in the error that the sender gets; Blackhole sends none.
 const (
 	Prohibit    Action = "prohibit"
 	Unreachable Action = "unreachable"
@@ -84,7 +84,7 @@ func (r Rule) String() string {
 		resource.Opt("lookup", r.Table), string(r.Action))
 }
 
-// Brief is a prefix as ip(8) writes it, an address where it has all bits.
+// Brief returns a prefix in the notation of ip(8): without the length if it is a single address.
 func Brief(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
@@ -175,7 +175,7 @@ func (r Rule) Remove(ctx context.Context, w *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// RuleFromAddr reports whether all that r says is which table packets from addr are looked up in.
+// RuleFromAddr reports whether r only selects the table for packets from addr and has no other condition.
 func RuleFromAddr(r rtnl.Rule, addr netip.Addr) bool {
 	return !r.Other && r.From.IsSingleIP() && r.From.Addr() == addr && !r.To.IsValid() && r.IIF == "" && r.OIF == "" &&
 		r.Mask == 0 && r.Action == rtnl.Lookup

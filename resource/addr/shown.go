@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Shown is the MAC and the MTU that the kernel shows of a link.
+// Shown returns the MAC address and the MTU that the kernel shows for a link.
 func Shown(f resource.Iface, w *kernel.World) (mac string, mtu int, err error) {
 	_, l, err := f.Where.Link(w, f.Name)
 	if err != nil {
@@ -18,7 +18,7 @@ func Shown(f resource.Iface, w *kernel.World) (mac string, mtu int, err error) {
 	return l.MAC.String(), l.MTU, nil
 }
 
-// Addresses are those that the kernel shows on a link, without the link-local ones.
+// Addresses returns the addresses that the kernel shows for a link, without link-local ones.
 func Addresses(f resource.Iface, w *kernel.World) ([]netip.Prefix, error) {
 	ns, l, err := f.Where.Link(w, f.Name)
 	if err != nil {

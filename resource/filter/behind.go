@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// RoutedBy is the link by which the host reaches the containers of a bridge: the bridge, unless the host is on it by a
-// link of its own, as it is in a VLAN. What the packet filter decides of them, it decides at that one.
+// RoutedBy returns the link through which the host reaches the containers of a bridge. This is the bridge, or the
+// host's own link into a VLAN of the bridge. Rules of the packet filter for the containers name this link.
 func RoutedBy(w *kernel.World, br *rtnl.Link, to []netip.Addr) (*rtnl.Link, error) {
 	for _, a := range to {
 		r, err := rtnl.RouteTo(w.Host, a)
@@ -30,8 +30,8 @@ func RoutedBy(w *kernel.World, br *rtnl.Link, to []netip.Addr) (*rtnl.Link, erro
 	return br, nil
 }
 
-// LeadsTo is the bridge that a link of the host's leads to: the other end of the veth pair is a port of it, or the link
-// stands on it. It is nil where there is none.
+// LeadsTo returns the bridge that a link of the host leads to: a port of the bridge is its veth peer, or the link is
+// stacked on the bridge. It returns nil if there is none.
 func LeadsTo(w *kernel.World, l *rtnl.Link) (*rtnl.Link, error) {
 	if l.Master != 0 && l.Kind == "veth" || l.PeerAway || l.Peer == 0 {
 		return nil, nil
@@ -49,13 +49,13 @@ func LeadsTo(w *kernel.World, l *rtnl.Link) (*rtnl.Link, error) {
 	return br, nil
 }
 
-// HostsOwn reports whether a port of a bridge is the other end of a link by which the host is on it.
+// HostsOwn reports whether a port of a bridge is the veth peer of a link of the host itself.
 func HostsOwn(links []*rtnl.Link, port *rtnl.Link) bool {
 	return port.Kind == "veth" && !port.PeerAway &&
 		slices.ContainsFunc(links, func(l *rtnl.Link) bool { return l.Index == port.Peer && l.Master == 0 })
 }
 
-// AddrsIn are the addresses of prefixes.
+// AddrsIn returns the addresses of prefixes.
 func AddrsIn(list []netip.Prefix) (addrs []netip.Addr) {
 	for _, p := range list {
 		addrs = append(addrs, p.Addr())

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EnsureBase makes what always stands in the table, and a part, where something of them is missing. What was read
-// before that is of another generation: the error is ERESTART.
+// EnsureBase makes the static part of the table, and a chain set, if anything of them is missing. It then returns
+// ERESTART, because data that was read before belongs to an older generation.
 func (f Tx) EnsureBase(p *ChainSet) error {
 	if !f.Table.Ends && f.CanEnd() {
 		f.Table.Ends = true
@@ -94,27 +94,27 @@ func (f Tx) move() (moved bool, err error) {
 	return !b.Empty(), err
 }
 
-// A ChainSet is what some attachments share in a table: chains and sets that are named after a hash of what they
-// do, and the lines in chains of the skeleton that lead there. It is made once and stays.
+// A ChainSet holds the chains and sets that some attachments share in a table, and the rules in base chains that jump
+// to them. Chains and sets are named after a hash of their contents. A ChainSet is made once and stays until GC.
 type ChainSet struct {
 	nft.Table
 	Jumps []JumpRule
 }
 
-// A JumpRule is a line in a chain of the skeleton that leads to a chain of a ChainSet.
+// A JumpRule is a rule in a chain of the static part that jumps to a chain of a ChainSet.
 type JumpRule struct {
 	Chain string
 	Rule  *nft.Rule
 	First bool // before all other lines
 }
 
-// NewChainSet is an empty ChainSet of a table.
+// NewChainSet returns an empty ChainSet of a table.
 func NewChainSet(t *nft.Table) *ChainSet {
 	return &ChainSet{Table: nft.Table{Family: t.Family, Name: t.Name, Ends: t.Ends}}
 }
 
-// Share adds a chain for those that a set of its name has, and returns the set. A line in the chain from leads
-// there; way is what it looks up.
+// Share adds a chain for the members of a set, and returns the set. Both are named prefix and a hash. A rule in the
+// chain from jumps to the new chain; way returns the condition of that rule.
 func (p *ChainSet) Share(from, prefix string, way func(*nft.Set) *nft.Rule,
 	rules []*nft.Rule) *nft.Set {
 	var all strings.Builder
@@ -145,7 +145,7 @@ func (f Tx) missing(p *ChainSet) (missing []JumpRule, err error) {
 	return missing, nil
 }
 
-// Standing says what of the table and of a shared part of it is missing or different.
+// Standing returns the differences of the table's static part and of a chain set: what is missing or different.
 func (f Tx) Standing(p *ChainSet) (d resource.Drift, err error) {
 	found, err := f.Drift(f.Table, *f.gen)
 	if err != nil || len(found) > 0 {
@@ -161,7 +161,7 @@ func (f Tx) Standing(p *ChainSet) (d resource.Drift, err error) {
 	return found, err
 }
 
-// Verify is Verify for kinds whose elements nobody else can want.
+// Verify compares the elements of kinds whose elements have exactly one owner.
 func (f Tx) Verify(p *ChainSet, o spec.Owner, kind uint32, want []nft.Elem) error {
 	d, err := f.Standing(p)
 	if err != nil || d.All() {

@@ -1,6 +1,7 @@
-// Package filter is what the rooms below it have in common: our two tables of nf_tables, that is, their skeleton, the
-// names and types of all sets, and chains that attachments share; how elements are found by their owners, written,
-// compared and removed; one transaction of a call, and of a whole repair. Which elements an attachment has is said in
-// the rooms: publish, masquerade, policy, spoof; those use iptables besides; forward has nothing in our tables. What
-// the reference plugins left lives in package reference.
+// Package filter holds what the packages below it share: the two nf_tables tables of this program, with their static
+// chains, the names and types of all sets, and chains that attachments share. It finds elements by their owners, and
+// writes, compares and removes them. It makes one transaction for a call or for a whole repair.
+//
+// Packages publish, masquerade, policy and spoof decide which elements an attachment has; they also have backends for
+// iptables. Package forward has nothing in our tables. Package reference holds what the reference plugins left.
 package filter

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// CommentOf is the comment on an element of o: the owner's tag.
+// CommentOf returns the comment on an element of owner o: the owner's tag.
 func CommentOf(o spec.Owner) string { return cut(identity.Tag(o)) }
 
 // cut makes a comment out of text that nft(8) can print and read again.
@@ -30,27 +30,28 @@ func cut(text string) string {
 	return text
 }
 
-// TaggedBy reports whether an element carries the tag of that owner.
+// TaggedBy reports whether an element carries the tag of the owner with that hash.
 func TaggedBy(e *nft.Elem, hash [8]byte) bool {
 	_, owner, _, ok := identity.ParseTag(e.Comment)
 	return ok && owner == hash
 }
 
-// SameKey reports whether two elements have one place.
+// SameKey reports whether two elements are in the same set under the same key.
 func SameKey(a, b nft.Elem) bool {
 	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
 }
 
-// SameData reports whether two elements of a map lead to the same.
+// SameData reports whether two elements of a map have the same data.
 func SameData(a, b nft.Elem) bool { return bytes.Equal(a.Data, b.Data) }
 
-// An Entry is what an owner has in owners: the place of one of its elements.
+// An Entry is an element of the set owners. It names the set and key of one of an owner's elements.
 type Entry struct {
 	Place  nft.Elem // set and key
 	Record nft.Elem // in owners
 }
 
-// ParseEntry reads an element of owners. What it cannot read, a later version's perhaps, has no place.
+// ParseEntry decodes an element of the set owners. An entry that it cannot read, such as that of a later version, has
+// no element.
 func (f Tx) ParseEntry(record nft.Elem) (e Entry, tag string) {
 	e.Record = record
 	name, rest, _ := strings.Cut(record.Comment, " ")
@@ -62,7 +63,7 @@ func (f Tx) ParseEntry(record nft.Elem) (e Entry, tag string) {
 	return e, tag
 }
 
-// Entries are what an owner has of one kind.
+// Entries returns an owner's entries of one kind.
 func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
 	owners := OwnersSet(f.Table)
 	for n := uint32(2); ; n *= 2 { // most have one or two
@@ -84,7 +85,7 @@ func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
 	}
 }
 
-// Current are the elements at the places of entries and wanted elements, by place, with who else holds them.
+// Current reads the elements that entries and wanted elements name, by place, and their other holders.
 func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error) {
 	var ask []nft.Elem
 	for _, e := range have {
@@ -120,7 +121,7 @@ func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error)
 	return at, nil
 }
 
-// ElementKey is the place of an element as text, for maps.
+// ElementKey returns an element's set and key as text, for use as a map key.
 func ElementKey(e nft.Elem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
 // byAddress reports whether the elements of a set are for a container's address, which several may have: of networks
@@ -216,7 +217,7 @@ func (e edit) claim(x nft.Elem, hash [8]byte) {
 	}
 }
 
-// Replace writes into b how the elements of an owner turn from have into want.
+// Replace adds to b the changes that turn an owner's elements from have into want.
 func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem,
 	at map[string]*nft.Elem) {
 	e := edit{b, at}
@@ -230,7 +231,7 @@ func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem,
 	}
 }
 
-// Record writes into b how an owner's entries in owners turn from have into want.
+// Record adds to b the changes that turn an owner's entries in the set owners from have into want.
 func (f Tx) Record(b *nft.Batch, o spec.Owner, kind uint32, have []Entry, want []nft.Elem) {
 	if slices.EqualFunc(have, want, func(e Entry,
 		w nft.Elem) bool {
@@ -252,7 +253,7 @@ func (f Tx) Forget(b *nft.Batch, have []Entry) {
 	}
 }
 
-// ApplyElements is Ensure for kinds whose elements nobody else can want.
+// ApplyElements implements Ensure for kinds whose elements have exactly one owner.
 func (f Tx) ApplyElements(o spec.Owner, kind uint32, want []nft.Elem) (changed bool, err error) {
 	hash := identity.OwnerHash(o)
 	have, err := f.Entries(hash, kind)
@@ -269,8 +270,7 @@ func (f Tx) ApplyElements(o spec.Owner, kind uint32, want []nft.Elem) (changed b
 	return !b.Empty(), f.Commit(&b)
 }
 
-// Drop writes and commits that an owner has nothing of a kind any more. Where there is nothing, it has read one set and
-// is done.
+// Drop removes and commits all elements of a kind of an owner. If there are none, it only reads one set.
 func (f Tx) Drop(hash [8]byte, kind uint32) error {
 	have, err := f.Entries(hash, kind)
 	if err != nil || len(have) == 0 {
@@ -286,7 +286,7 @@ func (f Tx) Drop(hash [8]byte, kind uint32) error {
 	return f.Commit(&b)
 }
 
-// VerifyElements says what of an owner's elements is missing, different, or too much.
+// VerifyElements returns which of an owner's elements are missing, different, or not wanted.
 func (f Tx) VerifyElements(o spec.Owner, kind uint32, want []nft.Elem) (d resource.Drift, err error) {
 	have, err := f.Entries(identity.OwnerHash(o), kind)
 	if err != nil {
@@ -303,7 +303,7 @@ func (f Tx) VerifyElements(o spec.Owner, kind uint32, want []nft.Elem) (d resour
 	return d, nil
 }
 
-// HeldDrift compares a wanted element with what there is, which its owner may hold with others.
+// HeldDrift compares a wanted element, which several owners may hold, with the existing one.
 func HeldDrift(want nft.Elem, at map[string]*nft.Elem) error {
 	_, owner, _, _ := identity.ParseTag(want.Comment)
 	if now := at[ElementKey(want)]; holds(want, owner, at) && SameData(*now, want) {
@@ -312,7 +312,7 @@ func HeldDrift(want nft.Elem, at map[string]*nft.Elem) error {
 	return ElementDrift(at[ElementKey(want)], want)
 }
 
-// ElementDrift compares the element at a place with the wanted one.
+// ElementDrift compares a wanted element with the existing one under the same key.
 func ElementDrift(now *nft.Elem, want nft.Elem) error {
 	_, owner, _, _ := identity.ParseTag(want.Comment)
 	switch {
@@ -326,7 +326,7 @@ func ElementDrift(now *nft.Elem, want nft.Elem) error {
 	return nil
 }
 
-// RecordDrift compares what owners has with the wanted elements.
+// RecordDrift compares an owner's entries in the set owners with the wanted elements.
 func RecordDrift(have []Entry, want []nft.Elem) (d resource.Drift) {
 	recorded, wanted := map[string]bool{}, map[string]bool{}
 	for _, e := range have {
@@ -347,7 +347,7 @@ func RecordDrift(have []Entry, want []nft.Elem) (d resource.Drift) {
 	return d
 }
 
-// The kinds of resource that owners tells apart, in the upper half of the number.
+// The numbers of the kinds in the set owners. A kind is the upper half of the number in a key.
 const (
 	KindMasquerade = (1 + iota) << 16
 	KindPublish
@@ -359,7 +359,7 @@ const (
 	KindOwnSubnet // the addresses behind a link of the attachment's own
 )
 
-// OwnerKey is the key of an owner's nth entry of a kind.
+// OwnerKey returns the key of an owner's nth entry of a kind.
 func OwnerKey(hash [8]byte, n uint32) []byte {
 	return nft.Key(binary.BigEndian.Uint32(hash[:4]), binary.BigEndian.Uint32(hash[4:]), n)
 }

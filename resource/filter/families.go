@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// OfFamily are the prefixes of one family, each once.
+// OfFamily returns the prefixes of one family without duplicates.
 func OfFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
 	for _, p := range list {
 		if p.Addr().Is4In6() {
@@ -19,7 +19,7 @@ func OfFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
 	return out
 }
 
-// Masked are the prefixes without host bits, in order, each once.
+// Masked returns the prefixes without host bits, sorted and without duplicates.
 func Masked(list []netip.Prefix) []netip.Prefix {
 	out := make([]netip.Prefix, len(list))
 	for i, p := range list {

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReferenceNFT runs fn, and again where somebody was faster. A kernel without nf_tables has nothing to remove.
+// ReferenceNFT runs fn, and runs it again if another transaction came between. On a kernel without nf_tables, there
+// is nothing to remove.
 func ReferenceNFT(w *kernel.World, fn func(*nft.Conn) error) error {
 	n, err := nft.Open(w.Host)
 	if err == nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Guard is a repair's first act where anybody needs it. It makes what always stands in our tables, in which nothing
-// lets a packet in by itself, and which keeps 127.0.0.0/8 out. Where that cannot be made, the links that containers are
-// behind have no route_localnet until it can.
+// Guard is the first step of a repair that needs it. It makes the static part of our tables. No rule there lets a
+// packet in, and one keeps packets to 127.0.0.0/8 out. If the tables cannot be made, Guard turns route_localnet off
+// on the links of containers until they can.
 //
-// Did says what had to be made. Stand tells later whether all of it stood the while, see Guarded.
+// Did says what had to be made. Stand is for Guarded, which tells later whether the tables stayed.
 func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, err error) {
 	stand = Standing{}
 	for _, t := range []*nft.Table{Inet(), Bridge()} {
@@ -53,10 +53,11 @@ func Guard(ctx context.Context, w *kernel.World) (did []string, stand Standing, 
 	return did, stand, nil
 }
 
-// A Standing is the handles of tables, by their names: a table that was made anew has another one.
+// A Standing maps names of tables to their handles. A table that was deleted and made again has another handle.
 type Standing map[string]uint64
 
-// Guarded reports whether what Guard saw to stands as it did then. A table that came since is as good.
+// Guarded reports whether the tables that Guard saw to still exist and are complete. A table that did not exist then
+// counts as complete.
 func Guarded(ctx context.Context, w *kernel.World, was Standing) (ok bool, err error) {
 	ok = true
 	for _, t := range []*nft.Table{Inet(), Bridge()} {
@@ -82,8 +83,7 @@ func Guarded(ctx context.Context, w *kernel.World, was Standing) (ok bool, err e
 	return ok, nil
 }
 
-// Shut is what can be done before our tables go: see shutLocalnet. What is published gives it back when it is
-// ensured.
+// Shut does what is possible before our tables are deleted; see shutLocalnet. Ensure of published ports reverses it.
 func Shut(_ context.Context, w *kernel.World) (did []string, err error) {
 	shut, err := shutLocalnet(w)
 	for _, s := range shut {

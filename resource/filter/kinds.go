@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// RemoveElements removes what an owner has of a kind by drop, where there is anything.
+// RemoveElements calls drop to remove an owner's elements of a kind, if there are any.
 func RemoveElements(ctx context.Context, w *kernel.World, t *nft.Table, owner [8]byte, kind uint32,
 	drop func(Tx) error) error {
 	conn, err := nft.Open(w.Host)
@@ -38,7 +38,7 @@ type nftKind struct {
 	remove func(ctx context.Context, w *kernel.World, owner [8]byte) error
 }
 
-// NewKind is the Kind of what owners has under numbers.
+// NewKind returns the Kind of the elements that the set owners lists under these numbers.
 func NewKind(name string, table func() *nft.Table, number ...uint32) plan.Kind {
 	return nftKind{name, table, number, func(ctx context.Context, w *kernel.World, owner [8]byte) error {
 		var errs []error
@@ -49,14 +49,14 @@ func NewKind(name string, table func() *nft.Table, number ...uint32) plan.Kind {
 	}}
 }
 
-// NewKindRemovedBy is NewKind of what it takes more than Drop to remove.
+// NewKindRemovedBy is NewKind for elements whose removal needs more than Drop.
 func NewKindRemovedBy(name string, table func() *nft.Table, number uint32,
 	remove func(ctx context.Context, w *kernel.World, owner [8]byte) error) plan.Kind {
 	return nftKind{name, table, []uint32{number}, remove}
 }
 
-// SharedChainKind is the Kind of chains and sets of our tables that attachments share. They are no attachment's: GC
-// removes those that none is in.
+// SharedChainKind returns the Kind of chains and sets of our tables that attachments share. They belong to no
+// attachment, so only GC removes them, when no attachment uses them.
 func SharedChainKind() plan.Kind {
 	return resource.NewKind("shared nft chains",
 		resource.KindFuncs{Tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
@@ -73,7 +73,7 @@ func SharedChainKind() plan.Kind {
 // Name implements plan.Kind.
 func (k nftKind) Name() string { return k.name }
 
-// Owners implements plan.Kind. It reads the map owners alone.
+// Owners implements plan.Kind. It reads only the set owners.
 func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 	conn, err := nft.Open(w.Host)
 	if err != nil {
@@ -97,7 +97,7 @@ func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tag
 	return tags, err
 }
 
-// Remove implements plan.Kind. Removing nothing is one look-up by key.
+// Remove implements plan.Kind. If there is nothing to remove, it does one look-up by key.
 func (k nftKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
 	var errs []error
 	for _, t := range tags {

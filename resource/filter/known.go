@@ -31,13 +31,13 @@ type deferred struct {
 
 type knownKey struct{}
 
-// Together is a context for ensuring many attachments' resources: what they share is compared thoroughly, and
-// once.
+// Together returns a context for ensuring the resources of many attachments. With it, their shared objects are
+// compared thoroughly, and only once.
 func Together(ctx context.Context) context.Context {
 	return context.WithValue(ctx, knownKey{}, &known{parts: map[string]bool{}})
 }
 
-// IsTogether reports whether a context is one of Together's.
+// IsTogether reports whether a context comes from Together.
 func IsTogether(ctx context.Context) bool { return knownOf(ctx) != nil }
 
 func knownOf(ctx context.Context) *known {
@@ -45,9 +45,9 @@ func knownOf(ctx context.Context) *known {
 	return k
 }
 
-// AtOnce has all that do ensures, in a context of Together's, done in one transaction a table. Policies need that:
-// one link's is not to be decided by before the other's is known. Do is called again where somebody else's changes
-// got in the way.
+// AtOnce makes one transaction for each table of everything that do ensures in a context of Together. Policies need
+// this: no link's policy may take effect before those of the others are known. AtOnce calls do again if transactions
+// of others came between.
 func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 	k := knownOf(ctx)
 	for left := 4; left >= 0; left-- {
@@ -86,7 +86,7 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 	return err
 }
 
-// Get reads elements as they are, or will be.
+// Get reads elements, including changes that are not committed yet.
 func (f Tx) Get(keys ...nft.Elem) ([]*nft.Elem, error) {
 	found, err := f.Conn.Get(keys...)
 	if err != nil || f.known == nil {
@@ -104,7 +104,7 @@ func (f Tx) Get(keys ...nft.Elem) ([]*nft.Elem, error) {
 	return found, nil
 }
 
-// List reads a whole set as it is, or will be; nil is that there is none.
+// List reads a whole set, including changes that are not committed yet. It returns nil if there is no such set.
 func (f Tx) List(set *nft.Set) ([]nft.Elem, error) {
 	all, err := f.Conn.List(set)
 	if err != nil || f.known == nil {
@@ -123,7 +123,7 @@ func (f Tx) List(set *nft.Set) ([]nft.Elem, error) {
 	return all, nil
 }
 
-// Commit makes changes of elements, now or with those of others.
+// Commit commits changes of elements, or adds them to the common transaction of AtOnce.
 func (f Tx) Commit(b *nft.Batch) error {
 	if b.Empty() || f.known.defers(f.Table, b) {
 		return nil

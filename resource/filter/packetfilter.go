@@ -8,12 +8,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
-// A PacketFilter is a kernel with nf_tables, which publishing, masquerading and the spoof check need.
+// A PacketFilter requires a kernel with nf_tables. Publishing, masquerading and the spoof check need it.
 type PacketFilter struct{}
 
 func (PacketFilter) String() string { return "nf_tables" }
 
-// Ensure implements plan.Resource: the kernel has it or not.
+// Ensure implements plan.Resource. It makes nothing and fails without nf_tables.
 func (p PacketFilter) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, p.Verify(ctx, w)
 }

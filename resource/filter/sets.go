@@ -9,11 +9,11 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
-// LinkSets are the sets of links that the chain forward decides by: pairs of a link with itself, which talks
-// within or must not, and links.
+// LinkSets are the sets of links by which the chain forward decides. Some contain pairs of a link with itself, for
+// traffic between containers behind one link; others contain single links.
 type LinkSets struct{ Within, Isolated, Policed, Strict, Known *nft.Set }
 
-// LinkSetsOf are the LinkSets of a table.
+// LinkSetsOf returns the LinkSets of a table.
 func LinkSetsOf(t *nft.Table) LinkSets {
 	return LinkSets{
 		Within:   set(t, "within", nft.Ifname, nft.Ifname),
@@ -24,7 +24,7 @@ func LinkSetsOf(t *nft.Table) LinkSets {
 	}
 }
 
-// Policies are the rules that decide what is no reply.
+// Policies returns the rules that decide about packets that are no replies.
 func (l LinkSets) Policies() []*nft.Rule {
 	rule := nft.NewRule
 	return []*nft.Rule{
@@ -37,12 +37,12 @@ func (l LinkSets) Policies() []*nft.Rule {
 	}
 }
 
-// IsolatedPorts are the ports of bridges that no other of them may talk to.
+// IsolatedPorts returns the set of bridge ports that may not exchange frames with each other.
 func IsolatedPorts(t *nft.Table) *nft.Set {
 	return set(t, "isolated_ports", nft.Ifname)
 }
 
-// FamilyName is "ip" or "ip6", as nft(8) calls the families.
+// FamilyName returns "ip" or "ip6", the names of nft(8) for the families.
 func FamilyName(v6 bool) string {
 	if v6 {
 		return "ip6"
@@ -61,8 +61,9 @@ func set(t *nft.Table, name string, key ...nft.Type) *nft.Set {
 	return &nft.Set{Table: t, Name: name, Key: key}
 }
 
-// OwnersSet is where an owner's elements are found: keyed by the owner's hash in two halves and a number
-// whose upper half is the kind of resource. The comment names set and key, and has the tag.
+// OwnersSet returns the set that lists the elements of each owner. A key is the owner's hash in two halves and a
+// number, whose upper half is the kind of resource. The comment of an element contains the set, the key and the
+// owner's tag.
 func OwnersSet(t *nft.Table) *nft.Set {
 	return set(t, "owners", nft.Mark, nft.Mark, nft.Mark)
 }
@@ -85,19 +86,20 @@ func sharedSet(t *nft.Table, chain string) *nft.Set {
 	return s
 }
 
-// ItselfSet has each container that lets only some in, twice: it may use its own ports.
+// ItselfSet returns the set of pairs of a container's address with itself. It lets a container use its own published
+// ports when they admit only some sources.
 func ItselfSet(t *nft.Table, v6 bool) *nft.Set {
 	return set(t, "itself_"+FamilyName(v6), address(v6), address(v6))
 }
 
-// SpoofSets are the links that are checked for the sender's MAC address, and the pairs of link and address that may
-// pass.
+// SpoofSets returns the set of links whose source MAC addresses are checked, and the set of permitted pairs of link
+// and address.
 func SpoofSets(t *nft.Table) (links, pairs *nft.Set) {
 	return set(t, "spoofcheck", nft.Ifname), set(t, "allowed", nft.Ifname, nft.Ether)
 }
 
-// PortMaps are the maps of published ports of one family and, where there are conditions, of one set of
-// conditions, which its name is a hash of.
+// PortMaps are the maps of published ports of one family. Ports with conditions are in separate maps, whose names
+// contain a hash of the conditions.
 type PortMaps struct {
 	V6    bool
 	where string
@@ -112,7 +114,7 @@ type PortMaps struct {
 	Claims, Ranges *nft.Set
 }
 
-// PortMapsOf are the maps of a family, of the conditions that where is a hash of, or of none.
+// PortMapsOf returns the maps of a family. Where is the hash of the conditions, or "" for ports without conditions.
 func PortMapsOf(t *nft.Table, v6 bool, where string) PortMaps {
 	suffix := ""
 	if where != "" {
@@ -138,12 +140,12 @@ func PortMapsOf(t *nft.Table, v6 bool, where string) PortMaps {
 	return p
 }
 
-// Sets are all maps and sets.
+// Sets returns all maps and sets.
 func (p PortMaps) Sets() []*nft.Set {
 	return []*nft.Set{p.Exact, p.ExactRange, p.Any, p.AnyRange, p.Claims, p.Ranges}
 }
 
-// Rules look the packet up in the maps, in their order.
+// Rules returns the rules that look a packet up in the maps, in order.
 func (p PortMaps) Rules() []*nft.Rule {
 	return []*nft.Rule{
 		nft.NewRule("at one address").DNAT(p.V6, false, p.Exact),
@@ -153,7 +155,7 @@ func (p PortMaps) Rules() []*nft.Rule {
 	}
 }
 
-// Chain is where the conditions jump to.
+// Chain returns the name of the chain to which the conditions jump.
 func (p PortMaps) Chain() string { return "publish_" + FamilyName(p.V6) + "_where_" + p.where }
 
 // setNamed is the set that an entry of owners names.
@@ -177,22 +179,23 @@ func setNamed(t *nft.Table, name string) *nft.Set {
 	return nil
 }
 
-// PortMapsNamed are the maps that one of those that lead somewhere belongs to.
+// PortMapsNamed returns the PortMaps that contain the map of that name.
 func PortMapsNamed(t *nft.Table, name string) (PortMaps, bool) {
 	base, where, _ := strings.Cut(name, "_where_")
 	base, ok := strings.CutPrefix(strings.TrimSuffix(strings.TrimSuffix(base, "_range"), "_any"), "publish_")
 	return PortMapsOf(t, base == "ip6", where), ok
 }
 
-// SubnetSets are the sets by which the first packet of a connection is asked in whose name it comes.
+// SubnetSets are the sets that check the source address of a connection's first packet.
 //
-// Replies are accepted before policies: a packet that a container sends to itself in the name of another network's
-// would make what it sends that one afterwards a reply. So an address of a network with a policy begins connections
-// only from the network's own link, and a link with a policy begins none in the name of another network. That is
-// decided where a packet is forwarded or delivered, and of new connections only: a packet that is dropped there never
-// becomes an entry of conntrack, and a reply may take any way, as those of containers with two networks do.
+// Policies accept replies first. Suppose a container sends itself a packet with a source address of another network.
+// Its packets to that address would then count as replies. So an address of a network with a policy can begin
+// connections only on the network's own link, and a link with a policy cannot begin connections with addresses of
+// another network.
 //
-// The subnets stand in sets, one of each kind for each length of prefix: a lookup masks the address.
+// The check is where a packet is forwarded or delivered, and only for new connections: a packet that is dropped there
+// creates no conntrack entry. Replies may take any way, as those of containers with two networks do. There is one set
+// for each prefix length, because a look-up masks the address.
 type SubnetSets struct {
 	V6            bool
 	Bits          int
@@ -202,7 +205,7 @@ type SubnetSets struct {
 	Strict        *nft.Set // the same, of strict networks
 }
 
-// SubnetSetsOf are those for prefixes like p.
+// SubnetSetsOf returns the SubnetSets for prefixes of the family and length of p.
 func SubnetSetsOf(t *nft.Table, v6 bool, bits int) SubnetSets {
 	a, suffix := address(v6), fmt.Sprintf("_%s_%d", FamilyName(v6), bits)
 	return SubnetSets{V6: v6, Bits: bits,
@@ -218,7 +221,7 @@ func (s SubnetSets) sets() []*nft.Set {
 	return []*nft.Set{s.Links, s.Bridge, s.Policed, s.Open, s.Strict}
 }
 
-// SubnetSetsNamed are those that a set of that name is one of.
+// SubnetSetsNamed returns the SubnetSets that contain the set of that name.
 func SubnetSetsNamed(t *nft.Table, name string) (s SubnetSets, ok bool) {
 	words := strings.Split(name, "_")
 	if len(words) != 3 || words[1] != "ip" && words[1] != "ip6" {

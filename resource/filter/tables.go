@@ -21,13 +21,13 @@ const (
 	prioBridgeFilter = -200
 )
 
-// InetNamed is table inet fairlead by its name, which is enough to ask whether it is there.
+// InetNamed returns table inet fairlead with its name only, which is enough to ask whether it exists.
 func InetNamed() *nft.Table {
 	return &nft.Table{Family: unix.NFPROTO_INET, Name: "fairlead"}
 }
 
-// InetSets is the table without its chains, which is enough to remove elements. To write its rules takes ten times as
-// long.
+// InetSets returns the table without its chains, which is enough to remove elements. Building its rules takes ten
+// times as long.
 func InetSets() *nft.Table {
 	t := InetNamed()
 	t.Sets = append(t.Sets, OwnersSet(t), holdersSet(t))
@@ -39,8 +39,8 @@ func InetSets() *nft.Table {
 	return t
 }
 
-// Inet is table inet fairlead: published ports and masquerading. docs/nftables.md has the drawing.
-// The chain "user" is the administrator's: it is evaluated first, made once and never touched again.
+// Inet returns table inet fairlead: published ports and masquerading. docs/nftables.md contains a drawing. The chain
+// "user" is for the administrator: it is evaluated first, made once and never changed.
 func Inet() *nft.Table {
 	t := InetSets()
 	rule := nft.NewRule
@@ -96,17 +96,19 @@ func Inet() *nft.Table {
 	return t
 }
 
-// DecidedMark is the bit of a packet's mark that says that the chain forward decides about it. What stands in for that
-// chain, where a packet does not come to it or while somebody has flushed it, lets such packets be. Nobody else is
-// known to use the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium (0xf00), Calico and
-// Tailscale (above 0xffff).
+// DecidedMark is the bit of a packet's mark that means that the chain forward decides about the packet. Substitutes
+// for that chain ignore packets with the bit: they act where packets do not pass the chain, and after a flush. No
+// other program is known to use the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium
+// (0xf00), Calico and Tailscale (above 0xffff).
 const DecidedMark = 0x1000
 
-// StrictMark is the bit of what comes from a strict network, wherever it goes. rp_filter looks for the way back to its
-// source with the mark (src_valid_mark), and must not meet the rule that prohibits the way into the network to others.
+// StrictMark is the bit of a packet's mark for all packets from a strict network. rp_filter looks up the route to the
+// packet's source with this mark (src_valid_mark). That look-up must not meet the rule that prohibits others the way
+// into the network.
 const StrictMark = 0x4000000
 
-// BridgeNamed and bridgeSets are of table bridge fairlead what inetNamed and inetSets are of the other.
+// BridgeNamed returns table bridge fairlead with its name only, as InetNamed does for the other table. bridgeSets is
+// the counterpart of InetSets.
 func BridgeNamed() *nft.Table {
 	return &nft.Table{Family: unix.NFPROTO_BRIDGE, Name: "fairlead"}
 }
@@ -118,7 +120,7 @@ func bridgeSets() *nft.Table {
 	return t
 }
 
-// Bridge is table bridge fairlead: the spoof check, and ports that are isolated from each other.
+// Bridge returns table bridge fairlead: the spoof check, and ports that are isolated from each other.
 func Bridge() *nft.Table {
 	t := bridgeSets()
 	links, pairs := SpoofSets(t)

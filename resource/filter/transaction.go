@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tx is one call's work on a table: what it reads and the transaction that follows belong together.
+// A Tx is the work of one call on a table: what it reads and the transaction that depends on it.
 type Tx struct {
 	*nft.Conn
 	Table *nft.Table
@@ -18,8 +18,8 @@ type Tx struct {
 	known *known // nil: every call looks for itself
 }
 
-// Transact runs fn, and runs it anew where somebody else has made a transaction between what fn read and its own. A
-// lock in /run makes that rare. Nothing rests on it: who holds it may have been stopped.
+// Transact runs fn, and runs it again if another transaction came between the reads of fn and its own transaction. A
+// lock in /run makes that rare. Correctness does not depend on the lock, because its holder may be a stopped process.
 func Transact(ctx context.Context, w *kernel.World, t *nft.Table, fn func(Tx) error) error {
 	conn, err := nft.Open(w.Host)
 	if err != nil {
@@ -34,7 +34,7 @@ func Transact(ctx context.Context, w *kernel.World, t *nft.Table, fn func(Tx) er
 	return Tx{Conn: conn, Table: t, gen: new(uint32), known: knownOf(ctx)}.Attempt(ctx, fn)
 }
 
-// Attempt is Transact under the lock.
+// Attempt is Transact for a caller that holds the lock.
 func (f Tx) Attempt(ctx context.Context, fn func(Tx) error) (err error) {
 	torn, busy := 0, 0
 	for range 1000 { // each time somebody else got ahead
@@ -60,7 +60,7 @@ func (f Tx) Attempt(ctx context.Context, fn func(Tx) error) (err error) {
 	return err
 }
 
-// Write makes a transaction of what was read since the last one.
+// Write commits a transaction that depends on everything read since the last one.
 func (f Tx) Write(b *nft.Batch) error {
 	if b.Empty() {
 		return nil
@@ -81,7 +81,7 @@ func (f Tx) Write(b *nft.Batch) error {
 	return nil
 }
 
-// Unavailable reports whether the kernel has no nf_tables, in which case there is nothing to remove.
+// Unavailable reports whether err means that the kernel has no nf_tables. Then there is nothing to remove.
 func Unavailable(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL) ||
 		errors.Is(err, unix.EOPNOTSUPP)

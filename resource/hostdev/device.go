@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Device is a network device of the host, by one of the ways to say which: the first that is not empty counts.
+// A Device selects a network device of the host. The first field that is not empty counts.
 type Device struct {
 	Key  string // the configuration's, for errors
 	Link string // its name
@@ -26,7 +26,7 @@ type Device struct {
 	ID   string // on that bus
 }
 
-// String is how a plan names it.
+// String returns the device's name in a plan.
 func (d Device) String() string {
 	switch {
 	case d.Link != "":
@@ -62,8 +62,8 @@ func (d Device) dir() (string, error) {
 	return dir, err
 }
 
-// DeviceAt are the ways in which a path below /sys/devices says which device: that of the device, or that of its link
-// below the device's net/, which is what /sys/class/net leads to. A virtual link's is of no device.
+// DeviceAt returns the ways in which a path below /sys/devices selects a device. The path is that of the device, or
+// that of its link below the device's net/, where /sys/class/net leads. A virtual link belongs to no device.
 func DeviceAt(key, path string) []Device {
 	dir, name := filepath.Split(strings.TrimSuffix(path, "/"))
 	device, isNet := strings.CutSuffix(dir, "/net/")
@@ -113,8 +113,8 @@ func pciID(dir string) string {
 	return ""
 }
 
-// UserspaceDriver is the driver by which programs in user space drive the PCI device of that address themselves, empty
-// where it has another one, or none.
+// UserspaceDriver returns the driver of the PCI device with that address if the driver is for programs in user space,
+// and "" otherwise.
 func UserspaceDriver(id string) string {
 	switch driver := driverOf(filepath.Join(sysBus, "pci/devices", id)); driver {
 	case "vfio-pci", "uio_pci_generic", "igb_uio":
@@ -201,15 +201,15 @@ func (d Device) is(r DeviceRecord) bool {
 	return err == nil && below(dir, r.Dir)
 }
 
-// KnownDevice is the fact that a device is on the host, or in the hands of a container of the network, or in user
-// space's: what STATUS asks.
+// A KnownDevice requires that a device is on the host, in a container of the network, or under a userspace driver.
+// STATUS verifies it.
 type KnownDevice struct {
 	Device
 	Network string
 	Also    []Device // other ways by which the configuration says which, as HostDevice has them
 }
 
-// String is "device host/ens4".
+// String returns a text such as "device host/ens4".
 func (k KnownDevice) String() string { return "device " + k.Device.String() }
 
 // Ensure implements plan.Resource.
@@ -254,7 +254,7 @@ func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
 	return k.missing(w)
 }
 
-// ValidDevice is nil for a device that can be asked for.
+// ValidDevice returns nil if the selection of a device is valid.
 func ValidDevice(d Device) error {
 	switch {
 	case d.Link != "":

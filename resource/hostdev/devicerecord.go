@@ -29,7 +29,7 @@ const (
 	deviceLimit = 5 * time.Second
 )
 
-// A DeviceRecord is what a device was on the host, and whose it is.
+// A DeviceRecord says what state a device had on the host, and which attachment has it.
 type DeviceRecord struct {
 	Owner     spec.Owner
 	Boot      string          // a device is itself again after the next one
@@ -56,7 +56,7 @@ func (h HostDevice) record(w *kernel.World, l *rtnl.Link) (r DeviceRecord, err e
 	return r, err
 }
 
-// DeviceRecords are those of this boot.
+// DeviceRecords returns the records of the current boot.
 func DeviceRecords(w *kernel.World) (records []DeviceRecord, err error) {
 	all, err := resource.DecodeRecords[DeviceRecord](w.Store.All(deviceMemory))
 	if err != nil || len(all) == 0 {
@@ -93,9 +93,9 @@ func (r DeviceRecord) find(w *kernel.World, in *kernel.NS) (*rtnl.Link, error) {
 	return r.InContainer(links), nil
 }
 
-// InContainer is the device's link among those of the container, or nil. A record of an earlier version has nothing to
-// go by but the device below a link that whoever is root in there could not take away; without that the one of its name
-// and kind has to be it.
+// InContainer returns the link of the device among the links of the container, or nil. A record of an earlier version
+// identifies the link only by the device below it, which root in the container cannot take away. If there is no such
+// device, the link with the recorded name and kind counts.
 func (r DeviceRecord) InContainer(links []*rtnl.Link) *rtnl.Link {
 	if r.Userspace {
 		return nil

@@ -1,3 +1,3 @@
-// Package hostdev holds devices of the host that are lent to a container: how one is found, moved, known again whatever
-// the container has done to it, and given back as it was.
+// Package hostdev holds devices of the host that are lent to a container: how they are found, moved, recognized after
+// changes in the container, and returned in their former state.
 package hostdev

@@ -21,8 +21,8 @@ func (h HostDevice) final(f spec.Interface) plan.Resource {
 	return h
 }
 
-// A HostDevice is a network device of the host that was moved into the container, under a name of there. It carries
-// its old name as its alias, as the reference's plugin does it. What else it was is remembered, and given back.
+// A HostDevice is a network device of the host that is moved into the container and renamed. Its alias is its old
+// name, as with the reference's plugin. The rest of its former state is recorded and restored.
 type HostDevice struct {
 	Owner  spec.Owner
 	Name   string // in the container
@@ -60,7 +60,8 @@ func (h HostDevice) tell(w *kernel.World, res *spec.Result) error {
 	return err
 }
 
-// Ensure implements plan.Resource. A link of its name in the container is always an error, and nothing changes (P10).
+// Ensure implements plan.Resource. If the container has a link of that name, Ensure always fails and changes nothing
+// (P10).
 func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
@@ -266,7 +267,8 @@ func (h HostDevice) Remove(ctx context.Context, w *kernel.World) error {
 	return r.restore(w, l)
 }
 
-// A UserspaceDevice is a device of the host that a program in the container is to drive by itself: nothing is moved.
+// A UserspaceDevice is a device of the host for a program in the container that drives it itself. The device is not
+// moved.
 type UserspaceDevice struct {
 	Owner spec.Owner
 	Name  string // that the runtime has for it

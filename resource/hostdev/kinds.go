@@ -8,9 +8,9 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// DeviceKind is the Kind of HostDevice and UserspaceDevice: devices of the host, which go back to it. Ways are those by
-// which the configuration says which device: what the reference's plugin moved is found by them. What is nowhere yet
-// stays recorded.
+// DeviceKind returns the Kind of HostDevice and UserspaceDevice. Its Remove returns devices to the host. Ways are the
+// device's selections in the configuration; Remove finds devices by them that the reference's plugin has moved. The
+// record stays while the device cannot be found.
 func DeviceKind(ways []Device) plan.Kind {
 	return resource.NewKind("device of the host", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {

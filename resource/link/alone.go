@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Alone is the fact that a macvlan finds room on its master: a passthru has to be the only one there, in whichever
-// namespace. One of the network's own is not in the way: as with a device, the network does what it is for.
+// Alone requires that a master has room for a macvlan. A passthru macvlan has to be the only one on its master, in
+// any namespace. A macvlan of the same network is no obstacle: it occupies the master as the network intends.
 type Alone struct {
 	Master   Master
 	Network  string
@@ -27,13 +27,13 @@ func (a Alone) String() string {
 	return "link " + a.Master.Where.String() + MasterWords(a.Master.Link) + " without a passthru"
 }
 
-// Ensure makes nothing: the fact is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (a Alone) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, a.Verify(ctx, w)
 }
 
-// Verify implements plan.Resource. The kernel sets the master of a passthru promiscuous, which spares others the
-// search.
+// Verify implements plan.Resource. It searches only a promiscuous master, because the kernel makes the master of a
+// passthru macvlan promiscuous.
 func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 	ns, master, err := a.Master.Find(w)
 	if err != nil {

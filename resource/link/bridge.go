@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Bridge is a bridge on the host. One that exists is used as it is, of whatever MTU.
+// A Bridge is a bridge on the host. An existing bridge is used as it is, whatever its MTU.
 type Bridge struct {
 	Name    string
 	MTU     resource.MTU
@@ -48,11 +48,11 @@ func (b Bridge) possible(w *kernel.World) error {
 	return rtnl.NoBridgeVLANs(w.Host)
 }
 
-// MAC is the bridge's own address on this machine. Without one it would take the least of its ports' and
-// change as they come and go, which breaks its neighbours' tables.
+// MAC returns the bridge's own address on this machine. Without one, a bridge takes the lowest address of its ports.
+// That address changes with the ports, and the neighbours' tables become wrong.
 func (b Bridge) MAC() net.HardwareAddr { return identity.MAC("bridge", spec.Owner{IfName: b.Name}) }
 
-// Ensure implements plan.Resource. It keeps out who finds the bridge empty and removes it.
+// Ensure implements plan.Resource. It takes the lock that keeps others from removing the bridge while it has no port.
 func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	unlock, err := record.Share(ctx, BridgeLock(b.Name))
 	if err != nil {
@@ -152,7 +152,7 @@ func (b Bridge) settle(w *kernel.World, l *rtnl.Link) (changed bool, err error) 
 	return true, nil
 }
 
-// Verify implements plan.Resource. Its MTU is not compared: the kernel changes it with the ports'.
+// Verify implements plan.Resource. It does not compare the MTU, because the kernel changes it with the ports'.
 func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
 	l, err := resource.Bridge(w, b.Name)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package link holds the links that attachments get, one file a kind of link, named as ip(8) names them: veth pairs,
-// macvlan, ipvlan, vlan, dummy and tap links, the bridges that they are ports of with their VLANs, and the masters that
-// they stand on. Which link in a container is whose is decided here, too (renamed.go). Addresses and routes on links
-// are not this package's business.
+// Package link holds the links that attachments get, one file for each kind of link, named as in ip(8): veth pairs,
+// macvlan, ipvlan, vlan, dummy and tap links. It also holds bridges with their ports and VLANs, and the masters of
+// links. renamed.go decides which link in a container belongs to which attachment. Addresses and routes live in other
+// packages.
 package link

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Dummy is a link of the container that leads nowhere: it has addresses, and what is sent by it is dropped.
+// A Dummy is a link of the container that leads nowhere. It can have addresses, and the kernel drops what it sends.
 type Dummy struct {
 	Owner spec.Owner
 	Name  string
@@ -33,7 +33,8 @@ func (d Dummy) Traits() resource.Traits {
 	}
 }
 
-// Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
+// Ensure implements plan.Resource. If a link of its name exists, Ensure always fails and leaves that link as it is
+// (P10).
 func (d Dummy) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A HostName is a name that somebody chose for the host's end of an attachment's pair: nobody else has it. An owner
-// without a container, as STATUS has it, asks whether any attachment of its network could have it: one of them may.
+// A HostName requires that no other link has the name that the configuration gives the host-side interface. STATUS
+// has an owner without a container. Then the name may also be that of one attachment of the network.
 type HostName struct {
 	Owner spec.Owner
 	Name  string
@@ -23,7 +23,7 @@ type HostName struct {
 
 func (h HostName) String() string { return "name host/" + h.Name + " free or its own" }
 
-// Ensure makes nothing: the fact is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (h HostName) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, h.Verify(ctx, w)
 }

@@ -8,18 +8,21 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// An IPvlan is a link of the container that shares its master's MAC address: who a packet is for is told by its IP
-// address. All on one master share one mode and one flag: the kernel changes those of the others to the last one's.
+// An IPvlan is a link of the container with the MAC address of its master. The kernel selects the receiver of a
+// packet by its IP address. All ipvlans on a master share one mode and one flag: a new ipvlan changes those of the
+// others.
 type IPvlan struct {
 	Stacked
 	Mode string // of IPvlanModes; empty: l2
 	Flag string // of IPvlanFlags; empty: bridge
 }
 
-// IPvlanModes say who decides where packets go, the container or its master's host, in the kernel's numbers.
+// IPvlanModes maps names of modes to the kernel's numbers. The mode decides whether the container or the master's
+// host routes packets.
 func IPvlanModes() map[string]uint16 { return map[string]uint16{"l2": 0, "l3": 1, "l3s": 2} }
 
-// IPvlanFlags say whether ipvlans on one master reach each other directly, not at all, or through the switch outside.
+// IPvlanFlags maps names of flags to the kernel's numbers. They decide whether ipvlans on one master reach each other
+// directly, not at all, or through the switch outside.
 func IPvlanFlags() map[string]uint16 {
 	return map[string]uint16{"bridge": 0, "private": 1, "vepa": 2}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Kind is the fact that a link, where it exists, is of a type: what a bridge that is yet to be made needs.
+// A Kind requires that a link, if it exists, is of a type. A bridge that does not exist yet needs this.
 type Kind struct {
 	Where resource.Where
 	Link  string
@@ -19,17 +19,17 @@ type Kind struct {
 	Key   string // of the configuration, for errors
 }
 
-// String is "link host/cni0 type bridge or none".
+// String returns a text such as "link host/cni0 type bridge or none".
 func (k Kind) String() string {
 	return fmt.Sprintf("link %v%s type %s or none", k.Where, k.Link, k.Kind)
 }
 
-// Ensure makes nothing: the fact is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (k Kind) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, k.Verify(ctx, w)
 }
 
-// Verify reports a link of another type.
+// Verify returns an error for a link of another type.
 func (k Kind) Verify(_ context.Context, w *kernel.World) error {
 	_, l, err := k.Where.Link(w, k.Link)
 	switch {

@@ -16,15 +16,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// VethKind is the Kind of Veth. Bridge is that of the configuration, if any: a pair that the reference's plugin made,
-// which carries no mark, is this attachment's only if it is a port of that.
+// VethKind returns the Kind of Veth. Bridge is the bridge of the configuration, or "". A veth pair of the reference's
+// plugin carries no mark, so it belongs to the attachment only if it is a port of that bridge.
 func VethKind(bridge string) plan.Kind {
 	return HostLinkKind("veth pair", "veth", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
 		return Veth{Owner: o, Name: o.IfName, Host: identity.LinkName("veth", o), Master: bridge}.Remove(ctx, w)
 	})
 }
 
-// HostLinkKind is the Kind of links on the host, of a type of ip(8).
+// HostLinkKind returns the Kind of links on the host of one type, as named by ip(8).
 func HostLinkKind(name, kind string, remove func(context.Context, *kernel.World, spec.Owner) error) plan.Kind {
 	return resource.NewKind(name, resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
@@ -119,8 +119,8 @@ func derivedName(l *rtnl.Link) bool {
 
 func doomedGroup(network string) uint32 { return identity.LinkGroup(network) ^ 1<<24 }
 
-// ContainerLink is the Kind of a link that was made in the container. DEL removes one of a type of ip(8) alone; GC is
-// one for all types, so that each container is entered once.
+// ContainerLink returns the Kind of a link that was made in the container. DEL removes only a link of one type, as
+// named by ip(8). GC has one Kind for all types, so that it enters each container only once.
 func ContainerLink(kind string) plan.Kind {
 	return resource.NewKind("interface in the container", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {

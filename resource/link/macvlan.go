@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Macvlan is a link of the container with a MAC address of its own on a host's link. With Tap it is a macvtap:
-// a program reads and writes its packets by a file, /dev/tap and the link's index.
+// A Macvlan is a link of the container on a link of the host, with its own MAC address. With Tap, it is a macvtap: a
+// program reads and writes its packets through the file /dev/tapN, where N is the link's index.
 type Macvlan struct {
 	Stacked
 	Mode       string // of MacvlanModes; empty: bridge
@@ -24,7 +24,8 @@ type Macvlan struct {
 	Tap        bool
 }
 
-// MacvlanModes are how macvlans on one master reach each other, in the kernel's numbers.
+// MacvlanModes maps names of modes to the kernel's numbers. The mode decides how macvlans on one master reach each
+// other.
 func MacvlanModes() map[string]uint32 {
 	return map[string]uint32{"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 }

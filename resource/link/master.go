@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Master is the link that another is to stand on: a network card, as a rule. It is somebody else's. Its complaints
-// are those of the key "master", or "mtu".
+// A Master requires the link below a macvlan, ipvlan or vlan, usually a network card. The plugins never make or
+// change it. Its errors name the configuration key "master" or "mtu".
 type Master struct {
 	Where resource.Where
 	Link  string // empty: the egress link, which the default route leaves by
@@ -39,7 +39,7 @@ func MasterWords(master string) string {
 	return master
 }
 
-// Ensure makes nothing: the fact is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (m Master) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, m.Verify(ctx, w)
 }
@@ -62,7 +62,7 @@ func (m Master) warn(l *rtnl.Link) {
 	}
 }
 
-// Find is the master, and the namespace that it is in.
+// Find returns the master and its namespace.
 func (m Master) Find(w *kernel.World) (*kernel.NS, *rtnl.Link, error) {
 	ns, err := m.Where.Namespace(w)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// OffloadOff has the kernel write the checksums of what a container's link sends. A link that goes on to a program in
-// user space needs that: no network card completes what is left to one there.
+// OffloadOff makes the kernel compute the checksums of packets that a container's link sends. A program in user space
+// behind the link needs them, because no network card there completes a missing checksum.
 type OffloadOff struct{ Link string }
 
 func (o OffloadOff) String() string { return "offload cont/" + o.Link + " tx off" }

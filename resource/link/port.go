@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// PortKind is the Kind of Port: links of others that were made ports of a bridge. They are taken off it and stay.
+// PortKind returns the Kind of Port: links of others that are ports of a bridge. Remove detaches them and does not
+// delete them.
 func PortKind() plan.Kind {
 	detached := func(_ context.Context, w *kernel.World, _ plan.Tag, ours ports) error {
 		var errs []error
@@ -31,8 +32,8 @@ func PortKind() plan.Kind {
 	}, detached)
 }
 
-// A Port makes somebody else's link on the host a port of a bridge (P23). Removing it takes the link off the
-// bridge and leaves it where it is.
+// A Port makes an existing link on the host a port of a bridge (P23). Remove detaches the link and does not delete
+// it.
 type Port struct {
 	Owner    spec.Owner
 	Link     string
@@ -58,8 +59,8 @@ type ports map[string]string
 
 const portRecord = "port"
 
-// Ensure implements plan.Resource. A link that is a port of another bridge is not taken away from it, and
-// one that is a port of this bridge already stays one when the attachment goes.
+// Ensure implements plan.Resource. It fails for a port of another bridge. A link that is a port of this bridge before
+// stays one after the attachment.
 func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	err = plug(ctx, w, p.Master, p.Anew, func(br *rtnl.Link) error {
 		changed, err = p.ensure(ctx, w, br)
@@ -154,8 +155,7 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Remove implements plan.Remover. What it has to detach is remembered, so that it needs only the owner and
-// the bridge.
+// Remove implements plan.Remover. The link's name comes from a record, so Remove needs only the owner and the bridge.
 func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 	var ours ports
 	if ok, err := w.Store.Get(portRecord, p.Owner, &ours); err != nil {
@@ -220,13 +220,14 @@ func masterName(w *kernel.World, l *rtnl.Link) string {
 	return m.Name
 }
 
-// A BridgeMaker is a resource that makes a bridge, also for whoever holds a share of its BridgeLock.
+// A BridgeMaker is a resource that makes a bridge. Its method can be called while the caller holds the BridgeLock
+// shared.
 type BridgeMaker interface {
 	EnsureUnlocked(*kernel.World) (changed bool, err error)
 }
 
-// BridgeLock is the name of the lock of a bridge: whoever makes a port shares it, whoever removes the bridge has it
-// alone.
+// BridgeLock returns the name of a bridge's lock. Take it shared to make a port, and exclusively to remove the
+// bridge.
 func BridgeLock(name string) string { return "bridge-" + name }
 
 // plug runs do, which makes a port, with a bridge that does not go meanwhile. One that has gone since it was ensured is

@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// PortVLAN is for plugins, which say what should exist and know no kernel.
+// PortVLAN is rtnl.PortVLAN for plugins, which may not import kernel packages.
 type PortVLAN = rtnl.PortVLAN
 
-// VLANs are those of a bridge that a port is in. The zero VLANs are no opinion.
+// VLANs are the VLANs of a bridge that a port is in. The zero value means no opinion.
 type VLANs struct {
 	Native  uint16          // of what has no tag, either way; zero: nothing without a tag passes
 	Tagged  []rtnl.PortVLAN // in order, without Native and without overlaps
@@ -30,7 +30,7 @@ type VLANs struct {
 
 func (v VLANs) none() bool { return v.Native == 0 && len(v.Tagged) == 0 }
 
-// String is "vid 100 pvid untagged vid 10-20", as bridge(8) has it.
+// String returns the VLANs in the words of bridge(8), such as "vid 100 pvid untagged vid 10-20".
 func (v VLANs) String() string {
 	if v.none() {
 		return ""
@@ -160,12 +160,12 @@ func unfiltered(w *kernel.World, name string) error {
 			"set vlanFiltering to true so that ADD does it, or name another bridge", name, name)
 }
 
-// Filtering is the fact that a bridge keeps VLANs apart, or is yet to be made.
+// A Filtering requires that a bridge separates VLANs or does not exist yet.
 type Filtering struct{ Bridge string }
 
 func (f Filtering) String() string { return "link host/" + f.Bridge + " vlan_filtering on or none" }
 
-// Ensure makes nothing: the fact is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (f Filtering) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, f.Verify(ctx, w)
 }
@@ -179,20 +179,20 @@ func (f Filtering) Verify(ctx context.Context, w *kernel.World) error {
 	return resource.ExceptNoLink(err)
 }
 
-// A VLANGateway is the link by which the host is in a VLAN of a bridge: a veth, whose other end is a port. Everybody in
-// the VLAN shares it. That of the reference is the same.
+// A VLANGateway is the link through which the host is in a VLAN of a bridge: a veth whose peer is a port of the
+// bridge. All attachments of the VLAN share it. It is the same as that of the reference's plugin.
 type VLANGateway struct {
 	Bridge string
 	VLAN   uint16
 	MTU    resource.MTU
 }
 
-// Name is that of the host's link.
+// Name returns the name of the link on the host.
 func (g VLANGateway) Name() string { return fmt.Sprintf("%s.%d", g.Bridge, g.VLAN) }
 
 func (g VLANGateway) port() string { return GatewayPort(g.Name()) }
 
-// GatewayPort is the name of the port that leads to a gateway's link.
+// GatewayPort returns the name of the bridge port that is the peer of a gateway's link.
 func GatewayPort(link string) string { return identity.LinkName("vlan", spec.Owner{IfName: link}) }
 
 func (g VLANGateway) vlans() VLANs { return VLANs{Native: g.VLAN} }
@@ -207,7 +207,7 @@ func (g VLANGateway) Traits() resource.Traits {
 	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: g.Name()}}, Mend: g.Ensure}
 }
 
-// Ensure implements plan.Resource. Under a lock: of two that come at once, the second must not find it half made.
+// Ensure implements plan.Resource. It holds a lock, so that a concurrent call does not find a link that is half made.
 func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	if g.Verify(ctx, w) == nil {
 		return false, nil
@@ -331,7 +331,7 @@ func (g VLANGateway) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Ranges sorts VLANs and joins those that overlap or follow one another, without the one that is native.
+// Ranges sorts VLANs and joins ranges that overlap or are adjacent. It leaves out the native VLAN.
 func Ranges(list []rtnl.PortVLAN, native uint16) (joined []rtnl.PortVLAN) {
 	var ids []uint16
 	each(list, func(id uint16, _ rtnl.PortVLAN) {

@@ -16,7 +16,7 @@ import (
 // linkRecord is the record of which link of the container an attachment's is.
 const linkRecord = "link"
 
-// Recorded reports whether a record is one of this package that says what an attachment's links are.
+// Recorded reports whether records with this name belong to this package and tell which links an attachment has.
 func Recorded(record string) bool { return record == linkRecord || record == hostNameRecord }
 
 type madeLink struct {
@@ -119,7 +119,8 @@ func unclaimed(w *kernel.World, in *kernel.NS, links, found []*rtnl.Link, owner 
 	}), nil
 }
 
-// CalledNow is err, that a link is not there, with the name that it has now if one of the namespace's is it.
+// CalledNow adds to err, which says that a link does not exist, the link's present name if the namespace has it under
+// another name.
 func CalledNow(ns *kernel.NS, err error, is func(*rtnl.Link) bool) (said error, found bool) {
 	if !errors.Is(err, rtnl.ErrNoLink) {
 		return err, false
@@ -131,8 +132,7 @@ func CalledNow(ns *kernel.NS, err error, is func(*rtnl.Link) bool) (said error, 
 	return err, false
 }
 
-// Renamed is the name that the host's end of an owner's pair has now, if it is listed by another one that leads
-// nowhere; else it is empty.
+// Renamed returns the present name of an owner's host-side interface if it was renamed. It returns "" otherwise.
 func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err error) {
 	v := Veth{Owner: o, Host: listed}
 	var chosen string
@@ -203,9 +203,9 @@ func deleteAll(ns *kernel.NS, links []*rtnl.Link) error {
 	return errors.Join(errs...)
 }
 
-// TakenByAnother reports whether the interface of an owner's name in the container is known to be another attachment's:
-// that of a network which got there first, where the owner's own ADD was refused for it. What its DEL finds no record
-// of is then not its own.
+// TakenByAnother reports whether the container interface with the owner's name is known to belong to another
+// attachment. Then another network's ADD came first and the owner's ADD was refused. The owner's DEL must not remove
+// an interface for which it has no record.
 func TakenByAnother(w *kernel.World, o spec.Owner) (bool, error) {
 	if w.Container == nil {
 		return false, nil

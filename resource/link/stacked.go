@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Stacked is what the links that stand on a master have in common: macvlan, macvtap, ipvlan, vlan. It is in the
-// container and dies with it, so nothing of it is on the host but what Verify has to remember.
+// A Stacked is the common part of links on a master: macvlan, macvtap, ipvlan and vlan. The link ends with the
+// container's namespace. The host keeps only what Verify needs.
 type Stacked struct {
 	Owner  spec.Owner
 	Name   string

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tap is a link of the container whose other end is a program that opens it, a hypervisor say. Until then it
-// carries nothing.
+// A Tap is a link of the container for a program that opens it, such as a hypervisor. It carries no packets until
+// then.
 type Tap struct {
 	Owner      spec.Owner
 	Name       string
@@ -52,7 +52,8 @@ func (t Tap) Traits() resource.Traits {
 	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Container, Name: t.Name}}, Final: t.final}
 }
 
-// Ensure implements plan.Resource. A link of its name is always an error, and stays as it was (P10).
+// Ensure implements plan.Resource. If a link of its name exists, Ensure always fails and leaves that link as it is
+// (P10).
 func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
@@ -162,7 +163,7 @@ func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// MasterIn is the name of a link's master in a namespace.
+// MasterIn returns the name of a link's master in a namespace.
 func MasterIn(ns *kernel.NS, l *rtnl.Link) string {
 	if l.Master == 0 {
 		return "none"

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LoopbackKind is lo in the container, which DEL sets down. It goes with its namespace.
+// LoopbackKind returns the Kind of lo in the container. DEL sets lo down; the link ends with its namespace.
 func LoopbackKind() plan.Kind {
 	return resource.KindByRemover("lo that is up", nil, func(spec.Owner) plan.Remover { return Up{Link: "lo"} })
 }
 
-// MasterBelow is the link that one in the container stands on, and where that is; nil where that is neither on the host
-// nor in the container. The other end of a pair is none.
+// MasterBelow returns the master of a link in the container and the master's namespace. It returns nil if the master
+// is neither on the host nor in the container. The peer of a veth is no master.
 func MasterBelow(w *kernel.World, l *rtnl.Link) (*kernel.NS, *rtnl.Link, error) {
 	ns := w.Container
 	if l.Peer == 0 || !slices.Contains(contained(), l.Kind) {
@@ -87,7 +87,7 @@ func (u Up) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Remove implements plan.Remover: the link is set down.
+// Remove implements plan.Remover. It sets the link down.
 func (u Up) Remove(ctx context.Context, w *kernel.World) error {
 	ns, err := u.Where.Namespace(w)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Veth is a pair of links: one end in the container, one on the host, maybe a port of a bridge there.
+// A Veth is a veth pair: one end in the container and one on the host, which may be a port of a bridge.
 type Veth struct {
 	Owner spec.Owner
 	Name  string // the container's end
@@ -53,8 +53,8 @@ func (v Veth) Traits() resource.Traits {
 	}
 }
 
-// Ensure implements plan.Resource. A link called Name in the container is always an error, even if it is
-// this very pair: ADD does not repeat itself (P10).
+// Ensure implements plan.Resource. A link called Name in the container is always an error, even the same veth pair: a
+// second ADD must fail (P10).
 func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
@@ -204,7 +204,8 @@ func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
 // port reports whether a switch takes what the container sends before the host sees it.
 func (v Veth) port() bool { return v.Master != "" || v.Switched }
 
-// Verify implements plan.Resource. The container's MTU is compared with ContMTU alone: tuning may change it (P16).
+// Verify implements plan.Resource. It compares the MTU of the container interface only if ContMTU is set, because
+// tuning may change it (P16).
 func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
 	var d, beyond resource.Drift // beyond is what Mend leaves
 	v.verify(w, &d, &beyond)
@@ -279,8 +280,8 @@ func (v Veth) renamed(w *kernel.World, h *rtnl.Link, err error) error {
 	return err
 }
 
-// Remove implements plan.Remover. It finds the pair by the name of the host's end, whatever became of the
-// container; a pair that the reference plugin made is found from the container.
+// Remove implements plan.Remover. It finds the pair by the name of the host-side interface, also when the container
+// is gone. It finds a pair of the reference's plugin from the container.
 func (v Veth) Remove(ctx context.Context, w *kernel.World) error {
 	l, err := v.find(w)
 	if err == nil && l != nil {

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A VLAN is a link of the container that sends and gets those packets of its master that carry a VLAN's tag, which it
-// takes off. A master has one link for a VLAN, in whichever namespace.
+// A VLAN is a link of the container for the packets of its master that carry a VLAN tag. It removes the tag. A master
+// has one link for each VLAN in all namespaces.
 type VLAN struct {
 	Stacked
 	ID       int    // 1 to 4094
 	Protocol string // of VLANProtocols; empty: 802.1q
 }
 
-// VLANProtocols are the kinds of tags, in the numbers of the wire.
+// VLANProtocols maps names of VLAN tags to their numbers on the wire (EtherTypes).
 func VLANProtocols() map[string]uint16 {
 	return map[string]uint16{"802.1q": rtnl.VLANTag, "802.1ad": rtnl.VLANServiceTag}
 }

@@ -13,25 +13,26 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Question asks the server to read a record and to listen on its gateways, or, without a record, whether it listens
-// for the network. It is one JSON document on a connection, and so is the Answer.
+// A Question asks the name server to read a record and to listen on its gateways. Without a record, it asks whether
+// the server can listen for the network. A Question is one JSON document on a connection, and so is its Answer.
 type Question struct {
 	Network string `json:"network"`
 	Record  string `json:"record,omitempty"` // see RecordOf
 }
 
-// An Answer to a Question: what is wrong, and nothing where all is well.
+// An Answer to a Question contains an error text. The text is empty if all is well.
 type Answer struct {
 	Error string `json:"error,omitempty"`
 }
 
-// Of a conversation: how long it may take, and the bytes of either side. The server may have to be started by systemd.
+// The limits of a conversation with the name server: its duration, and the bytes that each side sends. The duration
+// allows for systemd to start the server.
 const (
 	AskTime = 10 * time.Second
 	AskSize = 1 << 16
 )
 
-// Ask asks the server at a socket. Without a server, and where that cannot listen, the error says what to do.
+// Ask asks the server at a socket. If there is no server, or if the server cannot listen, the error says what to do.
 func Ask(ctx context.Context, socket string, q Question) error {
 	ctx, cancel := context.WithTimeout(ctx, AskTime)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package names is the names by which containers of a network find each other: records of attachments, which the name
-// server of the node (`fairlead dns`) answers from, and the socket on which it is told of one.
+// Package names holds the names by which containers of a network find each other: records of attachments for the
+// node's name server (`fairlead dns`), and the socket on which the server learns of a new record.
 package names
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Kept is the kind of the records in a record.Store.
+// Kept is the kind of these records in a record.Store.
 const Kept = "names"
 
-// A Record is what the name server knows of an attachment.
+// A Record is what the name server knows about an attachment.
 type Record struct {
 	Network     string         `json:"network"`
 	ContainerID string         `json:"containerID"`
@@ -100,7 +100,7 @@ func (n Names) record(servers []netip.Addr, was Record) Record {
 	return r
 }
 
-// Ensure writes the record and has the server read it.
+// Ensure writes the record and asks the server to read it.
 func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	servers, err := n.servers(w)
 	if err != nil {
@@ -198,13 +198,13 @@ func (n Names) tell(w *kernel.World, res *spec.Result) error {
 	return nil
 }
 
-// RecordOf is how a Question names the record of an attachment.
+// RecordOf returns the name of an attachment's record in a Question.
 func RecordOf(network string, owner [8]byte) string {
 	n := identity.NetworkHash(network)
 	return hex.EncodeToString(n[:]) + "." + hex.EncodeToString(owner[:])
 }
 
-// Socket is where the server listens that answers from the records of a Store.
+// Socket returns the path of the socket of the server that answers from a Store.
 func Socket(m record.Store) string { return filepath.Join(filepath.Dir(m.Dir), "dns.sock") }
 
 // Kind is the plan.Kind of Names.
@@ -225,7 +225,7 @@ func (kind) Owners(_ context.Context, w *kernel.World, network string) ([]plan.T
 	return tags, err
 }
 
-// Remove implements plan.Kind. The server sees that the record goes.
+// Remove implements plan.Kind. The server notices that the record is gone.
 func (kind) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
 	var errs []error
 	for _, t := range tags {
@@ -234,12 +234,12 @@ func (kind) Remove(_ context.Context, w *kernel.World, tags ...plan.Tag) error {
 	return errors.Join(errs...)
 }
 
-// A Server is the name server of the node: that it is there, and can listen for a network.
+// A Server requires that the node's name server runs and can listen for a network.
 type Server struct{ Network string }
 
 func (s Server) String() string { return "name server for network " + s.Network }
 
-// Ensure makes nothing: the fact is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (s Server) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, s.Verify(ctx, w)
 }

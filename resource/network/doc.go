@@ -1,3 +1,3 @@
-// Package network holds what the attachments of a network have together and what goes with the last of them: a bridge
-// that has no port any more. It stands above the packages of links, addresses and rules.
+// Package network holds what attachments of a network share and what is removed with the last of them: a bridge
+// without ports. It imports the packages of links, addresses and rules.
 package network

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TransientBridgeKind is the Kind of TransientBridge. A bridge that others use stays; GC also removes those that the
-// network has marked.
+// TransientBridgeKind returns the Kind of TransientBridge. A bridge that others use stays. GC also removes unused
+// bridges that carry the network's mark.
 func TransientBridgeKind() plan.Kind {
 	remove := func(ctx context.Context, w *kernel.World, t plan.Tag, name string) error {
 		return TransientBridge{Bridge: link.Bridge{Name: name}, Network: t.Network}.Remove(ctx, w)
@@ -53,11 +53,10 @@ func tidyBridges(ctx context.Context, w *kernel.World, network string, _ bool) e
 	return errors.Join(errs...)
 }
 
-// A TransientBridge is a Bridge that goes with its last port, if it is one that we made. The kernel's list of its ports
-// is the count of who uses it: a port is there from the creating message on, and gone when its container's namespace
-// is.
+// A TransientBridge is a Bridge that is removed with its last port, if this program has made it. The kernel's list of
+// ports counts the users: a port exists from the message that creates it until its container's namespace ends.
 //
-// Not seen is what another namespace has on the bridge, but for a macvlan.
+// Links that another namespace has on the bridge are not counted, except macvlans.
 type TransientBridge struct {
 	link.Bridge
 	Network string     // on whose behalf it goes; its GC takes what DEL could not
@@ -77,7 +76,7 @@ func (t TransientBridge) ours(l *rtnl.Link) bool {
 	return bytes.Equal(l.MAC, t.MAC()) && (tagged || l.Alias == "")
 }
 
-// Ensure implements plan.Resource. The tag is for GC, which has no configuration to go by.
+// Ensure implements plan.Resource. It marks the bridge with a tag for GC, which has no configuration.
 func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	if err := w.Store.Put(transientRecord, t.Owner, t.Name); err != nil {
 		return false, err
@@ -94,8 +93,7 @@ func (t TransientBridge) Ensure(ctx context.Context, w *kernel.World) (changed b
 	return changed, err
 }
 
-// ensure leaves on an error what it has changed, and says so.
-// EnsureUnlocked implements link.BridgeMaker.
+// EnsureUnlocked implements link.BridgeMaker. If it fails halfway, changed says whether it has changed anything.
 func (t TransientBridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 	if changed, err = t.Bridge.EnsureUnlocked(w); err != nil {
 		return changed, err
@@ -124,7 +122,7 @@ func (t TransientBridge) Traits() resource.Traits {
 	return traits
 }
 
-// Remove implements plan.Remover. Of several who remove their ports at once, the one who is last finds it empty.
+// Remove implements plan.Remover. If several calls remove their ports at once, the last call finds the bridge empty.
 func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
 	if err := t.removeEmpty(ctx, w); err != nil || t.Owner == (spec.Owner{}) {
 		return err

@@ -1,4 +1,4 @@
-// Package reference holds what the reference plugins make and we do not: how DEL and GC find and remove it, and how an
-// attachment is handed over to them. What they make in iptables has the names of our own iptables backends, in package
-// filter.
+// Package reference holds objects that the reference plugins make and this program does not. DEL and GC find and
+// remove them, and a handover makes them. The reference's iptables rules have the same names as those of the iptables
+// backends in package filter.
 package reference

@@ -23,9 +23,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handover is what the reference plugins would have made in a resource's stead, by iptables or nftables, and what of it
-// they know nothing of. To go back to them, that is made, and then ours is removed, but where Theirs says that the
-// rules are the reference's already. It is not ok for a resource that they have no rules for.
+// Handover returns what the reference plugins would have made instead of a resource, with the backend iptables or
+// nftables. Lost lists what they cannot express. To hand an attachment over, ensure that plan and then remove the
+// resource, unless Theirs says that its rules are the reference's already. Ok is false if the reference has no rules
+// for the resource.
 func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok bool) {
 	switch r := r.(type) {
 	case publish.Ports:
@@ -92,7 +93,7 @@ func handMasquerade(m masquerade.Sources, backend string) (to plan.Plan, lost []
 	return plan.Plan{Masquerade{Owner: m.Owner, From: m.From}}, lost
 }
 
-// Theirs reports whether a resource's rules are the reference's already.
+// Theirs reports whether the rules of a resource are the same as the reference's.
 func Theirs(r plan.Resource) bool {
 	switch r.(type) {
 	case publish.PortsIPTables, masquerade.SourcesIPTables:
@@ -123,7 +124,7 @@ func InNFT(w *kernel.World) (there bool, err error) {
 	return false, nil
 }
 
-// ForgetHandedOver forgets what is remembered of an attachment's rules, which are the reference's now.
+// ForgetHandedOver deletes the records of an attachment's rules after a handover.
 func ForgetHandedOver(w *kernel.World, o spec.Owner) error {
 	return errors.Join(w.Store.Delete(publish.IPTablesRecord, o), w.Store.Delete(masquerade.IPTablesRecord, o))
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ChainKind is the Kind of the chains that the reference's portmap, bridge and ptp make in iptables, as GC
-// finds them by their comments. DEL finds them by their names, which are those of our own iptables backends.
+// ChainKind returns the Kind of the iptables chains that the reference's portmap, bridge and ptp make. GC finds them
+// by their comments. DEL finds them by their names, which are also those of our iptables backends.
 func ChainKind() plan.Kind {
 	return resource.NewKind("the reference's iptables chain", resource.KindFuncs{
 		Owners: referenceChains,
@@ -77,7 +77,8 @@ func referenceChains(ctx context.Context, w *kernel.World, network string) (tags
 	return tags, errors.Join(errs...)
 }
 
-// MasqueradeKind is the Kind of what the reference's bridge and ptp have in table inet cni_plugins_masquerade.
+// MasqueradeKind returns the Kind of rules that the reference's bridge and ptp make in table inet
+// cni_plugins_masquerade.
 func MasqueradeKind() plan.Kind {
 	return resource.NewKind("the reference's masquerade in nftables", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
@@ -102,21 +103,21 @@ func MasqueradeKind() plan.Kind {
 		}})
 }
 
-// PortKind is the Kind of what the reference's portmap has in nftables, as DEL finds it: it carries no
-// network's name.
+// PortKind returns the Kind of nftables rules that the reference's portmap makes. Only DEL finds them, because they
+// do not contain the network's name.
 func PortKind() plan.Kind {
 	return resource.KindByRemover("the reference's ports in nftables", nil,
 		func(o spec.Owner) plan.Remover { return Ports{Owner: o} })
 }
 
-// SpoofCheckKind is the Kind of what the reference's bridge has for macspoofchk, as DEL finds it.
+// SpoofCheckKind returns the Kind of rules that the reference's bridge makes for macspoofchk. Only DEL finds them.
 func SpoofCheckKind() plan.Kind {
 	return resource.KindByRemover("the reference's MAC check", nil,
 		func(o spec.Owner) plan.Remover { return SpoofCheck{Owner: o} })
 }
 
-// ForwardKind is the Kind of what the reference's firewall has in iptables, as DEL finds it by the result's
-// addresses.
+// ForwardKind returns the Kind of iptables rules that the reference's firewall makes. Only DEL finds them, by the
+// addresses of the result.
 func ForwardKind() plan.Kind {
 	return resource.NewKind("the reference's accepts in iptables", resource.KindFuncs{Remove: func(
 		ctx context.Context, w *kernel.World, t plan.Tag,

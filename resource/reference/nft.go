@@ -132,7 +132,7 @@ func (f Ports) ensure(w *kernel.World, v6 bool) (bool, error) {
 	return referenceTable(w, t, v6, func(comment string) bool { return comment == id }, rules)
 }
 
-// Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
+// Verify implements plan.Resource. It does nothing: Ensure finds out whether a handover is needed.
 func (f Ports) Verify(context.Context, *kernel.World) error { return nil }
 
 // Ensure implements plan.Resource, for a handover.
@@ -163,7 +163,7 @@ func (f Masquerade) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 		map[string][]*nft.Rule{"masq_checks": rules})
 }
 
-// Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
+// Verify implements plan.Resource. It does nothing: Ensure finds out whether a handover is needed.
 func (f Masquerade) Verify(context.Context, *kernel.World) error { return nil }
 
 // Ensure implements plan.Resource, for a handover.
@@ -190,5 +190,5 @@ func (f SpoofCheck) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	})
 }
 
-// Verify implements plan.Resource. Whether a handover is needed, Ensure finds out.
+// Verify implements plan.Resource. It does nothing: Ensure finds out whether a handover is needed.
 func (f SpoofCheck) Verify(context.Context, *kernel.World) error { return nil }

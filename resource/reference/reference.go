@@ -23,8 +23,8 @@ import (
 // removes what is there for the attachment, so that a host can change over with its containers alive. What the
 // reference made by iptables has the names of our own iptables backends, whose Remove finds it.
 
-// Ports is what the reference's portmap has for an attachment in nftables: rules of tables ip and ip6
-// cni_hostport, by the container's ID alone.
+// Ports is what the reference's portmap makes for an attachment in nftables: rules of tables ip and ip6 cni_hostport.
+// They carry only the container's ID.
 type Ports struct {
 	Owner   spec.Owner
 	Publish *publish.Ports // to make them, for a handover
@@ -37,12 +37,12 @@ func (f Ports) String() string {
 	return "no nft rules of the reference in ip and ip6 cni_hostport"
 }
 
-// Remove implements plan.Remover. What leads to addresses that the container has on other networks stays.
+// Remove implements plan.Remover. Rules that lead to the container's addresses on other networks stay.
 func (f Ports) Remove(_ context.Context, w *kernel.World) error {
 	return publish.RemoveReferencePorts(w, f.Owner)
 }
 
-// Masquerade is what the reference's bridge and ptp have for an attachment in nftables: rules of table inet
+// Masquerade is what the reference's bridge and ptp make for an attachment in nftables: rules of table inet
 // cni_plugins_masquerade.
 type Masquerade struct {
 	Owner spec.Owner
@@ -85,8 +85,8 @@ func eachReferenceMasquerade(w *kernel.World, which func(mark string) bool) erro
 	})
 }
 
-// SpoofCheck is what the reference's bridge has for an attachment with macspoofchk: two chains in table
-// bridge nat, and the rules that lead there.
+// SpoofCheck is what the reference's bridge makes for an attachment with macspoofchk: two chains in table bridge nat,
+// and the rules that jump to them.
 type SpoofCheck struct {
 	Owner     spec.Owner
 	Link, MAC string // to make them, for a handover
@@ -125,8 +125,8 @@ func (f SpoofCheck) Remove(_ context.Context, w *kernel.World) error {
 	})
 }
 
-// Firewall is what the reference's firewall has for addresses in chain CNI-FORWARD, by whichever variant of
-// iptables: an accept for what comes from each, and one for the answers to it. It knows no owner.
+// Firewall is what the reference's firewall makes for addresses in chain CNI-FORWARD, by either variant of iptables:
+// one rule accepts packets from each address, and one accepts the answers. The rules carry no owner.
 type Firewall struct {
 	Owner spec.Owner
 	Addrs []netip.Addr // none: those of the container's interface, as long as it is there, or of its lease

@@ -16,8 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Change is what a command of ip(8), such as "ip route replace", does to routes, rules or neighbours of a container.
-// What it makes and what it takes away is remembered before. Remove deletes the one and puts the other back.
+// A Change does to routes, rules or neighbours of a container what a command of ip(8) does, such as "ip route
+// replace". It first records what it is going to add and delete. Remove deletes the added objects and restores the
+// deleted ones.
 type Change struct {
 	Owner     spec.Owner
 	Do        Verb
@@ -26,11 +27,11 @@ type Change struct {
 	Unchecked bool   // Verify says nothing: the container changes its routes by itself
 }
 
-// A Verb is ip(8)'s.
+// A Verb is the verb of a Change, as in ip(8).
 type Verb string
 
-// The Verbs. Add fails where another is there, Replace takes that away; Del takes what is described, Flush all but what
-// the interface cannot do without.
+// The Verbs. Add fails if another object has the key, and Replace replaces that object. Del deletes the described
+// object. Flush deletes all objects but those that the interface needs.
 const (
 	Add     Verb = "add"
 	Replace Verb = "replace"
@@ -38,7 +39,7 @@ const (
 	Flush   Verb = "flush"
 )
 
-// A Subject is what a Change is about: a RouteEntry, a RuleEntry or a NeighbourEntry.
+// A Subject is the object of a Change: a RouteEntry, a RuleEntry or a NeighbourEntry.
 type Subject interface {
 	kind() string
 	String() string
@@ -65,7 +66,7 @@ type site struct {
 	table int // the link's own: main, or that of its VRF
 }
 
-// String is the command, without its first word, and where it is about.
+// String returns the command without its first word, and the namespace.
 func (c Change) String() string {
 	where := "dev cont/" + c.Owner.IfName
 	if _, ok := c.Of.(RuleEntry); ok {
@@ -240,7 +241,7 @@ func (c Change) Remove(ctx context.Context, w *kernel.World) error {
 	return removeChanges(ctx, w, c.Owner, func(e changeEntry) bool { return e.Key == key })
 }
 
-// Took reports whether the Change has taken away a route that a result names, so that the result has to be told.
+// Took reports whether the Change has deleted a route that a result lists. Then the result has to be corrected.
 func (c Change) Took(w *kernel.World, r addr.Route) (bool, error) {
 	at, err := c.site(w)
 	if err != nil {
@@ -257,7 +258,7 @@ func (c Change) Took(w *kernel.World, r addr.Route) (bool, error) {
 	}), nil
 }
 
-// Routes are what a result says of the routes that the Change has made: one for each next hop.
+// Routes returns the routes that the Change has made, for a result: one for each next hop.
 func (c Change) Routes() []spec.Route {
 	if r, ok := c.Of.(RouteEntry); ok && (c.Do == Add || c.Do == Replace) {
 		return r.routes()
@@ -265,7 +266,7 @@ func (c Change) Routes() []spec.Route {
 	return nil
 }
 
-// ChangeKind is the Kind of Change.
+// ChangeKind returns the Kind of Change.
 func ChangeKind() plan.Kind {
 	all := func(changeEntry) bool { return true }
 	return resource.RecordKind("changes of routes, rules and neighbours", changeRecord,

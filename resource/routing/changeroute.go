@@ -16,7 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A RouteEntry is a route by the container's interface, the Subject of a Change. To delete, a zero field is any.
+// A RouteEntry is a route through the container interface, the Subject of a Change. In a deletion, a zero field
+// matches any value.
 type RouteEntry struct {
 	Link     string
 	Dst      netip.Prefix // invalid: any, of a Flush

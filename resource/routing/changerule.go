@@ -118,7 +118,7 @@ func isThere(s Subject, at site) error {
 	return err
 }
 
-// A NeighbourEntry is an entry of the table of neighbours of the container's interface, the Subject of a Change.
+// A NeighbourEntry is an entry in the neighbour table of the container interface, the Subject of a Change.
 type NeighbourEntry struct {
 	Addr   netip.Addr // invalid: any, of a Flush
 	V4, V6 bool       // which families a Flush is about

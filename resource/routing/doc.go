@@ -1,4 +1,3 @@
-// Package routing holds what changes how a namespace routes beyond the routes of one link: routing by the source
-// address, VRFs, and the changes of routes, rules and neighbours that plugin route is asked for, all of which DEL takes
-// back.
+// Package routing holds resources that change a namespace's routing beyond the routes of one link: routing by source
+// address, VRFs, and the changes of routes, rules and neighbours that the plugin route makes. DEL undoes all of them.
 package routing

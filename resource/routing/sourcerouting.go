@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// SourceRoutingKind is the Kind of SourceRouting. Table is that of the configuration: the rules that the reference's
-// plugin made are found by it, and by the addresses of the result.
+// SourceRoutingKind returns the Kind of SourceRouting. Table is the table of the configuration. DEL finds rules of
+// the reference's plugin by it and by the addresses of the result.
 func SourceRoutingKind(table int) plan.Kind {
 	return resource.RecordKind("source routing", sourceRecord,
 		func(ctx context.Context, w *kernel.World, t plan.Tag) error {
@@ -34,10 +34,10 @@ func SourceRoutingKind(table int) plan.Kind {
 		}, func(ctx context.Context, _ *kernel.World, _ plan.Tag, rec sources) error { return rec.sweep(ctx) })
 }
 
-// A SourceRouting sends what comes from the addresses of the owner's link out by that link, whatever the container's
-// other links have for routes. Each address has a rule that leads to a table: to a free one of its own, with the routes
-// that the link has, or to one that somebody else has filled. What is in a table of their own is not in the main one
-// any more, where it competes with the routes of the other links; that gets it back from Remove.
+// A SourceRouting sends packets from the addresses of the owner's link out through that link, whatever routes the
+// container's other links have. For each address, a rule selects a routing table. This is either a free table for the
+// address alone, which gets the link's routes, or a table that another program has filled. Routes in a table of the
+// address leave the main table, where they would compete with routes of other links. Remove moves them back.
 type SourceRouting struct {
 	Owner   spec.Owner
 	Sources []Source
@@ -176,7 +176,7 @@ func withoutSources(list []rtnl.Route) []rtnl.Route {
 	return list
 }
 
-// Verify implements plan.Resource. It does not wait: what is not there yet is not there.
+// Verify implements plan.Resource. It does not wait for addresses or routes that are not there yet.
 func (s SourceRouting) Verify(ctx context.Context, w *kernel.World) error {
 	ns, index, err := resource.Container.Index(w, s.Owner.IfName)
 	if err != nil {
@@ -242,8 +242,8 @@ func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, err
 	return 0, err
 }
 
-// Remove implements plan.Remover. What it removes is remembered; where nothing is, it is the rules and routes that
-// are ours by their protocol, and those that the reference made for one of the addresses.
+// Remove implements plan.Remover. It removes what the record lists. Without a record, it removes the rules and routes
+// that carry the protocol number of this program, and those that the reference has made for one of the addresses.
 func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 	ns, err := resource.Container.Namespace(w)
 	if err != nil { // gone, and all that was in it

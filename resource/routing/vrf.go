@@ -15,7 +15,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// VRFKind is the Kind of VRF. Name is that of the configuration: what the reference's plugin made is found by it.
+// VRFKind returns the Kind of VRF. Name is the VRF's name in the configuration. DEL finds a VRF of the reference's
+// plugin by it.
 func VRFKind(name string) plan.Kind {
 	return resource.RecordKind("VRF", vrfRecord, func(ctx context.Context, w *kernel.World, t plan.Tag) error {
 		return VRF{Owner: t.Owner, Name: name}.Remove(ctx, w)
@@ -24,9 +25,9 @@ func VRFKind(name string) plan.Kind {
 	})
 }
 
-// A VRF puts the owner's link, in the container, into a VRF: a link that others are members of, and a routing table
-// that holds for them alone. It is made for its first member and removed with its last one; addresses and routes go
-// along. One that was there before anybody asked for it stays.
+// A VRF puts the owner's link into a VRF of the container: a link with members and a routing table for them alone.
+// The first member creates the VRF and the last one removes it. Addresses and routes move with the link. A VRF that
+// existed before the first ADD stays.
 type VRF struct {
 	Owner spec.Owner
 	Name  string // empty where DEL has no configuration: the one that the link is in

@@ -1,3 +1,3 @@
-// Package shape holds limits of bandwidth: queueing disciplines, the redirection of what comes in by a link, and the
-// ifb that it goes through.
+// Package shape holds bandwidth limits: queueing disciplines, and the redirection of a link's incoming packets
+// through an ifb.
 package shape

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An IFB is a link that packets are sent through on their way in, for only what a link sends can be limited. It
-// has the MTU of the link that they come in by.
+// An IFB is a link through which incoming packets are redirected, because the kernel can limit only what a link
+// sends. It has the MTU of the link on which the packets arrive.
 type IFB struct {
 	Owner spec.Owner
 	Where resource.Where
@@ -81,8 +81,8 @@ func (i IFB) mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, i.Where, i)
 }
 
-// Verify implements plan.Resource. The kernel lets nobody change the address. The MTU is not compared: what the link's
-// is may be changed later, and an ifb sends on longer packets too.
+// Verify implements plan.Resource. It does not compare the MAC address, which the kernel lets nobody change. It does
+// not compare the MTU, because the link's MTU may change later and an ifb also sends longer packets.
 func (i IFB) Verify(_ context.Context, w *kernel.World) error {
 	_, l, err := ifb(w, i.Where, i.Owner)
 	if err != nil {
@@ -94,7 +94,7 @@ func (i IFB) Verify(_ context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Remove implements plan.Remover. The reference plugin's goes too.
+// Remove implements plan.Remover. It also removes the ifb of the reference's plugin.
 func (i IFB) Remove(_ context.Context, w *kernel.World) error {
 	ns, err := i.Where.Namespace(w)
 	if err != nil {

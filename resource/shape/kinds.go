@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// LimitKind is the Kind of Qdisc and Redirect: limits on a link that may outlive the attachment. DEL may have no
-// result, so it looks on both ends of the container's link.
+// LimitKind returns the Kind of Qdisc and Redirect, for limits on a link that may outlive the attachment. DEL may
+// have no result, so Remove looks at both ends of the container's link.
 func LimitKind() plan.Kind {
 	drops := map[string]func(*kernel.NS, int) error{
 		qdiscRecord:    dropQdisc,
@@ -60,7 +60,7 @@ func unlimited(w *kernel.World, o spec.Owner) (bool, error) {
 	return link.TakenByAnother(w, o)
 }
 
-// IFBKind is the Kind of IFB.
+// IFBKind returns the Kind of IFB.
 func IFBKind() plan.Kind {
 	return link.HostLinkKind("ifb", "ifb", func(ctx context.Context, w *kernel.World, o spec.Owner) error {
 		return errors.Join(IFB{Owner: o, Where: resource.Host}.Remove(ctx, w),

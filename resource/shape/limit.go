@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A Limit is a token bucket and what it is for.
+// A Limit is a token bucket and the packets that it limits.
 type Limit struct {
 	Rate  uint64 // bytes a second
 	Burst uint32 // bytes that may pass at once; a packet of the link's MTU always may
@@ -32,7 +32,7 @@ const (
 	prefIPv6 = 2
 )
 
-// String is the limit in the words of tc(8).
+// String returns the limit in the words of tc(8).
 func (l Limit) String() string {
 	kind := "tbf"
 	if l.some() {

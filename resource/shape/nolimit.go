@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// NoLimit is a link that the owner does not limit in a direction: nothing is to be done, but where an ADD asks for
-// less than the one before it. A link that is not there is not limited.
+// NoLimit is a link that the owner does not limit in one direction. Ensure has work only if an earlier ADD has set a
+// limit. A link that does not exist has no limit.
 type NoLimit struct {
 	Owner    spec.Owner
 	Where    resource.Where

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Qdisc limits what a link sends. It is tbf, or, where only some addresses are limited, htb.
+// A Qdisc limits what a link sends. It is tbf, or htb if the limit is for some addresses only.
 type Qdisc struct {
 	Owner spec.Owner
 	Where resource.Where
@@ -38,7 +38,7 @@ func (q Qdisc) String() string {
 	return resource.Line("qdisc dev "+q.Where.String()+q.Link, "root", q.Limit.String())
 }
 
-// Ensure implements plan.Resource. A qdisc that somebody else gave the link is not replaced.
+// Ensure implements plan.Resource. It does not replace a qdisc of another program.
 func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	ns, l, err := q.Where.Link(w, q.Link)
 	if err != nil {
@@ -79,7 +79,8 @@ func (q Qdisc) mend(ctx context.Context, w *kernel.World) (bool, error) {
 	return mendShaped(ctx, w, q.Where, q)
 }
 
-// Verify implements plan.Resource. What the reference plugin made of the same configuration is right too.
+// Verify implements plan.Resource. It also accepts the qdisc that the reference's plugin makes of the same
+// configuration.
 func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
 	ns, l, err := q.Where.Link(w, q.Link)
 	if errors.Is(err, rtnl.ErrNoLink) && q.Link == ifbName(q.Owner) {
@@ -102,8 +103,8 @@ func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
 	return want.verify(ns, l, have)
 }
 
-// Remove implements plan.Remover: the link gets the kernel's own qdisc again. It needs only the owner for links
-// on the host that outlive an attachment, and the name for others.
+// Remove implements plan.Remover. The link gets the kernel's default qdisc again. For a link on the host that
+// outlives the attachment, Remove needs only the owner; for others, it needs the link's name.
 func (q Qdisc) Remove(_ context.Context, w *kernel.World) error {
 	return forEachShaped(w, qdiscRecord, q.Owner, q.Where, q.Link, dropQdisc)
 }

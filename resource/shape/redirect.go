@@ -13,8 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Redirect sends all that comes in by a link through the owner's ifb, from where it goes on as if nothing had
-// happened.
+// A Redirect sends all packets that arrive on a link through the owner's ifb. After the ifb, they continue as before.
 type Redirect struct {
 	Owner spec.Owner
 	Where resource.Where
@@ -31,8 +30,8 @@ func (r Redirect) String() string {
 // clsactIngress is where packets come in, in both kinds of qdisc that are there for it.
 const clsactIngress = tc.IngressHandle | 0xFFF2
 
-// Ensure implements plan.Resource. Filters that are there already stay, and are asked before; only the reference
-// plugin's is replaced.
+// Ensure implements plan.Resource. Existing filters stay and are applied first. Only a filter of the reference's
+// plugin is replaced.
 func (r Redirect) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	ns, l, err := r.Where.Link(w, r.Link)
 	if err != nil {
@@ -138,8 +137,8 @@ func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
 	return fmt.Errorf("no filter sends what comes in to %s, so it is not limited", to.Name)
 }
 
-// Remove implements plan.Remover. A filter that leads to the reference plugin's ifb goes with that: what comes in would
-// be lost.
+// Remove implements plan.Remover. It also removes a filter that leads to the ifb of the reference's plugin. Without
+// the ifb, that filter would drop all incoming packets.
 func (r Redirect) Remove(_ context.Context, w *kernel.World) error {
 	ns, err := r.Where.Namespace(w)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An AllowList is the fact that the administrator lets sysctls be set: each is matched, as somebody wrote it, by
-// some line of a file, which is an unanchored regular expression. Without the file all are allowed.
+// An AllowList requires that the administrator allows sysctls to be set. Each key, as the configuration writes it,
+// must match a line of a file. A line is an unanchored regular expression. Without the file, all keys are allowed.
 type AllowList struct {
 	File    string
 	Sysctls []NetSysctl
@@ -31,13 +31,13 @@ func (a AllowList) String() string {
 	return "sysctl " + strings.Join(keys, ", ") + " allowed by " + a.File
 }
 
-// Ensure makes nothing: the fact is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (a AllowList) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, a.Verify(ctx, w)
 }
 
-// Verify reports what is not allowed. A list that cannot be read, or a line that is not understood, allows
-// nothing.
+// Verify returns an error for a key that is not allowed. If the list cannot be read or a line is not a regular
+// expression, no key is allowed.
 func (a AllowList) Verify(_ context.Context, _ *kernel.World) error {
 	text, err := ReadSmall(a.File)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -68,7 +68,7 @@ func (a AllowList) Verify(_ context.Context, _ *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// ReadSmall reads a file of at most a megabyte. What is no plain file is not waited for.
+// ReadSmall reads a regular file of at most a megabyte. It does not wait for a pipe or device.
 func ReadSmall(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {

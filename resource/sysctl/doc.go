@@ -1,3 +1,3 @@
-// Package sysctl holds sysctls as resources: single ones, forwarding, IPv6 on and off, and the list of those that may
-// be set.
+// Package sysctl holds sysctls as resources: single settings, forwarding, IPv6 on and off, and the list of allowed
+// sysctls.
 package sysctl

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A Forwarding is a host that forwards packets of one family. It is never taken back.
+// A Forwarding makes the host forward packets of one family. It is never undone.
 type Forwarding struct{ V6 bool }
 
 func (f Forwarding) String() string {

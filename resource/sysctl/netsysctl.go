@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A NetSysctl is a setting of the container's network namespace and the value that it is to have.
+// A NetSysctl is a sysctl of the container's network namespace and its wanted value.
 type NetSysctl struct {
 	At    string // the key's path in the configuration, for errors
 	Key   string // as somebody wrote it
@@ -21,7 +21,7 @@ type NetSysctl struct {
 	Value string
 }
 
-// ParseNetSysctl understands a key, in which IFNAME stands for link.
+// ParseNetSysctl parses a key, in which IFNAME stands for link. At names the configuration key in errors.
 func ParseNetSysctl(at, key, value, link string) (NetSysctl, error) {
 	s := NetSysctl{At: at + "." + key, Key: key, Value: value}
 	path, err := procsys.NetPath(key, link)
@@ -38,7 +38,7 @@ func ParseNetSysctl(at, key, value, link string) (NetSysctl, error) {
 
 func (s NetSysctl) String() string { return s.Path + "=" + strings.Join(strings.Fields(s.Value), " ") }
 
-// OpenSettings are the settings of the container that are open, by their paths.
+// OpenSettings holds the open sysctls of the container, by path.
 type OpenSettings map[string]*procsys.NetFile
 
 func (files OpenSettings) Close() {
@@ -60,7 +60,8 @@ func (files OpenSettings) value(w *kernel.World, path string) (value string, rea
 	return value, f.ReadOnly, err
 }
 
-// Look is the value that the setting has. It refuses what a container does not have, or shares with the host.
+// Look returns the current value of the setting. It fails for a setting that the container does not have or shares
+// with the host.
 func (s NetSysctl) Look(w *kernel.World, files OpenSettings) (value string, err error) {
 	bad := func(format string, args ...any) error {
 		return spec.Errorf(spec.CodeConfig, "%s: %w", s.At, fmt.Errorf(format, args...))
@@ -125,8 +126,8 @@ func (s NetSysctl) missing(w *kernel.World) string {
 	return fmt.Sprintf("no such sysctl, did you mean %q?", near)
 }
 
-// Set writes the setting, which is open. The kernel has settings that are shown in a container and are the host's: if
-// the host's value changes with the container's, both are put back. Host is nil where it is the container.
+// Set writes the open setting. Some settings are shown in a container but belong to the host. If the host's value
+// changes with the container's, Set restores both and fails. Host is nil if the container uses the host's namespace.
 func (s NetSysctl) Set(cont *procsys.NetFile, host *kernel.NS, was string) (is string, err error) {
 	before := ""
 	var shared *procsys.NetFile // the host's; nil: it has none

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Traits implements resource.Describer. Repair sets those of the host.
+// Traits implements resource.Describer. Repair sets the sysctls of the host.
 func (s Sysctl) Traits() (t resource.Traits) {
 	if s.Where == resource.Host {
 		t.Mend = s.Ensure
@@ -20,8 +20,8 @@ func (s Sysctl) Traits() (t resource.Traits) {
 	return t
 }
 
-// A Sysctl is a setting under /proc/sys. It is written only where it differs, for nodes have a read-only
-// /proc. In a container only those below net exist: the others are not its network namespace's.
+// A Sysctl is a setting below /proc/sys. It is written only if it differs, because many nodes have a read-only /proc.
+// In a container, only settings below net are allowed: the others do not belong to its network namespace.
 type Sysctl struct {
 	Where resource.Where
 	Key   string // net.ipv4.ip_forward or net/ipv4/ip_forward; the first separator decides, as sysctl(8) has it
@@ -66,7 +66,7 @@ func (s Sysctl) ns(w *kernel.World) (*kernel.NS, error) {
 	return s.Where.Namespace(w)
 }
 
-// An EnableIPv6 lets a link of the container have IPv6 addresses, which keep when it goes down.
+// An EnableIPv6 allows IPv6 addresses on a link of the container and keeps them when the link goes down.
 type EnableIPv6 struct {
 	Link  string
 	NoDAD bool // addresses are usable at once, without asking whether somebody else has them
@@ -129,8 +129,8 @@ func (e EnableIPv6) Verify(ctx context.Context, w *kernel.World) error {
 	return verifySysctls(w, settings)
 }
 
-// An IPv6Off is a link of the container without IPv6, not even a link-local address. A kernel without IPv6
-// does as well.
+// An IPv6Off turns IPv6 off on a link of the container, including the link-local address. A kernel without IPv6 also
+// fulfils it.
 type IPv6Off struct{ Link string }
 
 func (i IPv6Off) String() string { return "ipv6 off cont/" + i.Link }

@@ -1,3 +1,3 @@
-// Package tune holds what plugin tuning changes of a link and of sysctls, and what it was before. What is remembered of
-// it, resource.Tuned, is in package resource, because the packages of links compare a link with it.
+// Package tune holds the changes of the plugin tuning to links and sysctls, with the former values. Their record,
+// resource.Tuned, is in package resource, because the packages of links need it to compare a link.
 package tune

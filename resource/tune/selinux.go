@@ -8,17 +8,17 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// SELinux is a host that is labelled by SELinux, because a key of the configuration names a context.
+// SELinux requires that SELinux is enabled on the host, because a key of the configuration contains a context.
 type SELinux struct{ Key, Value string }
 
 func (s SELinux) String() string { return "selinux for " + s.Key + " " + s.Value }
 
-// Ensure makes nothing: it is there or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (s SELinux) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, s.Verify(ctx, w)
 }
 
-// Verify reports a host without it.
+// Verify returns an error on a host without SELinux.
 func (s SELinux) Verify(context.Context, *kernel.World) error {
 	if tap.HasSELinux() {
 		return nil

@@ -35,8 +35,8 @@ func (t Tuning) final(f spec.Interface) plan.Resource {
 	return t
 }
 
-// TuningKind is the Kind of Tuning. DataDir is that of the configuration: what the reference's plugin changed is found
-// there. In GC what was tuned went with its container.
+// TuningKind returns the Kind of Tuning. DataDir is the directory of the configuration where the reference's plugin
+// keeps its backups. GC has nothing to restore, because the container is gone.
 func TuningKind(dataDir string) plan.Kind {
 	return resource.RecordKind("tuning", resource.TuningRecord,
 		func(ctx context.Context, w *kernel.World, t plan.Tag) error {
@@ -47,9 +47,9 @@ func TuningKind(dataDir string) plan.Kind {
 		})
 }
 
-// A Tuning is a link of the container and settings of its network namespace that somebody else made and that
-// differ from what they were. What they were is remembered before the first change, and removing a Tuning
-// puts it back: of all that carry one Owner, for the oldest value counts (two tuning plugins in a chain).
+// A Tuning changes a link of the container, and sysctls of its network namespace, that another plugin has made. The
+// former values are recorded before the first change. Remove restores them for all Tunings of one owner. If two
+// tuning plugins in a chain change the same setting, the oldest value is restored.
 type Tuning struct {
 	Owner    spec.Owner
 	Link     string
@@ -256,7 +256,7 @@ func (t Tuning) explain(w *kernel.World, change attrs, refused error) error {
 	return refused
 }
 
-// Verify implements plan.Resource. A later plugin of the same owner may have set something else (P16).
+// Verify implements plan.Resource. A later plugin of the same owner may have changed a value (P16).
 func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
 	_, l, err := t.link(w)
 	if err != nil {
@@ -285,9 +285,9 @@ func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Remove implements plan.Remover. All that the owner's Tunings changed is put back, if the link and the
-// namespace are still those that were changed. What the kernel does not take back is said once and not kept:
-// the container is going, and must not be stuck for it.
+// Remove implements plan.Remover. It restores all changes of the owner's Tunings, if the link and the namespace are
+// still those that were changed. A value that the kernel refuses is reported once and then dropped from the record:
+// the container is about to end, and the refusal must not block DEL.
 func (t Tuning) Remove(ctx context.Context, w *kernel.World) error {
 	_, l, err := resource.Container.Link(w, t.Link)
 	switch {

@@ -42,7 +42,7 @@ func (f Forward) accepts(v6 bool) (shared, own []xtables.Rule) {
 	return Jumps(f.AdminChain()), own
 }
 
-// Jumps lead to the accepts, behind the administrator's chain.
+// Jumps returns the rules that jump to the accepts, after the administrator's chain.
 func Jumps(admin string) []xtables.Rule {
 	return []xtables.Rule{
 		xtables.NewRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", iptables.ChainForward),
@@ -50,7 +50,7 @@ func Jumps(admin string) []xtables.Rule {
 	}
 }
 
-// AdminChain is the administrator's chain, which comes before the accepts.
+// AdminChain is the administrator's chain, which is evaluated before the accepts.
 func (f Forward) AdminChain() string { return cmp.Or(f.Admin, DefaultAdminChain) }
 
 // missing are the rules that a table lacks.

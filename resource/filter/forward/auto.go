@@ -154,8 +154,8 @@ func forwardRecords(w *kernel.World, network string) (map[[8]byte]forwarded, err
 	return resource.DecodeRecords[forwarded](w.Store.Records(forwardRecord, network))
 }
 
-// Reconsider has where the accepts belong looked at anew: what a repair restores may be what decided it. A firewalld
-// that starts or reloads has its rules by then.
+// Reconsider determines again where the accepts belong. A repair calls it after it has restored rules that may have
+// decided that. By then, a firewalld that starts or reloads has its rules.
 func Reconsider(ctx context.Context, w *kernel.World) error {
 	settledFirewalld(ctx)
 	return w.Store.Delete(backendRecord, spec.Owner{})

@@ -1,4 +1,4 @@
-// Package forward has the host forward what containers send and what is for them where other programs' rules have a say
-// in it: it finds out where an accept counts, in iptables or in firewalld, and puts it there. Our own tables need no
-// accept, and what they drop is package policy's.
+// Package forward makes the host forward packets from and to containers where rules of other programs would drop
+// them. It finds out where an accept has an effect, in iptables or in firewalld, and adds it there. Our own tables
+// need no accept; package policy decides what they drop.
 package forward

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The backends of plugin firewall.
+// The backends of the plugin firewall.
 const (
 	Auto      = "auto"
 	NFT       = "nftables"
@@ -26,10 +26,10 @@ const (
 	Firewalld = "firewalld"
 )
 
-// A Forward has the host forward what a container's addresses send, the replies, and what is published of them,
-// where other programs' rules have a say in that. Our own table drops none of it, and an accept there would not
-// lift somebody else's drop; so the accepts are put where they count, and where nobody else has a rule there is
-// nothing to do.
+// A Forward makes the host forward packets from a container's addresses, the replies, and packets to published ports.
+// It matters only where rules of other programs drop packets: an accept in our table would not override a drop
+// elsewhere. So the accepts are added where they have an effect. If no other program has a rule, there is nothing to
+// do.
 type Forward struct {
 	Owner   spec.Owner
 	Backend string
@@ -107,7 +107,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	return changed, nil
 }
 
-// Verify implements plan.Resource. It decides anew where the accepts belong.
+// Verify implements plan.Resource. It determines again where the accepts belong.
 func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 	if len(f.Addrs) == 0 {
 		return nil
@@ -189,7 +189,7 @@ func (f Forward) advice(d foreign.Drop) string {
 		"nft insert rule %[1]v oifname %[2]s ct status dnat accept", d.Chain, cmp.Or(f.Link, "LINK"))
 }
 
-// Sweep removes the accepts of the network's attachments that keep does not want.
+// Sweep removes the accepts of the network's attachments for which keep returns false.
 func Sweep(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	records, err := forwardRecords(w, network)
 	errs := []error{err}
@@ -219,7 +219,7 @@ func zoneUsers(w *kernel.World, keep func(owner [8]byte) bool) (uses func(netip.
 	return func(a netip.Addr) bool { return used[a] }, err
 }
 
-// OfIP are the addresses of one family.
+// OfIP returns the addresses of one family.
 func OfIP(addrs []netip.Addr, v6 bool) (out []netip.Addr) {
 	for _, a := range addrs {
 		if a.Is6() == v6 && !slices.Contains(out, a) {

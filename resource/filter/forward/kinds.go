@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// Kind is the Kind of Forward. Owners have a record, or a comment on an accept in iptables.
+// Kind returns the Kind of Forward. It finds owners by a record, or by the comment on an accept in iptables.
 func Kind() plan.Kind {
 	return resource.NewKind("accept of forwarded packets", resource.KindFuncs{
 		Owners: func(ctx context.Context, w *kernel.World, network string) ([]plan.Tag, error) {

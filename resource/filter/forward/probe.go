@@ -8,13 +8,13 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A Probe is a host where what Forward needs is there. It is what STATUS can know without a container; of chains
-// of others that may drop whatever a container sends it warns.
+// A Probe requires that the host has what Forward needs. This is what STATUS can verify without a container. A Probe
+// also warns of chains of other programs that may drop packets from any container.
 type Probe struct{ Backend string }
 
 func (p Probe) String() string { return resource.Line("passage", resource.Opt("by", p.Backend)) }
 
-// Ensure implements plan.Resource: it is there or not.
+// Ensure implements plan.Resource. It makes nothing and fails if the requirement is not met.
 func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, p.Verify(ctx, w)
 }

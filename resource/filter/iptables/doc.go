@@ -1,4 +1,4 @@
-// Package iptables is what the iptables backends of filter's rooms share: a lock, drafts of changes of one table, the
-// names and comments of the reference plugins, and the records of whose addresses rules are for. What rules there are
-// is said by the rooms, and the programs are executed by package kernel.
+// Package iptables holds what the iptables backends of the packages beside it share: a lock, drafts of changes of a
+// table, the names and comments of the reference plugins, and records of the addresses that rules are for. Those
+// packages define the rules. Package kernel/xtables executes the programs.
 package iptables

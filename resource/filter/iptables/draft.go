@@ -8,14 +8,14 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// A Draft is a change of one table while it is written.
+// A Draft collects the changes of one table.
 type Draft struct {
 	Saved map[string][]xtables.Rule
 	Lines []string
 	Made  map[string]bool
 }
 
-// Chain makes a chain if there is none.
+// Chain creates a chain if it does not exist.
 func (d *Draft) Chain(name string) {
 	if _, ok := d.Saved[name]; !ok && !d.Made[name] {
 		d.Lines = append(d.Lines, "-N "+name)
@@ -23,7 +23,7 @@ func (d *Draft) Chain(name string) {
 	}
 }
 
-// Has adds a rule where it is missing, at the end of its chain or as the first one.
+// Has adds a rule if it is missing, at the end or the beginning of its chain.
 func (d *Draft) Has(r xtables.Rule, first bool) {
 	if slices.ContainsFunc(d.Saved[r.Chain], r.Same) {
 		return
@@ -35,7 +35,7 @@ func (d *Draft) Has(r xtables.Rule, first bool) {
 	}
 }
 
-// Drop removes a chain and the rules in others that lead there.
+// Drop removes a chain and the rules in other chains that jump to it.
 func (d *Draft) Drop(chain string, from ...string) {
 	for _, c := range from {
 		for _, r := range d.Saved[c] {
@@ -47,7 +47,7 @@ func (d *Draft) Drop(chain string, from ...string) {
 	d.Lines = append(d.Lines, "-F "+chain, "-X "+chain)
 }
 
-// RuleDrifts says of each rule that it is missing.
+// RuleDrifts returns a difference for each missing rule.
 func RuleDrifts(x *xtables.Table, missing []xtables.Rule) (d resource.Drift) {
 	for _, r := range missing {
 		d.Add(fmt.Errorf("rule %v %v is missing", x, r))
@@ -55,7 +55,7 @@ func RuleDrifts(x *xtables.Table, missing []xtables.Rule) (d resource.Drift) {
 	return d
 }
 
-// Lacking are the wanted rules that the chains lack.
+// Lacking returns the wanted rules that the chains do not have.
 func Lacking(have map[string][]xtables.Rule, want []xtables.Rule) (missing []xtables.Rule) {
 	for _, r := range want {
 		if !slices.ContainsFunc(have[r.Chain], r.Same) {

@@ -14,8 +14,8 @@ import (
 // that either removes what the other made. Nothing in them tells the interfaces of one container on one network
 // apart but the addresses; whose these are is remembered in /run, as the rules die with the boot too.
 
-// Program is the program and what it speaks to, which the iptables backends need. Backend is the key of the
-// configuration that asked for it.
+// Program requires the iptables program and the kernel support that the iptables backends need. Backend is the
+// configuration key that selected iptables; errors name it.
 type Program struct {
 	Backend string
 	Table   string
@@ -23,7 +23,7 @@ type Program struct {
 
 func (i Program) String() string { return "iptables -t " + i.Table }
 
-// Ensure implements plan.Resource: the host has it or not.
+// Ensure implements plan.Resource. It makes nothing and fails if the requirement is not met.
 func (i Program) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, i.Verify(ctx, w)
 }
@@ -42,15 +42,16 @@ func (i Program) Verify(_ context.Context, w *kernel.World) error {
 	return nil
 }
 
-// The chains of accepts and of policies, which the reference has too. Who writes one minds the place of the other.
+// The chains of accepts and of policies, with the names of the reference's plugins. Code that writes one of them has
+// to keep the order of both.
 const (
 	ChainForward = "CNI-FORWARD"
 	ChainStage1  = "CNI-ISOLATION-STAGE-1"
 )
 
-// ChangeHaving changes the tables filter, of both families and variants, that have a chain: change says by which lines,
-// of the rules there. Own says that these are owners' own rules. Where there is no such chain, the kernel says so and
-// nothing is executed.
+// ChangeHaving changes every table filter, of both families and variants, that has a chain. Change gets the rules of
+// the chain and returns the lines that change them. Own means that these rules belong to single owners. If no table
+// has the chain, no program is executed.
 func ChangeHaving(ctx context.Context, w *kernel.World, chain string, own bool,
 	change func(map[string][]xtables.Rule) ([]string, error)) error {
 	var errs []error
@@ -79,7 +80,7 @@ func ChangeHaving(ctx context.Context, w *kernel.World, chain string, own bool,
 	return errors.Join(errs...)
 }
 
-// With is the table by the variant that has the chain, else by the one that has the table.
+// With returns the table of the variant that has the chain, or else of the variant that has the table.
 func With(w *kernel.World, v6 bool, table, chain string) (*xtables.Table, error) {
 	all, err := Having(w, v6, table, chain)
 	if err != nil {
@@ -91,7 +92,7 @@ func With(w *kernel.World, v6 bool, table, chain string) (*xtables.Table, error)
 	return xtables.TableOf(w.Host, v6, table)
 }
 
-// Having are the tables, by either variant, that have one of the chains.
+// Having returns the tables of both variants that have one of the chains.
 func Having(w *kernel.World, v6 bool, table string, chains ...string) (all []*xtables.Table, err error) {
 	for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		x := xtables.NewTable(w.Host, v, v6, table)

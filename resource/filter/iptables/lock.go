@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithLock runs fn under a lock. What another program did to a table between fn's look and its change fails the
-// change; then it is tried once more.
+// WithLock runs fn under a lock. If another program changes the table between fn's look and its change, the change
+// fails and WithLock runs fn once more.
 func WithLock(ctx context.Context, fn func() error) error {
 	unlock, err := record.Lock(ctx, "iptables")
 	if err != nil {
@@ -30,8 +30,8 @@ func tryTwice(fn func() error) error {
 	return err
 }
 
-// WithOwnRules is WithLock for changes of an owner's own rules in a chain that stands. Nobody else adds or deletes
-// them, so after a second it goes on without the lock, which a stopped process may hold.
+// WithOwnRules is WithLock for changes of an owner's own rules in an existing chain. No other caller adds or deletes
+// them. So after a second WithOwnRules continues without the lock, which a stopped process may hold.
 func WithOwnRules(ctx context.Context, w *kernel.World, fn func() error) error {
 	done, err := w.Host.Turn(ctx, "iptables")
 	if err != nil {

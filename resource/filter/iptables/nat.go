@@ -12,14 +12,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// NATRules are what an attachment has in the tables nat of both families, where it has addresses.
+// NATRules are the rules of an attachment in the tables nat of the families in which it has addresses.
 type NATRules interface {
 	Draft(ctx context.Context, w *kernel.World, x *xtables.Table, d *Draft) error // nothing changes without lines
 	Open(context.Context, *kernel.World) (changed bool, err error)                // what comes before the rules
 	RemoveRules(context.Context, *kernel.World) error
 }
 
-// EnsureNAT makes the rules for addresses of an attachment, and remembers before whose these are. The chain is its own.
+// EnsureNAT makes the rules for addresses of an attachment. Before that, it records the addresses. The chain belongs
+// to the attachment alone.
 func EnsureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.Owner, addrs []netip.Prefix,
 	rules NATRules) (changed bool, err error) {
 	err = WithLock(ctx, func() error {
@@ -72,8 +73,8 @@ func EnsureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.
 	return changed && err == nil, err
 }
 
-// RemoveNAT removes the rules of an attachment where something of them is remembered, or one of the chains is there.
-// Most of the time there is not.
+// RemoveNAT removes the rules of an attachment if there is a record of them or if one of the chains exists. Usually
+// neither is the case.
 func RemoveNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, rules NATRules,
 	chains ...string) error {
 	there, err := w.Store.Get(kind, o, &Record{})
@@ -103,8 +104,8 @@ func declares(line string) int {
 	return 0
 }
 
-// RemoveChain removes the rules of another chain that lead to a chain, but for those from the addresses keep, and the
-// chain with the last of them.
+// RemoveChain removes the rules in other chains that jump to a chain, except those for the addresses keep. It removes
+// the chain with the last of these rules.
 func RemoveChain(ctx context.Context, w *kernel.World, v6 bool, chain, from string, keep []netip.Addr) error {
 	all, err := Having(w, v6, "nat", chain)
 	errs := []error{err}

@@ -14,19 +14,19 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ReferenceComment is the reference's comment on rules, which xt_comment has 255 bytes for.
+// ReferenceComment returns the comment of the reference's plugins on rules, cut to the 255 bytes of xt_comment.
 func ReferenceComment(what string, o spec.Owner) string {
 	s := fmt.Sprintf("%sname: %q id: %q", what, o.Network, o.ContainerID)
 	return s[:min(len(s), 255)]
 }
 
-// ParseReferenceComment is the reverse. Names are of characters that need no escape.
+// ParseReferenceComment is the reverse of ReferenceComment. Names contain only characters that need no escape.
 func ParseReferenceComment(what, comment string) (o spec.Owner, ok bool) {
 	n, err := fmt.Sscanf(comment, what+"name: %q id: %q", &o.Network, &o.ContainerID)
 	return o, err == nil && n == 2
 }
 
-// A Record is what is remembered of an attachment's rules.
+// A Record contains the addresses that an attachment's rules are for.
 type Record struct {
 	ContainerID, IfName string
 	Addrs               []netip.Prefix // each with its subnet's length
@@ -48,12 +48,13 @@ func remember(w *kernel.World, kind string, o spec.Owner, addrs []netip.Prefix) 
 	return w.Store.Put(kind, o, r)
 }
 
-// Records are the records of a network's attachments.
+// Records returns the records of a network's attachments.
 func Records(w *kernel.World, kind, network string) (map[[8]byte]Record, error) {
 	return resource.DecodeRecords[Record](w.Store.Records(kind, network))
 }
 
-// Survivors are the addresses of the container that are not o's: rules for them stay when o goes.
+// Survivors returns the addresses of the container that belong to other attachments than o. Rules for them stay after
+// DEL of o.
 func Survivors(w *kernel.World, kind string, o spec.Owner) (addrs []netip.Addr, err error) {
 	records, err := Records(w, kind, o.Network)
 	for _, r := range records {
@@ -85,8 +86,8 @@ func Survivors(w *kernel.World, kind string, o spec.Owner) (addrs []netip.Addr, 
 	return addrs, nil
 }
 
-// OwnersByRecord lists the attachments of a network that have rules in iptables by our records, which name the whole
-// owner.
+// OwnersByRecord returns the attachments of a network that have iptables rules by our records. Records contain the
+// complete owner.
 func OwnersByRecord(record string) resource.OwnersFunc {
 	return func(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 		records, err := Records(w, record, network)

@@ -1,4 +1,4 @@
-// Package masquerade gives what containers send out of their network an address of the host: Sources in our nf_tables
-// table, SourcesIPTables in the chains of the reference. What comes back from a published port is masqueraded by
-// package publish.
+// Package masquerade translates the source of packets that containers send out of their network to an address of the
+// host. Sources does so in our nf_tables table, SourcesIPTables in the reference's chains. Package publish
+// masquerades connections to published ports.
 package masquerade

@@ -12,18 +12,18 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// HostAddrs is the fact that addresses are the host's own: an answer to another one would not come back.
+// HostAddrs requires that the host has some addresses. Packets to another address would not come back to this host.
 type HostAddrs []netip.Addr
 
-// String is "addr host/any 192.0.2.1, 2001:db8::1".
+// String returns a text such as "addr host/any 192.0.2.1, 2001:db8::1".
 func (h HostAddrs) String() string { return resource.Addrs("addr host/any", h) }
 
-// Ensure makes nothing: the host has them or not.
+// Ensure makes nothing. It fails if the requirement is not met.
 func (h HostAddrs) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, h.Verify(ctx, w)
 }
 
-// Verify names each address that the host does not have, and those that it has.
+// Verify returns an error that names each missing address, and the addresses that the host has.
 func (h HostAddrs) Verify(_ context.Context, w *kernel.World) error {
 	var missing []netip.Addr
 	for _, a := range h {

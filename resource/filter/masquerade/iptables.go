@@ -15,12 +15,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// SourcesIPTables is Sources by iptables, in a chain of the reference's name for the container.
+// SourcesIPTables is Sources for iptables, in a chain with the reference's name for the container.
 type SourcesIPTables struct{ Sources }
 
 func (m SourcesIPTables) String() string { return "iptables " + m.Sources.String() }
 
-// ContainerChain is the chain of a container on a network, as the reference calls it.
+// ContainerChain returns the reference's name for the chain of a container on a network.
 func ContainerChain(o spec.Owner) string { return "CNI-" + resource.ReferenceHash(o, 24) }
 
 // own are the rules of the container's chain, for addresses of one family.
@@ -87,7 +87,7 @@ func (m SourcesIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 	return iptables.EnsureNAT(ctx, w, IPTablesRecord, ContainerChain(m.Owner), m.Owner, m.From, m)
 }
 
-// Open implements iptables.NATRules: nothing comes before the rules.
+// Open implements iptables.NATRules. Masquerading needs nothing before its rules.
 func (m SourcesIPTables) Open(context.Context, *kernel.World) (bool, error) { return false, nil }
 
 // Draft implements iptables.NATRules.
@@ -146,7 +146,8 @@ func (m SourcesIPTables) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
+// Remove implements plan.Remover. It needs only the owner. It also removes the rules that the reference's plugin
+// made.
 func (m SourcesIPTables) Remove(ctx context.Context, w *kernel.World) error {
 	return iptables.RemoveNAT(ctx, w, IPTablesRecord, m.Owner, m, ContainerChain(m.Owner))
 }
@@ -164,12 +165,12 @@ func (m SourcesIPTables) RemoveRules(ctx context.Context, w *kernel.World) error
 	return w.Store.Delete(IPTablesRecord, m.Owner)
 }
 
-// RemoveContainerChain removes a chain of addresses that masquerade, see iptables.RemoveChain.
+// RemoveContainerChain removes a chain that masquerades addresses; see iptables.RemoveChain.
 func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain string, keep []netip.Addr) error {
 	return iptables.RemoveChain(ctx, w, v6, chain, "POSTROUTING", keep)
 }
 
-// KindIPTables is the Kind of SourcesIPTables.
+// KindIPTables returns the Kind of SourcesIPTables.
 func KindIPTables() plan.Kind {
 	return resource.KindByRemover("masquerade in iptables", iptables.OwnersByRecord(IPTablesRecord),
 		func(o spec.Owner) plan.Remover {
@@ -177,5 +178,5 @@ func KindIPTables() plan.Kind {
 		})
 }
 
-// IPTablesRecord is the record of whose addresses the rules are for.
+// IPTablesRecord is the name of the record of addresses that the rules are for.
 const IPTablesRecord = "iptmasquerade"

@@ -13,12 +13,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Sources are addresses of an attachment that masquerade: what they send out of their own network gets the address of
-// the link that it leaves by, or SNATTo. Traffic to the network's own prefixes, to multicast and to Except keeps
-// its source; what goes to Force does not, but for multicast.
+// Sources are addresses of an attachment whose outgoing packets are masqueraded. Packets that leave the network get
+// the address of the outgoing link, or SNATTo. Packets to the network's own prefixes, to multicast addresses and to
+// Except keep their source. Packets to Force never keep it, except multicast.
 //
-// An address stands in the set of its network, whose chain is made once. Several owners may have one address, of
-// networks that overlap: it goes with the last of them.
+// An address is an element of its network's set, whose chain is made once. Several owners may have one address if
+// networks overlap. The element is removed with the last of them.
 type Sources struct {
 	Owner  spec.Owner
 	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown
@@ -32,8 +32,8 @@ func (m Sources) String() string {
 		resource.Prefixes("force daddr", m.Force), resource.Addrs("snat to", m.SNATTo))
 }
 
-// ValidSNATTo returns nil for addresses that can be a source: one of a family, and none of a kind that no answer
-// finds.
+// ValidSNATTo returns nil if the addresses can be sources: at most one of each family, and each an address to which
+// answers can be routed.
 func ValidSNATTo(list []netip.Addr) error {
 	var have [2]netip.Addr
 	for i, a := range list {
@@ -139,5 +139,5 @@ func translate(r *nft.Rule, v6 bool, to []netip.Addr) *nft.Rule {
 // Traits implements resource.Describer.
 func (Sources) Traits() resource.Traits { return resource.Traits{Effect: resource.Opens} }
 
-// Kind is the Kind of Sources.
+// Kind returns the Kind of Sources.
 func Kind() plan.Kind { return filter.NewKind("masquerade", filter.Inet, filter.KindMasquerade) }

@@ -1,5 +1,5 @@
-// Package policy keeps networks apart: Ingress says who may send to the containers behind a link, by our nf_tables
-// table or by iptables; Reference is an attachment's share in what a bridge has for all of them; FailClosed holds while
-// the packet filter is flushed; IsolatedPort is for frames within a bridge. What lets packets pass where others have
-// rules is package forward's.
+// Package policy keeps networks apart. Ingress decides who may send to the containers behind a link, by our nf_tables
+// table or by iptables. Reference is an attachment's share in the policy of a bridge. FailClosed keeps the policies
+// in force while the packet filter is flushed. IsolatedPort filters frames within a bridge. Package forward lets
+// packets pass where other programs' rules would drop them.
 package policy

@@ -19,13 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FailClosed holds the policies isolated and strict by routing rules while the packet filter is gone: somebody
-// flushed it, and nobody has repaired it yet. The rules prohibit the way to the subnets of such networks: from links of
-// such networks, and to strict ones from everywhere but this host. They let be what carries the mark that our table
-// gives where it decides itself (see subnetMarks). With the table in place they decide nothing.
+// A FailClosed enforces the policies isolated and strict by routing rules after the packet filter was flushed, until
+// a repair. The rules prohibit routes to the subnets of such networks: from links of other networks with such a
+// policy, and, for strict networks, from everywhere but this host. They ignore packets with the mark that our table
+// sets where it decides itself (see subnetMarks). So they have no effect while the table exists.
 //
-// Each rule and route carries a tag of its owner's, so that nothing has to be remembered, and several networks may have
-// the same.
+// Each rule and route carries its owner's tag, so no record is needed, and several networks may have equal rules.
 type FailClosed struct {
 	Owner   spec.Owner
 	Link    string // as in Ingress
@@ -41,7 +40,7 @@ func (c FailClosed) String() string {
 		fmt.Sprintf("fwmark 0/%#x", filter.DecidedMark), "prohibit", resource.Opt("policy", c.Policy))
 }
 
-// Traits implements resource.Describer. The rules survive a flush, and the marks that lift them do not.
+// Traits implements resource.Describer. The rules survive a flush; the marks that disable them do not.
 func (c FailClosed) Traits() resource.Traits {
 	return resource.Traits{Effect: resource.Opens, Clears: c.clears()}
 }
@@ -277,7 +276,7 @@ func ruleText(r rtnl.Rule) string {
 	return strings.Join(append(words, "lookup", fmt.Sprint(r.Table)), " ")
 }
 
-// Remove implements plan.Remover. It needs only the owner, and leaves what is the network's.
+// Remove implements plan.Remover. It needs only the owner. It leaves the rules of the network.
 func (c FailClosed) Remove(_ context.Context, w *kernel.World) error {
 	return removeProhibitions(w, failClosedTag(c.Owner, filter.KindIngress))
 }

@@ -27,12 +27,12 @@ const (
 	Strict     = "strict"      // nobody may, but by published ports, and its own containers to each other
 )
 
-// An Ingress keeps the containers behind a link on the host apart from others. Replies and published ports pass
-// whatever the policy.
+// An Ingress decides who may send to the containers behind a link on the host. Every policy lets replies and packets
+// to published ports pass.
 //
-// A bridge is its network's: the policy is put on it, and changed with the configuration, and goes with the last
-// attachment that was made with one. So is the link by which the host is on a bridge, where that is not the bridge
-// itself. Any other link is its attachment's alone.
+// A bridge belongs to its network. Its policy changes with the configuration, and is removed with the last attachment
+// that was made with a policy. The same holds for the link through which the host is in a VLAN of a bridge. Any other
+// link belongs to one attachment.
 type Ingress struct {
 	Owner  spec.Owner
 	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
@@ -319,7 +319,8 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 	})
 }
 
-// Remove implements plan.Remover. It needs only the owner, and leaves what is the network's to others of it.
+// Remove implements plan.Remover. It needs only the owner. It leaves the network's policy if other attachments need
+// it.
 func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
 	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), Reference{i.Owner}.Remove(ctx, w))
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An IngressIPTables is an Ingress in iptables, in the reference's chains. It is the link's, and goes with the last
-// attachment that was made with it, by Reference; or when the link is gone, with GC.
+// An IngressIPTables is an Ingress in iptables, in the reference's chains. It belongs to the link. It is removed with
+// the last attachment that was made with it, by Reference, or by GC once the link is gone.
 type IngressIPTables struct {
 	Owner  spec.Owner
 	Link   string // as in Ingress

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An IsolatedPort is a container's host end on a bridge that no other of them may send to or hear from. The bridge
-// itself drops the frames: they need not come to the rules of IP.
+// An IsolatedPort is a container's host-side interface that exchanges no frames with other isolated ports of its
+// bridge. The bridge itself drops the frames, before IP rules see them.
 type IsolatedPort struct {
 	Owner spec.Owner
 	Link  string // the host end; empty: that of the container's veth
@@ -96,7 +96,7 @@ func (p IsolatedPort) Remove(ctx context.Context, w *kernel.World) error {
 	return IsolatedPortKind().Remove(ctx, w, plan.TagOf(p.Owner))
 }
 
-// IsolatedPortKind is the Kind of IsolatedPort.
+// IsolatedPortKind returns the Kind of IsolatedPort.
 func IsolatedPortKind() plan.Kind {
 	return filter.NewKind("isolated bridge port", filter.Bridge, filter.KindIsolatedPort)
 }

@@ -11,20 +11,20 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// FailClosedKind is the Kind of FailClosed on links of attachments' own. A rule does not say of which network it is;
-// Kind tidies up those for links that are gone.
+// FailClosedKind returns the Kind of FailClosed on links that belong to one attachment. A rule does not contain its
+// network. Kind removes rules for links that are gone.
 func FailClosedKind() plan.Kind {
 	return resource.KindByRemover("routing rules of a policy", nil,
 		func(o spec.Owner) plan.Remover { return FailClosed{Owner: o} })
 }
 
-// IngressKind is the Kind of Ingress on a link that only the attachment has.
+// IngressKind returns the Kind of Ingress on a link that belongs to one attachment.
 func IngressKind() plan.Kind {
 	return filter.NewKind("policy on a link of its own", filter.Inet, filter.KindIngress, filter.KindOwnSubnet)
 }
 
-// Kind is the Kind of Ingress and IngressIPTables on links that attachments share. The network's policy on a link goes
-// with the last attachment that has one.
+// Kind returns the Kind of Ingress and IngressIPTables on links that attachments share. The network's policy on a
+// link is removed with the last attachment that has one.
 func Kind() plan.Kind {
 	return resource.NewKind("policy", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {

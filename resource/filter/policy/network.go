@@ -15,21 +15,21 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ReleaseNetwork removes what a network itself has for its bridges, policies and routing rules, when its attachments
-// were handed over. Keep are links that attachments of ours are still behind.
+// ReleaseNetwork removes the policies and routing rules of a network's bridges after its attachments were handed
+// over. Keep are links that attachments of this program still use.
 func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keep func(link string) bool) error {
 	stays := func(link string) (bool, error) { return keep(link), nil }
 	// The rules of the reference stand by now.
 	return sweepNetwork(ctx, w, network, stays)
 }
 
-// NetworkOwner is who a bridge's policy belongs to.
+// NetworkOwner returns the owner of a bridge's policy.
 func NetworkOwner(network, link string) spec.Owner {
 	return spec.Owner{Network: network, IfName: link}
 }
 
-// SweepNetwork removes what a network itself has in the packet filter for bridges that are gone. Where no
-// attachment uses it any more, a bridge without a port is as good as gone: somebody else's may be on it too.
+// SweepNetwork removes what a network has in the packet filter for bridges that are gone. If no attachment of the
+// network is left, this includes a bridge without ports, because another network may use that bridge too.
 func SweepNetwork(ctx context.Context, w *kernel.World, network string, used bool) error {
 	return sweepNetwork(ctx, w, network, func(link string) (bool, error) { return stands(w, link, used) })
 }

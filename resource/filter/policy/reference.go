@@ -39,7 +39,8 @@ func addReference(w *kernel.World, o spec.Owner, bridge string) (news bool, err 
 	return true, w.Store.Put(policyRecord, o, bridge)
 }
 
-// BridgeOf is the link that an attachment has recorded a policy on; empty: none that it shares with others.
+// BridgeOf returns the link for which an attachment has recorded a policy. It returns "" if the attachment shares no
+// such link.
 func BridgeOf(w *kernel.World, o spec.Owner) (link string, err error) {
 	if there, err := w.Store.Get(policyRecord, o, &link); err != nil || there {
 		return strings.TrimSuffix(link, leaving), err
@@ -48,8 +49,9 @@ func BridgeOf(w *kernel.World, o spec.Owner) (link string, err error) {
 	return link, err
 }
 
-// A Reference is what plugin firewall has left of an attachment on its network's bridge. It is only removed: the
-// plugin that made the bridge does so too, for the list of an attachment may have lost its plugin firewall.
+// A Reference is an attachment's share in a policy of its network's bridge, made by the plugin firewall. It is only
+// ever removed. The plugin that made the bridge also removes it, because the configuration may no longer contain
+// firewall.
 type Reference struct{ Owner spec.Owner }
 
 func (Reference) String() string { return "no policy on the bridge for its sake" }
@@ -62,7 +64,7 @@ func (p Reference) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 // Verify implements plan.Resource.
 func (Reference) Verify(context.Context, *kernel.World) error { return nil }
 
-// Remove implements plan.Remover. It needs only the owner. With the last attachment goes the network's policy.
+// Remove implements plan.Remover. It needs only the owner. With the last attachment, it removes the network's policy.
 func (p Reference) Remove(ctx context.Context, w *kernel.World) error {
 	return errors.Join(p.remove(ctx, w), releasePolicy(ctx, w, p.Owner))
 }
@@ -113,7 +115,7 @@ func sweepReferences(ctx context.Context, w *kernel.World, network string, keep 
 	return errors.Join(errs...)
 }
 
-// ReleaseBridge takes a network's policy off a bridge, unless an attachment of those that keep wants needs it
+// ReleaseBridge removes a network's policy from a bridge, unless an attachment for which keep returns true needs it
 // there.
 func ReleaseBridge(ctx context.Context, w *kernel.World, network, bridge string,
 	keep func(owner [8]byte) bool) error {

@@ -100,7 +100,7 @@ func othersContainers(w *kernel.World, link string) (bool, error) {
 	}), err
 }
 
-// SweepStages removes from the chains of the policies what is about links that are gone.
+// SweepStages removes the rules about links that are gone from the chains of the policies.
 func SweepStages(ctx context.Context, w *kernel.World) error {
 	return iptables.ChangeHaving(ctx, w, chainStrict, false, func(have map[string][]xtables.Rule) ([]string, error) {
 		return rulesAbout(have, func(_ xtables.Rule, link string) bool {

@@ -315,8 +315,8 @@ func activeMappings(f filter.Tx, m slotClaims, owners map[[8]byte]bool) (leads [
 	return leads, err
 }
 
-// FlushFlows makes conntrack forget flows, once nothing leads them any more: the next packet would bring them back.
-// Failing at it is no reason to fail.
+// FlushFlows deletes conntrack entries of flows. Call it when no rule leads there any more, because the next packet
+// would create the entry again. It reports no errors: a stale entry is no reason to fail.
 func FlushFlows(w *kernel.World, flows []conntrack.UDPFlow) {
 	if len(flows) == 0 {
 		return

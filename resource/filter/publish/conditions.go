@@ -301,7 +301,7 @@ func (p *conditionParser) port(dst bool, dash string) func(string) (matcher, err
 	}
 }
 
-// ConditionsKey is the key of the configuration that has the conditions of a family.
+// ConditionsKey returns the configuration key of the conditions of a family.
 func ConditionsKey(v6 bool) string {
 	if v6 {
 		return "conditionsV6"

@@ -1,5 +1,5 @@
-// Package publish makes ports of the host lead to containers: Ports in our nf_tables table, PortsIPTables in the chains
-// of the reference. Here is who claims a port, which of several claims the maps lead to, what a packet has to fulfil,
-// and which settings its path needs. How the table is drawn is package filter's; what leaves a network is package
-// masquerade's.
+// Package publish makes ports of the host lead to containers. Ports does so in our nf_tables table, PortsIPTables in
+// the reference's chains. The package decides who claims a port, which of several claims the maps contain, what
+// conditions a packet has to fulfil, and which sysctls its path needs. Package filter defines the table. Package
+// masquerade translates what leaves a network.
 package publish

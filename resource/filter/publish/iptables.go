@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// PortsIPTables is Ports by iptables, in the chains of the reference. Its String has that of Ports in it.
+// PortsIPTables is Ports for iptables, in the reference's chains. Its String contains that of Ports.
 type PortsIPTables struct {
 	Ports
 	MarkBit      int    // of the packet mark, 0 to 31, that has a packet masqueraded
@@ -37,7 +37,7 @@ func (p PortsIPTables) String() string {
 	return s
 }
 
-// The chains of the reference. The last two it no longer makes, and still removes.
+// The chains of the reference's portmap. It no longer makes the last two, but still removes them.
 const (
 	ChainDNAT       = "CNI-HOSTPORT-DNAT"
 	hostportSetMark = "CNI-HOSTPORT-SETMARK"
@@ -45,7 +45,7 @@ const (
 	hostportSNAT    = "CNI-HOSTPORT-SNAT"
 )
 
-// ContainerChain is the chain of a container on a network, as the reference calls it.
+// ContainerChain returns the reference's name for the chain of a container on a network.
 func ContainerChain(o spec.Owner) string { return "CNI-DN-" + resource.ReferenceHash(o, 21) }
 
 func (p PortsIPTables) mark() string {
@@ -54,7 +54,7 @@ func (p PortsIPTables) mark() string {
 
 func (p PortsIPTables) masquerades() bool { return p.SNAT || p.MasqAll }
 
-// Addrs are the container's addresses that the ports lead to.
+// Addrs returns the container's addresses that the ports lead to.
 func (p PortsIPTables) Addrs() (all []netip.Prefix) {
 	for _, to := range []netip.Prefix{p.To4, p.To6} {
 		if to.IsValid() {
@@ -354,7 +354,7 @@ func (p PortsIPTables) published() *published {
 	return pub
 }
 
-// KindIPTables is the Kind of PortsIPTables.
+// KindIPTables returns the Kind of PortsIPTables.
 func KindIPTables() plan.Kind {
 	return resource.KindByRemover("published ports in iptables", iptables.OwnersByRecord(IPTablesRecord),
 		func(o spec.Owner) plan.Remover {
@@ -362,5 +362,5 @@ func KindIPTables() plan.Kind {
 		})
 }
 
-// IPTablesRecord is the record of whose addresses the rules lead to.
+// IPTablesRecord is the name of the record of addresses that the rules lead to.
 const IPTablesRecord = "iptpublish"

@@ -8,12 +8,11 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// MaxShifted is how many ports a range may have that leads to ports of other numbers: each of them takes
-// elements of its own. A range that leads to the same numbers is one element, however long.
+// MaxShifted is the greatest length of a range whose container ports have other numbers. Each port of such a range
+// needs elements of its own. A range with equal numbers is one element, whatever its length.
 const MaxShifted = 4096
 
-// A Mapping is one port of the host that leads to a port of the container, or a range of ports that leads
-// to a range of the same length.
+// A Mapping maps one port of the host to a port of the container, or a range of ports to a range of the same length.
 type Mapping struct {
 	Protocol                string     // tcp, udp or sctp
 	HostIP                  netip.Addr // invalid or unspecified: any address of the host
@@ -22,14 +21,14 @@ type Mapping struct {
 	AllowFrom               []netip.Prefix // who reaches the port; none: all
 }
 
-// Last is the last port of the host.
+// Last returns the last port of the host.
 func (m Mapping) Last() uint16 { return max(m.HostPort, m.HostPortEnd) }
 
-// Len is the number of ports.
+// Len returns the number of ports.
 func (m Mapping) Len() int { return int(m.Last()-m.HostPort) + 1 }
 
-// String is "tcp dport 8080 : 80", with "daddr 192.0.2.1 " before it where an address is given, with
-// ranges such as 8000-8010, and with who is let in behind it.
+// String returns a text such as "tcp dport 8080 : 80". An address comes first as "daddr 192.0.2.1 ". A range is
+// written 8000-8010. The permitted sources come last.
 func (m Mapping) String() string {
 	s := fmt.Sprintf("%s dport %s : %s", m.Protocol, portsText(m.HostPort, m.Last()),
 		portsText(m.ContainerPort, m.ContainerPort+(m.Last()-m.HostPort)))
@@ -39,7 +38,8 @@ func (m Mapping) String() string {
 	return resource.Line(s, resource.Prefixes("saddr", m.AllowFrom))
 }
 
-// Host is the address of the host in a family, unspecified for any; not ok is one of the other family.
+// Host returns the address of the host in a family, or the unspecified address for any. Ok is false if the mapping is
+// for an address of the other family.
 func (m Mapping) Host(v6 bool) (host netip.Addr, ok bool) {
 	host = m.HostIP.Unmap().WithZone("")
 	if !host.IsValid() || host.IsUnspecified() {
@@ -78,7 +78,7 @@ func (m Mapping) pieces() []Mapping {
 	return all
 }
 
-// AllPieces are the pieces of all mappings.
+// AllPieces returns the pieces of all mappings.
 func AllPieces(list []Mapping) (all []Mapping) {
 	for _, m := range list {
 		all = append(all, m.pieces()...)

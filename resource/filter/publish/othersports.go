@@ -231,8 +231,8 @@ func (p PortsIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) er
 	return err
 }
 
-// Open lets packets find the container by all paths, and first sees to it that they do no more than that, and that
-// nobody else has the ports by our nft table.
+// Open lets packets reach the container on all paths. Before, it makes sure that the paths admit nothing else, and
+// that no other attachment has the ports in our nf_tables table.
 func (p PortsIPTables) Open(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	if err := p.conflictsWithNFT(ctx, w); err != nil {
 		return false, err

@@ -24,10 +24,9 @@ import (
 
 // Ports makes ports of the host lead to the container.
 //
-// Only packets for the host itself are translated, coming in or made here. Two containers cannot have one
-// port at overlapping addresses, as with bind(2); one container can have it on several networks, and then
-// the first leads until it goes. Whoever published a port from behind a veth pair that is gone by now has
-// lost it.
+// Only packets to an address of the host are translated, whether they arrive or are sent by the host itself. Two
+// containers cannot have one port at overlapping addresses, as with bind(2). One container can have a port on several
+// networks; the first one leads until its DEL. A container whose veth pair is gone has lost its ports to others.
 type Ports struct {
 	Owner    spec.Owner
 	Mappings []Mapping
@@ -51,8 +50,7 @@ func (p Ports) String() string {
 			strings.Join(p.Conditions6, " ")))
 }
 
-// Traits implements resource.Describer. What is published to some only lets these in with the transaction that
-// publishes it.
+// Traits implements resource.Describer. Permitted sources take effect in the same transaction as the port.
 func (p Ports) Traits() resource.Traits {
 	return resource.Traits{Effect: resource.Opens, Clears: len(p.Mappings) == 0}
 }
@@ -80,7 +78,7 @@ func (p *published) places() (all []nft.Elem) {
 	return append(all, p.plain...)
 }
 
-// Family is where the ports lead in a family, if valid, and its conditions.
+// Family returns where the ports lead in a family, if valid, and the conditions of that family.
 func (p Ports) Family(v6 bool) (to netip.Prefix, conditions []string) {
 	if v6 {
 		return p.To6, p.Conditions6
@@ -235,7 +233,7 @@ func (p Ports) Remove(ctx context.Context, w *kernel.World) error {
 	return Kind().Remove(ctx, w, plan.TagOf(p.Owner))
 }
 
-// Kind is the Kind of Ports.
+// Kind returns the Kind of Ports.
 func Kind() plan.Kind {
 	return filter.NewKindRemovedBy("published ports", filter.Inet, filter.KindPublish,
 		func(ctx context.Context, w *kernel.World, owner [8]byte) error {

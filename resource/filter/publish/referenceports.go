@@ -14,13 +14,13 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ReferencePortsTable is the table of a family that the reference's portmap publishes ports in.
+// ReferencePortsTable returns the table of a family in which the reference's portmap publishes ports.
 func ReferencePortsTable(v6 bool) *nft.Table {
 	return &nft.Table{Family: nft.Family(v6), Name: "cni_hostport"}
 }
 
-// RemoveReferencePorts removes what the reference's portmap has for an attachment in nftables. What leads to addresses
-// that the container has on other networks stays.
+// RemoveReferencePorts removes the nftables rules of the reference's portmap for an attachment. Rules that lead to
+// addresses of the container on other networks stay.
 func RemoveReferencePorts(w *kernel.World, o spec.Owner) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {

@@ -40,7 +40,8 @@ func survivingRules(saved map[string][]xtables.Rule, chain string,
 	return rules, entries
 }
 
-// Remove implements plan.Remover. It needs only the owner, and removes as well what the reference made for it.
+// Remove implements plan.Remover. It needs only the owner. It also removes the rules that the reference's plugin
+// made.
 func (p PortsIPTables) Remove(ctx context.Context, w *kernel.World) error {
 	return iptables.RemoveNAT(ctx, w, IPTablesRecord, p.Owner, p, ContainerChain(p.Owner),
 		"CNI-SN-"+resource.ReferenceHash(p.Owner, 21))
@@ -64,7 +65,8 @@ func (p PortsIPTables) RemoveRules(ctx context.Context, w *kernel.World) error {
 	return w.Store.Delete(IPTablesRecord, p.Owner)
 }
 
-// RemoveContainerChain removes a container's chain and what leads there, but for what leads to the addresses keep.
+// RemoveContainerChain removes a container's chain and the rules that jump to it, except those for the addresses
+// keep.
 func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain string,
 	keep []netip.Addr) (flows []conntrack.UDPFlow, err error) {
 	all, err := iptables.Having(w, v6, "nat", chain)

@@ -24,8 +24,8 @@ func (s Check) Traits() resource.Traits {
 	return resource.Traits{Effect: resource.Closes, Final: s.final}
 }
 
-// A Check drops what comes in by Link, the host end of a container on a bridge, under another source
-// address than MAC.
+// A Check drops frames that arrive on Link with a source address other than MAC. Link is the host-side interface of a
+// container on a bridge.
 type Check struct {
 	Owner spec.Owner
 	Link  string // the host end
@@ -52,7 +52,8 @@ func (s Check) Ensure(ctx context.Context, w *kernel.World) (changed bool, err e
 	return changed && err == nil, err
 }
 
-// Checked reports whether an owner's frames are dropped that are not from the MAC that its container began with.
+// Checked reports whether an owner's frames are checked, so that only those from the container's first MAC address
+// pass.
 func Checked(ctx context.Context, w *kernel.World, o spec.Owner) (is bool) {
 	_ = filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
 		have, err := f.Entries(identity.OwnerHash(o), filter.KindSpoofCheck)
@@ -93,5 +94,5 @@ func (s Check) want(t *nft.Table) ([]nft.Elem, error) {
 	}, nil
 }
 
-// Kind is the Kind of Check.
+// Kind returns the Kind of Check.
 func Kind() plan.Kind { return filter.NewKind("MAC check", filter.Bridge, filter.KindSpoofCheck) }

@@ -1,2 +1,2 @@
-// Package spoof drops frames that a container sends under another MAC address than its own.
+// Package spoof drops frames that a container sends with another source MAC address than its own.
 package spoof
