@@ -79,11 +79,22 @@ func TestVerdictBounds(t *testing.T) {
 	}
 }
 
-// Rules that are replaced all the time, by others that say the same, change nothing.
+// Rules that are replaced all the time, by others that say the same, change nothing: neither what is read of two
+// generations, nor, where it takes the kernel long to delete the old rules, the new chain that has no policy yet.
 func TestVerdictMeanwhile(t *testing.T) {
+	for name, chains := range map[string]string{
+		"sets": "chain forward { type filter hook forward priority 0; policy drop; ip daddr { 10.0.0.1, 10.0.0.2 } accept; " +
+			"ip saddr { 10.0.0.3-10.0.0.9 } jump { tcp dport { 1, 2 } drop; }; };",
+		"long transaction": "chain forward { type filter hook forward priority 0; policy drop; }; chain other { " +
+			strings.Repeat("tcp dport 1; ", 2000) + "};",
+	} {
+		t.Run(name, func(t *testing.T) { verdictMeanwhile(t, "table inet t { "+chains+" }\n") })
+	}
+}
+
+func verdictMeanwhile(t *testing.T, rules string) {
 	path := nstest.NewNS(t)
 	file := filepath.Join(t.TempDir(), "rules")
-	rules := "table inet t { chain forward { type filter hook forward priority 0; policy drop; ip daddr { 10.0.0.1, 10.0.0.2 } accept; ip saddr { 10.0.0.3-10.0.0.9 } jump { tcp dport { 1, 2 } drop; }; }; }\n"
 	if err := os.WriteFile(file, []byte("table inet t { }\ndelete table inet t\n"+rules), 0o644); err != nil {
 		t.Fatal(err)
 	}

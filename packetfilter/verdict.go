@@ -212,13 +212,16 @@ func whileSteady(ns *kernel.NS, look func(*nft.Conn, []nft.BaseChain) error) (st
 		if err != nil {
 			return false, err
 		}
-		to, err := conn.Generation()
+		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its
+		// policy.
+		if err := conn.Settle(from); err != nil {
+			return false, err
+		}
+		now, err := conn.BaseChains()
 		if err != nil {
 			return false, err
 		}
-		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its
-		// policy.
-		now, err := conn.BaseChains()
+		to, err := conn.Generation() // after the chains, which may be those of another transaction that goes on
 		if err != nil || from == to && slices.Equal(now, chains) {
 			return true, err
 		}

@@ -21,15 +21,14 @@ func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 	}
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
-	subsys := binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
 	r := n.c.Requests()
-	r.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsys...)
+	r.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsystem()...)
 	if generation != 0 {
 		r.U32(nfnlBatchGenID, generation)
 	}
 	first := b.put(r)
 	last := r.Next - 1
-	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsys...)
+	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsystem()...)
 	if err := n.c.Send(r); err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
@@ -51,6 +50,35 @@ func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 		return err
 	}
 	n.committed(b, generation)
+	return nil
+}
+
+func subsystem() []byte {
+	return binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+}
+
+// Settle waits until the transaction that made a generation has ended, and changes nothing. The kernel counts the new
+// generation when it begins to carry a transaction out, and a new chain has the policy accept until its turn comes in
+// that. So what was read in one generation is what stays only if it is the same after Settle.
+func (n *Conn) Settle(generation uint32) error {
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	r := n.c.Requests()
+	r.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsystem()...)
+	// The kernel waits for the transaction before it compares, and refuses: an empty batch of a generation far away.
+	r.U32(nfnlBatchGenID, max(generation+1<<31, 1)) // 0 would be any
+	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsystem()...)
+	if err := n.c.Send(r); err != nil {
+		return fmt.Errorf("nft: %w", err)
+	}
+	var said error
+	err := n.c.Receive(r.First, func(m netlink.Message) bool {
+		said = m.Err()
+		return false
+	})
+	if err = errors.Join(err, said); !errors.Is(err, unix.ERESTART) {
+		return fmt.Errorf("nft: wait for a transaction: %w", err)
+	}
 	return nil
 }
 
