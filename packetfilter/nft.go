@@ -232,34 +232,43 @@ func (m *machine) step(name string, d []byte) bool {
 	case "queue":
 		return m.end(toOthers, "", "a program in user space")
 	case "match":
-		match, rev, info := text(attr(d, unix.NFTA_MATCH_NAME)), attr32(d, unix.NFTA_MATCH_REV), attr(d,
-			unix.NFTA_MATCH_INFO)
+		match, rev := text(attr(d, unix.NFTA_MATCH_NAME)), attr32(d, unix.NFTA_MATCH_REV)
+		info := attr(d, unix.NFTA_MATCH_INFO)
 		return m.on(m.w.match(match, rev, info), "-m "+match)
 	case "target":
-		target, rev := text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV)
-		info := attr(d, unix.NFTA_TARGET_INFO)
-		do, why := m.w.target(target, rev, info, m.sure)
-		if do == toTranslate {
-			m.branches = append(m.branches, branch{sure: yes, do: do, to: m.w.targetTranslation(target, rev, info)})
-			return false
-		}
-		return do == 0 || m.end(do, "", why)
+		return m.target(d)
 	case "objref":
 		return m.object(d)
 	case "dynset":
 		return m.dynset(d)
 	case "limit", "quota", "connlimit", "numgen", "hash", "rt", "socket", "osf", "xfrm", "tunnel", "exthdr", "inner",
 		"flow_offload":
-		// Whatever it loads, or matches.
-		m.value, m.known = [64]byte{}, [64]byte{}
-		for i := range m.from {
-			m.from[i] = name
-		}
-		return m.on(maybe, "a "+name)
+		return m.anything(name)
 	default: // synproxy takes the packet, tproxy gives it a socket
 		return m.end(toOthers, "", "a "+name)
 	}
 	return true
+}
+
+// anything runs an expression that may load, and match, whatever it likes.
+func (m *machine) anything(name string) bool {
+	m.value, m.known = [64]byte{}, [64]byte{}
+	for i := range m.from {
+		m.from[i] = name
+	}
+	return m.on(maybe, "a "+name)
+}
+
+// target runs a target of xtables.
+func (m *machine) target(d []byte) bool {
+	target, rev := text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV)
+	info := attr(d, unix.NFTA_TARGET_INFO)
+	do, why := m.w.target(target, rev, info, m.sure)
+	if do == toTranslate {
+		m.branches = append(m.branches, branch{sure: yes, do: do, to: m.w.targetTranslation(target, rev, info)})
+		return false
+	}
+	return do == 0 || m.end(do, "", why)
 }
 
 // object is a named one. Counters and what conntrack is told change nothing; limits and quotas match or do not.

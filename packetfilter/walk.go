@@ -259,21 +259,27 @@ func (w *walk) base(c nft.BaseChain) (v Verdict) {
 		if at == nil {
 			at = &end{chain: c.Name}
 		}
-		v.Why = at.why
-		if at.rule != nil && at.why != "" {
-			v.Why = "which depends on " + at.why
-		}
-		if w.others == nil && through && c.Drops && w.drop == nil {
-			v.Why += "; else policy drop"
-		} else if w.drop != nil && w.drop.rule != at.rule {
-			v.Why += "; else perhaps dropped by chain " + w.drop.chain
-		}
+		v.Why = w.doubtful(at, through && c.Drops)
 	}
 	v.Jumped = at.chain
 	if at.rule != nil {
 		v.Rule, v.Number = at.rule.text(), at.rule.number()
 	}
 	return v
+}
+
+// doubtful says why a verdict is not sure. Drops tells that what no rule ends is dropped by the chain's policy.
+func (w *walk) doubtful(at *end, drops bool) string {
+	why := at.why
+	if at.rule != nil && at.why != "" {
+		why = "which depends on " + at.why
+	}
+	if w.others == nil && drops && w.drop == nil {
+		why += "; else policy drop"
+	} else if w.drop != nil && w.drop.rule != at.rule {
+		why += "; else perhaps dropped by chain " + w.drop.chain
+	}
+	return why
 }
 
 // bits are bytes of which each bit may be unknown. An unknown bit of v is 0.

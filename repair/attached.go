@@ -76,11 +76,8 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		return err
 	}
 	told, args, err := a.r.Runtime.Told(l, a.cached)
-	if err != nil {
-		return err
-	}
-	links, err := sdk.LookUp(a.host, a.Owner, a.cached.Netns, a.cached.Result)
-	if err != nil {
+	links, lerr := sdk.LookUp(a.host, a.Owner, a.cached.Netns, a.cached.Result)
+	if err := cmp.Or(err, lerr); err != nil {
 		return err
 	}
 	theirs := "" // why all plugins of ours are not ours for this attachment
@@ -88,10 +85,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		i := slices.IndexFunc(a.r.Plugins, func(p sdk.Plugin) bool { return p.Name == t.Conf.Type })
 		why := "no plugin of fairlead"
 		if i >= 0 {
-			why = ""
-			if !a.made && a.r.Foreign != nil {
-				why = a.r.Foreign(l, t.Conf.Type)
-			}
+			why = a.foreign(l, t.Conf.Type)
 			if why == "" && n == 0 && a.others(a.r.Plugins[i]) {
 				theirs = "another program attached it, whose rules these are"
 			}
@@ -135,6 +129,14 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	}
 	a.rules = slices.ContainsFunc(a.want, func(r plan.Resource) bool { _, rule := sdk.EffectOf(r); return rule })
 	return nil
+}
+
+// foreign says why a plugin's part of the list is not ours, of an attachment that ours did not make.
+func (a *attached) foreign(l *spec.List, plugin string) string {
+	if a.made || a.r.Foreign == nil {
+		return ""
+	}
+	return a.r.Foreign(l, plugin)
 }
 
 func (a *attached) did(text string) {

@@ -148,15 +148,8 @@ func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) 
 func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report) (again bool, err error) {
 	ctx = filter.Together(ctx)
 	list, problems := r.Runtime.List(r.Network)
-	report.Problems, report.Unread = nil, 0
-	for _, p := range problems {
-		if errors.Is(p, attach.ErrUnseen) {
-			return false, p
-		}
-		report.Problems = append(report.Problems, p.Error())
-		if u := new(attach.Unread); errors.As(p, &u) && u.Of(r.Network) {
-			report.Unread++
-		}
+	if err := report.unlisted(problems, r.Network); err != nil {
+		return false, err
 	}
 	var stand filter.Standing
 	guard := func() (err error) {
@@ -167,25 +160,17 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	}
 	// As they came: what a network's attachments share is as the last one configured it.
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
-	all := make([]*attached, len(list))
-	lists := r.lists()
-	planned := make([]chan struct{}, len(list))
-	for i := range planned {
-		planned[i] = make(chan struct{})
-	}
-	go each(len(list), workers, func(i int) {
-		all[i] = r.plan(ctx, host, lists, &list[i])
-		close(planned[i])
-	})
+	all, planned := r.plans(ctx, host, list)
 	if !r.DryRun { // our tables are for rules: where nobody has any, none is made
 		for i := range all {
 			<-planned[i]
-			if all[i].guarded {
-				if err := guard(); err != nil {
-					return false, err
-				}
-				break
+			if !all[i].guarded {
+				continue
 			}
+			if err := guard(); err != nil {
+				return false, err
+			}
+			break
 		}
 	}
 	err = filter.AtOnce(ctx, host, func() {
@@ -216,6 +201,36 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		return !ok, err
 	}
 	return false, ctx.Err()
+}
+
+// plans finds out, at once, what each attachment should have. The channel of one is closed when that is known.
+func (r *Repairer) plans(ctx context.Context, host *kernel.World, list []attach.Cached) ([]*attached, []chan struct{}) {
+	all := make([]*attached, len(list))
+	lists := r.lists()
+	planned := make([]chan struct{}, len(list))
+	for i := range planned {
+		planned[i] = make(chan struct{})
+	}
+	go each(len(list), workers, func(i int) {
+		all[i] = r.plan(ctx, host, lists, &list[i])
+		close(planned[i])
+	})
+	return all, planned
+}
+
+// unlisted takes down which attachments could not be read. It is an error if none could be seen.
+func (r *Report) unlisted(problems []error, network string) error {
+	r.Problems, r.Unread = nil, 0
+	for _, p := range problems {
+		if errors.Is(p, attach.ErrUnseen) {
+			return p
+		}
+		r.Problems = append(r.Problems, p.Error())
+		if u := new(attach.Unread); errors.As(p, &u) && u.Of(network) {
+			r.Unread++
+		}
+	}
+	return nil
 }
 
 func unguarded(err error) error {

@@ -124,37 +124,47 @@ func (d *decoder) value(path string, raw json.RawMessage, v reflect.Value) error
 	case reflect.Struct:
 		return d.object(path, raw, v)
 	case reflect.Slice:
-		var items []json.RawMessage
-		if json.Unmarshal(raw, &items) != nil {
-			return fieldError(spec.CodeDecode, path, raw, "want a list")
-		}
-		s := reflect.MakeSlice(v.Type(), len(items), len(items))
-		for i, item := range items {
-			if err := d.value(path+"["+strconv.Itoa(i)+"]", item, s.Index(i)); err != nil {
-				return err
-			}
-		}
-		v.Set(s)
-		return nil
+		return d.list(path, raw, v)
 	case reflect.Map:
-		var members map[string]json.RawMessage
-		if json.Unmarshal(raw, &members) != nil {
-			return fieldError(spec.CodeDecode, path, raw, "want an object")
-		}
-		m := reflect.MakeMapWithSize(v.Type(), len(members))
-		for _, k := range sorted(members) {
-			e := reflect.New(v.Type().Elem()).Elem()
-			if err := d.value(join(path, k), members[k], e); err != nil {
-				return err
-			}
-			m.SetMapIndex(reflect.ValueOf(k), e)
-		}
-		v.Set(m)
-		return nil
+		return d.table(path, raw, v)
 	}
 	if json.Unmarshal(raw, v.Addr().Interface()) != nil {
 		return fieldError(spec.CodeDecode, path, raw, "want %s", kindName(v.Type()))
 	}
+	return nil
+}
+
+// list decodes a list into the slice v.
+func (d *decoder) list(path string, raw json.RawMessage, v reflect.Value) error {
+	var items []json.RawMessage
+	if json.Unmarshal(raw, &items) != nil {
+		return fieldError(spec.CodeDecode, path, raw, "want a list")
+	}
+	s := reflect.MakeSlice(v.Type(), len(items), len(items))
+	for i, item := range items {
+		if err := d.value(path+"["+strconv.Itoa(i)+"]", item, s.Index(i)); err != nil {
+			return err
+		}
+	}
+	v.Set(s)
+	return nil
+}
+
+// table decodes an object into the map v.
+func (d *decoder) table(path string, raw json.RawMessage, v reflect.Value) error {
+	var members map[string]json.RawMessage
+	if json.Unmarshal(raw, &members) != nil {
+		return fieldError(spec.CodeDecode, path, raw, "want an object")
+	}
+	m := reflect.MakeMapWithSize(v.Type(), len(members))
+	for _, k := range sorted(members) {
+		e := reflect.New(v.Type().Elem()).Elem()
+		if err := d.value(join(path, k), members[k], e); err != nil {
+			return err
+		}
+		m.SetMapIndex(reflect.ValueOf(k), e)
+	}
+	v.Set(m)
 	return nil
 }
 

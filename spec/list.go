@@ -77,13 +77,7 @@ func (d *document) single() bool {
 
 func (d *document) list() (*List, *FileError) {
 	l := &List{CNIVersion: V010, Raw: bytes.Clone(d.src)}
-	for _, m := range d.root.members {
-		if key, ok := Nearest(m.key, listKeys()); ok && key != m.key && !slices.Contains(listKeys(), m.key) {
-			if _, there := d.root.exact(key); !there {
-				l.warn(d, m.at, m.key, "%w: is it meant to be %q?", ErrMisspelt, key)
-			}
-		}
-	}
+	l.warnMisspelt(d)
 	name, ok := d.root.exact("name")
 	if !ok {
 		return nil, d.missing(d.root, "", "name", "a network needs one")
@@ -110,8 +104,8 @@ func (d *document) list() (*List, *FileError) {
 	for _, f := range []struct {
 		key string
 		v   *bool
-	}{{"disableCheck", &l.DisableCheck}, {"disableGC", &l.DisableGC}, {"loadOnlyInlinedPlugins",
-		&l.LoadOnlyInlinedPlugins}} {
+	}{{"disableCheck", &l.DisableCheck}, {"disableGC", &l.DisableGC},
+		{"loadOnlyInlinedPlugins", &l.LoadOnlyInlinedPlugins}} {
 		if m, ok := d.root.exact(f.key); ok {
 			if err := d.flag(m.node, f.key, f.v); err != nil {
 				return nil, err
@@ -140,6 +134,17 @@ func (d *document) list() (*List, *FileError) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// warnMisspelt warns of keys that look like those of a list.
+func (l *List) warnMisspelt(d *document) {
+	for _, m := range d.root.members {
+		if key, ok := Nearest(m.key, listKeys()); ok && key != m.key && !slices.Contains(listKeys(), m.key) {
+			if _, there := d.root.exact(key); !there {
+				l.warn(d, m.at, m.key, "%w: is it meant to be %q?", ErrMisspelt, key)
+			}
+		}
+	}
 }
 
 // add appends the plugin whose configuration is n.

@@ -33,23 +33,8 @@ func (d *document) result(n node, conf Version, path string) (*Result, *FileErro
 	if n.kind != '{' {
 		return nil, d.shape(n, path, "a result, which is an object")
 	}
-	label, _ := n.fold("cniVersion")
-	if label.node.kind != 0 {
-		var v string
-		if err := d.str(label.node, join(path, "cniVersion"), &v); err != nil {
-			return nil, err
-		}
-		if v != "" {
-			r.CNIVersion = Version(v)
-		}
-	}
-	if !r.CNIVersion.Known() {
-		at := n
-		if label.node.kind != 0 {
-			at = label.node
-		}
-		return nil, d.bad(CodeVersion, at.start, join(path, "cniVersion"), "%q is not known: %s are",
-			r.CNIVersion, strings.Join(texts(Versions()), ", "))
+	if err := d.resultVersion(n, path, &r.CNIVersion); err != nil {
+		return nil, err
 	}
 	has := func(key string) bool { _, ok := n.fold(key); return ok }
 	old := !r.CNIVersion.AtLeast(V030)
@@ -95,6 +80,29 @@ func (d *document) result(n node, conf Version, path string) (*Result, *FileErro
 		return nil, err
 	}
 	return r, nil
+}
+
+// resultVersion reads the version of a result; one without has that of the configuration.
+func (d *document) resultVersion(n node, path string, into *Version) *FileError {
+	label, _ := n.fold("cniVersion")
+	if label.node.kind != 0 {
+		var v string
+		if err := d.str(label.node, join(path, "cniVersion"), &v); err != nil {
+			return err
+		}
+		if v != "" {
+			*into = Version(v)
+		}
+	}
+	if !into.Known() {
+		at := n
+		if label.node.kind != 0 {
+			at = label.node
+		}
+		return d.bad(CodeVersion, at.start, join(path, "cniVersion"), "%q is not known: %s are",
+			*into, strings.Join(texts(Versions()), ", "))
+	}
+	return nil
 }
 
 // family reads ip4 or ip6 of the versions before 0.3.0.

@@ -13,13 +13,7 @@ import (
 
 // bridge has a bridge of a place get a frame by one of its ports.
 func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
-	if !br.Up {
-		w.stop(p, "bridge", p.run("ip link set "+br.Name+" up"), "bridge %s is down", br.Name)
-		return
-	}
-	if !port.Port.Forwarding {
-		w.stop(p, "bridge", p.run("bridge link set dev "+port.Name+" state 3"), "port %s of bridge %s does not forward",
-			port.Name, br.Name)
+	if !w.takesIn(p, port, br) {
 		return
 	}
 	vlan := w.vlanOf(p, port, br)
@@ -77,6 +71,20 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 	}
 	w.p = frame
 	w.onward(p, top)
+}
+
+// takesIn reports whether a bridge takes frames in from a port, and stops the walk where it does not.
+func (w *walk) takesIn(p *place, port, br *rtnl.Link) bool {
+	if !br.Up {
+		w.stop(p, "bridge", p.run("ip link set "+br.Name+" up"), "bridge %s is down", br.Name)
+		return false
+	}
+	if !port.Port.Forwarding {
+		w.stop(p, "bridge", p.run("bridge link set dev "+port.Name+" state 3"), "port %s of bridge %s does not forward",
+			port.Name, br.Name)
+		return false
+	}
+	return true
 }
 
 // resolves reports whether the filters of a bridge let the sender ask for the MAC address of the next hop, where it has

@@ -39,10 +39,7 @@ their containers run. The containers are found in the results cache, for all net
 		if err != nil {
 			return err
 		}
-		kept := map[spec.Owner]bool{}
-		for _, l := range known {
-			kept[spec.Owner{Network: l.Network, ContainerID: l.ContainerID, IfName: l.IfName}] = true
-		}
+		kept := owners(known)
 		runtime := &attach.Runtime{}
 		list, problems := runtime.List(strings.Join(args, ""))
 		all := []adopted{}
@@ -84,6 +81,15 @@ their containers run. The containers are found in the results cache, for all net
 		return nil
 	}
 	return c
+}
+
+// owners are the attachments that have leases.
+func owners(leases []Leased) map[spec.Owner]bool {
+	kept := map[spec.Owner]bool{}
+	for _, l := range leases {
+		kept[spec.Owner{Network: l.Network, ContainerID: l.ContainerID, IfName: l.IfName}] = true
+	}
+	return kept
 }
 
 func printAdopted(a *app.App, all []adopted, problems []string) {

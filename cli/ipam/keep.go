@@ -40,13 +40,9 @@ ranges, or is reserved for another key; and all addresses of a range.`,
   fairlead ipam reserve lan 10.1.0.0/28 fd00:1::/120
   fairlead ipam reserve lan 10.1.0.9 --for default/web-0`,
 		RunE: func(c *cobra.Command, args []string) error {
-			var prefixes []netip.Prefix
-			for _, s := range args[1:] {
-				p, err := ipam.ParseReserved(s)
-				if err != nil {
-					return app.Usage("%w", err)
-				}
-				prefixes = append(prefixes, p)
+			prefixes, err := reservable(args[1:])
+			if err != nil {
+				return err
 			}
 			p, b, err := book(c.Context(), a, args[0])
 			if err != nil {
@@ -86,6 +82,18 @@ ranges, or is reserved for another key; and all addresses of a range.`,
 	c.Flags().StringVar(&note, "note", "", "a `NOTE` for people (default: keep the existing one)")
 	c.Flags().BoolVar(&force, "force", false, "reserve even if it looks like a mistake")
 	return c
+}
+
+// reservable are the addresses and subnets of a command line.
+func reservable(args []string) (prefixes []netip.Prefix, err error) {
+	for _, s := range args {
+		p, err := ipam.ParseReserved(s)
+		if err != nil {
+			return nil, app.Usage("%w", err)
+		}
+		prefixes = append(prefixes, p)
+	}
+	return prefixes, nil
 }
 
 // noteOf is the note of a reservation that there is.

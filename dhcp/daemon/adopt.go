@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -48,19 +49,9 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 	if err != nil {
 		return err
 	}
-	l, err := rtnl.LinkByName(ns, q.IfName)
+	link, err := linkWith(ns, q.IfName, have)
 	if err != nil {
 		return err
-	}
-	link := reachedLink(ns, l)
-	on, err := rtnl.Addrs(ns, l.Index)
-	switch {
-	case err != nil:
-		return err
-	case !link.up:
-		return spec.Errorf(spec.CodeTryAgain, "link %s is down", link.Name)
-	case !slices.ContainsFunc(on, func(a rtnl.Addr) bool { return a.Prefix == have }):
-		return fmt.Errorf("link %s does not have %v, which is in the result", link.Name, have)
 	}
 	proto, err := d.protocol(dhcp.DHCPv4)
 	if err != nil {
@@ -81,6 +72,25 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 			d.giveBack(proto, link, leaseFile{Ask: a, Lease: got}))
 	}
 	return d.keep(proto, a, q, id, link, got)
+}
+
+// linkWith is the link called name, which has to be up and to have an address.
+func linkWith(ns *kernel.NS, name string, have netip.Prefix) (reached, error) {
+	l, err := rtnl.LinkByName(ns, name)
+	if err != nil {
+		return reached{}, err
+	}
+	link := reachedLink(ns, l)
+	on, err := rtnl.Addrs(ns, l.Index)
+	switch {
+	case err != nil:
+		return reached{}, err
+	case !link.up:
+		return reached{}, spec.Errorf(spec.CodeTryAgain, "link %s is down", link.Name)
+	case !slices.ContainsFunc(on, func(a rtnl.Addr) bool { return a.Prefix == have }):
+		return reached{}, fmt.Errorf("link %s does not have %v, which is in the result", link.Name, have)
+	}
+	return link, nil
 }
 
 // held returns the interface's IPv4 address in the result.

@@ -67,12 +67,7 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 	if err != nil {
 		return err
 	}
-	var stay []rtnl.Addr
-	for _, p := range l.Prefixes() {
-		a := like
-		a.Prefix = p
-		stay = append(stay, a)
-	}
+	stay := withPrefixes(like, l.Prefixes())
 	// Before the old ones go, so that what is by the link stays where the kernel lets it. One that fails is tried again
 	// below.
 	ensureAddrs(link, nil, stay)
@@ -113,6 +108,15 @@ func exchange(link reached, old, l *dhcp.Lease, metric int, must bool) error {
 	restore(link, before)
 	_, err = addr.Announce{Link: link.Name, Addrs: l.Prefixes()}.Ensure(ctx, w)
 	return errors.Join(append(errs, err)...)
+}
+
+// withPrefixes are addresses that are like one in all but the prefix.
+func withPrefixes(like rtnl.Addr, prefixes []netip.Prefix) (all []rtnl.Addr) {
+	for _, p := range prefixes {
+		like.Prefix = p
+		all = append(all, like)
+	}
+	return all
 }
 
 // ensureAddrs adds the missing addresses.

@@ -200,17 +200,7 @@ func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var got *dhcp.Lease
-	switch p {
-	case confirming:
-		got, err = k.proto.Confirm(ctx, link.Link, rec.Ask, rec.Lease)
-	case renewing:
-		got, err = k.proto.Renew(ctx, link.Link, rec.Ask, rec.Lease)
-	case rebinding:
-		got, err = k.proto.Rebind(ctx, link.Link, rec.Ask, rec.Lease)
-	case acquiring:
-		got, err = k.proto.Acquire(ctx, link.Link, rec.Ask)
-	}
+	got, err := k.ask(ctx, p, link, rec)
 	if p == confirming && err != nil && !errors.Is(err, dhcp.ErrRefused) {
 		k.mu.Lock()
 		k.confirm = false // it is in force for as long as it is valid
@@ -224,6 +214,21 @@ func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
 		return nil
 	}
 	return err
+}
+
+// ask asks the servers what a phase asks.
+func (k *keeper) ask(ctx context.Context, p phase, link reached, rec leaseFile) (*dhcp.Lease, error) {
+	switch p {
+	case confirming:
+		return k.proto.Confirm(ctx, link.Link, rec.Ask, rec.Lease)
+	case renewing:
+		return k.proto.Renew(ctx, link.Link, rec.Ask, rec.Lease)
+	case rebinding:
+		return k.proto.Rebind(ctx, link.Link, rec.Ask, rec.Lease)
+	case acquiring:
+		return k.proto.Acquire(ctx, link.Link, rec.Ask)
+	}
+	return nil, nil
 }
 
 // after records the outcome of a step, and returns when the next one may start.

@@ -222,23 +222,7 @@ func (d *decoder) read(b *buffer, id, depth int) (any, error) {
 	case wireOpaque:
 		return wrap(b.bytes())
 	case wireStruct:
-		m := map[string]any{}
-		for i := -1; ; {
-			step, err := b.uint()
-			if err != nil {
-				return nil, err
-			}
-			if step == 0 {
-				return m, nil
-			}
-			if step > uint64(len(t.fields)-1-i) {
-				return nil, errMalformed
-			}
-			i += int(step)
-			if m[t.fields[i].name], err = d.read(b, t.fields[i].id, depth+1); err != nil {
-				return nil, err
-			}
-		}
+		return d.fields(b, t, depth)
 	}
 	n, err := b.uint()
 	if err != nil || n > uint64(len(b.rest)) { // an element has a byte at least
@@ -258,6 +242,27 @@ func (d *decoder) read(b *buffer, id, depth int) (any, error) {
 		list = append(list, v)
 	}
 	return list, nil
+}
+
+// fields reads a structure: of each field that is there, how many were passed over, and its value.
+func (d *decoder) fields(b *buffer, t wire, depth int) (any, error) {
+	m := map[string]any{}
+	for i := -1; ; {
+		step, err := b.uint()
+		if err != nil {
+			return nil, err
+		}
+		if step == 0 {
+			return m, nil
+		}
+		if step > uint64(len(t.fields)-1-i) {
+			return nil, errMalformed
+		}
+		i += int(step)
+		if m[t.fields[i].name], err = d.read(b, t.fields[i].id, depth+1); err != nil {
+			return nil, err
+		}
+	}
 }
 
 func wrap[T any](v T, err error) (any, error) { return v, err }

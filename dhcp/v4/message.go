@@ -168,22 +168,9 @@ const (
 
 // lease is what an ACK, or an OFFER, gives.
 func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
-	addr, _ := netip.AddrFromSlice(r.YourIPAddr.To4())
-	if !ordinary(addr) {
-		return nil, fmt.Errorf("it gives the address %v", addr)
-	}
-	mask := net.IPMask(r.Options[optMask])
-	bits, size := mask.Size()
-	if len(mask) == 0 {
-		return nil, errors.New("it says no subnet mask (option 1)")
-	}
-	// Shorter than any class was, it takes in what is no host's; and the kernel has no route to a subnet that begins
-	// with 0.0.0.0.
-	if size != 32 || bits < 8 || netip.PrefixFrom(addr, bits).Masked().Addr().IsUnspecified() {
-		return nil, fmt.Errorf("it says the subnet mask %v of %v, which is no subnet of hosts", net.IP(mask), addr)
-	}
-	if subnet := netip.PrefixFrom(addr, bits); bits < 31 && (addr == subnet.Masked().Addr() || addr == last(subnet)) {
-		return nil, fmt.Errorf("it gives the address %v, which is the subnet's and no host's", subnet)
+	prefix, err := prefixOf(r)
+	if err != nil {
+		return nil, err
 	}
 	valid, ok := seconds(r.Options[optLeaseTime])
 	if !ok {
@@ -191,7 +178,7 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 	}
 	valid = max(valid, leastTime)
 	out := &dhcp.Lease{
-		Addresses: []dhcp.Address{{Prefix: netip.PrefixFrom(addr, bits), Valid: valid}},
+		Addresses: []dhcp.Address{{Prefix: prefix, Valid: valid}},
 		Valid:     valid, Link: l.Name, MAC: l.MAC.String(),
 	}
 	out.T1, out.T2 = times(valid, r.Options[optT1], r.Options[optT2])
@@ -231,6 +218,28 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 		}
 	}
 	return out, nil
+}
+
+// prefixOf is the address that a server gives, with the length of its subnet.
+func prefixOf(r *dhcpv4.DHCPv4) (netip.Prefix, error) {
+	addr, _ := netip.AddrFromSlice(r.YourIPAddr.To4())
+	if !ordinary(addr) {
+		return netip.Prefix{}, fmt.Errorf("it gives the address %v", addr)
+	}
+	mask := net.IPMask(r.Options[optMask])
+	bits, size := mask.Size()
+	if len(mask) == 0 {
+		return netip.Prefix{}, errors.New("it says no subnet mask (option 1)")
+	}
+	// Shorter than any class was, it takes in what is no host's; and the kernel has no route to a subnet that begins
+	// with 0.0.0.0.
+	if size != 32 || bits < 8 || netip.PrefixFrom(addr, bits).Masked().Addr().IsUnspecified() {
+		return netip.Prefix{}, fmt.Errorf("it says the subnet mask %v of %v, which is no subnet of hosts", net.IP(mask), addr)
+	}
+	if subnet := netip.PrefixFrom(addr, bits); bits < 31 && (addr == subnet.Masked().Addr() || addr == last(subnet)) {
+		return netip.Prefix{}, fmt.Errorf("it gives the address %v, which is the subnet's and no host's", subnet)
+	}
+	return netip.PrefixFrom(addr, bits), nil
 }
 
 // times are T1 and T2. A server's are taken where they are in order, else half and seven eighths (RFC 2131, 4.4.5).

@@ -48,10 +48,7 @@ func Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...Breakage) 
 func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...Breakage) {
 	t.Helper()
 	ctx := context.Background()
-	state := l.State
-	if state == nil {
-		state = func(t testing.TB) string { return State(t, w) }
-	}
+	state := l.stateOf(w)
 	ensure := func(want bool) {
 		t.Helper()
 		if changed, err := r.Ensure(ctx, w); err != nil || changed != want {
@@ -78,12 +75,7 @@ func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...
 	ensure(!l.Present)
 	made := state(t)
 	if l.Once {
-		if changed, err := r.Ensure(ctx, w); err == nil || changed {
-			t.Errorf("%v: second ensure: changed %v, error %v", r, changed, err)
-		}
-		if err := r.Verify(ctx, w); err != nil {
-			t.Errorf("%v: verify after the second ensure: %v", r, err)
-		}
+		testOnce(t, w, r)
 	} else {
 		ensure(false)
 	}
@@ -93,26 +85,7 @@ func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...
 	for _, b := range breakers {
 		t.Run(b.name, func(t *testing.T) {
 			b.do(t)
-			broken := state(t)
-			if err := r.Verify(ctx, w); err == nil || !strings.Contains(err.Error(), b.want) {
-				t.Errorf("%v: verify says %v, want %q", r, err, b.want)
-			}
-			same("verify changed something", broken)
-			if l.Repair != nil {
-				l.Repair(t)
-			} else {
-				if removable {
-					if err := remover.Remove(ctx, w); err != nil {
-						t.Fatalf("%v: remove a broken one: %v", r, err)
-					}
-				}
-				if _, err := r.Ensure(ctx, w); err != nil {
-					t.Fatalf("%v: ensure a broken one: %v", r, err)
-				}
-			}
-			if err := r.Verify(ctx, w); err != nil {
-				t.Fatalf("%v: verify after the repair: %v", r, err)
-			}
+			l.mendBroken(t, w, r, b.want, state)
 		})
 	}
 	if !removable {
@@ -130,6 +103,54 @@ func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...
 	}
 	if k != nil {
 		testKind(t, w, r, k, of, state)
+	}
+}
+
+// stateOf is what reads everything that the kind could touch.
+func (l Terms) stateOf(w *kernel.World) func(testing.TB) string {
+	if l.State != nil {
+		return l.State
+	}
+	return func(t testing.TB) string { return State(t, w) }
+}
+
+// testOnce has a second Ensure be an error that changes nothing.
+func testOnce(t *testing.T, w *kernel.World, r plan.Resource) {
+	t.Helper()
+	ctx := context.Background()
+	if changed, err := r.Ensure(ctx, w); err == nil || changed {
+		t.Errorf("%v: second ensure: changed %v, error %v", r, changed, err)
+	}
+	if err := r.Verify(ctx, w); err != nil {
+		t.Errorf("%v: verify after the second ensure: %v", r, err)
+	}
+}
+
+// mendBroken has Verify find a resource that was broken, with want in what it says, and has it mended.
+func (l Terms) mendBroken(t *testing.T, w *kernel.World, r plan.Resource, want string, state func(testing.TB) string) {
+	t.Helper()
+	ctx := context.Background()
+	broken := state(t)
+	if err := r.Verify(ctx, w); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v: verify says %v, want %q", r, err, want)
+	}
+	if got := state(t); got != broken {
+		t.Fatalf("%v: verify changed something: %s", r, Difference(broken, got))
+	}
+	if l.Repair != nil {
+		l.Repair(t)
+	} else {
+		if remover, removable := r.(plan.Remover); removable {
+			if err := remover.Remove(ctx, w); err != nil {
+				t.Fatalf("%v: remove a broken one: %v", r, err)
+			}
+		}
+		if _, err := r.Ensure(ctx, w); err != nil {
+			t.Fatalf("%v: ensure a broken one: %v", r, err)
+		}
+	}
+	if err := r.Verify(ctx, w); err != nil {
+		t.Fatalf("%v: verify after the repair: %v", r, err)
 	}
 }
 

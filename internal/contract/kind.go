@@ -54,16 +54,7 @@ func testKind(t *testing.T, w *kernel.World, r plan.Resource, k plan.Kind, of sp
 
 	made = ensure()
 	gc := &kernel.World{Host: w.Host, Store: w.Store}
-	tags, err := k.Owners(ctx, gc, of.Network)
-	if err != nil {
-		t.Fatalf("%s: owners: %v", k.Name(), err)
-	}
-	if !slices.ContainsFunc(tags, func(t plan.Tag) bool {
-		return t.Hash == identity.OwnerHash(of) || t.Could != nil &&
-			t.Could(of)
-	}) {
-		t.Fatalf("%s: owners do not name %v: %v", k.Name(), of, tags)
-	}
+	tags := ownersWith(t, gc, k, of)
 	same("owners changed something", made)
 	others := []spec.Owner{other} // those that the test has attached beside
 	for _, t := range tags {
@@ -78,13 +69,7 @@ func testKind(t *testing.T, w *kernel.World, r plan.Resource, k plan.Kind, of sp
 		same("GC took what is valid", made)
 	}
 	if k.Name() == "interface in the container" { // where it was made the engine writes down
-		id, err := w.Container.Identity()
-		if err == nil {
-			err = w.Store.Put(resource.MadeRecord, of, resource.Made{Identity: id, Path: w.Container.Path, Owner: of})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		writeMade(t, w, of)
 	}
 	if err := plan.Collect(ctx, gc, []plan.Kind{k}, of.Network, others); err != nil {
 		t.Fatalf("%s: GC: %v", k.Name(), err)
@@ -92,5 +77,32 @@ func testKind(t *testing.T, w *kernel.World, r plan.Resource, k plan.Kind, of sp
 	same("GC left something", before)
 	if err := r.Verify(ctx, w); err == nil {
 		t.Errorf("%s: after GC %v is as it should be", k.Name(), r)
+	}
+}
+
+// ownersWith are the tags that a kind finds in a network; the owner has to be among them.
+func ownersWith(t *testing.T, gc *kernel.World, k plan.Kind, of spec.Owner) []plan.Tag {
+	t.Helper()
+	tags, err := k.Owners(t.Context(), gc, of.Network)
+	if err != nil {
+		t.Fatalf("%s: owners: %v", k.Name(), err)
+	}
+	if !slices.ContainsFunc(tags, func(t plan.Tag) bool {
+		return t.Hash == identity.OwnerHash(of) || t.Could != nil && t.Could(of)
+	}) {
+		t.Fatalf("%s: owners do not name %v: %v", k.Name(), of, tags)
+	}
+	return tags
+}
+
+// writeMade writes down where the owner's interface is, as the engine does.
+func writeMade(t *testing.T, w *kernel.World, of spec.Owner) {
+	t.Helper()
+	id, err := w.Container.Identity()
+	if err == nil {
+		err = w.Store.Put(resource.MadeRecord, of, resource.Made{Identity: id, Path: w.Container.Path, Owner: of})
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -111,27 +111,19 @@ func listSchema() ([]byte, error) {
 	}
 	flag := []any{object{"type": "boolean"}, matches("^([tT][rR][uU][eE]|[fF][aA][lL][sS][eE])?$")}
 	all := everybodys()
-	said := func(path string, schema object) object {
-		for _, k := range listReference().Keys {
-			if k.Path == path {
-				schema["description"] = k.Doc
-			}
-		}
-		return schema
-	}
 	return marshal(object{
 		"$schema":     "https://json-schema.org/draft/2020-12/schema",
 		"title":       "network configuration list",
 		"description": "a network: its plugins in order",
 		"type":        "object",
 		"properties": object{
-			"cniVersion":             said("cniVersion", all["cniVersion"].(object)),
-			"cniVersions":            said("cniVersions", all["cniVersions"].(object)),
-			"name":                   said("name", all["name"].(object)),
-			"disableCheck":           said("disableCheck", object{"anyOf": flag}),
-			"disableGC":              said("disableGC", object{"anyOf": flag}),
-			"loadOnlyInlinedPlugins": said("loadOnlyInlinedPlugins", object{"anyOf": flag}),
-			"plugins": said("plugins", object{
+			"cniVersion":             describedKey("cniVersion", all["cniVersion"].(object)),
+			"cniVersions":            describedKey("cniVersions", all["cniVersions"].(object)),
+			"name":                   describedKey("name", all["name"].(object)),
+			"disableCheck":           describedKey("disableCheck", object{"anyOf": flag}),
+			"disableGC":              describedKey("disableGC", object{"anyOf": flag}),
+			"loadOnlyInlinedPlugins": describedKey("loadOnlyInlinedPlugins", object{"anyOf": flag}),
+			"plugins": describedKey("plugins", object{
 				"type": "array", "minItems": 1, "items": object{"$ref": "#/$defs/plugin"},
 				"prefixItems": []any{object{
 					"description": "the first plugin has nothing that it could add to",
@@ -151,14 +143,24 @@ func listSchema() ([]byte, error) {
 		"$defs": object{"plugin": object{
 			"type": "object",
 			"properties": object{
-				"type": said("plugins[].type",
+				"type": describedKey("plugins[].type",
 					object{"type": "string", "pattern": `^[^/\\]+$`, "not": object{"enum": givers}}),
-				"capabilities": said("plugins[].capabilities", all["capabilities"].(object)),
+				"capabilities": describedKey("plugins[].capabilities", all["capabilities"].(object)),
 			},
 			"required": []any{"type"},
 			"allOf":    rules,
 		}},
 	})
+}
+
+// describedKey gives a schema the description that the list's key at path has.
+func describedKey(path string, schema object) object {
+	for _, k := range listReference().Keys {
+		if k.Path == path {
+			schema["description"] = k.Doc
+		}
+	}
+	return schema
 }
 
 // everybodys are the keys that every plugin reads, or that stand beside what it reads in a single configuration.

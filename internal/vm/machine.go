@@ -73,11 +73,7 @@ func boot(ctx context.Context, o options, share string, j job, out io.Writer) (d
 	if j.Load, err = writeInitrd(initrd, init, modules); err != nil {
 		return done, fmt.Errorf("initial root for %s: %w", version, err)
 	}
-	b, err := json.Marshal(j)
-	if err != nil {
-		return done, err
-	}
-	if err := os.WriteFile(filepath.Join(share, "job.json"), b, 0o600); err != nil {
+	if err := writeJob(share, j); err != nil {
 		return done, err
 	}
 	console := filepath.Join(share, "console")
@@ -104,6 +100,15 @@ func boot(ctx context.Context, o options, share string, j job, out io.Writer) (d
 		err = fmt.Errorf("%w\n%s%s", errors.Join(err, rerr), stderr.Bytes(), tail(said, 4000))
 	}
 	return done, err
+}
+
+// writeJob leaves the machine what it has to do.
+func writeJob(share string, j job) error {
+	b, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(share, "job.json"), b, 0o600)
 }
 
 // A model is the machine of an architecture.

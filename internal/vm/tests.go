@@ -86,11 +86,7 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 		packages = []string{"./..."}
 	}
 	if why := cannot(o); why != "" {
-		fmt.Println("SKIPPED, no virtual machine here:", why)
-		if os.Getenv("CI") != "" {
-			return 1, nil
-		}
-		return 0, nil
+		return skippedStatus(why), nil
 	}
 	j := job{Env: append(os.Environ(), "CI=true", skippedVar+"=", machineVar+"=true"), Kinds: kinds()}
 	if o.foreign() {
@@ -120,18 +116,11 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 		status = 1
 	}
 	seen := tally(all.Bytes())
-	may := entries(skipsList)
-	for _, s := range seen.skipped {
-		if !slices.ContainsFunc(may, func(e [2]string) bool { return e[0] == s.test }) {
-			fmt.Printf("must not skip here: %s %s: %s\n", s.pkg, s.test, s.why)
-			status = 1
-		}
+	if printSkipped(seen.skipped) {
+		status = 1
 	}
-	for i, s := range j.Steps {
-		if done.Status[i] != 0 {
-			fmt.Printf("FAIL %s: status %d\n", s.Name, done.Status[i])
-			status = 1
-		}
+	if printFailed(j.Steps, done.Status) {
+		status = 1
 	}
 	fmt.Printf("Linux %s: %d tests passed, %d skipped, %d failed, in %v (%.0f s before the first)\n", done.Release,
 		seen.passed, len(seen.skipped), seen.failed, time.Since(started).Round(time.Second), done.Ready)
@@ -139,6 +128,38 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 		return 0, errors.New("no test ran")
 	}
 	return status, nil
+}
+
+// skippedStatus says why no machine runs, and is the exit status: in CI it is a failure.
+func skippedStatus(why string) int {
+	fmt.Println("SKIPPED, no virtual machine here:", why)
+	if os.Getenv("CI") != "" {
+		return 1
+	}
+	return 0
+}
+
+// printFailed prints which steps failed, and reports whether one did.
+func printFailed(steps []step, status []int) (found bool) {
+	for i, s := range steps {
+		if status[i] != 0 {
+			fmt.Printf("FAIL %s: status %d\n", s.Name, status[i])
+			found = true
+		}
+	}
+	return found
+}
+
+// printSkipped prints which tests were skipped that must not be, and reports whether one was.
+func printSkipped(skipped []skip) (found bool) {
+	may := entries(skipsList)
+	for _, s := range skipped {
+		if !slices.ContainsFunc(may, func(e [2]string) bool { return e[0] == s.test }) {
+			fmt.Printf("must not skip here: %s %s: %s\n", s.pkg, s.test, s.why)
+			found = true
+		}
+	}
+	return found
 }
 
 // cannot is why there can be no machine.

@@ -145,12 +145,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		wait = "" // a tap carries nothing before its hypervisor has opened it
 	}
 	p = append(p, links...)
-	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
-		p = append(p, sysctl.IPv6Off{Link: r.IfName})
-		if !c.DisableContainerInterface {
-			p = append(p, link.Up{Link: r.IfName})
-		}
-	}
+	p = append(p, c.ipv6Off(r)...)
 	if c.MacSpoofChk {
 		p = append(p, spoof.Check{Owner: r.Owner, Link: port, MAC: c.MAC(r)})
 	}
@@ -160,12 +155,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	}
 	answer.Gateway = c.IsGateway
 	p = append(p, c.gatewayPlan(r)...)
-	var alone plan.Plan
-	if vlan, one := c.segment(); one && port == host && len(r.IPs) > 0 {
-		alone = plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan,
-			Addrs:  r.Prefixes(),
-			ByHand: r.ByHand()}}
-	}
+	alone := c.portAddrs(r, host, port)
 	asks := c.EnableDAD || c.Conflicts.Probe() // then the segment's own answer comes first: a DHCP server is told of it
 	if !asks {
 		p = append(p, alone...)
@@ -181,6 +171,28 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	}
 	answer.Plan, answer.IPs, answer.Routes = p, r.IPs, r.Routes
 	return answer, nil
+}
+
+// ipv6Off keeps the container interface from ever getting an IPv6 address of its own: it comes up afterwards.
+func (c conf) ipv6Off(r *sdk.Request) plan.Plan {
+	if c.IPv6 != "off" {
+		return nil
+	}
+	p := plan.Plan{sysctl.IPv6Off{Link: r.IfName}}
+	if !c.DisableContainerInterface {
+		p = append(p, link.Up{Link: r.IfName})
+	}
+	return p
+}
+
+// portAddrs are the addresses that no other port of the segment has.
+func (c conf) portAddrs(r *sdk.Request, host, port string) plan.Plan {
+	vlan, one := c.segment()
+	if !one || port != host || len(r.IPs) == 0 {
+		return nil
+	}
+	return plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan,
+		Addrs: r.Prefixes(), ByHand: r.ByHand()}}
 }
 
 // warnIdle is for a link without addresses.

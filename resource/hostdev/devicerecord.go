@@ -175,14 +175,8 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		if in != w.Container {
 			defer in.Close()
 		}
-		there, err := r.find(w, in)
-		if err != nil {
+		if l, err = r.fetch(w, in); err != nil {
 			return true, err
-		}
-		if there != nil {
-			if l, err = r.bring(w, in, there); err != nil {
-				return true, err
-			}
 		}
 	}
 	if l == nil {
@@ -221,6 +215,15 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	}
 	// it went with its namespace, or with its driver, or was pulled out
 	return false, w.Store.Delete(deviceMemory, r.Owner)
+}
+
+// fetch brings the device out of a container's namespace, if it is there.
+func (r DeviceRecord) fetch(w *kernel.World, in *kernel.NS) (*rtnl.Link, error) {
+	l, err := r.find(w, in)
+	if err != nil || l == nil {
+		return nil, err
+	}
+	return r.bring(w, in, l)
 }
 
 // unplugged reports whether no driver has a link for the device any more: there is a directory of such links while one

@@ -128,18 +128,9 @@ func rename(ns *kernel.NS, l *rtnl.Link, name string) error {
 
 // restore makes a link of the host what it was. The alias comes last: by it the link is found where this was cut short.
 func (s deviceState) restore(w *kernel.World, l *rtnl.Link) error {
-	name := l.Name
-	if name != s.Link {
-		err := rename(w.Host, l, s.Link)
-		switch {
-		case errors.Is(err, rtnl.ErrLinkExists):
-			slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device",
-				s.Link, "now", name)
-		case err != nil:
-			return err
-		default:
-			name = s.Link
-		}
+	name, err := s.restoreName(w, l)
+	if err != nil {
+		return err
 	}
 	var errs []error
 	set := func(c rtnl.LinkChange) { errs = append(errs, rtnl.SetLink(w.Host, name, c)) }
@@ -196,6 +187,20 @@ func (s deviceState) restore(w *kernel.World, l *rtnl.Link) error {
 		return rtnl.SetAlias(w.Host, l.Index, s.Alias)
 	}
 	return nil
+}
+
+// restoreName gives the device its name back, unless another link has it by now, and returns the name that it has then.
+func (s deviceState) restoreName(w *kernel.World, l *rtnl.Link) (string, error) {
+	if l.Name == s.Link {
+		return s.Link, nil
+	}
+	err := rename(w.Host, l, s.Link)
+	if errors.Is(err, rtnl.ErrLinkExists) {
+		slog.Warn("another link of the host has the device's name, so it keeps the one that it has", "device",
+			s.Link, "now", l.Name)
+		return l.Name, nil
+	}
+	return s.Link, err
 }
 
 // hostSettings are those that the kernel gives to all links when they are set for "all". A link that was away meanwhile

@@ -72,8 +72,13 @@ func (v Veth) mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 	if h.Up {
 		return changed, nil
 	}
+	return true, v.bringUp(ctx, w)
+}
+
+// bringUp sets the host-side interface up, and waits until both carry packets.
+func (v Veth) bringUp(ctx context.Context, w *kernel.World) error {
 	if err := rtnl.SetLink(w.Host, v.Host, rtnl.LinkChange{Up: true}); err != nil {
-		return true, err
+		return err
 	}
 	// a worker of the kernel's tells both that they carry packets
 	if c, err := rtnl.LinkByName(w.Container, v.Name); err == nil && c.Up {
@@ -83,5 +88,5 @@ func (v Veth) mend(ctx context.Context, w *kernel.World) (changed bool, err erro
 			slog.Debug("mended, and not operational", "cause", err) // Verify says so
 		}
 	}
-	return true, nil
+	return nil
 }

@@ -79,61 +79,26 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var (
-		verb  = "ADD"
-		args  [][2]string
-		ips   []spec.IP
-		rts   []spec.Route
-		links sdk.Links
-		del   []string
-	)
-	for _, line := range strings.Split(strings.TrimSpace(call), "\n") {
-		f := append(strings.Fields(line), "", "", "")
-		switch f[0] {
-		case "ip":
-			ip := spec.IP{}
-			if err := ip.Address.UnmarshalText([]byte(f[1])); err != nil {
-				return "", err
-			}
-			if err := ip.Gateway.UnmarshalText([]byte(f[2])); err != nil {
-				return "", err
-			}
-			ips = append(ips, ip)
-		case "route":
-			rt, err := route(f[1:])
-			if err != nil {
-				return "", err
-			}
-			rts = append(rts, rt)
-		case "link":
-			links.HostLinks = append(links.HostLinks, sdk.HostLink{Name: f[1], Kind: f[2], Master: f[3]})
-		case "peer":
-			links.Peer = &sdk.HostLink{Name: f[1], Kind: "veth"}
-		case "missing":
-			links.Missing = append(links.Missing, f[1])
-		case "args":
-			if args, err = spec.ParseArgs(f[1]); err != nil {
-				return "", err
-			}
-		default:
-			verb = f[0]
-		}
-	}
-	o := spec.Owner{Network: c.Name, ContainerID: "c1", IfName: "eth0"}
-	r, err := p.NewRequest(verb, o, "/run/netns/c1", c, args)
+	asked, err := parseCall(call)
 	if err != nil {
 		return "", err
 	}
-	if verb == "DEL" {
+	o := spec.Owner{Network: c.Name, ContainerID: "c1", IfName: "eth0"}
+	r, err := p.NewRequest(asked.verb, o, "/run/netns/c1", c, asked.args)
+	if err != nil {
+		return "", err
+	}
+	if asked.verb == "DEL" {
+		var del []string
 		for _, k := range p.Kinds(c) {
 			del = append(del, k.Name())
 		}
 		return strings.Join(del, "\n") + "\n", nil
 	}
-	if ips != nil {
-		r.IPs, r.Routes = ips, rts
+	if asked.ips != nil {
+		r.IPs, r.Routes = asked.ips, asked.routes
 	}
-	r.Links = links
+	r.Links = asked.links
 	want, _, err := p.Plan(c, r)
 	if err != nil {
 		return "", err
@@ -145,6 +110,55 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 		}
 	}
 	return text, nil
+}
+
+// A plannedCall is what a golden says of the call whose plan it shows.
+type plannedCall struct {
+	verb   string
+	args   [][2]string
+	ips    []spec.IP
+	routes []spec.Route
+	links  sdk.Links
+}
+
+// parseCall reads a golden's call: a line for its verb, and one for each thing that it is given.
+func parseCall(call string) (plannedCall, error) {
+	c := plannedCall{verb: "ADD"}
+	for _, line := range strings.Split(strings.TrimSpace(call), "\n") {
+		f := append(strings.Fields(line), "", "", "")
+		switch f[0] {
+		case "ip":
+			ip := spec.IP{}
+			if err := ip.Address.UnmarshalText([]byte(f[1])); err != nil {
+				return c, err
+			}
+			if err := ip.Gateway.UnmarshalText([]byte(f[2])); err != nil {
+				return c, err
+			}
+			c.ips = append(c.ips, ip)
+		case "route":
+			rt, err := route(f[1:])
+			if err != nil {
+				return c, err
+			}
+			c.routes = append(c.routes, rt)
+		case "link":
+			c.links.HostLinks = append(c.links.HostLinks, sdk.HostLink{Name: f[1], Kind: f[2], Master: f[3]})
+		case "peer":
+			c.links.Peer = &sdk.HostLink{Name: f[1], Kind: "veth"}
+		case "missing":
+			c.links.Missing = append(c.links.Missing, f[1])
+		case "args":
+			args, err := spec.ParseArgs(f[1])
+			if err != nil {
+				return c, err
+			}
+			c.args = args
+		default:
+			c.verb = f[0]
+		}
+	}
+	return c, nil
 }
 
 // route parses a destination, an optional gateway and optional numbers.

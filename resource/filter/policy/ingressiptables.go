@@ -61,11 +61,7 @@ func commentPolicy(policy string) string {
 // that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
 // bridge, which br_netfilter has come here before the host routes them.
 func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (insert, ends []xtables.Rule) {
-	rule := func(chain string, comment string, words ...string) xtables.Rule {
-		jump := words[len(words)-1]
-		words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
-		return xtables.NewRule(chain, words...)
-	}
+	rule := commented
 	insert = []xtables.Rule{rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")}
 	policy := commentPolicy(i.Policy)
 	for _, s := range subnets {
@@ -122,6 +118,13 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 		rule("FORWARD", commentStages, iptables.ChainStage1))
 	return insert, append(ends, rule(iptables.ChainStage1, commentStages, "RETURN"),
 		rule(chainStage2, commentStages, "RETURN"))
+}
+
+// commented is a rule that ends with a comment and the jump, which is the last of words.
+func commented(chain, comment string, words ...string) xtables.Rule {
+	jump := words[len(words)-1]
+	words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
+	return xtables.NewRule(chain, words...)
 }
 
 // odd are rules about the link that another policy wanted.
