@@ -2,6 +2,7 @@ package packetfilter
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -85,7 +86,7 @@ func (s *nftSet) find(key []byte) (found *nftElem) {
 			if bytes.Compare(e.key, key) <= 0 && (found == nil || e.after(found)) {
 				found = e
 			}
-		case e.end == nil && bytes.Equal(e.key, key), e.end != nil && s.inFields(e, key):
+		case e.end == nil && bytes.Equal(e.key, key), e.end != nil && s.overlaps(e, key, key):
 			found = e
 		}
 	}
@@ -102,20 +103,42 @@ func (e *nftElem) after(f *nftElem) bool {
 
 func (e *nftElem) ends() bool { return e.flags&unix.NFT_SET_ELEM_INTERVAL_END != 0 }
 
-// inFields compares each field of a key with the interval that an element has there.
-func (s *nftSet) inFields(e *nftElem, key []byte) bool {
+// overlaps compares each field of the keys from first to last with the interval that an element has there.
+func (s *nftSet) overlaps(e *nftElem, first, last []byte) bool {
 	at := 0
 	for _, size := range s.fields {
 		to := at + size
-		if size < 0 || to > min(len(key), len(e.key), len(e.end)) {
+		if size < 0 || to > min(len(first), len(e.key), len(e.end)) {
 			return false
 		}
-		if bytes.Compare(key[at:to], e.key[at:to]) < 0 || bytes.Compare(key[at:to], e.end[at:to]) > 0 {
+		if bytes.Compare(last[at:to], e.key[at:to]) < 0 || bytes.Compare(first[at:to], e.end[at:to]) > 0 {
 			return false
 		}
 		at = to + -to&3
 	}
 	return true
+}
+
+// mayHave reports whether a key, of which not all bits are known, may belong to an element.
+func (s *nftSet) mayHave(key bits) bool {
+	first, last := key.v, bytes.Clone(key.v)
+	for i := range last {
+		last[i] |= ^key.known[i]
+	}
+	if s.interval && len(s.fields) < 2 && s.find(first) != nil {
+		return true
+	}
+	return slices.ContainsFunc(s.list, func(e nftElem) bool {
+		switch {
+		case e.flags&setElemCatchall != 0:
+			return true
+		case s.interval && len(s.fields) < 2:
+			return !e.ends() && bytes.Compare(first, e.key) < 0 && bytes.Compare(e.key, last) <= 0
+		case e.end == nil:
+			return key.is(e.key) != no
+		}
+		return s.overlaps(&e, first, last)
+	})
 }
 
 // lookup looks a register up in a set, a map or a verdict map.
@@ -128,7 +151,7 @@ func (m *machine) lookup(d []byte) bool {
 	}
 	key, of := m.get(attr32(d, unix.NFTA_LOOKUP_SREG), s.keyLen)
 	maps, dreg := attr(d, unix.NFTA_LOOKUP_DREG) != nil, attr32(d, unix.NFTA_LOOKUP_DREG)
-	if !key.all() || m.touched(name) {
+	if m.touched(name) || !key.all() && s.mayHave(key) {
 		why := of + " in " + setText(name)
 		switch {
 		case maps && dreg == unix.NFT_REG_VERDICT:
@@ -140,7 +163,10 @@ func (m *machine) lookup(d []byte) bool {
 		}
 		return m.on(maybe, why)
 	}
-	e := s.find(key.v)
+	var e *nftElem // none has a key of which enough is known: in a set of ports of TCP, a packet of ICMP
+	if key.all() {
+		e = s.find(key.v)
+	}
 	t := known(e != nil)
 	if e != nil && e.counts {
 		t = maybe
