@@ -24,9 +24,10 @@ and those of containerd, podman and every other program that uses the reference 
   unknown  the program that attached it has not recorded the namespace, or fairlead cannot see it, as in a container
            without the host's mounts
 
-NAME is a pod's NAMESPACE/NAME, or podman's name of the container. Long IDs are cut to 12 digits; all commands that take
-a container accept these. The attachments of ` + attached.LoopbackNetwork + `, with which containerd sets up lo of each pod, are
-only counted, unless NET is that network or --all is given. The document of -o json has all attachments and whole IDs.`,
+NAME is a pod's NAMESPACE/NAME, podman's name of the container, or the NETNS that "fairlead add" made the ID from. Long
+IDs are cut to 12 digits; all commands that take a container accept these. The attachments of ` + attached.LoopbackNetwork + `, with
+which containerd sets up lo of each pod, are only counted, unless NET is that network or --all is given. The document of
+-o json has all attachments and whole IDs.`,
 		Example: `  fairlead ls lan --state gone
   fairlead ls --container default/web-0`,
 		RunE: func(c *cobra.Command, args []string) error { return ls(a, strings.Join(args, ""), f) },

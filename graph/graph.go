@@ -54,7 +54,12 @@ const (
 	Up     State = "up"
 	Down   State = "down"
 	Broken State = "broken" // a link is missing, or is not joined with the next one
+	// the links are as they should be, and rules of the packet filter are missing
+	RulesMissing State = "rules missing"
 )
+
+// Faulty reports whether something is not as it should be.
+func (s State) Faulty() bool { return s == Down || s == Broken || s == RulesMissing }
 
 // Fold leaves at most n interfaces of each segment, and counts the others. None is no limit.
 func (g *Graph) Fold(n int) {
@@ -125,7 +130,7 @@ func (e End) wire() []string {
 		way = e.Kind + " " + way
 	}
 	lines := slices.Concat([]string{way}, e.Addresses)
-	if e.Wire == Down || e.Wire == Broken {
+	if e.Wire.Faulty() {
 		lines = append(lines, string(e.Wire))
 	}
 	return lines

@@ -148,7 +148,7 @@ func (p *picture) panel(s panel, x, y int) (end int) {
 	wide := fit(s.width - 4*12)
 	head := 30 + line*len(s.Facts)
 	class := "head"
-	if s.Up == Down || s.Up == Broken {
+	if s.Up.Faulty() {
 		class += " bad"
 	}
 	p.text(x+12, y+20, "b", s.Name, wide/2)
@@ -200,7 +200,7 @@ func (p *picture) row(s panel, cards []End, folded bool, x, head, top int) (end 
 			way = e.Kind
 		}
 		class := "s"
-		if e.Wire == Down || e.Wire == Broken {
+		if e.Wire.Faulty() {
 			class, way = "err", strings.TrimSpace(way+" "+string(e.Wire))
 		}
 		p.text(last+8, bus+18, class, way, columns-4)
@@ -311,7 +311,7 @@ func (p *picture) box(class string, x, y, wide, high, round int) {
 
 func (p *picture) wire(s State, x1, y1, x2, y2 int) {
 	class := "w"
-	if s == Down || s == Broken {
+	if s.Faulty() {
 		class += " bad"
 	}
 	fmt.Fprintf(&p.wires, `<path class="%s" d="M%d %dL%d %d"/>`+"\n", class, x1, y1, x2, y2)

@@ -26,7 +26,7 @@ func (g *Graph) walk(node func(id string, of part, lines []string),
 		node(segment, aSegment, s.title())
 		edge("host", segment, aSegment, false, nil)
 		for _, e := range s.Ends {
-			edge(segment, container[e.Whole], aContainer, e.Wire == Down || e.Wire == Broken, e.wire())
+			edge(segment, container[e.Whole], aContainer, e.Wire.Faulty(), e.wire())
 		}
 		if s.More > 0 {
 			node(rest, theRest, []string{s.more()})

@@ -161,6 +161,9 @@ func (a *attached) broken(err error) {
 // planned takes down what there should be.
 func (a *attached) planned(p plan.Plan, theirs bool) {
 	for _, r := range p {
+		if sdk.Clears(r) {
+			continue
+		}
 		_, rule := sdk.EffectOf(r)
 		a.Plan = append(a.Plan, sdk.Planned{Resource: r.String(), Kind: sdk.KindName(r), Rule: rule || theirs,
 			Theirs: theirs})

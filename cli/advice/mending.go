@@ -113,17 +113,12 @@ func remake(c attach.Cached, network, netns string) string {
 func RemakeCommand(c attach.Cached) string {
 	switch {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
-		del, add := again(c, c.Network, shortNetns(c.Netns))
+		del, add := again(c, c.Network, attached.ShortNetns(c.Netns))
 		return del + " && " + add
 	case mine(c.ContainerID):
 		return "end that `fairlead run`, and run it again"
 	}
 	return Remakes
-}
-
-// shortNetns is a namespace as the commands are told it: by its name, where it has one.
-func shortNetns(path string) string {
-	return strings.TrimPrefix(strings.TrimPrefix(path, "/var"), attached.NetnsDir+"/")
 }
 
 // again are the commands that attach what c remembers anew, with its published ports, its arguments and, where
@@ -217,7 +212,7 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 			if i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == o }); i >= 0 {
 				c = list[i]
 			}
-			say(o.String() + ": what cannot be mended: " + remake(c, o.Network, shortNetns(f.Netns)))
+			say(o.String() + ": what cannot be mended: " + remake(c, o.Network, attached.ShortNetns(f.Netns)))
 		default:
 			say("what cannot be mended is made anew with the container, by the runtime that attached it")
 		}

@@ -30,8 +30,25 @@ func CompleteContainers(*cobra.Command, []string, string) ([]string, cobra.Shell
 // LoopbackNetwork is what containerd before 2.0 attaches each pod's lo by.
 const LoopbackNetwork = "cni-loopback"
 
-// Name is what the runtime calls the container of an attachment: see [spec.PodName].
-func Name(c attach.Cached) string { return spec.PodName(c.Args) }
+// Hashed reports whether the ID of a container is only a hash of the path of its network namespace: see [ContainerID].
+func Hashed(c attach.Cached) bool { return c.ContainerID == ContainerID(c.Netns) }
+
+// Name is what people call the container of an attachment: see [spec.PodName]. Of one whose ID is only a hash, it is the
+// name of the network namespace.
+func Name(c attach.Cached) string {
+	if name := spec.PodName(c.Args); name != "" || !Hashed(c) {
+		return name
+	}
+	if name := ShortNetns(c.Netns); !strings.Contains(name, "/") {
+		return name
+	}
+	return ""
+}
+
+// ShortNetns is a network namespace as the commands are told it: by its name, where it has one.
+func ShortNetns(path string) string {
+	return strings.TrimPrefix(strings.TrimPrefix(path, "/var"), NetnsDir+"/")
+}
 
 // ShortID is a container's ID as people see it: of a long hexadecimal one the first 12 digits, as runtimes show it.
 func ShortID(id string) string {
@@ -42,11 +59,11 @@ func ShortID(id string) string {
 	return id[:digits]
 }
 
-// ShortOwner is an attachment as people see it: NETWORK/ID/INTERFACE, and the container's name where there is one.
+// ShortOwner is an attachment as people see it: NETWORK/ID/INTERFACE, and what the runtime calls the container.
 func ShortOwner(c attach.Cached) string {
 	o := c.Owner()
 	o.ContainerID = ShortID(o.ContainerID)
-	if name := Name(c); name != "" && name != c.ContainerID {
+	if name := spec.PodName(c.Args); name != "" && name != c.ContainerID {
 		return o.String() + " (" + name + ")"
 	}
 	return o.String()

@@ -15,24 +15,13 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // ofRepair says what a repair would find: it knows what each attachment should have.
 func (d *Doctor) ofRepair() {
-	if conn, err := nft.Open(d.HostNS); err != nil {
-		d.Blind("the packet filter: %v", err)
-	} else if _, err := conn.BaseChains(); err != nil {
-		d.Blind("what attachments should have on the host, and the packet filter: %v", err)
-		return
-	}
-	defer d.LogLater()()
-	r := repair.Repairer{
-		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(), External: netconf.Externals(),
-		Now: netconf.Configured, DryRun: true,
-	}
-	report, err := r.Run(d.Ctx)
-	if err != nil {
-		d.Blind("what attachments should have: %v", err)
+	report := d.repairs("", false)
+	if report == nil {
 		return
 	}
 	for _, p := range report.Problems {
@@ -55,6 +44,43 @@ func (d *Doctor) ofRepair() {
 		d.remark("%d of %d attachments are of other plugins: they are compared with what ADD answered, and of their rules "+
 			"little is known", foreigners, len(d.Mine))
 	}
+}
+
+// RulesMissing are the attachments, of all networks or of one, whose rules are missing in the packet filter.
+func (d *Doctor) RulesMissing(network string) map[spec.Owner]bool {
+	missing := map[spec.Owner]bool{}
+	report := d.repairs(network, true)
+	if report == nil {
+		return missing
+	}
+	for _, f := range report.Findings {
+		bare := func(w sdk.Wrong) bool {
+			return len(w.What) > 0 && !slices.ContainsFunc(w.What, app.DeniedText)
+		}
+		missing[f.Owner] = f.State != repair.Gone && slices.ContainsFunc(f.Wrong, bare)
+	}
+	return missing
+}
+
+// repairs is what a repair would find, in all or in the packet filter alone; nil if that cannot be known.
+func (d *Doctor) repairs(network string, filter bool) *repair.Report {
+	if conn, err := nft.Open(d.HostNS); err != nil {
+		d.Blind("the packet filter: %v", err)
+	} else if _, err := conn.BaseChains(); err != nil {
+		d.Blind("what attachments should have on the host, and the packet filter: %v", err)
+		return nil
+	}
+	defer d.LogLater()()
+	r := repair.Repairer{
+		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(), External: netconf.Externals(),
+		Now: netconf.Configured, DryRun: true, Network: network, Firewall: filter,
+	}
+	report, err := r.Run(d.Ctx)
+	if err != nil {
+		d.Blind("what attachments should have: %v", err)
+		return nil
+	}
+	return report
 }
 
 // attachment says what is wrong with one.
@@ -120,6 +146,8 @@ func (d *Doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":
 		d.add("forwarding-off", "host", line, who(c), "", "fairlead repair")
+	case inside && strings.HasPrefix(line, "state is down"):
+		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
 	case w.Kind == "Bridge" && link != "":
 		d.bridge(line, link, c, remade(w, c))
 	case w.Kind == "Gateway" && !inside:

@@ -21,7 +21,7 @@ const evaluation = 10 * time.Second
 // A forwarded is a packet that the host should forward for a container.
 type forwarded struct {
 	packetfilter.Packet
-	What string // in words: "what containers on cni0 send"
+	What string // in words: "what it sends from 10.88.0.2"
 	link string
 	From attach.Cached
 }
@@ -134,8 +134,9 @@ func (d *Doctor) packets() (all []forwarded) {
 				asked[key] = true
 			}
 			all = append(all,
-				forwarded{packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends", link, c},
-				forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to it", link, c})
+				forwarded{packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends from " + a.String(), link, c},
+				forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to " + a.String(),
+					link, c})
 		}
 		for _, m := range attached.Mappings(c.Capabilities) {
 			if a := target4(c, m); a.IsValid() {

@@ -149,6 +149,8 @@ func (d *Diagnosis) settle() {
 	d.cut([]string{"dhcp-lease-lost"}, "container-address-missing", "container-route-missing")
 	d.cut([]string{"container-interface-missing"}, "container-address-missing", "container-route-missing",
 		"container-interface-changed", "gateway-unreachable", "dns-unreachable", "address-unreachable")
+	d.below("container-interface-down", "container-address-missing", "container-route-missing",
+		"container-path-blocked", "gateway-unreachable", "dns-unreachable", "address-unreachable")
 	d.cut([]string{"container-address-missing"}, "container-route-missing", "gateway-unreachable", "dns-unreachable",
 		"address-unreachable")
 	d.cut([]string{"container-route-missing", "gateway-unreachable"}, "dns-unreachable", "address-unreachable")
@@ -168,6 +170,27 @@ func (d *Diagnosis) settle() {
 // faulty reports whether there is a finding that is more than a warning.
 func (d *Diagnosis) faulty() bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
+}
+
+// below is cut, and writes what is cut to the cause as its consequence.
+func (d *Diagnosis) below(cause string, follow ...string) {
+	for _, f := range d.Findings {
+		for _, g := range d.Findings {
+			if f.ID != cause || !slices.Contains(follow, g.ID) {
+				continue
+			}
+			for i, hit := range f.Containers {
+				for _, c := range g.Containers {
+					for _, line := range c.Details {
+						if c.Container == hit.Container {
+							f.Containers[i].Details = append(f.Containers[i].Details, "consequence: "+line)
+						}
+					}
+				}
+			}
+		}
+	}
+	d.cut([]string{cause}, follow...)
 }
 
 // cut takes from the findings that follow those containers which one of the causes hits.

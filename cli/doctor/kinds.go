@@ -188,6 +188,9 @@ func containerKinds() []findingKind {
 	return []findingKind{
 		{"container-interface-missing", onContainer, false, "the container lacks the interface that it was given",
 			"The interface was deleted or renamed in the container.", advice.Remakes},
+		{"container-interface-down", onContainer, false, "the container interface is down",
+			"It was set down in the container. The kernel deletes the routes of an interface that is set down, and does " +
+				"not restore them.", advice.Remakes},
 		{"container-interface-changed", onContainer, false, "the container interface differs from what ADD made",
 			"It was changed in the container.", advice.Remakes},
 		{"container-address-missing", onContainer, false, "the container lacks an address that it was given",

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -153,11 +152,7 @@ func (d *Doctor) left(answer *trace.Answer) bool {
 
 // Traced is an attachment as package trace knows containers.
 func Traced(c attach.Cached) trace.Container {
-	name := attached.Name(c)
-	if name == "" && strings.HasPrefix(c.ContainerID, "cnitool-") { // which is a hash of its namespace's path
-		name = filepath.Base(c.Netns)
-	}
-	return trace.Container{Name: cmp.Or(name, attached.ShortID(c.ContainerID)), Netns: c.Netns}
+	return trace.Container{Name: cmp.Or(attached.Name(c), attached.ShortID(c.ContainerID)), Netns: c.Netns}
 }
 
 // Mend adds the command that mends what a filter does.

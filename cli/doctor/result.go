@@ -85,7 +85,7 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 		return
 	}
 	if !l.Up {
-		d.add("container-interface-changed", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
+		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
 	}
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {

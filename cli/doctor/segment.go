@@ -36,6 +36,7 @@ func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 		}
 		mac, err := d.claimed(ns, l, a)
 		switch {
+		case errors.Is(err, unix.ENETDOWN): // which is a finding
 		case err != nil:
 			d.Blind("whether somebody else has %v of %s: %v", a, c.Owner(), err)
 		case mac != nil:

@@ -32,8 +32,8 @@ func Command(a *app.App) *cobra.Command {
 		Short: "Draw the host, its bridges and masters, and the containers on them",
 		Long: `Draw what containers are connected to: the host with its uplinks, bridges, masters and networks that the
 host routes, and each container with both ends of its interface, addresses, published ports, VLANs and policies. The
-command asks the kernel for the links, and marks those that are missing, down or not connected. Nothing is changed, and
-no packet is sent.
+command asks the kernel for the links and the packet filter. It marks links that are missing, down or not connected, and
+containers whose rules are missing. Nothing is changed, and no packet is sent.
 
 NET and the filters are those of ls. svg is a picture for any browser, dot is for Graphviz, and GitHub and GitLab show
 mermaid within Markdown. For an ordinary user, the command draws what ADD answered instead of what it cannot see, and
@@ -93,9 +93,10 @@ func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error)
 			p.names[c.ContainerID] = name
 		}
 	}
+	bare := p.RulesMissing(network)
 	for _, c := range list {
 		if c.IfName != "lo" && (network != "" || f.All || c.Network != attached.LoopbackNetwork) {
-			p.attached(c)
+			p.attached(c, bare[c.Owner()])
 		}
 		if err := p.Ctx.Err(); err != nil {
 			return nil, err
@@ -151,7 +152,7 @@ func draw(a *app.App, g *graph.Graph, format string) error {
 
 // faulty says that something is not as it should be.
 func faulty(s term.Style, state graph.State) term.Shown {
-	if state == graph.Down || state == graph.Broken {
+	if state.Faulty() {
 		return term.Sprintf(" (%s)", s.Bad(string(state)))
 	}
 	return ""
@@ -248,12 +249,15 @@ func (p *painter) addressesOf(l *rtnl.Link) (all []string) {
 	return all
 }
 
-// attached takes an attachment down.
-func (p *painter) attached(c attach.Cached) {
+// attached takes an attachment down; bare is set where its rules of the packet filter are missing.
+func (p *painter) attached(c attach.Cached, bare bool) {
 	about := attached.Describe(c)
 	e := graph.End{Container: cmp.Or(p.names[c.ContainerID], attached.ShortID(c.ContainerID)),
 		ID:    attached.ShortID(c.ContainerID),
 		Whole: c.ContainerID, Alive: about.State, Network: c.Network, Name: c.IfName}
+	if attached.Hashed(c) { // which says nothing to a person
+		e.ID = e.Container
+	}
 	i := &inspect.Inspected{}
 	var inner *rtnl.Link
 	if about.State == attached.Alive && c.Netns != "" {
@@ -278,6 +282,9 @@ func (p *painter) attached(c attach.Cached) {
 		} else if !l.Up && e.Wire != graph.Broken {
 			e.Wire = graph.Down
 		}
+	}
+	if bare && !e.Wire.Faulty() {
+		e.Wire = graph.RulesMissing
 	}
 	key := s.Kind + "\x00" + s.Name
 	n, known := p.at[key]
