@@ -3,6 +3,7 @@ package install
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -17,6 +18,8 @@ type netFile struct {
 	doc  []byte
 	to   string // where runtimes look for it
 	same bool   // it is there as it should be
+	last bool   // it is what this command wrote last
+	kept bool   // another one is there, which this command did not write, or which was changed since
 }
 
 // readNetFile reads a configuration, and refuses one by which no ADD succeeds: a runtime would take it nevertheless.
@@ -43,11 +46,35 @@ func readNetFile(file string) (*netFile, error) {
 	if errors.Is(err, spec.ErrNotPlain) {
 		return nil, err
 	}
+	last, _ := spec.ReadLinked(n.record(), spec.MaxFile)
+	n.last = bytes.Equal(last, doc)
+	n.kept = err == nil && !n.same && !bytes.Equal(now, last)
 	return n, nil
 }
 
-// write puts the file in its place, whatever is there.
-func (n *netFile) write(a *app.App) error {
+// record is the copy of what this command wrote last, by which it knows whether somebody changed the file. Runtimes do
+// not read a file of that name.
+func (n *netFile) record() string {
+	return filepath.Join(filepath.Dir(n.to), "."+filepath.Base(n.to)+".installed")
+}
+
+// write puts the file in its place, but keeps what somebody else wrote there. With check it only says what it would do.
+func (n *netFile) write(a *app.App, check bool) error {
+	switch {
+	case n.kept:
+		a.Note("%s is kept: it differs from what this command wrote last; remove it, and repeat the command to replace it",
+			n.to)
+		return nil
+	case check && !n.same:
+		a.Status = app.ExitDrift
+		a.Note("%s would be written", n.to)
+	}
+	switch {
+	case check, n.same && n.last:
+		return nil
+	case n.same:
+		return app.ReplaceFile(n.record(), n.doc, 0o644)
+	}
 	if err := os.MkdirAll(filepath.Dir(n.to), 0o755); err != nil {
 		return err
 	}
@@ -55,7 +82,7 @@ func (n *netFile) write(a *app.App) error {
 		return err
 	}
 	a.Note("%s is written", n.to)
-	return nil
+	return app.ReplaceFile(n.record(), n.doc, 0o644)
 }
 
 // remove removes the file, unless somebody has changed it.
@@ -70,5 +97,8 @@ func (n *netFile) remove(a *app.App) error {
 		return err
 	}
 	a.Note("%s is removed", n.to)
+	if err := os.Remove(n.record()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	return nil
 }

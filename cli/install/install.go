@@ -40,7 +40,8 @@ The command takes the plugins from the directory cni beside it, from lib/fairlea
 own directory. It refuses a DIR to which other users can write, because runtimes execute its files as root.
 
 With --conf, the command also writes a network's configuration to the directory that runtimes search, $NETCONFPATH or
-/etc/cni/net.d, after the plugins. With --uninstall it removes that file first, unless the file was changed.`,
+/etc/cni/net.d, after the plugins. A file of that name that this command did not write, or that was changed since, is
+kept, and the command says so. With --uninstall it removes that file first, unless the file was changed.`,
 		Example: `  fairlead install
   fairlead install --check && echo up to date
   fairlead install --dir /usr/libexec/cni`,
@@ -102,11 +103,8 @@ func run(a *app.App, i installation) (err error) {
 	default:
 		warmFirst(c)
 	}
-	if n != nil && !i.uninstall && !n.same {
-		if i.check {
-			a.Status = app.ExitDrift
-			a.Note("%s would be written", n.to)
-		} else if err := n.write(a); err != nil {
+	if n != nil && !i.uninstall {
+		if err := n.write(a, i.check); err != nil {
 			return uninstallable(err)
 		}
 	}

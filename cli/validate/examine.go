@@ -38,6 +38,8 @@ type examination struct {
 	links   []sdk.HostLink
 	certain bool // the addresses and links are known that the plugins so far would have made
 	first   bool // no plugin came yet
+
+	others []string // types of plugins that are not ours, whose keys nobody here knows
 }
 
 // Examine reads a file, whose text is src. Alone is without a look at the host: then a plugin is meant that is ours,
@@ -155,6 +157,11 @@ func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spe
 	}
 	if d.conf == nil {
 		return
+	}
+	for _, typ := range []string{d.conf.Type, d.conf.IPAMType} {
+		if sound && typ != "" && netconf.OfType(typ) == nil && !slices.Contains(e.others, typ) {
+			e.others = append(e.others, typ)
+		}
 	}
 	if sound && len(s.Faults) == before {
 		e.notes(file, s, path)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
@@ -33,11 +34,12 @@ The exit status is 1 if there is an error, 0 if there are only warnings. FILE ma
 name of a network.
 
 The command needs no privilege and does not look at the host: it asks fairlead's plugins what they would make of the
-file. Of the plugins of other projects it checks only the keys that the protocol defines. A key that a plugin of
+file. Of the plugins of other projects it checks only the keys that the protocol defines, and a note on the standard
+error names them. A key that a plugin of
 fairlead does not know is an error here, although ADD only warns of it. Use "fairlead plan" and "fairlead status" for
 problems of the host, such as a master that does not exist.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			remarks, err := validate(a, slices.Concat(args, []string{netconf.ConfDir()})[0])
+			remarks, others, err := validate(a, slices.Concat(args, []string{netconf.ConfDir()})[0])
 			if err != nil {
 				return err
 			}
@@ -50,7 +52,8 @@ problems of the host, such as a master that does not exist.`,
 				return term.PrintJSON(a.Stdout, struct {
 					OK       bool     `json:"ok"`
 					Problems []remark `json:"problems"`
-				}{a.Status == app.ExitOK, remarks})
+					Others   []string `json:"notExamined,omitempty"`
+				}{a.Status == app.ExitOK, remarks, others})
 			}
 			for _, r := range remarks {
 				r.Line, r.Column = max(r.Line, 1), max(r.Column, 1) // for who parses it
@@ -59,37 +62,48 @@ problems of the host, such as a master that does not exist.`,
 				}
 				a.Print("%s\n", term.Printable(r.String()))
 			}
+			if len(others) > 0 {
+				a.Note("not a plugin of fairlead, so its own keys are not checked: %s", strings.Join(others, ", "))
+			}
 			return nil
 		},
 	}
 	return c
 }
 
-// validate examines a file, or those of a directory.
-func validate(a *app.App, arg string) ([]remark, error) {
-	remarks := []remark{}
+// validate examines a file, or those of a directory. Others are the types of plugins whose keys are not known.
+func validate(a *app.App, arg string) (remarks []remark, others []string, err error) {
+	remarks = []remark{}
+	take := func(e *examination) {
+		remarks = append(remarks, e.Remarks...)
+		others = append(others, e.others...)
+		slices.Sort(others)
+		others = slices.Compact(others)
+	}
 	if arg == "-" {
 		src, err := io.ReadAll(io.LimitReader(a.Stdin, spec.MaxFile))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		return append(remarks, Examine(arg, src, true).Remarks...), nil
+		take(Examine(arg, src, true))
+		return remarks, others, nil
 	}
 	st, err := os.Stat(arg)
 	if l, lerr := spec.Load(netconf.ConfDir(), arg); errors.Is(err, fs.ErrNotExist) && lerr == nil {
 		arg = l.File
 	} else if errors.Is(err, fs.ErrNotExist) {
-		return nil, app.Fail(app.ExitNotFound, "Give the path of a file or of a directory, or the name of a network; "+
+		return nil, nil, app.Fail(app.ExitNotFound, "Give the path of a file or of a directory, or the name of a network; "+
 			"`fairlead net ls` lists the networks.", "%s: no such file or directory, and no such network", arg)
 	} else if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if st == nil || !st.IsDir() {
-		return append(remarks, examined(arg).Remarks...), nil
+		take(examined(arg))
+		return remarks, others, nil
 	}
 	files, err := os.ReadDir(arg)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var lists []*spec.List
 	for _, f := range files {
@@ -97,12 +111,12 @@ func validate(a *app.App, arg string) ([]remark, error) {
 			continue
 		}
 		e := examined(filepath.Join(arg, f.Name()))
-		remarks = append(remarks, e.Remarks...)
+		take(e)
 		if e.list != nil {
 			lists = append(lists, e.list)
 		}
 	}
-	return append(remarks, among(arg, lists)...), nil
+	return append(remarks, among(arg, lists)...), others, nil
 }
 
 // examined examines a file.

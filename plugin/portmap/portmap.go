@@ -47,6 +47,8 @@ type conf struct {
 	ConditionsV6 []string `json:"conditionsV6"`
 
 	RuntimeConfig struct {
+		// Ports of the host to publish, set by the runtime (clause K1). It passes them only if the capabilities of the
+		// plugin in the list have {"portMappings": true}.
 		PortMappings []mapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
 }
