@@ -115,8 +115,8 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 		if d.has("forwarding-off", "host") { // … and said so
 			return
 		}
-		d.add("forwarding-off", "host", "net/ipv4/ip_forward is 0, want 1", whom(routed), "",
-			"sysctl -w net/ipv4/ip_forward=1")
+		d.add("forwarding-off", "host", "net/ipv4/ip_forward is 0, want 1", whom(routed), "KEY",
+			"net/ipv4/ip_forward")
 		return
 	}
 	uplink, err := rtnl.Egress(d.HostNS)

@@ -128,15 +128,15 @@ func networkKinds() []findingKind {
 		{"network-file-unusable", onNetwork, false, "a network's file cannot be used",
 			"The file does not parse, or contradicts itself. Runtimes do not know its network, or report that the " +
 				"node is not ready.",
-			"fairlead net ls"},
+			"fairlead validate FILE"},
 		{"network-shadowed", onNetwork, true, "two files define one network",
 			"The first file by name applies, and lists apply before single configurations. The other file has no " +
 				"effect.",
 			"rm FILE"},
 		{"plugin-missing", onNetwork, false, "a plugin of a network is missing",
 			"The plugin is in none of the plugin directories, or is not executable. No container can be attached or " +
-				"detached.",
-			"fairlead version NET"},
+				"detached. For a plugin of Fairlead, doctor prints the `fairlead install` that installs it there.",
+			"install the plugin PLUGIN in DIRECTORY"},
 		{"kernel-lacks-kind", onNetwork, false, "the kernel lacks a kind of link that a network needs",
 			"The kernel module is not installed, or the kernel was built without this kind. No container can be " +
 				"attached.",

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,7 +31,7 @@ func (d *Doctor) ofNetworks() {
 		if app.Denied(err) {
 			d.Blind("%v", err)
 		} else if !d.named {
-			d.add("network-file-unusable", p.File, p.String(), nil)
+			d.add("network-file-unusable", p.File, p.String(), nil, "FILE", p.File)
 		}
 	}
 	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
@@ -79,9 +80,14 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 				d.Blind("whether network %s has its plugins: %v", n.Name, err)
 				continue
 			}
-			fill := []string{"NET", n.Name}
+			fill := []string{"", "fairlead validate " + cmp.Or(n.File, n.Name)}
+			var absent *netconf.NotInstalledError
 			if f := (*app.Failure)(nil); errors.As(err, &f) {
 				fill = []string{"", unquoted(f.Hint)}
+			} else if errors.As(err, &absent) {
+				if fill = []string{"PLUGIN", absent.Type, "DIRECTORY", absent.Dir}; absent.Ours {
+					fill = []string{"", "fairlead install --dir " + absent.Dir}
+				}
 			}
 			d.add("plugin-missing", where, err.Error(), on, fill...)
 		}

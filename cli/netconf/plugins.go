@@ -67,8 +67,20 @@ func (n *Network) FindPlugin(typ string) error {
 	if near, ok := spec.Nearest(typ, own); ok && itself {
 		return fmt.Errorf("find plugin %q: %w; did you mean %q?", typ, invoke.ErrNotFound, near)
 	}
-	return err
+	ours := slices.Contains(own, typ)
+	return &NotInstalledError{error: err, Type: typ, Ours: ours, Dir: slices.Concat(dirs, []string{AdminDir})[0]}
 }
+
+// A NotInstalledError says that no directory of plugins has the plugin of a type.
+type NotInstalledError struct {
+	error
+	Type string
+	Ours bool   // fairlead install installs it
+	Dir  string // where it is searched first
+}
+
+// Unwrap returns the error of [invoke.Find].
+func (e *NotInstalledError) Unwrap() error { return e.error }
 
 // Chmod is how a plugin's file becomes executable, empty where it is.
 func Chmod(path string) string {
