@@ -116,7 +116,7 @@ func (r *Runtime) Add(ctx context.Context, l *spec.List, a Attachment) (*spec.Re
 		return result, nil
 	}
 	if undo := op.rollback(ctx); undo != nil {
-		err = fmt.Errorf("%w; and taking it back failed: %w", err, undo)
+		err = fmt.Errorf("%w; and the roll-back failed: %w", err, undo)
 	}
 	return nil, err
 }
@@ -190,7 +190,7 @@ func (r *Runtime) Check(ctx context.Context, l *spec.List, a Attachment, options
 	case err != nil:
 		return op.failed(fmt.Errorf("network namespace: %w", err))
 	case cached.seen != "" && cached.seen != now:
-		return op.failed(fmt.Errorf("network namespace %s is another one than the one that was attached", a.Netns))
+		return op.failed(fmt.Errorf("network namespace %s is not the namespace that was attached", a.Netns))
 	}
 	goOn := chosen(options).goOn
 	err = op.check(ctx, cached.Result, goOn)

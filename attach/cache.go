@@ -70,11 +70,11 @@ type entry struct {
 const kind = "cniCacheV1"
 
 // ErrUnseen is wrapped by the problem of List if the cache itself cannot be read, so that the attachments are unknown.
-var ErrUnseen = errors.New("cannot see what is attached")
+var ErrUnseen = errors.New("the attachments cannot be read")
 
 // ErrCorrupt is wrapped by the error of Check and by a problem of List if a file of the cache contains neither an
 // attachment nor a result.
-var ErrCorrupt = errors.New("not an attachment of the cache")
+var ErrCorrupt = errors.New("not a valid entry of the cache")
 
 // Unread is the problem of List about a file that may be an attachment and cannot be read.
 type Unread struct {
@@ -304,7 +304,7 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 			continue
 		case err != nil && strings.HasSuffix(path, corruptSuffix):
 			problems = append(problems,
-				fmt.Errorf("%w; an earlier DEL set it aside, remove it when you have looked at it", err))
+				fmt.Errorf("%w; an earlier DEL set the file aside; look at it, then remove it", err))
 			continue
 		case err != nil:
 			problems = append(problems, &Unread{path, err})

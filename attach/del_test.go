@@ -196,7 +196,7 @@ func TestDelUnreadableCache(t *testing.T) {
 			if s := said.seen.String(); !strings.Contains(s, "lan-web-eth0.corrupt") {
 				t.Errorf("stderr %q does not say where it is", s)
 			}
-			if _, problems := w.List("lan"); len(problems) != 1 || !strings.Contains(problems[0].Error(), "set it aside") {
+			if _, problems := w.List("lan"); len(problems) != 1 || !strings.Contains(problems[0].Error(), "set the file aside") {
 				t.Errorf("problems %v", problems)
 			}
 			if _, err := w.Add(bounded(t), l, a); err != nil {

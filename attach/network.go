@@ -43,7 +43,7 @@ func (r *Runtime) GC(ctx context.Context, l *spec.List, valid []spec.Attachment)
 	}
 	if valid == nil {
 		return op.failed(spec.Errorf(spec.CodeConfig,
-			"there is no list of valid attachments; an empty one that is not nil removes all"))
+			"the list of valid attachments is nil; to remove all attachments, pass an empty list"))
 	}
 	if l.DisableGC {
 		return nil

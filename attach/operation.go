@@ -104,7 +104,7 @@ func (op *operation) makeRoom(ctx context.Context) error {
 		return fmt.Errorf("%w (%s): delete it first, or choose another interface name", ErrAttached, cached.File)
 	}
 	if err := op.former(cached).detach(ctx, cached, true); err != nil {
-		return fmt.Errorf("take down the former attachment, whose namespace is gone: %w", err)
+		return fmt.Errorf("remove the earlier attachment, whose namespace no longer exists: %w", err)
 	}
 	return nil
 }

@@ -43,8 +43,8 @@ func TestParse(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		"loud":             `"loud" is not known`,
-		"all,errors":       `"errors" says again`,
-		"file,/x":          `"/x" says again`,
+		"all,errors":       `"errors" repeats an earlier word`,
+		"file,/x":          `"/x" repeats an earlier word`,
 		"all,":             `"" is not known`,
 		"1K":               "too small",
 		"all,99999999999G": "not known",
@@ -73,7 +73,7 @@ func TestRead(t *testing.T) {
 		{`{"log": "all"}`, "loud", false, `environment: FAIRLEAD_LOG "loud"`},
 		{`{"log": "loud"}`, "", false, `/etc/cni/fairlead.json: log: "loud"`},
 		{`{"log": 5}`, "", false, `/etc/cni/fairlead.json: log: 5: want a text`},
-		{`{"log": "all", "logg": 1}`, "", false, `/etc/cni/fairlead.json: logg: the key is not known`},
+		{`{"log": "all", "logg": 1}`, "", false, `/etc/cni/fairlead.json: logg: unknown key`},
 		{`{"log": `, "", false, `/etc/cni/fairlead.json: want an object`},
 		{` `, "", false, `/etc/cni/fairlead.json: want an object`},
 		{strings.Repeat("x", maxSettings+1), "", false, "more than"},

@@ -68,7 +68,7 @@ func Parse(text string) (Setting, error) {
 			s.Size = size
 		}
 		if twice {
-			return Setting{}, fmt.Errorf("%q: %q says again what is said before it; %s", text, word, wanted)
+			return Setting{}, fmt.Errorf("%q: %q repeats an earlier word; %s", text, word, wanted)
 		}
 	}
 	s.On, s.Errors = level != "off", level == "errors"
@@ -164,7 +164,7 @@ func decode(doc []byte) (Setting, error) {
 	raw, there := keys[Key]
 	delete(keys, Key)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		return Setting{}, fmt.Errorf("%s: the key is not known; the one that is, is %s", key, Key)
+		return Setting{}, fmt.Errorf("%s: unknown key; the only key is %s", key, Key)
 	}
 	var text string
 	switch err := json.Unmarshal(raw, &text); {

@@ -82,7 +82,7 @@ func appendLine(path string, most int64, line []byte) error {
 			return nil
 		}
 	}
-	return fail(errors.New("others fill it faster than it can be written"))
+	return fail(errors.New("other processes fill the file faster than this one can write to it"))
 }
 
 // A logFile is the open file of the lines.
@@ -106,11 +106,11 @@ func (f logFile) append(path string, most int64, line []byte) (again bool, err e
 	full := own.Size+int64(len(line)) > most
 	switch {
 	case own.Mode&syscall.S_IFMT != syscall.S_IFREG:
-		return false, errors.New("it is no regular file")
+		return false, errors.New("is not a regular file")
 	case own.Uid != uint32(os.Geteuid()) || own.Nlink != 1:
-		return false, errors.New("it belongs to another user, or has a second name")
+		return false, errors.New("belongs to another user, or has a second name")
 	case full && f.waiting != nil:
-		return false, fmt.Errorf("it is full, and another process has locked it for more than %v", lockPatience)
+		return false, fmt.Errorf("is full, and another process has locked it for more than %v", lockPatience)
 	case full:
 		return true, syscall.Rename(path, Rotated(path))
 	}

@@ -70,7 +70,8 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 	was := t.Former()
 	doc, said, rest := compare(a, t, was)
 	if errors.Is(rest, attach.ErrCorrupt) {
-		const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add %[1]s`, " +
+		const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add " +
+			"%[1]s`, " +
 			"or the runtime that attached it, attaches it anew."
 		return app.Fail(app.ExitFailure, fmt.Sprintf(hint, t.Typed(args)), "%w", rest)
 	}
@@ -81,7 +82,8 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		a.Status = app.ExitDrift
 	} else if was != nil {
 		if d := target.Differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
-			a.Note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs from "+
+			a.Note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs "+
+				"from "+
 				"what the file says now", t.Name, strings.Join(d, "; "))
 		}
 	}
@@ -140,13 +142,14 @@ func dead(t *target.Target) error {
 	err := attached.IsNetns(t.Netns)
 	switch {
 	case err == nil && was != nil && attached.SamePath(was.Netns, t.Netns) && attached.IsGone(*was):
-		err = fmt.Errorf("network namespace %s is another one than the one that was attached", t.Netns)
+		err = fmt.Errorf("network namespace %s is not the namespace that was attached", t.Netns)
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	case was == nil:
 		return app.Fail(app.ExitNotFound, "`fairlead ls "+t.Name+"` lists what is attached, and where.", "%w", err)
 	}
-	return app.Fail(app.ExitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.", "%s: %w", was.Owner(),
+	return app.Fail(app.ExitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.",
+		"%s: %w", was.Owner(),
 		err)
 }
 

@@ -69,7 +69,7 @@ func (f Families) protocols() (names []string, err error) {
 	}
 	if len(names) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig,
-			"ipam.ipv4 and ipam.ipv6: both are off, and an attachment has to have an address")
+			"ipam.ipv4 and ipam.ipv6: both are off: want at least one")
 	}
 	return names, nil
 }
@@ -145,7 +145,7 @@ func (c Conf) ask6(o spec.Owner, args string) (Ask, error) {
 			}
 		}
 		if len(value) > 1024 {
-			return a, spec.Errorf(spec.CodeConfig, "%s: has %d bytes: want 1024 at most", path, len(value))
+			return a, spec.Errorf(spec.CodeConfig, "%s: has %d bytes: want at most 1024", path, len(value))
 		}
 		if code == 15 { // user classes, each behind its length (RFC 8415, 21.15)
 			value = append(binary.BigEndian.AppendUint16(nil, uint16(len(value))), value...)
@@ -165,7 +165,8 @@ func option6(path, name string) (uint16, error) {
 	}
 	if n <= 14 || n == 25 || n == 26 {
 		return 0, spec.Errorf(spec.CodeConfig,
-			"%s.option: %q: the protocol itself says it; \"duid\" sets what the container is known by", path, name)
+			"%s.option: %q: the client sets this option itself; use \"duid\" to set the identifier of the container",
+			path, name)
 	}
 	return uint16(n), nil
 }

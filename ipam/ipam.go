@@ -16,7 +16,7 @@ var ErrExhausted = errors.New("no address is left")
 // ErrTaken and ErrOutside are wrapped by the error of Import: an address is another's, or of no range.
 var (
 	ErrTaken   = errors.New("is in use")
-	ErrOutside = errors.New("is of none of the network's ranges")
+	ErrOutside = errors.New("is not in any range of the network")
 )
 
 // ErrHeld is wrapped by the error of Verify if another owner holds an address.

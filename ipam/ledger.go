@@ -110,15 +110,15 @@ func PossibleKey(key string, parts int) error {
 	}
 	list := strings.Split(key, "/")
 	if len(list) != parts {
-		return fmt.Errorf("the keys have %d parts with / between them (a / inside of one is %%2F), and this has %d",
+		return fmt.Errorf("a key has %d parts separated by / (a / inside a part is written %%2F), and this one has %d",
 			parts, len(list))
 	}
 	for _, p := range list {
 		if p == "" {
-			return errors.New("one of its parts is empty, and a container without one has no key")
+			return errors.New("a part of the key is empty, and no container has such a key")
 		}
 		if strings.Count(p, "%") != strings.Count(p, "%25")+strings.Count(p, "%2F") {
-			return errors.New("no key is written so: a % inside of a part is %25, and a / is %2F")
+			return errors.New("the key is not written correctly: inside a part, % is written %25 and / is written %2F")
 		}
 	}
 	return nil

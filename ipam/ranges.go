@@ -88,11 +88,11 @@ func Complete(sets []Set) ([]Set, error) {
 	n := 0
 	for i, s := range sets {
 		if n += len(s.Ranges); n > mostRanges { // each is compared with each
-			return nil, bad(s.Path, "is the list in which range %d stands: want at most %d", mostRanges+1, mostRanges)
+			return nil, bad(s.Path, "contains range %d: want at most %d ranges", mostRanges+1, mostRanges)
 		}
 		c := Set{Path: s.Path}
 		if len(s.Ranges) == 0 {
-			return nil, bad(s.Path, "is an empty list: give it a range, or leave it out")
+			return nil, bad(s.Path, "is an empty list: add a range, or remove the list")
 		}
 		for j, r := range s.Ranges {
 			r, err := complete(r, s.path(j))
@@ -102,7 +102,8 @@ func Complete(sets []Set) ([]Set, error) {
 			for k, before := range c.Ranges {
 				if before.Subnet.Addr().Is4() != r.Subnet.Addr().Is4() {
 					return nil, bad(s.path(j)+".subnet",
-						"%s and %s of %s are of two families: each needs a list of its own", r.Subnet, before.Subnet,
+						"%s and %s of %s are of different families: want a separate list for each family",
+						r.Subnet, before.Subnet,
 						s.path(k))
 				}
 				if overlap(before, r) {
@@ -127,7 +128,7 @@ func Complete(sets []Set) ([]Set, error) {
 
 func complete(r Range, path string) (Range, error) {
 	if !r.Subnet.IsValid() {
-		return r, bad(path+".subnet", "is missing: a range needs one, such as 10.1.0.0/24")
+		return r, bad(path+".subnet", "is missing: want a subnet, such as 10.1.0.0/24")
 	}
 	if a := r.Subnet.Addr(); a.Is4In6() && r.Subnet.Bits() >= 96 {
 		r.Subnet = netip.PrefixFrom(a.Unmap(), r.Subnet.Bits()-96)

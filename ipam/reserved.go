@@ -43,12 +43,12 @@ func Slip(sets []Set, p netip.Prefix) error {
 	inside := len(sets) == 0
 	for _, set := range sets {
 		if r, ok := set.Find(p.Addr()); ok && p.IsSingleIP() && p.Addr() == r.Gateway {
-			return fmt.Errorf("%s is the gateway of %s, which nobody is given anyway", p.Addr(), r.Subnet)
+			return fmt.Errorf("%s is the gateway of %s, which is never allocated", p.Addr(), r.Subnet)
 		}
 		left := len(Clip(set.After(netip.Addr{}), p)) > 0
 		inside = inside || left
 		if left && Union([]netip.Prefix{p}).Size(set).IsZero() {
-			return fmt.Errorf("%s is all that there is of %s", p, set)
+			return fmt.Errorf("%s is the whole pool %s", p, set)
 		}
 	}
 	if !inside {

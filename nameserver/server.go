@@ -157,7 +157,7 @@ func (s *Server) read(key string) bool {
 		err = json.Unmarshal(b, &r)
 		of := spec.Owner{Network: r.Network, ContainerID: r.ContainerID, IfName: r.IfName}
 		if err == nil && names.RecordOf(r.Network, identity.OwnerHash(of)) != key {
-			err = errors.New("it is not of the attachment that its name says")
+			err = errors.New("the content belongs to another attachment than the file name")
 		}
 	}
 	switch {

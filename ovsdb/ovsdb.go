@@ -26,7 +26,7 @@ const mostAnswer = 64 << 20
 var ErrUnavailable = errors.New("ovsdb-server does not answer")
 
 // ErrNotApplied is that ovs-vswitchd has not acted on a change in time.
-var ErrNotApplied = errors.New("ovs-vswitchd does not apply what the database says")
+var ErrNotApplied = errors.New("ovs-vswitchd does not apply the changes")
 
 // An Error is the server's refusal of a transaction, of which nothing has been done.
 type Error struct {
@@ -215,7 +215,7 @@ func (c *Conn) applied(ctx context.Context, within time.Duration, cfg int) error
 	late := func(err error) error {
 		var timeout net.Error
 		if ctx.Err() == nil && errors.As(err, &timeout) && timeout.Timeout() {
-			return fmt.Errorf("%w: it has not within %v", ErrNotApplied, within)
+			return fmt.Errorf("%w: no answer within %v", ErrNotApplied, within)
 		}
 		return ended(ctx, err)
 	}

@@ -283,8 +283,8 @@ func TestBandwidthOfPeer(t *testing.T) {
 	// Where the container's link does not lead to the host, the result has to list one that is there, and nobody else's.
 	apart := nstest.NewNS(t)
 	nstest.RunIn(t, apart, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
-	for link, say := range map[string]string{"veth00000000": "veth00000000: no such link on the host",
-		own.Name: own.Name + ": leads into another network namespace"} {
+	for link, say := range map[string]string{"veth00000000": "veth00000000: does not exist on the host",
+		own.Name: own.Name + ": its other end is not in the container's network namespace"} {
 		a := &attachment{id: "apart", netns: apart, prev: json.RawMessage(`{"cniVersion":"1.1.0","interfaces":[{"name":"` + link + `"},{"name":"eth0","sandbox":"` + apart + `"}]}`)}
 		_, err := r.run(1, "ADD", a, "")
 		wantCode(t, link, err, spec.CodeConfig, say)

@@ -249,7 +249,7 @@ func TestBridgeVLANRefused(t *testing.T) {
 		{`,"vlanTrunk":[],"bridge":"br0"`, "set vlanFiltering to true", spec.CodeUnavailable},
 		{`,"access":100,"bridge":"twelve-bytes","isGateway":true`, "want a name of at most 11 bytes", spec.CodeConfig},
 		{`,"access":4095`, "access: 4095: want a number from 1 to 4094", spec.CodeConfig},
-		{`,"vlan":100,"access":100`, "they say the same in two ways", spec.CodeConfig},
+		{`,"vlan":100,"access":100`, "two ways to set the same", spec.CodeConfig},
 		{`,"vlanTrunk":[null]`, "vlanTrunk[0]: is empty", spec.CodeConfig},
 	} {
 		if none != nil && tt.status == spec.CodeUnavailable { // on such a kernel that would be of no use

@@ -258,18 +258,18 @@ var badChains = []struct {
 	code spec.Code
 	say  string
 }{
-	{``, 7, `plugins: is missing or empty: a chain needs`},
+	{``, 7, `plugins: is missing or empty: want at least one plugin`},
 	{`"plugins":[]`, 7, `plugins: is missing or empty`},
 	{`"plugins":{}`, 6, `plugins: {}: want a list`},
 	{`"plugins":[5]`, 6, `plugins[0] is the number 5: it has to be an object`},
 	{`"plugins":[{}]`, 7, `plugins[0].type: is missing: it names the plugin`},
-	{`"plugins":[{"type":"../x"}]`, 7, `plugins[0].type: type "../x" is no plain file name`},
-	{`"plugins":[{"type":"bridge"},{"type":"chain","plugins":[]}]`, 7, `plugins[1].type: "chain": a chain cannot have a chain in it`},
+	{`"plugins":[{"type":"../x"}]`, 7, `plugins[0].type: type "../x" is not a plain file name`},
+	{`"plugins":[{"type":"bridge"},{"type":"chain","plugins":[]}]`, 7, `plugins[1].type: "chain": a chain cannot contain a chain`},
 	{`"plugins":[{"type":"bridge"},{"type":"nosuch"}]`, 7, `plugins[1] (nosuch): find plugin "nosuch": plugin not found`},
 	{`"plugins":[{"type":"bridge","capabilities":{"mac":1}}]`, 6, `plugins[0].capabilities.mac: is the number 1, and has to be true or false`},
 	{`"plugins":[{"type":"bridge","mtu":1000000}]`, 7, `plugins[0] (bridge): mtu: 1000000: want 68 to 65535 bytes`},
 	{`"plugins":[{"type":"bridge"},{"type":"tuning","mtu":"big"}]`, 6, `plugins[1] (tuning): mtu: "big": want a whole number`},
-	{`"plugins":[{"type":"bridge","ipam":{"type":"bridge"}}]`, 7, `plugins[0] (bridge): ipam.type: "bridge": makes interfaces`},
+	{`"plugins":[{"type":"bridge","ipam":{"type":"bridge"}}]`, 7, `plugins[0] (bridge): ipam.type: "bridge": is not an IPAM plugin`},
 	{`"plugins":[{"type":"bridge","bridg":"x","strict":true}]`, 2, `plugins[0] (bridge): bridg: "x": unknown key`},
 	{`"plugin":[{"type":"bridge"}],"strict":true`, 2, `plugin: [{"type":"bridge"}]: unknown key, and "strict" is set; did you mean "plugins"?`},
 	{`"plugins":[{"type":"bridge"}],"ipam":{"type":"host-local"},"strict":true`, 2, `ipam: {"type":"host-local"}: unknown key`},
@@ -292,7 +292,7 @@ func TestChainBadInput(t *testing.T) {
 			nstest.Run(t, "sh", "-c", "ip link del cni0 2>/dev/null || true")
 		}
 		same(t, tt.conf+": ADD", clean)
-		if err := r.gc(); err != nil && !strings.Contains(tt.say, "nosuch") && !strings.Contains(tt.say, "makes interfaces") {
+		if err := r.gc(); err != nil && !strings.Contains(tt.say, "nosuch") && !strings.Contains(tt.say, "is not an IPAM plugin") {
 			t.Errorf("%s: GC: %v", tt.conf, err)
 		}
 		if err := r.del(a); err != nil && !strings.Contains(tt.say, "nosuch") {

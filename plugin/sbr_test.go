@@ -208,7 +208,7 @@ func TestSourceRoutingMain(t *testing.T) {
 	if ours != theirs {
 		t.Errorf("the main table is\n%swith the reference's plugin it is\n%s", ours, theirs)
 	}
-	if want := "prevResult.ips[0]: 10.91.0.2/24 is an address of eth1, and packets from it are left as they are"; !strings.Contains(said,
+	if want := "prevResult.ips[0]: 10.91.0.2/24 is an address of eth1, and the plugin does not route its packets"; !strings.Contains(said,
 		want) {
 		t.Errorf("stderr is %q, want %q", said, want)
 	}
@@ -363,7 +363,7 @@ func TestSourceRoutingRefused(t *testing.T) {
 		refuse(`,"table":`+table, a, "table: "+table+": want 1 to 4294967295")
 	}
 	refuse(`,"gateways":["10.93.0.256"]`, a, `gateways[0]: "10.93.0.256": want the IP address of a router`)
-	refuse(`,"gateways":["10.93.0.9","10.93.0.8"]`, a, `gateways[1]: "10.93.0.8": want at most one of each family`)
+	refuse(`,"gateways":["10.93.0.9","10.93.0.8"]`, a, `gateways[1]: "10.93.0.8": want at most one router of each family`)
 	refuse(`,"gateways":["fd93::9","10.94.0.9"]`, a, `gateways[1]: "10.94.0.9": is not in the subnet of eth0; want an address in 10.93.0.0/24`)
 	none := *a
 	none.prev = []byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"` + a.netns + `"}]}`)

@@ -32,7 +32,7 @@ func warnings(t *testing.T, verb, conf string) (string, error) {
 	return strings.Join(lines, "\n"), err
 }
 
-// What goes without effect is said, and with "strict" what nobody reads is refused.
+// What has no effect is said, and with "strict" what nobody reads is refused.
 func TestWarnings(t *testing.T) {
 	for _, c := range []struct{ conf, say, strict string }{
 		{`"type":"macvlan","master":"ens3","ipam":{"typ":"host-local","subnet":"10.1.0.0/24"}`, `unknown key "ipam.typ", did you mean "type"?`, `ipam.typ: "host-local": unknown key, and "strict" is set; did you mean "type"?`},
@@ -41,9 +41,9 @@ func TestWarnings(t *testing.T) {
 		{`"type":"bridge","ipam":{"type":""}`, "", ""},
 		{`"type":"bridge","ipam":{}`, "", ""},
 		{`"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"},"isGateway":true,"ipMasq":true`, "", ""},
-		{`"type":"bridge","isGateway":true`, "isGateway: true: goes without effect", ""},
-		{`"type":"bridge","isDefaultGateway":true`, "isDefaultGateway: true: goes without effect", ""},
-		{`"type":"bridge","ipMasq":true`, "ipMasq: true: goes without effect", ""},
+		{`"type":"bridge","isGateway":true`, "isGateway: true: has no effect", ""},
+		{`"type":"bridge","isDefaultGateway":true`, "isDefaultGateway: true: has no effect", ""},
+		{`"type":"bridge","ipMasq":true`, "ipMasq: true: has no effect", ""},
 		{`"type":"loopback","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}`, `unknown key "ipam"`, `unknown key, and "strict" is set`},
 		{`"type":"loopback"`, "", ""},
 	} {
@@ -66,10 +66,10 @@ func TestWarningsOfChains(t *testing.T) {
 		ports   = `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":80}]}`
 	)
 	for conf, say := range map[string]string{
-		ports + macvlan:              "runtimeConfig.portMappings: eth0 does not hang on the host",
+		ports + macvlan:              "runtimeConfig.portMappings: eth0 has no host-side interface",
 		ports + veth:                 "",
 		`"type":"portmap"` + macvlan: "",
-		`"type":"firewall","ingressPolicy":"isolated"` + macvlan:    `ingressPolicy: "isolated": the plugins before list no link on the host`,
+		`"type":"firewall","ingressPolicy":"isolated"` + macvlan:    `ingressPolicy: "isolated": the previous plugins list no host-side interface of the container`,
 		`"type":"firewall","ingressPolicy":"same-bridge"` + macvlan: `ingressPolicy: "same-bridge": `,
 		`"type":"firewall","ingressPolicy":"isolated"` + veth:       "",
 		`"type":"firewall"` + macvlan:                               "",
@@ -117,7 +117,7 @@ func TestStatusOfHopeless(t *testing.T) {
 func TestWarningsOfAdd(t *testing.T) {
 	for conf, say := range map[string]string{
 		`"type":"bridge","bridge":"br-warn","removeWhenEmpty":true,"ipMasq":true,"ipam":{"tpye":"host-local","subnet":"10.1.0.0/24"}`: "ipam.tpye",
-		`"type":"bridge","bridge":"br-warn","removeWhenEmpty":true,"isGateway":true`:                                                  "isGateway: true: goes without effect",
+		`"type":"bridge","bridge":"br-warn","removeWhenEmpty":true,"isGateway":true`:                                                  "isGateway: true: has no effect",
 	} {
 		r := newRunner(t, chain{"warn", []string{conf}, nil})
 		r.host = nstest.NewNS(t)

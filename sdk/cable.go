@@ -52,7 +52,7 @@ func (c Cable) Validate(r *Request) error {
 func (r *Request) ValidIPv6(ipv6 string, mtu int) error {
 	switch {
 	case mtu != 0 && mtu < 1280 && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which takes 1280 bytes at least", mtu)
+		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which needs at least 1280 bytes", mtu)
 	case ipv6 == "off" && r.Has6():
 		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
 	}

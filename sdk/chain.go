@@ -109,7 +109,7 @@ func (c *chainCall) open(p Plugin) error {
 	}
 	removes := c.env.Command == "DEL" || c.env.Command == "GC"
 	if len(inner) == 0 && !removes {
-		return spec.Errorf(spec.CodeConfig, "plugins: is missing or empty: a chain needs the plugins that it is to run")
+		return spec.Errorf(spec.CodeConfig, "plugins: is missing or empty: want at least one plugin")
 	}
 	for i, in := range inner {
 		l, err := c.find(i, in)
@@ -158,7 +158,7 @@ func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 		case p.Name != conf.Type:
 		case p.role == chains:
 			return l, spec.Errorf(spec.CodeConfig,
-				"%s.type: %q: a chain cannot have a chain in it; put the plugins of that one in its place", path,
+				"%s.type: %q: a chain cannot contain a chain; replace the inner one by its plugins", path,
 				conf.Type)
 		default:
 			l.here = &p
@@ -244,7 +244,7 @@ func (c *chainCall) takeBack(ctx context.Context, done []innerPlugin, prev *spec
 	for _, l := range slices.Backward(done) {
 		undo, stop := undoing(ctx)
 		if _, err := c.run(undo, "DEL", l, prev); err != nil {
-			errs = append(errs, fmt.Errorf("and taking it back failed: %w", err))
+			errs = append(errs, fmt.Errorf("and the roll-back failed: %w", err))
 		}
 		stop()
 	}

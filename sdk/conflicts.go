@@ -21,7 +21,7 @@ const (
 func (c Conflicts) Validate(r *Request) error {
 	if c.Probe() && !r.L3 && len(r.IPs) == 0 && r.verb == "ADD" {
 		return spec.Errorf(spec.CodeConfig,
-			"conflictDetection: %q: there is no address to ask for; set ipam, or leave the key out",
+			"conflictDetection: %q: the interface gets no address to check; set ipam, or remove the key",
 			c.ConflictDetection)
 	}
 	return nil

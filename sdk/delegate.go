@@ -42,7 +42,8 @@ func (c *call) newDelegate() (delegate, error) {
 				return nil, nil // it can have given nothing
 			}
 			return nil, spec.Errorf(spec.CodeConfig,
-				"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", typ)
+				"ipam.type: %q: is not an IPAM plugin, because it makes interfaces; want an IPAM plugin, such as "+
+					"host-local", typ)
 		}
 		if errors.Is(err, invoke.ErrNotFound) || err == nil && sameProgram(path) {
 			return c.newInside(p)

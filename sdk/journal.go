@@ -73,7 +73,7 @@ func (c *call) note(j Journal, begin time.Time, out []byte, failed error) {
 	}
 	warn := func(what string, err error) {
 		if err != nil {
-			slog.Warn("the call is answered all the same: "+what, "network", c.conf.Name, "plugin", c.conf.Type, "err",
+			slog.Warn("the call itself is not affected: "+what, "network", c.conf.Name, "plugin", c.conf.Type, "err",
 				err)
 		}
 	}
@@ -173,7 +173,7 @@ func (j Journal) write(record []byte) error {
 		_, werr := f.Write(record)
 		return errors.Join(err, werr, f.Close())
 	}
-	return fmt.Errorf("%s: others fill it faster than it can be written", j.File)
+	return fmt.Errorf("%s: other processes fill the file faster than this one can write to it", j.File)
 }
 
 // open opens the file without waiting. Opening a pipe without a reader would block forever.
@@ -185,7 +185,7 @@ func (j Journal) open() (*os.File, error) {
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
 		f.Close()
 		return nil, cmp.Or(err, error(&fs.PathError{Op: "write", Path: j.File,
-			Err: errors.New("it is no regular file")}))
+			Err: errors.New("is not a regular file")}))
 	}
 	return f, nil
 }

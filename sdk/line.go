@@ -48,7 +48,7 @@ func (s *site) end(failed error) {
 		code, message = int(doc.Code), doc.Error()
 	}
 	if err := s.line.End(code, message); err != nil {
-		slog.Warn("this call cannot be logged, which does not fail it: " + err.Error())
+		slog.Warn("this call is not logged: " + err.Error())
 	}
 }
 

@@ -35,10 +35,10 @@ func (m Masquerade) Validate() error {
 	switch {
 	case !m.IPMasq && len(m.MasqForce) > 0:
 		return spec.Errorf(spec.CodeConfig,
-			"masqForce: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.MasqForce)
+			"masqForce: %v: has no effect without ipMasq; set ipMasq, or remove the key", m.MasqForce)
 	case !m.IPMasq && len(m.SnatTo) > 0:
 		return spec.Errorf(spec.CodeConfig,
-			"snatTo: %v: nothing is masqueraded without ipMasq; set it, or remove the key", m.SnatTo)
+			"snatTo: %v: has no effect without ipMasq; set ipMasq, or remove the key", m.SnatTo)
 	}
 	return masquerade.ValidSNATTo(m.SnatTo)
 }
@@ -46,7 +46,7 @@ func (m Masquerade) Validate() error {
 // WarnIdle warns that ipMasq has no effect for an interface without addresses.
 func (m Masquerade) WarnIdle(a *Answer) {
 	if m.IPMasq {
-		a.Warn("ipMasq: true: goes without effect: ipam has no type, so there is no address to masquerade")
+		a.Warn("ipMasq: true: has no effect: ipam has no type, so there is no address to masquerade")
 	}
 }
 

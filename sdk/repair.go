@@ -75,7 +75,7 @@ func checkIdentity(m record.Store, o spec.Owner, cont *kernel.NS) error {
 	if same, err := cont.Is(was); err != nil || same {
 		return err
 	}
-	return fmt.Errorf("%s is another one than the one that was attached: %w", cont.Path, kernel.ErrNoNamespace)
+	return fmt.Errorf("%s is not the namespace that was attached: %w", cont.Path, kernel.ErrNoNamespace)
 }
 
 // WasAttached reports whether an interface plugin of this program made o's link in this boot, and no DEL removed it.

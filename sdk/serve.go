@@ -127,7 +127,7 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 				"network %s). "+
 				"cnitool gc sends no list: use fairlead gc with --gone, --valid or --all", conf.Name)
 	case verb == "CHECK" && conf.PrevResult == nil && !p.observe:
-		return spec.Errorf(spec.CodeConfig, "prevResult is missing: CHECK compares with it what there is")
+		return spec.Errorf(spec.CodeConfig, "prevResult is missing: CHECK compares the container with it")
 	case verb == "ADD" && conf.PrevResult == nil && p.role == chained:
 		return spec.Errorf(spec.CodeConfig,
 			"prevResult is missing: %s works on what a plugin before it made, so it cannot be the first of a list",

@@ -89,7 +89,8 @@ func refuse(conf *spec.Conf, unknown []unknownKey) error {
 func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	if !c.r.L3 && !c.p.observe && c.p.role == makesLinks && !c.r.Version.AtLeast(spec.V030) {
 		return nil, spec.Errorf(spec.CodeConfig,
-			"cniVersion %s cannot say a result without an address: configure ipam, or use 0.3.0 or newer", c.r.Version)
+			"cniVersion %s has no form for a result without an address: configure ipam, or use 0.3.0 or newer",
+			c.r.Version)
 	}
 	if err := c.openWorld(); err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ func ParseArgs(s string) ([][2]string, error) {
 		k, v, ok := strings.Cut(pair, "=")
 		switch {
 		case pair == "":
-			return nil, Errorf(CodeEnvironment, "CNI_ARGS %q: there is an empty pair (a ; too many)", s)
+			return nil, Errorf(CodeEnvironment, "CNI_ARGS %q: contains an empty pair (one ; too many)", s)
 		case !ok:
 			return nil, Errorf(CodeEnvironment, "CNI_ARGS: %q is not KEY=VALUE", pair)
 		case k == "":
@@ -36,7 +36,8 @@ func FormatArgs(pairs [][2]string) (string, error) {
 	var b strings.Builder
 	for i, p := range pairs {
 		if p[0] == "" || strings.ContainsAny(p[0], "=;\x00") || strings.ContainsAny(p[1], "=;\x00") {
-			return "", fmt.Errorf("CNI_ARGS cannot say %q = %q: no empty key, no = and no ;", p[0], p[1])
+			return "", fmt.Errorf("CNI_ARGS cannot contain %q = %q: a key is not empty, and neither key nor value "+
+				"contains = or ;", p[0], p[1])
 		}
 		if i > 0 {
 			b.WriteByte(';')

@@ -44,8 +44,8 @@ func TestParseConf(t *testing.T) {
 		{"name that is a path", `{"name":"../n","type":"bridge"}`, 7, `name "../n" begins with '.'`},
 		{"name with a blank", `{"name":"a b","type":"bridge"}`, 7, `has the character ' '`},
 		{"no type", `{"name":"n","tpye":"bridge"}`, 7, `type: is missing: it names the plugin (is "tpye" at line 1, column 13 meant to be it?)`},
-		{"type that is a path", `{"name":"n","type":"a/b"}`, 7, `type: type "a/b" is no plain file name`},
-		{"ipam type that is a path", `{"name":"n","type":"b","ipam":{"type":"..\\x"}}`, 7, `ipam.type: type "..\\x" is no plain file name`},
+		{"type that is a path", `{"name":"n","type":"a/b"}`, 7, `type: type "a/b" is not a plain file name`},
+		{"ipam type that is a path", `{"name":"n","type":"b","ipam":{"type":"..\\x"}}`, 7, `ipam.type: type "..\\x" is not a plain file name`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c, err := ParseConf([]byte(tc.conf))

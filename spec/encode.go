@@ -104,7 +104,7 @@ func (r *Result) families(doc wire, v Version) (wire, error) {
 	same := r.CNIVersion != "" && !r.CNIVersion.AtLeast(V030) && len(r.Interfaces) == 0 && len(r.Routes) == 0
 	if len(doc) == said && !same {
 		return nil, Errorf(CodeVersion,
-			"CNI %s cannot say this result: it has no address, and %s knows nothing else (use 0.3.0 or newer)", v, v)
+			"CNI %s has no form for this result, which has no address (use 0.3.0 or newer)", v)
 	}
 	return append(doc, pair{"dns", r.DNS.wire()}), nil
 }

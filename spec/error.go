@@ -63,13 +63,13 @@ func Origin(path string) string {
 	const others = " (Other runtimes: from what the container was created with.)"
 	switch {
 	case strings.HasPrefix(path, "CNI_ARGS"):
-		return "No file says that: it comes from CNI_ARGS."
+		return "The value is in no file. It comes from CNI_ARGS."
 	case strings.HasPrefix(path, "runtimeConfig.portMappings"):
-		return "No file says that: it comes from -p of `fairlead run`, or from CAP_ARGS." + others
+		return "The value is in no file. It comes from -p of `fairlead run`, or from CAP_ARGS." + others
 	case strings.HasPrefix(path, "runtimeConfig.aliases"):
-		return "No file says that: it comes from --alias of `fairlead run`, or from CAP_ARGS." + others
+		return "The value is in no file. It comes from --alias of `fairlead run`, or from CAP_ARGS." + others
 	case strings.HasPrefix(path, "runtimeConfig."):
-		return "No file says that: it comes from CAP_ARGS." + others
+		return "The value is in no file. It comes from CAP_ARGS." + others
 	}
 	return ""
 }

@@ -253,7 +253,7 @@ func Select(l *List, speaks ...[]Version) (Version, error) {
 	for _, s := range append([][]Version{Versions()}, speaks...) {
 		sides = append(sides, "("+strings.Join(texts(s), ", ")+")")
 	}
-	return "", Errorf(CodeVersion, "network %q offers CNI %s, and not all sides speak one of them: %s",
+	return "", Errorf(CodeVersion, "network %q offers CNI %s, and no version of these is known to all: %s",
 		l.Name, strings.Join(texts(slices.Compact(pool)), ", "), strings.Join(sides, ", "))
 }
 

@@ -39,8 +39,8 @@ func TestParseList(t *testing.T) {
 		{"name in another case", `{"Name":"n",` + bridgeOnly + `}`, `name: is missing: a network needs one (is "Name" at line 1, column 2 meant to be it?)`, nil},
 		{"bad name", `{"name":"a/b",` + bridgeOnly + `}`, `line 1, column 9: name: name "a/b" has the character '/'`, nil},
 		{"name of a wrong kind", `{"name":{},` + bridgeOnly + `}`, `name: is an object, and has to be a string`, nil},
-		{"bad version", `{"name":"n","cniVersion":"0.4.O",` + bridgeOnly + `}`, `cniVersion: "0.4.O" is no CNI version such as "1.1.0" (did you mean "0.4.0"?)`, nil},
-		{"bad versions", `{"name":"n","cniVersions":["1.0.0","1.0.0-rc1"],` + bridgeOnly + `}`, `cniVersions[1]: "1.0.0-rc1" is no CNI version`, nil},
+		{"bad version", `{"name":"n","cniVersion":"0.4.O",` + bridgeOnly + `}`, `cniVersion: "0.4.O" is not a CNI version, such as "1.1.0" (did you mean "0.4.0"?)`, nil},
+		{"bad versions", `{"name":"n","cniVersions":["1.0.0","1.0.0-rc1"],` + bridgeOnly + `}`, `cniVersions[1]: "1.0.0-rc1" is not a CNI version`, nil},
 		{"versions of a wrong kind", `{"name":"n","cniVersions":"1.0.0",` + bridgeOnly + `}`, `cniVersions: is the string "1.0.0", and has to be an array of versions`, nil},
 		{"flag of a wrong kind", `{"name":"n","disableGC":"yes",` + bridgeOnly + `}`, `disableGC: is the string "yes", and has to be true or false`, nil},
 		{"no plugins, and none elsewhere", `{"name":"n","loadOnlyInlinedPlugins":true}`, "plugins: is missing: with loadOnlyInlinedPlugins all plugins stand here", nil},
@@ -48,8 +48,8 @@ func TestParseList(t *testing.T) {
 		{"plugins of a wrong kind", `{"name":"n","plugins":{}}`, "plugins: is an object, and has to be an array of plugins", nil},
 		{"plugin of a wrong kind", `{"name":"n","plugins":["bridge"]}`, `plugins[0]: is the string "bridge", and has to be an object`, nil},
 		{"plugin without type", `{"name":"n","plugins":[{"type":"a"},{"typ":"b"}]}`, `line 1, column 37: plugins[1].type: is missing: it names the plugin (is "typ" at line 1, column 38 meant to be it?)`, nil},
-		{"type that is a path", `{"name":"n","plugins":[{"type":"/bin/sh"}]}`, `plugins[0].type: type "/bin/sh" is no plain file name`, nil},
-		{"ipam type that is a path", `{"name":"n","plugins":[{"type":"a","ipam":{"type":".."}}]}`, `plugins[0].ipam.type: type ".." is no plain file name`, nil},
+		{"type that is a path", `{"name":"n","plugins":[{"type":"/bin/sh"}]}`, `plugins[0].type: type "/bin/sh" is not a plain file name`, nil},
+		{"ipam type that is a path", `{"name":"n","plugins":[{"type":"a","ipam":{"type":".."}}]}`, `plugins[0].ipam.type: type ".." is not a plain file name`, nil},
 		{"single without name", `{"type":"bridge"}`, "name: is missing", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

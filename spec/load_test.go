@@ -88,7 +88,7 @@ func TestLoadDir(t *testing.T) {
 				"10.conflist:1:2: the text ends inside the object that begins at line 1, column 1",
 				"15.conflist:1:1: there is no JSON here, the text is empty",
 				"30.conf:1:1: the configuration is an array: it has to be an object",
-				`40.conf:1:46: type: type "../x" is no plain file name`}},
+				`40.conf:1:46: type: type "../x" is not a plain file name`}},
 		{"the first of a name", []string{"20.conflist", list("n", "second"), "10.conflist", list("n", "first"), "05.conf",
 			single("n", "third")},
 			[]string{"n=first"}, []string{

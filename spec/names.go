@@ -40,9 +40,9 @@ func ValidIfName(s string) error {
 	case s == "":
 		return errors.New("interface name is empty")
 	case s == "." || s == "..":
-		return fmt.Errorf("interface name %q is a directory's", s)
+		return fmt.Errorf("interface name %q is the name of a directory", s)
 	case s == "all" || s == "default":
-		return fmt.Errorf("interface name %q stands for every interface in /proc/sys/net", s)
+		return fmt.Errorf("interface name %q means every interface in /proc/sys/net", s)
 	case len(s) > 15:
 		return fmt.Errorf("interface name %q has %d bytes: 15 are allowed", s, len(s))
 	case !utf8.ValidString(s):
@@ -54,7 +54,7 @@ func ValidIfName(s string) error {
 		}
 	}
 	if strings.Contains(s, "\xa0") {
-		return fmt.Errorf("interface name %q has the byte 0xa0, which the kernel takes for white space", s)
+		return fmt.Errorf("interface name %q has the byte 0xa0, which the kernel treats as white space", s)
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func ValidLabel(s string) error {
 		return errors.New("want a DNS label: 1 to 63 letters, digits, dashes and underscores, without a dash at " +
 			"either end")
 	case strings.EqualFold(s, "localhost"):
-		return errors.New("is the name that every host has for itself (RFC 6761)")
+		return errors.New("is reserved for the host itself (RFC 6761)")
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ func ValidType(s string) error {
 	case s == "":
 		return errors.New("type is empty")
 	case s == "." || strings.Contains(s, "..") || strings.ContainsAny(s, "/\\\x00"):
-		return fmt.Errorf("type %q is no plain file name", s)
+		return fmt.Errorf("type %q is not a plain file name", s)
 	}
 	return nil
 }

@@ -271,7 +271,7 @@ func (d *document) prefix(n node, path string, v *netip.Prefix) *FileError {
 			}
 			return d.bad(CodeDecode, n.start, path, "%q has no prefix length, such as %s/%d", s, a, bits)
 		}
-		return d.bad(CodeDecode, n.start, path, "%q is no address with a prefix length, such as 10.1.2.3/24", s)
+		return d.bad(CodeDecode, n.start, path, "%q is not an address with a prefix length, such as 10.1.2.3/24", s)
 	}
 	if p.Addr().Is4In6() {
 		if p.Bits() < 96 {
@@ -296,7 +296,7 @@ func (d *document) addr(n node, path string, v *netip.Addr) *FileError {
 		if p, err := netip.ParsePrefix(s); err == nil {
 			hint = fmt.Sprintf(": write %s, without the prefix length", p.Addr())
 		}
-		return d.bad(CodeDecode, n.start, path, "%q is no IP address%s", s, hint)
+		return d.bad(CodeDecode, n.start, path, "%q is not an IP address%s", s, hint)
 	}
 	*v = a.Unmap()
 	return nil

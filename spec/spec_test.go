@@ -124,8 +124,8 @@ func TestParseArgs(t *testing.T) {
 		{"FOO=BAR;ABC=123", [][2]string{{"FOO", "BAR"}, {"ABC", "123"}}, ""},
 		{"IgnoreUnknown=1;K8S_POD_UID=", [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_UID", ""}}, ""},
 		{"a=1;a=2;A=3", [][2]string{{"a", "1"}, {"a", "2"}, {"A", "3"}}, ""},
-		{"a=1;", nil, "there is an empty pair"},
-		{";", nil, "there is an empty pair"},
+		{"a=1;", nil, "contains an empty pair"},
+		{";", nil, "contains an empty pair"},
 		{"a=1;word", nil, `"word" is not KEY=VALUE`},
 		{"a=b=c", nil, `"a=b=c" has more than one =`},
 		{"=v", nil, `"=v" has no key`},
@@ -209,7 +209,7 @@ func TestErrorHint(t *testing.T) {
 		AsError(fmt.Errorf("first: %w", errors.Join(io.EOF, taken)), CodeInternal),
 		AsError(errors.Join(Errorf(CodeIO, "another one"), taken), CodeInternal),
 	} {
-		if !strings.Contains(e.Hint, "No file says that: it comes from -p") || e.Holder != "lan/web/eth0" ||
+		if !strings.Contains(e.Hint, "The value is in no file. It comes from -p") || e.Holder != "lan/web/eth0" ||
 			strings.Contains(e.Error(), e.Hint) {
 			t.Errorf("%+v", e)
 		}

@@ -20,7 +20,7 @@ func ParseVersion(s string) (Version, error) {
 		if near, ok := Nearest(s, texts(Versions())); ok {
 			hint = fmt.Sprintf(" (did you mean %q?)", near)
 		}
-		return "", fmt.Errorf("%q is no CNI version such as %q%s", s, Newest, hint)
+		return "", fmt.Errorf("%q is not a CNI version, such as %q%s", s, Newest, hint)
 	}
 	return Version(s), nil
 }

@@ -111,7 +111,8 @@ func (n *Network) FindIPAM(p *spec.Conf) error {
 // NoAllocator is the error of a plugin in ipam.type that gives no addresses.
 func NoAllocator(name string) error {
 	return spec.Errorf(spec.CodeConfig,
-		"ipam.type: %q: makes interfaces and gives no addresses; name an IPAM plugin, such as host-local", name)
+		"ipam.type: %q: is not an IPAM plugin, because it makes interfaces; want an IPAM plugin, such as host-local",
+		name)
 }
 
 // Headless is an error if the first of n's plugins has nothing to add to, so that every ADD fails.

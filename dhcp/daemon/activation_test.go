@@ -58,7 +58,7 @@ func TestActivation(t *testing.T) {
 	case <-p.dead:
 	case <-time.After(limit):
 	}
-	if !strings.Contains(p.text(), "systemd hands 2 sockets over") {
+	if !strings.Contains(p.text(), "systemd passed 2 sockets") {
 		t.Errorf("with two sockets it says %s", p.text())
 	}
 	p = activate(1)

@@ -26,11 +26,11 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 	}
 	i := slices.IndexFunc(wanted, func(w dhcp.Wanted) bool { return w.Protocol == dhcp.DHCPv4 })
 	if i < 0 {
-		return spec.Errorf(spec.CodeConfig, "its configuration asks for no address by DHCPv4")
+		return spec.Errorf(spec.CodeConfig, "the configuration does not use DHCPv4")
 	}
 	have := held(q)
 	if !have.IsValid() {
-		return spec.Errorf(spec.CodeConfig, "its result has no IPv4 address")
+		return spec.Errorf(spec.CodeConfig, "the result has no IPv4 address")
 	}
 	done, err := d.alone(ctx, q.owner)
 	if err != nil {
@@ -68,7 +68,7 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 		return err
 	}
 	if got.Addresses[0].Prefix.Addr() != have.Addr() {
-		return errors.Join(fmt.Errorf("the server gives %v, and the container has %v", got.Addresses[0].Prefix, have),
+		return errors.Join(fmt.Errorf("the server offers %v, but the container has %v", got.Addresses[0].Prefix, have),
 			d.giveBack(proto, link, leaseFile{Ask: a, Lease: got}))
 	}
 	return d.keep(proto, a, q, id, link, got)
@@ -88,7 +88,7 @@ func linkWith(ns *kernel.NS, name string, have netip.Prefix) (reached, error) {
 	case !link.up:
 		return reached{}, spec.Errorf(spec.CodeTryAgain, "link %s is down", link.Name)
 	case !slices.ContainsFunc(on, func(a rtnl.Addr) bool { return a.Prefix == have }):
-		return reached{}, fmt.Errorf("link %s does not have %v, which is in the result", link.Name, have)
+		return reached{}, fmt.Errorf("link %s does not have the address %v of the result", link.Name, have)
 	}
 	return link, nil
 }

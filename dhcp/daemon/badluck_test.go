@@ -165,8 +165,8 @@ func TestTwoDaemons(t *testing.T) {
 		"another daemon listens on /run/cni/dhcp.sock":                   nil,
 		"another daemon keeps the leases in /var/lib/cni/dhcp: process ": {"-socketpath", "/run/cni/second.sock"},
 		"-pidfile rel: want an absolute path":                            {"-pidfile", "rel"},
-		"/run/cni/plain is there and is no socket":                       {"-socketpath", "/run/cni/plain"},
-		"have to be more than zero":                                      {"-timeout", "0s"},
+		"/run/cni/plain exists and is not a socket":                      {"-socketpath", "/run/cni/plain"},
+		"must be greater than zero":                                      {"-timeout", "0s"},
 		`"x"`:                                                            {"x"},
 	} {
 		if err := os.WriteFile("/run/cni/plain", nil, 0o600); err != nil {
@@ -325,7 +325,7 @@ func TestOddFiles(t *testing.T) {
 	asked := strings.Count(srv.text(), "DHCPACK")
 	d = startDaemon(t)
 	for _, words := range []string{file("torn"), file("empty"), file("newer"), "in format 99; this one reads 1",
-		"by another's name", "odd.lease", "from the future"} {
+		"under another name", "odd.lease", "in the future"} {
 		if !strings.Contains(d.text(), words) {
 			t.Errorf("%s is not said in\n%s", words, d.text())
 		}

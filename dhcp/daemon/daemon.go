@@ -79,7 +79,7 @@ func New(s Settings) (*Daemon, error) {
 	// For people. A full disk does not keep a daemon from starting.
 	if err := errors.Join(lock.Truncate(0), second(lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"),
 		0))); err != nil {
-		slog.Warn("write the process ID down", "error", err)
+		slog.Warn("the file with the process ID could not be written", "error", err)
 	}
 	d.lock = lock
 	records, err := d.store.load()
@@ -171,12 +171,12 @@ func (d *Daemon) resume(r leaseFile, when time.Time) {
 		return
 	}
 	if !r.awake() {
-		slog.Warn("a lease is from the future, and its server is asked about it", "owner", r.Ask.Owner)
+		slog.Warn("a lease has a time in the future, so its server is asked", "owner", r.Ask.Owner)
 	}
 	k := d.newKeeper(proto, r)
 	k.confirm = true
 	if r.Off {
-		k.lost = errors.New("it was over before the daemon was started")
+		k.lost = errors.New("the lease expired before the daemon started")
 	}
 	d.start(k, when)
 }
@@ -250,7 +250,7 @@ func (d *Daemon) alone(ctx context.Context, o spec.Owner) (done func(), err erro
 		select {
 		case <-other:
 		case <-ctx.Done():
-			return nil, spec.Errorf(spec.CodeTryAgain, "another call for %s is not done: %w", o, ctx.Err())
+			return nil, spec.Errorf(spec.CodeTryAgain, "another call for %s is still running: %w", o, ctx.Err())
 		}
 	}
 }

@@ -145,7 +145,8 @@ func restore(link reached, before []rtnl.Route) {
 			continue
 		}
 		if err := rtnl.AddRoute(link.NS, r, true); err != nil && !errors.Is(err, fs.ErrExist) {
-			slog.Warn("a route went with a lease's address, and cannot be put back", "link", link.Name, "to", r.Dst,
+			slog.Warn("a route was removed together with the address of a lease, and cannot be restored",
+				"link", link.Name, "to", r.Dst,
 				"via", r.Via, "error", err)
 		}
 	}

@@ -380,7 +380,7 @@ func TestReferencePlugin6(t *testing.T) {
 	// It takes no address that is there already.
 	b := newAttachment(t, "c2", over("bridge", `"ipv6":"slaac"`))
 	b.program, b.version = reference+"bridge", "1.0.0"
-	if err := b.call(t, "ADD"); err == nil || !strings.Contains(err.Error(), "take no address") {
+	if err := b.call(t, "ADD"); err == nil || !strings.Contains(err.Error(), "has already added the address") {
 		t.Errorf("ADD says %v", err)
 	}
 	b.must(t, "DEL")

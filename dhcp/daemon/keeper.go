@@ -185,7 +185,7 @@ func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
 		return nil
 	}
 	if p == expiring {
-		k.lose(link, errors.New("nobody renewed the lease in time"))
+		k.lose(link, errors.New("the lease was not renewed in time"))
 		return nil
 	}
 	if !link.up {
@@ -246,7 +246,8 @@ func (k *keeper) after(p phase, end time.Time, err error) time.Time {
 		return time.Now().Add(again(k.puts))
 	}
 	if changed {
-		slog.Warn("no answer about a lease", "to", p, "owner", k.rec.Ask.Owner, "protocol", k.rec.Protocol, "reason",
+		slog.Warn("no answer to a request for a lease",
+			"to", p, "owner", k.rec.Ask.Owner, "protocol", k.rec.Protocol, "reason",
 			err)
 	}
 	if p == acquiring {

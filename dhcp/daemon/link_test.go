@@ -158,7 +158,7 @@ func TestHidden(t *testing.T) {
 			prefix = " -socketpath " + filepath.Join(t.TempDir(), "s")
 		}
 		d = start(t, exec.Command("unshare", "-m", "sh", "-c", hide+"; exec "+program+" daemon"+prefix))
-		d.says(t, "not to be seen from here", 1, limit)
+		d.says(t, "not visible to the daemon", 1, limit)
 		d.end(syscall.SIGKILL)
 		if len(files(t)) != 1 {
 			t.Fatal("the lease is forgotten")

@@ -87,11 +87,11 @@ func Main(args []string, stderr io.Writer) int {
 func usage(fl *flag.FlagSet, pidfile string, s Settings) error {
 	switch {
 	case fl.NArg() > 0:
-		return fmt.Errorf("%q: want flags alone", fl.Args())
+		return fmt.Errorf("%q: want only flags", fl.Args())
 	case pidfile != "" && !filepath.IsAbs(pidfile):
 		return fmt.Errorf("-pidfile %s: want an absolute path", pidfile)
 	case s.Timeout <= 0 || s.Resend <= 0 || s.Patience <= 0:
-		return errors.New("-timeout, -resendmax and -resendtimeout have to be more than zero")
+		return errors.New("-timeout, -resendmax and -resendtimeout must be greater than zero")
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func Listener(path string, mode fs.FileMode) (net.Listener, error) {
 	if os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) {
 		n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
 		if n != 1 {
-			return nil, fmt.Errorf("systemd hands %d sockets over (LISTEN_FDS): want one", n)
+			return nil, fmt.Errorf("systemd passed %d sockets (LISTEN_FDS): want one", n)
 		}
 		for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 			os.Unsetenv(name)
@@ -165,7 +165,7 @@ func vacate(path string) error {
 		return err
 	}
 	if st.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("%s is there and is no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	conn, err := net.DialTimeout("unix", path, 5*time.Second)
 	switch {

@@ -48,7 +48,7 @@ func prefer(link reached, rec leaseFile, before *dhcp.Lease) {
 		}
 	}
 	if err != nil {
-		slog.Warn("the kernel does not know how long an address is preferred", "link", link.Name, "owner",
+		slog.Warn("the preferred lifetime of an address could not be set", "link", link.Name, "owner",
 			rec.Ask.Owner,
 			"error", err)
 	}

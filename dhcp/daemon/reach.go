@@ -18,8 +18,8 @@ var (
 	// errGone says that what a lease was for is not there any more.
 	errGone = errors.New("gone")
 	// errHidden says that it may be there, and that this process cannot see it.
-	errHidden = errors.New("not to be seen from here (is the directory mounted where the daemon runs, with what is " +
-		"mounted in it?)")
+	errHidden = errors.New("not visible to the daemon (is the directory, with the mounts in it, also mounted where " +
+		"the daemon runs?)")
 )
 
 // A reached is a link in a namespace that is open while the daemon works there.
@@ -48,7 +48,7 @@ func (k *keeper) reach() (reached, error) {
 	}
 	same, err := ns.Is(rec.Identity)
 	if err == nil && !same {
-		err = fmt.Errorf("the namespace is %w, and %s is another one", errGone, rec.Netns)
+		err = fmt.Errorf("the namespace is %w, and %s is another namespace now", errGone, rec.Netns)
 	}
 	var l *rtnl.Link
 	if err == nil {
@@ -109,7 +109,7 @@ func ready(ctx context.Context, ns *kernel.NS, name string) (reached, error) {
 		return reached{}, err
 	}
 	if len(l.MAC) != 6 {
-		return reached{}, spec.Errorf(spec.CodeConfig, "link %s has no Ethernet address, and DHCP needs one", name)
+		return reached{}, spec.Errorf(spec.CodeConfig, "link %s has no Ethernet address, which DHCP needs", name)
 	}
 	return reachedLink(ns, l), nil
 }

@@ -42,7 +42,7 @@ func (d *Daemon) Serve(ctx context.Context, l net.Listener) error {
 				return rpc.Serve(d.ctx, conn, d.handle)
 			}
 			if err := serve(); err != nil && d.ctx.Err() == nil {
-				slog.Warn("a caller was turned away", "reason", err)
+				slog.Warn("a connection was refused", "reason", err)
 			}
 		})
 	}
@@ -53,7 +53,7 @@ func (d *Daemon) Serve(ctx context.Context, l net.Listener) error {
 func guard(doing string, err *error) {
 	if p := recover(); p != nil {
 		slog.Error("a mistake of the program", "doing", doing, "panic", p, "stack", string(debug.Stack()))
-		*err = spec.Errorf(spec.CodeInternal, "%s: a mistake of the daemon's, which its log has: %v", doing, p)
+		*err = spec.Errorf(spec.CodeInternal, "%s: internal error of the daemon, see its log: %v", doing, p)
 	}
 }
 
@@ -69,8 +69,8 @@ func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (r
 		}
 		if q.ipam.IPv6 == dhcp.SLAAC {
 			return nil, spec.Errorf(spec.CodeConfig,
-				"ipam.ipv6: %q: the reference's plugins take no address that the kernel has put on the link already; "+
-					"use fairlead's, or \"dhcpv6\"", q.ipam.IPv6)
+				"ipam.ipv6: %q: the reference plugins fail if the kernel has already added the address; use "+
+					"Fairlead's plugins, or \"dhcpv6\"", q.ipam.IPv6)
 		}
 		res, err := d.add(ctx, q)
 		if err != nil {

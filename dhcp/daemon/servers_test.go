@@ -69,7 +69,7 @@ func TestServerDies(t *testing.T) {
 	if out := nstest.RunIn(t, a.netns, "ip", "-4", "addr", "show", "eth0"); strings.Contains(out, "inet ") {
 		t.Errorf("the address is still there:\n%s", out)
 	}
-	for _, words := range []string{"is over", "nobody renewed"} {
+	for _, words := range []string{"is over", "was not renewed in time"} {
 		if err := a.callWithin(t, "CHECK", 10*time.Second); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("CHECK says %v", err)
 		}

@@ -47,7 +47,7 @@ func TestGreatConfiguration(t *testing.T) {
 	d = startDaemon(t)
 	c.must(t, "CHECK")
 	c.must(t, "DEL")
-	if strings.Contains(d.text(), "turned away") || len(files(t)) != 0 {
+	if strings.Contains(d.text(), "a connection was refused") || len(files(t)) != 0 {
 		t.Errorf("after DEL there is %q", files(t))
 	}
 }

@@ -152,7 +152,7 @@ func (s store) read(path string) (r leaseFile, err error) {
 		Format int `json:"format"`
 	}
 	if err := json.Unmarshal(b, &head); err != nil {
-		return r, fmt.Errorf("it is torn, or no JSON: %w", err)
+		return r, fmt.Errorf("the file is incomplete or not JSON: %w", err)
 	}
 	if head.Format > format {
 		return r, &newerError{head.Format}
@@ -162,11 +162,11 @@ func (s store) read(path string) (r leaseFile, err error) {
 	}
 	switch {
 	case r.Format < 1:
-		return r, errors.New(`it has no "format"`)
+		return r, errors.New(`"format" is missing`)
 	case r.Lease == nil || len(r.Lease.Addresses)+len(r.Lease.Delegated) == 0:
-		return r, errors.New("it has no address")
+		return r, errors.New("the lease has no address")
 	case path != s.path(r.Ask.Owner, r.Protocol):
-		return r, fmt.Errorf("it is that of %s and %s, by another's name", r.Ask.Owner, r.Protocol)
+		return r, fmt.Errorf("the file is the lease of %s and %s under another name", r.Ask.Owner, r.Protocol)
 	}
 	return r, r.possible()
 }
@@ -187,25 +187,25 @@ func (r *leaseFile) possible() error {
 			continue
 		}
 		if r.Protocol == dhcp.DHCPv4 && (l == r.Lease && len(l.Addresses) != 1 || len(l.Delegated) > 0) {
-			return errors.New("it has not one address")
+			return errors.New("the lease does not have exactly one address")
 		}
 		for _, a := range slices.Concat(l.Addresses, l.Delegated) {
 			if !own(a.Prefix.Addr()) || a.Prefix.Bits() < 1 {
-				return fmt.Errorf("it has the address %q", a.Prefix)
+				return fmt.Errorf("the lease has the invalid address %q", a.Prefix)
 			}
 		}
 		for _, a := range append(slices.Clone(l.NTP), l.Gateway, l.Server.Addr) {
 			if a.IsValid() && !own(a) {
-				return fmt.Errorf("it has the address %q", a)
+				return fmt.Errorf("the lease has the invalid address %q", a)
 			}
 		}
 		for _, rt := range l.Routes {
 			if !own(rt.Dst.Addr()) || rt.Dst.Bits() < 0 || rt.GW.IsValid() && !own(rt.GW) {
-				return fmt.Errorf("it has a route to %q by %q", rt.Dst, rt.GW)
+				return fmt.Errorf("the lease has an invalid route to %q by %q", rt.Dst, rt.GW)
 			}
 		}
 		if l.Valid <= 0 || l.T1 < 0 || l.T2 < 0 {
-			return fmt.Errorf("it has the times %v, %v, %v", l.T1, l.T2, l.Valid)
+			return fmt.Errorf("the lease has the invalid times %v, %v, %v", l.T1, l.T2, l.Valid)
 		}
 	}
 	return nil

@@ -181,7 +181,7 @@ func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Ide
 	k := d.newKeeper(proto, r)
 	var err error
 	if k.number, err = rtnl.AssignNSID(d.host, link.NS); err != nil {
-		slog.Warn("the link is not watched", "owner", q.owner, "error", err)
+		slog.Warn("the link cannot be monitored", "owner", q.owner, "error", err)
 	}
 	slog.Info("a lease", "owner", q.owner, "protocol", proto.Name(), "addresses", l.Prefixes(), "server", l.Server.Addr,
 		"for", lasting(l.Valid))
@@ -208,7 +208,7 @@ func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r leaseFile) (err e
 	ctx, cancel := context.WithTimeout(context.Background(), giveBackLimit)
 	defer cancel()
 	if taken(link, r.Lease) {
-		slog.Warn("somebody else on the link has an address that a server gave, and the server is told", "owner",
+		slog.Warn("another machine on the link has the address of a lease; the server is told", "owner",
 			r.Ask.Owner,
 			"addresses", r.Lease.Prefixes())
 		return proto.Decline(ctx, link.Link, r.Ask, r.Lease)
@@ -230,7 +230,7 @@ func (d *Daemon) end(_ context.Context, k *keeper) error {
 			link.NS.Close()
 		}
 		if err != nil {
-			slog.Warn("a lease could not be given back; its server has it until it ends", "owner", r.Ask.Owner,
+			slog.Warn("the lease is not released: the server keeps it until it expires", "owner", r.Ask.Owner,
 				"reason", err)
 		} else {
 			slog.Info("a lease was given back", "owner", r.Ask.Owner, "protocol", r.Protocol, "addresses",

@@ -70,7 +70,7 @@ func call(conn net.Conn, method string, args, reply any) error {
 		return err
 	}
 	if _, words, _ := strings.Cut(status, " "); words != connected {
-		return fmt.Errorf("it is no DHCP daemon: it answers %q", status)
+		return fmt.Errorf("this is not a DHCP daemon: the answer is %q", status)
 	}
 	e, d := newEncoder(conn), newDecoder(r)
 	if err := errors.Join(e.encode(request{method, 1}), e.encode(args)); err != nil {
@@ -98,10 +98,10 @@ func header(r *bufio.Reader) (first string, err error) {
 	for size := 0; ; {
 		line, err := r.ReadSlice('\n')
 		if err != nil {
-			return "", fmt.Errorf("read the first words: %w", err)
+			return "", fmt.Errorf("read the header of the answer: %w", err)
 		}
 		if size += len(line); size > most {
-			return "", errors.New("read the first words: they do not end")
+			return "", errors.New("read the header of the answer: the header is too long")
 		}
 		text := strings.TrimRight(string(line), "\r\n")
 		if text == "" {

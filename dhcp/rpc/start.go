@@ -64,10 +64,10 @@ func Start(ctx context.Context, socket string) error {
 	select {
 	case err = <-ended:
 		if err == nil {
-			err = errors.New("it ended")
+			err = errors.New("the daemon ended")
 		}
 	default:
 		err = ctx.Err()
 	}
-	return fmt.Errorf("start the DHCP daemon: %w (it writes to %s)", err, logName)
+	return fmt.Errorf("start the DHCP daemon: %w (its log is %s)", err, logName)
 }

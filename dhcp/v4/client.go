@@ -324,7 +324,7 @@ func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv4.DHCPv
 		}
 		l, err := lease(r, s.link)
 		if err == nil && want == dhcpv4.MessageTypeOffer && !l.Server.Addr.IsValid() {
-			err = errors.New("it does not say who it is (option 54)")
+			err = errors.New("the answer has no server identifier (option 54)")
 		}
 		if err != nil {
 			odd = &oddAnswer{source, err}

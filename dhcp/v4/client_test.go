@@ -280,7 +280,8 @@ func TestNobody(t *testing.T) {
 		}
 	}
 	if g := <-c; !errors.Is(g.err, dhcp.ErrNobody) ||
-		g.err.Error() != "link eth0: no DHCP server answered with a lease: server 10.9.0.1: it says no subnet mask (option 1)" {
+		g.err.Error() != "link eth0: no DHCP server answered with a lease: server 10.9.0.1: "+
+			"the answer has no subnet mask (option 1)" {
 		t.Errorf("got %v", g.err)
 	}
 }

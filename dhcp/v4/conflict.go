@@ -14,7 +14,7 @@ import (
 )
 
 // errTaken says that somebody else has the address that a server gave.
-var errTaken = errors.New("somebody else on the link has it")
+var errTaken = errors.New("another machine on the link has it")
 
 // The spans of the question whether an address is free: twice, and as short as one machine may take to answer another.
 // The interface plugin asks again, and for longer; but it cannot tell the server, which would give the same address
@@ -48,7 +48,8 @@ func free(ctx context.Context, l dhcp.Link, addr netip.Addr) error {
 				break
 			}
 			if c.Addr == addr {
-				return fmt.Errorf("link %s: address %v, that a server gave: %w: %v", l.Name, addr, errTaken, c.MAC)
+				return fmt.Errorf("link %s: address %v, which the server offered: %w: %v",
+					l.Name, addr, errTaken, c.MAC)
 			}
 		}
 	}

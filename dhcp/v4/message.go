@@ -142,7 +142,7 @@ func parse(b []byte, m *dhcpv4.DHCPv4) (*dhcpv4.DHCPv4, error) {
 	case r.OpCode != dhcpv4.OpcodeBootReply:
 		return nil, errors.New("no reply")
 	case r.TransactionID != m.TransactionID:
-		return nil, errors.New("an answer to somebody else")
+		return nil, errors.New("an answer to another client")
 	case string(r.ClientHWAddr) != string(m.ClientHWAddr):
 		return nil, fmt.Errorf("for %v", r.ClientHWAddr)
 	}
@@ -224,20 +224,20 @@ func lease(r *dhcpv4.DHCPv4, l dhcp.Link) (*dhcp.Lease, error) {
 func prefixOf(r *dhcpv4.DHCPv4) (netip.Prefix, error) {
 	addr, _ := netip.AddrFromSlice(r.YourIPAddr.To4())
 	if !ordinary(addr) {
-		return netip.Prefix{}, fmt.Errorf("it gives the address %v", addr)
+		return netip.Prefix{}, fmt.Errorf("the offered address %v is invalid", addr)
 	}
 	mask := net.IPMask(r.Options[optMask])
 	bits, size := mask.Size()
 	if len(mask) == 0 {
-		return netip.Prefix{}, errors.New("it says no subnet mask (option 1)")
+		return netip.Prefix{}, errors.New("the answer has no subnet mask (option 1)")
 	}
 	// Shorter than any class was, it takes in what is no host's; and the kernel has no route to a subnet that begins
 	// with 0.0.0.0.
 	if size != 32 || bits < 8 || netip.PrefixFrom(addr, bits).Masked().Addr().IsUnspecified() {
-		return netip.Prefix{}, fmt.Errorf("it says the subnet mask %v of %v, which is no subnet of hosts", net.IP(mask), addr)
+		return netip.Prefix{}, fmt.Errorf("the subnet mask %v of %v is not valid for a host", net.IP(mask), addr)
 	}
 	if subnet := netip.PrefixFrom(addr, bits); bits < 31 && (addr == subnet.Masked().Addr() || addr == last(subnet)) {
-		return netip.Prefix{}, fmt.Errorf("it gives the address %v, which is the subnet's and no host's", subnet)
+		return netip.Prefix{}, fmt.Errorf("the offered address %v is the network address of the subnet", subnet)
 	}
 	return netip.PrefixFrom(addr, bits), nil
 }

@@ -45,11 +45,11 @@ func frame(from, to netip.Addr, payload []byte) []byte {
 // unframe takes a message out of an IPv4 packet for the client's port.
 func unframe(b []byte, unsummed bool) (from netip.Addr, payload []byte, err error) {
 	if len(b) < ipHeader || b[0]>>4 != 4 {
-		return from, nil, errors.New("no IPv4 packet")
+		return from, nil, errors.New("not an IPv4 packet")
 	}
 	head, total := int(b[0]&15)*4, int(binary.BigEndian.Uint16(b[2:]))
 	if head < ipHeader || total < head+udpHeader || total > len(b) || b[9] != udp {
-		return from, nil, errors.New("no UDP packet")
+		return from, nil, errors.New("not a UDP packet")
 	}
 	if fold(sum(b[:head])) != 0xffff {
 		return from, nil, errors.New("wrong checksum of the header")

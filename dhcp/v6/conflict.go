@@ -14,7 +14,7 @@ import (
 )
 
 // errTaken says that somebody else has an address that a server gave.
-var errTaken = errors.New("somebody else on the link has it")
+var errTaken = errors.New("another machine on the link has it")
 
 // The types of ICMPv6 messages (RFC 4861, 4).
 const (
@@ -90,7 +90,7 @@ func (p *probe) free(ctx context.Context, got *dhcp.Lease) error {
 		target, ok := advertised(buf[:n], hops)
 		mine := ok && slices.ContainsFunc(got.Addresses, func(a dhcp.Address) bool { return a.Prefix.Addr() == target })
 		if mine && from.Addr() != p.s.self {
-			return fmt.Errorf("link %s: address %v, that a server gave: %w", p.s.link.Name, target, errTaken)
+			return fmt.Errorf("link %s: address %v, which the server offered: %w", p.s.link.Name, target, errTaken)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func linkLocal(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
 			switch ip := a.Prefix.Addr(); {
 			case !ip.IsLinkLocalUnicast() || !ip.Is6():
 			case a.DADFailed:
-				return false, fmt.Errorf("somebody else on the link has %v", ip)
+				return false, fmt.Errorf("another machine on the link has %v", ip)
 			case a.Tentative:
 				tentative = true
 			default:
@@ -127,9 +127,10 @@ func linkLocal(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && tentative:
-		err = fmt.Errorf("its address could not be made sure of, as where the link carries nothing: %w", err)
+		err = fmt.Errorf("duplicate address detection did not finish, maybe because the link carries no packets: %w",
+			err)
 	case errors.Is(err, context.DeadlineExceeded):
-		err = fmt.Errorf("it got none: %w", err)
+		err = fmt.Errorf("the link got none: %w", err)
 	}
 	if err != nil {
 		return addr, fmt.Errorf("link %s: wait for a link-local address: %w", l.Name, err)

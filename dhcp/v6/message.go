@@ -138,10 +138,10 @@ func parse(b []byte, m *dhcpv6.Message) (*dhcpv6.Message, error) {
 	}
 	r := &dhcpv6.Message{MessageType: dhcpv6.MessageType(b[0]), TransactionID: dhcpv6.TransactionID(b[1:4])}
 	if r.MessageType != dhcpv6.MessageTypeAdvertise && r.MessageType != dhcpv6.MessageTypeReply {
-		return nil, errors.New("no answer")
+		return nil, errors.New("not an answer")
 	}
 	if r.TransactionID != m.TransactionID {
-		return nil, errors.New("an answer to somebody else")
+		return nil, errors.New("an answer to another client")
 	}
 	err := r.Options.FromBytesWithParser(b[dhcpv6.MessageHeaderSize:],
 		func(code dhcpv6.OptionCode, data []byte) (dhcpv6.Option, error) {
@@ -157,10 +157,10 @@ func parse(b []byte, m *dhcpv6.Message) (*dhcpv6.Message, error) {
 	case !bytes.Equal(option(r, optClientID), option(m, optClientID)):
 		return nil, errors.New("for another client")
 	case len(option(r, optServerID)) == 0:
-		return nil, errors.New("it does not say which server it is of")
+		return nil, errors.New("the answer has no server identifier")
 	}
 	if asked := option(m, optServerID); asked != nil && !bytes.Equal(asked, option(r, optServerID)) {
-		return nil, errors.New("of another server than was asked")
+		return nil, errors.New("from another server than the one that was asked")
 	}
 	return r, nil
 }
@@ -213,7 +213,7 @@ func lease(r *dhcpv6.Message, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease, address
 	if addresses {
 		err := error(nil)
 		if out.Addresses, err = nonTemporary(r, a, have, out); err == nil && len(out.Addresses) == 0 {
-			err = errors.New("it gives no address")
+			err = errors.New("the answer has no address")
 		}
 		errs = append(errs, err)
 	}

@@ -39,7 +39,7 @@ const (
 func parseAdvert(b []byte, from netip.Addr, hops int) (*advert, error) {
 	switch {
 	case len(b) < 16 || b[0] != routerAdvertisement || b[1] != 0:
-		return nil, errors.New("no router advertisement")
+		return nil, errors.New("not a router advertisement")
 	case hops != 255:
 		return nil, errors.New("not from this link")
 	case !from.IsLinkLocalUnicast():

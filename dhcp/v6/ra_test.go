@@ -161,7 +161,7 @@ func TestSilence(t *testing.T) {
 	}
 	_, err = Client{}.Acquire(within(t, 3*time.Second), l, owner("one"))
 	wantErr(t, err, dhcp.ErrNobody)
-	if !strings.Contains(err.Error(), "says that there is one") {
+	if !strings.Contains(err.Error(), "announces one") {
 		t.Error(err)
 	}
 

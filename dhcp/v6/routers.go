@@ -175,9 +175,10 @@ func (r *routers) explain(err error) error {
 	for _, a := range list {
 		switch {
 		case a.managed:
-			return fmt.Errorf("%w (router %v says that there is one)", err, a.router)
+			return fmt.Errorf("%w (router %v announces one)", err, a.router)
 		case slices.ContainsFunc(a.prefixes, func(p advertPrefix) bool { return p.auto }):
-			return fmt.Errorf("%w (router %v has hosts give themselves addresses, as \"slaac\" does)", err, a.router)
+			return fmt.Errorf("%w (router %v tells hosts to make their own addresses, as with \"slaac\")",
+				err, a.router)
 		}
 	}
 	if len(list) == 0 {

@@ -140,7 +140,7 @@ func automatic(ctx context.Context, l dhcp.Link, heard *routers) (made []netip.P
 				switch {
 				case !p.Contains(a.Prefix.Addr()) || a.Temporary:
 				case a.DADFailed:
-					return false, fmt.Errorf("somebody else on the link has %v", a.Prefix.Addr())
+					return false, fmt.Errorf("another machine on the link has %v", a.Prefix.Addr())
 				case a.Tentative:
 					state = "not sure of " + a.Prefix.Addr().String()
 				default:

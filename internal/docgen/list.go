@@ -16,15 +16,15 @@ func listReference() explain.Reference {
 	}
 	for _, k := range [][3]string{
 		{"cniVersion", "string",
-			"Version of the CNI specification that the list uses, 0.1.0 to 1.1.0. A runtime refuses a version " +
-				"that it does not know. Default: 0.1.0."},
+			"Version of the CNI specification that the list uses, 0.1.0 to 1.1.0. A runtime refuses a version that " +
+				"it does not know. Default: 0.1.0."},
 		{"cniVersions", "list of string",
 			"Further versions that the list can be used with. The runtime uses the newest one that it knows. " +
 				"With \"1.0.0\" in cniVersion and \"1.1.0\" here, every runtime since 1.0.0 accepts the list, and " +
 				"those that know 1.1.0 use STATUS and GC."},
 		{"name", "string",
-			"Name of the network. No other file on the host may have the same name. The name begins with a " +
-				"letter or a digit; letters, digits, underscores, dots and dashes follow."},
+			"Name of the network. No other file on the host may have the same name. The name begins with a letter or " +
+				"a digit; letters, digits, underscores, dots and dashes follow."},
 		{"disableCheck", "true or false",
 			"Runtimes do not call CHECK. Default: false."},
 		{"disableGC", "true or false",
@@ -38,14 +38,13 @@ func listReference() explain.Reference {
 		{"plugins[].type", "string",
 			"Name of the plugin. It is the name of its program in a plugin directory."},
 		{"plugins[].capabilities", "object of true or false",
-			"Values that the plugin gets from the runtime in runtimeConfig, such as portMappings, ipRanges, " +
-				"ips, mac, bandwidth, dns and aliases. The runtime passes a value only to plugins that declare it, " +
-				"for example {\"portMappings\": true}."},
+			"Values that the plugin gets from the runtime in runtimeConfig, such as portMappings, ipRanges, ips, " +
+				"mac, bandwidth, dns and aliases. The runtime passes a value only to plugins that declare it, for " +
+				"example {\"portMappings\": true}."},
 		{"plugins[].runtimeConfig", "object",
 			"Values of the capabilities. Only the runtime writes this key."},
 		{"plugins[].args", "object",
-			"Arguments for the plugin. args.cni has the arguments that plugins agree on, such as ips, mac and " +
-				"labels."},
+			"Arguments for the plugin. args.cni has the arguments that plugins agree on, such as ips, mac and labels."},
 		{"plugins[].ipam", "object",
 			"How the container gets its addresses. Its keys are those of the IPAM plugin that ipam.type names."},
 		{"plugins[].ipam.type", "string",

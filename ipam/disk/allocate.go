@@ -57,7 +57,7 @@ func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 }
 
 func noRanges() error {
-	return spec.Errorf(spec.CodeConfig, "ipam: has no range: give it a subnet, or ranges")
+	return spec.Errorf(spec.CodeConfig, "ipam: has no range: want subnet or ranges")
 }
 
 // exhausted returns the error for a set without a free address: all addresses that are not reserved are in use, and no
@@ -145,7 +145,8 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 	for _, l := range c.own {
 		// As in the reference, who asks for a second address of a set by name gets it.
 		if _, ok := set.Find(l.addr); ok && (!want.IsValid() || want == l.addr) {
-			return l.addr, fmt.Errorf("%s holds %s already (%s): ADD twice without a DEL", c.o, l.addr, set.Path)
+			return l.addr, fmt.Errorf("%s already has %s (%s): ADD was called twice without a DEL",
+				c.o, l.addr, set.Path)
 		}
 	}
 	for _, l := range c.former {
@@ -196,7 +197,7 @@ func (c *call) seize(i int, a netip.Addr) (by string, err error) {
 			return "", err
 		}
 	}
-	return "", spec.Errorf(spec.CodeTryAgain, "address %s: others take it and give it back all the time", a)
+	return "", spec.Errorf(spec.CodeTryAgain, "address %s: other calls keep allocating and releasing it", a)
 }
 
 // next makes a lease for the next free address of set i in order.
@@ -274,7 +275,7 @@ func (c *call) adopt() {
 	for _, l := range c.former {
 		if !slices.Contains(c.adopted, l) {
 			if err := c.reclaim(l); err != nil {
-				c.d.log.Warn("a former lease stays", "cause", err)
+				c.d.log.Warn("an earlier lease could not be removed", "cause", err)
 			}
 			continue
 		}

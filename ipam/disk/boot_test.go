@@ -165,7 +165,7 @@ func TestUnknownBoot(t *testing.T) {
 	cache(t, "net", "old", "eth0", "/run/netns/gone")
 	cache(t, "net-x", "y", "eth0", "/run/netns/gone") // the same file name as net and x-y
 	for _, id := range []string{"nocache", "alive", "x-y"} {
-		if _, err := s.Allocate(ctx, owner(id)); err == nil || !strings.Contains(err.Error(), "holds") {
+		if _, err := s.Allocate(ctx, owner(id)); err == nil || !strings.Contains(err.Error(), "already has") {
 			t.Errorf("ADD twice of %s: %v", id, err)
 		}
 	}
@@ -353,7 +353,7 @@ func TestNoBootID(t *testing.T) {
 		t.Fatal("the boot ID is there still")
 	}
 	if _, err := s.Allocate(context.Background(), owner("a")); err == nil ||
-		!strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+		!strings.Contains(err.Error(), "already has 10.1.0.2") {
 		t.Errorf("ADD twice: %v", err)
 	}
 	if got := add(t, s, "b"); got[0] != "10.1.0.3" {

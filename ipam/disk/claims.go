@@ -107,7 +107,7 @@ func possible(a netip.Addr) error {
 	case a.Zone() != "" || a.Is4In6():
 		return fmt.Errorf("address %s: want a plain IPv4 or IPv6 address", a)
 	case ipam.NoHost(netip.PrefixFrom(a, a.BitLen())) != "":
-		return fmt.Errorf("address %s is no host's", a)
+		return fmt.Errorf("address %s is not the address of a host", a)
 	}
 	return nil
 }
@@ -216,7 +216,7 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 // reservation reports whether a reservation must be added to the existing ones.
 func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reservation) bool {
 	if !r.Prefix.IsValid() || r.Prefix != r.Prefix.Masked() || r.Prefix.Addr().Is4In6() {
-		return c.bad(path, "reserved %q: is no subnet", r.Prefix)
+		return c.bad(path, "reserved %q: is not a subnet", r.Prefix)
 	}
 	if !c.once(path, "reserved "+r.Prefix.String(), r.For, func(at string) string {
 		return fmt.Sprintf("%s is reserved for %q, and in %s for another: want one key, or none", r.Prefix, r.For, at)
@@ -236,8 +236,8 @@ func (c *claims) reservation(path string, r ipam.Reservation, have []ipam.Reserv
 	case err != nil:
 		return c.bad(path, "reserved %w; --force takes it", err)
 	case r.For != "" && c.s.Sticky == nil && len(c.s.Sets) > 0:
-		return c.bad(path, "reserved %s is for the key %q, and the containers of this network "+
-			"come under no keys; --force takes it", r.Prefix, r.For)
+		return c.bad(path, "reserved %s is for the key %q, and this network has no sticky keys; --force takes it",
+			r.Prefix, r.For)
 	}
 	for _, a := range c.here() {
 		// in the document as it was

@@ -343,7 +343,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		audit(t, s)
 		for id := range held {
-			if _, err := s.Allocate(ctx, owner(id)); err == nil || !strings.Contains(err.Error(), "holds") {
+			if _, err := s.Allocate(ctx, owner(id)); err == nil || !strings.Contains(err.Error(), "already has") {
 				t.Errorf("ADD twice on a full disk: %v", err)
 			}
 			del(t, s, id)

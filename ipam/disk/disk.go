@@ -52,7 +52,8 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 	}
 	d, err := openDirectory(ctx, path, create)
 	if errors.As(err, &errAbandoned{}) {
-		return nil, spec.Errorf(spec.CodeTryAgain, "leases of network %s: another call has them: %w", network, err)
+		return nil, spec.Errorf(spec.CodeTryAgain, "leases of network %s: another call has locked them: %w",
+			network, err)
 	}
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
@@ -82,7 +83,7 @@ func (s *Store) path(network string) (string, error) {
 	}
 	if len(network) > longestName {
 		return "", errNoPath{spec.Errorf(spec.CodeConfig,
-			"name: the network's has %d bytes, and the directory of its leases can have %d: choose a shorter one",
+			"name: the name has %d bytes, and the directory of its leases can have at most %d: choose a shorter name",
 			len(network), longestName)}
 	}
 	if strings.ContainsRune(s.DataDir, 0) {
@@ -217,7 +218,7 @@ func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 		return err
 	}
 	if prev == nil {
-		return spec.Errorf(spec.CodeConfig, "prevResult: is missing, and CHECK compares with it")
+		return spec.Errorf(spec.CodeConfig, "prevResult: is missing: CHECK compares the configuration with it")
 	}
 	var errs []error
 	ours := 0
@@ -246,7 +247,7 @@ func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 		}
 	}
 	if ours == 0 {
-		return fmt.Errorf("no address of prevResult is of %s", describe(s.Sets))
+		return fmt.Errorf("no address of prevResult is in %s", describe(s.Sets))
 	}
 	return errors.Join(errs...)
 }

@@ -208,7 +208,7 @@ func (s *Store) Drop(ctx context.Context, network string, l ipam.Lease) error {
 			return err
 		}
 		if f.text != leaseText(l) {
-			return fmt.Errorf("%s is %s's by now", l.Address, holder(f.text))
+			return fmt.Errorf("%s now belongs to %s", l.Address, holder(f.text))
 		}
 		return d.giveBack([]entry{entryOf(l)}, uint32(d.now))
 	})

@@ -179,7 +179,7 @@ func TestImport(t *testing.T) {
 					ContainerID: "gw", IfName: "eth0"})
 			before := fmt.Sprint(leases(t, to.DataDir))
 			_, err := to.Import(ctx, "net", b, false, false)
-			for _, want := range []string{f.addrs(2)[0] + " is in use by w2 eth0, and not by thief eth0", "192.0.2.1 is of none of the network's ranges", `lease 2001:db8::1 of "\x00": containerID: container ID "\x00" begins with`, "is the gateway"} {
+			for _, want := range []string{f.addrs(2)[0] + " is in use by w2 eth0, and not by thief eth0", "192.0.2.1 is not in any range of the network", `lease 2001:db8::1 of "\x00": containerID: container ID "\x00" begins with`, "is the gateway"} {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v: nothing of %q", err, want)
 				}

@@ -33,21 +33,21 @@ func TestImportRefused(t *testing.T) {
 		{lease("10.1.0.5", "a\nb", "eth0"), `has the character '\n'`, false},
 		{lease("10.1.0.5", "", "eth0"), "no owner", false},
 		{lease("10.1.0.5", "a", "e/h0"), "ifname: interface name", false},
-		{lease("0.0.0.0", "a", "eth0"), "address 0.0.0.0 is no host's", false},
-		{lease("127.0.0.1", "a", "eth0"), "is no host's", false},
-		{lease("224.0.0.1", "a", "eth0"), "is no host's", false},
-		{lease("255.255.255.255", "a", "eth0"), "is no host's", false},
-		{lease("ff02::1", "a", "eth0"), "is no host's", false},
+		{lease("0.0.0.0", "a", "eth0"), "address 0.0.0.0 is not the address of a host", false},
+		{lease("127.0.0.1", "a", "eth0"), "is not the address of a host", false},
+		{lease("224.0.0.1", "a", "eth0"), "is not the address of a host", false},
+		{lease("255.255.255.255", "a", "eth0"), "is not the address of a host", false},
+		{lease("ff02::1", "a", "eth0"), "is not the address of a host", false},
 		{held(func(k *ipam.Binding) { k.IfName = "e/t\nh0" }), "ifname: interface name", false},
 		{held(func(k *ipam.Binding) { k.Key = "" }), "key: is empty", false},
 		{held(func(k *ipam.Binding) { k.Seconds = -1 }), "ttl: -1: want seconds", false},
 		{held(func(k *ipam.Binding) { k.Since = time.Unix(-1, 0) }), "since: 1969-12-31T23:59:59Z: want a time after 1970",
 			false},
-		{held(func(k *ipam.Binding) { k.Address = addr("127.0.0.1") }), "is no host's", false},
-		{reserved("0.0.0.0/0", ""), "is all that there is of", true},
-		{reserved("::/0", ""), "is all that there is of", true},
+		{held(func(k *ipam.Binding) { k.Address = addr("127.0.0.1") }), "is not the address of a host", false},
+		{reserved("0.0.0.0/0", ""), "is the whole pool", true},
+		{reserved("::/0", ""), "is the whole pool", true},
 		{reserved("10.1.0.1/32", ""), "is the gateway of", true},
-		{reserved("10.1.0.8/32", "web"), "come under no keys", true},
+		{reserved("10.1.0.8/32", "web"), "has no sticky keys", true},
 		{reserved("10.1.0.0/28", ""), "10.1.0.2 is in use by a eth0 here", true},
 	} {
 		s := &Store{DataDir: inMemory(t), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
@@ -89,8 +89,8 @@ func TestImportOfTheFuture(t *testing.T) {
 
 // A key is one that can be written.
 func TestPossibleKey(t *testing.T) {
-	for key, want := range map[string]string{"a/b": "", "a%2Fb/50%25": "", "default%2": "this has 1",
-		"a/b/c": "this has 3", "a/": "is empty", "a%2f/b": "%25", "50%/b": "%25"} {
+	for key, want := range map[string]string{"a/b": "", "a%2Fb/50%25": "", "default%2": "this one has 1",
+		"a/b/c": "this one has 3", "a/": "is empty", "a%2f/b": "%25", "50%/b": "%25"} {
 		err := ipam.PossibleKey(key, 2)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", key, err)

@@ -143,8 +143,8 @@ func (d *directory) reservations() ([]ipam.Reservation, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the reservations in %s, without which no address is given out: %w; "+
-			"mend the file, or remove it and reserve anew",
+		return nil, fmt.Errorf("read the reservations in %s, without which no address can be allocated: %w; correct "+
+			"the file, or remove it and reserve again",
 			path, err)
 	}
 	return doc.Reserved, nil

@@ -72,7 +72,7 @@ func TestReservedForAKey(t *testing.T) {
 			if got := add(t, web, "w3"); slices.Equal(got, f.addrs(5)) {
 				t.Errorf("a second one: %s", got)
 			}
-			log.has(t, "what is reserved for the key is in use")
+			log.has(t, "the addresses that are reserved for the key are in use")
 			del(t, web, "w2")
 			other.Requested = []netip.Addr{addr(f.addrs(5)[0])}
 			if _, err := other.Allocate(context.Background(), owner("o1")); err == nil ||

@@ -156,14 +156,14 @@ func (d *directory) look(a netip.Addr, former []entry, sameBoot bool) (e entry, 
 	switch {
 	case errors.Is(err, errGarbage):
 		if err := d.removeGarbage(a); err != nil {
-			d.log.Warn("a lease file that names no owner stays", "cause", err)
+			d.log.Warn("a lease file that names no owner could not be removed", "cause", err)
 			return e, true
 		}
 		return e, false
 	case errors.Is(err, fs.ErrNotExist):
 		return e, false
 	case err != nil:
-		d.log.Warn("passed over a lease file that cannot be read", "cause", err)
+		d.log.Warn("ignored a lease file that cannot be read", "cause", err)
 		return e, true
 	}
 	e = entry{owner: ownerName(l.text), addr: a, stamp: l.stamp}

@@ -61,7 +61,8 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 			if err == nil || !errors.Is(err, ipam.ErrExhausted) {
 				return a, err == nil, err
 			}
-			c.d.log.Warn("what is reserved for the key is in use", "owner", c.o.String(), "key", r.For, "reserved",
+			c.d.log.Warn("the addresses that are reserved for the key are in use",
+				"owner", c.o.String(), "key", r.For, "reserved",
 				r.Prefix)
 		}
 	}
@@ -74,7 +75,8 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 			continue
 		}
 		if err := c.barred(b.addr); err != nil {
-			c.d.log.Warn("a sticky address is not given again", "owner", c.o.String(), "key", c.key(), "cause", err)
+			c.d.log.Warn("a sticky address cannot be allocated again",
+				"owner", c.o.String(), "key", c.key(), "cause", err)
 			continue
 		}
 		by, err := c.seize(i, b.addr)
@@ -142,7 +144,7 @@ func (c *call) remember() error {
 		write = append(write, persistent{g.addr, mine.fresh(c.d)})
 	}
 	if err := c.d.persist(write...); err != nil {
-		return spec.Errorf(spec.CodeIO, "remember the addresses of %q: %w", c.key(), err)
+		return spec.Errorf(spec.CodeIO, "record the sticky addresses of %q: %w", c.key(), err)
 	}
 	if len(write) == 0 {
 		return nil
@@ -151,13 +153,13 @@ func (c *call) remember() error {
 		i := slices.IndexFunc(c.Sets, func(set ipam.Set) bool { _, ok := set.Find(b.addr); return ok })
 		if !given[b.addr] && !slices.Contains(c.second, i) {
 			if err := c.d.forget(b.addr, b.record); err != nil {
-				c.d.log.Warn("a former sticky address stays remembered", "cause", err)
+				c.d.log.Warn("the record of an earlier sticky address could not be removed", "cause", err)
 			}
 		}
 	}
 	if c.d.x.prune <= 0 {
 		if err := c.d.scanRecords(); err != nil {
-			c.d.log.Warn("sticky addresses whose time has run out stay remembered", "cause", err)
+			c.d.log.Warn("records of expired sticky addresses could not be removed", "cause", err)
 		}
 	}
 	return nil
@@ -175,7 +177,7 @@ func (d *directory) rested(addrs []netip.Addr) {
 		}
 	}
 	if err := d.persist(list...); err != nil { // a DEL goes on (clause P12); this boot's index knows all the same
-		d.log.Warn("when a sticky address was given back is not on the disk", "cause", err)
+		d.log.Warn("the release of a sticky address could not be recorded", "cause", err)
 	}
 }
 
@@ -210,7 +212,7 @@ const fewRecords = 256 // which it is not worth to look through for those whose 
 func (d *directory) scanRecord(a netip.Addr) bool {
 	r, err := d.readRecord(a)
 	if err != nil && !errors.Is(err, errGarbage) {
-		d.log.Warn("what was remembered of a sticky address cannot be read", "cause", err)
+		d.log.Warn("the record of a sticky address cannot be read", "cause", err)
 		return true
 	}
 	if err == nil && (d.x.word(a) == taken || r.left(d) > 0) {
@@ -218,10 +220,10 @@ func (d *directory) scanRecord(a netip.Addr) bool {
 		return true
 	}
 	if err != nil {
-		d.log.Warn("removing what was remembered of a sticky address, for it cannot be read", "cause", err)
+		d.log.Warn("removing the record of a sticky address, because it cannot be read", "cause", err)
 	}
 	if err := d.forget(a, r); err != nil {
-		d.log.Warn("a sticky address whose time has run out stays remembered", "cause", err)
+		d.log.Warn("the record of an expired sticky address could not be removed", "cause", err)
 		return true
 	}
 	return false

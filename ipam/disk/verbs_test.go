@@ -22,16 +22,16 @@ func TestTwice(t *testing.T) {
 	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
 	add(t, s, "a")
 	before := leases(t, s.DataDir)
-	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "already has 10.1.0.2") {
 		t.Errorf("ADD twice: %v", err)
 	}
 	s.Requested = []netip.Addr{addr("10.1.0.2")}
-	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "already has 10.1.0.2") {
 		t.Errorf("ADD twice for one address: %v", err)
 	}
 	// What the first set gave before the second refused is given back.
 	s.Requested = []netip.Addr{addr("10.1.0.77")}
-	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds fd00::2 already") {
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "already has fd00::2") {
 		t.Errorf("ADD twice for another address of one set: %v", err)
 	}
 	if after := leases(t, s.DataDir); fmt.Sprint(before) != fmt.Sprint(after) {
@@ -117,7 +117,7 @@ func TestVerify(t *testing.T) {
 		"no address of prevResult": elsewhere.Verify(ctx, owner("a"), prev),
 		"lease 10.1.0.2: is missing": s.Verify(ctx, spec.Owner{Network: "new", ContainerID: "a", IfName: "eth0"},
 			prev),
-		"no address of prevResult is of 10.": s.Verify(ctx, owner("a"), &spec.Result{}),
+		"no address of prevResult is in 10.": s.Verify(ctx, owner("a"), &spec.Result{}),
 	} {
 		if what == "no prevResult" {
 			what = "prevResult: is missing"
@@ -152,7 +152,7 @@ func TestOldFormat(t *testing.T) {
 	put(t, s.DataDir, "10.1.0.2", "a")
 	put(t, s.DataDir, "10.1.0.3", "b\n")
 	put(t, s.DataDir, "10.1.0.4", "b\r\neth0")
-	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "holds 10.1.0.2 already") {
+	if _, err := s.Allocate(ctx, owner("a")); err == nil || !strings.Contains(err.Error(), "already has 10.1.0.2") {
 		t.Errorf("ADD twice: %v", err)
 	}
 	if got := add(t, s, "c"); got[0] != "10.1.0.5" {
@@ -251,7 +251,7 @@ func TestLongNames(t *testing.T) {
 		}
 	}
 	long := spec.Owner{Network: strings.Repeat("n", 256), ContainerID: "a", IfName: "eth0"}
-	if _, err := s.Allocate(ctx, long); err == nil || !strings.Contains(err.Error(), "name: the network's has 256 bytes") {
+	if _, err := s.Allocate(ctx, long); err == nil || !strings.Contains(err.Error(), "name: the name has 256 bytes") {
 		t.Errorf("ADD: %v", err)
 	}
 	if err := errors.Join(s.Release(ctx, long), s.Sweep(ctx, long.Network, nil)); err != nil {

@@ -106,7 +106,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		}
 	}
 	if len(n.Addrs) == 0 {
-		return answer, bad("prevResult: has no address of %s, so its names would lead nowhere: configure ipam",
+		return answer, bad("prevResult: has no address of %s, so names cannot lead to it: configure ipam",
 			r.IfName)
 	}
 	if len(c.DNS.Nameservers) == 0 {
@@ -121,7 +121,7 @@ func upstream(gateways []netip.Addr, r *sdk.Request, answer *sdk.Answer) (all []
 	for i, s := range r.Prev.DNS.Nameservers {
 		a, err := netip.ParseAddr(s)
 		if err != nil {
-			answer.Warn("prevResult.dns.nameservers[%d]: %q: is no address, so it is not asked", i, s)
+			answer.Warn("prevResult.dns.nameservers[%d]: %q: is not an address, so the name server ignores it", i, s)
 		} else if !slices.Contains(gateways, a) {
 			all = append(all, a)
 		}
@@ -139,7 +139,7 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 	const told = "K8S_POD_NAME"
 	if s := r.Told(told); s != "" {
 		if err := spec.ValidLabel(s); err != nil {
-			answer.Warn("%s: %q: %v, so the container is not found by it", told, s, err)
+			answer.Warn("%s: %q: %v, so other containers cannot use this name", told, s, err)
 		} else {
 			add(s)
 		}
@@ -165,7 +165,8 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 		add(s)
 	}
 	if len(n.Names) == 0 && r.ContainerID != "" {
-		answer.Warn("CNI_CONTAINERID: %q: is no DNS label, and there is no alias: the container is not found by name",
+		answer.Warn("CNI_CONTAINERID: %q: is not a DNS label, and there is no alias: other containers cannot find "+
+			"the container by name",
 			r.ContainerID)
 	}
 	return nil

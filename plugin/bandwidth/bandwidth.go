@@ -81,8 +81,8 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 		switch {
 		case l.Elsewhere:
 			err = spec.Errorf(spec.CodeConfig,
-				"prevResult: %s: leads into another network namespace than the container's, so a limit on it would "+
-					"be another container's", l.Name)
+				"prevResult: %s: its other end is not in the container's network namespace, so the limit would apply "+
+					"to another container", l.Name)
 		case l.Name == r.LinkName("veth"), l.Was == r.LinkName("veth"):
 			return resource.Host, l.Name, nil
 		case r.IsVLANGateway(l): // all in the VLAN share it
@@ -95,13 +95,13 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 		return resource.Host, found[0], nil
 	case len(found) > 1:
 		err = spec.Errorf(spec.CodeConfig,
-			"prevResult: %s: several links on the host could lead to the container; a chain can limit one",
+			"prevResult: %s: several interfaces of the host may lead to the container; the plugin can limit only one",
 			strings.Join(found,
 				", "))
 	case err == nil && len(r.Missing) > 0:
 		err = spec.Errorf(spec.CodeConfig,
-			"prevResult: %s: no such link on the host, and %s is not one end of a veth pair whose other end is "+
-				"there: want the link that leads to the container, or none", strings.Join(r.Missing,
+			"prevResult: %s: does not exist on the host, and %s is not a veth whose other end is there: want the "+
+				"host-side interface of the container, or none", strings.Join(r.Missing,
 				", "), r.IfName)
 	}
 	return resource.Container, r.IfName, err

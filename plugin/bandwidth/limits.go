@@ -91,8 +91,8 @@ func (c conf) parse() (ingress, egress shape.Limit, err error) {
 func (l limits) validate(path string) error {
 	if len(l.ShapedSubnets) > 0 && len(l.UnshapedSubnets) > 0 {
 		return spec.Errorf(spec.CodeConfig,
-			"%sshapedSubnets and %sunshapedSubnets: set one of them: the first limits only what it lists, the second "+
-				"all but that", path, path)
+			"%sshapedSubnets and %sunshapedSubnets: set one of them: the first limits only packets of its subnets, "+
+				"the second all others", path, path)
 	}
 	for key, list := range map[string][]netip.Prefix{"shapedSubnets": l.ShapedSubnets,
 		"unshapedSubnets": l.UnshapedSubnets} {
@@ -126,7 +126,8 @@ func (l limits) limit(path string, rate, burst uint64) (shape.Limit, error) {
 	case burst == 0 || burst == nobodySaid:
 		size = usual
 	case some && size/longest > out.Rate:
-		return bad("Burst", burst, "want at most %d bits where subnets are told apart: what the rate allows in %d s",
+		return bad("Burst", burst, "want at most %d bits with shapedSubnets or unshapedSubnets: what the rate allows "+
+			"in %d s",
 			out.Rate*longest*8, uint64(longest))
 	}
 	queue := out.Rate/queuesPerSecond + min(size, max(usual, leastQueue))

@@ -93,7 +93,7 @@ func (c conf) validate(r *sdk.Request) error {
 	}
 	if c.EnableDAD && c.Off() {
 		return spec.Errorf(spec.CodeConfig,
-			"conflictDetection: \"off\": enabledad asks for IPv6 addresses; remove one of the two")
+			"conflictDetection: \"off\": contradicts enabledad, which checks IPv6 addresses; remove one of the two")
 	}
 	if err := c.Conflicts.Validate(r); err != nil {
 		return err
@@ -203,8 +203,8 @@ func (c conf) warnIdle(answer *sdk.Answer) {
 		key = "isDefaultGateway"
 	}
 	if c.IsGateway {
-		answer.Warn("%s: true: goes without effect: ipam has no type, so there is no address that the bridge could "+
-			"be the gateway of", key)
+		answer.Warn("%s: true: has no effect: ipam has no type, so the container has no address that needs a gateway",
+			key)
 	}
 }
 
@@ -267,7 +267,7 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 		return port.Link, p, nil
 	}
 	return "", nil, spec.Errorf(spec.CodeConfig,
-		"prevResult: %s: several links on the host could become a port of %s; a chain can attach one",
+		"prevResult: %s: several interfaces of the host could become a port of %s; the plugin can attach only one",
 		strings.Join(found,
 			", "), c.Bridge)
 }

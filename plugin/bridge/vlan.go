@@ -71,7 +71,7 @@ func (v *vlanRange) UnmarshalJSON(b []byte) error {
 	case err1 != nil || err2 != nil || !valid(first) || !valid(last):
 		return errors.New(vlanNumbers + `, or two of them such as "10-20"`)
 	case last < first:
-		return fmt.Errorf("want the lesser one first: \"%d-%d\"", last, first)
+		return fmt.Errorf("the first VLAN is larger than the last: want \"%d-%d\"", last, first)
 	}
 	*v = vlanRange{uint16(first), uint16(last)}
 	return nil
@@ -91,8 +91,8 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 			"access and trunk: set one of them; a trunk's VLAN without tags is trunk.native")
 	case (c.Access != nil || c.Trunk != nil) && (c.Vlan != 0 || c.VlanTrunk != nil):
 		return spec.Errorf(spec.CodeConfig,
-			"access or trunk, and vlan or vlanTrunk: they say the same in two ways; set those of one way: vlan is "+
-				"access, or with vlanTrunk trunk.native, and vlanTrunk is trunk.tagged")
+			"access or trunk, and vlan or vlanTrunk: two ways to set the same; use one of them: vlan means access, "+
+				"or beside vlanTrunk trunk.native, and vlanTrunk means trunk.tagged")
 	}
 	if c.VlanTrunk != nil {
 		for i, t := range *c.VlanTrunk {
@@ -111,14 +111,16 @@ func (c vlanConf) validateVLANs(l3 bool, bridge string, gateway bool) error {
 	}
 	if c.Trunk != nil && c.Trunk.Native == nil {
 		return spec.Errorf(spec.CodeConfig,
-			"trunk.native: is missing: the gateway's addresses are in the VLAN of what has no tag; %s, or remove "+
+			"trunk.native: is missing: the gateway's addresses are in the VLAN of packets without a tag; %s, or "+
+				"remove "+
 				"isGateway", vlanNumbers)
 	}
 	if g := (link.VLANGateway{Bridge: bridge, VLAN: c.gatewayVLAN()}); g.VLAN != 0 &&
 		spec.ValidIfName(g.Name()) != nil {
 		room := 15 - len(g.Name()) + len(bridge)
 		return spec.Errorf(spec.CodeConfig,
-			"bridge: %q: the gateway of VLAN %d is link %s, and a link's name has at most 15 bytes: want a name of "+
+			"bridge: %q: the gateway of VLAN %d is link %s, and the name of an interface has at most 15 bytes: want "+
+				"a name of "+
 				"at most %d bytes", bridge, g.VLAN, g.Name(), room)
 	}
 	return nil
@@ -144,7 +146,7 @@ func (t trunkItem) validate(path string) error {
 func (t plainTrunk) validate() error {
 	if len(t.Tagged) == 0 {
 		return spec.Errorf(spec.CodeConfig,
-			`trunk.tagged: is missing or empty: want VLANs, such as [10, "20-29"]; for one without a tag there is access`)
+			`trunk.tagged: is missing or empty: want VLANs, such as [10, "20-29"]; for a single VLAN without tags use access`)
 	}
 	for i, v := range t.Tagged {
 		switch {
@@ -153,7 +155,7 @@ func (t plainTrunk) validate() error {
 				vlanNumbers)
 		case t.Native != nil && int(v.first) <= *t.Native && *t.Native <= int(v.last):
 			return spec.Errorf(spec.CodeConfig,
-				"trunk.tagged[%d]: has %d, which is trunk.native: a VLAN is the one or the other", i, *t.Native)
+				"trunk.tagged[%d]: has %d, which is trunk.native: remove it from one of the two", i, *t.Native)
 		}
 	}
 	return nil

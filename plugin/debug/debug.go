@@ -92,7 +92,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		}
 	}
 	if !some {
-		answer.Warn("cniOutput: is missing, and so are command and all hooks: the plugin does nothing")
+		answer.Warn("cniOutput, command and all hooks are missing: the plugin does nothing")
 	}
 	return answer, nil
 }

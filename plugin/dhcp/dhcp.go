@@ -121,7 +121,7 @@ func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 	var errs []error
 	for _, ip := range res.IPs {
 		if prev != nil && !slices.ContainsFunc(prev.IPs, func(p spec.IP) bool { return p.Address == ip.Address }) {
-			errs = append(errs, fmt.Errorf("the lease is of %v now, and prevResult does not have it", ip.Address))
+			errs = append(errs, fmt.Errorf("the lease now has the address %v, which prevResult lacks", ip.Address))
 		}
 	}
 	return errors.Join(errs...)
@@ -147,7 +147,7 @@ func (l leases) Release(ctx context.Context, o spec.Owner) (err error) {
 			return spec.Errorf(spec.CodeIO, "leave a note for the DHCP daemon: %w", err)
 		}
 		if left {
-			slog.Warn("the lease is not given back: the server has it until it ends", "owner", o, "reason", reason)
+			slog.Warn("the lease is not released: the server keeps it until it expires", "owner", o, "reason", reason)
 		}
 		return nil
 	}

@@ -51,9 +51,9 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	}
 	link, port := links(r)
 	if c.IngressPolicy != policy.Open && r.OnOtherLink() {
-		answer.Warn("ingressPolicy: %q: the plugins before list no link on the host that the container's packets "+
-			"pass, as macvlan, ipvlan, tap and host-device have none; ADD is refused where it finds none: leave the "+
-			"key out, or use bridge or ptp", c.IngressPolicy)
+		answer.Warn("ingressPolicy: %q: the previous plugins list no host-side interface of the container (macvlan, "+
+			"ipvlan, tap and host-device have none); ADD fails if it finds none: remove the key, or use bridge or ptp",
+			c.IngressPolicy)
 	}
 	accepts := forward.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, forward.Auto), Addrs: addrs(r),
 		Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
@@ -112,8 +112,8 @@ func servable(r *sdk.Request) error {
 	for i, a := range addrs(r) {
 		if a.IsUnspecified() || a.IsMulticast() {
 			return spec.Errorf(spec.CodeConfig,
-				"prevResult.ips[%d].address: %v: no container's packets come from it, so they cannot be let through; "+
-					"want the address of an interface", i, a)
+				"prevResult.ips[%d].address: %v: no packet has it as its source; want the address of an interface",
+				i, a)
 		}
 		if n := r.Prev.IPs[i].Interface; n != nil && (*n < 0 || *n >= len(r.Prev.Interfaces)) {
 			return spec.Errorf(spec.CodeConfig,
@@ -170,8 +170,8 @@ func (c conf) validate() error {
 	}
 	if c.Backend == "none" && c.IngressPolicy != policy.Open {
 		return spec.Errorf(spec.CodeConfig,
-			"ingressPolicy: %q: backend none leaves the packet filter alone, so nothing would enforce it; remove one "+
-				"of the two", c.IngressPolicy)
+			"ingressPolicy: %q: with backend none, nothing enforces the policy; remove one of the two keys",
+			c.IngressPolicy)
 	}
 	return nil
 }

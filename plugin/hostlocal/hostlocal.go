@@ -115,7 +115,8 @@ func sayable(sets []ipam.Set, v spec.Version) error {
 		for _, before := range sets[:i] {
 			if s.Is4() == before.Is4() && !v.AtLeast(spec.V030) {
 				return spec.Errorf(spec.CodeConfig,
-					"%s: cniVersion %s can say one address of a family, and %s gives one too", s.Path, v, before.Path)
+					"%s: cniVersion %s allows only one address per family, and %s gives another",
+					s.Path, v, before.Path)
 			}
 		}
 	}

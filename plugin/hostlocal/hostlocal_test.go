@@ -220,7 +220,7 @@ func TestRefusals(t *testing.T) {
 		{"", `"ipam":{"subnet":"10.0.0.0/24","releaseCooldown":"soon"}`, 7, `ipam.releaseCooldown: "soon": want a duration such as "30s", or seconds`},
 		{"", `"ipam":{"subnet":"10.0.0.0/24","releaseCooldown":-1}`, 7, `ipam.releaseCooldown: -1: want a duration such as "30s", or seconds`},
 		{"", `"ipam":{"subnet":"10.0.0.0/24","resolvConf":"/nonexistent"}`, 7, "ipam.resolvConf: open /nonexistent: no such file or directory"},
-		{"", `"ipam":{"type":"host-local"}`, 7, "ipam: has no range: give it a subnet, or ranges"},
+		{"", `"ipam":{"type":"host-local"}`, 7, "ipam: has no range: want subnet or ranges"},
 		{"", `"ipam":{"subnet":"10.0.0.0/24","reserved":["10.0.0.5","x"]}`, 7, `ipam.reserved[1]: "x": want an address or a subnet`},
 		{"", `"ipam":{"subnet":"fd00::/64","reserved":["fd00::5/64"]}`, 7, `ipam.reserved[0]: fd00::5/64 has host bits set; write fd00::5, or fd00::/64`},
 		{"", `"ipam":{"subnet":"10.0.0.0/24","reserved":"10.0.0.5"}`, 6, `ipam.reserved: "10.0.0.5": want a list`},

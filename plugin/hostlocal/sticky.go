@@ -33,7 +33,7 @@ func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
 	}
 	if len(s.Key) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig,
-			`ipam.sticky.key: is missing: name what tells one container from the others, such as ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]`)
+			`ipam.sticky.key: is missing: want arguments that identify a container, such as ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]`)
 	}
 	var parts []string
 	for i, name := range s.Key {

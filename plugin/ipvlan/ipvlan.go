@@ -34,8 +34,8 @@ type conf struct {
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	if c.Probe() && c.Mode != "" && c.Mode != "l2" {
 		return sdk.Answer{}, spec.Errorf(spec.CodeConfig,
-			"conflictDetection: %q: in mode %s there is no broadcast, so nobody can be asked; want mode l2, or leave "+
-				"the key out", c.ConflictDetection, c.Mode)
+			"conflictDetection: %q: in mode %s there is no broadcast, so a probe reaches no machine; want mode l2, "+
+				"or remove the key", c.ConflictDetection, c.Mode)
 	}
 	if !r.L3 && r.Prev != nil && len(r.Prev.IPs) > 0 { // of a plugin before this one
 		r.IPs, r.Routes = r.Prev.IPs, r.Prev.Routes

@@ -103,7 +103,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		return answer, err
 	}
 	if c.VxlanID != nil && len(remotes) == 0 {
-		answer.Warn("vxlanID: %d: goes without effect: remotes names no host to tunnel to", *c.VxlanID)
+		answer.Warn("vxlanID: %d: has no effect: remotes names no other host", *c.VxlanID)
 	}
 	host, p, err := c.HostName(r)
 	if err != nil {
@@ -171,7 +171,8 @@ func (c conf) validate(r *sdk.Request) (remotes []netip.Addr, trunks []int, err 
 		err = spec.Errorf(spec.CodeConfig,
 			"vxlanID: is missing: remotes names hosts; want a number from 0 to 16777215 (24 bits)")
 	case c.EgressBurst != 0 && c.EgressRate == 0:
-		err = spec.Errorf(spec.CodeConfig, "egressBurst: %d: goes without effect: set egressRate, or leave the key out",
+		err = spec.Errorf(spec.CodeConfig, "egressBurst: %d: has no effect without egressRate; set it, or remove the "+
+			"key",
 			c.EgressBurst)
 	}
 	if err == nil {

@@ -36,13 +36,14 @@ func (m mapping) parse(i int) (p publish.Mapping, err error) {
 			return p, bad("hostPortEnd", m.HostPortEnd, "hostPort, which is %d, to 65535", m.HostPort)
 		}
 	case m.ContainerPortEnd != 0 && m.ContainerPortEnd != m.ContainerPort:
-		return p, bad("containerPortEnd", m.ContainerPortEnd, "a hostPortEnd, too: both ranges are of one length")
+		return p, bad("containerPortEnd", m.ContainerPortEnd, "hostPortEnd too: both ranges have the same length")
 	}
 	last := m.ContainerPort + more
 	switch {
 	case m.ContainerPortEnd != 0 && m.ContainerPortEnd != last:
 		return p, bad("containerPortEnd", m.ContainerPortEnd,
-			"%d, or leave the key out: both ranges are of one length, and hostPort to hostPortEnd are %d ports", last,
+			"%d, or leave the key out: both ranges have the same length, and hostPort to hostPortEnd are %d ports",
+			last,
 			more+1)
 	case last > 65535:
 		return p, bad("containerPort", m.ContainerPort,
@@ -51,8 +52,8 @@ func (m mapping) parse(i int) (p publish.Mapping, err error) {
 				1, last)
 	case m.HostPort != m.ContainerPort && more >= publish.MaxShifted:
 		return p, bad("hostPortEnd", m.HostPortEnd,
-			"at most %d: each port of a range that leads to other ports takes an entry of its own, and there may be "+
-				"%d; a range with containerPort equal to hostPort may have any length", m.HostPort+
+			"at most %d: a range that leads to other ports needs an entry for each port, and %d are the maximum; a "+
+				"range with containerPort equal to hostPort may have any length", m.HostPort+
 				publish.MaxShifted-1, publish.MaxShifted)
 	}
 	p.HostPort, p.ContainerPort = uint16(m.HostPort), uint16(m.ContainerPort)
@@ -61,7 +62,8 @@ func (m mapping) parse(i int) (p publish.Mapping, err error) {
 	}
 	if m.HostIP != "" {
 		if p.HostIP, err = netip.ParseAddr(m.HostIP); err != nil || p.HostIP.Zone() != "" {
-			return p, bad("hostIP", m.HostIP, "an IP address of the host, such as 192.0.2.1, or none for all of them")
+			return p, bad("hostIP", m.HostIP, "an IP address of the host, such as 192.0.2.1, or no value for all of "+
+				"them")
 		}
 		p.HostIP = p.HostIP.Unmap()
 	}
@@ -74,7 +76,7 @@ func (m mapping) allowed(i int, p *publish.Mapping) error {
 	path := fmt.Sprintf("runtimeConfig.portMappings[%d].allowFrom", i)
 	if m.AllowFrom != nil && len(m.AllowFrom) == 0 {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: []: nobody could reach the port; want at least one prefix, or leave the key out to let everybody in",
+			"%s: []: nobody could reach the port; want at least one prefix, or remove the key to let everybody in",
 			path)
 	}
 	reachable := len(m.AllowFrom) == 0 || !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
@@ -86,10 +88,10 @@ func (m mapping) allowed(i int, p *publish.Mapping) error {
 				path, j)
 		case from.Addr().Is4In6():
 			return spec.Errorf(spec.CodeConfig,
-				"%s[%d]: %v: want an IPv4 prefix in IPv4's own words, such as 192.0.2.0/24", path, j, from)
+				"%s[%d]: %v: want an IPv4 prefix in dotted notation, such as 192.0.2.0/24", path, j, from)
 		case from != from.Masked():
 			return spec.Errorf(spec.CodeConfig,
-				"%s[%d]: %v: has bits set behind its length; want %v, or %v for that one address", path, j, from,
+				"%s[%d]: %v: has bits set after its prefix length; want %v, or %v for that one address", path, j, from,
 				from.Masked(), netip.PrefixFrom(from.Addr(), bits))
 		}
 		reachable = reachable || from.Addr().Is4() == p.HostIP.Is4()

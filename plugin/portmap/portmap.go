@@ -89,12 +89,12 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	}
 	if r.Prev != nil && len(c.RuntimeConfig.PortMappings) > 0 && !pub.To4.IsValid() && !pub.To6.IsValid() {
 		return answer, spec.Errorf(spec.CodeConfig,
-			"runtimeConfig.portMappings: prevResult has no address of %s that a port could lead to", r.IfName)
+			"runtimeConfig.portMappings: prevResult has no address of %s to forward ports to", r.IfName)
 	}
 	if len(c.RuntimeConfig.PortMappings) > 0 && r.OnOtherLink() {
-		answer.Warn("runtimeConfig.portMappings: %s does not hang on the host (a macvlan, an ipvlan, a device of its "+
-			"own): the host has to reach it by its network, or nobody reaches the ports; a bridge or ptp does not "+
-			"have that", r.IfName)
+		answer.Warn("runtimeConfig.portMappings: %s has no host-side interface (as a macvlan, an ipvlan or a host "+
+			"device): the ports work only if the host reaches the container through its network; or use bridge or ptp",
+			r.IfName)
 	}
 	known := map[string]bool{}
 	for i, m := range c.RuntimeConfig.PortMappings {
@@ -129,7 +129,7 @@ func (c conf) validate() error {
 	switch {
 	case c.ExternalSetMarkChain != "" && c.Backend != "iptables":
 		return spec.Errorf(spec.CodeUnsupported,
-			"externalSetMarkChain: %q: a chain of iptables cannot be used from nftables; remove the key, or say "+
+			"externalSetMarkChain: %q: nftables cannot use a chain of iptables; remove the key, or set "+
 				"\"backend\": \"iptables\"", c.ExternalSetMarkChain)
 	case c.ExternalSetMarkChain != "" && c.MarkMasqBit != nil:
 		return spec.Errorf(spec.CodeConfig,

@@ -32,7 +32,7 @@ type conf struct {
 func (c conf) validate(r *sdk.Request) error {
 	if !r.L3 {
 		return spec.Errorf(spec.CodeConfig,
-			"ipam: is missing: ptp routes to its containers' addresses, and an IPAM plugin has to give them, such as "+
+			"ipam: is missing: ptp routes to the addresses of its containers, so it needs an IPAM plugin, such as "+
 				"{\"type\":\"host-local\",\"subnet\":\"10.1.2.0/24\"}")
 	}
 	if err := c.Cable.Validate(r); err != nil {
@@ -52,15 +52,16 @@ func gateways(r *sdk.Request) error {
 			ip.Gateway = ip.Address.Masked().Addr().Next()
 			if !ip.Address.Contains(ip.Gateway) || ip.Gateway == ip.Address.Addr() {
 				return spec.Errorf(spec.CodeConfig,
-					"ipam: gave %v without a gateway, and the first address of its subnet cannot be one; let it give "+
-						"one, such as 169.254.1.1 or fe80::1", ip.Address)
+					"ipam: gave %v without a gateway, and the first address of its subnet cannot be the gateway; "+
+						"configure one, such as 169.254.1.1 or fe80::1", ip.Address)
 			}
 		}
 		if ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() ||
 			ip.Gateway.IsUnspecified() ||
 			ip.Gateway.IsMulticast() {
 			return spec.Errorf(spec.CodeConfig,
-				"ipam: gave %v the gateway %v; want another address of its family, which the host will have",
+				"ipam: gave %v the gateway %v; want another address of the same family, because the host gets the "+
+					"gateway's address",
 				ip.Address, ip.Gateway)
 		}
 		r.IPs[i].Gateway = ip.Gateway

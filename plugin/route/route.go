@@ -123,7 +123,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		}
 	}
 	if len(all.Plan) == 0 {
-		answer.Warn("routes: is missing, and so are rules and neighbours: the plugin changes nothing")
+		answer.Warn("routes, rules and neighbours are missing: the plugin changes nothing")
 	}
 	answer.Plan = all.Plan
 	return answer, nil
@@ -219,8 +219,8 @@ func (c *changes) way(key string, rt spec.Route, e *routing.RouteEntry) error {
 			return nil
 		}
 	}
-	return bad("%s: %v: has no way: want gw, for no address of %s in prevResult has a gateway of that family; "+
-		"or \"scope\": 253, if it is on the link itself", key, rt.Dst, c.r.IfName)
+	return bad("%s: %v: has no next hop: no address of %s in prevResult has a gateway of that family; want gw, "+
+		"or \"scope\": 253 if the destination is on the link", key, rt.Dst, c.r.IfName)
 }
 
 // gateways are the routers of the interface's addresses.

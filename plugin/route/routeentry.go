@@ -61,7 +61,7 @@ func (r route) hops(key string, e *routing.RouteEntry) error {
 		}
 		e.Hops = []routing.Hop{{Via: via, OnLink: r.OnLink}}
 	} else if r.OnLink {
-		return bad("%s.onlink: true: is about via, which is missing; of nexthops each has its own", key)
+		return bad("%s.onlink: true: has no effect without via; in nexthops, each next hop has its own onlink", key)
 	}
 	for i, h := range r.NextHops {
 		at := at(key+".nexthops", i)
@@ -123,9 +123,10 @@ func (r route) complete(key string, do routing.Verb, e routing.RouteEntry) error
 	case r.Scope != "" && r.Scope != Link:
 		return oneOf(key+".scope", r.Scope, []Scope{Link})
 	case ways > 1:
-		return bad("%s: has more than one way: want a next hop, \"scope\": \"link\" or a type", key)
+		return bad("%s: has more than one of next hop, scope and type: want one", key)
 	case ways == 0 && do != routing.Del:
-		return bad("%s: %v: has no way: want via, nexthops, \"scope\": \"link\" or a type, such as \"blackhole\"", key,
+		return bad("%s: %v: has no next hop: want via, nexthops, \"scope\": \"link\" or a type, such as \"blackhole\"",
+			key,
 			e.Dst)
 	}
 	return nil

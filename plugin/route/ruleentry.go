@@ -61,12 +61,12 @@ func (r rule) complete(key string, do routing.Verb) error {
 	case r.Table != 0 && r.Type != "":
 		return bad("%s: has table and type; want one of the two", key)
 	case do == routing.Del && r == (rule{Action: r.Action, Family: r.Family}):
-		return bad("%s: del does not say which: want priority, from, to, iif, oif, fwmark, table or type; "+
+		return bad("%s: del does not select a rule: want priority, from, to, iif, oif, fwmark, table or type; "+
 			"or \"action\": \"flush\"", key)
 	case do == routing.Add && r.Priority == 0:
-		return bad("%s.priority: is missing: want 1 to 32765; a rule of a lower one is asked first", key)
+		return bad("%s.priority: is missing: want 1 to 32765; rules with a lower number are evaluated first", key)
 	case do == routing.Add && r.Table == 0 && r.Type == "":
-		return bad("%s: has no way: want table, or a type, such as \"prohibit\"", key)
+		return bad("%s: has neither table nor type: want one of them, such as \"type\": \"prohibit\"", key)
 	}
 	return nil
 }

@@ -54,14 +54,14 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		s.Table, s.Hints = *c.Table, false
 	}
 	if r.Prev != nil && len(s.Sources) == 0 {
-		return answer, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s that packets could come from",
+		return answer, spec.Errorf(spec.CodeConfig, "prevResult.ips: has no address of %s to route by",
 			r.IfName)
 	}
 	if r.Prev != nil {
 		for i, ip := range r.Prev.IPs {
 			if of := r.Prev.InterfaceOf(ip); of != nil && !known(ip) {
-				answer.Warn("prevResult.ips[%d]: %v is an address of %s, and packets from it are left as they are: "+
-					"only those from addresses of %s are routed by their source", i, ip.Address, of.Name, r.IfName)
+				answer.Warn("prevResult.ips[%d]: %v is an address of %s, and the plugin does not route its packets: "+
+					"it routes only packets from addresses of %s", i, ip.Address, of.Name, r.IfName)
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func (c conf) gateway(i int, text string, s *routing.SourceRouting, r *sdk.Reque
 	via = via.Unmap()
 	for _, before := range c.Gateways[:i] {
 		if other, err := netip.ParseAddr(before); err == nil && other.Unmap().Is4() == via.Is4() {
-			return bad("want at most one of each family, and %s is there already", before)
+			return bad("want at most one router of each family, and %s is one", before)
 		}
 	}
 	if c.Table != nil || r.Prev == nil {

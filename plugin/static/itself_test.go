@@ -18,8 +18,8 @@ func TestAnAddressIsNotItsOwnGateway(t *testing.T) {
 	const itself = `{"address":"10.1.0.5/24","gateway":"10.1.0.5"}`
 	for name, tc := range map[string]struct{ args, conf, say string }{
 		"CNI_ARGS": {"IP=192.0.2.79/24;GATEWAY=192.0.2.79", with(""),
-			"CNI_ARGS: GATEWAY: 192.0.2.79 is the address that it is to be the gateway of: want another host of 192.0.2.0/24"},
-		"IPv6 by CNI_ARGS":       {"IP=fd00::7/64;GATEWAY=fd00::7", with(""), "want another host of fd00::/64"},
+			"CNI_ARGS: GATEWAY: 192.0.2.79 is the container's own address: want another address of 192.0.2.0/24"},
+		"IPv6 by CNI_ARGS":       {"IP=fd00::7/64;GATEWAY=fd00::7", with(""), "want another address of fd00::/64"},
 		"for the file's address": {"GATEWAY=10.1.0.5", with("", `{"address":"10.1.0.5/24"}`), "CNI_ARGS: GATEWAY: 10.1.0.5"},
 		"CNI_ARGS, as in the file": {"IP=10.1.0.1", with("", four),
 			"is the gateway of 10.1.0.0/24: want another address"},

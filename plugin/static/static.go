@@ -77,7 +77,8 @@ func (c conf) addresses(r *sdk.Request) ([]spec.IP, error) {
 	for i, a := range c.IPAM.Addresses {
 		path := "ipam.addresses[" + strconv.Itoa(i) + "]"
 		if !a.Address.IsValid() {
-			return nil, bad(path+".address", "is missing: want one with the length of its subnet, such as 192.0.2.5/24")
+			return nil, bad(path+".address", "is missing: want an address with the prefix length of its subnet, such "+
+				"as 192.0.2.5/24")
 		}
 		ip, err := usable(path+".address", a.Address)
 		if err != nil {
@@ -134,16 +135,16 @@ func told(path string, list []string, fixed []spec.IP) ([]spec.IP, error) {
 			a = a.Unmap()
 			n := slices.IndexFunc(fixed, func(f spec.IP) bool { return f.Address.Contains(a) })
 			if n < 0 {
-				return nil, bad(path, "%q has no length, and is in the subnet of no address in "+
-					"ipam.addresses: write it as %s/%d, with the length of its subnet", s, a, a.BitLen()*3/4)
+				return nil, bad(path, "%q has no prefix length, and no subnet of ipam.addresses contains it: write "+
+					"it as %s/%d, with the prefix length of its subnet", s, a, a.BitLen()*3/4)
 			}
 			ip = spec.IP{Address: netip.PrefixFrom(a, fixed[n].Address.Bits()), Gateway: fixed[n].Gateway}
 			if ip.Gateway == a {
-				return nil, bad(path, "%q: is the gateway of %s: want another address of it", s,
+				return nil, bad(path, "%q: is the gateway of %s: want another address of that subnet", s,
 					fixed[n].Address.Masked())
 			}
 		} else {
-			return nil, bad(path, "%q: want an address with the length of its subnet, such as "+
+			return nil, bad(path, "%q: want an address with the prefix length of its subnet, such as "+
 				"192.0.2.5/24 or 2001:db8::5/64", s)
 		}
 		var err error
@@ -204,7 +205,7 @@ func gateways(list []string, fixed, asked []spec.IP) ([]spec.IP, error) {
 			}
 		}
 		if !used {
-			return nil, bad("CNI_ARGS: GATEWAY", "%s is in the subnet of no address", gw)
+			return nil, bad("CNI_ARGS: GATEWAY", "%s is not in the subnet of any address", gw)
 		}
 	}
 	var ips []spec.IP
@@ -216,7 +217,7 @@ func gateways(list []string, fixed, asked []spec.IP) ([]spec.IP, error) {
 
 func itself(gw netip.Addr, ip spec.IP) error {
 	return bad("CNI_ARGS: GATEWAY",
-		"%s is the address that it is to be the gateway of: want another host of %s, or none", gw, ip.Address.Masked())
+		"%s is the container's own address: want another address of %s, or none", gw, ip.Address.Masked())
 }
 
 // sayable refuses what a result of before 0.3.0 has no room for.
@@ -224,7 +225,7 @@ func sayable(ips []spec.IP, v spec.Version) error {
 	for i, ip := range ips {
 		for _, before := range ips[:i] {
 			if ip.Address.Addr().Is4() == before.Address.Addr().Is4() && !v.AtLeast(spec.V030) {
-				return bad("ipam", "%s and %s: cniVersion %s can say one address of a family", before.Address,
+				return bad("ipam", "%s and %s: cniVersion %s allows only one address per family", before.Address,
 					ip.Address, v)
 			}
 		}
@@ -257,8 +258,8 @@ func (c conf) ownGateways() map[string]netip.Prefix {
 // Allocate implements ipam.Allocator.
 func (g given) Allocate(_ context.Context, o spec.Owner) (*spec.Result, error) {
 	for key, ip := range g.ownGateways {
-		slog.Warn("an address is its own gateway: the kernel refuses a route by it, and a bridge that is the gateway "+
-			"would have it too",
+		slog.Warn("an address is its own gateway: the kernel refuses routes through it, and a bridge with isGateway "+
+			"would have the same address",
 			"network", o.Network, "key", key, "address", ip)
 	}
 	return g.res.Clone(), nil
@@ -271,7 +272,7 @@ func (given) Status(context.Context, string) error              { return nil } /
 // for the plugin that made the link.
 func (g given) Verify(_ context.Context, _ spec.Owner, prev *spec.Result) error {
 	if prev == nil {
-		return bad("prevResult", "is missing, and CHECK compares with it")
+		return bad("prevResult", "is missing: CHECK compares the configuration with it")
 	}
 	var errs []error
 	for _, ip := range g.res.IPs {

@@ -176,11 +176,11 @@ func TestRefusals(t *testing.T) {
 		{"", with("", `{"address":"fd00::5/64","gateway":"10.1.0.1"}`), 7, `ipam.addresses[0].gateway: 10.1.0.1 is not of the family of fd00::5/64`},
 		{"", with("", `{"address":"0.0.0.0/24"}`), 7, `ipam.addresses[0].address: 0.0.0.0/24 is no address`},
 		{"", with("", `{"address":"ff02::1/64"}`), 7, `ipam.addresses[0].address: ff02::1/64 is a group's (multicast)`},
-		{"", with(`,"runtimeConfig":{"ips":["10.1.0.9/24","10.9.0.9"]}`, four), 7, `runtimeConfig.ips[1]: "10.9.0.9" has no length, and is in the subnet of no address in ipam.addresses: write it as 10.9.0.9/24`},
-		{"", with(`,"args":{"cni":{"ips":["fd09::9"]}}`, six), 7, `args.cni.ips[0]: "fd09::9" has no length, and is in the subnet of no address in ipam.addresses: write it as fd09::9/96`},
+		{"", with(`,"runtimeConfig":{"ips":["10.1.0.9/24","10.9.0.9"]}`, four), 7, `runtimeConfig.ips[1]: "10.9.0.9" has no prefix length, and no subnet of ipam.addresses contains it: write it as 10.9.0.9/24`},
+		{"", with(`,"args":{"cni":{"ips":["fd09::9"]}}`, six), 7, `args.cni.ips[0]: "fd09::9" has no prefix length, and no subnet of ipam.addresses contains it: write it as fd09::9/96`},
 		{"IP=fd00::9%eth0", with("", six), 7, `CNI_ARGS: IP: "fd00::9%eth0": want an address`},
-		{"GATEWAY=10.9.0.1", with("", four, six), 7, `CNI_ARGS: GATEWAY: 10.9.0.1 is in the subnet of no address`},
-		{"IP=fd00::9/64;GATEWAY=fd01::1", with(""), 7, `CNI_ARGS: GATEWAY: fd01::1 is in the subnet of no address`},
+		{"GATEWAY=10.9.0.1", with("", four, six), 7, `CNI_ARGS: GATEWAY: 10.9.0.1 is not in the subnet of any address`},
+		{"IP=fd00::9/64;GATEWAY=fd01::1", with(""), 7, `CNI_ARGS: GATEWAY: fd01::1 is not in the subnet of any address`},
 		{"GATEWAY=x", with("", four), 7, `CNI_ARGS: GATEWAY: "x": want an address`},
 		// The reference answers with a destination of "<nil>".
 		{"", `"ipam":{"addresses":[` + four + `],"routes":[{"gw":"10.1.0.1"}]}`, 7, `ipam.routes[0]: {"gw":"10.1.0.1"}: dst: is missing`},
@@ -222,7 +222,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	old := call(t, "/proc/self/exe", "ADD", "", `{"cniVersion":"0.2.0","name":"net","type":"x",`+with("", six, `{"address":"fd00::6/64"}`)+`}`)
-	if !strings.Contains(string(old.out), "fd00::5/64 and fd00::6/64: cniVersion 0.2.0 can say one address of a family") {
+	if !strings.Contains(string(old.out), "fd00::5/64 and fd00::6/64: cniVersion 0.2.0 allows only one address per family") {
 		t.Errorf("two of a family in 0.2.0: %s", old)
 	}
 }

@@ -57,7 +57,8 @@ func merge(config, over sysctls, link string) ([]sysctl.NetSysctl, error) {
 				known[s.Path] = len(all)
 				all = append(all, s)
 			case i >= above:
-				return nil, spec.Errorf(spec.CodeConfig, "%s: %q: is the sysctl of %s, which is given twice", s.At,
+				return nil, spec.Errorf(spec.CodeConfig, "%s: %q: is the same sysctl as %s; remove one of the two",
+					s.At,
 					s.Value, all[i].At)
 			}
 		}

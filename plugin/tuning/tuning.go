@@ -113,7 +113,8 @@ func (c conf) link(t *tune.Tuning, r *sdk.Request) error {
 	mtu := over("mtu", args.MTU != nil)
 	for _, ip := range r.ContainerIPs() {
 		if t.MTU != 0 && t.MTU < 1280 && ip.Address.Addr().Is6() {
-			return spec.Errorf(spec.CodeConfig, "%s: %d: %s has %s, and below 1280 the kernel takes IPv6 off a link",
+			return spec.Errorf(spec.CodeConfig, "%s: %d: %s has %s, and the kernel turns off IPv6 on an interface "+
+				"with an MTU below 1280",
 				mtu, t.MTU, r.IfName, ip.Address)
 		}
 		t.Announce = append(t.Announce, ip.Address)

@@ -30,8 +30,7 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	v := routing.VRF{Owner: r.Owner, Name: c.Name, Table: c.Table}
 	if c.Name == r.IfName {
 		return sdk.Answer{}, spec.Errorf(spec.CodeConfig,
-			"vrfname: %q: is the interface that is to be in the VRF; want a name that the container does not have, "+
-				"or a VRF's", c.Name)
+			"vrfname: %q: is the name of the container's interface itself; want another name", c.Name)
 	}
 	return sdk.Answer{Plan: plan.Plan{v}}, nil
 }

@@ -84,7 +84,7 @@ func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
 			d.Want("noprefixroute", true, have.NoPrefixRoute)
 		}
 		if have.DADFailed {
-			d.Add(errors.New("somebody else on the link has it (dadfailed)"))
+			d.Add(errors.New("another machine on the link has it (dadfailed)"))
 		}
 		return d.Err()
 	}

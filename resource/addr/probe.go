@@ -190,7 +190,7 @@ func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.W
 // it.
 func whoHas(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {
 	const patience = 500 * time.Millisecond
-	unknown := taken(a, "somebody else on the link has it, or wants it too")
+	unknown := taken(a, "another machine on the link has it, or wants it too")
 	l, err := rtnl.LinkByIndex(ns, index)
 	if err != nil {
 		return errors.Join(unknown, err)

@@ -60,7 +60,7 @@ func (b Bridge) compare(row ovsdb.Row) error {
 		return nil
 	}
 	if have := row.Text("datapath_type"); kindOfDatapath(have) != b.Datapath {
-		return spec.Errorf(spec.CodeConfig, "datapath_type: %q: bridge %s has %q; want that, or another bridge",
+		return spec.Errorf(spec.CodeConfig, "datapath_type: %q: bridge %s has %q; want the same, or another bridge",
 			b.Datapath, b.Name, kindOfDatapath(have))
 	}
 	return nil

@@ -61,7 +61,7 @@ func (db DB) tryAgain(err error) error {
 			"Open vSwitch: %s: %w: start ovsdb-server, or name its socket in socket_file", string(db),
 			err).WithHint(starts)
 	case errors.Is(err, ovsdb.ErrNotApplied):
-		return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: %w: ask systemctl status ovs-vswitchd, and its log", err)
+		return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: %w: see systemctl status ovs-vswitchd, and its log", err)
 	}
 	return err
 }
@@ -74,7 +74,7 @@ func settled(bridge string, fn func() error) (err error) {
 			return err
 		}
 	}
-	return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: other programs change bridge %s all the time: %w", bridge, err)
+	return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: other programs keep changing bridge %s: %w", bridge, err)
 }
 
 // A Service is Open vSwitch's two daemons. It is somebody else's.

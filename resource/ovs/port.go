@@ -132,7 +132,7 @@ func (p Port) add(ctx context.Context, c *ovsdb.Conn) error {
 		return err
 	}
 	if len(answers[0].Rows) == 0 {
-		return spec.Errorf(spec.CodeTryAgain, "bridge %s is not there any more", p.Bridge)
+		return spec.Errorf(spec.CodeTryAgain, "bridge %s no longer exists", p.Bridge)
 	}
 	bridge := answers[0].Rows[0].UUID("_uuid")
 	for _, old := range answers[1].Rows {
