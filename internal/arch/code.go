@@ -6,11 +6,21 @@ import (
 	"go/parser"
 	"go/token"
 	"path"
+	"slices"
 	"strings"
 )
 
-// longest is the number of lines that a file may have, a test too.
-const longest = 500
+// How many lines a production file, a test and the body of a function may have.
+const (
+	longest     = 400
+	longestTest = 500
+	longestFunc = 60
+)
+
+// tables are the functions that may be longer, for they are nothing but rows or text.
+func tables() []string {
+	return []string{"internal/arch rows", "cli/doctor hostKinds", "cli/doctor Page", "bench cases"}
+}
 
 // calls are functions that production code reaches only where they are the matter itself.
 func calls() []restriction {
@@ -53,6 +63,10 @@ func Code(name, file string, src []byte) (bad []string) {
 	for _, d := range f.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
+			n := fset.Position(d.End()).Line - fset.Position(d.Pos()).Line - 1
+			if n > longestFunc && !slices.Contains(tables(), name+" "+d.Name.Name) {
+				at(d, "%s: %d lines: a function has at most %d", d.Name.Name, n, longestFunc)
+			}
 			if d.Recv == nil && d.Name.Name == "init" {
 				at(d, "init runs before main in every call, and cannot be told not to")
 			}
@@ -89,8 +103,12 @@ func Code(name, file string, src []byte) (bad []string) {
 
 // Length is the complaint about a file that is too long.
 func Length(name, file string, src []byte) []string {
-	if n := strings.Count(string(src), "\n"); n > longest {
-		return []string{fmt.Sprintf("%s/%s: %d lines: a file has at most %d", name, path.Base(file), n, longest)}
+	most := longest
+	if strings.HasSuffix(file, "_test.go") {
+		most = longestTest
+	}
+	if n := strings.Count(string(src), "\n"); n > most {
+		return []string{fmt.Sprintf("%s/%s: %d lines: a file has at most %d", name, path.Base(file), n, most)}
 	}
 	return nil
 }
