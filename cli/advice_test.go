@@ -18,10 +18,10 @@ func TestAdvice(t *testing.T) {
 		{Network: "lan", ContainerID: "old", IfName: "eth0", Netns: "/run/netns/none"},
 	}
 	for holder, want := range map[string]string{
-		"lan/" + attached[0].ContainerID + "/eth0": "`fairlead del lan /proc/self/ns/net` detaches who has it.",
-		"lan/web/net1":   "It is free when web is removed by the runtime that made it; where none does that any more, `fairlead del lan /proc/self/ns/net --container-id web -i net1` detaches it.",
-		"/web/":          "It is free when web is removed by the runtime that made it",
-		"lan/run-1/eth0": "run-1 is a `fairlead run`: it is free when that ends.",
+		"lan/" + attached[0].ContainerID + "/eth0": "`fairlead del lan /proc/self/ns/net` detaches the holder.",
+		"lan/web/net1":   "It is released when the runtime that made web removes it. If the runtime no longer knows it, `fairlead del lan /proc/self/ns/net --container-id web -i net1` detaches it.",
+		"/web/":          "It is released when the runtime that made web removes it",
+		"lan/run-1/eth0": "run-1 is a `fairlead run`, which releases it at its end.",
 		"lan/old/eth0":   "The network namespace of lan/old/eth0 is gone: `fairlead gc lan --gone` removes what it left.",
 		"other/c1/eth1":  "`fairlead ls` knows nothing of other/c1/eth1. If its container is gone, `fairlead del other gone --container-id c1 -i eth1` gives back what it holds.",
 		"other/c1/":      "",

@@ -20,13 +20,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A checked is the answer of check.
+// checked is the answer of check about one attachment.
 type checked struct {
 	attached.Key
 	OK    bool     `json:"ok"`
 	Drift []string `json:"drift,omitempty"`
 
-	Problems []string `json:"problems,omitempty"` // of plugins that could not look
+	Problems []string `json:"problems,omitempty"` // errors of plugins that could not check
 }
 
 func checkCommand(a *app.App) *cobra.Command {
@@ -36,17 +36,19 @@ func checkCommand(a *app.App) *cobra.Command {
 		Short: "Compare attachments with what add made; exit status 3 if they differ",
 		Long: `Compare attachments with what add made. All plugins of the network are asked, and every difference is printed.
 NET and NETNS name one attachment. A container (a pod as NAMESPACE/NAME, a name, an ID or its beginning, a network
-namespace) stands for all of its attachments, and NET for those of the network. Without arguments, all attachments
-that the cache of this host remembers are compared.
+namespace) stands for all of its attachments, and NET for those of the network. Without arguments, the command compares
+all attachments in the cache of this host. Nothing is changed.
 
-An attachment whose container is gone is counted and is no difference: fairlead gc --gone removes what it left.`,
+An attachment whose container is gone is counted, but it is not a difference. fairlead gc --gone removes what it left.
+
+Exit status: 0 no difference, 1 an attachment could not be checked, 3 a difference, 4 no such attachment.`,
 		Example: `  fairlead check                     all attachments
-  fairlead check default/web-0       those of a pod
+  fairlead check default/web-0       the attachments of a pod
   fairlead check lan c1              the interface eth0 of the network namespace c1 on lan`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				if f != (target.Flags{}) {
-					return app.Misused(c, errors.New("-i and --container-id go with NET and NETNS"))
+					return app.Misused(c, errors.New("-i and --container-id need NET and NETNS"))
 				}
 				return checkMany(a, strings.Join(args, ""))
 			}
@@ -58,7 +60,7 @@ An attachment whose container is gone is counted and is no difference: fairlead 
 	return c
 }
 
-// checkOne checks the attachment that NET, NETNS and the flags say.
+// checkOne checks the attachment that NET, NETNS and the flags name.
 func checkOne(a *app.App, f target.Flags, args []string) error {
 	t, err := target.Ready(a, f, args, false)
 	if err != nil {
@@ -70,9 +72,8 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 	was := t.Former()
 	doc, said, rest := compare(a, t, was)
 	if errors.Is(rest, attach.ErrCorrupt) {
-		const hint = "`fairlead del %[1]s` sets that file aside and detaches all the same; then `fairlead add " +
-			"%[1]s`, " +
-			"or the runtime that attached it, attaches it anew."
+		const hint = "`fairlead del %[1]s` moves that file aside and detaches the container. Then attach it again " +
+			"with `fairlead add %[1]s`, or with the runtime that attached it."
 		return app.Fail(app.ExitFailure, fmt.Sprintf(hint, t.Typed(args)), "%w", rest)
 	}
 	if doc.OK && rest != nil {
@@ -82,9 +83,8 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		a.Status = app.ExitDrift
 	} else if was != nil {
 		if d := target.Differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
-			a.Note("network %s is configured otherwise now than when this was attached to it (%s); nothing differs "+
-				"from "+
-				"what the file says now", t.Name, strings.Join(d, "; "))
+			a.Note("the configuration of network %s has changed since this was attached (%s); the attachment "+
+				"matches the present configuration", t.Name, strings.Join(d, "; "))
 		}
 	}
 	if a.JSON() {
@@ -96,9 +96,9 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 	return nil
 }
 
-// compare asks the plugins of an attachment what differs, and says it, too, in lines. The error is of those that could
-// not look. Where they find nothing, the links are looked at that ADD answered with: CHECK of other plugins says
-// nothing of one that is down.
+// compare runs CHECK of an attachment's plugins. It returns the differences as a document and as lines to print. The
+// error is that of plugins that could not check. If the plugins find nothing, compare looks at the links in the
+// result of ADD, because CHECK of other projects' plugins does not report a link that is down.
 func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, said []string, rest error) {
 	found, rest := drifts(t.Runtime.Check(a.Interruptible(), t.List, t.Attachment, attach.Continue()))
 	if len(found) == 0 && was != nil {
@@ -115,12 +115,12 @@ func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, sai
 	}
 	if rest != nil {
 		doc.Problems = strings.Split(rest.Error(), "\n")
-		said = append(append(said, "and what could not be looked at:"), doc.Problems...)
+		said = append(append(said, "these could not be checked:"), doc.Problems...)
 	}
 	return doc, said, rest
 }
 
-// linksOff are the links of an attachment that carry nothing, as far as its namespaces can be opened.
+// linksOff returns the links of an attachment that carry no traffic. A namespace that cannot be opened is skipped.
 func linksOff(c *attach.Cached) []string {
 	host, err := kernel.Open("")
 	if err != nil {
@@ -135,8 +135,7 @@ func linksOff(c *attach.Cached) []string {
 	return repair.LinksOff(w, c)
 }
 
-// dead says that the namespace does not exist, or is another than the one that was attached, and what is done about
-// that.
+// dead fails if the namespace of t does not exist, or is not the one that was attached. The hint says what to do.
 func dead(t *target.Target) error {
 	was := t.Former()
 	err := attached.IsNetns(t.Netns)
@@ -146,16 +145,17 @@ func dead(t *target.Target) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	case was == nil:
-		return app.Fail(app.ExitNotFound, "`fairlead ls "+t.Name+"` lists what is attached, and where.", "%w", err)
+		return app.Fail(app.ExitNotFound, "`fairlead ls "+t.Name+"` lists the attachments and their "+
+			"namespaces.", "%w", err)
 	}
-	return app.Fail(app.ExitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead one left.",
+	return app.Fail(app.ExitNotFound, "`fairlead gc "+t.Name+" --gone` removes what the dead container left.",
 		"%s: %w", was.Owner(),
 		err)
 }
 
-// drift are the differences that a plugin's CHECK found; ok is false where it found none because it could
-// not look. The codes of the specification are reasons for not having looked; a difference has one of the
-// plugin's own, or none.
+// drift returns the differences that a plugin's CHECK found; ok is false if the plugin could not check. The
+// specification's error codes (below 100) mean that it could not. A difference has a code of the plugin's own, or
+// none.
 func drift(err error) (found []string, ok bool) {
 	var doc *spec.Error
 	switch {
@@ -166,7 +166,7 @@ func drift(err error) (found []string, ok bool) {
 	}
 	for line := range strings.Lines(doc.Msg) {
 		for _, part := range strings.Split(strings.TrimSpace(line), "; ") {
-			// else it goes on with what is wrong with the same thing
+			// a part without ": " continues the difference before it
 			if len(found) == 0 || strings.Contains(part, ": ") {
 				found = append(found, part)
 			} else {
@@ -177,14 +177,14 @@ func drift(err error) (found []string, ok bool) {
 	return found, true
 }
 
-// A drifted is what differs for one plugin, and which that is.
+// drifted is the differences that one plugin found, and the plugin.
 type drifted struct {
 	lines []string
 	by    string
 }
 
-// drifts are the differences by plugin, in their order, and the errors of those that could not look. What a plugin
-// before has said already, as of a link that is gone, is not said again.
+// drifts returns the differences plugin by plugin, and the errors of plugins that could not check. A difference that
+// an earlier plugin reported, such as a missing link, is not repeated.
 func drifts(err error) (found []drifted, rest error) {
 	all := []error{err}
 	if many, ok := err.(interface{ Unwrap() []error }); ok {

@@ -13,21 +13,21 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 )
 
-// What a check comes to, beside gone.
+// The states of a checked attachment, besides gone.
 const (
 	inOrder   = "in order"
 	differs   = "differs"
-	unchecked = "unchecked" // a plugin could not look, and no other one found a difference
+	unchecked = "unchecked" // a plugin could not check, and no other found a difference
 )
 
-// A checkedState is one of the attachments that check answers with where it was not told which.
+// checkedState is an attachment in the answer of check for several attachments.
 type checkedState struct {
 	checked
 	Name  string `json:"name,omitempty"`
 	State string `json:"state"` // in order, differs, unchecked or gone
 }
 
-// checkMany checks the attachments of the network or the container of a name, or all where it is empty.
+// checkMany checks the attachments of the network or container called name; all if name is empty.
 func checkMany(a *app.App, name string) error {
 	list, problems := (&attach.Runtime{}).List("")
 	if err := attached.Unseen(problems); err != nil {
@@ -78,7 +78,7 @@ func checkMany(a *app.App, name string) error {
 	return nil
 }
 
-// sumChecked says how many attachments came to what, and what to do about it.
+// sumChecked prints how many attachments are in each state, and the commands that help.
 func sumChecked(a *app.App, count map[string]int) {
 	var sum []string
 	for _, state := range []string{inOrder, differs, unchecked, attached.Gone} {
@@ -91,14 +91,14 @@ func sumChecked(a *app.App, count map[string]int) {
 	}
 	a.Print("%s\n", strings.Join(sum, ", "))
 	if count[differs] > 0 {
-		a.Note("`fairlead doctor` says why and how it is mended; `fairlead repair` makes again what the host lacks")
+		a.Note("`fairlead doctor` says why, and how to correct it; `fairlead repair` restores what the host lacks")
 	}
 	if count[attached.Gone] > 0 {
 		a.Note("`fairlead gc --gone` removes what dead containers left")
 	}
 }
 
-// chosen are the attachments that a user means by a name: a network's, else a container's. All where it is empty.
+// chosen returns the attachments of the network called name, else of the container. An empty name selects all.
 func chosen(a *app.App, name string, list []attach.Cached) ([]attach.Cached, error) {
 	if name == "" {
 		return list, nil
@@ -111,14 +111,14 @@ func chosen(a *app.App, name string, list []attach.Cached) ([]attach.Cached, err
 		return found, nil
 	}
 	if _, err := netconf.Find(a, name); err == nil {
-		return nil, nil // nothing is attached to it
+		return nil, nil // the network has no attachments
 	}
-	return nil, app.Fail(app.ExitNotFound, "`fairlead ls` lists what is attached, and `fairlead net ls` the networks.",
+	return nil, app.Fail(app.ExitNotFound, "`fairlead ls` lists the attachments, and `fairlead net ls` the networks.",
 		"%q is neither a network nor a container: %w", name, attach.ErrNotAttached)
 }
 
-// checkCached checks what is remembered. The networks that were found are kept, so that what is odd in a file is said
-// once.
+// checkCached checks an attachment of the cache. networks keeps those found so far, so that a warning about a file
+// is printed once.
 func checkCached(a *app.App, c attach.Cached, networks map[string]*netconf.Network) (doc checkedState, said []string) {
 	doc = checkedState{checked{Key: attached.Describe(c).Key}, attached.Name(c), unchecked}
 	could := func(err error) (checkedState, []string) {
@@ -132,7 +132,8 @@ func checkCached(a *app.App, c attach.Cached, networks map[string]*netconf.Netwo
 	n := networks[c.Network]
 	if n == nil {
 		var err error
-		if l := c.AttachedBy(nil); c.Network == attached.LoopbackNetwork && l != nil { // its runtime has no file of it
+		// the runtime keeps no file for this network
+		if l := c.AttachedBy(nil); c.Network == attached.LoopbackNetwork && l != nil {
 			n = &netconf.Network{List: l, Remembered: true}
 		} else if n, err = netconf.Find(a, c.Network); err != nil {
 			return could(err)

@@ -1,5 +1,5 @@
-// Package cli is the fairlead command: it runs a command on a network, attaches and detaches network
-// namespaces, and says what is attached and what would be done.
+// Package cli is the fairlead command. It assembles the commands of the folders below it, and contains add, del,
+// check, gc, ls, plan, status, version and dns.
 package cli
 
 import (
@@ -32,8 +32,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Main runs the command line args (without the program's name) and returns the exit status. Version is
-// what `fairlead version` answers.
+// Main runs the command line args (without the program's name) and returns the exit status. Version is what
+// `fairlead version` prints.
 func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
 	a := &app.App{Version: version, Stdin: stdin, Stdout: stdout, Stderr: stderr}
 	a.Ctx, a.Cancel = context.WithCancelCause(context.Background())
@@ -51,16 +51,16 @@ func Main(args []string, version string, stdin, stdout, stderr *os.File) int {
 		var sig app.Interrupted
 		switch {
 		case !a.Ran && !errors.As(err, new(*app.Failure)):
-			err = app.Usage("%w", err) // cobra's own: it ran nothing
+			err = app.Usage("%w", err) // an error of cobra: no command ran
 		case errors.As(context.Cause(a.Ctx), &sig):
-			err = sig // whatever else came of it
+			err = sig // the signal explains the error
 		}
 		return advice.Report(a, err)
 	}
 	return a.Status
 }
 
-// Command is the command line, for who writes its manual pages.
+// Command returns the command line, for the generators of manual pages and completions.
 func Command() *cobra.Command {
 	c := root(&app.App{})
 	c.InitDefaultHelpCmd()
@@ -71,7 +71,7 @@ func Command() *cobra.Command {
 func root(a *app.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairlead",
-		Short: "Container networking: a command on a network, and what is attached where",
+		Short: "Connect containers to networks, and find out why one has no network",
 		Long: `Fairlead connects network namespaces to networks through the Container Network Interface (CNI). It can also run a
 command in a network of its own, list attachments, and preview a change before making it.
 
@@ -89,9 +89,9 @@ command in a network of its own, list attachments, and preview a change before m
 	root.SetFlagErrorFunc(app.Misused)
 	root.PersistentFlags().StringVarP(&a.Output, "output", "o", "text", "`FORMAT` of the answer: text or json")
 	root.PersistentFlags().BoolVar(&a.Exec, "exec", false,
-		"run every plugin as a process, even a plugin that is this program")
+		"run every plugin as a process, even one that this program contains")
 	root.PersistentPreRunE = func(c *cobra.Command, args []string) error {
-		if a.Output == "table" { // other tools' word for it
+		if a.Output == "table" { // what other tools call it
 			a.Output = "text"
 		}
 		if a.Output != "text" && a.Output != "json" {
@@ -131,7 +131,7 @@ command in a network of its own, list attachments, and preview a change before m
 	return root
 }
 
-// group makes a command of commands refuse one that it does not have, and say what it is about where none is named.
+// group makes a command that only has subcommands print its help, and refuse an unknown subcommand.
 func group(c *cobra.Command) {
 	c.DisableFlagsInUseLine = true
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
@@ -149,7 +149,7 @@ func group(c *cobra.Command) {
 	}
 }
 
-// help says what a command is about; the arguments are its name.
+// help prints the help of the command that args name.
 func help(c *cobra.Command, args []string) error {
 	about, rest, err := c.Root().Find(args)
 	if err != nil {
@@ -164,7 +164,7 @@ func help(c *cobra.Command, args []string) error {
 	return about.Help()
 }
 
-// meant are the commands of c that word may have been meant for.
+// meant returns ", did you mean ...?" with the subcommands of c that resemble word, or nothing.
 func meant(c *cobra.Command, word string) string {
 	var all, begin []string
 	for _, sub := range c.Commands() {

@@ -23,14 +23,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A collected is the answer of gc.
+// collected is the answer of gc.
 type collected struct {
-	Network   string         `json:"network,omitempty"`   // empty: all
-	Removed   []attached.Key `json:"removed"`             // what was remembered; what plugins found beside has no names
-	Reclaimed []ipam.Address `json:"reclaimed,omitempty"` // --gone: leases that no attachment was remembered for
+	Network string `json:"network,omitempty"` // empty: all networks
+	// attachments of the cache; what plugins removed besides is not listed
+	Removed   []attached.Key `json:"removed"`
+	Reclaimed []ipam.Address `json:"reclaimed,omitempty"` // --gone: leases without an attachment in the cache
 }
 
-// gcFlags are the ways to say which attachments are valid.
+// gcFlags are the flags that say which attachments are valid.
 type gcFlags struct {
 	valid                   []string
 	all, stdin, gone, force bool
@@ -44,28 +45,30 @@ func gcCommand(a *app.App) *cobra.Command {
 				return nil
 			}
 			if len(args) == 0 {
-				return app.Misused(c, errors.New("NET is missing; only `fairlead gc --gone` goes without one, and removes in all "+
-					"networks what dead containers left"))
+				return app.Misused(c, errors.New("NET is missing; only `fairlead gc --gone` works without NET, on "+
+					"all networks"))
 			}
 			return app.Operands("NET [NETNS]")(c, args)
 		},
 		Use: "gc NET [NETNS]", GroupID: "attach",
-		Short: "Remove attachments of a network that are not valid, with all that they left",
+		Short: "Remove attachments of a network that are not valid, with everything they left",
 		Long: `Remove everything of the network NET that belongs to none of its valid attachments: what the cache remembers,
-and whatever else the plugins find. Name the valid attachments with --valid, or say with --all that there are none:
-containers of other runtimes on this host may be attached to the same network. If an attachment that may be alive is
-not named, or --valid names one that does not exist, the command lists it and removes nothing. --force removes it.
+and what else the plugins find. Name the valid attachments with --valid, or say with --all that there are none. Other
+runtimes on this host may have containers on the same network. If an attachment may be alive and is not named, or if
+--valid names one that does not exist, the command lists it and removes nothing. --force removes it.
 
---gone removes only what is proven gone: the attachments that the cache remembers and whose network namespace no
-longer exists, with all that they left, and the leases of such containers. Without NET it does so in all networks. The
-unit fairlead-gc.service runs it once a boot, before the runtimes start.
+--gone removes only what is proven gone: attachments in the cache whose network namespace no longer exists, with
+everything they left, and the leases of such containers. Without NET it does so in all networks. The unit
+fairlead-gc.service runs it once a boot, before the runtimes start.
 
-NETNS is accepted for compatibility with cnitool and has no effect.`,
-		Example: `  fairlead gc --gone                                          what dead containers left, in all networks
-  fairlead gc lan --gone                                      the same in one
+NETNS is accepted for compatibility with cnitool and has no effect.
+
+Exit status: 0 done, 1 something could not be removed, 2 refused without --force, 4 no such network.`,
+		Example: `  fairlead gc --gone                                          remove what dead containers left, in all networks
+  fairlead gc lan --gone                                      the same in one network
   fairlead gc lan --valid web1/eth0 --valid web2/eth0
-  fairlead gc lan --all --force                               all there is, and what is alive too
-  fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all that is remembered`,
+  fairlead gc lan --all --force                               remove all attachments, even of live containers
+  fairlead ls lan -o json | fairlead gc lan --from-stdin      keep all attachments of the cache`,
 		RunE: func(c *cobra.Command, args []string) error {
 			a.Orphans = true
 			if err := attached.NoteAbsent(a, args); err != nil {
@@ -77,10 +80,10 @@ NETNS is accepted for compatibility with cnitool and has no effect.`,
 	}
 	c.Flags().StringArrayVar(&f.valid, "valid", nil, "a valid attachment: `CONTAINERID/IFNAME` (repeatable)")
 	c.Flags().BoolVar(&f.stdin, "from-stdin", false,
-		"read the valid attachments as JSON: what 'fairlead ls -o json' prints, or its list alone")
+		"read the valid attachments as JSON: the output of 'fairlead ls -o json', or only its list")
 	c.Flags().BoolVar(&f.gone, "gone", false, "remove only what is proven gone; without NET in all networks")
 	c.Flags().BoolVar(&f.all, "all", false,
-		"no attachment is valid: remove all of the network; what may be alive only with --force")
+		"no attachment is valid: remove all; needs --force if one may be alive")
 	c.Flags().BoolVar(&f.force, "force", false,
 		"also remove what may be alive, and accept a --valid that is not attached")
 	return c
@@ -127,8 +130,9 @@ func gc(a *app.App, name string, f gcFlags) error {
 	return errors.Join(err, removed.print(a))
 }
 
-// doubtful refuses a list of valid attachments that looks like a slip: one that is not attached, or none for what is
-// not known to be gone. What another program lists may well be attached to what our cache does not know.
+// doubtful refuses a list of valid attachments that looks like a mistake: it names one that is not attached, or it
+// leaves out one that may be alive. Another program's list, read from stdin, may name attachments that this cache
+// does not know.
 func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) error {
 	known := make([]string, 0, len(remembered))
 	var living []string
@@ -137,7 +141,8 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 		known = append(known, name)
 		kept := slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName})
 		if state := attached.Describe(c).State; state != attached.Gone && !kept {
-			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "nobody knows which namespace"),
+			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "its namespace is not "+
+				"recorded"),
 				state))
 		}
 	}
@@ -146,25 +151,25 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 		if f.stdin || slices.Contains(known, name) {
 			continue
 		}
-		hint := "`fairlead ls` lists what is attached. --force goes on all the same."
+		hint := "`fairlead ls` lists the attachments. --force removes the others all the same."
 		if near, ok := spec.Nearest(name, known); ok {
 			hint = "Did you mean " + near + "? " + hint
 		}
-		return app.Fail(app.ExitUsage, hint, "--valid %s: is not attached, so nothing is removed", name)
+		return app.Fail(app.ExitUsage, hint, "--valid %s: not attached, so nothing is removed", name)
 	}
 	if len(living) > 0 && f.all {
 		return app.Fail(app.ExitUsage, "--force removes it all the same; --gone removes only what is gone.",
-			"not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
+			"may be alive, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	if len(living) > 0 {
 		return app.Fail(app.ExitUsage,
-			"Name it as valid too, or remove it with --force; --gone removes only what is gone.",
-			"not among the valid ones, and not known to be gone, so nothing is removed: %s", strings.Join(living, ", "))
+			"Name it with --valid, or remove it with --force. --gone removes only what is gone.",
+			"not named as valid, and may be alive, so nothing is removed: %s", strings.Join(living, ", "))
 	}
 	return nil
 }
 
-// sweep does what the plugins of ours would have done in a GC, where the list's version has none.
+// sweep removes what the plugins of this project would remove in a GC, for a list whose version has no GC.
 func sweep(ctx context.Context, a *app.App, n *netconf.Network, keep []spec.Attachment) error {
 	version, err := spec.Select(n.List)
 	if err != nil || version.AtLeast(spec.V110) {
@@ -177,7 +182,7 @@ func sweep(ctx context.Context, a *app.App, n *netconf.Network, keep []spec.Atta
 	})
 	did := ""
 	if mine {
-		did = "; what fairlead itself had made for others than the valid ones is removed, but for addresses"
+		did = "; what fairlead's own plugins made for attachments that are not valid is removed, except addresses"
 	}
 	a.Note("the plugins of %s were not asked what else is left: GC came with CNI 1.1.0, and its cniVersion is %s%s",
 		n.Name, version, did)
@@ -187,7 +192,8 @@ func sweep(ctx context.Context, a *app.App, n *netconf.Network, keep []spec.Atta
 	return sdk.Sweep(ctx, plugin.All(), n.Name, keep)
 }
 
-// validAttachments are those that the command line names: never none by accident.
+// validAttachments returns the attachments that the flags name. It fails if no flag names any, so that none is
+// removed by accident.
 func validAttachments(a *app.App, network string, f gcFlags) ([]spec.Attachment, error) {
 	ways := 0
 	for _, given := range []bool{len(f.valid) > 0, f.stdin, f.all, f.gone} {
@@ -197,8 +203,9 @@ func validAttachments(a *app.App, network string, f gcFlags) ([]spec.Attachment,
 	}
 	if ways != 1 {
 		return nil, app.Fail(app.ExitUsage,
-			"`fairlead ls "+network+"` lists what is attached. --gone removes those whose namespace is gone, --all every one.",
-			"gc: say which attachments are valid, in one way: --valid CONTAINERID/IFNAME, --from-stdin, --gone or --all")
+			"`fairlead ls "+network+"` lists the attachments. --gone removes those whose namespace is gone, --all "+
+				"removes all.",
+			"gc: name the valid attachments in one way: --valid CONTAINERID/IFNAME, --from-stdin, --gone or --all")
 	}
 	valid := []spec.Attachment{}
 	for _, name := range f.valid {

@@ -13,16 +13,16 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 )
 
-// collectGone removes what containers left that are gone by proof: of the network of that name, or of all where it is
-// empty. First their attachments, by DEL, then leases that no attachment is remembered for. An attachment that cannot
-// be removed does not keep the others.
+// collectGone removes what containers left that are proven gone, in the network called name, or in all networks if
+// name is empty. It deletes attachments first, and then leases without an attachment in the cache. It continues
+// after an attachment that cannot be removed.
 func collectGone(ctx context.Context, a *app.App, name string) error {
 	list, problems := (&attach.Runtime{}).List(name)
 	if err := attached.Unseen(problems); err != nil {
 		return err
 	}
 	for _, p := range problems {
-		a.Note("%v", p) // nobody knows whether that is gone
+		a.Note("%v", p) // whether these attachments are gone is unknown
 	}
 	gone := map[string][]attach.Cached{}
 	var networks []string
@@ -71,7 +71,7 @@ func collectGone(ctx context.Context, a *app.App, name string) error {
 	return errors.Join(append(errs, doc.print(a))...)
 }
 
-// print says what was removed; of all networks, each with its own.
+// print prints what was removed. If doc is about all networks, each line names its network.
 func (doc collected) print(a *app.App) error {
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, doc)
@@ -89,8 +89,8 @@ func (doc collected) print(a *app.App) error {
 	return nil
 }
 
-// deleteGone deletes attachments of a network whose namespaces are gone, each by the list that it was attached by, and
-// returns those that it removed.
+// deleteGone deletes attachments of a network whose namespaces are gone, each by the list that attached it. It
+// returns those it removed.
 func deleteGone(ctx context.Context, a *app.App, n *netconf.Network,
 	gone []attach.Cached) (removed []attached.Key, err error) {
 	rt, err := netconf.Runtime(a, n)

@@ -67,10 +67,10 @@ func ls(a *app.App, network string, f netconf.Filter) error {
 	printListed(a, rows)
 	switch folded := len(doc.Attachments) - len(rows); {
 	case folded > 0:
-		a.Note("%d of network %s are not listed; --all lists them, too", folded, attached.LoopbackNetwork)
-	case len(rows) > 0, len(problems) > 0: // what cannot be read may well be attached
+		a.Note("%d of network %s are not listed; --all lists them too", folded, attached.LoopbackNetwork)
+	case len(rows) > 0, len(problems) > 0: // an entry that cannot be read may be an attachment
 	case f.State != "":
-		a.Print("nothing that is attached is %s\n", f.State)
+		a.Print("no attachment is %s\n", f.State)
 	default:
 		a.Print("nothing is attached\n")
 	}
@@ -80,7 +80,7 @@ func ls(a *app.App, network string, f netconf.Filter) error {
 	return nil
 }
 
-// printListed prints attachments as a table, with a column for names where one has a name.
+// printListed prints attachments as a table. It has a NAME column if any attachment has a name.
 func printListed(a *app.App, list []attached.Attachment) {
 	if len(list) == 0 {
 		return

@@ -15,12 +15,14 @@ func planCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "plan NET [NETNS]", GroupID: "look", Args: app.Operands("NET [NETNS]"),
 		Short: "Print what add would make, without making it",
-		Long: `Print what attaching a network namespace to NET would make, in order, without making it. NET is the name of a
+		Long: `Print what attaching a network namespace to NET would make, in order. Nothing is changed. NET is the name of a
 network, or the path of a file that defines one. Addresses are examples, because no address is allocated. The plan of a
-plugin of another project is unknown. Missing plugins are named, with exit status 1, after the plans of the others.
+plugin of another project is unknown. Missing plugins are named after the plans of the others.
 
 What this host lacks now, such as a master, and ports that are in use (CAP_ARGS) are warnings only: the add may be on
-another host. NETNS need not exist: names and MAC addresses are those that an add of it would make.`,
+another host. NETNS need not exist: names and MAC addresses are those that an add of it would make.
+
+Exit status: 0 done, 1 a plugin is missing or refuses its configuration, 4 no such network.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := attached.NoteAbsent(a, args); err != nil {
 				return err

@@ -9,14 +9,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// When a user at a terminal is first told that a command is still at work, and how often then.
+// A user at a terminal is told after firstWord, and then every nextWords, that a command is still running.
 const (
 	firstWord = time.Second
 	nextWords = 10 * time.Second
 )
 
-// progress tells a user at a terminal after a second, and then now and then, that a command is still at work. What runs
-// until somebody ends it tells nothing.
+// progress starts to tell a user at a terminal that a slow command is still running; end stops it. Commands that run
+// until a signal ends them say nothing.
 func progress(a *app.App, c *cobra.Command) (end func()) {
 	name := strings.Fields(c.CommandPath() + " ")
 	watch, _ := c.Flags().GetBool("watch")
@@ -34,7 +34,7 @@ func progress(a *app.App, c *cobra.Command) (end func()) {
 			case <-done:
 				return
 			case <-wait.C:
-				a.Note("%s is still at work, since %v", strings.Join(name[1:], " "),
+				a.Note("%s is still running, since %v", strings.Join(name[1:], " "),
 					time.Since(start).Round(time.Second))
 				wait.Reset(nextWords)
 			}

@@ -22,7 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A readiness is the answer of status.
+// readiness is the answer of status about one network.
 type readiness struct {
 	Network string    `json:"network"`
 	Ready   bool      `json:"ready"` // for new attachments
@@ -30,21 +30,23 @@ type readiness struct {
 	Reason  string    `json:"reason,omitempty"`
 	Hint    string    `json:"hint,omitempty"`
 
-	Addresses []netconf.Room `json:"addresses,omitempty"` // what the allocators of this program have left
+	Addresses []netconf.Room `json:"addresses,omitempty"` // free addresses, of this program's allocators
 	NotAsked  []string       `json:"notAsked,omitempty"`  // plugins whose version has no STATUS
-	Existing  *existing      `json:"existing,omitempty"`  // unless they could not be looked at
+	Existing  *existing      `json:"existing,omitempty"`  // nil: the attachments could not be checked
 }
 
 func statusCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "status [NET [NETNS]]", GroupID: "attach", Args: app.Operands("[NET] [NETNS]"),
 		Short: "Say whether a network can serve an add, and how many attachments are broken",
-		Long: `Say whether NET, or each network, can serve a new attachment, and how many of its attachments are broken. The
-exit status concerns new attachments only; for several networks it is that of the first one that is not ready. NET is
-the name of a network, or the path of a file that defines one.
+		Long: `Say whether NET, or each network, can serve a new attachment, and how many of its attachments are broken. Nothing
+is changed. NET is the name of a network, or the path of a file that defines one.
 
 Fairlead's plugins are asked whatever the cniVersion of NET is. Plugins of others are asked only if NET allows 1.1.0,
-the version that brought STATUS. NETNS is accepted for compatibility with cnitool and has no effect.`,
+the version that brought STATUS. NETNS is accepted for compatibility with cnitool and has no effect.
+
+Exit status, which concerns new attachments only: 0 ready, 1 not ready, 4 no such network, 5 try again. For several
+networks it is that of the first one that is not ready.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return statusOfAll(a)
@@ -71,7 +73,7 @@ the version that brought STATUS. NETNS is accepted for compatibility with cnitoo
 	}
 }
 
-// statusOfAll says of each network whether it is ready.
+// statusOfAll prints the status of each network.
 func statusOfAll(a *app.App) error {
 	lists, problems := spec.LoadDir(netconf.ConfDir())
 	if attached, _ := (&attach.Runtime{}).List(netconf.DefaultNetwork); len(attached) > 0 || len(lists) == 0 {
@@ -127,7 +129,8 @@ func statusOfAll(a *app.App) error {
 	return nil
 }
 
-// statusOf asks whether a network is ready. The error is why it is not; without an answer, why nobody could be asked.
+// statusOf asks whether a network is ready. The error says why it is not. If the answer is nil, the network could
+// not be asked.
 func statusOf(a *app.App, n *netconf.Network) (*readiness, error) {
 	rt, err := netconf.Runtime(a, n)
 	if err != nil {
@@ -148,7 +151,7 @@ func statusOf(a *app.App, n *netconf.Network) (*readiness, error) {
 	return r, err
 }
 
-// refused takes down why a network is not ready, and returns the exit status of that.
+// refused records why a network is not ready, and returns the exit status for that.
 func (r *readiness) refused(err error) (exit int) {
 	if err == nil {
 		return app.ExitOK
@@ -159,13 +162,13 @@ func (r *readiness) refused(err error) (exit int) {
 		r.Code = doc.Code
 	}
 	if doc != nil && errors.As(err, new(*invoke.ExecError)) {
-		r.Reason = doc.Msg // without who said it
+		r.Reason = doc.Msg // without the plugin's name
 	}
 	exit, r.Hint = advice.Explain(err)
 	return exit
 }
 
-// print prints what is known of a network beside why it is not ready.
+// print prints what is known of a network, except why it is not ready.
 func (r *readiness) print(a *app.App) {
 	s := a.Style(a.Stdout)
 	if len(r.NotAsked) > 0 && r.Ready {
@@ -183,17 +186,17 @@ func (r *readiness) print(a *app.App) {
 	}
 }
 
-// existing is how many attachments a network has, and in which state.
+// existing counts the attachments of a network by their state.
 type existing struct {
 	Attached int `json:"attached"`
 	Broken   int `json:"broken"`
-	Gone     int `json:"gone"`    // the network namespace is, or the address is another's
+	Gone     int `json:"gone"`    // the network namespace is gone, or the address belongs to another container
 	Unknown  int `json:"unknown"` // another program attached them
 
-	Unread int `json:"unread,omitempty"` // entries of the cache that cannot be read, not counted otherwise
+	Unread int `json:"unread,omitempty"` // entries of the cache that cannot be read; not counted in the others
 }
 
-// existingOn looks at what is attached to n; nil where that is not possible.
+// existingOn counts the attachments of n. It returns nil if that is not possible.
 func existingOn(ctx context.Context, a *app.App, n *netconf.Network) *existing {
 	defer a.LogLater()()
 	r := repair.Repairer{
@@ -202,7 +205,7 @@ func existingOn(ctx context.Context, a *app.App, n *netconf.Network) *existing {
 	}
 	report, err := r.Run(ctx)
 	if err != nil {
-		a.Note("warning: what is attached could not be looked at: %v", err)
+		a.Note("warning: the attachments could not be checked: %v", err)
 		return nil
 	}
 	for _, p := range report.Problems {
@@ -232,8 +235,8 @@ func (e *existing) text(s term.Style) term.Shown {
 	add(e.Attached-e.Broken-e.Gone-e.Unknown, term.Printable, "in order")
 	add(e.Broken, s.Bad, "broken")
 	add(e.Gone, s.Doubt, "gone")
-	add(e.Unknown, s.Doubt, "unknown, for another program attached them")
-	add(e.Unread, s.Doubt, "of which nothing is known, for their entries in the cache cannot be read")
+	add(e.Unknown, s.Doubt, "unknown, because another program attached them")
+	add(e.Unread, s.Doubt, "unreadable in the cache")
 	if len(parts) == 0 {
 		return "nothing is attached"
 	}
@@ -246,7 +249,8 @@ func (e *existing) text(s term.Style) term.Shown {
 
 func (e *existing) hints(a *app.App, network string) {
 	if e.Broken > 0 {
-		a.Note("`fairlead repair --network %[1]s --dry-run` says what is broken; without --dry-run it repairs what it can",
+		a.Note("`fairlead repair --network %[1]s --dry-run` lists what is broken; without --dry-run it repairs "+
+			"what it can",
 			network)
 	}
 	if e.Gone > 0 {

@@ -164,7 +164,7 @@ func TestProgress(t *testing.T) {
 	for in.Scan() && !strings.HasPrefix(in.Text(), "end of") {
 		said += in.Text()
 	}
-	if !strings.Contains(said, "fairlead: status is still at work, since ") {
+	if !strings.Contains(said, "fairlead: status is still running, since ") {
 		t.Errorf("a terminal is told %q", said)
 	}
 	if text, _ := os.ReadFile(file.Name()); strings.Contains(string(text), "still at work") {

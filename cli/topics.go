@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// environmentTopic is `fairlead help environment`.
+// environmentTopic returns the topic of `fairlead help environment`.
 func environmentTopic() *cobra.Command {
 	return &cobra.Command{
 		Use:   "environment",
@@ -40,7 +40,7 @@ signal's number if a signal killed it.`,
 	}
 }
 
-// pluginsCommand lists the plugins that this program is, for `make build`.
+// pluginsCommand returns `fairlead plugins`. `make build` uses its output to make the links to the program.
 func pluginsCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use:     "plugins",

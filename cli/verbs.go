@@ -87,7 +87,7 @@ func delCommand(a *app.App) *cobra.Command {
 	return c
 }
 
-// stopped adds to the error of a DEL what it has come to.
+// stopped adds to the error of a DEL what was removed, and what is left.
 func stopped(t *target.Target, err error, args []string, goOn bool) error {
 	exit, hint := advice.Explain(err)
 	was, ran := t.Former(), new(invoke.ExecError)
@@ -95,12 +95,14 @@ func stopped(t *target.Target, err error, args []string, goOn bool) error {
 	case was == nil || !failed && !errors.Is(err, invoke.ErrNotFound):
 		return err
 	case len(was.Left) > 0:
-		hint += fmt.Sprintf(" The interface and what the other plugins held are gone; what %s holds is left. `fairlead "+
-			"del %s` finishes it, once the plugin is there and works.", strings.Join(was.Left, ", "), t.Typed(args))
-	case goOn || len(t.Plugins) == 1 || failed && ran.Type == t.Plugins[0].Type: // DEL asks that one last
+		hint += fmt.Sprintf(" The interface is gone, and the other plugins have released what they held. What %s "+
+			"holds is left. `fairlead del %s` removes that once the plugin is installed and "+
+			"works.", strings.Join(was.Left, ", "), t.Typed(args))
+	case goOn || len(t.Plugins) == 1 || failed && ran.Type == t.Plugins[0].Type: // DEL asks the first plugin last
 		return err
 	default:
-		hint += fmt.Sprintf(" `fairlead del %s --continue` goes on past it, so that the others give back what they hold.",
+		hint += fmt.Sprintf(" `fairlead del %s --continue` continues past it, so that the other plugins release "+
+			"what they hold.",
 			t.Typed(args))
 	}
 	return app.Fail(exit, strings.TrimSpace(hint), "%w", err)

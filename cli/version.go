@@ -38,15 +38,15 @@ plugins support and the one that is used. NETNS is accepted for compatibility wi
 			}
 			doc := struct {
 				Network string           `json:"network"`
-				Version spec.Version     `json:"version"` // that the network runs in
+				Version spec.Version     `json:"version"` // that the network uses
 				Plugins []netconf.Spoken `json:"plugins"`
 			}{n.Name, version, plugins}
 			switch {
 			case err != nil && a.JSON():
 				return err
-			case err != nil: // the table is what tells which plugin it is
+			case err != nil: // the table shows which plugin it is
 				err = app.Fail(app.ExitFailure,
-					"Change cniVersion in the network's configuration, or have newer plugins found first: set CNI_PATH to their "+
+					"Change cniVersion in the network's configuration, or use newer plugins: set CNI_PATH to their "+
 						"directory, or install them in "+netconf.AdminDir+".",
 					"%w", netconf.UnspokenBy(n.List, doc.Plugins, err))
 			case a.JSON():

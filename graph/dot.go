@@ -31,7 +31,8 @@ func (g *Graph) WriteDOT(out io.Writer) error {
 	return w.Flush()
 }
 
-// dotText is lines of text as a quoted string: a backslash is an escape there, \G and \N stand for names.
+// dotText returns lines of text as a quoted string for Graphviz, in which backslashes are escapes (\G and \N stand
+// for names).
 func dotText(lines []string) string {
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 	for i, l := range lines {

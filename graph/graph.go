@@ -1,7 +1,6 @@
 // Package graph draws a host and its containers: which interface leads to which bridge or master, with addresses,
-// published ports, VLANs and policies. It writes SVG, and the languages of Graphviz and Mermaid. What is drawn is told;
-// the package looks at nothing. Names may come from anybody: each writer escapes what its format would take for more
-// than text.
+// published ports, VLANs and policies. It writes SVG, DOT for Graphviz, and Mermaid. The caller collects what is
+// drawn. Names are untrusted: each writer escapes what its format would interpret.
 package graph
 
 import (
@@ -11,29 +10,28 @@ import (
 	"unicode"
 )
 
-// A Graph is a host with what its containers are connected to, in the order in which it is drawn.
+// Graph is a host and what its containers are connected to, in drawing order.
 type Graph struct {
 	Host     string    `json:"host"`
-	Uplinks  []string  `json:"uplinks"` // the links of default routes, in words
+	Uplinks  []string  `json:"uplinks"` // the links of default routes
 	Segments []Segment `json:"segments"`
-	Unseen   []string  `json:"unseen,omitempty"` // what could not be looked at, and why
+	Unseen   []string  `json:"unseen,omitempty"` // what could not be examined, and why
 }
 
-// A Segment is what interfaces of containers lead to: a bridge, the link that they stand on, or the host itself, which
-// routes between them.
+// Segment is what interfaces of containers lead to: a bridge, their master, or a network that the host routes.
 type Segment struct {
-	Name  string   `json:"name"` // of the link; of the network where the host routes
+	Name  string   `json:"name"` // of the link, or of the network if the host routes
 	Kind  string   `json:"kind"` // bridge, master, routed, …
 	Up    State    `json:"state"`
-	Facts []string `json:"facts,omitempty"` // addresses, ports that are no container's, VLANs' gateways
+	Facts []string `json:"facts,omitempty"` // addresses, other ports, gateways of VLANs
 	Ends  []End    `json:"interfaces"`
-	More  int      `json:"more,omitempty"` // interfaces that are folded away
+	More  int      `json:"more,omitempty"` // number of interfaces not drawn
 }
 
-// An End is an interface of a container, and the one on the host's side where there is one.
+// End is an interface of a container, and its host-side interface if it has one.
 type End struct {
-	Container string   `json:"container"` // as people call it
-	ID        string   `json:"id"`        // cut short
+	Container string   `json:"container"` // the container's name
+	ID        string   `json:"id"`        // the short ID
 	Whole     string   `json:"containerID"`
 	Alive     string   `json:"state"` // alive, gone, unknown
 	Network   string   `json:"network"`
@@ -46,14 +44,14 @@ type End struct {
 	Marks     []string `json:"marks,omitempty"` // VLANs, policies, limits
 }
 
-// A State is that of a link, or of the way from a container to what it leads to.
+// State is the state of a link, or of the connection between a container and its segment.
 type State string
 
-// The States. The zero State is not known.
+// The states. The empty State is unknown.
 const (
 	Up     State = "up"
 	Down   State = "down"
-	Broken State = "broken" // a link is missing, or is not joined with the next one
+	Broken State = "broken" // a link is missing, or not connected with the next one
 	// the links are as they should be, and rules of the packet filter are missing
 	RulesMissing State = "rules missing"
 )
@@ -61,7 +59,7 @@ const (
 // Faulty reports whether something is not as it should be.
 func (s State) Faulty() bool { return s == Down || s == Broken || s == RulesMissing }
 
-// Fold leaves at most n interfaces of each segment, and counts the others. None is no limit.
+// Fold keeps at most n interfaces of each segment, and counts the others. 0 is no limit.
 func (g *Graph) Fold(n int) {
 	for i := range g.Segments {
 		if s := &g.Segments[i]; n > 0 && len(s.Ends) > n {
@@ -71,7 +69,7 @@ func (g *Graph) Fold(n int) {
 	}
 }
 
-// others are the other interfaces of the container of an end, by which a reader finds these.
+// others returns the other interfaces of an end's container, so that a reader finds them.
 func (g *Graph) others(e End) (all []string) {
 	for _, s := range g.Segments {
 		for _, o := range s.Ends {
@@ -83,7 +81,7 @@ func (g *Graph) others(e End) (all []string) {
 	return all
 }
 
-// containers are the containers in order, each as its first end with the ports and marks of all.
+// containers returns the containers in order, each as its first end with the ports and marks of all its ends.
 func (g *Graph) containers() (all []End) {
 	at := map[string]int{}
 	for _, s := range g.Segments {
@@ -101,12 +99,12 @@ func (g *Graph) containers() (all []End) {
 	return all
 }
 
-// missing are those of more that a list lacks.
+// missing returns the elements of more that list lacks.
 func missing(list, more []string) []string {
 	return slices.DeleteFunc(slices.Clone(more), func(s string) bool { return slices.Contains(list, s) })
 }
 
-// title is a container in lines of text.
+// title returns the lines of text that describe a container.
 func (e End) title() []string {
 	lines := []string{e.Container}
 	if e.ID != "" && e.ID != e.Container {
@@ -121,7 +119,7 @@ func (e End) title() []string {
 	return append(lines, e.Marks...)
 }
 
-// wire is the way from a segment to a container in lines of text.
+// wire returns the lines of text at the line between a segment and a container.
 func (e End) wire() []string {
 	way := e.Name
 	if e.Host != "" {
@@ -136,7 +134,7 @@ func (e End) wire() []string {
 	return lines
 }
 
-// title is a segment in lines of text.
+// title returns the lines of text that describe a segment.
 func (s Segment) title() []string {
 	head := strings.TrimSpace(s.Kind + " " + s.Name)
 	if s.Up != Up && s.Up != "" {
@@ -145,10 +143,10 @@ func (s Segment) title() []string {
 	return slices.Concat([]string{head}, s.Facts)
 }
 
-// more says how many interfaces are folded away.
+// more says how many interfaces are not drawn.
 func (s Segment) more() string { return fmt.Sprintf("and %d more", s.More) }
 
-// visible is text with a mark for each byte and character that has no picture.
+// visible replaces each unprintable byte and character by a mark.
 func visible(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -9,7 +9,7 @@ import (
 	"unicode"
 )
 
-// WriteMermaid writes the graph as a flowchart of Mermaid, which GitHub and others show in Markdown.
+// WriteMermaid writes the graph as a Mermaid flowchart, which GitHub and GitLab show in Markdown.
 func (g *Graph) WriteMermaid(out io.Writer) error {
 	w := bufio.NewWriter(out)
 	fmt.Fprint(w, "flowchart TB\n")
@@ -32,8 +32,8 @@ func (g *Graph) WriteMermaid(out io.Writer) error {
 	return w.Flush()
 }
 
-// mermaidText is lines of text as a quoted string. What is neither a letter nor a digit is written by its number, but
-// for a few that mean nothing there: Mermaid knows no other escape.
+// mermaidText returns lines of text as a quoted string for Mermaid. All characters but letters, digits and a few
+// harmless ones are written by their number, the only escape that Mermaid has.
 func mermaidText(lines []string) string {
 	var b strings.Builder
 	for i, l := range lines {
@@ -48,5 +48,5 @@ func mermaidText(lines []string) string {
 			}
 		}
 	}
-	return `"` + cmp.Or(b.String(), " ") + `"` // an empty one is no text to Mermaid
+	return `"` + cmp.Or(b.String(), " ") + `"` // Mermaid does not accept an empty text
 }

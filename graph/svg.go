@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// The measures of the picture in pixels. Text is set in columns: what does not fit is cut, and shown whole by title.
+// Sizes in pixels. Text has a fixed number of columns: longer text is shortened, and its title shows it whole.
 const (
 	margin    = 24
-	gutter    = 22 // left of the panels, for the line down from the host
+	gutter    = 22 // left of the panels, for the line from the host
 	cardWidth = 276
 	gap       = 18
 	pad       = 18
-	mostWide  = 4  // cards side by side
+	mostWide  = 4  // cards in a row
 	line      = 17 // height of a line of text
 	wireDrop  = 34 // between a row of cards and what is above it
 	letter    = 7.25
@@ -24,7 +24,7 @@ const (
 	innerWide = mostWide*cardWidth + (mostWide-1)*gap + 2*pad
 )
 
-// sheet is the style: no font and no script is loaded, and who reads in the dark gets dark.
+// sheet is the style sheet. It loads no font and no script, and has a dark variant.
 const sheet = `
 text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;fill:#1f2933}
 .b{font-weight:700;font-size:13px} .h{font-weight:700;font-size:16px} .s{fill:#5b6875;font-size:11px}
@@ -40,8 +40,8 @@ text{fill:#e3e8ed} .s{fill:#9aa7b4} .bg{fill:#12171d} .host{fill:#1d3046;stroke:
 .w{stroke:#7d9dbd} .bad{stroke:#ff6b6b} .err{fill:#ff7b7b} .ok{fill:#4cc271} .unk{fill:#7b8794}}
 `
 
-// WriteSVG writes the graph as a picture: the host at the top, below it a panel for each segment, with a card for each
-// interface.
+// WriteSVG writes the graph as a picture: the host at the top, below it a panel for each segment, with a card for
+// each interface.
 func (g *Graph) WriteSVG(out io.Writer) error {
 	p := &picture{graph: g}
 	y := p.host()
@@ -50,7 +50,7 @@ func (g *Graph) WriteSVG(out io.Writer) error {
 	}
 	for _, u := range g.Unseen {
 		y += line
-		p.text(margin, y, "s", "not seen: "+u, fit(p.wide))
+		p.text(margin, y, "s", "could not be seen: "+u, fit(p.wide))
 	}
 	var b bytes.Buffer
 	width, height := 2*margin+gutter+p.wide, y+margin
@@ -68,22 +68,22 @@ func (g *Graph) WriteSVG(out io.Writer) error {
 	return err
 }
 
-// A picture is a graph while it is drawn: lines lie on boxes, and words on lines.
+// picture is a graph while it is drawn. Lines are drawn above boxes, and text above lines.
 type picture struct {
 	graph               *Graph
 	boxes, wires, words bytes.Buffer
-	wide                int // of the widest shelf
+	wide                int // of the widest row of panels
 	hostHeight          int
 }
 
-// A panel is a segment with its measures.
+// panel is a segment and its size.
 type panel struct {
 	Segment
-	across int // cards side by side
+	across int // cards in a row
 	width  int
 }
 
-// shelves are the segments in rows, each as many as fit side by side.
+// shelves returns the segments in rows, each row with as many as fit.
 func (g *Graph) shelves() (rows [][]panel) {
 	x := innerWide + 1
 	for _, s := range g.Segments {
@@ -92,7 +92,7 @@ func (g *Graph) shelves() (rows [][]panel) {
 			n++
 		}
 		p := panel{s, max(1, min(n, mostWide)), 0}
-		if n > mostWide && n <= 2*(mostWide-1) { // five or six: two rows of three
+		if n > mostWide && n <= 2*(mostWide-1) { // five or six cards: two rows of three
 			p.across = (n + 1) / 2
 		}
 		p.width = p.across*cardWidth + (p.across-1)*gap + 2*pad
@@ -104,7 +104,7 @@ func (g *Graph) shelves() (rows [][]panel) {
 	return rows
 }
 
-// host writes the host's box, and returns where what is below it may begin.
+// host draws the host's box, and returns the y below it.
 func (p *picture) host() int {
 	p.wide = cardWidth + 2*pad
 	for _, row := range p.graph.shelves() {
@@ -128,7 +128,7 @@ func (p *picture) host() int {
 	return margin + p.hostHeight
 }
 
-// shelf draws panels side by side below y, and returns where they end.
+// shelf draws a row of panels below y, and returns the y where it ends.
 func (p *picture) shelf(row []panel, y int) (end int) {
 	trunk, bus := margin+gutter/2, y+24
 	p.wire("", trunk, margin+p.hostHeight, trunk, bus)
@@ -143,7 +143,7 @@ func (p *picture) shelf(row []panel, y int) (end int) {
 	return end
 }
 
-// panel draws a segment at x, y, and returns where it ends.
+// panel draws a segment at x, y, and returns the y where it ends.
 func (p *picture) panel(s panel, x, y int) (end int) {
 	wide := fit(s.width - 4*12)
 	head := 30 + line*len(s.Facts)
@@ -180,7 +180,7 @@ func (p *picture) panel(s panel, x, y int) (end int) {
 	return top + pad
 }
 
-// row draws cards side by side below top, with the lines to them from the panel's head, and returns where they end.
+// row draws a row of cards below top, with the lines from the panel's head, and returns the y where it ends.
 func (p *picture) row(s panel, cards []End, folded bool, x, head, top int) (end int) {
 	trunk, bus := x+pad/2, top+12
 	p.wire("", trunk, head, trunk, bus)
@@ -231,7 +231,7 @@ func (p *picture) row(s panel, cards []End, folded bool, x, head, top int) (end 
 	return y + high
 }
 
-// words are a line of a card: one text, or pills side by side.
+// words is a line of a card: one text, or several pills.
 type words struct {
 	class string
 	text  string
@@ -251,9 +251,9 @@ func (w words) draw(p *picture, x, y int) {
 	}
 }
 
-// card are the lines of a card.
+// card returns the lines of a card.
 func (p *picture) card(e End) (all []words) {
-	const most = 6 // ports, before they are counted
+	const most = 6 // more ports are counted only
 	for _, l := range wrapped(visible(e.Container), columns-5, 2) {
 		all = append(all, words{class: "b", text: l})
 	}
@@ -277,7 +277,7 @@ func (p *picture) card(e End) (all []words) {
 	}
 	for i, port := range e.Ports {
 		if i == most && len(e.Ports) > most+1 {
-			all = append(all, words{class: "port", text: fmt.Sprintf("and %d ports more", len(e.Ports)-most)})
+			all = append(all, words{class: "port", text: fmt.Sprintf(" and %d more ports", len(e.Ports)-most)})
 			break
 		}
 		all = append(all, words{class: "port", text: "port " + port})
@@ -288,7 +288,7 @@ func (p *picture) card(e End) (all []words) {
 	return append(all, pillRows(e.Marks)...)
 }
 
-// pillRows are short texts in as many lines as they need.
+// pillRows distributes short texts over as few lines as possible.
 func pillRows(marks []string) (rows []words) {
 	room := 0.0
 	for _, m := range marks {
@@ -317,7 +317,7 @@ func (p *picture) wire(s State, x1, y1, x2, y2 int) {
 	fmt.Fprintf(&p.wires, `<path class="%s" d="M%d %dL%d %d"/>`+"\n", class, x1, y1, x2, y2)
 }
 
-// text writes text of at most so many characters; of a longer one the reader's pointer shows the rest.
+// text writes at most `most` characters of a text. The rest is in its title, which the pointer shows.
 func (p *picture) text(x, y int, class, text string, most int) {
 	text = visible(text)
 	cut := short(text, most)
@@ -332,7 +332,7 @@ func (p *picture) text(x, y int, class, text string, most int) {
 		title)
 }
 
-// short is text without its middle where it is too long: what differs stands at the ends of names.
+// short replaces the middle of a text that is too long, because names differ at their ends.
 func short(text string, most int) string {
 	r := []rune(text)
 	if len(r) <= most || most < 5 {
@@ -341,7 +341,7 @@ func short(text string, most int) string {
 	return string(r[:most/2]) + "…" + string(r[len(r)-(most-most/2-1):])
 }
 
-// wrapped is text in at most so many lines of so many characters, broken behind a sign where there is one.
+// wrapped breaks text into at most rows lines of at most most characters, after punctuation if possible.
 func wrapped(text string, most, rows int) (lines []string) {
 	r := []rune(text)
 	for len(r) > most && rows > 1 {
@@ -357,11 +357,11 @@ func wrapped(text string, most, rows int) (lines []string) {
 	return append(lines, short(string(r), most))
 }
 
-// fit is how many characters fit into a width.
+// fit returns how many characters fit into a width.
 func fit(width int) int { return int(float64(width) / letter) }
 
 func escaped(text string) string {
 	var b strings.Builder
-	xml.EscapeText(&b, []byte(visible(text))) // a strings.Builder does not fail
+	xml.EscapeText(&b, []byte(visible(text))) // a strings.Builder returns no error
 	return b.String()
 }

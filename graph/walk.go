@@ -2,17 +2,18 @@ package graph
 
 import "strconv"
 
-// A part says what a node stands for, or what an edge leads to.
+// part says what a node stands for, or what an edge leads to.
 type part int
 
 const (
 	theHost part = iota
 	aContainer
 	aSegment
-	theRest // of a segment, which is folded away
+	theRest // the interfaces of a segment that are not drawn
 )
 
-// walk has the nodes and edges told in which languages of graphs are written, each edge after its nodes.
+// walk calls node and edge for all nodes and edges, in an order in which DOT and Mermaid can be written: each edge
+// after its nodes.
 func (g *Graph) walk(node func(id string, of part, lines []string),
 	edge func(from, to string, of part, broken bool, lines []string)) {
 	node("host", theHost, append([]string{"host " + g.Host}, g.Uplinks...))

@@ -9,11 +9,11 @@ import (
 	"github.com/miekg/dns"
 )
 
-// udpSize is the most bytes that an answer by UDP has: it fits in a packet on every link, so that no fragment is lost
+// udpSize is the largest answer by UDP, in bytes. It fits in a packet on every link, so that it is not fragmented
 // (DNS flag day 2020).
 const udpSize = 1232
 
-// ServeDNS answers one question.
+// ServeDNS answers one query.
 func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	tcp, client := false, netip.AddrPort{}
 	switch a := w.RemoteAddr().(type) {
@@ -39,10 +39,10 @@ func (s *Server) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	}
 	m.Compress = true
 	m.Truncate(size)
-	_ = w.WriteMsg(m) // who asked has gone
+	_ = w.WriteMsg(m) // the client is gone
 }
 
-// answer is the whole answer to a question that came to a gateway's address.
+// answer returns the reply to a query that came to a gateway's address.
 func (s *Server) answer(q *dns.Msg, gateway, client netip.Addr) *dns.Msg {
 	m := new(dns.Msg)
 	m.SetReply(q)
@@ -69,7 +69,7 @@ func (s *Server) answer(q *dns.Msg, gateway, client netip.Addr) *dns.Msg {
 	return s.forward(m, q, scope.upstream, client)
 }
 
-// own answers for containers' names and addresses, and reports whether the question was for one.
+// own answers a query for names and addresses of containers, and reports whether it was one.
 func (s *Server) own(m *dns.Msg, scope scope) bool {
 	q := m.Question[0]
 	header := func(t uint16) dns.RR_Header { return dns.RR_Header{Name: q.Name, Rrtype: t, Class: dns.ClassINET} }
@@ -88,7 +88,7 @@ func (s *Server) own(m *dns.Msg, scope scope) bool {
 	single := !strings.Contains(name, ".")
 	address := q.Qtype == dns.TypeA || q.Qtype == dns.TypeAAAA
 	if !found && (!mine || single && !address || name == "") {
-		return false // a top-level domain has other records
+		return false // a top-level domain may have other records
 	}
 	m.Authoritative = true
 	if !found {
@@ -103,12 +103,12 @@ func (s *Server) own(m *dns.Msg, scope scope) bool {
 			m.Answer = append(m.Answer, &dns.AAAA{Hdr: header(dns.TypeAAAA), AAAA: a.AsSlice()})
 		}
 	}
-	// Containers that share an alias take turns.
+	// Containers with the same alias take turns.
 	rand.Shuffle(len(m.Answer), func(i, j int) { m.Answer[i], m.Answer[j] = m.Answer[j], m.Answer[i] })
 	return true
 }
 
-// reversed is the address that a name of in-addr.arpa or ip6.arpa stands for.
+// reversed returns the address that a name in in-addr.arpa or ip6.arpa stands for.
 func reversed(name string) (a netip.Addr, ok bool) {
 	if s, v4 := strings.CutSuffix(name, ".in-addr.arpa"); v4 {
 		p := strings.Split(s, ".")

@@ -16,8 +16,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// Of a question that is forwarded: how long it may take in all, which is as long as resolvers wait; how long one server
-// may take before the next one is asked as well; and how many may be under way, in all and of one client.
+// Limits for a forwarded query: its total time, which is as long as resolvers wait; the time before the next server
+// is asked as well; and the number of queries in progress, in total and per client.
 const (
 	forwardTime    = 5 * time.Second
 	nextServer     = 800 * time.Millisecond
@@ -27,8 +27,8 @@ const (
 	resolvConfSize = 1 << 20
 )
 
-// forward asks other servers, each a little after the one before, and takes the first good answer. M is the reply so
-// far.
+// forward asks other servers, each some time after the one before, and returns the first good answer. M is the reply
+// so far.
 func (s *Server) forward(m, q *dns.Msg, upstream []netip.Addr, client netip.Addr) *dns.Msg {
 	m.Rcode = dns.RcodeServerFailure
 	if len(upstream) == 0 {
@@ -73,7 +73,7 @@ func (s *Server) forward(m, q *dns.Msg, upstream []netip.Addr, client netip.Addr
 	}
 }
 
-// exchange asks one server, by UDP, and by TCP where the answer is longer than that takes. Nil is no answer.
+// exchange asks one server, by UDP, and by TCP if the answer is truncated. It returns nil if there is no answer.
 func exchange(ctx context.Context, q *dns.Msg, at netip.Addr) *dns.Msg {
 	m := q.Copy()
 	m.Id = dns.Id()
@@ -90,7 +90,7 @@ func exchange(ctx context.Context, q *dns.Msg, at netip.Addr) *dns.Msg {
 			a = whole
 		}
 	}
-	if a != nil && client == nil { // who did not say EDNS0 does not know it
+	if a != nil && client == nil { // a client that sent no EDNS0 does not understand it
 		a.Extra = slices.DeleteFunc(a.Extra, func(r dns.RR) bool { return r.Header().Rrtype == dns.TypeOPT })
 	}
 	return a
@@ -107,7 +107,7 @@ func ask(ctx context.Context, network string, m *dns.Msg, addr string) *dns.Msg 
 	return a
 }
 
-// resolvers are the host's, as resolv.conf(5) names them. The file is read again when it is another one.
+// resolvers are the host's name servers, from resolv.conf(5). The file is read again after a change.
 type resolvers struct {
 	path string
 	mu   sync.Mutex

@@ -11,16 +11,16 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/names"
 )
 
-// An index is the records in memory, as questions ask for them.
+// index holds the records in memory, organised for queries.
 type index struct {
 	mu         sync.RWMutex
 	records    map[string]*names.Record // by names.RecordOf
 	zones      map[string]*zone         // by network
 	gateways   map[netip.Addr]map[*zone]int
-	containers map[string]map[*zone]int // the networks that a container is in
+	containers map[string]map[*zone]int // the networks of a container
 }
 
-// A zone is the names of a network.
+// zone is the names of a network.
 type zone struct {
 	network string
 	size    int
@@ -35,7 +35,7 @@ func newIndex() *index {
 		gateways: map[netip.Addr]map[*zone]int{}, containers: map[string]map[*zone]int{}}
 }
 
-// put takes a record in, in the place of the one of that key; nil takes it out.
+// put stores a record under key, and replaces the one there; nil removes it.
 func (x *index) put(key string, r *names.Record) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -114,7 +114,7 @@ func fewer[K comparable](m map[K]int, k K) {
 }
 
 func without[K comparable](m map[K][]*names.Record, k K, r *names.Record) {
-	// Not in place: an answer that is being made may read the old one.
+	// Copied, because an answer in progress may read the old slice.
 	kept := make([]*names.Record, 0, len(m[k]))
 	for _, other := range m[k] {
 		if other != r {
@@ -126,7 +126,7 @@ func without[K comparable](m map[K][]*names.Record, k K, r *names.Record) {
 	}
 }
 
-// keys are those of all records.
+// keys returns the keys of all records.
 func (x *index) keys() (all []string) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -136,7 +136,7 @@ func (x *index) keys() (all []string) {
 	return all
 }
 
-// listens are the addresses that questions may come to, those of one network or of all.
+// listens returns the addresses to listen on, of one network or of all.
 func (x *index) listens(network string) (all []netip.Addr) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -148,15 +148,16 @@ func (x *index) listens(network string) (all []netip.Addr) {
 	return all
 }
 
-// A scope is what a client may ask for.
+// scope is what a client may query.
 type scope struct {
-	zones    []*zone // that of the address that it asks first
+	zones    []*zone // the zone of the address that it asks is first
 	upstream []netip.Addr
 }
 
-// scope is that of a client that asks a gateway's address: the network whose gateway it is, and the client must be in
-// that network, or be the host. The other networks of a known container are its own, too. Where two networks have one
-// gateway and one subnet, the address of a container tells them apart, unless both have that. Nobody else has a scope.
+// scope returns the scope of a client that asks a gateway's address. The client must be in the network with that
+// gateway, or be the host. A known container also gets its other networks. If two networks have the same gateway and
+// subnet, the container's address decides between them, unless both have that address. For all other clients, ok is
+// false.
 func (x *index) scope(gateway, client netip.Addr) (s scope, ok bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -198,8 +199,8 @@ func (z *zone) holds(a netip.Addr) bool {
 	return false
 }
 
-// lookUp is the addresses of a name, which is in lower case and without a dot at its end. Mine says that nobody else
-// knows the name: a container has it, or it is in a domain of the network, or it is one label.
+// lookUp returns the addresses of a name, which is in lower case and without a final dot. mine says that no other
+// server knows the name: a container has it, or it is in a domain of the network, or it has only one label.
 func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -207,7 +208,7 @@ func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bo
 	for _, z := range s.zones {
 		if dotted && z.domains[domain] == 0 {
 			for d := range z.domains {
-				found = found || name == d // it is there, and has no address
+				found = found || name == d // it exists, and has no address
 				mine = mine || found || strings.HasSuffix(name, "."+d)
 			}
 			continue
@@ -229,7 +230,7 @@ func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bo
 	return addrs, found, mine
 }
 
-// named are the full names of the containers that have an address.
+// named returns the full names of the containers that have an address.
 func (x *index) named(s scope, a netip.Addr) (all []string) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

@@ -6,8 +6,7 @@ import (
 	"sync"
 )
 
-// A limit bounds how much of something there may be at a time, in all and for one client: a client that takes all of
-// its part leaves the rest to the others.
+// limit bounds a number in total and per client, so that one client cannot use up what others need.
 type limit struct {
 	all, each int
 
@@ -16,7 +15,7 @@ type limit struct {
 	of  map[netip.Addr]int
 }
 
-// take reports whether there is room for one more, and takes it.
+// take counts one more for the client. It reports false if a limit is reached.
 func (l *limit) take(client netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -40,7 +39,7 @@ func (l *limit) give(client netip.Addr) {
 	}
 }
 
-// A limited listener closes connections for which there is no room.
+// limited is a listener that closes connections beyond the limit.
 type limited struct {
 	net.Listener
 	*limit
@@ -63,7 +62,7 @@ func (l limited) Accept() (net.Conn, error) {
 	}
 }
 
-// A counted connection gives its room back when it is closed.
+// counted is a connection that is no longer counted once closed.
 type counted struct {
 	net.Conn
 	once sync.Once

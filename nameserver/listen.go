@@ -18,8 +18,8 @@ import (
 
 const dnsPort = 53
 
-// Of connections: how many there may be, in all and of one client, how long the first question may take, and the next
-// one. Who is silent for longer is cut off.
+// Limits for connections: their number, in total and per client; the time until the first query, and until the next
+// one. Then the server closes them.
 const (
 	mostConns       = 512
 	mostConnsOfOne  = 16
@@ -28,7 +28,7 @@ const (
 	questionsOfConn = 1000
 )
 
-// A listener is the two sockets of an address.
+// listener is the two sockets of an address.
 type listener struct{ udp, tcp *dns.Server }
 
 func (l *listener) close() {
@@ -36,8 +36,8 @@ func (l *listener) close() {
 	l.tcp.Listener.Close()
 }
 
-// listen opens the sockets of an address, also of one that the host does not have yet, or has no longer: it comes
-// back with its link, and the sockets with it.
+// listen opens the sockets of an address. The host may lack the address: it comes back with its link, and the
+// sockets keep working.
 func (s *Server) listen(a netip.Addr) (*listener, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -64,16 +64,16 @@ func (s *Server) listen(a netip.Addr) (*listener, error) {
 			ReadTimeout: firstQuestion, WriteTimeout: firstQuestion,
 			IdleTimeout: func() time.Duration { return nextQuestion }},
 	}
-	go l.udp.ActivateAndServe() // both end when their socket is closed
+	go l.udp.ActivateAndServe() // both return when their socket is closed
 	go l.tcp.ActivateAndServe()
 	return l, nil
 }
 
-// udpQueue is how many bytes of questions wait while the server is not running. Each takes about 1 KiB of it: the
-// kernel's own 208 KiB are a burst of one client.
+// udpQueue is the size of the receive buffer in bytes, for queries that wait while the server does not run. A query
+// takes about 1 KiB, and one client's burst fills the kernel's default of 208 KiB.
 const udpQueue = 2 << 20
 
-// receiveBuffer makes the queue longer, past net.core.rmem_max where that is allowed.
+// receiveBuffer enlarges the receive buffer, beyond net.core.rmem_max if the server may do that.
 func receiveBuffer(c *net.UDPConn) {
 	if raw, err := c.SyscallConn(); err == nil {
 		var forced error
@@ -86,7 +86,7 @@ func receiveBuffer(c *net.UDPConn) {
 	c.SetReadBuffer(udpQueue)
 }
 
-// taken says who has the port.
+// taken adds to an error which program has the port.
 func (s *Server) taken(err error, proto byte, a netip.Addr) error {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
@@ -97,7 +97,7 @@ func (s *Server) taken(err error, proto byte, a netip.Addr) error {
 	return err
 }
 
-// others are the programs that take what comes to port 53 of an address.
+// others returns the programs that receive the packets for port 53 of an address.
 func (s *Server) others(proto byte, a netip.Addr) string {
 	ns, err := kernel.Open("")
 	if err != nil {
@@ -111,14 +111,15 @@ func (s *Server) others(proto byte, a netip.Addr) string {
 	var said []string
 	for _, l := range all {
 		if l.Takes(a) {
-			said = append(said, fmt.Sprintf("%s listens on %v; have it listen on addresses of its own",
+			said = append(said, fmt.Sprintf("%s listens on %v; let it listen only on addresses of its own",
 				s.holder(l.Inode), l.At))
 		}
 	}
 	return strings.Join(said, "; ")
 }
 
-// adjust listens on what the records name, and on nothing else. The error is of each address that it cannot listen on.
+// adjust listens on the addresses of the records, and closes all other sockets. failed keeps the error of each
+// address.
 func (s *Server) adjust() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,7 +153,7 @@ func (s *Server) adjust() {
 	}
 }
 
-// deaf is why the server does not listen on addresses of a network.
+// deaf returns why the server does not listen on addresses of a network, or nil.
 func (s *Server) deaf(network string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

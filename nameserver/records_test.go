@@ -106,7 +106,7 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.record(false, "c1", names.Record{Addrs: addrs("10.1.0.2/16")})
-	const say = "process other (PID 1) listens on [::]:53; have it listen on addresses of its own"
+	const say = "process other (PID 1) listens on [::]:53; let it listen only on addresses of its own"
 	if err := r.tell("c1"); err == nil || !strings.Contains(err.Error(), say) {
 		t.Errorf("is %v", err)
 	}

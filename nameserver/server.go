@@ -23,10 +23,10 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Server is the name server of a node.
+// Server is the name server of a node.
 type Server struct {
 	ctx       context.Context
-	dir       string // of the records
+	dir       string // directory of the records
 	log       *slog.Logger
 	holder    func(inode uint32) string
 	index     *index
@@ -34,27 +34,28 @@ type Server struct {
 	forwards  limit
 	conns     limit
 
-	reading   sync.Mutex // who reads a record later has the newer one
+	reading   sync.Mutex // held while a record is read, so that an older version never replaces a newer one
 	mu        sync.Mutex
 	listeners map[netip.Addr]*listener
-	failed    map[netip.Addr]error // of those that it cannot listen on
+	failed    map[netip.Addr]error // errors of addresses that it cannot listen on
 }
 
-// Settings are what a Server is told.
+// Settings configure a Server.
 type Settings struct {
-	Memory     record.Store              // where the records are
-	ResolvConf string                    // of the host
-	Log        *slog.Logger              // which addresses it listens on, and which it cannot listen on
-	Holder     func(inode uint32) string // the program that has a socket, for errors
+	Memory     record.Store              // the store of the records
+	ResolvConf string                    // path of the host's resolv.conf
+	Log        *slog.Logger              // logs the addresses it listens on, and those it cannot
+	Holder     func(inode uint32) string // names the program that has a socket, for errors
 }
 
-// Socket is where plugins look for the server that answers from the records of a Store.
+// Socket returns the path of the socket on which plugins reach the server for the records of a Store.
 func Socket(m record.Store) string { return names.Socket(m) }
 
-// retry is how long the server goes on without an address that another program has, before it tries again.
+// retry is the time until the server tries again to listen on an address that another program uses.
 const retry = 5 * time.Second
 
-// Serve answers until ctx ends. Socket is where it is told of records. Ready is called when the records are read.
+// Serve answers queries until ctx ends. Plugins announce records on socket. Serve calls ready once all records are
+// read.
 func Serve(ctx context.Context, set Settings, socket net.Listener, ready func()) error {
 	defer socket.Close()
 	s := &Server{ctx: ctx, dir: set.Memory.Dir, log: set.Log, holder: set.Holder, index: newIndex(),
@@ -98,7 +99,7 @@ func (s *Server) close() {
 	}
 }
 
-// follow reads what changes in the directory of the records.
+// follow reads the records that change in the directory.
 func (s *Server) follow(w *watcher) error {
 	for {
 		changed, lost, err := w.next()
@@ -114,19 +115,20 @@ func (s *Server) follow(w *watcher) error {
 				lost = true
 			}
 		}
-		if lost { // else it was another plugin's record
+		if lost { // else it was the record of another plugin
 			s.adjust()
 		}
 	}
 }
 
-// recordKey is the key of the record in a file of that name. One that is being written has another name.
+// recordKey returns the key of the record in a file of that name. A file that is still being written has another
+// form of name.
 func recordKey(file string) (key string, ok bool) {
 	key, ok = strings.CutPrefix(file, names.Kept+".")
 	return key, ok && strings.Count(key, ".") == 1
 }
 
-// readAll reads all records, and drops those that are there no longer.
+// readAll reads all records, and drops those that no longer exist.
 func (s *Server) readAll() {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -147,7 +149,7 @@ func (s *Server) readAll() {
 	}
 }
 
-// read reads one record, and reports whether it is there. One that cannot be read now stays as it was.
+// read reads one record, and reports whether it exists. If it cannot be read now, the old one stays.
 func (s *Server) read(key string) bool {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -172,7 +174,7 @@ func (s *Server) read(key string) bool {
 	return false
 }
 
-// answerQuestions answers plugins. Only root can ask, so there is no bound.
+// answerQuestions answers plugins on the socket. Only root can connect, so their number is not limited.
 func (s *Server) answerQuestions(socket net.Listener) {
 	for {
 		c, err := socket.Accept()
@@ -196,7 +198,7 @@ func (s *Server) answerQuestions(socket net.Listener) {
 	}
 }
 
-// told is the answer to a plugin.
+// told returns the answer to a plugin.
 func (s *Server) told(q names.Question) error {
 	if q.Record != "" {
 		if strings.ContainsRune(q.Record, '/') || !s.read(q.Record) {
@@ -204,11 +206,12 @@ func (s *Server) told(q names.Question) error {
 		}
 	}
 	s.adjust()
-	if len(s.index.listens(q.Network)) == 0 { // of a network to come, only who has all addresses is in the way
+	// for a network without containers, only a program that has all addresses is a conflict
+	if len(s.index.listens(q.Network)) == 0 {
 		var errs []error
 		for _, proto := range []byte{kernel.UDP, kernel.TCP} {
 			if others := s.others(proto, netip.IPv4Unspecified()); others != "" {
-				errs = append(errs, fmt.Errorf("port %d is taken: %s", dnsPort, others))
+				errs = append(errs, fmt.Errorf("port %d is in use: %s", dnsPort, others))
 			}
 		}
 		return errors.Join(errs...)

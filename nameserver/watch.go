@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A watcher tells which files of a directory come and go.
+// watcher reports which files of a directory appear and disappear.
 type watcher struct {
 	dir string
 	f   *os.File
 }
 
-// watch begins to watch a directory, which it makes where it is not there.
+// watch starts to watch a directory, which it creates if needed.
 func watch(dir string) (*watcher, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func watch(dir string) (*watcher, error) {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
 	w := &watcher{dir, os.NewFile(uintptr(fd), "inotify")}
-	// A record is linked or renamed into its place, whole.
+	// A record appears whole: it is linked or renamed into its place.
 	const events = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
 		unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
 	if _, err := unix.InotifyAddWatch(fd, dir, events); err != nil {
@@ -37,7 +37,7 @@ func watch(dir string) (*watcher, error) {
 
 func (w *watcher) close() { w.f.Close() }
 
-// next waits for changes. Lost says that there were more than the kernel keeps.
+// next waits for changes. lost reports that the kernel dropped some.
 func (w *watcher) next() (changed []string, lost bool, err error) {
 	var buf [64 << 10]byte
 	n, err := w.f.Read(buf[:])

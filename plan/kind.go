@@ -12,49 +12,51 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Kind finds and removes what attachments have of one kind of resource, by the kernel's marks or by records. It knows
-// nothing of what a configuration wants: that is a Resource. A plugin declares its kinds, and DEL and GC follow.
+// Kind finds and removes what attachments have of one kind of resource, by marks in the kernel or by records. It
+// needs no configuration: a Resource says what is wanted. A plugin declares its kinds, and the engine derives DEL
+// and GC from them.
 type Kind interface {
-	// Name says what it is, for people: "veth pair". Two kinds of one name are one.
+	// Name names the kind for people, such as "veth pair". Two kinds with the same name are the same kind.
 	Name() string
 
-	// Owners lists the attachments of a network that have something of this kind. It changes nothing. It may list one
-	// that has nothing any more.
+	// Owners lists the attachments of a network that have something of this kind. It changes nothing. It may list an
+	// attachment that has nothing any more.
 	Owners(ctx context.Context, w *kernel.World, network string) ([]Tag, error)
 
-	// Remove removes all that the attachments have of this kind, and nothing of another attachment. What is gone is
-	// removed. It goes on past an error and joins all of them.
+	// Remove removes everything the attachments have of this kind, and nothing of other attachments. An object that
+	// is gone counts as removed. Remove continues after an error and joins all of them.
 	Remove(ctx context.Context, w *kernel.World, tags ...Tag) error
 }
 
-// A Tidier is a Kind of which a network itself has something as well, that its attachments share: a policy of a bridge,
-// say.
+// Tidier is a Kind with objects that all attachments of a network share, such as the policy of a bridge.
 type Tidier interface {
 	Kind
 
-	// Tidy removes what no attachment needs any more. Used reports whether the network has valid attachments.
+	// Tidy removes shared objects that no attachment needs any more. Used reports whether the network has valid
+	// attachments.
 	Tidy(ctx context.Context, w *kernel.World, network string, used bool) error
 }
 
-// A Tag says whose a thing is. DEL knows the whole owner; GC knows what the mark on the thing says.
+// Tag identifies the attachment that owns an object. DEL knows the whole owner; GC knows only the mark on the
+// object.
 type Tag struct {
 	Network string
-	Hash    [8]byte    // of the owner, see identity.OwnerHash
-	Owner   spec.Owner // the zero value where only the hash is known
+	Hash    [8]byte    // hash of the owner, see identity.OwnerHash
+	Owner   spec.Owner // zero if only the hash is known
 
-	// Prev is the attachment's result in DEL, where the runtime sends one. Only what other programs have made, which
-	// carries no mark of ours, is looked for by it.
+	// Prev is the attachment's result in DEL, if the runtime sends one. It serves only to find objects of other
+	// programs, which carry no mark of Fairlead.
 	Prev *spec.Result
 
 	// Found is what Owners found, for Remove of the same Kind.
 	Found any
 
-	// Could reports, of a thing without a mark, whether it can be that attachment's. It is nil where Hash says whose it
-	// is.
+	// Could reports whether an object without a mark can belong to that attachment. It is nil if Hash identifies the
+	// owner.
 	Could func(spec.Owner) bool
 }
 
-// TagOf is the Tag of an attachment.
+// TagOf returns the Tag of an attachment.
 func TagOf(o spec.Owner) Tag {
 	return Tag{Network: o.Network, Hash: identity.OwnerHash(o), Owner: o}
 }
@@ -62,8 +64,8 @@ func TagOf(o spec.Owner) Tag {
 // Known reports whether the whole owner is known.
 func (t Tag) Known() bool { return t.Owner != spec.Owner{} }
 
-// Remove is DEL: what an attachment has of each kind is removed, the last kind first. It goes on past an error, and
-// takes what lived in a vanished namespace for removed.
+// Remove is DEL: it removes what an attachment has of each kind, the last kind first. It continues after an error.
+// Objects in a vanished namespace count as removed.
 func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 	var errs []error
 	for _, k := range slices.Backward(kinds) {
@@ -76,13 +78,13 @@ func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 	return errors.Join(append(errs, nft.Ended(w))...)
 }
 
-// removing is the step that removes what is of a kind.
+// removing is the step that removes the objects of a kind.
 type removing struct{ Kind }
 
 func (r removing) String() string { return "remove " + r.Name() }
 
-// Collect is GC (clause P22): of each kind, what the attachments of the network have that are not valid is removed, the
-// last kind first. It goes on past an error.
+// Collect is GC (clause P22): for each kind, it removes what attachments of the network have that are not valid, the
+// last kind first. It continues after an error.
 func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string, valid []spec.Owner) error {
 	var errs []error
 	fail := func(k Kind, err error) {
@@ -114,7 +116,7 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 	return errors.Join(append(errs, nft.Ended(w))...)
 }
 
-// Union is every kind of several plugins, once.
+// Union returns the kinds of several plugins, each kind once.
 func Union(of ...[]Kind) (all []Kind) {
 	known := map[string]bool{}
 	for _, kinds := range of {

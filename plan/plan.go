@@ -1,8 +1,7 @@
-// Package plan turns a description of what should exist into what a CNI plugin is asked to do with it:
-// make it, check it, undo it and remove it.
+// Package plan is the engine: it takes a description of what should exist, and makes it (ADD), compares it (CHECK),
+// rolls it back and removes it (DEL, GC).
 //
-// A Plan is a slice. Its order is the order of creation, and removal runs backwards. There is no graph,
-// no diff and no state file.
+// A Plan is a slice, in the order of creation. Removal goes backwards. There is no graph, no diff and no state file.
 package plan
 
 import (
@@ -18,42 +17,42 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
-// A Resource is one thing that should exist. Its fields are the description; its methods compare them
-// with, or impose them on, the kernel. A zero field is no opinion: neither set nor verified.
+// Resource is one object that should exist. Its fields describe the object; its methods compare the kernel with the
+// fields or change it. A zero field is neither set nor verified.
 type Resource interface {
-	// String says what should exist, on one line, in the words of ip(8) and nft(8).
+	// String describes the resource on one line, in the words of ip(8) and nft(8).
 	String() string
 
-	// Ensure makes it so and reports whether anything had to change. It is all or nothing: on an
-	// error it has taken back what it did.
+	// Ensure makes the object as described, and reports whether it changed anything. It is atomic: on an error it
+	// has undone its own changes.
 	Ensure(context.Context, *kernel.World) (changed bool, err error)
 
-	// Verify changes nothing and returns nil, or an error that names each field that drifted.
+	// Verify compares without changes. It returns nil, or an error that names each field that differs.
 	Verify(context.Context, *kernel.World) error
 }
 
-// A Remover is a Resource that does not die with its link or its namespace, and so has to be removed. An
-// absent thing is removed.
+// Remover is a Resource that outlives its link and namespace, so that DEL has to remove it. A missing object counts
+// as removed.
 type Remover interface {
 	Resource
 	Remove(context.Context, *kernel.World) error
 }
 
-// Shared is r without an owner: made when missing, verified, never removed by an attachment.
+// Shared returns r without an owner: made if missing, verified, never removed by an attachment.
 func Shared(r Resource) Resource { return shared{r} }
 
-// Required is somebody else's r: verified, never made, never removed. STATUS verifies these.
+// Required returns r as an object that others provide: verified, never made, never removed. STATUS verifies it.
 func Required(r Resource) Resource { return required{r} }
 
-// Prerequisite is somebody else's r that any attachment needs. STATUS verifies it; ADD and CHECK find out by what
-// stands on it, and so do not ask.
+// Prerequisite returns r as an object that others provide and every attachment needs. STATUS verifies it. ADD and
+// CHECK do not, because resources that depend on it fail without it.
 func Prerequisite(r Resource) Resource { return prerequisite{required{r}} }
 
-// Lacking is what only a runtime could say, and has not: ADD and CHECK fail with err, before anything is changed.
-// STATUS, which is asked about no container, does not.
+// Lacking stands for a value that only the runtime can give, and has not given: ADD and CHECK fail with err before
+// any change. STATUS does not fail, because it concerns no container.
 func Lacking(err error) Resource { return lacking{err} }
 
-// Unwrap is the resource inside Shared, Required and Prerequisite, or r itself.
+// Unwrap returns the resource inside Shared, Required and Prerequisite, or r itself.
 func Unwrap(r Resource) Resource {
 	switch w := r.(type) {
 	case shared:
@@ -88,10 +87,10 @@ func (l lacking) Ensure(context.Context, *kernel.World) (bool, error) { return f
 
 func (l lacking) Verify(context.Context, *kernel.World) error { return l.err }
 
-// A Plan is everything that one attachment needs, in order of creation.
+// Plan is everything that one attachment needs, in the order of creation.
 type Plan []Resource
 
-// String is the plan, a resource a line.
+// String returns the plan with one resource per line.
 func (p Plan) String() string {
 	var b strings.Builder
 	for _, r := range p {
@@ -100,7 +99,7 @@ func (p Plan) String() string {
 	return b.String()
 }
 
-// Required is the part of p that somebody else has to provide: what STATUS verifies.
+// Required returns the part of p that others have to provide, which STATUS verifies.
 func (p Plan) Required() Plan {
 	var q Plan
 	for _, r := range p {
@@ -112,7 +111,8 @@ func (p Plan) Required() Plan {
 	return q
 }
 
-// Attaching is the part of p that is about one attachment: all but prerequisites. The error is that of what is Lacking.
+// Attaching returns the part of p that concerns one attachment: all except prerequisites. The error is that of a
+// Lacking value.
 func (p Plan) Attaching() (Plan, error) {
 	var q Plan
 	for _, r := range p {
@@ -127,7 +127,7 @@ func (p Plan) Attaching() (Plan, error) {
 	return q, nil
 }
 
-// Verify checks every resource and joins what drifted.
+// Verify verifies every resource and joins the errors.
 func (p Plan) Verify(ctx context.Context, w *kernel.World) error {
 	var errs []error
 	for _, r := range p {
@@ -140,8 +140,8 @@ func (p Plan) Verify(ctx context.Context, w *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// Remove removes every Remover, last first. It goes on past an error, and takes what lived in a vanished
-// namespace for removed.
+// Remove removes every Remover, the last first. It continues after an error. Objects in a vanished namespace count
+// as removed.
 func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
 	var errs []error
 	for i := len(p) - 1; i >= 0; i-- {
@@ -163,17 +163,17 @@ type undoing struct{ Resource }
 
 func (u undoing) String() string { return "remove " + u.Resource.String() }
 
-// A Clock is told of each step of what is done with a context, and how long it took.
+// Clock receives each step of work done with a context, and its duration.
 type Clock func(took time.Duration, step func() string)
 
 type clockKey struct{}
 
-// Timing is a context whose steps are told to a clock.
+// Timing returns a context whose steps are reported to c.
 func Timing(ctx context.Context, c Clock) context.Context {
 	return context.WithValue(ctx, clockKey{}, c)
 }
 
-// Step begins the step that is about something, and returns what ends it.
+// Step begins a step about something. end ends it.
 func Step(ctx context.Context, about fmt.Stringer) (end func()) {
 	c, ok := ctx.Value(clockKey{}).(Clock)
 	if !ok {
@@ -183,10 +183,10 @@ func Step(ctx context.Context, about fmt.Stringer) (end func()) {
 	return func() { c(time.Since(began), about.String) }
 }
 
-// A Tx applies plans and remembers what it changed, so that a failure takes back exactly that.
+// Tx applies plans and records what it changed, so that Rollback undoes exactly that.
 type Tx struct {
 	w    *kernel.World
-	done Plan // resources already ensured; two are one if they describe the same, whosever they are
+	done Plan // resources already ensured; two with the same description are the same, whoever owns them
 	undo Plan // resources that this Tx changed, in order
 }
 
@@ -216,8 +216,8 @@ func (tx *Tx) Apply(ctx context.Context, p Plan) error {
 	return nil
 }
 
-// Rollback removes what this Tx made, last first. It takes a context of its own: the work has to be taken
-// back even when the time of Apply's ran out.
+// Rollback removes what this Tx made, the last first. It gets a context of its own, because it must finish even if
+// Apply ran out of time.
 func (tx *Tx) Rollback(ctx context.Context) error {
 	return tx.undo.Remove(ctx, tx.w)
 }

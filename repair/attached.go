@@ -19,31 +19,31 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// attached is an attachment while it is repaired.
+// attached is an attachment during its repair.
 type attached struct {
 	Finding
 	r      *Repairer
 	host   *kernel.World
 	cached *attach.Cached
-	made   bool     // by an interface plugin of ours, in this boot
-	handed bool     // made by ours, and the reference's since
-	refuse []string // for what the reference's DEL will fail
+	made   bool     // attached by an interface plugin of this project, in this boot
+	handed bool     // made by this project, then handed over to the reference
+	refuse []string // why the reference's DEL will fail
 	want   plan.Plan
-	rules  bool // want has some
+	rules  bool // want contains rules
 
-	theirs  plan.Plan // what the reference made of it in the packet filter, where that attached it
-	offline []string  // … and is missing
-	known   bool      // of whose plugins we know what they make
+	theirs  plan.Plan // what the reference plugins made in the packet filter, if they made the attachment
+	offline []string  // the part of theirs that is missing
+	known   bool      // the plan of its plugins is known
 
 	guarded bool // it has rules, as far as that is known
 
 	externals []external
 
 	mending sdk.Mending
-	sound   map[string]bool // rules that were as they should be before something that is no rule was mended
+	sound   map[string]bool // rules that were correct before something other than a rule was restored
 }
 
-// plan finds out what should exist.
+// plan computes what should exist.
 func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c *attach.Cached) *attached {
 	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c,
 		mending: sdk.Mending{DryRun: r.DryRun}}
@@ -54,7 +54,7 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 		a.gone("%s", a.lost())
 	case len(c.Left) > 0:
 		a.State, a.Left = Broken, c.Left
-		a.broken(fmt.Errorf("its DEL is not finished: %s failed, and its interface is gone",
+		a.broken(fmt.Errorf("its DEL is not finished: %s failed after the interface was removed",
 			strings.Join(c.Left, ", ")))
 	default:
 		a.made, a.handed = sdk.WasAttached(host, a.Owner), sdk.HandedOver(host, a.Owner)
@@ -80,14 +80,14 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	if err := cmp.Or(err, lerr); err != nil {
 		return err
 	}
-	theirs := "" // why all plugins of ours are not ours for this attachment
+	theirs := "" // why no plugin counts as ours for this attachment
 	for n, t := range told {
 		i := slices.IndexFunc(a.r.Plugins, func(p sdk.Plugin) bool { return p.Name == t.Conf.Type })
-		why := "no plugin of fairlead"
+		why := "not a plugin of fairlead"
 		if i >= 0 {
 			why = a.foreign(l, t.Conf.Type)
 			if why == "" && n == 0 && a.others(a.r.Plugins[i]) {
-				theirs = "another program attached it, whose rules these are"
+				theirs = "another program made the attachment and owns its rules"
 			}
 			why = cmp.Or(why, theirs)
 		}
@@ -118,7 +118,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 			a.gone("%v", err)
 			a.want, a.Held = nil, true
 			return nil
-		case !a.r.Firewall: // a lease that nobody has is missing, and the container lives
+		case !a.r.Firewall: // the container lives, but its lease is missing
 			a.broken(err)
 		}
 		want, err := p.Wanted(told)
@@ -158,7 +158,7 @@ func (a *attached) broken(err error) {
 	}
 }
 
-// planned takes down what there should be.
+// planned records what should exist.
 func (a *attached) planned(p plan.Plan, theirs bool) {
 	for _, r := range p {
 		if sdk.Clears(r) {
@@ -170,10 +170,10 @@ func (a *attached) planned(p plan.Plan, theirs bool) {
 	}
 }
 
-// finding is what came of it.
+// finding returns the outcome for the attachment.
 func (a *attached) finding() Finding {
 	if a.r.DryRun {
-		said := a.Plan // by plugins of other programs
+		said := a.Plan // by plugins of other projects
 		a.Plan = nil
 		a.planned(a.want, false)
 		a.planned(a.theirs, true)
@@ -204,7 +204,7 @@ func (a *attached) finding() Finding {
 	return a.Finding
 }
 
-// needsGuard reports whether a resource has something in our tables: others' are no concern of filter.Guard's.
+// needsGuard reports whether a resource has something in Fairlead's tables: filter.Guard protects nothing else.
 func needsGuard(r plan.Resource) bool {
 	switch plan.Unwrap(r).(type) {
 	case forward.Forward, policy.IngressIPTables:

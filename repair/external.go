@@ -9,15 +9,15 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// An external is a plugin of another program that repairs its part of an attachment itself.
+// external is a plugin of another project that repairs its part of an attachment itself.
 type external struct {
 	*sdk.External
 	told attach.Told
 	args [][2]string
 }
 
-// external has plugins of other programs mend what they made: first the rules that keep packets out, of all
-// attachments, and all else after what is ours. A dry run asks once.
+// external asks plugins of other projects to restore what they made: blocking rules of all attachments first, and
+// the rest after Fairlead's own resources. A dry run asks once.
 func (a *attached) external(ctx context.Context, e resource.Effect) {
 	if a.State != "" || len(a.externals) == 0 || a.r.DryRun && e == resource.Closes {
 		return
@@ -37,7 +37,7 @@ func (a *attached) external(ctx context.Context, e resource.Effect) {
 		for _, made := range answer.Repaired {
 			a.did(made)
 		}
-		if e == resource.Closes { // what is wrong all the same is said the second time
+		if e == resource.Closes { // a fault that remains is reported the second time
 			continue
 		}
 		for _, wrong := range answer.Wrong {

@@ -11,9 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// LinksOff are the links without which an attachment carries nothing, whatever plugin made it: one that its ADD
-// answered with and that is missing or down, on the host or in the container, and a host-side interface that has left
-// its bridge.
+// LinksOff returns the links without which an attachment carries no traffic, whichever plugin made it: a link of the
+// result of ADD that is missing or down, and a host-side interface that has left its bridge.
 func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
 	if c.Result == nil {
 		return nil
@@ -48,7 +47,7 @@ func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
 	return off
 }
 
-// tagged reports whether a link on the host bears the mark of an attachment by ours.
+// tagged reports whether a link on the host bears Fairlead's mark of an attachment.
 func tagged(host *kernel.World, c *attach.Cached) bool {
 	return c.Result != nil && slices.ContainsFunc(c.Result.Interfaces, func(f spec.Interface) bool {
 		return f.Sandbox == "" && resource.Tagged(host, f.Name, c.Owner())

@@ -15,17 +15,16 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// The States of a handover. An attachment that was handed over stays so until it is attached anew: repair leaves it
-// alone.
+// The states of a handover. Repair leaves an attachment that was handed over alone until it is attached again.
 const (
 	ToHand State = "to be handed over" // in a dry run
 	Handed State = "handed over"       // its rules are the reference's now
 	Before State = "handed over before"
 )
 
-// HandOver rewrites what attachments have in the packet filter as the reference plugins would have made it, by the
-// backend iptables or nftables, so that these can check and remove it. Theirs is made before ours is removed: what is
-// published stays so.
+// HandOver rewrites the packet filter rules of attachments as the reference plugins would make them, with the
+// backend iptables or nftables, so that those can check and remove them. It makes their rules before it removes
+// Fairlead's, so that ports stay published.
 func (r *Repairer) HandOver(ctx context.Context, backend string) (*Report, error) {
 	host, err := sdk.OpenHost()
 	if err != nil {
@@ -57,7 +56,7 @@ func (r *Repairer) HandOver(ctx context.Context, backend string) (*Report, error
 	return report, errors.Join(err, ctx.Err())
 }
 
-// release removes what networks have for bridges that no attachment of ours is behind any more.
+// release removes what networks have for bridges without an attachment of this project.
 func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
 	list, _ := r.Runtime.List("") // networks may share a bridge
 	keep, networks := map[string]bool{}, []string{}
@@ -81,7 +80,7 @@ func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// handOver hands one attachment over.
+// handOver hands over one attachment.
 func (a *attached) handOver(ctx context.Context, backend string) {
 	if a.State == Gone || len(a.want) == 0 || !a.made && len(a.NotOurs) > 0 {
 		if a.handed && a.State == "" {
@@ -95,7 +94,7 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 	}
 	defer release()
 	if w.Container == nil {
-		return // nothing of it is in the packet filter
+		return // it has nothing in the packet filter
 	}
 	failed := false
 	for _, want := range a.want {
@@ -131,8 +130,8 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 	}
 }
 
-// refused is for what the reference's DEL will fail: it reads the whole configuration first, and then nothing is
-// taken down. Version 1.7 knows isolated; none knows strict.
+// refused returns why the reference's DEL will fail: it parses the whole configuration first, and removes nothing if
+// that fails. Its version 1.7 knows isolated; no version knows strict.
 func refused(t attach.Told) (lost []string) {
 	type limits struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
 	var c struct {
@@ -141,10 +140,10 @@ func refused(t attach.Told) (lost []string) {
 		RuntimeConfig struct{ Bandwidth limits }
 	}
 	if json.Unmarshal(t.Stdin, &c) != nil {
-		return nil // what ours took, and nobody can say what they make of it
+		return nil // this project accepted it; the reference's view is unknown
 	}
-	const what = ": the reference's DEL fails for it%s; change it in the network's list before its programs are in " +
-		"place (podman goes by its cache: `fairlead del --continue`)"
+	const what = ": the reference's DEL fails because of it%s; change it in the network's list before you install " +
+		"the reference's programs (podman uses its cache: `fairlead del --continue`)"
 	switch {
 	case t.Conf.Type == "firewall" && c.IngressPolicy == policy.Strict:
 		lost = append(lost, fmt.Sprintf("firewall: ingressPolicy strict"+what, ""))
@@ -156,16 +155,16 @@ func refused(t attach.Told) (lost []string) {
 			l = c.RuntimeConfig.Bandwidth
 		}
 		if (l.IngressRate == 0) != (l.IngressBurst == 0) {
-			lost = append(lost, fmt.Sprintf("bandwidth: of ingressRate and ingressBurst one is missing"+what, ""))
+			lost = append(lost, fmt.Sprintf("bandwidth: ingressRate or ingressBurst is missing"+what, ""))
 		}
 		if (l.EgressRate == 0) != (l.EgressBurst == 0) {
-			lost = append(lost, fmt.Sprintf("bandwidth: of egressRate and egressBurst one is missing"+what, ""))
+			lost = append(lost, fmt.Sprintf("bandwidth: egressRate or egressBurst is missing"+what, ""))
 		}
 	}
 	return lost
 }
 
-// replace makes what stands for a resource, and then removes that.
+// replace makes the reference's resources in place of one of Fairlead's, and then removes that.
 func (a *attached) replace(ctx context.Context, w *kernel.World, ours plan.Resource, theirs plan.Plan) error {
 	for _, r := range theirs {
 		if !a.r.DryRun {

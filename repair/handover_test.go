@@ -63,7 +63,7 @@ func TestHandOver(t *testing.T) {
 		t.Errorf("%s, want %s", states(got), want)
 	}
 	if lost := lostOf(got, "b"); !strings.Contains(lost,
-		"firewall: ingressPolicy strict: the reference's DEL fails for it") || !strings.Contains(lost, "ip rules") {
+		"firewall: ingressPolicy strict: the reference's DEL fails because of it") || !strings.Contains(lost, "ip rules") {
 		t.Errorf("lost of a strict network: %s", lost)
 	}
 	nothing := func(when string) {
@@ -126,9 +126,9 @@ func lostOf(r *repair.Report, id string) string {
 // For what the reference's DEL will refuse a handover says what to do.
 func TestHandOverRefused(t *testing.T) {
 	for _, x := range []struct{ plugin, want string }{
-		{`{"type":"firewall","ingressPolicy":"isolated"}`, "isolated: the reference's DEL fails for it before version 1.7"},
-		{`{"type":"bandwidth","ingressRate":8000000}`, "of ingressRate and ingressBurst one is missing"},
-		{`{"type":"bandwidth","egressRate":8000000}`, "of egressRate and egressBurst one is missing"},
+		{`{"type":"firewall","ingressPolicy":"isolated"}`, "isolated: the reference's DEL fails because of it before version 1.7"},
+		{`{"type":"bandwidth","ingressRate":8000000}`, "ingressRate or ingressBurst is missing"},
+		{`{"type":"bandwidth","egressRate":8000000}`, "egressRate or egressBurst is missing"},
 		{`{"type":"bandwidth","egressRate":8000000,"egressBurst":8000000}`, ""},
 		{`{"type":"firewall","ingressPolicy":"same-bridge"}`, ""},
 	} {

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// repair makes what has an effect. Whoever attaches or detaches the container is waited for, and whoever has
-// done so in the meantime has seen to everything.
+// repair restores the resources that have effect e. It waits for a runtime that attaches or detaches the container.
+// After that, the runtime has made or removed everything itself.
 func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	if a.State != "" {
 		return
@@ -42,7 +42,7 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	a.behind(ctx, w)
 }
 
-// enter is hold, and finds what is to be repaired alive.
+// enter is hold, and checks that the attachment still exists.
 func (a *attached) enter(ctx context.Context) (w *kernel.World, release func()) {
 	w, release = a.hold(ctx)
 	if w == nil {
@@ -57,7 +57,8 @@ func (a *attached) enter(ctx context.Context) (w *kernel.World, release func()) 
 	return nil, nil
 }
 
-// behind makes what keeps packets out once more where links were mended: what stands on these could not be told before.
+// behind restores blocking rules a second time, if links were restored: rules that depend on a link could not be
+// checked before.
 func (a *attached) behind(ctx context.Context, w *kernel.World) {
 	if !a.mending.Mended {
 		return
@@ -68,8 +69,8 @@ func (a *attached) behind(ctx context.Context, w *kernel.World) {
 	}
 }
 
-// before remembers which rules are as they should be before a link is mended. What is made of these afterwards follows
-// from the link, and is not said by itself: a dry run would not have found it.
+// before records which rules are correct before a link is restored. Rules that are made again because of the link
+// are then not reported, as a dry run would not find them.
 func (a *attached) before(ctx context.Context, w *kernel.World) {
 	if a.sound != nil {
 		return
@@ -82,8 +83,8 @@ func (a *attached) before(ctx context.Context, w *kernel.World) {
 	}
 }
 
-// without says, in the words of CHECK, that the container has not the interface that it was given: it has deleted it,
-// or calls it otherwise. Then nothing is made for it, for who has its addresses is not known.
+// without reports whether the container lacks its interface, because it deleted or renamed it, and says so as CHECK
+// does. Then nothing is made for the attachment, because its addresses may belong to another container.
 func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	if w.Container == nil {
 		return false
@@ -109,8 +110,8 @@ func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	return true
 }
 
-// hold keeps others away from the attachment and opens its namespaces, until release is called. Without a world,
-// nothing is held and a says why. Where the container has no namespace of its own, the world has none.
+// hold locks the attachment and opens its namespaces, until release is called. If w is nil, nothing is locked, and
+// the state of a says why. If the container has no namespace of its own, w has only the host's.
 func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 	unlock, still, err := a.r.Runtime.Hold(ctx, a.cached)
 	if err == nil && !still {
@@ -122,7 +123,8 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 	}
 	w, err = sdk.OpenContainer(a.host, a.Owner, a.cached.Netns)
 	switch {
-	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace): // of loopback, say, or of an old library's
+	// for example loopback, or an attachment of an old library
+	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace):
 		return &kernel.World{Host: a.host.Host, Store: a.host.Store}, unlock
 	case err == nil:
 		return w, func() { w.Container.Close(); unlock() }
@@ -135,17 +137,17 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 	return nil, nil
 }
 
-// lost says of a namespace that is gone whether another is at its path.
+// lost says that a namespace is gone, and whether another has its path.
 func (a *attached) lost() string {
 	there, err := kernel.Open(a.cached.Netns)
 	if err != nil {
 		return fmt.Sprintf("its network namespace %s is gone", a.cached.Netns)
 	}
 	there.Close()
-	return fmt.Sprintf("its namespace %s is no more, and another is there", a.cached.Netns)
+	return fmt.Sprintf("its network namespace is gone, and another has the path %s", a.cached.Netns)
 }
 
-// part are the resources with an effect.
+// part returns the resources that have an effect.
 func (a *attached) part(want resource.Effect) (part plan.Plan) {
 	for _, r := range a.want {
 		if e, rule := sdk.EffectOf(r); e == want && (rule || !a.r.Firewall) {
@@ -155,15 +157,16 @@ func (a *attached) part(want resource.Effect) (part plan.Plan) {
 	return part
 }
 
-// alive says what of the container's is gone, as after a DEL by a program that knows nothing of our locks.
+// alive fails if a part of the container is gone, for example after a DEL by a program that does not take Fairlead's
+// locks.
 func (a *attached) alive(w *kernel.World) error {
 	if a.made && !sdk.WasAttached(w, a.Owner) {
-		return errors.New("it was deleted meanwhile")
+		return errors.New("it was deleted during the repair")
 	}
 	return nil
 }
 
-// one makes one resource as it should be, or says what cannot be mended.
+// one restores one resource, or records that it cannot be restored.
 func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 	changed, wrong, err := a.mending.One(ctx, w, r)
 	if changed && !a.sound[r.String()] {
@@ -175,8 +178,8 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 	a.Wrong = append(a.Wrong, wrong...)
 }
 
-// retract takes back the rules of an attachment whose DEL ran meanwhile, of a program that knows nothing of our
-// locks. One that is being attached again has a record of that from the first moment.
+// retract removes the rules of an attachment that was deleted during the repair by a program that does not take
+// Fairlead's locks. An attachment that is being added again has a record of that from its beginning.
 func (a *attached) retract(ctx context.Context) {
 	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 || sdk.WasAttached(a.host, a.Owner) {
 		return

@@ -1,6 +1,5 @@
-// Package repair makes what attachments have on the host again, after somebody flushed or reloaded the packet
-// filter or took something away. What there should be it knows from the attachments that are remembered, as
-// CHECK does; the containers are not touched.
+// Package repair restores the host-side state of attachments, after a flush or reload of the packet filter or other
+// damage. Like CHECK, it computes the wanted state from the cache. It changes nothing inside containers.
 package repair
 
 import (
@@ -23,90 +22,89 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Repairer repairs. Runtime and Plugins have to be set.
+// Repairer restores the host-side state of attachments. Runtime and Plugins must be set.
 type Repairer struct {
 	Runtime *attach.Runtime
-	Plugins []sdk.Plugin // ours
+	Plugins []sdk.Plugin // of this project
 
-	Network  string // only this one; empty: all
+	Network  string // only this network; empty: all
 	Firewall bool   // only what belongs to the packet filter
-	DryRun   bool   // only look
+	DryRun   bool   // change nothing
 
-	// Now reads the networks as they are configured now. One counts where an attachment was made from the same
-	// text: a folder beside its file may have added plugins.
+	// Now returns the networks as they are configured now. A list is used if an attachment was made from the same
+	// text, because the folder beside its file may have added plugins.
 	Now func() []*spec.List
 
-	// Foreign says why a plugin of a list is not ours although its type is; empty: it is. It is not asked
-	// about attachments that ours have made for certain.
+	// Foreign says why the program of a plugin is not of this project although its type is; "" if it is. It is not
+	// called for attachments that were surely made by this project.
 	Foreign func(l *spec.List, typ string) string
 
-	// External is the plugin of another program that is found for a type of a list, where it can repair what it made,
-	// see sdk.AskExternal; nil: nobody can be asked. Run asks for nothing before External has said so.
+	// External returns the plugin of another project for a type of a list, if it can repair what it made (see
+	// sdk.AskExternal). If the field is nil, no such plugin is asked.
 	External func(ctx context.Context, l *spec.List, typ string) *sdk.External
 
-	backend string // of a handover that is in progress
+	backend string // during a handover
 }
 
-// A State is what came of an attachment.
+// State is the outcome for an attachment.
 type State string
 
-// The States.
+// The states of an attachment after a repair.
 const (
 	InOrder  State = "in order"
 	Repaired State = "repaired"
-	Broken   State = "broken"         // something could not be mended
-	ToRepair State = "to be repaired" // in a dry run: something is missing, and can be made again
-	Gone     State = "gone"           // its namespace, or its address: GC's business
-	Busy     State = "busy"           // it was deleted or made anew meanwhile, which sees to all that repair would
+	Broken   State = "broken"         // something could not be restored
+	ToRepair State = "to be repaired" // dry run: something is missing, and can be restored
+	Gone     State = "gone"           // its namespace is gone, or another container has its address: left to GC
+	Busy     State = "busy"           // it was deleted or attached again during the repair, which needs none then
 	Foreign  State = "foreign"
-	// foreign, and rules or links are missing that the reference made for it, as far as these can be told
+	// foreign, and known rules or links of the reference plugins are missing
 	Offline State = "offline"
-	Adopted State = "adopted" // it was foreign, and attached anew
+	Adopted State = "adopted" // it was foreign, and was attached again
 )
 
-// A Finding is an attachment and what came of it.
+// Finding is an attachment and the outcome of its repair.
 type Finding struct {
 	Owner    spec.Owner
 	Netns    string
 	State    State
-	Repaired []string    // what was made, in the words of ip(8) and nft(8)
-	Drift    []string    // what is not as it should be, and could not be mended; in a dry run also what could
-	Wrong    []sdk.Wrong // the same by resource, where it is of one
-	Changed  bool        // the network is configured otherwise by now; what there should be is as it was attached
-	Lost     []string    // what the reference knows nothing of, in a handover
-	Held     bool        // it is Gone, for its address is another's, and the container lives
-	Left     []string    // plugins that a DEL, which took its interface down, has failed for
-	NotOurs  []string    // plugins of its list that were passed over, and why
+	Repaired []string    // what was restored, in the words of ip(8) and nft(8)
+	Drift    []string    // what differs and could not be restored; in a dry run, also what could
+	Wrong    []sdk.Wrong // the same by resource, where it concerns one
+	Changed  bool        // the network's configuration has changed since; the wanted state is that of then
+	Lost     []string    // handover: what the reference cannot express
+	Held     bool        // it is Gone because another has its address; its container lives
+	Left     []string    // plugins that failed in a DEL after the interface was removed
+	NotOurs  []string    // plugins of its list that were skipped, and why
 
-	Plan []sdk.Planned // in a dry run: what there should be, in order
+	Plan []sdk.Planned // dry run: what should exist, in order
 }
 
-// A Report is what a repair came to.
+// Report is the outcome of a repair.
 type Report struct {
-	Guard    []string // what always stands in our tables and was missing
+	Guard    []string // shared parts of Fairlead's tables that were missing
 	Findings []Finding
-	Problems []string // of no attachment: what in the cache cannot be read, say
-	Unread   int      // files of the cache that may be attachments, and cannot be read
-	Rounds   int      // more than one where somebody flushed the packet filter again meanwhile
+	Problems []string // errors of no attachment, for example an unreadable file of the cache
+	Unread   int      // unreadable files of the cache that may be attachments
+	Rounds   int      // more than 1 if the packet filter was flushed again during the repair
 	Took     time.Duration
 }
 
-// OK reports whether all is as it should be now.
+// OK reports whether everything is as it should be now.
 func (r *Report) OK() bool {
 	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool {
 		return f.State == Broken || f.State == ToRepair || f.State == Offline || f.Held
 	})
 }
 
-// Several at once: the kernel takes changes of the packet filter one after the other, and between these there
-// are files to read.
+// The kernel applies one change of the packet filter at a time. Several workers read files meanwhile.
 const workers = 4
 
-// maxRounds bounds how often a repair begins again because somebody flushed meanwhile.
+// maxRounds limits how often a repair starts again because of another flush.
 const maxRounds = 5
 
-// Run repairs. The order is what makes it fail closed: first what stands in our tables whoever is attached, where
-// nothing lets a packet in by itself; then, of all attachments, the rules that keep packets out; then all else.
+// Run repairs. Its order fails closed: first the shared parts of Fairlead's tables, which let no packet in; then the
+// blocking rules of all attachments; then everything else.
 func (r *Repairer) Run(ctx context.Context) (*Report, error) {
 	host, err := sdk.OpenHost()
 	if err != nil {
@@ -116,9 +114,8 @@ func (r *Repairer) Run(ctx context.Context) (*Report, error) {
 	return r.on(ctx, host)
 }
 
-// Shut is for the moment before somebody flushes the packet filter, and holds until the next repair: containers
-// get no route to 127.0.0.0/8 of the host, which our rules would have kept them from. Ports that are published on
-// 127.0.0.1 do not answer the while.
+// Shut prepares for a flush of the packet filter. It removes the containers' way to 127.0.0.0/8 of the host, which
+// Fairlead's rules protect, until the next repair. Until then, ports published on 127.0.0.1 do not answer.
 func Shut(ctx context.Context) (did []string, err error) {
 	host, err := sdk.OpenHost()
 	if err != nil {
@@ -139,7 +136,7 @@ func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) 
 		}
 		if report.Rounds == maxRounds {
 			report.Problems = append(report.Problems,
-				fmt.Sprintf("the packet filter was flushed again while it was repaired, %d times", maxRounds))
+				fmt.Sprintf("the packet filter was flushed again during the repair, %d times", maxRounds))
 			return report, nil
 		}
 	}
@@ -158,10 +155,10 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		report.Guard = append(report.Guard, did...)
 		return unguarded(err)
 	}
-	// As they came: what a network's attachments share is as the last one configured it.
+	// Attachments of a network share objects, whose settings are those of the last one attached.
 	slices.SortStableFunc(list, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
 	all, planned := r.plans(ctx, host, list)
-	if !r.DryRun { // our tables are for rules: where nobody has any, none is made
+	if !r.DryRun { // a host without rules gets no tables
 		for i := range all {
 			<-planned[i]
 			if !all[i].guarded {
@@ -237,10 +234,10 @@ func unguarded(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("what keeps packets out cannot be made, so nothing that lets them in is: %w", err)
+	return fmt.Errorf("blocking rules cannot be made, so no rule that lets packets in is made: %w", err)
 }
 
-// merge takes over what a round found. What an earlier round made counts as made.
+// merge takes over the outcome of a round. What an earlier round restored counts as restored.
 func (r *Report) merge(all []*attached) {
 	before := map[spec.Owner]Finding{}
 	for _, f := range r.Findings {
@@ -259,7 +256,7 @@ func (r *Report) merge(all []*attached) {
 	})
 }
 
-// each calls do for 0 to n-1, by that many workers.
+// each calls do for 0 to n-1, in that many workers.
 func each(n, workers int, do func(i int)) {
 	var group sync.WaitGroup
 	next := make(chan int)
@@ -277,11 +274,11 @@ func each(n, workers int, do func(i int)) {
 	group.Wait()
 }
 
-// A lookUp finds what an attachment was made from.
+// lookUp finds the list by which an attachment was made.
 type lookUp func(*attach.Cached) (l *spec.List, changed bool, err error)
 
-// lists is as it was then, and with what a folder beside the list's file adds, where that file is still the same.
-// Each configuration is parsed once: a thousand attachments have a few.
+// lists returns the list of an attachment as it was, with the plugins that the folder beside its file adds, if the
+// file is still the same. It parses each configuration once, because many attachments share few.
 func (r *Repairer) lists() lookUp {
 	var now []*spec.List
 	if r.Now != nil {
@@ -311,13 +308,13 @@ func (r *Repairer) lists() lookUp {
 			all[string(c.Config)] = p
 		}
 		if p.err != nil {
-			return nil, changed, fmt.Errorf("%s: the configuration that it was attached by: %w", c.File, p.err)
+			return nil, changed, fmt.Errorf("%s: the configuration in the cache: %w", c.File, p.err)
 		}
 		return p.list, changed, nil
 	}
 }
 
-// Changed reports whether a network is configured otherwise now than when an attachment was made.
+// Changed reports whether a network's configuration has changed since an attachment was made.
 func Changed(now *spec.List, c *attach.Cached) bool {
 	var a, b struct{ Plugins any }
 	if bytes.Equal(now.Raw, c.Config) || json.Unmarshal(writtenOut(now.Raw), &a) != nil ||
@@ -327,7 +324,7 @@ func Changed(now *spec.List, c *attach.Cached) bool {
 	return a.Plugins != nil && b.Plugins != nil && !reflect.DeepEqual(a.Plugins, b.Plugins)
 }
 
-// writtenOut is the document of a list without a chain, which attaches the same.
+// writtenOut returns a list with its chain written as separate plugins, which attaches the same.
 func writtenOut(list []byte) []byte {
 	if l, err := spec.ParseList(list); err == nil {
 		if doc, _, err := l.WriteOut(); err == nil {
@@ -337,4 +334,4 @@ func writtenOut(list []byte) []byte {
 	return list
 }
 
-var errNoConfig = errors.New("the cache has a result and no configuration, so nobody knows what there should be")
+var errNoConfig = errors.New("the cache has a result but no configuration, so the wanted state is unknown")

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// reference adds what the reference makes of a plugin's part in iptables, as far as that is known.
+// reference adds what the reference's plugin p makes in iptables, as far as that is known.
 func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, links sdk.Links) {
 	conf, err := spec.ParseConf(t.Stdin)
 	if err != nil {
@@ -34,8 +34,8 @@ func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, link
 	}
 }
 
-// verifyTheirs finds out what the reference made of the attachment, and is missing. Of what it made in nf_tables
-// nothing is told.
+// verifyTheirs finds what the reference plugins made for the attachment and is missing. Their nf_tables rules are
+// not known.
 func (a *attached) verifyTheirs(ctx context.Context) {
 	w, release := a.hold(ctx)
 	if w == nil {
@@ -51,7 +51,7 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 	for _, r := range a.theirs {
 		wrong := sdk.Wrong{Resource: r.String()}
 		for _, line := range sdk.Lines(r.Verify(ctx, w)) {
-			// else it is ours, or could not be asked
+			// else it is of this project, or could not be checked
 			if strings.HasPrefix(line, "rule ") && strings.HasSuffix(line, " is missing") {
 				wrong.What = append(wrong.What, line)
 				a.offline = append(a.offline, wrong.Resource+": "+line)
@@ -63,14 +63,14 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 	}
 }
 
-// others reports whether the plugin p that a list begins with is ours now, and was another's when it attached: the
-// programs were exchanged since.
+// others reports whether the list's first plugin p is of this project now, but was of another when it attached: the
+// program was replaced since.
 func (a *attached) others(p sdk.Plugin) bool {
 	return !a.made && !a.handed && p.MakesLinks() && !tagged(a.host, a.cached)
 }
 
-// Whose is Foreign for what another program attached, Handed for what was handed over to one, and else nothing, of an
-// attachment whose list begins with the plugin p.
+// Whose returns Foreign for an attachment that another program made, Handed for one that was handed over, and else
+// "". P is the first plugin of its list.
 func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
 	host, err := sdk.OpenHost()
 	if err != nil {

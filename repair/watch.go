@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A reload is many transactions: it is over when the kernel has been quiet for so long, and after most it is not
-// waited any longer.
+// A reload consists of many transactions. Watch waits until none has come for the duration quiet, but no longer than
+// most.
 const (
 	quiet = 50 * time.Millisecond
 	most  = 500 * time.Millisecond
 )
 
-// Watch repairs, and then again whenever somebody else takes away rules that are ours, or reloads those that decide
-// beside them, until ctx ends. Done is called after each repair. Who takes single elements out of our sets is not
-// noticed: that is what each DEL does.
+// Watch repairs, and repairs again when another program removes Fairlead's rules or reloads rules that decide beside
+// them, until ctx ends. Done is called after each repair. Watch ignores the removal of single set elements, because
+// each DEL does that.
 func (r *Repairer) Watch(ctx context.Context, done func(*Report, error)) error {
 	host, err := sdk.OpenHost()
 	if err != nil {
@@ -56,17 +56,17 @@ func (r *Repairer) Watch(ctx context.Context, done func(*Report, error)) error {
 	}
 }
 
-// disturbs reports whether a change may have taken away what attachments have.
+// disturbs reports whether a change may have removed rules of attachments.
 func disturbs(c nft.Change) bool {
 	if c == (nft.Change{}) {
-		return true // some were lost
+		return true // some events were lost
 	}
 	gone := slices.Contains([]uint16{unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE,
 		unix.NFT_MSG_DELSET}, c.Op)
 	switch c.Table {
 	case "fairlead":
-		return gone && c.Chain != "user" // which is the administrator's
-	case "filter": // of iptables: what decides about forwarding
+		return gone && c.Chain != "user" // the chain user belongs to the administrator
+	case "filter": // chains of iptables that decide about forwarding
 		return c.Chain == "" || c.Chain == "FORWARD" || gone && c.Chain != "" && len(c.Chain) > 4 &&
 			c.Chain[:4] == "CNI-"
 	}

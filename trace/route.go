@@ -336,9 +336,9 @@ func (w *walk) deliver(p *place) {
 	}
 	if len(at) > 0 {
 		w.stop(p, "socket", p.run("ss -lnp"),
-			"nobody listens on %s of %v, but on %s: have the server listen on 0.0.0.0 or [::]",
+			"no process listens on %s of %v, but on %s: have the server listen on 0.0.0.0 or [::]",
 			port, w.p.Dst, strings.Join(at, ", "))
 		return
 	}
-	w.stop(p, "socket", p.run("ss -lnp"), "nobody listens on %s", port)
+	w.stop(p, "socket", p.run("ss -lnp"), "no process listens on %s", port)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// GivesBack says how the holder of what was asked for gives it back. The name is as spec.Error has it, and parts may
-// be empty.
+// GivesBack returns a hint: how the holder of a resource releases it. holder is written as in spec.Error; parts of
+// it may be empty.
 func GivesBack(holder string, attached []attach.Cached) string {
 	network, rest, known := strings.Cut(holder, "/")
 	id, ifName, _ := strings.Cut(rest, "/")
@@ -31,7 +31,7 @@ func GivesBack(holder string, attached []attach.Cached) string {
 	return ""
 }
 
-// Deletes is the command that deletes an attachment.
+// Deletes returns the command that deletes an attachment.
 func Deletes(o spec.Owner, netns string) string {
 	del := fmt.Sprintf("`fairlead del %s %s", o.Network, cmp.Or(netns, "NETNS"))
 	if o.ContainerID != attached.ContainerID(netns) {
@@ -43,7 +43,7 @@ func Deletes(o spec.Owner, netns string) string {
 	return del + "`"
 }
 
-// letGo says how an attachment gives back what it has.
+// letGo says how an attachment releases what it holds.
 func letGo(c attach.Cached) string {
 	if attached.IsGone(c) {
 		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.", c.Owner(),
@@ -52,16 +52,16 @@ func letGo(c attach.Cached) string {
 	del := Deletes(c.Owner(), c.Netns)
 	switch {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
-		return del + " detaches who has it."
+		return del + " detaches the holder."
 	case strings.HasPrefix(c.ContainerID, "run-"):
-		return fmt.Sprintf("%s is a `fairlead run`: it is free when that ends.", c.ContainerID)
+		return fmt.Sprintf("%s is a `fairlead run`, which releases it at its end.", c.ContainerID)
 	}
-	return fmt.Sprintf("It is free when %s is removed by the runtime that made it; where none does that any more, %s "+
-		"detaches it.", c.ContainerID, del)
+	return fmt.Sprintf("It is released when the runtime that made %s removes it. If the runtime no longer knows "+
+		"it, %s detaches it.", c.ContainerID, del)
 }
 
-// reclaimable says how many leases of a network are of containers that are gone; nothing where none is, or where its
-// leases cannot be read. Another program's allocator reclaims none, and names no reason that a program could go by.
+// reclaimable says how many leases of a network belong to containers that are gone. It returns "" if there are none,
+// or if the leases cannot be read, as those of another project's allocator.
 func reclaimable(network string) string {
 	l, err := spec.Load(netconf.ConfDir(), network)
 	if err != nil {
@@ -86,6 +86,7 @@ func reclaimable(network string) string {
 	if gone == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d leases are of containers that are gone: `fairlead ipam reclaim %s` removes them.", gone,
+	return fmt.Sprintf("%d of %d leases belong to containers that are gone: `fairlead ipam reclaim %s` removes "+
+		"them.", gone,
 		len(b.Leases), network)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// SameAddresses is args.cni of a list, with the addresses that an attachment has, where host-local gives them.
+// SameAddresses returns args.cni that asks for the present addresses of an attachment, if host-local allocates them.
 func SameAddresses(l *spec.List, c attach.Cached) map[string]any {
 	cni, asks := map[string]any{}, false
 	for _, p := range l.WrittenOut().Plugins {
@@ -40,10 +40,10 @@ func SameAddresses(l *spec.List, c attach.Cached) map[string]any {
 	return cni
 }
 
-// Remakes is the mend of what no command of ours can mend while the container lives.
-const Remakes = "recreate the container by the runtime that attached it"
+// Remakes is the correction where no command of Fairlead can correct a live container.
+const Remakes = "recreate the container with the runtime that attached it"
 
-// Mending says how to mend an attachment that differs.
+// Mending returns a hint: how to correct an attachment that differs from its plan.
 func Mending(t *target.Target, args []string) string {
 	was := t.Former()
 	if was != nil && len(was.Left) > 0 {
@@ -57,26 +57,28 @@ func Mending(t *target.Target, args []string) string {
 	if was != nil {
 		switch whose(t, was) {
 		case repair.Foreign:
-			return "Another program attached it, and `fairlead repair` leaves it alone: `fairlead repair --adopt` attaches " +
-				"it, and all such, anew by fairlead's plugins, with the same addresses. Or: " + again
+			return "Another program attached it, so `fairlead repair` does not change it. `fairlead repair " +
+				"--adopt` attaches it and all others of that program again, with Fairlead's plugins and the same " +
+				"addresses. Or: " + again
 		case repair.Handed:
-			return "It was handed over to the reference plugins, whose rules these are now, and `fairlead repair` leaves it " +
-				"alone. To have fairlead's again: " + again
+			return "It was handed over to the reference plugins, so `fairlead repair` does not change it. To " +
+				"attach it with Fairlead again: " + again
 		}
 	}
 	switch {
 	case was == nil || !repair.Changed(t.List, was):
-		return "`fairlead repair` makes again what this host lacks, and the container goes on. What it cannot mend: " + again
-	case !mine(t.ContainerID): // its runtime's DEL goes by the file, and would leave what only the old one made
-		again = fmt.Sprintf("`fairlead del %s --container-id %s` removes what was made then; then have the runtime that "+
-			"attached the container recreate it.",
+		return "`fairlead repair` restores what this host lacks, without restarting the container. For what it " +
+			"cannot restore: " + again
+	case !mine(t.ContainerID): // the runtime's DEL uses the present file, and would leave what only the old one made
+		again = fmt.Sprintf("`fairlead del %s --container-id %s` removes what the old configuration made. Then "+
+			"recreate the container with its runtime.",
 			target.Place(args[0], args[1], t.IfName), t.ContainerID)
 	}
-	return "The network is configured otherwise now than when this was attached to it; `fairlead repair` goes by what " +
-		"was then. To take the change over: " + again
+	return "The network's configuration has changed since this was attached; `fairlead repair` uses the old one. " +
+		"To apply the change: " + again
 }
 
-// whose says who attached what the target was, where it is not for repair.
+// whose returns Foreign or Handed if repair leaves the attachment to another program, else "".
 func whose(t *target.Target, was *attach.Cached) repair.State {
 	plugins := t.WrittenOut().Plugins
 	first := func(p sdk.Plugin) bool { return len(plugins) > 0 && p.Name == plugins[0].Type }
@@ -86,43 +88,43 @@ func whose(t *target.Target, was *attach.Cached) repair.State {
 	}
 	state, err := repair.Whose(was, plugin.All()[i])
 	if err != nil {
-		return "" // it is about a hint
+		return "" // a hint needs no error
 	}
 	return state
 }
 
-// mine reports whether an attachment was made by this command or by cnitool. Of another runtime's container, DEL and
-// ADD would take what it knows of.
+// mine reports whether this command or cnitool made an attachment. Detaching the container of another runtime would
+// contradict that runtime's records.
 func mine(containerID string) bool {
 	return strings.HasPrefix(containerID, "cnitool-") || strings.HasPrefix(containerID, "run-")
 }
 
-// remake says how an attachment is made anew.
+// remake says how to attach c again.
 func remake(c attach.Cached, network, netns string) string {
 	switch {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
 		del, add := again(c, network, netns)
-		return fmt.Sprintf("`%s` and `%s` make it anew.", del, add)
+		return fmt.Sprintf("`%s` and `%s` attach it again.", del, add)
 	case mine(c.ContainerID):
-		return "end that `fairlead run`, and run it again."
+		return "end that `fairlead run`, and start it again."
 	}
-	return "have the runtime that attached the container recreate it (podman network reload, say)."
+	return "recreate the container with the runtime that attached it (for example podman network reload)."
 }
 
-// RemakeCommand attaches a container anew.
+// RemakeCommand returns the command that attaches a container again.
 func RemakeCommand(c attach.Cached) string {
 	switch {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
 		del, add := again(c, c.Network, attached.ShortNetns(c.Netns))
 		return del + " && " + add
 	case mine(c.ContainerID):
-		return "end that `fairlead run`, and run it again"
+		return "end that `fairlead run`, and start it again"
 	}
 	return Remakes
 }
 
-// again are the commands that attach what c remembers anew, with its published ports, its arguments and, where
-// host-local gave them, its addresses: a plain add would lose them.
+// again returns the commands that detach and attach c with the same published ports, arguments and, if host-local
+// allocates them, addresses. A plain add would lose these.
 func again(c attach.Cached, network, netns string) (del, add string) {
 	where, env := target.Place(network, netns, c.IfName), ""
 	if path, err := attached.NetnsPath(netns); err == nil && attached.ContainerID(path) != c.ContainerID {
@@ -139,7 +141,8 @@ func again(c attach.Cached, network, netns string) (del, add string) {
 	return "fairlead del " + where, env + "fairlead add " + where
 }
 
-// argsAgain are the CNI_ARGS of c, which ask for its addresses where nothing of c did and host-local gives them.
+// argsAgain returns the CNI_ARGS of c. They ask for its present addresses, if nothing else does and host-local
+// allocates them.
 func argsAgain(c attach.Cached) string {
 	var words []string
 	given := map[string]bool{}
@@ -152,7 +155,7 @@ func argsAgain(c attach.Cached) string {
 		return strings.Join(words, ";")
 	}
 	if ips := SameAddresses(l, c)["ips"]; ips != nil && len(ips.([]string)) > 0 {
-		if !given["IgnoreUnknown"] { // plugins that know no IP refuse it else
+		if !given["IgnoreUnknown"] { // plugins without the key IP refuse it otherwise
 			words = append(words, "IgnoreUnknown=1")
 		}
 		words = append(words, "IP="+strings.Join(ips.([]string), ","))
@@ -160,11 +163,11 @@ func argsAgain(c attach.Cached) string {
 	return strings.Join(words, ";")
 }
 
-// inQuotes is a word of a shell.
+// inQuotes quotes text for a shell.
 func inQuotes(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// RouteCommand adds what is missing of the routes that ADD answered with, as far as Fairlead can tell how; else the
-// container is attached anew.
+// RouteCommand returns the command that adds a missing route of the result of ADD. If it cannot tell the route's
+// parts, it returns the one that attaches the container again.
 func RouteCommand(c attach.Cached, dst netip.Prefix) string {
 	if !dst.IsValid() || c.Result == nil || c.Netns == "" {
 		return RemakeCommand(c)
@@ -186,7 +189,7 @@ func RouteCommand(c attach.Cached, dst netip.Prefix) string {
 	return RemakeCommand(c)
 }
 
-// BeyondRepair says what to do about what repair has found and cannot mend, once each.
+// BeyondRepair returns hints for what repair found and cannot restore, each once.
 func BeyondRepair(findings []repair.Finding) (notes []string) {
 	list, _ := (&attach.Runtime{}).List("")
 	say := func(note string) {
@@ -212,15 +215,15 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 			if i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == o }); i >= 0 {
 				c = list[i]
 			}
-			say(o.String() + ": what cannot be mended: " + remake(c, o.Network, attached.ShortNetns(f.Netns)))
+			say(o.String() + ": for what repair cannot restore: " + remake(c, o.Network, attached.ShortNetns(f.Netns)))
 		default:
-			say("what cannot be mended is made anew with the container, by the runtime that attached it")
+			say("what repair cannot restore needs a new container, from the runtime that attached this one")
 		}
 	}
 	return notes
 }
 
-// RouteSaid is the destination of the route that a resource says, as one of what ADD answered c with.
+// RouteSaid returns the destination of the route that resource describes, if the result of ADD has that route.
 func RouteSaid(resource string, c attach.Cached) (dst netip.Prefix) {
 	if c.Result == nil {
 		return dst

@@ -11,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Failure is an error as -o json prints it.
+// Failure is an error as -o json prints it.
 type Failure struct {
 	Error string    `json:"error"`
 	Hint  string    `json:"hint,omitempty"`
@@ -19,11 +19,11 @@ type Failure struct {
 	Exit  int       `json:"exit"`
 }
 
-// Report says err and what to do next on stderr, and returns the exit status.
+// Report prints err and its hint on stderr, and returns the exit status.
 func Report(a *app.App, err error) int {
 	exit, hint := Explain(err)
 	if exit == app.ExitUsage {
-		hint = cmp.Or(hint, "`"+a.Doing+" --help` says what it takes.")
+		hint = cmp.Or(hint, "`"+a.Doing+" --help` describes its arguments.")
 	}
 	if a.JSON() {
 		r := Failure{Error: err.Error(), Hint: hint, Exit: exit}

@@ -1,6 +1,5 @@
-// Package app is one run of the command as its rooms see it: the streams, the format of the answer, the context that
-// a signal ends, the exit status and failures with a way out. No command lives here, and nothing that knows networks
-// or attachments.
+// Package app is one run of the command: its streams, the format of the answer, the context that a signal cancels,
+// the exit status, and errors with a hint. It contains no command, and knows nothing of networks and attachments.
 package app
 
 import (
@@ -16,26 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An App is one run of the program.
+// App is one run of the program.
 type App struct {
 	Version               string
 	Stdin, Stdout, Stderr *os.File
 	Output                string          // of -o
-	Ran                   bool            // the command line was understood
-	Exec                  bool            // each plugin in a process of its own
-	Orphans               bool            // a network counts that only its attachments remember
-	Status                int             // exit status where there is no error
-	Doing                 string          // the command that ran, as it is called
-	Ctx                   context.Context // of the command that runs
-	Still                 func()          // ends what is told of a command that takes long
+	Ran                   bool            // the command line was valid
+	Exec                  bool            // run each plugin in a process of its own
+	Orphans               bool            // include networks that only the cache knows
+	Status                int             // exit status if no error is returned
+	Doing                 string          // the command that runs, such as fairlead ls
+	Ctx                   context.Context // the context of the command
+	Still                 func()          // stops the messages about a slow command
 	Cancel                context.CancelCauseFunc
-	heeding               sync.Once // a signal ends ctx, and no longer the program
+	heeding               sync.Once // starts to handle signals; see Interruptible
 }
 
-// JSON reports whether the answer is to be a document.
+// JSON reports whether the answer is a JSON document.
 func (a *App) JSON() bool { return a.Output == "json" }
 
-// Style is for what is printed to f.
+// Style returns the style of text for f: colours on a terminal, none elsewhere.
 func (a *App) Style(f *os.File) term.Style {
 	return term.Style{On: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && IsTerminal(f)}
 }
@@ -46,13 +45,13 @@ func IsTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// Interrupted is why a context ended: a signal asked this program to.
+// Interrupted is the cause of a context that a signal cancelled.
 type Interrupted struct{ Signal syscall.Signal }
 
 func (i Interrupted) Error() string { return "interrupted by " + unix.SignalName(i.Signal) }
 
-// Interruptible is the context of what begins now: from here on the first signal to end cancels it, so that what was
-// begun is taken back. Before, there is nothing to take back, and a signal ends the program whatever it waits for.
+// Interruptible returns the context for work that has to be rolled back. From its first call on, the first SIGINT,
+// SIGTERM or SIGHUP cancels the context. Before it, a signal ends the program at once, because nothing has begun.
 func (a *App) Interruptible() context.Context {
 	a.heeding.Do(func() {
 		sigs := make(chan os.Signal, 1)
@@ -66,20 +65,20 @@ func (a *App) Interruptible() context.Context {
 	return a.Ctx
 }
 
-// Patience is how long the plugins of a network have for their STATUS.
+// Patience is how long the plugins of a network may take for their STATUS.
 const Patience = 10 * time.Second
 
-// Print prints on stdout, with what the arguments say escaped.
+// Print prints on stdout and escapes the arguments.
 func (a *App) Print(format string, args ...any) {
 	fmt.Fprint(a.Stdout, term.Sprintf(format, args...))
 }
 
-// Note says something on stderr that is no failure.
+// Note prints a line on stderr that is not an error.
 func (a *App) Note(format string, args ...any) {
 	fmt.Fprintln(a.Stderr, "fairlead: "+term.Sprintf(format, args...))
 }
 
-// Prefixed is text behind by; empty where text is.
+// Prefixed puts by before text; it returns "" if text is empty.
 func Prefixed(by, text string) string {
 	if text == "" {
 		return ""

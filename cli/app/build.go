@@ -8,16 +8,16 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A build is what is known of how this program was made.
+// build is what is known of how this program was built.
 type build struct {
 	Version     string         `json:"version"`
 	CNIVersions []spec.Version `json:"cniVersions"`
 	Go          string         `json:"go"`
 	Platform    string         `json:"platform"`
-	Revision    string         `json:"revision,omitempty"` // of the source; -dirty where it was changed
+	Revision    string         `json:"revision,omitempty"` // commit of the source; -dirty if it was changed
 }
 
-// Built is what the toolchain recorded of this program, and the version that it was given.
+// Built returns what the toolchain recorded of this program, with the version it was given.
 func Built(version string) build {
 	b := build{Version: version, CNIVersions: spec.Versions(), Go: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH}
@@ -36,7 +36,7 @@ func Built(version string) build {
 	return b
 }
 
-// Program says it in a line.
+// Program returns the build in one line.
 func (b build) Program() string {
 	return fmt.Sprintf("built with %s for %s%s", b.Go, b.Platform, Prefixed(" from ", b.Revision))
 }

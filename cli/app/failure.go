@@ -8,34 +8,34 @@ import (
 	"syscall"
 )
 
-// HintEnvironment says where the variables of the environment are described.
-const HintEnvironment = "`fairlead help environment` says what is understood."
+// HintEnvironment says where the environment variables are described.
+const HintEnvironment = "`fairlead help environment` describes the variables."
 
-// Denied reports whether something could not be looked at for want of a right.
+// Denied reports whether err is for lack of a privilege.
 func Denied(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EPERM) || DeniedText(fmt.Sprint(err))
 }
 
-// DeniedText is denied of an error that is known by its words only.
+// DeniedText is Denied for an error of which only the text is known.
 func DeniedText(line string) bool {
 	return strings.Contains(line, "permission denied") || strings.Contains(line, "operation not permitted")
 }
 
-// The exit statuses.
+// The exit statuses. docs/cli.md says what each means.
 const (
 	ExitOK       = 0
 	ExitFailure  = 1
 	ExitUsage    = 2
-	ExitDrift    = 3 // check found something missing or changed, repair cannot mend it, or doctor found a fault
+	ExitDrift    = 3 // check found a difference, repair could not restore something, or doctor found a fault
 	ExitNotFound = 4 // no such network, network namespace or attachment
-	ExitTryAgain = 5 // a passing condition (the protocol's code 11)
+	ExitTryAgain = 5 // a temporary condition (code 11 of the protocol)
 
-	ExitNotExecutable = 126 // run: as a shell says it of a command
+	ExitNotExecutable = 126 // run: as a shell reports that a command cannot be executed
 	ExitNoCommand     = 127
-	ExitSignal        = 128 // and the signal's number
+	ExitSignal        = 128 // plus the signal's number
 )
 
-// A Failure is an error whose exit status and way out are known where it arises.
+// Failure is an error that has its exit status and a hint.
 type Failure struct {
 	Exit int
 	Hint string // what to do next
@@ -46,15 +46,15 @@ func (f *Failure) Error() string { return f.err.Error() }
 
 func (f *Failure) Unwrap() error { return f.err }
 
-// Fail is an error with its exit status and what to do next.
+// Fail returns an error with its exit status and a hint, which says what to do next.
 func Fail(exit int, hint, format string, args ...any) error {
 	return &Failure{exit, hint, fmt.Errorf(format, args...)}
 }
 
-// Usage is an error in what the command was given; the hint is where that is described.
+// Usage returns an error about the command line or the environment, with a hint to their description.
 func Usage(format string, args ...any) error {
 	return Fail(ExitUsage, "", format, args...)
 }
 
-// HintPrivilege says what to do without the right to do it.
-const HintPrivilege = "Use sudo; or, to try it without, a throw-away host of your own: `fairlead host`."
+// HintPrivilege says what to do if a privilege is missing.
+const HintPrivilege = "Run it with sudo. To try Fairlead without root, use a throw-away host: `fairlead host`."

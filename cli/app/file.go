@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 )
 
-// ReplaceFile puts a file with this content in the place of the one at path, in one step. A device or a pipe is none.
+// ReplaceFile replaces the file at path in one step. It refuses a path that is not a regular file, such as a device.
 func ReplaceFile(path string, content []byte, mode fs.FileMode) error {
 	if st, err := os.Lstat(path); err == nil && !st.Mode().IsRegular() && st.Mode()&fs.ModeSymlink == 0 {
-		return fmt.Errorf("%s: is no regular file, and is not replaced", path)
+		return fmt.Errorf("%s: not a regular file, so it is not replaced", path)
 	}
 	f, err := os.CreateTemp(filepath.Dir(path), ".fairlead-*")
 	if err != nil {
@@ -30,11 +30,11 @@ func ReplaceFile(path string, content []byte, mode fs.FileMode) error {
 	return os.Rename(f.Name(), path)
 }
 
-// CreateFile writes a file that is not there yet.
+// CreateFile writes a new file. It fails if the file exists.
 func CreateFile(file string, doc []byte) error {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return Fail(ExitUsage, "Choose another FILE, or remove that one.", "%w", err)
+		return Fail(ExitUsage, "Choose another FILE, or remove this one.", "%w", err)
 	}
 	if err != nil {
 		return err

@@ -8,13 +8,13 @@ import (
 	"sync"
 )
 
-// A later is a handler of logs that keeps them until what they would have interrupted is printed.
+// later is a slog handler that keeps the records until the answer is printed.
 type later struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// LogLater has what resources log said after the answer, once, as notes. It is for commands that print trees.
+// LogLater holds back what resources log, for commands that print trees. say prints it as notes, each once.
 func (a *App) LogLater() (say func()) {
 	was, l := slog.Default(), &later{}
 	slog.SetDefault(slog.New(l))

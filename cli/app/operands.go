@@ -7,7 +7,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Operands is for cobra's Args: it says what is missing by its name. Optional ones are in brackets.
+// Operands returns the Args function of a command with these operands. It names a missing one. Optional ones are in
+// brackets.
 func Operands(names string) cobra.PositionalArgs {
 	want := strings.Fields(names)
 	return func(c *cobra.Command, args []string) error {
@@ -23,7 +24,7 @@ func Operands(names string) cobra.PositionalArgs {
 	}
 }
 
-// Misused is an error in how c was called.
+// Misused adds to err how c is called.
 func Misused(c *cobra.Command, err error) error {
 	_, name, _ := strings.Cut(c.CommandPath(), " ")
 	if name != "" {
@@ -35,7 +36,7 @@ func Misused(c *cobra.Command, err error) error {
 	return Fail(ExitUsage, "Usage: "+c.UseLine(), "%s%w", name, err)
 }
 
-// AtLeast is operands for a command whose last operand may be repeated.
+// AtLeast is Operands for a command whose last operand may be repeated.
 func AtLeast(names string) cobra.PositionalArgs {
 	n := len(strings.Fields(names))
 	return func(c *cobra.Command, args []string) error { return Operands(names)(c, args[:min(n, len(args))]) }

@@ -8,12 +8,12 @@ import (
 	"sync"
 )
 
-// Holder is the program that has a socket, and its PID; whoever may not see that is told so.
+// Holder returns the program that has a socket, and its PID. If that may not be seen, the text says so.
 func Holder(inode uint32) string { return Holders()(inode) }
 
-// Holders answers as holder does, about many sockets. It reads all of /proc once, when it is asked first.
+// Holders returns Holder for many sockets: the first call reads all of /proc, later ones reuse it.
 func Holders() func(inode uint32) string {
-	pids := sync.OnceValue(func() map[string]string { // by what the link of a descriptor says
+	pids := sync.OnceValue(func() map[string]string { // keyed by the text of the descriptor's link
 		pids := map[string]string{}
 		fds, _ := filepath.Glob("/proc/[0-9]*/fd/*")
 		for _, fd := range fds {
@@ -27,7 +27,7 @@ func Holders() func(inode uint32) string {
 	return func(inode uint32) string {
 		pid, ok := pids()[fmt.Sprintf("socket:[%d]", inode)]
 		if !ok {
-			return "a process that cannot be seen"
+			return "a process that is not visible"
 		}
 		name, _ := os.ReadFile("/proc/" + pid + "/comm")
 		return fmt.Sprintf("process %s (PID %s)", strings.TrimSpace(string(name)), pid)

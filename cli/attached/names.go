@@ -11,13 +11,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// NotAttached is the error of a name that no container has.
+// NotAttached returns the error for a name that no container has.
 func NotAttached(name string) error {
-	return app.Fail(app.ExitNotFound, "`fairlead ls` lists what is attached. A container that no runtime attached by CNI, as "+
-		"Docker's, is not known here.", "container %q: %w", name, attach.ErrNotAttached)
+	return app.Fail(app.ExitNotFound, "`fairlead ls` lists the attachments. Containers without CNI, such as "+
+		"Docker's, are not known here.", "container %q: %w", name, attach.ErrNotAttached)
 }
 
-// CompleteContainers are the IDs of containers, for a shell.
+// CompleteContainers completes IDs of containers, for a shell.
 func CompleteContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	list, _ := (&attach.Runtime{}).List("")
 	var ids []string
@@ -27,7 +27,7 @@ func CompleteContainers(*cobra.Command, []string, string) ([]string, cobra.Shell
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// LoopbackNetwork is what containerd before 2.0 attaches each pod's lo by.
+// LoopbackNetwork is the network by which containerd before 2.0 sets up lo of each pod.
 const LoopbackNetwork = "cni-loopback"
 
 // Hashed reports whether the ID of a container is only a hash of the path of its network namespace: see [ContainerID].
@@ -50,7 +50,7 @@ func ShortNetns(path string) string {
 	return strings.TrimPrefix(strings.TrimPrefix(path, "/var"), NetnsDir+"/")
 }
 
-// ShortID is a container's ID as people see it: of a long hexadecimal one the first 12 digits, as runtimes show it.
+// ShortID shortens a long hexadecimal ID to its first 12 digits, as runtimes do.
 func ShortID(id string) string {
 	const digits, long = 12, 32
 	if len(id) < long || strings.Trim(id, "0123456789abcdef") != "" {
@@ -69,7 +69,7 @@ func ShortOwner(c attach.Cached) string {
 	return o.String()
 }
 
-// ShortOwners returns what says shortOwner of the owner of an attachment.
+// ShortOwners returns ShortOwner for owners: it reads the cache once.
 func ShortOwners() func(spec.Owner) string {
 	list, _ := (&attach.Runtime{}).List("")
 	short := map[spec.Owner]string{}
@@ -79,7 +79,7 @@ func ShortOwners() func(spec.Owner) string {
 	return func(o spec.Owner) string { return cmp.Or(short[o], o.String()) }
 }
 
-// Named is a text that attachments are named in by network, ID and interface, with these as people see them.
+// Named returns text with NETWORK/ID/INTERFACE of each known attachment written as by ShortOwner.
 func Named(text string) string {
 	list, _ := (&attach.Runtime{}).List("")
 	for _, c := range list {
@@ -91,8 +91,8 @@ func Named(text string) string {
 		text = parts[0]
 		for _, rest := range parts[1:] {
 			extra, same := strings.CutPrefix(short, long)
-			if strings.IndexFunc(rest, inWord) == 0 || // of eth10, and not of eth1
-				same && strings.HasPrefix(rest, extra) { // it has its name already
+			if strings.IndexFunc(rest, inWord) == 0 || // eth1 inside eth10 does not count
+				same && strings.HasPrefix(rest, extra) { // the name follows already
 				text += long + rest
 			} else {
 				text += short + rest
@@ -104,8 +104,7 @@ func Named(text string) string {
 
 func inWord(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '-' || r == '_' }
 
-// Find are the attachments of the container that a user means by a name: those that it names exactly, else those whose
-// ID begins with it.
+// Find returns the attachments of the container called name: exact matches, else those whose ID begins with name.
 func Find(name string, list []attach.Cached) (found []attach.Cached) {
 	if name == "" {
 		return nil
@@ -129,8 +128,7 @@ func Find(name string, list []attach.Cached) (found []attach.Cached) {
 	return found
 }
 
-// ofOwner reports whether a name is NETWORK/ID or NETWORK/ID/INTERFACE of an attachment, with the whole ID or its
-// beginning.
+// ofOwner reports whether name is NETWORK/ID or NETWORK/ID/INTERFACE of c. Unless exact, the ID may be shortened.
 func ofOwner(name string, c attach.Cached, exact bool) bool {
 	rest, ok := strings.CutPrefix(name, c.Network+"/")
 	id, ifName, given := strings.Cut(rest, "/")

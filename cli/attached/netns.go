@@ -17,8 +17,8 @@ import (
 // NetnsDir is where ip(8) keeps the names of network namespaces.
 const NetnsDir = "/run/netns"
 
-// NetnsPath is the path that a NETNS on the command line means: a path is made absolute, a name is one of
-// ip(8)'s. A name is allowed to be a file of the working directory too, as cnitool has it.
+// NetnsPath returns the path for a NETNS of the command line. A path is made absolute; a name is one of ip(8)'s. As
+// in cnitool, a name may also be a file of the working directory.
 func NetnsPath(arg string) (string, error) {
 	if strings.Contains(arg, "/") {
 		return filepath.Abs(arg)
@@ -32,8 +32,7 @@ func NetnsPath(arg string) (string, error) {
 	return named, nil
 }
 
-// IsNetns reports whether path leads to a network namespace. The file that a name leaves behind when the
-// namespace went without it, or the namespace of another kind, does not.
+// IsNetns fails if path is not a network namespace, for example the empty file that ip-netns(8) leaves in NetnsDir.
 func IsNetns(path string) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -46,7 +45,7 @@ func IsNetns(path string) error {
 	return nil
 }
 
-// NoteAbsent says of a NETNS that a command goes without, if it is given, that it is not there: add would fail.
+// NoteAbsent warns if the NETNS in args does not exist, for a command that does not need it: add would fail.
 func NoteAbsent(a *app.App, args []string) error {
 	if len(args) < 2 {
 		return nil
@@ -56,18 +55,18 @@ func NoteAbsent(a *app.App, args []string) error {
 		return err
 	}
 	if err := IsNetns(path); errors.Is(err, fs.ErrNotExist) {
-		a.Note("warning: %v; `%s` goes without it, and `fairlead add` would fail", err, a.Doing)
+		a.Note("warning: %v; `%s` does not need it, but `fairlead add` would fail", err, a.Doing)
 	}
 	return nil
 }
 
-// ContainerID is the ID that cnitool makes from the absolute path of a network namespace.
+// ContainerID returns the ID that cnitool derives from the absolute path of a network namespace.
 func ContainerID(path string) string {
 	sum := sha512.Sum512([]byte(path))
 	return "cnitool-" + hex.EncodeToString(sum[:10])
 }
 
-// SamePath reports whether two paths lead to one file, or did when it was there.
+// SamePath reports whether two paths lead to the same file, even if the file no longer exists.
 func SamePath(a, b string) bool {
 	x, xerr := os.Stat(a)
 	y, yerr := os.Stat(b)
@@ -77,7 +76,7 @@ func SamePath(a, b string) bool {
 	return plain(a) == plain(b)
 }
 
-// plain is a path without the links on the way to its last element.
+// plain resolves the links in a path, except in its last element.
 func plain(path string) string {
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {

@@ -12,16 +12,16 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// Number is the protocol of a mapping.
+// Number returns the IP protocol number of a mapping.
 func (m PortMapping) Number() byte {
 	proto, _ := kernel.ParseProto(m.Protocol)
 	return proto
 }
 
-// maxPorts bounds how many ports of a range are looked at.
+// maxPorts limits how many ports of a range are examined.
 const maxPorts = 64
 
-// Mappings are the ports that a container with these capability arguments publishes, a mapping for each port.
+// Mappings returns the ports that a container with these capability arguments publishes, one mapping for each port.
 func Mappings(capabilities map[string]any) (all []PortMapping) {
 	raw, err := json.Marshal(capabilities["portMappings"])
 	if err != nil {
@@ -44,10 +44,10 @@ func Mappings(capabilities map[string]any) (all []PortMapping) {
 	return all
 }
 
-// A PortMapping is an entry of the capability portMappings (clause K1).
+// PortMapping is an entry of the capability portMappings (clause K1).
 type PortMapping attach.PortMapping
 
-// String is the mapping as -p takes it.
+// String returns the mapping as -p takes it.
 func (m PortMapping) String() string {
 	at := ""
 	switch {
@@ -78,11 +78,11 @@ func ParsePorts(s string) (m PortMapping, err error) {
 	switch protocol = strings.ToLower(protocol); protocol {
 	case "tcp", "udp", "sctp":
 	default:
-		return bad("%q is none of tcp, udp and sctp", protocol)
+		return bad("%q is not tcp, udp or sctp", protocol)
 	}
 	i := strings.LastIndexByte(rest, ':')
 	if i < 0 {
-		return bad("a port of the host and one of the command are needed")
+		return bad("give a port of the host and a port of the command")
 	}
 	host, inner := rest[:i], rest[i+1:]
 	ip := ""
@@ -90,7 +90,7 @@ func ParsePorts(s string) (m PortMapping, err error) {
 		ip, host = strings.TrimSuffix(strings.TrimPrefix(host[:i], "["), "]"), host[i+1:]
 		addr, err := netip.ParseAddr(ip)
 		if err != nil || addr.Zone() != "" {
-			return bad("%q is no address of the host", ip)
+			return bad("%q is not an IP address", ip)
 		}
 	}
 	from, to, err := portRange(host)
@@ -102,7 +102,7 @@ func ParsePorts(s string) (m PortMapping, err error) {
 		return bad("%v", err)
 	}
 	if to-from != last-first {
-		return bad("the ranges differ in length")
+		return bad("the two ranges have different lengths")
 	}
 	m = PortMapping{HostPort: from, ContainerPort: first, Protocol: protocol, HostIP: ip}
 	if to > from {
@@ -122,12 +122,12 @@ func portRange(s string) (from, to int, err error) {
 	}{{first, &from}, {last, &to}} {
 		n, err := strconv.ParseUint(p.text, 10, 16)
 		if err != nil || n == 0 {
-			return 0, 0, fmt.Errorf("%q is no port (1 to 65535)", p.text)
+			return 0, 0, fmt.Errorf("%q is not a port (1 to 65535)", p.text)
 		}
 		*p.to = int(n)
 	}
 	if to < from {
-		return 0, 0, fmt.Errorf("the range %s runs backwards", s)
+		return 0, 0, fmt.Errorf("the range %s ends before it begins", s)
 	}
 	return from, to, nil
 }

@@ -1,6 +1,5 @@
-// Package attached is what the runtime's side remembers of attachments as a person sees it: names and short IDs,
-// whether the namespace is gone, published ports, who listens. It reads no configuration, which is for package
-// netconf.
+// Package attached reads the cache of attachments for people: names and short IDs, whether a namespace is gone,
+// published ports, processes that listen. It reads no configuration; package netconf does.
 package attached
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Attachment is an attachment as ls prints it.
+// Attachment is an attachment as ls prints it.
 type Attachment struct {
 	Key
 	Name      string         `json:"name,omitempty"` // NAMESPACE/POD, or podman's name
@@ -20,7 +19,7 @@ type Attachment struct {
 	Addresses []netip.Prefix `json:"addresses"`
 }
 
-// Unseen is the problem of a cache that cannot be read at all: nothing is known of what is attached.
+// Unseen returns the error of a cache that cannot be read at all, so that nothing is known of attachments; else nil.
 func Unseen(problems []error) error {
 	for _, p := range problems {
 		if errors.Is(p, attach.ErrUnseen) {
@@ -36,7 +35,7 @@ const (
 	Unknown = "unknown"
 )
 
-// Describe is an attachment with its name, state and addresses.
+// Describe returns an attachment with its name, state and addresses.
 func Describe(c attach.Cached) Attachment {
 	l := Attachment{Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, Name(c),
 		Alive, []netip.Prefix{}}
@@ -58,15 +57,16 @@ func Describe(c attach.Cached) Attachment {
 	return l
 }
 
-// IsGone reports whether the namespace of an attachment is gone: no command of this program is of another opinion.
+// IsGone reports whether the network namespace of an attachment is gone. All commands use it.
 func IsGone(c attach.Cached) bool {
 	return (&attach.Runtime{Vanished: Vanished}).Gone(&c)
 }
 
-// Vanished is what the plugins of ours have written down of the namespace.
+// Vanished reports whether the namespace is gone by the record that Fairlead's plugins made of it.
 func Vanished(c *attach.Cached) bool { return sdk.Vanished(c.Owner(), c.Netns) != nil }
 
-// OwnAddress reports whether an address of c's result is one of its interface, and not of a link on the host.
+// OwnAddress reports whether an address of c's result belongs to the container's interface, and not to a host-side
+// one.
 func OwnAddress(c attach.Cached, ip spec.IP) bool {
 	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(c.Result.Interfaces) {
 		return true
@@ -74,7 +74,7 @@ func OwnAddress(c attach.Cached, ip spec.IP) bool {
 	return c.Result.Interfaces[*ip.Interface].Name == c.IfName
 }
 
-// An Key is an attachment as -o json prints it.
+// Key names an attachment in the documents of -o json.
 type Key struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"containerID"`

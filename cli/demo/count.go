@@ -13,15 +13,14 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
-// hostCounts is what there is on a host that attachments may leave behind.
+// hostCounts counts what attachments could leave on a host.
 type hostCounts struct {
 	links, elements, leases, attachments, netns, runs int
 
-	names []string // of the links
+	names []string // names of the links
 }
 
-// count counts. The bridges are not counted: like every bridge that the plugins make, they are for the next
-// container too.
+// count counts. It leaves out bridges: the plugins keep these for the next container.
 func count() (c hostCounts, err error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -54,7 +53,7 @@ func count() (c hostCounts, err error) {
 	return c, err
 }
 
-// entries is how many files of a directory match.
+// entries returns how many files of a directory match.
 func entries(dir, pattern string) int {
 	found, _ := filepath.Glob(filepath.Join(dir, pattern))
 	return len(found)

@@ -1,5 +1,5 @@
-// Package demo is fairlead demo: two containers and a server in a throw-away host, asked and counted. It is for show;
-// nothing else may need it.
+// Package demo is fairlead demo: containers and a server in a throw-away host, whose answers and remains are
+// counted. No other package uses it.
 package demo
 
 import (
@@ -35,7 +35,9 @@ func Command(a *app.App) *cobra.Command {
 		Short: "See it work: three containers, a published port and the host, in a throw-away host",
 		Long: `Start a web server with a published port, a client beside it and a neighbour on another network, in a
 throw-away host. Fetch a page from every side, by IPv4, IPv6 and name. Then remove everything and show that nothing
-is left. Your machine stays as it was, and an ordinary user needs no sudo. The exit status is 1 if anything fails.`,
+is left. Your machine is not changed, and an ordinary user needs no sudo.
+
+Exit status: 0 all fetches succeeded, and nothing is left; 1 otherwise.`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
 			a.Status, err = run.InHost(a, []string{"/proc/self/exe", demoName, "-o", a.Output})
 			return err
@@ -43,14 +45,14 @@ is left. Your machine stays as it was, and an ordinary user needs no sudo. The e
 	}
 }
 
-const demoName = "demo-inside" // a command of ours that `fairlead help` does not list
+const demoName = "demo-inside" // hidden from `fairlead help`
 
-// InsideCommand is the demonstration inside its throw-away host.
+// InsideCommand returns the hidden command that is the demo inside its throw-away host.
 func InsideCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: demoName, Hidden: true, Args: app.Operands(""),
 		RunE: func(c *cobra.Command, args []string) error {
-			runtime.LockOSThread() // the members get a signal when this thread dies
+			runtime.LockOSThread() // the members get a signal when this thread exits
 			d := &demo{App: a, Style: a.Style(a.Stdout)}
 			defer d.end()
 			if err := d.show(); err != nil {
@@ -62,8 +64,8 @@ func InsideCommand(a *app.App) *cobra.Command {
 	}
 }
 
-// The second network of the demo is what lies outside: the host's address there is how the published port is
-// reached from elsewhere. Its addresses are those reserved for documentation.
+// The demo's second network plays the outside: the published port is fetched from there by the host's address on it.
+// Its subnets are those reserved for documentation.
 const (
 	outsideBridge = "outside0"
 	outsideList   = `{
@@ -78,7 +80,7 @@ const (
 	outsideRange6 = `, [{"subnet": "2001:db8::/64"}]`
 )
 
-// demoTime bounds what should take a moment.
+// demoTime limits each step, which should take a moment.
 const demoTime = 30 * time.Second
 
 type demo struct {
@@ -88,17 +90,17 @@ type demo struct {
 	answers []demoAnswer
 }
 
-// A member is a container of the demo: a `fairlead run`.
+// member is a container of the demo: a `fairlead run`.
 type member struct {
 	name  string
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	out   *bufio.Scanner
-	said  bytes.Buffer // on stderr
+	said  bytes.Buffer // its stderr
 	addrs []netip.Prefix
 }
 
-// addr is the member's address of a family.
+// addr returns the member's address of a family.
 func (m *member) addr(v6 bool) netip.Addr {
 	for _, p := range m.addrs {
 		if p.Addr().Is6() == v6 {
@@ -108,7 +110,7 @@ func (m *member) addr(v6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// start runs a member and waits until it is there.
+// start starts a member and waits until it is ready.
 func (d *demo) start(name string, flags []string, command ...string) (*member, error) {
 	args := append([]string{"run", "--name", name}, flags...)
 	m := &member{name: name, cmd: exec.Command("/proc/self/exe",
@@ -134,7 +136,7 @@ func (d *demo) start(name string, flags []string, command ...string) (*member, e
 	return m, nil
 }
 
-// line is the next line that the member prints.
+// line returns the next line that the member prints.
 func (m *member) line() ([]byte, error) {
 	timer := time.AfterFunc(demoTime, func() { m.cmd.Process.Kill() })
 	defer timer.Stop()
@@ -148,9 +150,9 @@ func (m *member) line() ([]byte, error) {
 	return nil, fmt.Errorf("%s ended: %w", m.name, errors.Join(err, io.ErrUnexpectedEOF))
 }
 
-// fetch makes the member fetch from addr.
+// fetch lets the member fetch from addr.
 func (m *member) fetch(addr string) fetched {
-	if m == nil { // the host
+	if m == nil { // the host itself
 		return fetch(addr)
 	}
 	var f fetched
@@ -185,14 +187,14 @@ func (m *member) stop() error {
 	return err
 }
 
-// end stops what an error left running.
+// end stops the members that run after an error.
 func (d *demo) end() {
 	for _, m := range slices.Backward(d.members) {
 		m.stop()
 	}
 }
 
-// A demoAnswer is one fetch of the demo.
+// demoAnswer is one fetch of the demo.
 type demoAnswer struct {
 	From string `json:"from"`
 	URL  string `json:"url"`
@@ -209,7 +211,7 @@ func (d *demo) show() error {
 	if err != nil {
 		return err
 	}
-	d.say("%s\n", d.Bold("A throw-away host of its own; the machine stays as it is."))
+	d.say("%s\n", d.Bold("A throw-away host of its own: the machine is not changed."))
 	names, err := d.serveNames()
 	if err != nil {
 		return err
@@ -258,7 +260,7 @@ func (d *demo) show() error {
 	return d.verdict(before, during, after, took)
 }
 
-// askAll asks the server, by both families where there is IPv6, from each place that should reach it.
+// askAll fetches from the server, from each place that should reach it, in both families if there is IPv6.
 func (d *demo) askAll(web, client, neighbour *member, ipv6 bool) error {
 	for _, v6 := range []bool{false, true} {
 		if v6 && !ipv6 {
@@ -271,7 +273,7 @@ func (d *demo) askAll(web, client, neighbour *member, ipv6 bool) error {
 		}
 		local := outside
 		if !v6 {
-			local = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // ::1 has no way to a translated port
+			local = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // the kernel does not route from ::1 to another interface
 		}
 		server := web.addr(v6)
 		d.ask(client, netip.AddrPortFrom(server, 80).String(), "beside it")
@@ -284,8 +286,8 @@ func (d *demo) askAll(web, client, neighbour *member, ipv6 bool) error {
 	return nil
 }
 
-// prepare configures the networks, the default one with names for its containers. Nothing of the user's environment
-// reaches the demo, and no plugins but our own.
+// prepare writes the network configurations; the default network gets names for containers. The user's environment
+// and other plugins do not affect the demo.
 func (d *demo) prepare(ipv6 bool) error {
 	for _, name := range []string{"CNI_PATH", "NETCONFPATH", "CNI_ARGS", "CAP_ARGS", "CNI_IFNAME"} {
 		os.Unsetenv(name)
@@ -308,7 +310,7 @@ func (d *demo) prepare(ipv6 bool) error {
 		os.WriteFile(netconf.ConfDir()+"/10-outside.conflist", fmt.Appendf(nil, outsideList, range6), 0o644))
 }
 
-// addresses looks up what the members got.
+// addresses finds out the members' addresses.
 func (d *demo) addresses() error {
 	list, problems := (&attach.Runtime{}).List("")
 	for _, m := range d.members {
@@ -324,7 +326,7 @@ func (d *demo) addresses() error {
 	return errors.Join(problems...)
 }
 
-// bridgeAddrs are the addresses of a link of the host, without those that every link has.
+// bridgeAddrs returns the addresses of a link of the host, without link-local ones.
 func bridgeAddrs(name string) (all []netip.Prefix, err error) {
 	link, err := net.InterfaceByName(name)
 	if err != nil {
@@ -349,7 +351,7 @@ func bridgeAddr(name string, v6 bool) (netip.Addr, error) {
 	return netip.Addr{}, errors.Join(err, fmt.Errorf("link %s has no such address", name))
 }
 
-// ask fetches from a member, or from the host, and keeps the answer.
+// ask fetches from a member or the host, and keeps the answer.
 func (d *demo) ask(m *member, at, way string) {
 	from := "host"
 	if m != nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/resolv"
 )
 
-// resolvable reports whether a container can be given a resolv.conf: it is mounted over the host's.
+// resolvable reports whether a container can get a resolv.conf, which is mounted over the host's.
 func resolvable() bool {
 	_, err := os.Stat(resolv.EtcResolv)
 	return err == nil
 }
 
-// A nameService is the demo's `fairlead dns`.
+// nameService is the demo's `fairlead dns`.
 type nameService struct{ cmd *exec.Cmd }
 
-// serveNames starts the name server of the demo and waits until it is ready; nil where no container could ask it.
+// serveNames starts the demo's name server and waits until it is ready. It returns nil if no container could use it.
 func (d *demo) serveNames() (*nameService, error) {
 	if !resolvable() {
 		return nil, nil

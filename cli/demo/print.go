@@ -59,7 +59,7 @@ func (d *demo) table() {
 	}
 }
 
-// bad is what is wrong with an answer.
+// bad returns what is wrong with an answer, or "".
 func (f demoAnswer) bad() string {
 	switch {
 	case f.Error != "":
@@ -70,7 +70,7 @@ func (f demoAnswer) bad() string {
 	return ""
 }
 
-// round cuts a time down to what a person reads.
+// round rounds a time for people.
 func round(d time.Duration) time.Duration {
 	if d < 10*time.Millisecond {
 		return d.Round(10 * time.Microsecond)
@@ -78,7 +78,7 @@ func round(d time.Duration) time.Duration {
 	return d.Round(time.Millisecond)
 }
 
-// A tally is a row of what was there before, meanwhile and after.
+// tally is a row of what existed before, during and after the demo.
 type tally struct {
 	What   string `json:"what"`
 	Before int    `json:"before"`
@@ -88,7 +88,7 @@ type tally struct {
 
 func tallies(before, during, after hostCounts) []tally {
 	return []tally{
-		{"links, beside the bridges", before.links, during.links, after.links},
+		{"links, except bridges", before.links, during.links, after.links},
 		{"network namespaces", before.netns, during.netns, after.netns},
 		{"nft elements", before.elements, during.elements, after.elements},
 		{"leases", before.leases, during.leases, after.leases},
@@ -97,7 +97,7 @@ func tallies(before, during, after hostCounts) []tally {
 	}
 }
 
-// verdict says what is left, and whether all went well.
+// verdict prints what is left, and fails if anything went wrong.
 func (d *demo) verdict(before, during, after hostCounts, took time.Duration) error {
 	var errs []error
 	for _, f := range d.answers {
@@ -127,7 +127,7 @@ func (d *demo) verdict(before, during, after hostCounts, took time.Duration) err
 		}{len(errs) == 0, d.answers, rows}
 		return errors.Join(append(errs, term.PrintJSON(d.Stdout, doc))...)
 	}
-	fmt.Fprintf(d.Stdout, "\nTaken down in %s:\n", round(took))
+	fmt.Fprintf(d.Stdout, "\nRemoved in %s:\n", round(took))
 	t.Print(d.Stdout, d.Style)
 	fmt.Fprintf(d.Stdout, "%s\n\n", d.Dim("The bridges are shared: they stay, empty, for the next container."))
 	if len(errs) > 0 {

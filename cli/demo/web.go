@@ -13,16 +13,16 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The demo's server and its client: these two commands of ours are what `fairlead demo` runs in its
-// containers. They speak as much HTTP as it takes, for net/http would cost every plugin its start.
+// The demo's server and client are two hidden commands, which `fairlead demo` runs in its containers. They contain
+// the little HTTP they need, because net/http would slow down the start of every plugin.
 const (
 	serveName = "demo-serve"
 	fetchName = "demo-fetch"
 )
 
-const fetchTime = 5 * time.Second // within which an answer has to be there
+const fetchTime = 5 * time.Second // time limit of an answer
 
-// ServeCommand is a web server on port 80. It says so on stdout once it listens.
+// ServeCommand returns the hidden web server on port 80. It prints a line on stdout once it listens.
 func ServeCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: serveName, Hidden: true, Args: app.Operands("NAME"),
@@ -43,7 +43,7 @@ func ServeCommand(a *app.App) *cobra.Command {
 	}
 }
 
-// greet answers one request with who is asked and who asks.
+// greet answers one request with the server's name and the client's address.
 func greet(conn net.Conn, name string) {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(fetchTime))
@@ -62,15 +62,15 @@ func greet(conn net.Conn, name string) {
 	fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }
 
-// A fetched is the answer to one request.
+// fetched is the answer to one request.
 type fetched struct {
-	Server string        `json:"server"` // the name that it gave
-	Seen   string        `json:"seen"`   // the address that it saw us with
+	Server string        `json:"server"` // the server's name
+	Seen   string        `json:"seen"`   // our address as the server saw it
 	Took   time.Duration `json:"tookNanoseconds"`
 	Error  string        `json:"error,omitempty"`
 }
 
-// fetch asks the server at a host and port.
+// fetch fetches from the server at a host and port.
 func fetch(addr string) fetched {
 	start := time.Now()
 	f, err := func() (f fetched, err error) {
@@ -101,7 +101,8 @@ func fetch(addr string) fetched {
 	return f
 }
 
-// FetchCommand fetches what it is told on stdin, an address a line, and answers each with a document.
+// FetchCommand returns the hidden client. It fetches each address that it reads on stdin, one per line, and answers
+// with a JSON document.
 func FetchCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: fetchName, Hidden: true, Args: app.Operands(""),

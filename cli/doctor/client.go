@@ -13,15 +13,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A client is a program of this host that reads the files of networks.
+// client is a program of this host that reads network configurations.
 type client struct {
 	Name    string
 	Version string
-	Speaks  spec.Version // the newest that it takes in a file
+	Speaks  spec.Version // the newest CNI version that it accepts in a file
 }
 
-// Clients are those that are installed. Their programs and the list of Debian's packages tell which version of CNI they
-// speak; of others nothing is known.
+// Clients returns the installed clients whose CNI version is known from their program or from the list of Debian's
+// packages.
 func Clients() (all []client) {
 	dpkg, _ := os.ReadFile("/var/lib/dpkg/status")
 	for _, name := range []string{"containerd", "crio", "podman"} {
@@ -46,7 +46,7 @@ func Clients() (all []client) {
 	return all
 }
 
-// ofLibrary is the newest version of CNI that a release of the reference's library takes.
+// ofLibrary returns the newest CNI version that a release of the reference's library accepts.
 func ofLibrary(release string) spec.Version {
 	major, minor := release2(strings.TrimPrefix(release, "v"))
 	switch {
@@ -58,7 +58,7 @@ func ofLibrary(release string) spec.Version {
 	return spec.V040
 }
 
-// packaged is a client as the list of Debian's packages has it.
+// packaged returns a client according to the list of Debian's packages.
 func packaged(status []byte, name string) client {
 	for _, pkg := range []string{name, name + ".io"} { // containerd.io is Docker's
 		_, entry, found := bytes.Cut(append([]byte("\n"), status...), []byte("\nPackage: "+pkg+"\n"))
@@ -69,7 +69,7 @@ func packaged(status []byte, name string) client {
 		_, version, _ := strings.Cut(string(entry), "\nVersion: ")
 		version, _, _ = strings.Cut(version, "\n")
 		major, _ := release2(version)
-		first := map[string]int{"containerd": 2, "podman": 5}[name] // that takes 1.1.0
+		first := map[string]int{"containerd": 2, "podman": 5}[name] // the first release that accepts 1.1.0
 		switch {
 		case first == 0 || major == 0:
 		case major >= first:
@@ -81,7 +81,7 @@ func packaged(status []byte, name string) client {
 	return client{}
 }
 
-// release2 are the first two numbers of a version; an epoch before them does not count.
+// release2 returns the first two numbers of a version, without an epoch.
 func release2(version string) (major, minor int) {
 	if _, rest, ok := strings.Cut(version, ":"); ok {
 		version = rest
@@ -94,7 +94,7 @@ func release2(version string) (major, minor int) {
 	return major, minor
 }
 
-// podmanByCNI reports whether podman reads files of networks, and not netavark's.
+// podmanByCNI reports whether podman uses CNI and not netavark.
 func podmanByCNI() bool {
 	noted, _ := os.ReadFile("/var/lib/containers/storage/defaultNetworkBackend")
 	if strings.TrimSpace(string(noted)) == "cni" {
@@ -110,8 +110,7 @@ func podmanByCNI() bool {
 	return false
 }
 
-// understood says which of the clients refuse the file of a network. No client reads the built-in network, which has
-// none.
+// understood adds a finding for each client that refuses the network's file. No client reads the built-in network.
 func (d *Doctor) understood(l *spec.List, all []client) {
 	if l.File == "" || !netconf.Newer(l) {
 		return

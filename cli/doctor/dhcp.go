@@ -15,10 +15,10 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// asksDaemon begins the errors of plugin dhcp that could not ask its daemon.
+// asksDaemon is the beginning of errors of the plugin dhcp that could not reach its daemon.
 const asksDaemon = "ask the DHCP daemon: "
 
-// dhcp looks at the leases of a network that the DHCP daemon keeps.
+// dhcp checks the leases of a network that the DHCP daemon keeps.
 func (d *Doctor) dhcp(ctx context.Context, n *netconf.Network) {
 	if !byDHCP(n.List) {
 		return
@@ -31,7 +31,7 @@ func (d *Doctor) dhcp(ctx context.Context, n *netconf.Network) {
 	switch {
 	case err == nil:
 		d.leased(n.Name, list, time.Now())
-	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED): // which STATUS says
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED): // STATUS reports this
 	case app.Denied(err):
 		d.Blind("the leases of network %s: %v", n.Name, err)
 	default:
@@ -43,7 +43,7 @@ func byDHCP(l *spec.List) bool {
 	return slices.ContainsFunc(l.WrittenOut().Plugins, func(p *spec.Conf) bool { return p.IPAMType == "dhcp" })
 }
 
-// leased says which leases are over, or end soon because their server does not answer.
+// leased adds findings for leases that have expired, or that expire soon because their server does not answer.
 func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 	for _, l := range list {
 		var hit []affected
@@ -63,14 +63,14 @@ func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 	}
 }
 
-// leaseText says of a lease when it ends.
+// leaseText says when a lease expires.
 func leaseText(l dhcp.Leased, now time.Time) string {
 	text := l.What()
 	if l.Ends != nil {
 		if left := l.Ends.Sub(now).Round(time.Second); left > 0 {
 			text += fmt.Sprintf(" ends in %v", left)
 		} else {
-			text += fmt.Sprintf(" is over since %v", -left)
+			text += fmt.Sprintf(" expired %v ago", -left)
 		}
 	}
 	if l.Reason != "" {

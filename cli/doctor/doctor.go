@@ -1,6 +1,6 @@
-// Package doctor finds out why containers have no network: fairlead doctor. Each file looks at one thing, as the
-// host, the filters or a container from the inside, and adds findings, whose texts are all in kinds.go. It changes
-// nothing; what it says to do is of package advice.
+// Package doctor is fairlead doctor: it finds out why containers have no network. Each file examines one thing, such
+// as the host, the packet filters or the inside of a container, and adds findings. Their texts are in kinds.go. The
+// package changes nothing; package advice has the commands that correct an attachment.
 package doctor
 
 import (
@@ -17,21 +17,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A Doctor is a run of doctor.
+// Doctor is one run of doctor.
 type Doctor struct {
 	*app.App
 	*Diagnosis
 	Ctx    context.Context
 	HostNS *kernel.NS
-	All    []attach.Cached // every attachment
-	Mine   []attach.Cached // those that are asked about
+	All    []attach.Cached // all attachments of the host
+	Mine   []attach.Cached // those that the user asked about
 
-	named bool   // they were
-	probe bool   // send packets from inside
+	named bool   // the user named containers
+	probe bool   // send packets from inside containers
 	to    string // an address to probe
 
-	lacked   map[string]*lacking // by kind of links
-	nameless atomic.Int32        // containers whose name servers are not known
+	lacked   map[string]*lacking // by kind of link
+	nameless atomic.Int32        // number of containers whose name servers are unknown
 
 	Found    []repair.Finding // of all attachments
 	Verdicts []judged
@@ -50,14 +50,18 @@ where, why, and the command that corrects it. One cause is one finding, however 
 an ID, which docs/doctor.md explains. Nothing is changed.
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, NET/ID, or a pod as
-NAMESPACE/NAME; then only the findings that concern it are printed. Doctor sends packets from inside a named container,
-and with --probe from inside all: to its gateway, its name servers and the address of --to, by ARP for an address of
-the container that another machine uses, and large packets that the way out may lose. Otherwise it sends no packet.
+NAMESPACE/NAME. Then only findings that concern this container are printed, and doctor sends packets from inside it.
+With --probe it sends them from inside all containers; otherwise it sends no packet. It probes the gateway, the name
+servers and the address of --to, asks by ARP whether another machine uses the container's address, and sends large
+packets that the way out may lose.
 
-For an ordinary user, doctor says what it could not see. The exit status is 0 if all is in order, 3 if a container is or
-will be without network, and 1 if doctor found no fault and could not see something. Warnings do not count.`,
+For an ordinary user, doctor says what it could not see.
+
+Exit status: 0 no fault (there may be warnings), 1 no fault found, but something could not be seen, 3 a container is or
+will be without network, 4 no such container.`,
 		Example: `  fairlead doctor
-  fairlead doctor web --to 192.0.2.1:443      look at one container, and try an address from inside`,
+  fairlead doctor web                         examine one container, and probe from inside
+  fairlead doctor web --to 192.0.2.1:443      also try to reach an address from inside`,
 		RunE: func(c *cobra.Command, args []string) error {
 			d.Ctx, d.named = a.Interruptible(), len(args) > 0
 			if _, _, err := SplitTarget(d.to); d.to != "" && err != nil {
@@ -84,8 +88,8 @@ will be without network, and 1 if doctor found no fault and could not see someth
 	return c
 }
 
-// Open is a run for another command, which knows every attachment and has looked at nothing yet. It fails where nothing
-// can be known of the attachments.
+// Open returns a Doctor for another command. It knows all attachments and has examined nothing. Open fails if the
+// attachments cannot be read.
 func Open(a *app.App) (d *Doctor, err error) {
 	d = &Doctor{App: a, named: true, Ctx: a.Interruptible(), Diagnosis: newDiagnosis()}
 	if d.HostNS, err = kernel.Open(""); err != nil {
@@ -100,10 +104,10 @@ func Open(a *app.App) (d *Doctor, err error) {
 	return d, nil
 }
 
-// Close closes what Open has opened.
+// Close closes what Open opened.
 func (d *Doctor) Close() { d.HostNS.Close() }
 
-// Examine looks at the attachments of Mine without sending a packet, and keeps the findings that concern them.
+// Examine examines the attachments in Mine, sends no packet, and keeps the findings that concern them.
 func (d *Doctor) Examine() {
 	d.ofRepair()
 	d.ofFilters()
@@ -114,7 +118,7 @@ func (d *Doctor) Examine() {
 	d.settle()
 }
 
-// Conclude sets the exit status by what was found, and by what could not be seen.
+// Conclude sets the exit status from the findings and from what could not be seen.
 func (d *Doctor) Conclude() {
 	switch {
 	case d.faulty():
@@ -124,7 +128,7 @@ func (d *Doctor) Conclude() {
 	}
 }
 
-// diagnose looks at everything.
+// diagnose runs all examinations.
 func (d *Doctor) diagnose(names []string) (err error) {
 	d.Diagnosis = newDiagnosis()
 	if d.HostNS, err = kernel.Open(""); err != nil {
@@ -161,7 +165,7 @@ func (d *Doctor) diagnose(names []string) (err error) {
 	return d.Ctx.Err()
 }
 
-// choose takes the attachments that the names mean, or all.
+// choose selects the attachments that names mean, or all.
 func (d *Doctor) choose(names []string) error {
 	if len(names) == 0 {
 		d.Mine = d.All
@@ -181,12 +185,12 @@ func (d *Doctor) choose(names []string) error {
 	return nil
 }
 
-// who is an attachment as findings name it.
+// who returns an attachment as findings name it.
 func who(c attach.Cached, details ...string) []affected {
 	return []affected{{c.Owner().String(), c.Netns, details, "", attached.Name(c), attached.ShortOwner(c)}}
 }
 
-// whom are attachments as findings name them.
+// whom returns attachments as findings name them.
 func whom(list []attach.Cached) (all []affected) {
 	for _, c := range list {
 		all = append(all, who(c)...)

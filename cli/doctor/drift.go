@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ofRepair says what a repair would find: it knows what each attachment should have.
+// ofRepair adds what a dry run of repair finds: it compares each attachment with its plan.
 func (d *Doctor) ofRepair() {
 	report := d.repairs("", false)
 	if report == nil {
@@ -41,8 +41,8 @@ func (d *Doctor) ofRepair() {
 		d.attachment(f, d.Mine[i])
 	}
 	if foreigners > 0 {
-		d.remark("%d of %d attachments are of other plugins: they are compared with what ADD answered, and of their rules "+
-			"little is known", foreigners, len(d.Mine))
+		d.remark("%d of %d attachments are of other plugins: doctor compares them with the result of ADD, and "+
+			"knows little of their rules", foreigners, len(d.Mine))
 	}
 }
 
@@ -67,7 +67,7 @@ func (d *Doctor) repairs(network string, filter bool) *repair.Report {
 	if conn, err := nft.Open(d.HostNS); err != nil {
 		d.Blind("the packet filter: %v", err)
 	} else if _, err := conn.BaseChains(); err != nil {
-		d.Blind("what attachments should have on the host, and the packet filter: %v", err)
+		d.Blind("the host side of attachments, and the packet filter: %v", err)
 		return nil
 	}
 	defer d.LogLater()()
@@ -77,13 +77,13 @@ func (d *Doctor) repairs(network string, filter bool) *repair.Report {
 	}
 	report, err := r.Run(d.Ctx)
 	if err != nil {
-		d.Blind("what attachments should have: %v", err)
+		d.Blind("the plans of attachments: %v", err)
 		return nil
 	}
 	return report
 }
 
-// attachment says what is wrong with one.
+// attachment adds the findings of one attachment.
 func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	switch f.State {
 	case repair.Gone:
@@ -91,7 +91,7 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 		return
 	case repair.Offline:
 		rules := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
-			return strings.HasPrefix(line, "link ") // which byResult says
+			return strings.HasPrefix(line, "link ") // byResult reports it
 		})
 		if len(rules) > 0 {
 			d.add("reference-rules-missing", "packet filter", "", who(c, rules...))
@@ -131,7 +131,7 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	}
 }
 
-// drift takes down one difference of a resource.
+// drift adds the finding for one difference of a resource.
 func (d *Doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 	link, inside := linkOf(w.Resource)
 	text := w.Resource + ": " + line
@@ -140,7 +140,7 @@ func (d *Doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 		d.add("packet-filter-missing", "host", strings.TrimPrefix(line, "nft "), who(c))
 	case w.Kind == "Forward":
 		d.add("accepts-missing", "packet filter", "", who(c, line), remade(w, c)...)
-	case w.Rule && strings.HasPrefix(line, "route to "): // ofPaths says what the route is, if it follows one there
+	case w.Rule && strings.HasPrefix(line, "route to "): // ofPaths finds out why, if it follows a packet there
 		d.astray = append(d.astray, strayed{line, c})
 	case w.Rule:
 		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
@@ -177,7 +177,7 @@ func (d *Doctor) bridge(line, link string, c attach.Cached, mend []string) {
 	}
 }
 
-// veth takes down what is wrong with a pair: its line names the end.
+// veth adds the finding for a veth pair. The line of the difference names the end.
 func (d *Doctor) veth(w sdk.Wrong, line, link string, c attach.Cached) {
 	now, renamed := strings.CutSuffix(line, " now")
 	_, now, _ = strings.Cut(now, "it is called ")
@@ -199,8 +199,8 @@ func (d *Doctor) veth(w sdk.Wrong, line, link string, c attach.Cached) {
 	}
 }
 
-// linkOf is the link of the host that a resource is about, the last one named; inside is set where it is about one of
-// the container.
+// linkOf returns the link that a resource is about: the last one it names. inside reports whether the link is the
+// container's.
 func linkOf(text string) (link string, inside bool) {
 	for _, word := range strings.Fields(text) {
 		if name, ok := strings.CutPrefix(word, "host/"); ok {
@@ -211,7 +211,7 @@ func linkOf(text string) (link string, inside bool) {
 	return link, inside
 }
 
-// remade is the mend of what repair does not mend, else nothing.
+// remade returns the correction of a difference that repair cannot correct, else nothing.
 func remade(w sdk.Wrong, c attach.Cached) []string {
 	if w.Mends {
 		return nil

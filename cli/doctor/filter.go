@@ -15,10 +15,10 @@ import (
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
-// evaluation bounds how long the evaluator is asked about packets: it reads the rules for each.
+// evaluation limits the time for questions to the evaluator, which reads all rules for each packet.
 const evaluation = 10 * time.Second
 
-// A forwarded is a packet that the host should forward for a container.
+// forwarded is a packet that the host should forward for a container.
 type forwarded struct {
 	packetfilter.Packet
 	What string // in words: "what it sends from 10.88.0.2"
@@ -26,18 +26,19 @@ type forwarded struct {
 	From attach.Cached
 }
 
-// A judged is a packet and what the packet filters of others do with it.
+// judged is a packet, and what other programs' packet filters do with it.
 type judged struct {
 	forwarded
 	packetfilter.Verdict
 }
 
-// ofFilters asks what the packet filters of others do with what containers send and get.
+// ofFilters examines what other programs' packet filters do with packets from and to containers.
 func (d *Doctor) ofFilters() {
 	packets, end := d.packets(), time.Now().Add(evaluation)
 	for i, p := range packets {
 		if time.Now().After(end) {
-			d.Blind("the packet filters of others, for %d of %d kinds of packets: no time was left", len(packets)-i,
+			d.Blind("the packet filters of others, for %d of %d kinds of packets: the time was used "+
+				"up", len(packets)-i,
 				len(packets))
 			break
 		}
@@ -60,7 +61,7 @@ func (d *Doctor) ofFilters() {
 	}
 }
 
-// ofInput asks what becomes of questions to a name server of the host that listens on a container's gateway.
+// ofInput examines what happens to queries for a name server of the host on a container's gateway address.
 func (d *Doctor) ofInput() {
 	for _, c := range d.Mine {
 		a, link := d.wayIn(c)
@@ -79,21 +80,21 @@ func (d *Doctor) ofInput() {
 			}
 			if v.Outcome == packetfilter.Dropped {
 				where, rule := decider(v)
-				text := fmt.Sprintf("%s drops questions to the name server at %v: %s", owner(v), ip.Gateway, rule)
+				text := fmt.Sprintf("%s drops queries to the name server at %v: %s", owner(v), ip.Gateway, rule)
 				d.add("host-input-drops", where, text, who(c), "", accepting(v, link))
 			}
 		}
 	}
 }
 
-// serves reports whether a name server of the host listens on an address of its own.
+// serves reports whether a name server of the host listens on that address.
 func (d *Doctor) serves(a netip.Addr) bool {
 	listeners, err := sockdiag.Listeners(d.HostNS, kernel.UDP, 53)
 	here := func(l sockdiag.Listener) bool { return l.At.Addr() == a }
 	return a.IsValid() && err == nil && slices.ContainsFunc(listeners, here)
 }
 
-// decider is the chain and the rule of a verdict.
+// decider returns the chain and the rule that gave a verdict.
 func decider(v packetfilter.Verdict) (chain, rule string) {
 	rule = "policy drop"
 	if v.Rule != "" {
@@ -113,8 +114,8 @@ func owner(v packetfilter.Verdict) string {
 	return v.Owner
 }
 
-// packets are those that are asked about: of each link and family one from a container, its reply, and one to each
-// published port. Of containers that were named, all of each.
+// packets returns the packets to examine: for each link and family one from a container and its reply, and one to
+// each published port. For containers named by the user, it returns all.
 func (d *Doctor) packets() (all []forwarded) {
 	uplink := ""
 	if l, err := rtnl.Egress(d.HostNS); err == nil {
@@ -148,7 +149,7 @@ func (d *Doctor) packets() (all []forwarded) {
 	return all
 }
 
-// target4 is the address that a published port leads to, of IPv4 if the container has one.
+// target4 returns the address that a published port leads to, the IPv4 one if the container has one.
 func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 	host, err := netip.ParseAddr(m.HostIP)
 	for _, ip := range c.Result.IPs {
@@ -160,7 +161,8 @@ func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 	return a
 }
 
-// allowing is the command that has a chain let the packets of a link through, by the tool of whose it is.
+// allowing returns the command that makes a chain accept forwarded packets of a link, in the tool that owns the
+// chain.
 func allowing(v packetfilter.Verdict, link string) string {
 	out := accepting(v, link)
 	for _, to := range [][2]string{
@@ -174,7 +176,7 @@ func allowing(v packetfilter.Verdict, link string) string {
 	return out
 }
 
-// accepting is the command that has a chain let in what comes from a link.
+// accepting returns the command that makes a chain accept input from a link.
 func accepting(v packetfilter.Verdict, link string) string {
 	tool, chain := "iptables", v.Chain.Name
 	if v.Packet.Src.Is6() || v.Packet.Dst.Is6() {

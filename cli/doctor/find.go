@@ -14,14 +14,14 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 )
 
-// A candidate is a container that a user may mean, and how.
+// candidate is a container that the argument may mean, and how it matches.
 type candidate struct {
 	attach.Cached
 	as string
 }
 
-// Seek finds the one container that a user means by a name, a PID, an address, a MAC, a port of the host or an
-// interface of the host, and returns its attachments. Of several it names all.
+// Seek returns the attachments of the one container that arg means. arg is a name, a PID, an address, a MAC, a port
+// of the host or an interface of the host. If several containers match, the error names all of them.
 func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 	var found []candidate
 	add := func(as string, is func(attach.Cached) bool) {
@@ -64,8 +64,8 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 	return d.only(arg, found)
 }
 
-// hasInterface reports whether ADD answered with such an interface: one of the host by its name and MAC, the
-// container's by its MAC.
+// hasInterface reports whether the result of ADD has an interface that matches. is gets name and MAC of host
+// interfaces, and only the MAC of the container's.
 func hasInterface(c attach.Cached, is func(name, mac string) bool) bool {
 	if c.Result == nil {
 		return false
@@ -78,7 +78,8 @@ func hasInterface(c attach.Cached, is func(name, mac string) bool) bool {
 	return false
 }
 
-// only are all attachments of the container that the candidates are, if it is one.
+// only returns all attachments of the container that the candidates belong to. It fails if they are several
+// containers.
 func (d *Doctor) only(arg string, found []candidate) (all []attach.Cached, err error) {
 	if len(found) == 0 {
 		return nil, attached.NotAttached(arg)

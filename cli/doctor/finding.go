@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A Diagnosed is one cause of trouble, however many containers it hits.
+// Diagnosed is a finding: one cause, with all affected containers.
 type Diagnosed struct {
 	ID         string     `json:"id"`
 	Section    string     `json:"section"`
@@ -16,21 +16,21 @@ type Diagnosed struct {
 	Where      string     `json:"where"`
 	What       string     `json:"what"`
 	Why        string     `json:"why"`
-	Mend       string     `json:"mend"` // a command, mostly
+	Mend       string     `json:"mend"` // usually a command
 	Containers []affected `json:"containers,omitempty"`
 
 	rank int
 }
 
-// An affected is a container that a cause hits.
+// affected is a container that a finding affects.
 type affected struct {
 	Container string   `json:"container"` // network/id/interface
 	Netns     string   `json:"netns,omitempty"`
-	Details   []string `json:"details,omitempty"` // what of it, where that differs between containers
-	Mend      string   `json:"mend,omitempty"`    // where it is another one than the finding's
+	Details   []string `json:"details,omitempty"` // what differs between the containers
+	Mend      string   `json:"mend,omitempty"`    // the correction for this container, if it is not the finding's
 	Name      string   `json:"name,omitempty"`    // NAMESPACE/POD, or podman's name
 
-	short string // as people see it
+	short string // with the short ID
 }
 
 // The severities.
@@ -39,21 +39,21 @@ const (
 	warning = "warning"
 )
 
-// A Diagnosis is the answer of doctor.
+// Diagnosis is the answer of doctor.
 type Diagnosis struct {
 	OK       bool           `json:"ok"`
 	Findings []*Diagnosed   `json:"findings"`
-	Unseen   []string       `json:"unseen,omitempty"` // what could not be looked at, and why
+	Unseen   []string       `json:"unseen,omitempty"` // what could not be examined, and why
 	Notes    []string       `json:"notes,omitempty"`
-	Looked   map[string]int `json:"looked"` // how many networks and containers
+	Looked   map[string]int `json:"looked"` // how many networks and containers were examined
 
-	mu sync.Mutex // probes go on side by side
+	mu sync.Mutex // probes run in parallel
 }
 
 func newDiagnosis() *Diagnosis { return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}} }
 
-// add takes a finding down. What is the same but for the container is one finding. The pairs of fill are placeholders
-// of its mend and what they stand for.
+// add records a finding. Findings that differ only in the container become one. fill has pairs of a placeholder in
+// the mend and its value.
 func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) {
 	kinds := FindingKinds()
 	i := slices.IndexFunc(kinds, func(k findingKind) bool { return k.ID == id })
@@ -65,7 +65,7 @@ func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) 
 	}
 	for i := 0; i+1 < len(fill); i += 2 {
 		if fill[i] == "" {
-			f.Mend = fill[i+1] // another one altogether
+			f.Mend = fill[i+1] // a different mend
 			continue
 		}
 		f.Mend = strings.ReplaceAll(f.Mend, fill[i], fill[i+1])
@@ -82,7 +82,7 @@ func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) 
 	d.Findings = append(d.Findings, f)
 }
 
-// hits adds containers that the finding hits, each once.
+// hits adds affected containers, each once.
 func (f *Diagnosed) hits(who []affected, mend string) {
 	for _, a := range who {
 		if mend != f.Mend {
@@ -101,7 +101,7 @@ func (f *Diagnosed) hits(who []affected, mend string) {
 	}
 }
 
-// Blind takes down what could not be looked at.
+// Blind records what could not be examined, and why.
 func (d *Diagnosis) Blind(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -110,24 +110,24 @@ func (d *Diagnosis) Blind(format string, args ...any) {
 	}
 }
 
-// remark takes down what is no finding.
+// remark records a note that is not a finding.
 func (d *Diagnosis) remark(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
 }
 
-// has reports whether there is a finding of a kind at a place.
+// has reports whether there is a finding id at where.
 func (d *Diagnosis) has(id, where string) bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.ID == id && f.Where == where })
 }
 
-// any reports whether there is a finding of a kind.
+// any reports whether there is a finding id.
 func (d *Diagnosis) any(id string) bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.ID == id })
 }
 
-// settle leaves out what follows from another finding, and sorts the rest.
+// settle removes findings that are consequences of others, and sorts the rest.
 func (d *Diagnosis) settle() {
 	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
 		switch f.ID {
@@ -137,11 +137,12 @@ func (d *Diagnosis) settle() {
 			return d.has("bridge-missing", f.Where)
 		case "network-not-ready":
 			return d.any("state-unwritable") && unwritable(f.What)
-		case "attachment-broken": // what plugin dhcp says of its leases
+		case "attachment-broken": // the plugin dhcp reports its leases there
 			return d.any("state-unwritable") && unwritable(f.What) || strings.HasPrefix(f.What, asksDaemon) &&
 				(d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
-				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " is over") && d.any("dhcp-lease-lost")
-		case "accepts-missing": // the evaluator says which chain
+				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " expired "+
+					"") && d.any("dhcp-lease-lost")
+		case "accepts-missing": // the evaluator names the chain
 			return d.any("foreign-filter-drops")
 		}
 		return false
@@ -167,7 +168,7 @@ func (d *Diagnosis) settle() {
 	d.OK = len(d.Unseen) == 0 && !d.faulty()
 }
 
-// faulty reports whether there is a finding that is more than a warning.
+// faulty reports whether a finding is a fault, and not just a warning.
 func (d *Diagnosis) faulty() bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
 }
@@ -193,7 +194,7 @@ func (d *Diagnosis) below(cause string, follow ...string) {
 	d.cut([]string{cause}, follow...)
 }
 
-// cut takes from the findings that follow those containers which one of the causes hits.
+// cut removes, from the findings in follow, the containers that a finding in causes affects.
 func (d *Diagnosis) cut(causes []string, follow ...string) {
 	hit := map[string]bool{}
 	for _, f := range d.Findings {

@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ofHost says what is wrong with the host itself, whatever attachments should have there.
+// ofHost adds findings about the host itself, independent of attachments.
 func (d *Doctor) ofHost() {
-	var routed, routed6 []attach.Cached // whose default route ends at this host
+	var routed, routed6 []attach.Cached // those whose default route leads to this host
 	for _, c := range d.Mine {
 		if _, link := d.wayIn(c); link == "" || attached.IsGone(c) {
 			continue
@@ -28,7 +28,7 @@ func (d *Doctor) ofHost() {
 			routed = append(routed, c)
 		}
 		if d.routes(c, rtnl.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
-			a := ip.Address.Addr() // from a private one programs prefer IPv4 (RFC 6724)
+			a := ip.Address.Addr() // from a private address, programs prefer IPv4 (RFC 6724)
 			return attached.OwnAddress(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, rtnl.IPv4))
 		}) {
 			routed6 = append(routed6, c)
@@ -41,15 +41,15 @@ func (d *Doctor) ofHost() {
 	d.neighbours("/proc")
 }
 
-// hasDefaultRoute reports whether ADD gave the container a default route of a family.
+// hasDefaultRoute reports whether the result of ADD has a default route of a family.
 func hasDefaultRoute(c attach.Cached, family uint8) bool {
 	return slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
 		return r.Dst.Addr().Is4() == (family == rtnl.IPv4) && r.Dst.Bits() == 0
 	})
 }
 
-// routes reports whether the router of a container's default route is this host. Where the list's IPAM gives another
-// one, what this host knows of the way on is of no account.
+// routes reports whether the gateway of a container is this host. If the list's IPAM gives another gateway, the
+// host's own routes do not matter.
 func (d *Doctor) routes(c attach.Cached, family uint8) bool {
 	addrs, err := rtnl.AllAddrs(d.HostNS)
 	return hasDefaultRoute(c, family) && slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
@@ -86,7 +86,7 @@ func (d *Doctor) route(routed []attach.Cached, family uint8) {
 	}
 }
 
-// linksDown says which links of the host are down that its default route may have been on.
+// linksDown names the links that are down and that may have had the host's default route.
 func (d *Doctor) linksDown() string {
 	links, _ := rtnl.Links(d.HostNS)
 	var down []string
@@ -101,7 +101,8 @@ func (d *Doctor) linksDown() string {
 	return ", and down is link " + strings.Join(down, ", ")
 }
 
-// forwarding looks at the links that packets of containers come in by. What is off for the whole host, repair finds.
+// forwarding examines the links by which packets of containers reach the host. Repair reports settings of the whole
+// host.
 func (d *Doctor) forwarding(routed []attach.Cached) {
 	if len(routed) == 0 {
 		return
@@ -112,7 +113,7 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 		return
 	}
 	if all == "0" {
-		if d.has("forwarding-off", "host") { // … and said so
+		if d.has("forwarding-off", "host") { // already reported
 			return
 		}
 		d.add("forwarding-off", "host", "net/ipv4/ip_forward is 0, want 1", whom(routed), "KEY",
@@ -138,7 +139,7 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 	}
 }
 
-// conntrack compares how many connections the kernel knows with how many it may.
+// conntrack compares the number of tracked connections with its limit.
 func (d *Doctor) conntrack(dir string) {
 	read := func(name string) (int, error) {
 		b, err := os.ReadFile(dir + name)
@@ -148,12 +149,12 @@ func (d *Doctor) conntrack(dir string) {
 		return strconv.Atoi(strings.TrimSpace(string(b)))
 	}
 	count, err := read("nf_conntrack_count")
-	if errors.Is(err, fs.ErrNotExist) { // the module is not loaded: there are no connections
+	if errors.Is(err, fs.ErrNotExist) { // the module is not loaded, so there are no connections
 		return
 	}
 	most, err2 := read("nf_conntrack_max")
 	if err = errors.Join(err, err2); err != nil {
-		d.Blind("the table of connections: %v", err)
+		d.Blind("the connection tracking table: %v", err)
 		return
 	}
 	what := strconv.Itoa(count) + " of " + strconv.Itoa(most) + " connections"
@@ -166,12 +167,12 @@ func (d *Doctor) conntrack(dir string) {
 	}
 }
 
-// neighbours compares the tables of neighbours, which all namespaces share, with how large they may become.
+// neighbours compares the size of the neighbour tables, which all namespaces share, with their limit.
 func (d *Doctor) neighbours(proc string) {
 	for _, t := range [][2]string{{"ipv4", "arp_cache"}, {"ipv6", "ndisc_cache"}} {
 		limit, err := os.ReadFile(proc + "/sys/net/" + t[0] + "/neigh/default/gc_thresh3")
 		if err != nil {
-			continue // only the first namespace of the machine has it
+			continue // only the machine's first namespace has this file
 		}
 		most, err := strconv.Atoi(strings.TrimSpace(string(limit)))
 		stat, err2 := os.ReadFile(proc + "/net/stat/" + t[1])
@@ -185,8 +186,8 @@ func (d *Doctor) neighbours(proc string) {
 	}
 }
 
-// wayIn is the address of IPv4 of a container, else its first, and the link by which its packets come to the host:
-// the bridge, or its own host-side interface. It is empty where there is none, as of macvlan.
+// wayIn returns an address of a container, IPv4 if it has one, and the link by which its packets reach the host: the
+// bridge, or the host-side interface. The link is empty if there is none, as for macvlan.
 func (d *Doctor) wayIn(c attach.Cached) (a netip.Addr, link string) {
 	if c.Result == nil {
 		return a, ""

@@ -10,8 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// ofContainers looks into the containers: who listens on published ports, how large packets may be, and which
-// addresses somebody else has.
+// ofContainers examines containers from inside: listeners of published ports, MTU, and duplicate addresses.
 func (d *Doctor) ofContainers() {
 	mtu, err := rtnl.EgressMTU(d.HostNS)
 	if err != nil {
@@ -35,7 +34,7 @@ func (d *Doctor) ofContainers() {
 	}
 }
 
-// Inside calls do with the container's namespace, if it can be entered.
+// Inside calls do with the container's namespace, if that can be opened.
 func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
 	ns, err := kernel.Open(c.Netns)
 	if err == nil {
@@ -49,7 +48,7 @@ func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
 	do(ns)
 }
 
-// fits says whether what the container sends in one packet fits through the way out.
+// fits adds a finding if the container's MTU is larger than that of the way out.
 func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil || mtu == 0 || l.MTU <= mtu {
@@ -65,9 +64,9 @@ func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 		mtu), who(c), "", advice.RemakeCommand(c))
 }
 
-const duplicate = "somebody else on the segment has the container's address"
+const duplicate = "another interface on the segment has the container's address"
 
-// duplicates are the addresses that the kernel does not use, for duplicate address detection found another's.
+// duplicates adds the addresses that the kernel does not use because duplicate address detection failed.
 func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {

@@ -21,15 +21,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ofKernel looks at what the kernel was told, or lacks: bridged packets in the packet filter, the reverse path filter,
-// the clock.
+// ofKernel examines settings and features of the kernel: bridged packets in the packet filter, the reverse path
+// filter, the clock.
 func (d *Doctor) ofKernel() {
 	d.bridged()
 	d.clock(time.Now())
 }
 
-// bridged asks what the packet filters of others do with packets between two containers on one bridge. They see these
-// only where br_netfilter sends them there, which kube-proxy depends on.
+// bridged examines what other programs' packet filters do with packets between two containers of one bridge. They
+// see these packets only with br_netfilter, which kube-proxy needs.
 func (d *Doctor) bridged() {
 	ports := map[string][]attach.Cached{}
 	for _, c := range d.All {
@@ -64,12 +64,12 @@ func (d *Doctor) isBridge(name string) bool {
 	return name != "" && err == nil && l.Kind == "bridge"
 }
 
-// asked reports whether an attachment is one of those that are asked about.
+// asked reports whether the user asked about an attachment.
 func (d *Doctor) asked(c attach.Cached) bool {
 	return slices.ContainsFunc(d.Mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() })
 }
 
-// filtered asks about a packet between two containers of a bridge.
+// filtered examines a packet between two containers of a bridge.
 func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached) {
 	for _, to := range on {
 		dst, _ := d.wayIn(to)
@@ -93,11 +93,11 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 	}
 }
 
-// unfiltered says that kube-proxy is there, and bridged packets pass it by.
+// unfiltered adds a finding if kube-proxy is in use and does not see bridged packets.
 func (d *Doctor) unfiltered(key string, mine []attach.Cached) {
 	conn, err := nft.Open(d.HostNS)
 	if err != nil {
-		return // which is said of the packet filter
+		return // ofFilters reports it
 	}
 	const chain = "KUBE-SERVICES"
 	there, err := conn.HasChain(&nft.Table{Family: nft.Family(strings.HasSuffix(key, "ip6tables")),
@@ -116,8 +116,8 @@ func (d *Doctor) unfiltered(key string, mine []attach.Cached) {
 	d.add("bridge-filter-off", OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), "KEY", key)
 }
 
-// reversePath says whether the container drops what comes from outside to a port that it publishes, for its answer
-// leaves by another interface.
+// reversePath adds a finding if the container drops packets for its published port because its answer would leave by
+// another interface.
 func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
 	to := target4(c, m)
 	if !to.Is4() { // IPv6 has no such filter
@@ -134,13 +134,13 @@ func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapp
 			continue
 		}
 		if r.Link == l.Index {
-			return // by which it would go, or might
+			return // the link by which the answer would leave
 		}
 		if o, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
 			other = o.Name
 		}
 	}
-	// The kernel takes the larger one: 1 is strict, 2 asks for any route back.
+	// The kernel uses the larger of both values: 1 is strict, 2 accepts any route back.
 	strict := "0"
 	for _, name := range []string{"all", c.IfName} {
 		v, err := procsys.Get(ns, "net/ipv4/conf/"+name+"/rp_filter")
@@ -157,7 +157,7 @@ func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapp
 			other), who(c, "publishes "+m.String()), "NETNS", c.Netns)
 }
 
-// kinds are the kinds of links that a plugin makes; a kernel may lack them.
+// kinds returns the kinds of links that a plugin makes and a kernel may lack.
 func kinds(plugin string) []string {
 	return map[string][]string{
 		"bridge": {"bridge", "veth"}, "ptp": {"veth"}, "vlan": {"vlan"}, "macvlan": {"macvlan"}, "macvtap": {"macvtap"},
@@ -165,12 +165,12 @@ func kinds(plugin string) []string {
 	}[plugin]
 }
 
-// lacks notes which kinds of links a network needs and the kernel lacks.
+// lacks records which kinds of links a network needs and the kernel lacks.
 func (d *Doctor) lacks(l *spec.List) (missing bool) {
 	for _, p := range l.WrittenOut().Plugins {
 		for _, kind := range kinds(p.Type) {
 			err := rtnl.NoKind(d.HostNS, kind)
-			if kind == "tun" { // its links are made through a device
+			if kind == "tun" { // these links need a device file
 				err = nil
 				if _, none := os.Stat("/dev/net/tun"); errors.Is(none, fs.ErrNotExist) {
 					err = errors.New("there is no /dev/net/tun")
@@ -194,13 +194,13 @@ func (d *Doctor) lacks(l *spec.List) (missing bool) {
 	return missing
 }
 
-// A lacking is a kind of links that the kernel lacks.
+// lacking is a kind of link that the kernel lacks.
 type lacking struct {
 	why      string
 	networks []string
 }
 
-// ofKinds says what lacks has noted.
+// ofKinds adds the findings of what lacks recorded.
 func (d *Doctor) ofKinds() {
 	for kind, k := range d.lacked {
 		module := map[string]string{"vlan": "8021q"}[kind]
@@ -211,10 +211,10 @@ func (d *Doctor) ofKinds() {
 	}
 }
 
-// clockSlack is what may differ between a file system's time and the clock.
+// clockSlack is how far a file system's time may be ahead of the clock.
 const clockSlack = time.Minute
 
-// clock says whether the clock was set back: an attachment of this host is later than now.
+// clock adds a finding if an attachment of this host is later than now, because the clock was set back.
 func (d *Doctor) clock(now time.Time) {
 	var last time.Time
 	var late []attach.Cached
@@ -227,7 +227,7 @@ func (d *Doctor) clock(now time.Time) {
 		}
 	}
 	if len(late) > 0 {
-		d.add("clock-behind", OnHost, fmt.Sprintf("the clock says %s, and something was attached at %s",
+		d.add("clock-behind", OnHost, fmt.Sprintf("the clock says %s, but an attachment was made at %s",
 			now.UTC().Format(time.DateTime), last.UTC().Format(time.DateTime)), whom(late))
 	}
 }

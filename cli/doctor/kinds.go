@@ -4,24 +4,24 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/advice"
 )
 
-// A findingKind is a kind of trouble that doctor knows: its entry in docs/doctor.md.
+// findingKind is a kind of finding, with its text in docs/doctor.md.
 type findingKind struct {
 	ID      string
 	section string
-	Warning bool // it does not keep a container from its network today
+	Warning bool // containers have their network for now
 	What    string
 	Why     string
 	Mend    string // words in capitals are placeholders
 }
 
-// The sections of doctor's answer.
+// The sections of the answer.
 const (
 	OnHost      = "host"
 	onNetwork   = "networks"
 	onContainer = "containers"
 )
 
-// FindingKinds are all, in the order in which doctor prints them.
+// FindingKinds returns all kinds, in the order in which doctor prints them.
 func FindingKinds() []findingKind {
 	return append(append(hostKinds(), networkKinds()...), containerKinds()...)
 }

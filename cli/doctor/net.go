@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ofNetworks looks at the networks that are configured, or at those of the containers that were named.
+// ofNetworks examines the configured networks, or those of the containers that the user named.
 func (d *Doctor) ofNetworks() {
 	lists, problems := spec.LoadDir(netconf.ConfDir())
 	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) &&
@@ -56,7 +56,7 @@ func (d *Doctor) ofNetworks() {
 	d.Looked[onNetwork] = looked
 }
 
-// on are the containers that are asked about and on a network.
+// on returns the containers on a network that the user asked about.
 func (d *Doctor) on(name string) (on []affected) {
 	for _, c := range d.Mine {
 		if c.Network == name {
@@ -66,7 +66,7 @@ func (d *Doctor) on(name string) (on []affected) {
 	return on
 }
 
-// network says why a network would refuse a container.
+// network adds findings that explain why a network would refuse a container.
 func (d *Doctor) network(n *netconf.Network, on []affected) {
 	where := "network " + n.Name
 	for _, w := range n.Warnings {
@@ -76,7 +76,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	}
 	if missing := n.Missing(); len(missing) > 0 {
 		for _, err := range missing {
-			if app.Denied(err) { // the directory cannot be looked into
+			if app.Denied(err) { // the plugin directory is not readable
 				d.Blind("whether network %s has its plugins: %v", n.Name, err)
 				continue
 			}
@@ -103,7 +103,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	}
 	rt, err := netconf.Runtime(d.App, n)
 	if err == nil {
-		rt.Stderr = io.Discard // the evaluator says it better
+		rt.Stderr = io.Discard // the evaluator's finding has more details
 		_, _, err = n.Serves(ctx, rt)
 	}
 	switch {
@@ -124,7 +124,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	}
 }
 
-// said is an error of a plugin in its own words.
+// said returns the error of a plugin without the text around it.
 func said(err error) string {
 	var ran *invoke.ExecError
 	if doc := (*spec.Error)(nil); errors.As(err, &doc) && errors.As(err, &ran) {
@@ -133,7 +133,7 @@ func said(err error) string {
 	return err.Error()
 }
 
-// unquoted is the command in a hint that is nothing but a command.
+// unquoted returns the command of a hint that consists of one command, else "".
 func unquoted(hint string) string {
 	if n := len(hint); n > 1 && hint[0] == '`' && hint[n-1] == '`' {
 		return hint[1 : n-1]
@@ -141,7 +141,7 @@ func unquoted(hint string) string {
 	return hint
 }
 
-// leases looks at the addresses that a network gives out by host-local, and reports whether none is left.
+// leases examines the addresses of a network with host-local. It reports whether none is left.
 func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool) {
 	p, err := netconf.PoolOf(n.List, true)
 	if err != nil {
@@ -156,7 +156,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 	for _, l := range b.Leases {
 		count[l.State]++
 	}
-	dead, left := count[ipam.Gone], 0 // of attachments that nobody remembers
+	dead, left := count[ipam.Gone], 0 // of attachments that are not in the cache
 	for _, l := range b.Leases {
 		known := func(c attach.Cached) bool { return c.Network == n.Name && c.ContainerID == l.ContainerID }
 		if l.State == ipam.Gone && !slices.ContainsFunc(d.All, known) {
@@ -165,7 +165,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 	}
 	fill := []string{"NET", n.Name}
 	for _, u := range b.Uses {
-		what := fmt.Sprintf("%s of %s addresses of %s are left; of %d leases, %d are of containers that are gone",
+		what := fmt.Sprintf("%s of %s addresses of %s are left; of %d leases, %d belong to containers that are gone",
 			u.Available, u.Size, u.Range, len(b.Leases), dead)
 		mend := fill
 		if dead == 0 {
@@ -179,15 +179,15 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 			d.add("range-near", "network "+n.Name, what, nil, mend...)
 		}
 	}
-	if left > 0 && !exhausted { // the others go with their attachments
+	if left > 0 && !exhausted { // the others are removed with their attachments
 		d.add("leases-of-the-dead", "network "+n.Name,
-			fmt.Sprintf("%d of %d leases are of containers that are gone", left,
+			fmt.Sprintf("%d of %d leases belong to containers that are gone", left,
 				len(b.Leases)), nil, fill...)
 	}
 	return exhausted
 }
 
-// near reports whether fewer than one in twenty addresses are left.
+// near reports whether fewer than 5 % of the addresses are left.
 func near(u ipam.Use) bool {
 	twenty := ipam.Count{}
 	for range 20 {

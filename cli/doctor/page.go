@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/advice"
 )
 
-// Page is docs/doctor.md: how to use doctor, and an entry for each of its findings.
+// Page returns docs/doctor.md: how to use doctor, and an entry for each kind of finding.
 func Page() []byte {
 	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/doctor/kinds.go. Do not edit. -->
 # doctor: findings and how to correct them

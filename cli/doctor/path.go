@@ -16,14 +16,14 @@ import (
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
-// ofPaths follows packets between containers and the host, and by published ports, without sending them. Of a container
-// that has a fault already nothing more is said: what stops its packets may follow from that.
+// ofPaths follows packets between containers and the host, and to published ports, without sending them. It skips
+// containers that have a fault already, because that fault may stop the packets.
 func (d *Doctor) ofPaths() {
 	defer d.ofStrayed()
 	end, onward := time.Now().Add(evaluation), map[string]bool{}
 	for i, c := range d.Mine {
 		if time.Now().After(end) {
-			d.Blind("the ways of packets of %d containers: no time was left", len(d.Mine)-i)
+			d.Blind("the paths of packets of %d containers: the time was used up", len(d.Mine)-i)
 			return
 		}
 		if attached.IsGone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
@@ -33,7 +33,7 @@ func (d *Doctor) ofPaths() {
 		for _, q := range d.questions(c, onward) {
 			answer, err := t.Trace(q)
 			if err != nil {
-				d.Blind("the ways of packets of container %s: %v", c.Owner(), err)
+				d.Blind("the paths of packets of container %s: %v", c.Owner(), err)
 				break
 			}
 			if d.blocked(c, q, answer) {
@@ -43,13 +43,13 @@ func (d *Doctor) ofPaths() {
 	}
 }
 
-// A strayed attachment publishes a port, and the host's route to it leads elsewhere, as line says.
+// strayed is an attachment with a published port to which the host's route leads elsewhere; line says where.
 type strayed struct {
 	line string
 	c    attach.Cached
 }
 
-// ofStrayed takes down routes that repair has found, of containers of which no packet was seen to stop.
+// ofStrayed adds the routes that repair reported, for containers whose packets were not seen to stop.
 func (d *Doctor) ofStrayed() {
 	for _, s := range d.astray {
 		if !d.faulted(s.c) {
@@ -58,7 +58,7 @@ func (d *Doctor) ofStrayed() {
 	}
 }
 
-// faulted reports whether a finding says why an attachment's packets do not arrive.
+// faulted reports whether a finding explains why an attachment's packets do not arrive.
 func (d *Doctor) faulted(c attach.Cached) bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool {
 		return f.Severity == fault && !strings.HasPrefix(f.ID, "port-") && !strings.HasPrefix(f.ID, "range-") &&
@@ -66,8 +66,8 @@ func (d *Doctor) faulted(c attach.Cached) bool {
 	})
 }
 
-// questions are packets that have to arrive where the host is the container's router: to it and back, on to the host's
-// own router, once for each link, and to each published port.
+// questions returns packets that must arrive if the host is the container's router: to the host and back, once for
+// each link to the host's own router, and to each published port.
 func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
 	from := Traced(c)
 	_, link := d.wayIn(c)
@@ -102,8 +102,8 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 	return all
 }
 
-// blocked takes down what stops a packet on this host. Whoever listens is another finding, and what Fairlead's own
-// table drops is a policy.
+// blocked adds a finding for what stops a packet on this host. It skips a missing listener, which is another
+// finding, and drops in Fairlead's own table, which are policy.
 func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
 	if answer.Verdict != trace.Stops || len(answer.Hops) == 0 {
 		return false
@@ -113,7 +113,7 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 		return false
 	}
 	Mend(q, answer)
-	if h.Kind == "neighbour" && strings.Contains(h.Text, " for good at ") { // the entry is the sender's
+	if h.Kind == "neighbour" && strings.Contains(h.Text, " for good at ") { // the neighbour entry is the sender's
 		h.Place, answer.Mend = "host", fmt.Sprintf("ip neigh flush to %v nud permanent", q.Dst)
 		if q.From != nil {
 			h.Place = q.From.Name
@@ -141,7 +141,7 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	return true
 }
 
-// left reports whether the packet has left by the host's uplink: who is behind it is not the host's to mend.
+// left reports whether the packet leaves by the host's uplink: nothing on this host can correct what follows.
 func (d *Doctor) left(answer *trace.Answer) bool {
 	uplink, err := rtnl.Egress(d.HostNS)
 	return err == nil && slices.ContainsFunc(answer.Hops, func(h trace.Hop) bool {
@@ -150,12 +150,12 @@ func (d *Doctor) left(answer *trace.Answer) bool {
 	})
 }
 
-// Traced is an attachment as package trace knows containers.
+// Traced returns an attachment as package trace knows containers.
 func Traced(c attach.Cached) trace.Container {
 	return trace.Container{Name: cmp.Or(attached.Name(c), attached.ShortID(c.ContainerID)), Netns: c.Netns}
 }
 
-// Mend adds the command that mends what a filter does.
+// Mend adds to an answer of package trace the command that corrects what stops the packet in a filter.
 func Mend(q trace.Question, answer *trace.Answer) {
 	h := answer.Decisive()
 	if answer.Mend != "" || h == nil {
@@ -168,9 +168,9 @@ func Mend(q trace.Question, answer *trace.Answer) {
 	}
 	switch {
 	case v.Outcome != packetfilter.Dropped:
-		answer.Mend = "see what happens: --live"
+		answer.Mend = "observe it: --live"
 	case v.Chain.Table == "fairlead":
-		answer.Mend = "the network's configuration says so; docs/nftables.md explains the rule"
+		answer.Mend = "the network's configuration demands it; docs/nftables.md explains the rule"
 	case v.Chain.Hook == packetfilter.Forward && h.Place == "host":
 		answer.Mend = allowing(v, link)
 	case v.Chain.Hook == packetfilter.Input && h.Place == "host":

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
-// ofPorts says of published ports which processes of the host listen on them, too.
+// ofPorts adds findings about the host's side of published ports.
 func (d *Doctor) ofPorts() {
 	for _, c := range d.Mine {
 		if attached.IsGone(c) || c.Result == nil {
@@ -29,7 +29,7 @@ func (d *Doctor) ofPorts() {
 	}
 }
 
-// taken says whether a process of the host listens where a port is published.
+// taken adds a finding if a process of the host listens on a published port.
 func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 	listeners, err := sockdiag.Listeners(d.HostNS, m.Number(), uint16(m.HostPort))
 	if err != nil {
@@ -46,7 +46,7 @@ func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 	}
 }
 
-// addressed says whether the host has the address that a port is published on.
+// addressed adds a finding if the host lacks the address that a port is published on.
 func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 	a, err := netip.ParseAddr(m.HostIP)
 	addrs, err2 := rtnl.AllAddrs(d.HostNS)
@@ -56,15 +56,16 @@ func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 	}
 }
 
-// publishes is the priority at which table inet fairlead translates what comes to a published port (docs/nftables.md).
+// publishes is the priority at which the table inet fairlead translates packets for published ports
+// (docs/nftables.md).
 const publishes = -99
 
-// translated says whether another program's packet filter takes what comes to a published port.
+// translated adds a finding if another program's packet filter takes the packets for a published port.
 func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 	to, err := netip.ParseAddr(m.HostIP)
 	uplink, none := rtnl.Egress(d.HostNS)
 	if none != nil || to.IsLoopback() {
-		return // from where nothing comes
+		return // no packet comes from there
 	}
 	if err != nil || to.IsUnspecified() {
 		if to = d.AddrOf(uplink, target4(c, m).Is6()); !to.IsValid() {
@@ -74,20 +75,21 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 	v, err := packetfilter.Arriving(d.HostNS, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(),
 		DstPort: uint16(m.HostPort)}, publishes, "inet fairlead")
 	if err != nil {
-		d.Blind("whether another program takes what comes to published ports: %v", err)
+		d.Blind("whether another program takes the packets for published ports: %v", err)
 		return
 	}
 	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped ||
 		owner(v) == "the reference plugins" {
-		return // these publish so for the containers that they attach
+		return // they publish ports this way for containers that they attach
 	}
 	where, rule := decider(v)
-	d.add("published-port-diverted", where, fmt.Sprintf("%s takes what comes to port %d/%s: %s", owner(v), m.HostPort,
+	d.add("published-port-diverted", where, fmt.Sprintf("%s takes the packets for port %d/%s: "+
+		"%s", owner(v), m.HostPort,
 		m.Protocol,
 		rule), who(c, m.String()), "", undoing(v, m))
 }
 
-// AddrOf is an address of a link, as others reach it.
+// AddrOf returns an address of a link that other hosts can reach.
 func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
 	addrs, err := rtnl.Addrs(d.HostNS, l.Index)
 	if err != nil {
@@ -101,7 +103,7 @@ func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// undoing is the command that finds, or deletes, the rule of a verdict.
+// undoing returns the command that finds or deletes the rule of a verdict.
 func undoing(v packetfilter.Verdict, m attached.PortMapping) string {
 	chain := v.Chain.Name
 	if v.Jumped != "" {
@@ -126,12 +128,12 @@ func undoing(v packetfilter.Verdict, m attached.PortMapping) string {
 	return fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), chain, v.Number)
 }
 
-// served says whether a server listens in the container where a published port leads to.
+// served adds a finding if no server listens in the container on the target of a published port.
 func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
 	listeners, err := sockdiag.Listeners(ns, m.Number(), uint16(m.ContainerPort))
 	to := target4(c, m)
 	if err != nil || !to.IsValid() {
-		return // an SCTP that the kernel does not tell of
+		return // the kernel does not list SCTP sockets
 	}
 	where := fmt.Sprintf("port %d/%s", m.ContainerPort, m.Protocol)
 	switch {
@@ -142,12 +144,12 @@ func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) 
 		for _, l := range listeners {
 			at = append(at, l.At.String())
 		}
-		d.add("port-loopback-only", where, fmt.Sprintf("the server listens on %s, and what comes is for %v",
+		d.add("port-loopback-only", where, fmt.Sprintf("the server listens on %s, and packets are for %v",
 			strings.Join(at, ", "), to), who(c, "publishes "+m.String()), "NETNS", c.Netns)
 	}
 }
 
-// Holder is that of holders, with one look at /proc for all that doctor asks.
+// Holder returns the process that has a socket. One look at /proc serves all calls.
 func (d *Doctor) Holder(inode uint32) string {
 	if d.holders == nil {
 		d.holders = attached.Holders()

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 )
 
-// print prints the diagnosis, a line for what is in order.
+// print prints the diagnosis. A section without findings is one line.
 func (d *Doctor) print() {
 	s := d.Style(d.Stdout)
 	for _, section := range []string{OnHost, onNetwork, onContainer} {
@@ -30,12 +30,12 @@ func (d *Doctor) print() {
 	}
 }
 
-// sum is a section in one line.
+// sum returns the heading of a section.
 func (d *Doctor) sum(s term.Style, section string, found []*Diagnosed) term.Shown {
 	n, counted := d.Looked[section]
 	of := ""
 	if counted {
-		of = fmt.Sprintf(" (%d looked at)", n)
+		of = fmt.Sprintf(" (%d examined)", n)
 	}
 	switch {
 	case len(found) > 0:
@@ -53,12 +53,12 @@ func (d *Doctor) sum(s term.Style, section string, found []*Diagnosed) term.Show
 	case section == onContainer && !counted:
 		return s.Doubt("could not be seen")
 	case len(d.Unseen) > 0:
-		return s.Doubt("nothing wrong in what could be seen") + term.Printable(of)
+		return s.Doubt("nothing wrong found") + term.Printable(of)
 	}
 	return s.Good("in order") + term.Printable(of)
 }
 
-// plural is "1 fault" or "2 faults".
+// plural returns "1 fault" or "2 faults".
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -95,7 +95,7 @@ func (f *Diagnosed) Print(a *app.App, s term.Style) {
 	node.Print(a.Stdout, s)
 }
 
-// print adds a container to the finding that hits it.
+// print adds an affected container to the tree of its finding.
 func (c affected) print(to *term.Tree) {
 	kid := to.Add("%s", c.short)
 	const most = 3

@@ -22,10 +22,10 @@ import (
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
-// answerTime is how long a probe waits for an answer. Each is sent twice.
+// answerTime is how long a probe waits for an answer. Each probe is sent twice.
 const answerTime = time.Second
 
-// SplitTarget reads ADDRESS or ADDRESS:PORT; without a port it is zero.
+// SplitTarget parses ADDRESS or ADDRESS:PORT. Without a port, the port is 0.
 func SplitTarget(text string) (netip.Addr, uint16, error) {
 	if a, err := netip.ParseAddr(text); err == nil {
 		return a, 0, nil
@@ -42,13 +42,13 @@ func SplitTarget(text string) (netip.Addr, uint16, error) {
 	return at.Addr(), at.Port(), nil
 }
 
-// How many containers are probed at once, and how long all may take together.
+// How many containers are probed in parallel, and how long all probes may take.
 const (
 	probers   = 16
 	probeTime = 30 * time.Second
 )
 
-// ofProbes sends packets from inside of the containers.
+// ofProbes sends packets from inside the containers.
 func (d *Doctor) ofProbes() {
 	ctx, cancel := context.WithTimeout(d.Ctx, probeTime)
 	defer cancel()
@@ -62,7 +62,7 @@ func (d *Doctor) ofProbes() {
 		group.Go(func() {
 			defer func() { <-turns }()
 			if ctx.Err() != nil {
-				d.Blind("what container %s reaches: no time was left", c.Owner())
+				d.Blind("what container %s reaches: the time was used up", c.Owner())
 				return
 			}
 			d.Inside(c, func(ns *kernel.NS) { d.probes(ns, c) })
@@ -70,11 +70,11 @@ func (d *Doctor) ofProbes() {
 	}
 	group.Wait()
 	if n := d.nameless.Load(); n > 0 {
-		d.remark("the name servers of %s are not known, and not probed", plural(int(n), "container"))
+		d.remark("the name servers of %s are unknown, and were not probed", plural(int(n), "container"))
 	}
 }
 
-// probes are those of one container.
+// probes probes one container.
 func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 	d.probeGateways(ns, c)
 	d.probeServers(ns, c)
@@ -90,7 +90,7 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 	}
 }
 
-// probeGateways asks the routers of a container's default routes.
+// probeGateways probes the gateways of a container's default routes.
 func (d *Doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
 		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
@@ -108,7 +108,7 @@ func (d *Doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 	}
 }
 
-// probeServers asks the container's name servers.
+// probeServers probes the container's name servers.
 func (d *Doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 	servers := ContainerServers(ns, c)
 	if len(servers) == 0 {
@@ -126,7 +126,8 @@ func (d *Doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 	}
 }
 
-// ContainerServers are those of a process in the container, else of its attachment, else of its namespace's name.
+// ContainerServers returns the name servers of a process in the container, else those of its attachment, else those
+// of its namespace's name.
 func ContainerServers(ns *kernel.NS, c attach.Cached) []string {
 	if _, ino, err := ns.Inode(); err == nil {
 		want := fmt.Sprintf("net:[%d]", ino)
@@ -149,8 +150,8 @@ func ContainerServers(ns *kernel.NS, c attach.Cached) []string {
 	return servers
 }
 
-// reach is why an address does not answer. Any answer is one: that of ICMP, or a refusal. With a port, only what TCP
-// says counts.
+// reach returns why an address does not answer, or nil. Without a port, any answer counts, also an ICMP error from
+// the address or a refusal. With a port, only the TCP connection counts.
 func reach(ns *kernel.NS, to netip.Addr, port uint16) error {
 	return ns.Do(func() error {
 		if port != 0 {
@@ -159,7 +160,7 @@ func reach(ns *kernel.NS, to netip.Addr, port uint16) error {
 		if ping(to) == nil {
 			return nil
 		}
-		err := dial(to, 9) // discard: nobody has it, and whoever is there says so
+		err := dial(to, 9) // discard: a host that exists refuses it
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil
 		}
@@ -183,7 +184,7 @@ func dial(to netip.Addr, port uint16) error {
 	return err
 }
 
-// ping sends an echo request, twice, and waits for its answer.
+// ping sends an echo request, twice if needed, and waits for the answer.
 func ping(to netip.Addr) (err error) {
 	for number := range uint16(2) {
 		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
@@ -196,7 +197,7 @@ func ping(to netip.Addr) (err error) {
 	return err
 }
 
-// askName asks a server for the name servers of the root, twice. Any answer is one.
+// askName asks a server for the NS records of the root, twice if needed. Any answer counts.
 func askName(ns *kernel.NS, server netip.Addr) error {
 	return ns.Do(func() error {
 		conn, err := net.Dial("udp", netip.AddrPortFrom(server, 53).String())

@@ -14,7 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// byResult compares an attachment that other plugins made with what its ADD answered: more is not known of it.
+// byResult compares an attachment of another project's plugins with the result of its ADD, because its plan is
+// unknown.
 func (d *Doctor) byResult(c attach.Cached) {
 	if c.Result == nil {
 		return
@@ -47,7 +48,7 @@ func (d *Doctor) byResult(c attach.Cached) {
 	d.Inside(c, func(ns *kernel.NS) { d.insideByResult(ns, c) })
 }
 
-// BridgeOf is the bridge that the list of an attachment names.
+// BridgeOf returns the bridge that the list of an attachment names.
 func BridgeOf(c attach.Cached) string {
 	l := c.AttachedBy(nil)
 	if l == nil {
@@ -57,7 +58,7 @@ func BridgeOf(c attach.Cached) string {
 	return w.Link
 }
 
-// gateways looks for the addresses of a bridge that its containers have for their gateway.
+// gateways adds a finding for each gateway address of the containers that their bridge lacks.
 func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 	if w, ok := netconf.WireOf(c.AttachedBy(&spec.List{})); bridge == nil || !bridge.Up || ok && !w.Routed {
 		return
@@ -77,7 +78,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 	}
 }
 
-// insideByResult compares the container's side.
+// insideByResult compares the inside of the container.
 func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {

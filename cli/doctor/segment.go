@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimTime is how long somebody has to say that an address is his. Each is asked for twice.
+// claimTime is how long a host has to answer an ARP probe. Each address is asked for twice.
 const claimTime = 300 * time.Millisecond
 
-// probeSegment asks by ARP who else has an IPv4 address of the container.
+// probeSegment asks by ARP whether another interface has an IPv4 address of the container.
 func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil || !l.Ethernet || c.Result == nil {
@@ -38,21 +38,21 @@ func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 		switch {
 		case errors.Is(err, unix.ENETDOWN): // which is a finding
 		case err != nil:
-			d.Blind("whether somebody else has %v of %s: %v", a, c.Owner(), err)
+			d.Blind("whether another interface has %v of %s: %v", a, c.Owner(), err)
 		case mac != nil:
-			d.add("address-duplicate", "container", duplicate, who(c, fmt.Sprintf("%v is at %v, too", a, mac)),
+			d.add("address-duplicate", "container", duplicate, who(c, fmt.Sprintf("%v is also at %v", a, mac)),
 				"NET", c.Network, "ADDRESS", a.String())
 		}
 	}
 }
 
-// claimed is the MAC of who says, beside the link itself, that an address is his.
+// claimed returns the MAC of another interface that answers for the address, or nil.
 func (d *Doctor) claimed(ns *kernel.NS, l *rtnl.Link, a netip.Addr) (net.HardwareAddr, error) {
 	n, err := packet.ListenNeighbours(ns, l, false)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { go n.Close() }() // which waits for a grace period
+	defer func() { go n.Close() }() // Close waits for a grace period of the kernel
 	for range 2 {
 		if err := n.Ask(a); err != nil {
 			return nil, err
@@ -73,11 +73,11 @@ func (d *Doctor) claimed(ns *kernel.NS, l *rtnl.Link, a netip.Addr) (net.Hardwar
 	return nil, nil
 }
 
-// sizeTime is how long an answer to a large packet may take.
+// sizeTime is how long the answer to a large packet may take.
 const sizeTime = 400 * time.Millisecond
 
-// probeSize sends packets that must not be cut into pieces, as large as the container's link takes them, to the address
-// of --to, else to the router of the host's default route. What is lost without a word is a fault: TCP hangs on it.
+// probeSize sends unfragmentable packets of the size of the container's MTU to the address of --to, or else to the
+// gateway of the host. If large packets are lost without an ICMP error, TCP connections hang.
 func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	to, _, err := SplitTarget(d.to)
 	if err != nil {
@@ -92,13 +92,13 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	}
 	fits, err := largest(ns, to, l.MTU)
 	if err != nil || fits >= l.MTU {
-		return // without an answer to small ones nothing can be told
+		return // without answers to small packets, the size says nothing
 	}
 	d.add("path-mtu", to.String(), fmt.Sprintf("packets of more than %d bytes get no answer from %v", fits, to),
 		who(c, fmt.Sprintf("its MTU is %d", l.MTU)), "", advice.RemakeCommand(c))
 }
 
-// router is the next hop of the host's default route of IPv4.
+// router returns the next hop of the host's IPv4 default route.
 func (d *Doctor) router() (via netip.Addr) {
 	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable})
 	for _, r := range routes {
@@ -109,11 +109,11 @@ func (d *Doctor) router() (via netip.Addr) {
 	return via
 }
 
-// least4 is the size of packets that every link takes (RFC 791), and of an echo that a path loses for no size.
+// least4 is the packet size that each IPv4 link must carry (RFC 791).
 const least4 = 576
 
-// largest is the size of the largest packet up to most that is answered. It is most where somebody on the way says that
-// a packet was too large: then a sender learns it. An error is that of a small one.
+// largest returns the size of the largest packet, up to most, that is answered. It returns most if an ICMP error
+// reports a too large packet, because senders then learn the size. The error is that of a small packet.
 func largest(ns *kernel.NS, to netip.Addr, most int) (int, error) {
 	conn, err := dialWhole(ns, to)
 	if err != nil {
@@ -147,7 +147,7 @@ func largest(ns *kernel.NS, to netip.Addr, most int) (int, error) {
 	return size, nil
 }
 
-// dialWhole opens a socket of ICMP whose packets nobody may cut into pieces, whatever was learnt of the path.
+// dialWhole opens an ICMP socket whose packets are never fragmented, whatever path MTU the kernel knows.
 func dialWhole(ns *kernel.NS, to netip.Addr) (conn *net.IPConn, err error) {
 	err = ns.Do(func() (err error) {
 		conn, err = net.DialIP("ip4:icmp", nil, &net.IPAddr{IP: to.AsSlice()})
@@ -171,7 +171,7 @@ func dialWhole(ns *kernel.NS, to netip.Addr) (conn *net.IPConn, err error) {
 	return conn, nil
 }
 
-// echo sends an echo request in a packet of that size, and waits for the answer.
+// echo sends an echo request of that packet size, and waits for the answer.
 func echo(conn *net.IPConn, size int, seq uint16) error {
 	const headers = 20
 	b := make([]byte, size-headers)

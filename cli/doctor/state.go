@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// ofState looks at where attachments and leases are remembered.
+// ofState examines the files of attachments and leases.
 func (d *Doctor) ofState(problems []error) {
 	for _, dir := range []string{"/var/lib/cni/results", "/var/lib/cni/networks", "/run/cni"} {
 		d.writable(dir)
@@ -18,7 +18,7 @@ func (d *Doctor) ofState(problems []error) {
 	if err != nil {
 		d.Blind("the links of the host: %v", err)
 	}
-	if d.named || len(problems) > 0 { // of what cannot be read nothing is known
+	if d.named || len(problems) > 0 { // attachments that cannot be read are unknown
 		return
 	}
 	known := map[[8]byte]bool{}
@@ -27,14 +27,14 @@ func (d *Doctor) ofState(problems []error) {
 	}
 	for _, l := range links {
 		_, owner, text, ok := identity.ParseTag(l.Alias)
-		if ok && !known[owner] && !strings.Contains(text, "//") { // which is the network's own
+		if ok && !known[owner] && !strings.Contains(text, "//") { // the network's own link
 			d.add("cache-missing", OnHost, "", []affected{{Container: text, Details: []string{"has link " + l.Name},
 				short: text}})
 		}
 	}
 }
 
-// writable says whether files can be made in a directory, or where it would be made.
+// writable adds a finding if no file can be created in dir, or in its nearest existing parent.
 func (d *Doctor) writable(dir string) {
 	var st syscall.Statfs_t
 	for syscall.Statfs(dir, &st) == syscall.ENOENT && dir != "/" {
@@ -46,11 +46,11 @@ func (d *Doctor) writable(dir string) {
 		d.add("state-unwritable", dir, "the file system of "+dir+" is read-only", nil,
 			"", "mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")")
 	case st.Blocks > 0 && st.Bfree == 0, st.Files > 0 && st.Ffree == 0:
-		d.add("state-unwritable", dir, "no space is left on the file system of "+dir, nil, "DIRECTORY", dir)
+		d.add("state-unwritable", dir, "no space left on the file system of "+dir, nil, "DIRECTORY", dir)
 	}
 }
 
-// unwritable reports whether an error is of a file system that takes no more.
+// unwritable reports whether an error is that of a full or read-only file system.
 func unwritable(text string) bool {
 	return strings.Contains(text, syscall.EROFS.Error()) || strings.Contains(text, syscall.ENOSPC.Error())
 }

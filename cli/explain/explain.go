@@ -1,6 +1,5 @@
-// Package explain is fairlead explain: texts about plugins, their keys, error codes, findings and settings. The texts
-// of plugins are in reference.json, which internal/docgen makes from the comments at their keys; none is written
-// here.
+// Package explain is fairlead explain: it prints texts about plugins, keys, error codes, findings and settings. The
+// texts of plugins are in reference.json, which internal/docgen makes from the comments at their keys.
 package explain
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A Reference is what there is to say of a plugin, the same as on its page below docs/plugins, or of a list.
+// Reference is the reference of a plugin, as on its page below docs/plugins, or that of a list.
 type Reference struct {
 	Name     string         `json:"name"`
 	Synopsis string         `json:"synopsis"`
@@ -29,21 +28,21 @@ type Reference struct {
 	Keys     []ReferenceKey `json:"keys"`
 }
 
-// A ReferenceKey is a key of a configuration.
+// ReferenceKey is a key of a configuration.
 type ReferenceKey struct {
 	Path  string `json:"path"`
 	Value string `json:"value"`
 	Doc   string `json:"doc"`
 }
 
-// An explained is the answer of explain.
+// explained is an entry in the answer of explain.
 type explained struct {
 	Name string `json:"name"`
-	Text string `json:"text"`           // what it is
-	More string `json:"more,omitempty"` // about it
+	Text string `json:"text"`           // in a few words
+	More string `json:"more,omitempty"` // the details
 
-	Value string         `json:"value,omitempty"` // that a key takes
-	Keys  []ReferenceKey `json:"keys,omitempty"`  // that it has
+	Value string         `json:"value,omitempty"` // of a key: the type of its value
+	Keys  []ReferenceKey `json:"keys,omitempty"`  // of a plugin: its keys
 	Mend  string         `json:"mend,omitempty"`
 }
 
@@ -55,7 +54,9 @@ func Command(a *app.App) *cobra.Command {
 		Long: `Explain a plugin, a key of its configuration, an error code of the protocol, or a finding of "fairlead doctor".
 The text is that of the reference pages. KEY may be a path, as errors print it. KEY without a PLUGIN is explained for
 each plugin that has it. "list" stands for the keys of a network configuration list, such as cniVersions, and for those
-that every plugin in it may have, such as capabilities. "fairlead.json" and "FAIRLEAD_LOG" are the settings of a node.`,
+that every plugin in it may have, such as capabilities. "fairlead.json" and "FAIRLEAD_LOG" are the settings of a node.
+
+Exit status: 0 done, 4 no such name.`,
 		Example: `  fairlead explain bridge                 what the plugin does, and its keys
   fairlead explain bridge.vlanTrunk       a key, and those inside of it
   fairlead explain mtu                    a key, for each plugin that has it
@@ -92,7 +93,7 @@ that every plugin in it may have, such as capabilities. "fairlead.json" and "FAI
 	}
 }
 
-// explanations are those of what the arguments name.
+// explanations returns the explanations of what the arguments name.
 func explanations(args []string) (all []explained, err error) {
 	if args[0] == "code" {
 		return explainedCodes(args[1:])
@@ -100,7 +101,7 @@ func explanations(args []string) (all []explained, err error) {
 	if _, err := strconv.Atoi(args[0]); err == nil {
 		return explainedCodes(args)
 	}
-	name := strings.TrimPrefix(plainPath(args[0]), "plugins.") // which errors put before a key
+	name := strings.TrimPrefix(plainPath(args[0]), "plugins.") // errors put this before a key
 	var names []string
 	for _, k := range doctor.FindingKinds() {
 		names = append(names, k.ID)
@@ -135,7 +136,7 @@ func explanations(args []string) (all []explained, err error) {
 		switch {
 		case of && rest == "":
 			first, more, _ := strings.Cut(r.Doc, "\n\n")
-			if !strings.EqualFold(first, r.Synopsis+".") { // else it is not said twice
+			if !strings.EqualFold(first, r.Synopsis+".") { // the text already begins with it
 				more = r.Doc
 			}
 			return []explained{{Name: r.Name, Text: r.Synopsis, More: more, Keys: r.Keys}}, nil
@@ -155,7 +156,7 @@ func explanations(args []string) (all []explained, err error) {
 	return nil, unexplained(args[0], names)
 }
 
-// key explains a key of r, or says which may have been meant.
+// key explains a key of r. If there is none, the error names the most similar one.
 func (r Reference) key(path string) ([]explained, error) {
 	if found := r.find(path); len(found) > 0 {
 		return found, nil
@@ -167,17 +168,17 @@ func (r Reference) key(path string) ([]explained, error) {
 	slices.Sort(names)
 	hint := fmt.Sprintf("`fairlead explain %s` lists the keys of the plugin.", r.Name)
 	if strings.HasPrefix(path, "ipam.") {
-		hint += " Those of ipam are the IPAM plugin's: host-local, static or dhcp."
+		hint += " Those of ipam belong to the IPAM plugin: host-local, static or dhcp."
 	}
 	name := r.Name + "." + path
-	if near, ok := spec.Nearest(path, slices.Compact(names)); ok { // the plugin's name makes two keys no more alike
+	if near, ok := spec.Nearest(path, slices.Compact(names)); ok { // the plugin's name does not make two keys similar
 		return nil, app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name; did you mean %q?", name,
 			r.Name+"."+near)
 	}
 	return nil, app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name", name)
 }
 
-// find are the keys of r at a path, which may leave out what comes before it, such as "ipam.".
+// find returns the keys of r at a path, which may lack its beginning, such as "ipam.".
 func (r Reference) find(path string) (found []explained) {
 	for _, k := range r.Keys {
 		have := plainPath(k.Path)
@@ -194,18 +195,18 @@ func (r Reference) find(path string) (found []explained) {
 	}
 	if i := slices.IndexFunc(found, func(e explained) bool {
 		return strings.EqualFold(plainPath(e.Name), r.Name+"."+path)
-	}); i > 0 { // the key itself comes before those of its name elsewhere
+	}); i > 0 { // the key itself comes before keys of that name elsewhere
 		found[0], found[i] = found[i], found[0]
 	}
 	return found
 }
 
-// plainPath is a path without the indices of lists.
+// plainPath returns a path without the indices of lists.
 func plainPath(path string) string {
 	return regexp.MustCompile(`\[[0-9]*\]`).ReplaceAllString(path, "")
 }
 
-// unexplained is the error about a name that nothing has.
+// unexplained returns the error for an unknown name. It names the most similar one.
 func unexplained(name string, among []string) error {
 	hint := "`fairlead plugins` lists the plugins, `fairlead explain PLUGIN` the keys of one, and `fairlead explain code` " +
 		"the codes; docs/doctor.md has the findings."
@@ -216,7 +217,7 @@ func unexplained(name string, among []string) error {
 	return app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name", name)
 }
 
-// explainedCodes is the explanation of a code, or of all.
+// explainedCodes explains a code, or all codes.
 func explainedCodes(args []string) (all []explained, err error) {
 	var number int
 	if len(args) > 0 {
@@ -230,21 +231,21 @@ func explainedCodes(args []string) (all []explained, err error) {
 		}
 		exit, hint := advice.ExplainCode(c.code)
 		all = append(all, explained{Name: "code " + strconv.Itoa(int(c.code)), Text: c.text, Mend: hint,
-			More: fmt.Sprintf("The commands of fairlead end with exit status %d then.", exit)})
+			More: fmt.Sprintf("The commands of fairlead then end with exit status %d.", exit)})
 	}
 	switch {
 	case len(all) > 0:
 		return all, nil
 	case number >= 100:
 		return []explained{{Name: "code " + args[0],
-			Text: "a plugin's own: the specification leaves the codes from 100 on " +
-				"to plugins, and those of fairlead use none but 999"}}, nil
+			Text: "a plugin's own: the specification leaves the codes from 100 on to plugins; those of fairlead " +
+				"use only 999"}}, nil
 	}
 	return nil, app.Fail(app.ExitNotFound, "`fairlead explain code` lists the codes.",
-		"code %d: neither the specification nor fairlead has it", number)
+		"code %d: neither the specification nor fairlead defines it", number)
 }
 
-// A codeText is what a code of the protocol means.
+// codeText is what a code of the protocol means.
 type codeText struct {
 	code spec.Code
 	text string
@@ -252,17 +253,18 @@ type codeText struct {
 
 func codes() []codeText {
 	return []codeText{
-		{spec.CodeVersion, "the configuration's cniVersion is not spoken by the plugin"},
-		{spec.CodeUnsupported, "a key of the configuration, or its value, is not supported; the message has both"},
+		{spec.CodeVersion, "the plugin does not support the configuration's cniVersion"},
+		{spec.CodeUnsupported, "a key of the configuration, or its value, is not supported; the message names both"},
 		{spec.CodeUnknown, "the container is unknown, or does not exist"},
-		{spec.CodeEnvironment, "an environment variable of the call is missing or bad, such as CNI_IFNAME or CNI_ARGS"},
-		{spec.CodeIO, "reading or writing failed, such as of the configuration or of a lease's file"},
-		{spec.CodeDecode, "the configuration is no JSON, or a value is of the wrong kind"},
-		{spec.CodeConfig, "the configuration is invalid: a value is out of range, missing, or at odds with another"},
-		{spec.CodeNetns, "the network namespace is the host's, or none (a code of the reference's library)"},
-		{spec.CodeTryAgain, "a passing condition: the runtime is to try again later"},
+		{spec.CodeEnvironment, "an environment variable of the call is missing or wrong, such as CNI_IFNAME or " +
+			"CNI_ARGS"},
+		{spec.CodeIO, "reading or writing failed, for example of the configuration or a lease"},
+		{spec.CodeDecode, "the configuration is not JSON, or a value has the wrong type"},
+		{spec.CodeConfig, "the configuration is invalid: a value is out of range, missing, or contradicts another"},
+		{spec.CodeNetns, "the network namespace is the host's, or does not exist (a code of the reference's library)"},
+		{spec.CodeTryAgain, "a temporary condition: the runtime should try again later"},
 		{spec.CodeUnavailable, "STATUS: the plugin cannot serve an ADD now"},
-		{spec.CodeLimited, "STATUS: as code 50, and what is attached may have limited connectivity, too"},
+		{spec.CodeLimited, "STATUS: as code 50; in addition, existing attachments may have limited connectivity"},
 		{spec.CodeInternal, "an error that has no code of its own"},
 	}
 }
@@ -303,7 +305,7 @@ func (e explained) print(a *app.App, s term.Style) {
 	}
 }
 
-// paragraph prints a text in lines of moderate length.
+// paragraph prints a text with lines of readable length.
 func paragraph(a *app.App, text, indent string) {
 	line := ""
 	for _, word := range strings.Fields(text) {
@@ -318,7 +320,7 @@ func paragraph(a *app.App, text, indent string) {
 	}
 }
 
-// completeExplain are the names that explain knows, for a shell: keys where a plugin is named.
+// completeExplain completes the names that explain knows, for a shell: after a plugin's name, its keys.
 func completeExplain(_ *cobra.Command, args []string, word string) (names []string, _ cobra.ShellCompDirective) {
 	directive := cobra.ShellCompDirectiveNoFileComp
 	switch {

@@ -4,9 +4,9 @@ import (
 	"github.com/fairlead-cni/fairlead/calls"
 )
 
-// explainedSettings are what the settings of a node say, whatever name they are asked for by.
+// explainedSettings returns the settings of a node.
 func explainedSettings() []explained {
-	const value = "words with commas between them"
+	const value = "words separated by commas"
 	keys := []ReferenceKey{{Path: calls.Key, Value: value,
 		Doc: "Which calls are logged, and where. off logs no call (the " +
 			"default), errors the calls that fail, all every call. journald logs to the journal, file to " +

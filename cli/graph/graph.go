@@ -1,5 +1,5 @@
-// Package graph is fairlead graph: it collects the bridges, links and containers of a host for a picture. The picture
-// itself is drawn by the package graph of the module.
+// Package graph is fairlead graph: it collects the bridges, links and containers of a host. The top-level package
+// graph draws them.
 package graph
 
 import (
@@ -40,16 +40,16 @@ mermaid within Markdown. For an ordinary user, the command draws what ADD answer
 says so.`,
 		Example: `  fairlead graph
   fairlead graph -o svg > host.svg
-  fairlead graph lan --fold 20 -o svg > lan.svg     20 interfaces of each bridge, the others counted
+  fairlead graph lan --fold 20 -o svg > lan.svg     draw 20 interfaces of each bridge, count the others
   fairlead graph -o dot | dot -Tpdf > host.pdf`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(formats, format) {
 				return app.Usage("-o %s: want text, svg, dot, mermaid or json", format)
 			}
 			if fold < 0 {
-				return app.Usage("--fold %d: want a number from 0 on; 0 is all", fold)
+				return app.Usage("--fold %d: want 0, which draws all, or a larger number", fold)
 			}
-			if format == "json" { // errors are documents then
+			if format == "json" { // then errors are documents too
 				a.Output = format
 			}
 			g, err := drawing(a, strings.Join(args, ""), f)
@@ -62,13 +62,13 @@ says so.`,
 		ValidArgsFunction: netconf.CompleteNetworks,
 	}
 	netconf.FilterFlags(c, &f)
-	c.Flags().IntVar(&fold, "fold", 0, "of each bridge or master draw only `N` interfaces, and count the others")
+	c.Flags().IntVar(&fold, "fold", 0, "draw only `N` interfaces of each bridge or master, and count the others")
 	c.Flags().StringVarP(&format, "output", "o", "text", "`FORMAT` of the answer: "+strings.Join(formats, ", "))
 	c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
-// drawing looks at what is attached as ls would list it.
+// drawing collects the attachments that ls would list.
 func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error) {
 	list, problems, err := netconf.Selected(a, network, f)
 	if err != nil {
@@ -150,7 +150,7 @@ func draw(a *app.App, g *graph.Graph, format string) error {
 	return nil
 }
 
-// faulty says that something is not as it should be.
+// faulty returns a mark for a link that is down or broken.
 func faulty(s term.Style, state graph.State) term.Shown {
 	if state.Faulty() {
 		return term.Sprintf(" (%s)", s.Bad(string(state)))
@@ -158,7 +158,7 @@ func faulty(s term.Style, state graph.State) term.Shown {
 	return ""
 }
 
-// interfaceTree adds an interface of a container to that of its bridge.
+// interfaceTree adds an interface of a container to the tree of its bridge.
 func interfaceTree(to *term.Tree, e graph.End, s term.Style) {
 	way := cmp.Or(e.Host, e.Kind)
 	if way != "" {
@@ -183,17 +183,17 @@ func interfaceTree(to *term.Tree, e graph.End, s term.Style) {
 	}
 }
 
-// A painter finds out what a graph shows.
+// painter collects what a graph shows.
 type painter struct {
 	doctor.Doctor
 	graph.Graph
 	links []*rtnl.Link      // of the host
-	at    map[string]int    // of a segment, by its kind and name
-	ends  []string          // of the host, that are containers'
-	names map[string]string // of containers, by ID
+	at    map[string]int    // index of a segment, by its kind and name
+	ends  []string          // host-side interfaces of containers
+	names map[string]string // names of containers, by ID
 }
 
-// link is one of the host's, nil if there is none of that name.
+// link returns the host's link of that name, or nil.
 func (p *painter) link(name string) *rtnl.Link {
 	i := slices.IndexFunc(p.links, func(l *rtnl.Link) bool { return l.Name == name })
 	if i < 0 {
@@ -202,10 +202,10 @@ func (p *painter) link(name string) *rtnl.Link {
 	return p.links[i]
 }
 
-// uplinks are the links of the host's default routes.
+// uplinks adds the links of the host's default routes.
 func (p *painter) uplinks() {
 	p.Uplinks = []string{}
-	at := map[int]int{} // by the index of the link
+	at := map[int]int{} // by the link's index
 	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
 		routes, err := rtnl.Routes(p.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 		if err != nil {
@@ -235,7 +235,7 @@ func state(up bool) graph.State {
 	return graph.Down
 }
 
-// addressesOf are the addresses of a link of the host, but for link-local ones.
+// addressesOf returns the addresses of a host's link, without link-local ones.
 func (p *painter) addressesOf(l *rtnl.Link) (all []string) {
 	addrs, err := rtnl.Addrs(p.HostNS, l.Index)
 	if err != nil {
@@ -295,7 +295,7 @@ func (p *painter) attached(c attach.Cached, bare bool) {
 	p.Segments[n].Ends = append(p.Segments[n].Ends, e)
 }
 
-// segment is what the interface of an attachment leads to; its way there is taken down in e.
+// segment returns what the interface of an attachment leads to, and records in e the way there.
 func (p *painter) segment(c attach.Cached, conf attachedConf, inner *rtnl.Link, e *graph.End) graph.Segment {
 	if inner != nil {
 		e.Kind = inner.Kind
@@ -344,7 +344,7 @@ func (p *painter) segment(c attach.Cached, conf attachedConf, inner *rtnl.Link, 
 	return graph.Segment{Name: c.Network, Kind: cmp.Or(conf.Type, "network")}
 }
 
-// vlans are those of a port of a bridge, but for the default one.
+// vlans returns the VLANs of a bridge port, without the default one.
 func (p *painter) vlans(port *rtnl.Link) (marks []string) {
 	list, err := rtnl.PortVLANs(p.HostNS, port.Index)
 	if port.Port == nil || err != nil {
@@ -364,7 +364,7 @@ func (p *painter) vlans(port *rtnl.Link) (marks []string) {
 	return marks
 }
 
-// facts takes down what the link of a segment has beside containers.
+// facts adds what a segment's link has besides containers.
 func (p *painter) facts(s *graph.Segment) {
 	l := p.link(s.Name)
 	if l == nil {
@@ -374,7 +374,7 @@ func (p *painter) facts(s *graph.Segment) {
 		return
 	}
 	if s.Kind == "routed" {
-		return // a network of that name
+		return // it is a network's name, not a link's
 	}
 	s.Up = state(l.Up)
 	if all := p.addressesOf(l); len(all) > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 )
 
-// An attachedConf is what a graph shows of the list that an attachment was made by.
+// attachedConf is what a graph shows of the list that an attachment was made by.
 type attachedConf struct {
 	Type   string // of the first plugin
 	Bridge string
@@ -17,7 +17,7 @@ type attachedConf struct {
 	marks  []string // VLANs, policies and limits
 }
 
-// configOf reads the list that an attachment was made by, as far as it is known.
+// configOf reads the list that an attachment was made by, if it is known.
 func configOf(c attach.Cached) (a attachedConf) {
 	l := c.AttachedBy(nil)
 	if l == nil {
@@ -55,7 +55,7 @@ func configOf(c attach.Cached) (a attachedConf) {
 			{p.Type == "ovs" && conf.Trunk != nil, "trunk"},
 			{conf.VxlanID != 0, fmt.Sprintf("VXLAN %d", conf.VxlanID)},
 			{conf.IngressRate > 0, "to it " + bitRate(conf.IngressRate)},
-			{conf.EgressRate > 0, "from it " + bitRate(conf.EgressRate)},
+			{conf.EgressRate > 0, "from the container " + bitRate(conf.EgressRate)},
 		} {
 			if w.is && !slices.Contains(a.marks, w.word) {
 				a.marks = append(a.marks, w.word)
@@ -65,7 +65,7 @@ func configOf(c attach.Cached) (a attachedConf) {
 	return a
 }
 
-// limits takes down what the capability bandwidth says.
+// limits adds the rates of the capability bandwidth.
 func (a *attachedConf) limits(capability any) {
 	raw, err := json.Marshal(capability)
 	var rates struct{ IngressRate, EgressRate float64 }
@@ -76,11 +76,11 @@ func (a *attachedConf) limits(capability any) {
 		a.marks = append(a.marks, "to it "+bitRate(rates.IngressRate))
 	}
 	if rates.EgressRate > 0 {
-		a.marks = append(a.marks, "from it "+bitRate(rates.EgressRate))
+		a.marks = append(a.marks, "from the container "+bitRate(rates.EgressRate))
 	}
 }
 
-// bitRate is a rate in bits a second as people say it.
+// bitRate returns a rate with its unit; n is in bits per second.
 func bitRate(n float64) string {
 	unit := "bit/s"
 	for _, larger := range []string{"kbit/s", "Mbit/s", "Gbit/s"} {

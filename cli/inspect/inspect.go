@@ -1,5 +1,5 @@
-// Package inspect collects and prints all that there is to know of one container's networks: fairlead inspect. Faults
-// in them are found by package doctor.
+// Package inspect is fairlead inspect: it collects and prints everything about one container's networks. Package
+// doctor finds the faults in them.
 package inspect
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// An inspection is the answer of inspect.
+// inspection is the answer of inspect.
 type inspection struct {
 	ContainerID string       `json:"containerID"`
 	Name        string       `json:"name,omitempty"`
@@ -36,28 +36,28 @@ type inspection struct {
 	Attachments []*Inspected `json:"attachments"`
 	Listeners   []string     `json:"listeners,omitempty"` // in the container
 	DNS         *dnsSeen     `json:"dns,omitempty"`
-	Calls       []calls.Line `json:"calls,omitempty"` // the last ones that are written down, the oldest first
+	Calls       []calls.Line `json:"calls,omitempty"` // no such container.`
 
 	OK       bool                `json:"ok"`
 	Findings []*doctor.Diagnosed `json:"findings"` // as of doctor
 	Unseen   []string            `json:"unseen,omitempty"`
 }
 
-// callsShown is how many of the last calls are shown.
+// callsShown is how many of the last calls are printed.
 const callsShown = 5
 
-// A dnsSeen is how the container resolves names.
+// dnsSeen is how the container resolves names.
 type dnsSeen struct {
 	Nameservers []string `json:"nameservers"`
 	Domain      string   `json:"domain,omitempty"`
 	Search      []string `json:"search,omitempty"`
 }
 
-// An Inspected is one attachment of the container.
+// Inspected is one attachment of the container.
 type Inspected struct {
 	Network string    `json:"network"`
 	IfName  string    `json:"ifname"`
-	Since   time.Time `json:"since"` // when ADD remembered it
+	Since   time.Time `json:"since"` // when ADD was recorded
 
 	Links     []linkEnd       `json:"links"` // from the container outwards
 	Addresses []string        `json:"addresses"`
@@ -67,11 +67,11 @@ type Inspected struct {
 	Rates     []string        `json:"rates,omitempty"`
 	Rules     []inspectedRule `json:"rules,omitempty"`
 	Filters   []filterVerdict `json:"filters,omitempty"`
-	Plan      []string        `json:"plan,omitempty"`    // all that there should be
-	Differs   []string        `json:"differs,omitempty"` // what is otherwise than the plan or the result of ADD
+	Plan      []string        `json:"plan,omitempty"`    // what should exist
+	Differs   []string        `json:"differs,omitempty"` // differences from the plan or the result of ADD
 }
 
-// A linkEnd is a link on the way from the container to the host.
+// linkEnd is a link on the way from the container to the host.
 type linkEnd struct {
 	Name    string `json:"name"`
 	Where   string `json:"where"` // container or host
@@ -80,15 +80,15 @@ type linkEnd struct {
 	MTU     int    `json:"mtu,omitempty"`
 	Up      bool   `json:"up"`
 	Missing bool   `json:"missing,omitempty"`
-	Cut     bool   `json:"cut,omitempty"` // it should be joined with the one before, and is not
+	Cut     bool   `json:"cut,omitempty"` // it should be connected with the one before, but is not
 }
 
-// A leaseSeen is what an attachment has an address by.
+// leaseSeen is the lease of an address.
 type leaseSeen struct {
 	Address string     `json:"address"`
 	Of      string     `json:"of"` // the range of host-local, or the protocol of a DHCP lease
 	State   string     `json:"state"`
-	Holder  string     `json:"holder,omitempty"` // the container that has it, where that is another one
+	Holder  string     `json:"holder,omitempty"` // the container that has it, if it is another one
 	Key     string     `json:"key,omitempty"`    // the sticky key
 	Since   time.Time  `json:"since"`
 	Until   *time.Time `json:"until,omitempty"`
@@ -109,20 +109,20 @@ func (l leaseSeen) String() string {
 	return strings.Join(words, ", ")
 }
 
-// An inspectedPort is a published port.
+// inspectedPort is a published port.
 type inspectedPort struct {
 	Port      string   `json:"port"`
 	Listeners []string `json:"listeners"` // in the container
 }
 
-// An inspectedRule is a rule of the packet filter that there should be.
+// inspectedRule is a rule of the packet filter that should exist.
 type inspectedRule struct {
 	Rule    string   `json:"rule"`
 	Theirs  bool     `json:"reference,omitempty"` // the reference plugins made it
 	Differs []string `json:"differs,omitempty"`
 }
 
-// A filterVerdict is what the packet filters of others do with packets.
+// filterVerdict is what other programs' packet filters do with packets.
 type filterVerdict struct {
 	Packets string `json:"packets"`
 	Verdict string `json:"verdict"` // accepted, dropped, undecided
@@ -140,11 +140,10 @@ leases and rates, and the last calls of plugins for it (fairlead log). Differenc
 finds them. Nothing is changed, and no packet is sent.
 
 CONTAINER is a pod as NAMESPACE/NAME, podman's name, an ID or its beginning, NET/ID, the name or path of a network
-namespace, the PID of a process in it, an address, a MAC, a port of the host or :PORT, or an interface on the host's
-side. If several containers match, they are listed, and the exit status is 2.
+namespace, the PID of a process in it, an address, a MAC, a port of the host or :PORT, or a host-side interface. If
+several containers match, they are listed.
 
-The exit status is 0 if all is in order, 3 if something is not, 1 if something could not be seen. Warnings do not
-count.`,
+Exit status: 0 in order (there may be warnings), 1 something could not be seen, 2 several containers match, 3 a fault,`,
 		Example: `  fairlead inspect default/web-0
   fairlead inspect 10.87.0.5
   fairlead inspect :8080`,
@@ -182,7 +181,7 @@ func inspect(a *app.App, arg string) (err error) {
 	return d.Ctx.Err()
 }
 
-// attachmentSeen looks at one attachment, and takes what is the container's down in doc.
+// attachmentSeen examines one attachment, and adds what concerns the whole container to doc.
 func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspected {
 	i := &Inspected{Network: c.Network, IfName: c.IfName, Since: c.Stored, Links: []linkEnd{}, Addresses: []string{},
 		Routes: []string{}, Leases: leasesOf(d, c)}
@@ -221,7 +220,7 @@ func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspect
 				continue
 			}
 			line := f.ID + ": " + f.What
-			if len(hit.Details) == 1 { // the finding has them all
+			if len(hit.Details) == 1 { // the finding lists all of them
 				line += "; " + hit.Details[0]
 			}
 			i.Differs = append(i.Differs, line)
@@ -230,7 +229,7 @@ func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspect
 	return i
 }
 
-// plan takes down what there should be, and which rules of it differ.
+// plan adds what should exist, and marks the rules that differ.
 func (i *Inspected) plan(f repair.Finding) {
 	for _, p := range f.Plan {
 		i.Plan = append(i.Plan, p.Resource)
@@ -249,7 +248,7 @@ func (i *Inspected) plan(f repair.Finding) {
 	}
 }
 
-// leasesOf says by which leases an attachment has its addresses.
+// leasesOf returns the leases of an attachment's addresses.
 func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	l := c.AttachedBy(nil)
 	if l == nil {
@@ -263,7 +262,7 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 		}
 		for _, a := range attached.Describe(c).Addresses {
 			for _, x := range ipam.LookUp(l.Name, a.Addr(), book) {
-				seen := leaseSeen{Address: x.Address, Of: cmp.Or(x.Range, "no range"), State: x.State, Key: x.Key,
+				seen := leaseSeen{Address: x.Address, Of: cmp.Or(x.Range, "in no range"), State: x.State, Key: x.Key,
 					Since: c.Stored, Until: x.Until}
 				if x.ContainerID != c.ContainerID {
 					seen.Holder = x.ContainerID
@@ -281,7 +280,7 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	return nil
 }
 
-// dhcpLeases are those that the DHCP daemon keeps for an attachment.
+// dhcpLeases returns the leases that the DHCP daemon keeps for an attachment.
 func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	ctx, cancel := context.WithTimeout(d.Ctx, app.Patience)
 	defer cancel()
@@ -298,7 +297,7 @@ func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	return all
 }
 
-// ago is a time and how long ago it was.
+// ago returns a time, and how long ago it was.
 func ago(t time.Time) string {
 	return fmt.Sprintf("%s (%v)", t.Format(time.RFC3339), time.Since(t).Round(time.Second))
 }

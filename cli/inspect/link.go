@@ -17,7 +17,7 @@ func endOf(l *rtnl.Link, where string) linkEnd {
 	return linkEnd{Name: l.Name, Where: where, Kind: l.Kind, MAC: l.MAC.String(), MTU: l.MTU, Up: l.Up}
 }
 
-// portsSeen takes down the published ports of an attachment and who listens in its container.
+// portsSeen adds the published ports of an attachment, and which processes listen on them in its container.
 func (i *Inspected) portsSeen(ns *kernel.NS, c attach.Cached, holder func(inode uint32) string) {
 	for _, m := range attached.Mappings(c.Capabilities) {
 		p := inspectedPort{Port: m.String(), Listeners: []string{}}
@@ -30,7 +30,8 @@ func (i *Inspected) portsSeen(ns *kernel.NS, c attach.Cached, holder func(inode 
 	}
 }
 
-// LinkSeen takes down what an attachment has in its container, and returns its link, if there is one.
+// LinkSeen adds the container interface of an attachment with its addresses and routes. It returns nil if there is
+// no interface.
 func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *rtnl.Link {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {
@@ -57,7 +58,7 @@ func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *r
 	return l
 }
 
-// RouteText is a route of a link in the words of ip(8).
+// RouteText returns a route in the words of ip(8).
 func RouteText(r rtnl.Route) string {
 	words := []string{r.Dst.String()}
 	if r.Dst.Bits() == 0 {
@@ -75,8 +76,8 @@ func RouteText(r rtnl.Route) string {
 	return strings.Join(words, " ")
 }
 
-// HostEnds are the links of the host that an attachment goes by: the other end of the container's, or the one that it
-// stands on, and the bridge that this is a port of.
+// HostEnds returns the links of the host that an attachment uses: the host-side interface or the master, and the
+// bridge it is a port of.
 func HostEnds(d *doctor.Doctor, c attach.Cached, inner *rtnl.Link) (ends []linkEnd) {
 	if c.Result == nil {
 		return nil
@@ -116,7 +117,7 @@ func HostEnds(d *doctor.Doctor, c attach.Cached, inner *rtnl.Link) (ends []linkE
 	return ends
 }
 
-// Listening says who listens in a namespace, and where.
+// Listening returns which processes listen in a namespace, and where.
 func Listening(ns *kernel.NS, holder func(inode uint32) string) (lines []string) {
 	for _, proto := range []byte{kernel.TCP, kernel.UDP} {
 		all, err := sockdiag.AllListeners(ns, proto)

@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 )
 
-// print prints the answer as a tree for each attachment; c is one of them.
+// print prints a tree for each attachment; c is one of them.
 func (doc *inspection) print(a *app.App, c attach.Cached) {
 	s := a.Style(a.Stdout)
 	state := s.Good(doc.State)
@@ -74,7 +74,7 @@ func (i *Inspected) print(to *term.Tree, s term.Style) {
 		node.Add("attached since %s", ago(i.Since))
 	}
 	for _, p := range i.Ports {
-		who := s.Bad("nobody listens")
+		who := s.Bad("no process listens")
 		if len(p.Listeners) > 0 {
 			who = term.Printable(strings.Join(p.Listeners, ", "))
 		}
@@ -108,7 +108,7 @@ func (i *Inspected) print(to *term.Tree, s term.Style) {
 	}
 }
 
-// drawn are the links from the container outwards in one line.
+// drawn returns the links from the container outwards on one line.
 func (i *Inspected) drawn(s term.Style) (line term.Shown) {
 	for n, e := range i.Links {
 		switch {

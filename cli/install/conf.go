@@ -13,16 +13,17 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A netFile is the configuration of a network that is installed with the plugins.
+// netFile is a network configuration that is installed with the plugins.
 type netFile struct {
 	doc  []byte
-	to   string // where runtimes look for it
-	same bool   // it is there as it should be
+	to   string // where runtimes search for it
+	same bool   // it is there and up to date
 	last bool   // it is what this command wrote last
 	kept bool   // another one is there, which this command did not write, or which was changed since
 }
 
-// readNetFile reads a configuration, and refuses one by which no ADD succeeds: a runtime would take it nevertheless.
+// readNetFile reads a configuration. It refuses one with which every ADD fails, because a runtime would use it all
+// the same.
 func readNetFile(file string) (*netFile, error) {
 	doc, err := spec.ReadLinked(file, spec.MaxFile)
 	if err != nil {
@@ -85,11 +86,11 @@ func (n *netFile) write(a *app.App, check bool) error {
 	return app.ReplaceFile(n.record(), n.doc, 0o644)
 }
 
-// remove removes the file, unless somebody has changed it.
+// remove removes the file, unless it was changed.
 func (n *netFile) remove(a *app.App) error {
 	if !n.same {
 		if _, err := os.Lstat(n.to); err == nil {
-			a.Note("%s stays, for it was changed", n.to)
+			a.Note("%s was changed, so it is not removed", n.to)
 		}
 		return nil
 	}

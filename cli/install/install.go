@@ -1,5 +1,5 @@
-// Package install is fairlead install and fairlead warm: the plugins and a network's file on their place, and their
-// program in memory. How files are replaced and put back is the package install of the module.
+// Package install is fairlead install and fairlead warm: it installs plugins and a network's file, and loads
+// programs into memory. The top-level package install replaces and restores files.
 package install
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// An installation is what `fairlead install` was asked for.
+// installation holds the flags of `fairlead install`.
 type installation struct {
 	dir, from, conf            string
 	check, rollback, uninstall bool
@@ -44,13 +44,15 @@ With --conf, the command also writes a network's configuration to the directory 
 kept, and the command says so. With --uninstall it removes that file first, unless the file was changed.`,
 		Example: `  fairlead install
   fairlead install --check && echo up to date
-  fairlead install --dir /usr/libexec/cni`,
+  fairlead install --dir /usr/libexec/cni
+  fairlead install --rollback               restore what the last install replaced`,
 		RunE: func(*cobra.Command, []string) error {
 			if i.check && i.rollback || i.check && i.uninstall || i.rollback && i.uninstall {
 				return app.Usage("install: --check, --rollback and --uninstall exclude each other")
 			}
 			if i.conf != "" && i.rollback {
-				return app.Usage("install: --rollback keeps no configuration, so --conf does not go with it")
+				return app.Usage("install: --conf cannot be combined with --rollback, which does not restore " +
+					"configurations")
 			}
 			return run(a, i)
 		},
@@ -58,7 +60,7 @@ kept, and the command says so. With --uninstall it removes that file first, unle
 	c.Flags().StringVar(&i.dir, "dir", netconf.AdminDir, "install in `DIR`")
 	c.Flags().StringVar(&i.from, "from", "", "take the plugins from the directory `FROM`")
 	c.Flags().BoolVar(&i.check, "check", false,
-		"change nothing; exit status 3 says that an install would change something")
+		"change nothing; exit status 3 if an install would change something")
 	c.Flags().BoolVar(&i.rollback, "rollback", false,
 		"restore what the last install replaced, and remove what it added")
 	c.Flags().BoolVar(&i.uninstall, "uninstall", false,
@@ -71,7 +73,7 @@ kept, and the command says so. With --uninstall it removes that file first, unle
 	return c
 }
 
-// run does it, and says what was done.
+// run installs, checks, rolls back or uninstalls, and prints the changes.
 func run(a *app.App, i installation) (err error) {
 	c := &install.Change{Dir: i.dir}
 	var n *netFile
@@ -79,7 +81,7 @@ func run(a *app.App, i installation) (err error) {
 		if n, err = readNetFile(i.conf); err != nil {
 			return err
 		}
-		if i.uninstall { // first, so that a runtime does not call plugins that are gone
+		if i.uninstall { // first, so that no runtime calls plugins that are removed
 			if err := n.remove(a); err != nil {
 				return uninstallable(err)
 			}
@@ -115,7 +117,7 @@ func run(a *app.App, i installation) (err error) {
 	return nil
 }
 
-// fresh installs, or only looks.
+// fresh installs, or with --check only compares.
 func (i installation) fresh() (*install.Change, error) {
 	if i.from == "" {
 		self, err := os.Executable()
@@ -123,8 +125,8 @@ func (i installation) fresh() (*install.Change, error) {
 			return nil, err
 		}
 		if i.from, err = install.Find(self); err != nil {
-			return nil, app.Fail(app.ExitFailure, "`make build` makes them, the archives and packages of a release contain them, and "+
-				"--from names their directory.", "%w", err)
+			return nil, app.Fail(app.ExitFailure, "`make build` makes them, release archives and packages contain "+
+				"them, and --from names their directory.", "%w", err)
 		}
 	}
 	if i.check {
@@ -133,8 +135,8 @@ func (i installation) fresh() (*install.Change, error) {
 	return install.Install(i.from, i.dir, i.keepReference)
 }
 
-// warmFirst loads what was installed into memory in huge pages, from which it starts faster. Where that does not work,
-// as without /proc, all else does.
+// warmFirst loads the installed program into memory in huge pages, so that it starts faster. It ignores errors: the
+// installation succeeded.
 func warmFirst(c *install.Change) {
 	for _, e := range c.Entries {
 		if e.State != install.Kept && e.State != install.Removed {
@@ -144,7 +146,7 @@ func warmFirst(c *install.Change) {
 	}
 }
 
-// printInstall prints a line for each thing that was done, or would be.
+// printInstall prints a line for each change, made or needed.
 func printInstall(a *app.App, c *install.Change, check bool) {
 	names := map[install.State][]string{}
 	for _, e := range c.Entries {
@@ -169,7 +171,7 @@ func printInstall(a *app.App, c *install.Change, check bool) {
 		{install.Restored, "restored"},
 		{install.Removed, would + "removed"},
 		{install.Same, "up to date"},
-		{install.Kept, "not touched, these are programs of others"},
+		{install.Kept, "not touched, because they are programs of others"},
 	} {
 		if len(names[s.state]) > 0 {
 			a.Print("  %s: %s\n", s.text, strings.Join(names[s.state], " "))
@@ -177,10 +179,10 @@ func printInstall(a *app.App, c *install.Change, check bool) {
 	}
 }
 
-// uninstallable says what to do where a directory cannot be changed.
+// uninstallable adds a hint to the error of a directory that cannot be changed.
 func uninstallable(err error) error {
-	const elsewhere = "or name another directory with --dir, and name it to the runtime (containerd: bin_dir, CRI-O: plugin_dirs, " +
-		"podman: cni_plugin_dirs)."
+	const elsewhere = "or give another directory with --dir, and configure it in the runtime (containerd: bin_dir, " +
+		"CRI-O: plugin_dirs, podman: cni_plugin_dirs)."
 	var path *fs.PathError
 	var link *os.LinkError
 	where := "The directory"
@@ -194,7 +196,7 @@ func uninstallable(err error) error {
 	switch {
 	case errors.As(err, &unsafe):
 		return app.Fail(app.ExitFailure,
-			"Runtimes execute plugins as root. Make it root's and writable for root alone (chown root, chmod go-w), "+
+			"Runtimes execute plugins as root. Let only root own and write it (chown root, chmod go-w), "+
 				elsewhere,
 			"%w", err)
 	case errors.Is(err, install.ErrNothingKept):
@@ -206,10 +208,11 @@ func uninstallable(err error) error {
 			where+" is on a read-only file system: mount it writable (mount -o remount,rw), "+
 				elsewhere, "%w", err)
 	case errors.Is(err, syscall.EWOULDBLOCK):
-		return app.Fail(app.ExitTryAgain, "Another install is at work there: try again in a moment.", "%w", err)
+		return app.Fail(app.ExitTryAgain, "Another install is running there: try again in a moment.", "%w", err)
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() == 0:
 		return app.Fail(app.ExitFailure,
-			where+" refuses root: look for a container without the capability DAC_OVERRIDE, for chattr +i (lsattr), and for "+
+			where+" cannot be written even by root: look for a container without the capability DAC_OVERRIDE, for "+
+				"chattr +i (lsattr), and for "+
 				"SELinux or AppArmor (dmesg); "+elsewhere, "%w", err)
 	case errors.Is(err, fs.ErrPermission):
 		return app.Fail(app.ExitFailure, "Only root may write there: use sudo, "+elsewhere, "%w", err)

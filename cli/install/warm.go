@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A warmed is how a file lies in memory.
+// warmed says how a file is in memory.
 type warmed struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`
 	Huge  int64  `json:"hugeBytes"`
-	Note  string `json:"note,omitempty"` // why not all is in huge pages
+	Note  string `json:"note,omitempty"` // why not all of it is in huge pages
 }
 
 // WarmCommand is `fairlead warm`.
@@ -29,13 +29,15 @@ func WarmCommand(a *app.App) *cobra.Command {
 	return &cobra.Command{
 		Use: "warm FILE...", GroupID: "attach", Args: app.AtLeast("FILE"),
 		Short: "Load programs into memory in huge pages, so that they start faster",
-		Long: `Load each FILE into the page cache in huge pages. A plugin is started for each call, and most of its start is
-mapping its program: from huge pages it takes a sixth less. After a boot, or when memory was short, the kernel loads a
-program in pages of 4 KiB.
+		Long: `Load each FILE into the page cache in huge pages. A plugin is started for each call, and most of its start time is
+for mapping its program; huge pages save a sixth of it. After a boot, or when memory was short, the kernel loads programs
+in pages of 4 KiB.
 
 The entries of /opt/cni/bin are one file, so naming one of them is enough. fairlead-warm.service does this once a boot.
-The kernel may drop the pages again when memory is short. Where the file system knows no large folios (Linux before 6.16:
-most of them), the file is loaded in small pages, which the answer says and which is no error.`,
+The kernel may drop the pages again when memory is short. If the file system has no large folios (most of them before
+Linux 6.16), the file is loaded in small pages. The answer says so; it is not an error.
+
+Exit status: 0 done, 1 a file cannot be loaded.`,
 		Example: `  fairlead warm /opt/cni/bin/bridge`,
 		RunE: func(c *cobra.Command, args []string) error {
 			doc := struct {
@@ -46,7 +48,7 @@ most of them), the file is loaded in small pages, which the answer says and whic
 				w, err := warm(file)
 				if err != nil {
 					errs = append(errs, app.Fail(app.ExitFailure,
-						"Name programs that are there and can be read, such as "+netconf.AdminDir+"/bridge.",
+						"Give programs that exist and can be read, such as "+netconf.AdminDir+"/bridge.",
 						"%w", err))
 					continue
 				}
@@ -64,10 +66,10 @@ most of them), the file is loaded in small pages, which the answer says and whic
 	}
 }
 
-// hugePage is what the kernel maps in one step, on processors with pages of 4 KiB.
+// hugePage is the size of a huge page in bytes, on processors with pages of 4 KiB.
 const hugePage = 2 << 20
 
-// warm loads a file. What is in memory in small pages stays so, and is dropped first.
+// warm loads a file. Small pages in memory would stay, so it drops them first.
 func warm(path string) (w warmed, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -87,11 +89,11 @@ func warm(path string) (w warmed, err error) {
 		_, err = io.Copy(io.Discard, f)
 		return w, err
 	}
-	want := w.Bytes / hugePage * hugePage // the rest is in pages as large as the file system has them
+	want := w.Bytes / hugePage * hugePage // the rest is in pages as large as the file system supports
 	if w.Huge, _, err = load(f, w.Bytes); err != nil || w.Huge >= want {
 		return w, err
 	}
-	_ = f.Sync() // what is not written yet cannot be dropped
+	_ = f.Sync() // pages not yet written cannot be dropped
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return w, &fs.PathError{Op: "drop", Path: path, Err: err}
 	}
@@ -100,7 +102,8 @@ func warm(path string) (w warmed, err error) {
 	switch {
 	case w.Huge >= want:
 	case kept > 0:
-		w.Note = fmt.Sprintf("%d KiB cannot be dropped from memory: programs that run have them mapped, or the file system lies in memory",
+		w.Note = fmt.Sprintf("%d KiB cannot be dropped from memory: running programs use them, or the file system "+
+			"is in memory",
 			kept>>10)
 	case w.Huge > 0:
 		w.Note = "memory is too fragmented for more"
@@ -110,7 +113,7 @@ func warm(path string) (w warmed, err error) {
 	return w, err
 }
 
-// load maps a file and reads all of it, in huge pages where that goes. Kept is how much of it was in memory before.
+// load maps a file and reads all of it, in huge pages if possible. kept is how many bytes were in memory before.
 func load(f *os.File, size int64) (huge, kept int64, err error) {
 	m, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
@@ -121,7 +124,7 @@ func load(f *os.File, size int64) (huge, kept int64, err error) {
 	if unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &there, 0) == nil { // Linux 6.5
 		kept = int64(there.Cache) * int64(os.Getpagesize())
 	}
-	// A kernel without huge pages refuses. One that has them reads whole ones where a fault finds nothing.
+	// A kernel without huge pages returns an error. Other kernels read a whole huge page at a fault.
 	_ = unix.Madvise(m, unix.MADV_HUGEPAGE)
 	if unix.Madvise(m, unix.MADV_POPULATE_READ) != nil { // Linux before 5.14
 		_, err = io.Copy(io.Discard, io.NewSectionReader(f, 0, size))
@@ -131,7 +134,7 @@ func load(f *os.File, size int64) (huge, kept int64, err error) {
 	return huge, kept, err
 }
 
-// mappedHuge is how much of a file this program has mapped in huge pages.
+// mappedHuge returns how many bytes of a file this program has mapped in huge pages.
 func mappedHuge(f *os.File) (most int64, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
@@ -146,7 +149,7 @@ func mappedHuge(f *os.File) (most int64, err error) {
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
 		switch {
-		case len(words) >= 5 && strings.Contains(words[0], "-"): // from-to rights offset device inode path
+		case len(words) >= 5 && strings.Contains(words[0], "-"): // fields: range, rights, offset, device, inode, path
 			this = words[4] == fmt.Sprint(st.Ino)
 		case this && len(words) >= 2 && (words[0] == "FilePmdMapped:" || words[0] == "ShmemPmdMapped:"):
 			var kib int64

@@ -1,5 +1,5 @@
-// Package ipam is fairlead ipam: the leases of host-local, listed, reserved, released and moved. Ranges and leases
-// are the package ipam of the module; which network has which pool is in package netconf.
+// Package ipam is fairlead ipam: it lists, reserves, releases and moves leases of host-local. The top-level package
+// ipam has ranges and leases; package netconf knows which network has which pool.
 package ipam
 
 import (
@@ -31,7 +31,7 @@ on this host, made by fairlead's host-local or by the reference's.`,
 	return c
 }
 
-// wrong says what could not be looked at, and how it could.
+// wrong prints what could not be read, and a hint.
 func wrong(a *app.App, problems []string) {
 	denied := false
 	for _, p := range problems {
@@ -43,39 +43,39 @@ func wrong(a *app.App, problems []string) {
 	}
 }
 
-// The states of an address beside those of a lease.
+// The states of an address, in addition to those of a lease.
 const (
 	held     = "held"
 	reserved = "reserved"
 	free     = "free"
 )
 
-// An Address is one that is not simply free.
+// Address is an address that is leased, held or reserved.
 type Address struct {
 	Network     string     `json:"network"`
-	Address     string     `json:"address"` // reserved ones are subnets
+	Address     string     `json:"address"` // may be a reserved subnet
 	State       string     `json:"state"`   // of a lease: alive, gone or unknown; held, reserved, free
 	ContainerID string     `json:"containerID,omitempty"`
 	IfName      string     `json:"ifname,omitempty"`
-	Key         string     `json:"key,omitempty"`   // the sticky key that had it last, or that it is reserved for
-	Until       *time.Time `json:"until,omitempty"` // the end of the hold
+	Key         string     `json:"key,omitempty"`   // the sticky key that last had it, or for which it is reserved
+	Until       *time.Time `json:"until,omitempty"` // end of the hold
 	Note        string     `json:"note,omitempty"`
-	Range       string     `json:"range,omitempty"` // show: the range that it is of
+	Range       string     `json:"range,omitempty"` // show: its range
 }
 
-// LeaseAddress is a lease as it is printed.
+// LeaseAddress returns a lease for printing.
 func LeaseAddress(network string, l ipam.Lease) Address {
 	return Address{Network: network, Address: l.Address.String(), State: l.State, ContainerID: l.ContainerID,
 		IfName: l.IfName, Note: l.Why}
 }
 
-// Reclaimed says of a lease who had it and why it is no more.
+// Reclaimed says who had a lease, and why it was removed.
 func (d Address) Reclaimed() string {
 	return fmt.Sprintf("%s of %s, which %s had: %s", d.Address, d.Network,
 		strings.TrimSpace(d.ContainerID+" "+d.IfName), d.Note)
 }
 
-// listing is a book as a list of addresses.
+// listing returns a book as a list of addresses.
 func listing(network string, b *ipam.Book) []Address {
 	var all []Address
 	keys := map[netip.Addr]ipam.Binding{}
@@ -106,7 +106,7 @@ func listing(network string, b *ipam.Book) []Address {
 	return all
 }
 
-// prefixText is a subnet, of one address without its length.
+// prefixText returns a subnet; a single address without its length.
 func prefixText(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
@@ -173,7 +173,7 @@ func ipamLsCommand(a *app.App) *cobra.Command {
 			if len(t) > 1 {
 				t.Print(a.Stdout, s)
 			} else if len(problems) == 0 {
-				a.Print("no address is given out\n")
+				a.Print("no address is leased, held or reserved\n")
 			}
 			wrong(a, problems)
 			return nil
@@ -182,8 +182,8 @@ func ipamLsCommand(a *app.App) *cobra.Command {
 	}
 }
 
-// A rangeUse is how much of a range is given out, as stats prints it. Numbers are texts: an IPv6 range has more
-// addresses than a number in JSON can say.
+// rangeUse counts the addresses of a range, for stats. The numbers are strings, because an IPv6 range has more
+// addresses than a JSON number can express.
 type rangeUse struct {
 	Network   string `json:"network"`
 	Range     string `json:"range"`

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// book is the network's pool, and what is kept of it.
+// book returns the network's pool and its leases, holds and reservations.
 func book(ctx context.Context, a *app.App, network string) (netconf.Pool, *ipam.Book, error) {
 	p, err := netconf.FindPool(ctx, a, network, false)
 	if err != nil {
@@ -96,7 +96,7 @@ func reservable(args []string) (prefixes []netip.Prefix, err error) {
 	return prefixes, nil
 }
 
-// noteOf is the note of a reservation that there is.
+// noteOf returns the note of an existing reservation.
 func noteOf(b *ipam.Book, p netip.Prefix) string {
 	for _, r := range b.Reserved {
 		if r.Prefix == p {
@@ -106,16 +106,17 @@ func noteOf(b *ipam.Book, p netip.Prefix) string {
 	return ""
 }
 
-// slips refuses reservations that can hardly be meant.
+// slips refuses reservations that are probably mistakes.
 func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) error {
 	const hint = "--force reserves it all the same."
 	if key != "" && !b.Keyed {
 		return app.Fail(app.ExitUsage,
 			`Set ipam.sticky in the network's configuration, such as {"key": ["K8S_POD_NAMESPACE", "K8S_POD_NAME"]}. `+hint,
-			"--for %s: the containers of network %s come under no keys", key, network)
+			"--for %s: containers of network %s have no sticky keys", key, network)
 	}
 	if err := ipam.PossibleKey(key, b.KeyParts); key != "" && err != nil {
-		return app.Fail(app.ExitUsage, "`fairlead ipam ls "+network+"` has keys as they are written. "+hint, "--for %s: %w", key, err)
+		return app.Fail(app.ExitUsage, "`fairlead ipam ls "+network+"` shows keys as they are written. "+
+			""+hint, "--for %s: %w", key, err)
 	}
 	for _, p := range prefixes {
 		err := ipam.Slip(b.Sets, p)
@@ -124,7 +125,7 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 			for _, set := range b.Sets {
 				ranges = append(ranges, set.String())
 			}
-			return app.Fail(app.ExitUsage, hint, "%s is of none of the ranges of network %s: %s", prefixText(p),
+			return app.Fail(app.ExitUsage, hint, "%s is in none of the ranges of network %s: %s", prefixText(p),
 				network, strings.Join(ranges, ", "))
 		}
 		if err != nil {
@@ -137,7 +138,7 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 		}
 		for _, l := range b.Leases {
 			if p.Contains(l.Address) {
-				return app.Fail(app.ExitUsage, "It keeps its address until it gives it back. "+hint,
+				return app.Fail(app.ExitUsage, "The container keeps the address until it is detached. "+hint,
 					"%s is in use by %s", l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName))
 			}
 		}
@@ -147,12 +148,12 @@ func slips(network string, b *ipam.Book, prefixes []netip.Prefix, key string) er
 
 func sticky(key string) string {
 	if key == "" {
-		return "who asks by name"
+		return "containers that request it"
 	}
 	return "the key " + key
 }
 
-// A released is what kept an address back, as release prints it.
+// released is the answer of release: what held the address.
 type released struct {
 	Network     string `json:"network"`
 	Address     string `json:"address"`
@@ -167,9 +168,9 @@ func ipamReleaseCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "release NET ADDRESS|SUBNET", Args: app.Operands("NET ADDRESS"),
 		Short: "Release an address: end its reservation, else its lease, else its hold",
-		Long: `Release an address of NET: end its reservation, if exactly this address or subnet is reserved; else remove its
+		Long: `Release an address of NET. If exactly this address or subnet is reserved, end the reservation; else remove its
 lease; else end its hold for a sticky key. The lease of a container that may be alive is removed only with --force:
-that container still uses the address, and the next one may get it, too.`,
+that container still uses the address, and the next one may get it too.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			prefix, err := ipam.ParseReserved(args[1])
 			if err != nil {
@@ -208,7 +209,7 @@ func release(ctx context.Context, p netconf.Pool, b *ipam.Book, prefix netip.Pre
 			if l.State != ipam.Gone && !force {
 				return done, app.Fail(app.ExitUsage,
 					"Detach the container (`fairlead del`), or remove the lease with --force if you know that it is gone.",
-					"%s is in use by %s, which is not gone by any proof (%s)",
+					"%s is in use by %s, which is not proven gone (%s)",
 					l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName), l.State)
 			}
 			done.Was, done.ContainerID, done.IfName = "leased", l.ContainerID, l.IfName
@@ -223,18 +224,18 @@ func release(ctx context.Context, p netconf.Pool, b *ipam.Book, prefix netip.Pre
 	}
 	for _, c := range b.Configured {
 		if c.Contains(prefix.Addr()) {
-			return done, app.Fail(app.ExitFailure, "Take it out of ipam.reserved there.",
+			return done, app.Fail(app.ExitFailure, "Remove it from ipam.reserved there.",
 				"%s is reserved by the configuration of network %s", done.Address, p.Network)
 		}
 	}
 	for _, r := range b.Reserved {
 		if r.Prefix.Contains(prefix.Addr()) {
-			return done, app.Fail(app.ExitNotFound, "Release that, and reserve the rest of it anew.",
-				"%s is reserved as one of %s", done.Address, r.Prefix)
+			return done, app.Fail(app.ExitNotFound, "Release that subnet, and reserve the rest of it again.",
+				"%s is part of the reserved %s", done.Address, r.Prefix)
 		}
 	}
-	return done, app.Fail(app.ExitNotFound, "`fairlead ipam ls "+p.Network+"` lists what is.",
-		"%s of network %s is not given out, held or reserved", done.Address, p.Network)
+	return done, app.Fail(app.ExitNotFound, "`fairlead ipam ls "+p.Network+"` lists the addresses in use.",
+		"%s of network %s is not leased, held or reserved", done.Address, p.Network)
 }
 
 func ipamReclaimCommand(a *app.App) *cobra.Command {

@@ -20,7 +20,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// An exported is a network's book as export writes it.
+// exported is the document that export writes.
 type exported struct {
 	Version int            `json:"version"`
 	Network string         `json:"network"`
@@ -107,7 +107,7 @@ changed. After an interruption, run the import again to complete it.`,
 	return c
 }
 
-// printImport says how much of b was added to the leases of a network.
+// printImport prints how much of b was added to the leases of a network.
 func printImport(a *app.App, network string, b, added *ipam.Book, dry bool) error {
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, struct {
@@ -123,9 +123,9 @@ func printImport(a *app.App, network string, b, added *ipam.Book, dry bool) erro
 		what = "would import to"
 	}
 	if len(added.Leases)+len(added.Sticky)+len(added.Reserved) < len(b.Leases)+len(b.Sticky)+len(b.Reserved) {
-		rest = "; the others were there"
+		rest = "; the others exist already"
 		if dry {
-			rest = "; the others are there"
+			rest = "; the others exist already"
 		}
 	}
 	a.Print("%s %s: %d of %d leases, %d of %d sticky addresses, %d of %d reservations%s\n", what, network,
@@ -136,21 +136,22 @@ func printImport(a *app.App, network string, b, added *ipam.Book, dry bool) erro
 	return nil
 }
 
-// importing says how to import all the same.
+// importing returns a hint: how the import can succeed.
 func importing(err error) string {
 	taken, outside := errors.Is(err, ipam.ErrTaken), errors.Is(err, ipam.ErrOutside)
 	switch {
 	case taken && outside:
-		return "`fairlead ipam release` lets go of what is another's; --force takes what is of none of the ranges."
+		return "`fairlead ipam release` releases what belongs to another; --force accepts addresses outside the " +
+			"ranges."
 	case taken:
-		return "`fairlead ipam release` lets go of what is another's, if its container is gone."
+		return "`fairlead ipam release` releases what belongs to another, if its container is gone."
 	case outside:
-		return "--force takes what is of none of the ranges."
+		return "--force accepts addresses outside the ranges."
 	}
-	return "Take it out of FROM."
+	return "Remove it from FROM."
 }
 
-const hintFrom = "Name a directory of leases, a document that `fairlead ipam export` wrote, or - for standard input."
+const hintFrom = "Give a directory of leases, a document that `fairlead ipam export` wrote, or - for standard input."
 
 // readBook reads what is to be imported.
 func readBook(ctx context.Context, a *app.App, p netconf.Pool, from string, force bool) (*ipam.Book, error) {
@@ -160,12 +161,12 @@ func readBook(ctx context.Context, a *app.App, p netconf.Pool, from string, forc
 		case err != nil:
 			return nil, err
 		case len(b.Problems) > 0:
-			return nil, app.Fail(app.ExitFailure, "Mend or remove it there.", "nothing is imported: %s",
+			return nil, app.Fail(app.ExitFailure, "Correct or remove it there.", "nothing is imported: %s",
 				strings.Join(b.Problems, "; "))
 		case len(b.Leases)+len(b.Sticky)+len(b.Reserved) == 0:
 			return nil, app.Fail(app.ExitUsage,
-				"Leases of host-local are files that have addresses as names: /var/lib/cni/networks/NETWORK/10.1.0.5.",
-				"%s has no leases in it", from)
+				"Leases of host-local are files named by addresses: /var/lib/cni/networks/NETWORK/10.1.0.5.",
+				"%s contains no leases", from)
 		}
 		return b, nil
 	}
@@ -182,13 +183,13 @@ func readBook(ctx context.Context, a *app.App, p netconf.Pool, from string, forc
 	case err != nil:
 		return nil, app.Fail(app.ExitUsage, hintFrom, "%s: want a document of `fairlead ipam export`: %w", from, err)
 	case doc.Version != 1:
-		return nil, app.Fail(app.ExitFailure, "A newer fairlead wrote it, or it is something else.",
+		return nil, app.Fail(app.ExitFailure, "A newer fairlead wrote it, or it is not such a document.",
 			"%s: version: %d: this fairlead reads version 1", from, doc.Version)
 	case force:
 		return doc.Book, nil
 	case doc.Network != p.Network:
 		return nil, app.Fail(app.ExitUsage, "--force imports it all the same.",
-			"nothing is imported: network: %q: the document is of that network, and not of %s", doc.Network, p.Network)
+			"nothing is imported: network: %q: the document is of that network, not of %s", doc.Network, p.Network)
 	}
 	here, err := p.Ledger.Look(ctx, p.Network)
 	if err != nil {
@@ -196,13 +197,13 @@ func readBook(ctx context.Context, a *app.App, p netconf.Pool, from string, forc
 	}
 	if want := subnets(here); doc.Subnets != nil && len(want) > 0 && !slices.Equal(doc.Subnets, want) {
 		return nil, app.Fail(app.ExitUsage,
-			"--force imports what there is room for in the ranges, and outside of them.",
+			"--force imports the addresses, also those outside the ranges.",
 			"nothing is imported: subnets: %v: the network %s has %v here", doc.Subnets, p.Network, want)
 	}
 	return doc.Book, nil
 }
 
-// parseBook reads a document. What is wrong in it is named by its path.
+// parseBook parses a document. Errors have the path of the value.
 func parseBook(in io.Reader) (*exported, error) {
 	var doc struct {
 		Version  int
@@ -226,7 +227,7 @@ func parseBook(in io.Reader) (*exported, error) {
 	return &exported{doc.Version, doc.Network, doc.Subnets, b}, err
 }
 
-// each reads the items of a list.
+// each parses the items of a list.
 func each[T any](path string, list []json.RawMessage, into *[]T) error {
 	var errs []error
 	for i, raw := range list {

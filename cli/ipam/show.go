@@ -36,11 +36,11 @@ func ipamShowCommand(a *app.App) *cobra.Command {
 			}
 			wrong(a, problems)
 			if len(found) == 0 && len(problems) > 0 {
-				return app.Fail(app.ExitFailure, "", "cannot see who has %s: a network could not be read", addr)
+				return app.Fail(app.ExitFailure, "", "cannot tell who has %s: a network could not be read", addr)
 			}
 			if len(found) == 0 {
 				return app.Fail(app.ExitNotFound, "`fairlead ipam stats` lists the ranges of all networks.",
-					"%s is of no range, and nobody has it", addr)
+					"%s is in no range, and no container has it", addr)
 			}
 			if a.JSON() {
 				return term.PrintJSON(a.Stdout, struct {
@@ -68,7 +68,7 @@ func ipamShowCommand(a *app.App) *cobra.Command {
 	}
 }
 
-// LookUp is what a book says of one address.
+// LookUp returns what a book says of one address.
 func LookUp(network string, addr netip.Addr, b *ipam.Book) (found []Address) {
 	in := ""
 	for _, set := range b.Sets {
@@ -83,7 +83,7 @@ func LookUp(network string, addr netip.Addr, b *ipam.Book) (found []Address) {
 		p, err := ipam.ParseReserved(d.Address)
 		if err == nil && p.Contains(addr) {
 			if d.Address != addr.String() {
-				d.Note = strings.TrimSpace("as one of " + d.Address + " " + d.Note)
+				d.Note = strings.TrimSpace("part of " + d.Address + " " + d.Note)
 			}
 			d.Address, d.Range = addr.String(), in
 			found = append(found, d)
@@ -92,7 +92,7 @@ func LookUp(network string, addr netip.Addr, b *ipam.Book) (found []Address) {
 	if len(found) == 0 && in != "" {
 		d := Address{Network: network, Address: addr.String(), State: free, Range: in}
 		for _, k := range b.Sticky {
-			if k.Address == addr { // whose hold is over
+			if k.Address == addr { // its hold has expired
 				d.Key = k.Key
 			}
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Externals finds, once for each file, the plugins of other programs that can be asked for more than CNI has verbs for.
-// It is nil for one of ours.
+// Externals returns a function that finds plugins of other projects which answer Fairlead's extra verbs
+// (sdk/extension.go). It asks each file once, and returns nil for a plugin of this project.
 func Externals() func(ctx context.Context, l *spec.List, typ string) *sdk.External {
 	known := map[string]*sdk.External{}
 	var mu sync.Mutex
@@ -31,7 +31,7 @@ func Externals() func(ctx context.Context, l *spec.List, typ string) *sdk.Extern
 	}
 }
 
-// Foreign says of a plugin whether the program that would run for it is another's.
+// Foreign returns a function that says why the program of a plugin is not of this project; "" if it is.
 func Foreign() func(l *spec.List, typ string) string {
 	known := map[string]string{}
 	var mu sync.Mutex
@@ -41,7 +41,7 @@ func Foreign() func(l *spec.List, typ string) string {
 		dirs, _ := Search(&Network{List: l})
 		path, err := invoke.Find(typ, dirs)
 		if err != nil {
-			return "" // then it is fairlead itself
+			return "" // fairlead itself stands in
 		}
 		why, ok := known[path]
 		if !ok {

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Filter are the filters of ls.
+// Filter holds the filter flags of ls.
 type Filter struct {
 	container, State string
 	All              bool
 }
 
-// FilterFlags gives a command the filters of ls.
+// FilterFlags adds the filter flags of ls to a command.
 func FilterFlags(c *cobra.Command, f *Filter) {
 	c.Flags().StringVar(&f.container, "container", "",
 		"only this `CONTAINER`: pod, name, ID or its beginning, network namespace")
@@ -26,7 +26,7 @@ func FilterFlags(c *cobra.Command, f *Filter) {
 		attached.Unknown}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// Selected are the attachments of a network, or of all, that pass the filters, and what is wrong with the cache.
+// Selected returns the attachments of a network, or of all networks, that match f, and the errors in the cache.
 func Selected(a *app.App, network string, f Filter) (list []attach.Cached, problems []error, err error) {
 	if !slices.Contains([]string{"", attached.Alive, attached.Gone, attached.Unknown}, f.State) {
 		return nil, nil, app.Usage("--state %q: want alive, gone or unknown", f.State)

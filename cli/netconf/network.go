@@ -1,5 +1,5 @@
-// Package netconf is the networks of a host: their files and the built-in one, where their plugins are found and what
-// runs them, pools of addresses, versions, overlaps. What a network would do to one container is in package target.
+// Package netconf is the networks of a host: their files and the built-in one, the directories and versions of their
+// plugins, address pools and overlaps. What a network would do to one container is in package target.
 package netconf
 
 import (
@@ -27,22 +27,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ThrownAway is a file that only a throw-away host has, whose /run is its own.
+// ThrownAway is a file that exists only in a throw-away host, which has a /run of its own.
 const ThrownAway = StateDir + "/throw-away"
 
-// StateDir holds what a `fairlead run` in progress has to remember. It dies with the boot, as its
-// namespaces do.
+// StateDir holds the state of each running `fairlead run`. A reboot clears it, as it ends the namespaces.
 const StateDir = record.RunDir
 
-// pluginDirs are where distributions and orchestrators put plugins, in the order that they are searched.
+// pluginDirs returns where distributions and orchestrators install plugins, in search order.
 func pluginDirs() []string {
 	return []string{AdminDir, "/usr/lib/cni", "/usr/libexec/cni", "/usr/local/lib/cni", "/usr/local/libexec/cni"}
 }
 
-// AdminDir is where who runs the host puts plugins.
+// AdminDir is where the administrator installs plugins.
 const AdminDir = "/opt/cni/bin"
 
-// ConfDir is the directory of the network configurations.
+// ConfDir returns the directory of the network configurations.
 func ConfDir() string {
 	if dir := os.Getenv("NETCONFPATH"); dir != "" {
 		return dir
@@ -50,18 +49,17 @@ func ConfDir() string {
 	return "/etc/cni/net.d"
 }
 
-// A Network is a list and where its plugins come from.
+// Network is a list, and where its plugins come from.
 type Network struct {
 	*spec.List
 	BuiltIn    bool
-	Remembered bool // no file says it
+	Remembered bool // only the cache has it, no file
 }
 
-// DefaultNetwork is the name of the network that is there without any configuration.
+// DefaultNetwork is the name of the network that exists without a configuration.
 const DefaultNetwork = "fairlead"
 
-// Find finds the network of that name. A file that defines the default network comes before the one
-// that is built in.
+// Find finds the network called name. A file that defines the default network replaces the built-in one.
 func Find(a *app.App, name string) (*Network, error) {
 	if err := spec.ValidName(name); err != nil {
 		return nil, app.Usage("network %q: %w", name, err)
@@ -79,15 +77,15 @@ func Find(a *app.App, name string) (*Network, error) {
 			if !errors.Is(err, spec.ErrNotFound) {
 				why = err.Error()
 			}
-			a.Note("warning: %s; this goes by what it was when it was attached to", why)
+			a.Note("warning: %s; the configuration that it was attached with is used", why)
 			return &Network{List: l, Remembered: true}, nil
 		}
 	}
 	return nil, err
 }
 
-// FindOrFile finds the network of that name, or of a file that lies anywhere. A file of the working directory is
-// meant where its name ends as those of configurations do and no network has the name.
+// FindOrFile finds the network called arg, or the one in the file arg. In the working directory, arg is a file if it
+// has a configuration's suffix and no network has that name.
 func FindOrFile(a *app.App, arg string) (*Network, error) {
 	if !strings.Contains(arg, "/") {
 		n, err := Find(a, arg)
@@ -102,13 +100,13 @@ func FindOrFile(a *app.App, arg string) (*Network, error) {
 	return FindFile(a, arg)
 }
 
-// FindFile is the network of a file that lies anywhere.
+// FindFile returns the network that a file at any path defines.
 func FindFile(a *app.App, file string) (*Network, error) {
 	l, err := spec.LoadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		hint := "Give the path of a file; `fairlead net ls` lists the networks, and the file of each."
-		if _, named := spec.Load(ConfDir(), file); named == nil { // --conf takes no name
-			hint = "There is a network of that name: give it with --net."
+		hint := "Give the path of a file; `fairlead net ls` lists the networks and their files."
+		if _, named := spec.Load(ConfDir(), file); named == nil { // --conf takes a path, not a name
+			hint = "A network has that name: use --net."
 		}
 		return nil, app.Fail(app.ExitNotFound, hint, "%w", err)
 	}
@@ -118,7 +116,7 @@ func FindFile(a *app.App, file string) (*Network, error) {
 	return Loaded(a, l), nil
 }
 
-// Loaded is the network of a list that was read from a file, whose oddities are said.
+// Loaded returns the network of a list read from a file, and prints the warnings about that file.
 func Loaded(a *app.App, l *spec.List) *Network {
 	n := &Network{List: l}
 	for _, w := range n.FileWarnings() {
@@ -127,8 +125,8 @@ func Loaded(a *app.App, l *spec.List) *Network {
 	return n
 }
 
-// Known fails for a network that nothing is attached to and no file defines: it is misspelt. All networks, the
-// empty name, are known.
+// Known fails for a network that has no attachment and no file, such as a misspelt name. The empty name means all
+// networks and is known.
 func Known(name string) error {
 	if name == "" || name == DefaultNetwork {
 		return nil
@@ -142,10 +140,10 @@ func Known(name string) error {
 	if _, err := spec.Load(ConfDir(), name); errors.Is(err, spec.ErrNotFound) {
 		return err
 	}
-	return nil // what is wrong with its file is for others to say
+	return nil // errors in its file are reported elsewhere
 }
 
-// Orphaned is a network that attachments are left of, as they remember it.
+// Orphaned returns the list of a network that only the cache knows, or nil.
 func Orphaned(name string) *spec.List {
 	list, _ := (&attach.Runtime{}).List(name)
 	for _, c := range list {
@@ -156,19 +154,19 @@ func Orphaned(name string) *spec.List {
 	return nil
 }
 
-// The default network's addresses keep out of the way of podman (10.88.0.0/16 and upwards), Docker (172.17
-// and upwards), flannel and kubeadm (10.244), k3s (10.42) and libvirt (192.168.122).
+// The default network's subnet avoids those of podman (10.88.0.0/16 and above), Docker (172.17 and above), flannel
+// and kubeadm (10.244), k3s (10.42) and libvirt (192.168.122).
 const (
 	DefaultBridge  = "fairlead0"
 	DefaultSubnet4 = "10.87.0.0/16"
 	DefaultSubnet6 = "fdfa:171e:ad::/64"
 )
 
-// An Object is a JSON object.
+// Object is a JSON object.
 type Object = map[string]any
 
-// DefaultList is the default network: a bridge that reaches the outside by masquerade, published ports, and passage
-// through whatever firewall the host has. More are plugins after these.
+// DefaultList returns the configuration of the default network: a bridge with masquerading, published ports, and
+// accepts in the host's firewall. More are further plugins of the list.
 func DefaultList(ipv6 bool, more ...Object) []byte {
 	ranges := [][]Object{{{"subnet": DefaultSubnet4}}}
 	if ipv6 {
@@ -185,18 +183,18 @@ func DefaultList(ipv6 bool, more ...Object) []byte {
 		}, more...),
 	})
 	if err != nil {
-		panic(err) // maps, texts and booleans
+		panic(err) // the values are maps, strings and booleans
 	}
 	return b
 }
 
-// IPv6Here reports whether the kernel has IPv6 (a boot with ipv6.disable=1 has not).
+// IPv6Here reports whether the kernel has IPv6. It lacks IPv6 after a boot with ipv6.disable=1.
 func IPv6Here() bool {
 	_, err := os.Stat("/proc/net/if_inet6")
 	return err == nil
 }
 
-// Runtime is what runs n's plugins.
+// Runtime returns the Runtime for n's plugins.
 func Runtime(a *app.App, n *Network) (*attach.Runtime, error) {
 	dirs, itself := Search(n)
 	if itself || os.Getenv("CNI_PATH") == "" && !installed(n, dirs, remembered(n.Name)...) {
@@ -210,8 +208,8 @@ func Runtime(a *app.App, n *Network) (*attach.Runtime, error) {
 	return &attach.Runtime{PluginDirs: dirs, Stderr: stderr, Vanished: attached.Vanished, Run: Runner(a, stderr)}, nil
 }
 
-// Runner is what runs a plugin: this process, where the plugin that is found is this very program. What it
-// logs goes to stderr.
+// Runner returns what runs plugins: this process for a plugin that is this program, else a process of its own. Logs
+// go to stderr.
 func Runner(a *app.App, stderr io.Writer) invoke.Runner {
 	if a.Exec {
 		return invoke.Run
@@ -220,9 +218,9 @@ func Runner(a *app.App, stderr io.Writer) invoke.Runner {
 	return sdk.Here(plugin.All())
 }
 
-// Search is where n's plugins are looked for. Where CNI_PATH does not say it, these are the usual
-// directories, and then, if they lack one, this program, which is every plugin of its own. The built-in
-// network is written for the latter, and a throw-away host is for trying it.
+// Search returns the directories in which n's plugins are searched, and whether this program stands in for missing
+// ones. CNI_PATH replaces the usual directories. The built-in network uses only this program. In a throw-away host,
+// this program comes first unless plugins are installed in its AdminDir.
 func Search(n *Network) (dirs []string, itself bool) {
 	if path := os.Getenv("CNI_PATH"); path != "" {
 		return filepath.SplitList(path), false
@@ -236,14 +234,14 @@ func Search(n *Network) (dirs []string, itself bool) {
 		}
 	}
 	if _, err := os.Stat(ThrownAway); err == nil && !anyInstalled(n, AdminDir) {
-		if own, err := OwnPlugins(); err == nil { // what the machine has comes after them
+		if own, err := OwnPlugins(); err == nil { // the machine's plugins follow
 			return append([]string{own}, dirs...), false
 		}
 	}
 	return dirs, !installed(n, dirs)
 }
 
-// remembered are the lists that the attachments of a network were made by.
+// remembered returns the lists by which the attachments of a network were made.
 func remembered(name string) (lists []*spec.List) {
 	seen := map[string]bool{}
 	all, _ := (&attach.Runtime{}).List(name)
@@ -256,7 +254,7 @@ func remembered(name string) (lists []*spec.List) {
 	return lists
 }
 
-// installed reports whether dirs have all plugins of n, and of other lists, so that none of our own is needed.
+// installed reports whether dirs have all plugins of n and of others, so that this program need not stand in.
 func installed(n *Network, dirs []string, others ...*spec.List) bool {
 	has := func(typ string) bool {
 		return typ == "" || slices.ContainsFunc(dirs, func(dir string) bool {
@@ -274,7 +272,7 @@ func installed(n *Network, dirs []string, others ...*spec.List) bool {
 	return true
 }
 
-// anyInstalled reports whether dir has a plugin of n that this program has too: then it is to be used as it is there.
+// anyInstalled reports whether dir has a plugin of n that this program contains too. Then the installed one is used.
 func anyInstalled(n *Network, dir string) bool {
 	for _, p := range n.every() {
 		for _, typ := range []string{p.Type, p.IPAMType} {
@@ -286,8 +284,8 @@ func anyInstalled(n *Network, dir string) bool {
 	return false
 }
 
-// OwnPlugins is a plugin directory whose entries are links to this program. It is made once for a program
-// file and then left, for others may be looking at it.
+// OwnPlugins returns a plugin directory with links to this program. It is created once for each program file and
+// kept, because other processes may use it.
 func OwnPlugins() (dir string, err error) {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -298,7 +296,7 @@ func OwnPlugins() (dir string, err error) {
 		return "", err
 	}
 	if file, err := os.Stat(exe); err != nil || !os.SameFile(file, self) {
-		exe = fmt.Sprintf("/proc/%d/exe", os.Getpid()) // it was replaced, or lies below another mount
+		exe = fmt.Sprintf("/proc/%d/exe", os.Getpid()) // the file was replaced, or is below another mount
 	}
 	state := StateDir
 	if os.Geteuid() != 0 && os.Getenv("XDG_RUNTIME_DIR") != "" {
@@ -310,7 +308,8 @@ func OwnPlugins() (dir string, err error) {
 		return "", err
 	}
 	for _, p := range plugin.All() {
-		// Not to /proc/self/exe, which would be another's program where its plugin looks for a delegate.
+		// The link must not be /proc/self/exe: that would be the plugin's program, if a plugin searches a delegate
+		// there.
 		if err := os.Symlink(exe, filepath.Join(dir, p.Name)); err != nil && !errors.Is(err, fs.ErrExist) {
 			return "", err
 		}
@@ -318,7 +317,7 @@ func OwnPlugins() (dir string, err error) {
 	return dir, nil
 }
 
-// Whole is the list as one document, with what a drop-in folder added.
+// Whole returns the list as one document, including the plugins from its folder.
 func Whole(l *spec.List) (json.RawMessage, error) {
 	plugins := []spec.Object{}
 	for _, p := range l.Plugins {
@@ -330,7 +329,7 @@ func Whole(l *spec.List) (json.RawMessage, error) {
 	})
 }
 
-// DeclaredCapabilities are all that n's plugins declare, in order.
+// DeclaredCapabilities returns the capabilities that n's plugins declare, in order.
 func (n *Network) DeclaredCapabilities() []string {
 	var names []string
 	for name, on := range n.Capabilities() {
@@ -345,7 +344,7 @@ func (n *Network) DeclaredCapabilities() []string {
 // Publishes reports whether n has a plugin that publishes ports.
 func (n *Network) Publishes() bool { return slices.Contains(n.DeclaredCapabilities(), "portMappings") }
 
-// Types are n's plugins, in order.
+// Types returns the types of n's plugins, in order.
 func (n *Network) Types() string {
 	var types []string
 	for _, p := range n.WrittenOut().Plugins {
@@ -358,13 +357,13 @@ func (n *Network) Types() string {
 	return strings.Join(types, ", ")
 }
 
-// Configured are the networks as their files define them now.
+// Configured returns the networks that the files define now.
 func Configured() []*spec.List {
-	lists, _ := spec.LoadDir(ConfDir()) // a file with mistakes does not define what is attached
+	lists, _ := spec.LoadDir(ConfDir()) // a file with errors does not define attachments
 	return lists
 }
 
-// CompleteNetworks are the names of networks, for a shell.
+// CompleteNetworks completes names of networks, for a shell.
 func CompleteNetworks(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	names := []string{DefaultNetwork}
 	lists, _ := spec.LoadDir(ConfDir())

@@ -16,15 +16,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A wire is what the containers of a network are on together, and the ranges that they get their addresses from.
+// wire is the segment that containers of a network share, and the ranges of their addresses.
 type wire struct {
-	segment string // the bridge or the master, with the VLAN; of ptp the network itself
-	Link    string // of the host's
-	Routed  bool   // the host is the containers' way out
+	segment string // the bridge or master, with the VLAN; for ptp the network itself
+	Link    string // on the host
+	Routed  bool   // the host is the containers' gateway
 	ranges  []ipam.Range
 }
 
-// WireOf is that of a network whose first plugin is ours and allocates by host-local.
+// WireOf returns the wire of a network whose first plugin is of this project and uses host-local.
 func WireOf(l *spec.List) (w wire, ok bool) {
 	l = l.WrittenOut()
 	if len(l.Plugins) == 0 || l.Plugins[0].IPAMType != "host-local" {
@@ -42,7 +42,7 @@ func WireOf(l *spec.List) (w wire, ok bool) {
 	}
 	raw, err := l.Plugins[0].Object.MarshalJSON()
 	if err != nil || json.Unmarshal(raw, &conf) != nil {
-		return w, false // the plugin will say what is wrong
+		return w, false // the plugin reports the error
 	}
 	switch typ := l.Plugins[0].Type; typ {
 	case "bridge":
@@ -77,14 +77,14 @@ func WireOf(l *spec.List) (w wire, ok bool) {
 	return w, err == nil
 }
 
-// A Wired is a network, and its wire where that is known.
+// Wired is a network, and its wire if known.
 type Wired struct {
 	*spec.List
 	wire wire
 	ok   bool
 }
 
-// Wires are those of networks. Each file is read once for it, however many networks are compared with it.
+// Wires returns the networks with their wires, so that each is computed once for many comparisons.
 func Wires(lists []*spec.List) []Wired {
 	all := make([]Wired, len(lists))
 	for i, l := range lists {
@@ -94,8 +94,8 @@ func Wires(lists []*spec.List) []Wired {
 	return all
 }
 
-// overlap says what two networks have in common that they must not: on one bridge addresses that both give away; else
-// subnets, for the host reaches one of the two only.
+// overlap says how two networks conflict, or "": on one segment they may allocate the same address; elsewhere their
+// subnets overlap, so that the host reaches only one of the two.
 func (w wire) overlap(other wire) string {
 	for _, a := range w.ranges {
 		for _, b := range other.ranges {
@@ -103,23 +103,24 @@ func (w wire) overlap(other wire) string {
 			case w.segment == other.segment:
 				sameFamily := a.Subnet.Addr().Is4() == b.Subnet.Addr().Is4()
 				if sameFamily && a.RangeStart.Compare(b.RangeEnd) <= 0 && b.RangeStart.Compare(a.RangeEnd) <= 0 {
-					return fmt.Sprintf("both are on %s, and give away addresses of %v-%v and of %v-%v: two containers may get one "+
-						"address; give each a range of its own", w.segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
+					return fmt.Sprintf("both are on %s and allocate addresses of %v-%v and of %v-%v: two "+
+						"containers may get one address; give each network a range of its "+
+						"own", w.segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
 				}
 			case w.Routed && other.Routed && a.Subnet.Overlaps(b.Subnet):
-				return fmt.Sprintf("subnet %v overlaps with %v: the host reaches the containers of one of the two only; give "+
-					"each a subnet of its own", a.Subnet, b.Subnet)
+				return fmt.Sprintf("subnet %v overlaps with %v: the host reaches the containers of only one of the "+
+					"two; give each network a subnet of its own", a.Subnet, b.Subnet)
 			}
 		}
 	}
 	return ""
 }
 
-// InsideRoute is in what is said of a subnet that a wider route of the host leads to.
+// InsideRoute is a part of the warning about a subnet inside a wider route of the host.
 const InsideRoute = "lies inside the route"
 
-// Overlaps are warnings of a network that overlaps with one of the others, or with an address or a route of this host.
-// A pair that was said is not said again. What cannot be asked of the host is left out.
+// Overlaps returns warnings of a network that overlaps with one of the others, or with an address or route of this
+// host. Said holds the pairs that were reported. It leaves out what it may not read.
 func Overlaps(l *spec.List, others []Wired, said map[[2]string]bool) (problems []error) {
 	mine, ok := WireOf(l)
 	if !ok {
@@ -147,12 +148,14 @@ func Overlaps(l *spec.List, others []Wired, said map[[2]string]bool) (problems [
 		}
 		seen[r.Subnet] = true
 		link, kind, prefix, err := rtnl.Overlap(ns, mine.Link, r.Subnet)
-		if err == nil && link != "" && !strings.HasPrefix(link, mine.Link+".") { // its VLANs' gateways
+		if err == nil && link != "" && !strings.HasPrefix(link, mine.Link+".") { // the gateways of its VLANs
 			text := fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet",
 				r.Subnet, kind, prefix, link, rtnl.Overlapping)
-			if kind == "route" && prefix.Bits() < r.Subnet.Bits() { // the host's route to the containers goes before it
-				text = fmt.Sprintf("subnet %v %s %v by link %s of the host, which does not reach that part of it any more; if "+
-					"somebody has an address there, choose another subnet", r.Subnet, InsideRoute, prefix, link)
+			// the host's route to the containers is more specific
+			if kind == "route" && prefix.Bits() < r.Subnet.Bits() {
+				text = fmt.Sprintf("subnet %v %s %v by link %s of the host, which no longer reaches that part of "+
+					"it; if a host there uses an address of the subnet, choose another "+
+					"subnet", r.Subnet, InsideRoute, prefix, link)
 			}
 			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said, text)...)
 		}
@@ -160,7 +163,7 @@ func Overlaps(l *spec.List, others []Wired, said map[[2]string]bool) (problems [
 	return problems
 }
 
-// Overlapping are warnings of a network that overlaps with one of the others, by what their files say.
+// Overlapping returns warnings of a network that overlaps with one of the others, by their files alone.
 func Overlapping(l *spec.List, others []Wired, said map[[2]string]bool) (problems []error) {
 	mine, ok := WireOf(l)
 	if !ok {
@@ -177,7 +180,7 @@ func Overlapping(l *spec.List, others []Wired, said map[[2]string]bool) (problem
 	return problems
 }
 
-// overlapped is a warning of l and a network or link with that name, unless it was said.
+// overlapped returns a warning of l and a network or link called with, unless said has the pair.
 func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bool, text string) []error {
 	pair := [2]string{min(l.Name, with), max(l.Name, with)}
 	if said[pair] {
@@ -193,7 +196,7 @@ func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bo
 	return []error{&spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)}}
 }
 
-// WarnOfOverlaps says what n overlaps with, before its plugins do: they know only the links.
+// WarnOfOverlaps prints what n overlaps with, before its plugins do: those do not know the networks' names.
 func WarnOfOverlaps(a *app.App, n *Network, rt *attach.Runtime) {
 	lists, _ := spec.LoadDir(ConfDir())
 	if l, err := spec.ParseList(DefaultList(IPv6Here())); err == nil {
@@ -204,7 +207,7 @@ func WarnOfOverlaps(a *app.App, n *Network, rt *attach.Runtime) {
 		a.Note("warning: %v", err)
 	}
 	if s, ok := rt.Stderr.(term.Screen); ok && len(found) > 0 {
-		a.Note("correct one of the two; `fairlead net ls` reads all of them again")
+		a.Note("correct one of the two; `fairlead net ls` checks all files")
 		s.Said.Store(rtnl.Overlapping, true)
 	}
 }

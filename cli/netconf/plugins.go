@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// OfType is our plugin of that name; nil if there is none.
+// OfType returns the plugin of this program with that name, or nil.
 func OfType(name string) *sdk.Plugin {
 	all := plugin.All()
 	if i := slices.IndexFunc(all, func(p sdk.Plugin) bool { return p.Name == name }); i >= 0 {
@@ -24,7 +24,7 @@ func OfType(name string) *sdk.Plugin {
 	return nil
 }
 
-// every is each plugin of n, of a chain that one and those in it.
+// every returns each plugin of n, including those inside a chain.
 func (n *Network) every() []*spec.Conf {
 	all := slices.Clone(n.Plugins)
 	if out := n.WrittenOut(); out != n.List {
@@ -37,7 +37,7 @@ func (n *Network) every() []*spec.Conf {
 	return all
 }
 
-// Missing are the plugins of n that are nowhere.
+// Missing returns an error for each plugin of n that is not installed.
 func (n *Network) Missing() (errs []error) {
 	for i, p := range n.every() {
 		if err := n.FindPlugin(p.Type); err != nil {
@@ -50,7 +50,7 @@ func (n *Network) Missing() (errs []error) {
 	return errs
 }
 
-// FindPlugin fails where no file is the plugin of that type, and this program does not stand in for it.
+// FindPlugin fails if no file is the plugin of that type, and this program does not stand in.
 func (n *Network) FindPlugin(typ string) error {
 	dirs, itself := Search(n)
 	path, err := invoke.Find(typ, dirs)
@@ -82,7 +82,7 @@ type NotInstalledError struct {
 // Unwrap returns the error of [invoke.Find].
 func (e *NotInstalledError) Unwrap() error { return e.error }
 
-// Chmod is how a plugin's file becomes executable, empty where it is.
+// Chmod returns the command that makes a plugin's file executable, or "" if it is.
 func Chmod(path string) string {
 	if st, err := os.Stat(path); err != nil || st.Mode()&0o111 != 0 {
 		return ""
@@ -90,7 +90,7 @@ func Chmod(path string) string {
 	return "`chmod +x " + path + "`"
 }
 
-// FindIPAM finds the IPAM plugin of p. Ours need no file of an allocator that is ours.
+// FindIPAM finds the IPAM plugin of p. A plugin of this project needs no file for an allocator of this project.
 func (n *Network) FindIPAM(p *spec.Conf) error {
 	if p.IPAMType == "" {
 		return nil
@@ -108,23 +108,24 @@ func (n *Network) FindIPAM(p *spec.Conf) error {
 	return nil
 }
 
-// NoAllocator is the error of a plugin in ipam.type that gives no addresses.
+// NoAllocator returns the error for ipam.type that names a plugin without addresses.
 func NoAllocator(name string) error {
 	return spec.Errorf(spec.CodeConfig,
 		"ipam.type: %q: is not an IPAM plugin, because it makes interfaces; want an IPAM plugin, such as host-local",
 		name)
 }
 
-// Headless is an error if the first of n's plugins has nothing to add to, so that every ADD fails.
+// Headless fails if the first of n's plugins is a chained one, so that every ADD fails.
 func (n *Network) Headless() error {
 	p := n.WrittenOut().Plugins[0]
 	if !slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
 		return nil
 	}
-	return spec.Errorf(spec.CodeConfig, "plugins[0]: %s adds to what a plugin before it made, and is the first", p.Type)
+	return spec.Errorf(spec.CodeConfig, "plugins[0]: %s changes the interface of a plugin before it, and no plugin "+
+		"is before it", p.Type)
 }
 
-// Ours reports whether all plugins of n are that are found.
+// Ours reports whether all plugins of n that are installed are of this project.
 func (n *Network) Ours() bool {
 	dirs, _ := Search(n)
 	return !slices.ContainsFunc(n.every(), func(p *spec.Conf) bool {
@@ -133,13 +134,13 @@ func (n *Network) Ours() bool {
 	})
 }
 
-// FileWarnings are what is odd in n's file, without what our plugins say of their keys.
+// FileWarnings returns warnings about n's file, except those of the plugins about their keys.
 func (n *Network) FileWarnings() []error {
 	unread := func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.Ours() && len(n.Missing()) == 0 }
 	return slices.DeleteFunc(slices.Clone(n.Warnings), unread)
 }
 
-// OurProgram reports whether the program at path is of this project, whatever its name and version.
+// OurProgram reports whether the program at path is of this project, in any version and by any name.
 func OurProgram(path string) bool {
 	info, err := buildinfo.ReadFile(path)
 	return err == nil && strings.HasPrefix(info.Path, "github.com/fairlead-cni/fairlead/cmd/")

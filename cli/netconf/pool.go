@@ -13,14 +13,14 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Pool is a network whose leases can be looked at.
+// Pool is a network whose leases can be read.
 type Pool struct {
 	Network string
 	Ledger  ipam.Ledger
-	wrong   string // what is wrong with its configuration, so that its ranges are not known
+	wrong   string // what is wrong with its configuration; then the ranges are unknown
 }
 
-// leftovers is the ledger of networks that no file defines: where leases are by default.
+// leftovers returns the ledger of a network that no file defines, in host-local's default directory.
 func leftovers(network string) (ipam.Ledger, error) {
 	conf, err := spec.ParseConf(fmt.Appendf(nil,
 		`{"cniVersion":"1.1.0","name":%q,"type":"x","ipam":{"type":"host-local"}}`, network))
@@ -35,8 +35,8 @@ func leftovers(network string) (ipam.Ledger, error) {
 	return nil, errors.New("there is no plugin host-local")
 }
 
-// FindPool finds the network's ledger. A network that nobody defines has one where leases are left of it. Where lax is
-// set, so has one whose configuration is wrong.
+// FindPool finds the ledger of a network. If no file defines the network, it has one if leases are left. If lax is
+// set, a network with errors in its configuration has one too.
 func FindPool(ctx context.Context, a *app.App, name string, lax bool) (Pool, error) {
 	a.Orphans = true
 	n, err := Find(a, name)
@@ -56,8 +56,8 @@ func FindPool(ctx context.Context, a *app.App, name string, lax bool) (Pool, err
 	return PoolOf(n.List, lax)
 }
 
-// PoolOf is the pool of a list, by the first of its plugins whose leases can be looked at. Where lax is set, so has
-// one whose configuration is wrong.
+// PoolOf returns the pool of a list, from its first plugin whose leases can be read. If lax is set, errors in the
+// configuration are allowed.
 func PoolOf(l *spec.List, lax bool) (Pool, error) {
 	var others []string
 	for _, conf := range l.WrittenOut().Plugins {
@@ -81,20 +81,20 @@ func PoolOf(l *spec.List, lax bool) (Pool, error) {
 		}
 	}
 	if len(others) == 0 {
-		return Pool{}, app.Fail(app.ExitFailure, "Its configuration has no ipam.", "network %s gives no addresses",
+		return Pool{}, app.Fail(app.ExitFailure, "Its configuration has no ipam.", "network %s allocates no addresses",
 			l.Name)
 	}
-	hint := "These commands are about host-local."
+	hint := "These commands are for host-local."
 	if slices.Contains(others, "dhcp") {
-		hint = "These commands are about host-local; `fairlead dhcp ls` lists the leases of servers."
+		hint = "These commands are for host-local; `fairlead dhcp ls` lists the leases from DHCP servers."
 	}
 	return Pool{}, app.Fail(app.ExitFailure, hint,
-		"network %s has its addresses from %s, which keeps no leases that can be looked at here", l.Name,
+		"network %s gets its addresses from %s, whose leases fairlead cannot read", l.Name,
 		strings.Join(others, ", "))
 }
 
-// Pools are those of one network, or of all that are configured or have left leases behind. Of all, those that keep no
-// leases are passed over.
+// Pools returns the pool of one network, or of all that are configured or have leases left. For all networks, those
+// without readable leases are skipped.
 func Pools(ctx context.Context, a *app.App, name string) (all []Pool, problems []string, err error) {
 	if name != "" {
 		p, err := FindPool(ctx, a, name, true)

@@ -7,8 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Understood are the mappings as those who publish for n understand them: ranges are known to our own plugin alone, and
-// another would publish the first port and not say so.
+// Understood returns the mappings as the plugin of n expects them. Only this project's portmap knows ranges; another
+// would publish the first port and not report it, so ranges are divided for it.
 func (n *Network) Understood(ports []attached.PortMapping) (all []attached.PortMapping) {
 	if !slices.ContainsFunc(ports, func(m attached.PortMapping) bool { return m.HostPortEnd != 0 }) {
 		return ports

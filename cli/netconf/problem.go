@@ -6,7 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A FileProblem is what is wrong with a file, and where.
+// FileProblem is an error in a file, with its place.
 type FileProblem struct {
 	File    string `json:"file"`
 	Line    int    `json:"line,omitempty"`
@@ -21,7 +21,7 @@ func (p FileProblem) String() string {
 	return (&spec.FileError{File: p.File, Line: p.Line, Column: p.Column, Err: errors.New(p.Problem)}).Error()
 }
 
-// ProblemOf is err with the place in the file where it has one.
+// ProblemOf returns err with its place in the file, if it has one.
 func ProblemOf(err error) FileProblem {
 	var f *spec.FileError
 	if errors.As(err, &f) {

@@ -13,7 +13,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Serves is why n would not serve an ADD, else which plugins were not asked about that.
+// Serves asks whether n can serve an ADD. It returns the free addresses, and the plugins that have no STATUS and
+// were not asked.
 func (n *Network) Serves(ctx context.Context, rt *attach.Runtime) (left []Room, notAsked []string, err error) {
 	if err := errors.Join(n.Missing()...); err != nil {
 		return nil, nil, err
@@ -45,10 +46,10 @@ func (n *Network) Serves(ctx context.Context, rt *attach.Runtime) (left []Room, 
 			return nil, nil, fmt.Errorf("plugin %s: %w", p.Type, noVersion)
 		}
 	}
-	if err := n.Headless(); err != nil { // which a plugin is not told
+	if err := n.Headless(); err != nil { // no plugin is told this
 		return nil, nil, err
 	}
-	for i, p := range n.Plugins { // nor is a chain its capabilities
+	for i, p := range n.Plugins { // nor does a chain learn its capabilities
 		if err := p.Undeclared(); err != nil {
 			return nil, nil, fmt.Errorf("plugins[%d].%w", i, err)
 		}
@@ -59,7 +60,7 @@ func (n *Network) Serves(ctx context.Context, rt *attach.Runtime) (left []Room, 
 	return left, notAsked, nil
 }
 
-// own reports whether what runs for a plugin of n, and for its IPAM plugin, is of this project.
+// own reports whether the programs of a plugin of n and of its IPAM plugin are of this project.
 func (n *Network) own(p *spec.Conf) bool {
 	dirs, _ := Search(n)
 	return !slices.ContainsFunc([]string{p.Type, p.IPAMType}, func(typ string) bool {
@@ -68,15 +69,15 @@ func (n *Network) own(p *spec.Conf) bool {
 	})
 }
 
-// A Room is how many addresses an IPAM plugin has left.
+// Room is how many addresses an IPAM plugin has left.
 type Room struct {
 	IPAM string `json:"ipam"`
 	Free string `json:"free"`
 	Size string `json:"size"`
 }
 
-// rooms asks the allocators that are this program's own, which find out what is wrong with their part of
-// the configuration too; what another program has left, only it knows.
+// rooms asks the allocators of this program, which also check their part of the configuration. The free addresses of
+// other projects' allocators are unknown.
 func rooms(ctx context.Context, l *spec.List) ([]Room, error) {
 	all := plugin.All()
 	var rs []Room

@@ -14,17 +14,17 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Newer reports whether a list says a version that clients of earlier libraries refuse.
+// Newer reports whether a list states a version that clients of earlier libraries refuse.
 func Newer(l *spec.List) bool { return l.CNIVersion.AtLeast(spec.V110) }
 
-// A Spoken is what a plugin of a network answers to VERSION.
+// Spoken is a plugin's answer to VERSION.
 type Spoken struct {
 	Type     string         `json:"type"`
 	Path     string         `json:"path"`
 	Versions []spec.Version `json:"versions"`
 }
 
-// Versions are those that each plugin of n speaks, nil where that is not known, and the one that n runs in.
+// Versions returns the CNI versions of each plugin of n, nil if unknown, and the one that n uses.
 func Versions(ctx context.Context, n *Network, rt *attach.Runtime) (plugins []Spoken, version spec.Version, err error) {
 	speak, err := rt.Versions(ctx, n.List)
 	if err != nil {
@@ -41,7 +41,7 @@ func Versions(ctx context.Context, n *Network, rt *attach.Runtime) (plugins []Sp
 	return plugins, version, err
 }
 
-// UnspokenVersions is a warning of other programs' plugins that speak no version of the network's.
+// UnspokenVersions warns of other projects' plugins that support no version of the network.
 func UnspokenVersions(a *app.App, n *Network) []error {
 	if n.Ours() || len(n.Missing()) > 0 {
 		return nil
@@ -54,12 +54,13 @@ func UnspokenVersions(a *app.App, n *Network) []error {
 		return nil
 	}
 	if plugins != nil {
-		err = fmt.Errorf("%w; `fairlead version %s` says what each speaks", UnspokenBy(n.List, plugins, err), n.Name)
+		err = fmt.Errorf("%w; `fairlead version %s` lists the versions of each "+
+			"plugin", UnspokenBy(n.List, plugins, err), n.Name)
 	}
 	return []error{&spec.FileError{File: n.File, Err: err}}
 }
 
-// Join are versions with spaces between.
+// Join returns versions with spaces between them.
 func Join(vs []spec.Version) string {
 	var s []string
 	for _, v := range vs {
@@ -68,7 +69,7 @@ func Join(vs []spec.Version) string {
 	return strings.Join(s, " ")
 }
 
-// UnspokenBy says which plugins speak no version of the list, if it is up to them one by one.
+// UnspokenBy names the plugins that support no version of the list, if each one for itself decides that.
 func UnspokenBy(l *spec.List, plugins []Spoken, err error) error {
 	var who []string
 	for _, p := range plugins {
@@ -79,6 +80,6 @@ func UnspokenBy(l *spec.List, plugins []Spoken, err error) error {
 	if len(who) == 0 {
 		return err
 	}
-	return spec.Errorf(spec.CodeVersion, "network %q offers CNI %s, and these plugins speak none of it: %s", l.Name,
+	return spec.Errorf(spec.CodeVersion, "network %q uses CNI %s, which these plugins do not support: %s", l.Name,
 		Join(append([]spec.Version{l.CNIVersion.Or010()}, l.CNIVersions...)), strings.Join(who, ", "))
 }

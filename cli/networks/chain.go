@@ -21,9 +21,9 @@ func chainCommand(a *app.App) *cobra.Command {
 		Use: "chain FILE", Args: app.Operands("FILE"),
 		Short: "Rewrite a list so that its plugins run in one process, or back",
 		Long: `Print the network configuration list FILE with all of its plugins in one plugin, chain, which runs them in one process.
-What the list attaches stays the same, so running containers go on. FILE may also be the name of a network.
+What the list attaches stays the same, so running containers are not affected. FILE may also be the name of a network.
 
-The keys of the list itself stay, and plugins of a folder beside FILE are taken in.
+The keys of the list itself stay. Plugins from a folder beside FILE are included.
 
   fairlead net chain 10-lan.conflist                     print the list with a chain
   fairlead net chain --write 10-lan.conflist             replace the file
@@ -59,26 +59,27 @@ The keys of the list itself stay, and plugins of a folder beside FILE are taken 
 	return c
 }
 
-// noteChain says what a rewritten list has that one may not expect.
+// noteChain prints notes about unexpected parts of a rewritten list.
 func noteChain(a *app.App, n *netconf.Network, folded, undo bool) {
 	if folded {
-		a.Note("the plugins of %s are in the list now, and \"loadOnlyInlinedPlugins\" has runtimes leave that folder alone",
+		a.Note("the plugins of %s are now in the list, and \"loadOnlyInlinedPlugins\" makes runtimes ignore that "+
+			"folder",
 			filepath.Join(filepath.Dir(n.File), n.Name))
 	}
 	if ext := filepath.Ext(n.File); n.File != "" && ext != ".conflist" {
-		a.Note("it is a list now: its file has to be named *.conflist, not *%s", ext)
+		a.Note("it is a list now: its file must be named *.conflist, not *%s", ext)
 	}
 	if undo {
 		return
 	}
 	for _, p := range n.WrittenOut().Plugins {
 		if !slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type }) {
-			a.Note("%s is no plugin of fairlead: the chain executes it in its place", p.Type)
+			a.Note("%s is not a plugin of fairlead: the chain executes it in its place", p.Type)
 		}
 	}
 }
 
-// replace writes n's file anew, as a whole.
+// replace rewrites n's file in one step.
 func replace(n *netconf.Network, doc []byte) error {
 	switch ext := filepath.Ext(n.File); {
 	case n.File == "":

@@ -1,5 +1,5 @@
-// Package networks is fairlead net: networks listed, written anew, and rewritten as a chain and back. What a network
-// is and how it is found is in package netconf.
+// Package networks is fairlead net: it lists networks, writes new ones, and rewrites lists as a chain and back.
+// Package netconf finds networks.
 package networks
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A netInfo is a network as net ls prints it.
+// netInfo is a network in the answer of net ls.
 type netInfo struct {
 	Name       string                `json:"name"`
 	CNIVersion spec.Version          `json:"cniVersion"`
 	Plugins    []string              `json:"plugins"`
 	File       string                `json:"file"`     // empty: built in
-	Attached   *int                  `json:"attached"` // null where that cannot be seen
+	Attached   *int                  `json:"attached"` // null if it cannot be read
 	Warnings   []netconf.FileProblem `json:"warnings,omitempty"`
 }
 
@@ -33,13 +33,13 @@ func Command(a *app.App) *cobra.Command {
 	net.AddCommand(chainCommand(a), newCommand(a))
 	net.AddCommand(&cobra.Command{
 		Use: "ls", Args: app.Operands(""),
-		Short: "List the networks, the file that defines each, and what is wrong with the files",
+		Short: "List the networks, their files, and the errors in the files",
 		RunE:  func(*cobra.Command, []string) error { return list(a) },
 	})
 	return net
 }
 
-// A listing is the answer of net ls.
+// listing is the answer of net ls.
 type listing struct {
 	Networks []netInfo             `json:"networks"`
 	Problems []netconf.FileProblem `json:"problems,omitempty"`
@@ -92,13 +92,13 @@ func list(a *app.App) error {
 	return nil
 }
 
-// infoOf is a network with what is wrong with its file.
+// infoOf returns a network with the warnings about its file.
 func infoOf(a *app.App, l *spec.List, all []netconf.Wired, said map[[2]string]bool) netInfo {
 	i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
 	for _, p := range l.Plugins {
 		i.Plugins = append(i.Plugins, p.Type)
 	}
-	// what is built in is as it should be, whatever CNI_PATH has
+	// the built-in network needs no check, whatever CNI_PATH is
 	if n := (&netconf.Network{List: l}); l.File != "" {
 		for _, w := range slices.Concat(n.FileWarnings(), validate.Tried(n), netconf.UnspokenVersions(a, n),
 			netconf.Overlaps(l, all, said)) {
@@ -108,7 +108,7 @@ func infoOf(a *app.App, l *spec.List, all []netconf.Wired, said map[[2]string]bo
 	return i
 }
 
-// print prints the networks, whose lists are in the same order.
+// print prints the networks; lists has the same order.
 func (doc listing) print(a *app.App, lists []*spec.List) {
 	t := term.Table{{"NETWORK", "CNI", "PLUGINS", "ATTACHED", "FILE"}}
 	for i, n := range doc.Networks {

@@ -22,13 +22,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A wish is what a new network is to be.
+// wish is what the user wants of a new network.
 type wish struct {
 	bridge, master       string
 	vlan                 int
 	subnets              []string
 	ipv6, isolated, dhcp bool
-	closed               bool // no way out by masquerade
+	closed               bool // no masquerading
 	names                bool // containers find each other by name
 }
 
@@ -76,7 +76,7 @@ asks for what no flag says.`,
 	return c
 }
 
-// ask asks what no flag says.
+// ask asks for what no flag says.
 func (w *wish) ask(a *app.App, c *cobra.Command, name string) {
 	in := bufio.NewReader(a.Stdin)
 	said := func(flags ...string) bool {
@@ -89,7 +89,7 @@ func (w *wish) ask(a *app.App, c *cobra.Command, name string) {
 	}
 	yes := func(text string) bool { return strings.HasPrefix(strings.ToLower(question(text+" (y/n)", "n")), "y") }
 	if !said("bridge", "master") {
-		if link := question("Link of the host to be on by macvlan, or none for a bridge of its own",
+		if link := question("Host interface for macvlan, or none for a bridge",
 			"none"); link != "none" {
 			w.master = link
 		} else {
@@ -107,17 +107,17 @@ func (w *wish) ask(a *app.App, c *cobra.Command, name string) {
 		}
 	}
 	if !said("ipv6") && !w.dhcp {
-		w.ipv6 = yes("IPv6, too?")
+		w.ipv6 = yes("Add an IPv6 subnet?")
 	}
 	if !said("isolated") && w.master == "" {
-		w.isolated = yes("Let nothing in from other networks and containers of this one?")
+		w.isolated = yes("Isolate containers from other networks and from each other?")
 	}
 	if !said("names") && w.master == "" && !w.dhcp {
 		w.names = yes("Let the containers find each other by name?")
 	}
 }
 
-// link is the name of the bridge.
+// link returns the name of the bridge.
 func (w *wish) link(name string) string {
 	if spec.ValidIfName(name) != nil {
 		sum := sha256.Sum256([]byte(name))
@@ -126,7 +126,7 @@ func (w *wish) link(name string) string {
 	return cmp.Or(w.bridge, name)
 }
 
-// write writes the file of a new network, if there is nothing against it.
+// write writes the file of a new network, if no error is found.
 func write(a *app.App, name, file string, w wish) error {
 	doc, l, err := w.list(name)
 	if err != nil {
@@ -147,7 +147,7 @@ func write(a *app.App, name, file string, w wish) error {
 	for _, other := range lists {
 		if other.Name == name {
 			return app.Fail(app.ExitUsage, "Choose another name, or remove that file first.",
-				"network %s is there already: %s", name, other.File)
+				"network %s exists already: %s", name, other.File)
 		}
 	}
 	for _, w := range netconf.Overlaps(l, netconf.Wires(lists), map[[2]string]bool{}) {
@@ -189,32 +189,34 @@ func write(a *app.App, name, file string, w wish) error {
 	return nil
 }
 
-// placed says that a file's name has runtimes take it for the default network.
+// placed returns a warning if the file's name makes the network the default of runtimes.
 func placed(file string) string {
 	lists, _ := spec.LoadDir(filepath.Dir(file))
 	if len(lists) < 2 || lists[0].File != file {
 		return ""
 	}
-	return fmt.Sprintf("%s comes before %s by name: containerd and CRI-O, which take the first one there, attach new pods to it",
+	return fmt.Sprintf("%s comes before %s by name: containerd and CRI-O use the first file, so they attach new "+
+		"pods to this network",
 		file, filepath.Base(lists[1].File))
 }
 
-// list is the document of the network, and as it is read.
+// list returns the network's document, and the same parsed.
 func (w *wish) list(name string) (doc []byte, l *spec.List, err error) {
 	type object = map[string]any
 	switch {
 	case w.bridge != "" && w.master != "":
-		return nil, nil, app.Usage("--bridge and --master: give one of the two")
+		return nil, nil, app.Usage("--bridge and --master: give only one of them")
 	case w.master != "" && (w.isolated || w.vlan != 0 || w.closed):
-		return nil, nil, app.Usage("--master: --isolated, --vlan and --no-masquerade are for bridges: what a macvlan sends " +
-			"passes the host by")
-	case w.master != "" && !w.dhcp && len(w.subnets) == 0: // a subnet of its own would reach nobody on the link
-		return nil, nil, app.Usage("--master: the addresses have to be of the link's network: add --dhcp, or --subnet")
+		return nil, nil, app.Usage("--master: --isolated, --vlan and --no-masquerade are for bridges: packets of a " +
+			"macvlan do not pass the host")
+	// with a subnet of its own it would reach no other host on the link
+	case w.master != "" && !w.dhcp && len(w.subnets) == 0:
+		return nil, nil, app.Usage("--master: addresses must be of the link's network: add --dhcp, or --subnet")
 	case w.names && (w.master != "" || w.dhcp):
-		return nil, nil, app.Usage("--names: the name server listens on the gateway's address, which has to be the host's: " +
-			"leave --master and --dhcp out")
+		return nil, nil, app.Usage("--names: the name server listens on the gateway's address, which must be the " +
+			"host's: remove --master and --dhcp")
 	case w.dhcp && (len(w.subnets) > 0 || w.ipv6):
-		return nil, nil, app.Usage("--dhcp: the server gives the addresses; leave --subnet and --ipv6 out")
+		return nil, nil, app.Usage("--dhcp: the server allocates the addresses; remove --subnet and --ipv6")
 	}
 	if len(w.subnets) == 0 && !w.dhcp {
 		w.subnets = []string{freeSubnet(name)}
@@ -256,7 +258,7 @@ func (w *wish) list(name string) (doc []byte, l *spec.List, err error) {
 	return doc, l, err
 }
 
-// written is a list with a plugin on a line, whose type comes first.
+// written returns a list with one plugin per line, its type first.
 func written(name string, plugins []map[string]any) ([]byte, error) {
 	b := bytes.NewBufferString("{\n" + `  "cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"],` + "\n")
 	fmt.Fprintf(b, "  \"name\": %q,\n  \"plugins\": [\n", name)
@@ -281,7 +283,7 @@ func written(name string, plugins []map[string]any) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// freeSubnet is a subnet that no network, and nothing of this host, has.
+// freeSubnet returns a subnet that no network and no address or route of this host uses.
 func freeSubnet(name string) string {
 	lists, _ := spec.LoadDir(netconf.ConfDir())
 	if l, err := spec.ParseList(netconf.DefaultList(false)); err == nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// attachAnew attaches anew what the report calls foreign, and says in it what came of that.
+// attachAnew attaches again what the report calls foreign, with Fairlead's plugins, and enters the outcome in the
+// report.
 func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
 	a.Orphans = true
 	for i := range report.Findings {
@@ -32,8 +33,8 @@ func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
 	}
 }
 
-// anew deletes an attachment by fairlead's plugins, which take away what the reference made, and adds it with the same
-// addresses.
+// anew deletes an attachment with Fairlead's plugins, which remove what the reference made, and adds it with the
+// same addresses.
 func anew(ctx context.Context, a *app.App, o spec.Owner) error {
 	list, _ := (&attach.Runtime{}).List(o.Network)
 	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == o })
@@ -51,7 +52,8 @@ func anew(ctx context.Context, a *app.App, o spec.Owner) error {
 		for _, typ := range []string{p.Type, p.IPAMType} {
 			is := func(q sdk.Plugin) bool { return q.Name == typ }
 			if why := theirs(l, typ); why != "" && slices.ContainsFunc(plugin.All(), is) {
-				return fmt.Errorf("%s: put fairlead's in its place first, or have CNI_PATH begin with their directory",
+				return fmt.Errorf("%s: install fairlead's plugin in its place first, or let CNI_PATH begin with "+
+					"the directory of fairlead's plugins",
 					why)
 			}
 		}
@@ -59,10 +61,10 @@ func anew(ctx context.Context, a *app.App, o spec.Owner) error {
 	at := attach.Attachment{ContainerID: o.ContainerID, IfName: o.IfName, Netns: c.Netns, Args: c.Args,
 		Capabilities: c.Capabilities, CNI: advice.SameAddresses(l, c)}
 	if err := rt.Del(ctx, l, at, attach.Continue()); err != nil {
-		return fmt.Errorf("it is to be deleted first: %w", err)
+		return fmt.Errorf("its del failed: %w", err)
 	}
 	if _, err := rt.Add(ctx, l, at); err != nil {
-		return fmt.Errorf("it is deleted, and cannot be added: %w", err)
+		return fmt.Errorf("it was deleted, but its add failed: %w", err)
 	}
 	return nil
 }

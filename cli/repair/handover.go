@@ -24,7 +24,7 @@ func FirewallCommand(a *app.App) *cobra.Command {
 	return c
 }
 
-// A handedOver is an attachment as handover prints it.
+// handedOver is an attachment in the answer of handover.
 type handedOver struct {
 	attached.Key
 	State   repair.State `json:"state"`
@@ -46,13 +46,16 @@ under their names, so that the reference plugins can check and remove them. Then
 published all the time. This is the first step of going back to the reference plugins: see docs/migration.md.
 
 The command names what the reference plugins cannot express, and where their DEL will fail. From then on fairlead
-repair leaves these attachments alone, until they are attached anew.`,
-		Example: `  fairlead firewall handover --to-reference --dry-run     say what would be made
+repair leaves these attachments alone, until they are attached again.
+
+Exit status: 0 done, 1 an attachment could not be handed over.`,
+		Example: `  fairlead firewall handover --to-reference --dry-run     list what would be made
   fairlead firewall handover --to-reference`,
 		RunE: func(c *cobra.Command, args []string) error {
 			switch {
 			case !back:
-				return app.Misused(c, fmt.Errorf("--to-reference is missing: it says that the rules are to be the reference's"))
+				return app.Misused(c, fmt.Errorf("--to-reference is missing: it confirms that the rules become "+
+					"those of the reference plugins"))
 			case backend != "iptables" && backend != "nftables":
 				return app.Usage("--backend %q: want iptables or nftables", backend)
 			case r.Network != "" && spec.ValidName(r.Network) != nil:
@@ -118,7 +121,7 @@ func printHandover(a *app.App, report *repair.Report, dry bool) error {
 			node.Add("%s", s.Doubt("lost: "+line))
 		}
 		for _, line := range f.NotOurs {
-			node.Add("%s", s.Doubt("not ours: "+line))
+			node.Add("%s", s.Doubt("not made by fairlead: "+line))
 		}
 		node.Print(a.Stdout, s)
 	}

@@ -1,5 +1,5 @@
-// Package repair is fairlead repair and fairlead firewall: which attachments are meant, and what is said of the
-// answer. The repair itself is the package repair of the module.
+// Package repair is fairlead repair and fairlead firewall: their flags, and how the answer is printed. The repair
+// itself is the top-level package repair.
 package repair
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A repaired is an attachment as repair prints it.
+// repaired is an attachment in the answer of repair.
 type repaired struct {
 	attached.Key
 	State    repair.State `json:"state"`
@@ -32,7 +32,7 @@ type repaired struct {
 	Changed  bool         `json:"networkChanged,omitempty"`
 }
 
-// A repairing is the answer of repair.
+// repairing is the answer of repair.
 type repairing struct {
 	OK          bool       `json:"ok"`
 	Tables      []string   `json:"tables,omitempty"`
@@ -55,21 +55,24 @@ attachments in the cache. Nothing inside a container is changed; faults there ar
 
 Rules that block packets are restored first, and ports are published again last. Attachments whose namespace is gone,
 or whose address belongs to another container by now, are left to gc. Attachments that the reference plugins made are
-left alone, too: if rules of theirs are missing, the exit status is 3. --adopt attaches them anew with Fairlead's
-plugins and the same addresses, while their containers live.`,
+left alone too. --adopt attaches them again with Fairlead's plugins and the same addresses, while their containers live.
+
+Exit status: 0 everything is in order or restored, 1 the repair failed, 3 something could not be restored, is missing
+(with --dry-run), or is a rule of the reference plugins that is missing.`,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
-  fairlead repair --dry-run              say what is missing, and change nothing`,
+  fairlead repair --dry-run              list what is missing, and change nothing
+  fairlead repair --network lan          only the attachments of the network lan`,
 		RunE: func(c *cobra.Command, _ []string) error { return run(c.Context(), a, &r, watch, shut, adopt) },
 	}
 	c.Flags().BoolVar(&r.Firewall, "firewall", false, "only the packet filter")
 	c.Flags().StringVar(&r.Network, "network", "", "only the attachments of the network `NET`")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "change nothing; exit status 3 if something is missing")
 	c.Flags().BoolVar(&watch, "watch", false,
-		"repair now and whenever somebody flushes or reloads the packet filter, until a signal")
+		"repair now, and after each flush or reload of the packet filter, until a signal")
 	c.Flags().BoolVar(&shut, "shut", false,
-		"before the packet filter is flushed: keep containers from 127.0.0.1 of the host until the next repair")
+		"before a flush of the packet filter: block containers from 127.0.0.1 of the host until the next repair")
 	c.Flags().BoolVar(&adopt, "adopt", false,
-		"attach anew what the reference plugins attached, with the same addresses; its connections are interrupted")
+		"attach again what the reference plugins attached, with the same addresses; connections are interrupted")
 	c.RegisterFlagCompletionFunc("network", netconf.CompleteNetworks)
 	return c
 }
@@ -84,7 +87,7 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 		}
 	}
 	if shut && watch || shut && r.DryRun || watch && r.DryRun {
-		return app.Usage("--dry-run, --watch, --shut: want one of them")
+		return app.Usage("--dry-run, --watch, --shut: give only one of them")
 	}
 	if shut {
 		did, err := repair.Shut(a.Interruptible())
@@ -94,7 +97,7 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 		return err
 	}
 	if adopt && (watch || shut || r.DryRun) {
-		return app.Usage("--adopt: goes without --dry-run, --watch and --shut")
+		return app.Usage("--adopt: cannot be combined with --dry-run, --watch or --shut")
 	}
 	if err := netconf.Known(r.Network); err != nil {
 		return err
@@ -119,7 +122,8 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 	return printRepair(a, report, r.DryRun)
 }
 
-// watchRepair repairs until it is told to stop. What went wrong once may go well the next time.
+// watchRepair repairs after each flush until it gets a signal. It continues after an error, because the next repair
+// may succeed.
 func watchRepair(ctx context.Context, a *app.App, r *repair.Repairer) error {
 	err := r.Watch(ctx, func(report *repair.Report, err error) {
 		if err == nil {
@@ -163,7 +167,7 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 			begun = append(begun, advice.Deletes(f.Owner, f.Netns))
 		}
 		if f.State == repair.InOrder && len(f.NotOurs) == 0 || f.State == repair.Handed {
-			continue // the sum says it
+			continue // the summary says it
 		}
 		finding(f, name(f.Owner), s).Print(a.Stdout, s)
 	}
@@ -186,24 +190,24 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 	}
 	noteRepair(a, report, count, changed, begun)
 	if dry && !doc.OK {
-		a.Note("nothing was changed; without --dry-run it is repaired as far as that can be")
+		a.Note("nothing was changed; without --dry-run, repair restores what it can")
 	}
 	return nil
 }
 
-// noteRepair says what to do about what was not repaired: attachments by their state, networks that were changed, and
-// what finishes the del of others.
+// noteRepair prints hints about what was not repaired: foreign and dead attachments, changed networks, and deletions
+// that were not finished.
 func noteRepair(a *app.App, report *repair.Report, count map[repair.State]int, changed, begun []string) {
 	if count[repair.Handed] > 0 {
-		a.Note("what was handed over to the reference plugins is theirs, and not repaired until it is attached anew " +
-			"(fairlead firewall handover)")
+		a.Note("what was handed over to the reference plugins is not repaired until it is attached again (fairlead " +
+			"firewall handover)")
 	}
 	for _, network := range changed {
-		a.Note("network %s is configured otherwise now than when it was attached to; repair goes by what was then, and "+
-			"`fairlead del` and `fairlead add` take the change over", network)
+		a.Note("the configuration of network %s has changed since its attachments were made; repair uses the old "+
+			"one, and `fairlead del` and `fairlead add` apply the change", network)
 	}
 	for _, del := range begun {
-		a.Note("%s finishes what a del has begun, once the plugin that failed is there and works", del)
+		a.Note("%s finishes a del, once the plugin that failed is installed and works", del)
 	}
 	if count[repair.Broken] > len(begun) {
 		for _, note := range advice.BeyondRepair(report.Findings) {
@@ -214,12 +218,12 @@ func noteRepair(a *app.App, report *repair.Report, count map[repair.State]int, c
 		a.Note("`fairlead gc --gone` removes what dead containers left")
 	}
 	if count[repair.Offline] > 0 {
-		a.Note("what the reference plugins made of an attachment is theirs to mend; `fairlead repair --adopt` attaches it " +
-			"anew by fairlead's, with the same addresses")
+		a.Note("repair does not change what the reference plugins made; `fairlead repair --adopt` attaches it " +
+			"again with fairlead's plugins and the same addresses")
 	}
 }
 
-// finding is an attachment that there is something to say of.
+// finding returns what to print of an attachment.
 func finding(f repair.Finding, name string, s term.Style) *term.Tree {
 	state := s.Doubt(string(f.State))
 	switch f.State {
@@ -237,7 +241,7 @@ func finding(f repair.Finding, name string, s term.Style) *term.Tree {
 		for _, line := range w.What {
 			said[w.Resource+": "+line] = true
 		}
-		paint, before := s.Bad, "cannot be mended: "
+		paint, before := s.Bad, "cannot be restored: "
 		if w.Mends {
 			paint, before = s.Doubt, ""
 		}
@@ -261,7 +265,7 @@ func finding(f repair.Finding, name string, s term.Style) *term.Tree {
 		}
 	}
 	for _, line := range f.NotOurs {
-		node.Add("%s", s.Doubt("not ours, not repaired: "+line))
+		node.Add("%s", s.Doubt("not made by fairlead, not repaired: "+line))
 	}
 	return node
 }

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process is a command in a network namespace and a mount namespace of its own.
+// process is a command in a network namespace and a mount namespace of its own.
 type process struct {
 	argv   []string
 	netns  string
-	resolv string // a file to show as /etc/resolv.conf; empty: the host's
+	resolv string // file to show as /etc/resolv.conf; empty: the host's
 	stdio  [3]*os.File
 
 	cmd  *exec.Cmd
 	done chan error
 }
 
-// start starts the command. It is killed when this program dies: the kernel sends that signal at the death
-// of the thread that started it, which therefore waits for it and does nothing else.
+// start starts the command. The kernel kills the command when this program dies. It sends that signal when the
+// thread that started the command exits, so that thread does nothing but wait for the command.
 func (p *process) start() error {
 	p.cmd = exec.Command(p.argv[0], p.argv[1:]...)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = p.stdio[0], p.stdio[1], p.stdio[2]
@@ -47,7 +47,7 @@ func (p *process) start() error {
 	return <-started
 }
 
-// enter takes the calling thread where the command shall be.
+// enter moves the calling thread to the command's namespaces.
 func (p *process) enter() error {
 	fd, err := unix.Open(p.netns, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -60,8 +60,8 @@ func (p *process) enter() error {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return os.NewSyscallError("unshare mount namespace", err)
 	}
-	// What is mounted here stays here; what the host unmounts goes here too, or a removed network namespace
-	// would live on in the copy.
+	// Mounts made here stay here. An unmount on the host must reach this copy, or it would keep a removed network
+	// namespace alive.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return os.NewSyscallError("make mounts private", err)
 	}
@@ -74,9 +74,8 @@ func (p *process) enter() error {
 	return nil
 }
 
-// showSys mounts a sysfs of this network namespace, so that /sys/class/net shows its links. The control
-// groups below the old one are kept. Where that is not allowed, as in some user namespaces, nothing is
-// lost but this view.
+// showSys mounts a sysfs of this network namespace, so that /sys/class/net shows its links. The control groups of
+// the old one are kept. Where mounting is not allowed, as in some user namespaces, only this view is missing.
 func showSys(scratch string) {
 	const cgroups = "/sys/fs/cgroup"
 	if unix.Mount("sysfs", scratch, "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "") != nil {
@@ -88,7 +87,7 @@ func showSys(scratch string) {
 	}
 }
 
-// ExitStatus is the exit status that a shell gives to how a command ended.
+// ExitStatus returns the exit status that a shell gives for how a command ended.
 func ExitStatus(err error) (int, error) {
 	var exit *exec.ExitError
 	switch {
@@ -104,19 +103,19 @@ func ExitStatus(err error) (int, error) {
 	return ws.ExitStatus(), nil
 }
 
-// findCommand looks argv[0] up, with a shell's exit statuses for what it cannot run.
+// findCommand searches for the program name, and fails with a shell's exit statuses.
 func findCommand(name string) error {
 	_, err := exec.LookPath(name)
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, exec.ErrDot):
-		return app.Fail(app.ExitNoCommand, "Write ./"+name+" if that one is meant.",
+		return app.Fail(app.ExitNoCommand, "Write ./"+name+" if you mean that file.",
 			"%s: only in the working directory", name)
 	case errors.Is(err, fs.ErrPermission):
 		return app.Fail(app.ExitNotExecutable, "Make it executable, or name the interpreter before it.",
 			"%s: permission denied", name)
 	}
-	return app.Fail(app.ExitNoCommand, "Look for a slip in its name; it is searched in PATH.", "%s: command not found",
+	return app.Fail(app.ExitNoCommand, "Check its spelling. It is searched in PATH.", "%s: command not found",
 		name)
 }

@@ -23,21 +23,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A throw-away host is a set of namespaces with empty state directories: what is made in it touches nothing
-// of the machine and dies with it. An ordinary user gets a user namespace too.
+// A throw-away host is a set of namespaces with empty state directories. What happens in it does not affect the
+// machine, and ends with it. For an ordinary user it includes a user namespace.
 
 // HostCommand is `fairlead host`.
 func HostCommand(a *app.App) *cobra.Command {
 	c := &cobra.Command{
 		Use: "host [--] [COMMAND [ARGUMENT...]]", GroupID: "run",
 		Short: "Run a command, or a shell, in a throw-away host",
-		Long: `Run COMMAND (default: your shell) as root of a throw-away host: network, mount, IPC and UTS namespaces of
-its own, with empty /run, /var/lib/cni, /var/log, /etc/cni/net.d and /opt/cni. When COMMAND ends, everything that it made there
-is gone; your machine stays as it was.
+		Long: `Run COMMAND (default: your shell) as root of a throw-away host. It has network, mount, IPC and UTS namespaces of
+its own, with empty /run, /var/lib/cni, /var/log, /etc/cni/net.d and /opt/cni. When COMMAND ends, everything that it made
+there is gone. Your machine is not changed.
 
 If CNI_PATH is not set, the plugins there are fairlead's own, unless you install others in /opt/cni/bin. Plugins that
-fairlead does not have come from the other usual directories. An ordinary user needs no sudo where user namespaces
-are allowed.`,
+fairlead does not have come from the other usual directories. An ordinary user needs no sudo if user namespaces are
+allowed.
+
+Exit status: that of COMMAND, 126 or 127 if it cannot be run, 1 if the host cannot be made.`,
 		Example: `  fairlead host -- fairlead run -p 8080:80 -- COMMAND
   fairlead host`,
 		RunE: func(c *cobra.Command, args []string) (err error) {
@@ -58,11 +60,11 @@ are allowed.`,
 	return c
 }
 
-const hostName = "become-a-host" // a command of ours that `fairlead help` does not list
+const hostName = "become-a-host" // hidden from `fairlead help`
 
 // InHost runs argv in a throw-away host and returns its exit status.
 func InHost(a *app.App, argv []string) (int, error) {
-	runtime.LockOSThread() // the signal at our death follows the thread
+	runtime.LockOSThread() // the parent-death signal is that of the thread
 	cmd := exec.Command("/proc/self/exe", append([]string{hostName, "--"}, argv...)...)
 	cmd.Args[0] = "fairlead"
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = a.Stdin, a.Stdout, a.Stderr
@@ -75,11 +77,11 @@ func InHost(a *app.App, argv []string) (int, error) {
 		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
 		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
 	}
-	// What the command leaves running becomes our child when its parent ends.
+	// Processes that the command leaves behind become children of this one.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, os.NewSyscallError("prctl subreaper", err)
 	}
-	// The terminal's keys reach the command too, which decides what they mean.
+	// The terminal's signals reach the command too, which handles them.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGQUIT)
 	others := make(chan os.Signal, 1)
 	signal.Notify(others, unix.SIGTERM, unix.SIGHUP)
@@ -96,14 +98,14 @@ func InHost(a *app.App, argv []string) (int, error) {
 	return ExitStatus(err)
 }
 
-const hintUserns = "It takes root, or user namespaces: see user.max_user_namespaces, " +
+const hintUserns = "This needs root or user namespaces: see user.max_user_namespaces, " +
 	"kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns in sysctl(8)."
 
-// endChildren ends every process that descends from this one.
+// endChildren ends every descendant of this process.
 func endChildren() {
 	me := strconv.Itoa(os.Getpid())
 	for endAll(func(pid string) bool { return parent(pid) == me }) {
-		for { // one that is not waited for stays a child, and would be found again
+		for { // a zombie stays a child and would be found again
 			if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
 				break
 			}
@@ -111,13 +113,14 @@ func endChildren() {
 	}
 }
 
-// HostInsideCommand is the first process of a throw-away host: it furnishes it and becomes the command.
+// HostInsideCommand returns the hidden command that is the first process of a throw-away host: it mounts the
+// directories, and then executes the command.
 func HostInsideCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: hostName, Hidden: true, Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := furnish(); err != nil {
-				return app.Fail(app.ExitFailure, hintUserns, "furnish a throw-away host: %w", err)
+				return app.Fail(app.ExitFailure, hintUserns, "prepare the throw-away host: %w", err)
 			}
 			path, err := exec.LookPath(args[0])
 			if err != nil {
@@ -166,12 +169,12 @@ func furnish() error {
 	return rtnl.SetLink(own, "lo", rtnl.LinkChange{Up: true})
 }
 
-// placeResolv makes an empty file where the host's resolv.conf leads, if that is below /run, as systemd-resolved has
-// it: a container's own is mounted over that.
+// placeResolv creates an empty file at the target of the host's resolv.conf if that is below /run, as with
+// systemd-resolved. A container's resolv.conf is mounted over that.
 func placeResolv() error {
 	to, err := os.Readlink(resolv.EtcResolv)
 	if err != nil {
-		return nil // no link, or there is none
+		return nil // not a link, or missing
 	}
 	if !filepath.IsAbs(to) {
 		to = filepath.Join(filepath.Dir(resolv.EtcResolv), to)
@@ -182,7 +185,7 @@ func placeResolv() error {
 	return errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, nil, 0o644))
 }
 
-// parent is the process that a process has for its parent.
+// parent returns the parent's PID of a process.
 func parent(pid string) string {
 	b, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inode identifies the namespace that path leads to; 0 where it leads to none.
+// inode returns the inode of the namespace at path, or 0 if there is none.
 func inode(path string) uint64 {
 	var st unix.Stat_t
 	if attached.IsNetns(path) != nil || unix.Stat(path, &st) != nil {
@@ -17,9 +17,8 @@ func inode(path string) uint64 {
 	return st.Ino
 }
 
-// killInside ends every process in the namespace of that inode, but this one: what a command left running
-// there has lost its network, and would keep the namespace. One that was forked meanwhile is found in the
-// next round.
+// killInside ends every other process in that namespace, because it has no network any more and keeps the namespace
+// alive. It repeats until it finds none, because a process may fork meanwhile.
 func killInside(inode uint64) {
 	for range 100 {
 		if !endAll(func(pid string) bool {
@@ -31,7 +30,7 @@ func killInside(inode uint64) {
 	}
 }
 
-// endAll kills the processes that match, waits until they are gone, and reports whether there were any.
+// endAll kills the processes that match, waits for their end, and reports whether there were any.
 func endAll(match func(pid string) bool) (any bool) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -46,8 +45,8 @@ func endAll(match func(pid string) bool) (any bool) {
 	return any
 }
 
-// end kills a process and waits until it is gone. Its descriptor is opened before it is looked at again:
-// so it is not another one that got its number.
+// end kills a process and waits for its end. It opens a pidfd and then checks the process again, so that it never
+// kills another process with the same PID.
 func end(pid int, same func() bool) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -19,19 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A record is what is needed to take a `fairlead run` down. It is written before anything is made, and
-// locked by the run and by its guard: one that can be locked belongs to a dead run.
+// record is what is needed to remove a `fairlead run`. It is written before anything is made. The run and its guard
+// hold a lock on it; if it can be locked, the run is dead.
 type record struct {
 	ID          string     `json:"id"`
 	Netns       string     `json:"netns"`
-	Inode       uint64     `json:"inode"`       // of the namespace, whose name may become another's
+	Inode       uint64     `json:"inode"`       // of the namespace, because its name may be used again
 	Attachments []recorded `json:"attachments"` // in order
 
 	dir  string
 	lock *os.File
-	made int           // attachments that are there, or may be: the first ones
-	run  invoke.Runner // of plugins
-	held bool          // this process holds the namespace, so that its inode cannot become another's
+	made int           // how many of the attachments were made, or begun
+	run  invoke.Runner // runs the plugins
+	held bool          // the namespace is held open, so that its inode is not used again
 }
 
 type recorded struct {
@@ -40,22 +40,23 @@ type recorded struct {
 	IfName     string          `json:"ifname"`
 }
 
-// RunDir is the directory of the records of runs.
+// RunDir returns the directory of the records.
 func RunDir() string { return filepath.Join(netconf.StateDir, "run") }
 
 func (r *record) path() string { return filepath.Join(r.dir, r.ID+".json") }
 
-// files is a directory for what the command is shown, such as its resolv.conf.
+// files returns the directory for files that the command sees, such as its resolv.conf.
 func (r *record) files() string { return filepath.Join(r.dir, r.ID) }
 
-// create writes the record, locked from the first moment that others can see it.
+// create writes the record. It is locked before other processes can see it.
 func (r *record) create() error {
 	if err := os.MkdirAll(r.dir, 0o755); err != nil {
 		return err
 	}
-	// A file without a name until it is complete and locked: so a kill leaves no half of one.
+	// The file has no name until it is complete and locked, so that a kill leaves no partial record.
 	fd, err := unix.Open(r.dir, unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if errors.Is(err, unix.EOPNOTSUPP) { // some overlays; then a kill may leave one that nobody looks at
+	// some overlays have no O_TMPFILE; a kill may leave a file there that nothing reads
+	if errors.Is(err, unix.EOPNOTSUPP) {
 		tmp := filepath.Join(r.dir, ".new-"+r.ID)
 		defer os.Remove(tmp)
 		fd, err = unix.Open(tmp, unix.O_CREAT|unix.O_TRUNC|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
@@ -71,7 +72,7 @@ func (r *record) create() error {
 	if err == nil {
 		err = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
 	}
-	if err == nil { // unlike a rename, a link never replaces
+	if err == nil { // a link never replaces a file, a rename does
 		err = unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, r.path(),
 			unix.AT_SYMLINK_FOLLOW)
 	}
@@ -83,9 +84,9 @@ func (r *record) create() error {
 	return nil
 }
 
-// adopt reads and locks the record at path; nil where there is none that is without a living owner.
+// adopt reads and locks the record at path. It returns nil if there is none, or if its run is alive.
 func adopt(path string) (*record, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // what is no file is not waited for
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // O_NONBLOCK, so that a pipe does not block
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -94,7 +95,7 @@ func adopt(path string) (*record, error) {
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
-		return nil, nil // alive
+		return nil, nil // the run is alive
 	}
 	r, err := read(path, f)
 	if r == nil {
@@ -103,14 +104,14 @@ func adopt(path string) (*record, error) {
 	return r, err
 }
 
-// read is the record in f, if that is still what lies at path.
+// read reads the record in f, if path still leads to f.
 func read(path string, f *os.File) (*record, error) {
 	mine, err := f.Stat()
 	if err != nil {
 		return nil, err
 	}
 	if now, err := os.Stat(path); err != nil || !os.SameFile(mine, now) {
-		return nil, nil // somebody else was faster
+		return nil, nil // another process was faster
 	}
 	r := &record{dir: filepath.Dir(path), lock: f}
 	b, err := spec.ReadPlain(path, spec.MaxFile)
@@ -120,13 +121,12 @@ func read(path string, f *os.File) (*record, error) {
 	if err != nil || r.path() != path {
 		return nil, fmt.Errorf("%s: not the record of a run: %w", path, err)
 	}
-	r.made = len(r.Attachments) // nobody knows how far it came
+	r.made = len(r.Attachments) // how many were made is unknown
 	return r, nil
 }
 
-// takeDown ends what still runs in the namespace, detaches it, last network first, and removes it and the
-// record. What is gone already is no error. A record that could not be worked off stays, so that the next
-// run tries again.
+// takeDown ends the processes in the namespace, detaches it from its networks, the last one first, and removes it
+// and the record. A missing object is no error. If a step fails, the record stays, and the next run tries again.
 func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 	mine := inode(r.Netns) == r.Inode
 	if mine || r.held {
@@ -151,7 +151,7 @@ func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 		errs = append(errs, attach.RemoveNetns(r.Netns))
 	}
 	if err := errors.Join(append(errs, os.RemoveAll(r.files()))...); err != nil {
-		return fmt.Errorf("take down %s: %w", r.ID, err)
+		return fmt.Errorf("remove %s: %w", r.ID, err)
 	}
 	return os.Remove(r.path())
 }
@@ -160,11 +160,11 @@ func (r *record) attachment(i int) attach.Attachment {
 	return attach.Attachment{ContainerID: r.ID, Netns: r.Netns, IfName: r.Attachments[i].IfName}
 }
 
-// takeDownDead takes down what runs left that were killed together with their guards.
+// takeDownDead removes what remains of runs that were killed together with their guards.
 func takeDownDead(ctx context.Context, a *app.App) {
 	entries, err := os.ReadDir(RunDir())
 	if err != nil {
-		return // none has run since the boot
+		return // no run since the boot
 	}
 	for _, e := range entries {
 		path := filepath.Join(RunDir(), e.Name())
@@ -178,9 +178,9 @@ func takeDownDead(ctx context.Context, a *app.App) {
 		if r == nil {
 			continue
 		}
-		a.Note("taking down %s, which a killed run left", r.ID)
+		a.Note("removing %s, which a killed run left", r.ID)
 		if err := r.takeDown(ctx, a.Stderr); err != nil {
-			a.Note("%s\n  The next run tries again, as long as there is %s.", term.Lines(err), path)
+			a.Note("%s\n  The next run tries again, as long as %s exists.", term.Lines(err), path)
 		}
 		r.lock.Close()
 	}

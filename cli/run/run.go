@@ -1,5 +1,5 @@
-// Package run runs a command in a network namespace of its own (fairlead run), or in a throw-away host (fairlead
-// host): the records, guards, processes and signals of both.
+// Package run is fairlead run, which runs a command in a network namespace of its own, and fairlead host, which runs
+// one in a throw-away host. It has the records, guards, processes and signals of both.
 package run
 
 import (
@@ -30,7 +30,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runFlags is the command line of `fairlead run`.
+// runFlags holds the flags of `fairlead run`.
 type runFlags struct {
 	nets                 []wantedNet
 	publish, dns, search []string
@@ -38,7 +38,7 @@ type runFlags struct {
 	name                 string
 }
 
-// A wantedNet is a network as the command line names it.
+// wantedNet is a network of the command line.
 type wantedNet struct {
 	arg  string
 	find func(*app.App, string) (*netconf.Network, error)
@@ -54,11 +54,12 @@ func Command(a *app.App) *cobra.Command {
 		Long: `Run COMMAND in a network namespace of its own, attached to the networks that --net and --conf name: eth0 to the
 first, eth1 to the second and so on. "ip netns" lists the namespace by the ID. Without --net and --conf, COMMAND is on the
 default network: a bridge (` + netconf.DefaultBridge + `, ` + netconf.DefaultSubnet4 + ` and ` + netconf.DefaultSubnet6 + `) that masquerades
-what leaves the host.
+connections to the outside.
 
-When COMMAND ends, or fairlead is killed, the attachments are removed, and processes that COMMAND left are ended. fairlead
-exits with COMMAND's exit status, or 128 plus the number of the signal that killed it. Signals sent to fairlead are
-forwarded. COMMAND stays in the terminal's foreground, with its standard input, output and error.`,
+When COMMAND ends, or fairlead is killed, the attachments are removed, and processes that COMMAND left are ended. Signals
+sent to fairlead are forwarded. COMMAND stays in the terminal's foreground, with its standard input, output and error.
+
+Exit status: that of COMMAND, or 128 plus the number of the signal that killed it; 126 or 127 if COMMAND cannot be run.`,
 		Example: `  fairlead run -p 8080:80 -- busybox httpd -f -h /srv
   fairlead run --net lan --dns 192.0.2.53 -- sh
   fairlead run --net apps --name web --alias www -- busybox httpd -f
@@ -75,7 +76,7 @@ forwarded. COMMAND stays in the terminal's foreground, with its standard input, 
 		},
 	}
 	flags := c.Flags()
-	flags.SetInterspersed(false) // what follows COMMAND is COMMAND's
+	flags.SetInterspersed(false) // arguments after COMMAND belong to COMMAND
 	for name, flag := range map[string]struct {
 		usage string
 		find  func(*app.App, string) (*netconf.Network, error)
@@ -101,7 +102,7 @@ forwarded. COMMAND stays in the terminal's foreground, with its standard input, 
 	return c
 }
 
-// A wanted attachment of a run: the network, and what is asked of it.
+// wanted is an attachment that a run makes: the network, and its capability arguments.
 type wanted struct {
 	*netconf.Network
 	runtime      *attach.Runtime
@@ -109,7 +110,7 @@ type wanted struct {
 	capabilities map[string]any
 }
 
-// give hands a capability to the network's plugins.
+// give passes a capability argument to the network's plugins.
 func (w *wanted) give(capability string, value any) {
 	if w.capabilities == nil {
 		w.capabilities = map[string]any{}
@@ -117,7 +118,7 @@ func (w *wanted) give(capability string, value any) {
 	w.capabilities[capability] = value
 }
 
-// wants reads the flags: everything that can be wrong with them is found before anything is made.
+// wants parses the flags. It finds every error in them before anything is made.
 func wants(a *app.App, f runFlags) ([]wanted, error) {
 	for _, s := range f.dns {
 		if _, err := netip.ParseAddr(s); err != nil {
@@ -156,7 +157,7 @@ func wants(a *app.App, f runFlags) ([]wanted, error) {
 		w := wanted{Network: n, runtime: rt, ifName: "eth" + strconv.Itoa(i)}
 		if len(ports) > 0 && n.Publishes() {
 			w.give("portMappings", n.Understood(ports))
-			ports = nil // by the first that can
+			ports = nil // by the first network that can
 		}
 		if len(f.aliases) > 0 && slices.Contains(n.DeclaredCapabilities(), "aliases") {
 			w.give("aliases", f.aliases)
@@ -170,14 +171,14 @@ func wants(a *app.App, f runFlags) ([]wanted, error) {
 	}
 	if len(f.aliases) > 0 && !resolves {
 		return nil, app.Fail(app.ExitUsage, `Add {"type": "alias", "capabilities": {"aliases": true}} to its plugins.`,
-			"--alias %s: no plugin of %s gives names", f.aliases[0], nets[0].arg)
+			"--alias %s: no plugin of %s serves names", f.aliases[0], nets[0].arg)
 	}
 	return ws, nil
 }
 
 // run runs argv and returns its exit status.
 func run(ctx context.Context, a *app.App, f runFlags, argv []string) (int, error) {
-	runtime.LockOSThread() // no thread that enters the command's namespaces shall be the process's first
+	runtime.LockOSThread() // the process's first thread must not enter the command's namespaces
 	ws, err := wants(a, f)
 	if err != nil {
 		return 0, err
@@ -207,7 +208,7 @@ func run(ctx context.Context, a *app.App, f runFlags, argv []string) (int, error
 	if err != nil {
 		return 0, errors.Join(err, os.Remove(r.path()))
 	}
-	defer g.dismiss() // last, when the record is gone
+	defer g.dismiss() // last, after the record is removed
 	p := &process{argv: argv, netns: r.Netns, stdio: [3]*os.File{a.Stdin, a.Stdout, a.Stderr}}
 	if err := attach.BindNetns(ns, r.Netns); err != nil {
 		return 0, errors.Join(inUse(r.ID, err), os.Remove(r.path()))
@@ -241,7 +242,7 @@ func runOn(
 	}
 	if content != nil {
 		p.resolv = filepath.Join(r.files(), "resolv.conf")
-		// Every user that the command becomes shall read it, whatever our umask is.
+		// Every user that the command becomes must be able to read it, whatever the umask is.
 		err := errors.Join(os.MkdirAll(r.files(), 0o755), os.WriteFile(p.resolv, content, 0o644),
 			os.Chmod(p.resolv, 0o644))
 		if err != nil {
@@ -251,7 +252,7 @@ func runOn(
 	if err := p.start(); err != nil {
 		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
 			return 0, app.Fail(app.ExitNotExecutable,
-				"It is no program for this machine, or names an interpreter that is not there.", "%w", err)
+				"It is not a program for this machine, or its interpreter does not exist.", "%w", err)
 		}
 		return 0, err
 	}
@@ -259,7 +260,7 @@ func runOn(
 		select {
 		case s := <-sigs:
 			if !typed(s) {
-				p.cmd.Process.Signal(s) // if it has ended, it has heard enough
+				p.cmd.Process.Signal(s) // a command that has ended needs no signal
 			}
 		case err := <-p.done:
 			return ExitStatus(err)
@@ -267,8 +268,8 @@ func runOn(
 	}
 }
 
-// heeding does what comes before the command, whose signals are not there to be forwarded yet: one that asks to end
-// ends ctx, and is the error.
+// heeding runs what comes before the command, when signals cannot be forwarded yet. A signal that asks to end
+// cancels ctx and becomes the error.
 func heeding(ctx context.Context, sigs <-chan os.Signal, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done, idle := make(chan struct{}), make(chan struct{})
@@ -289,20 +290,20 @@ func heeding(ctx context.Context, sigs <-chan os.Signal, do func(context.Context
 		close(done)
 		<-idle
 		if cause := context.Cause(ctx); cause != nil {
-			err = cause // whatever else came of it
+			err = cause // the signal explains the error
 		}
 		cancel(nil)
 	}()
 	return do(ctx)
 }
 
-// attach attaches the namespace to every network, and gathers what they say together of names.
+// attach attaches the namespace to every network, and merges their DNS results.
 func (r *record) attach(ctx context.Context, ws []wanted, dns *spec.DNS) error {
 	for i, w := range ws {
 		at := r.attachment(i)
 		at.Capabilities = w.capabilities
 		res, err := w.runtime.Add(ctx, w.List, at)
-		if err != nil { // and taken back
+		if err != nil { // and rolled back
 			return fmt.Errorf("attach %s to %s: %w", r.ID, w.Name, err)
 		}
 		r.made = i + 1
@@ -311,7 +312,7 @@ func (r *record) attach(ctx context.Context, ws []wanted, dns *spec.DNS) error {
 	return nil
 }
 
-// newRecord records what is going to be made, under a name that no run has.
+// newRecord records what will be made, under a name that no other run has.
 func newRecord(name string, ns *os.File, ws []wanted) (*record, error) {
 	st, err := ns.Stat()
 	if err != nil {
@@ -340,13 +341,13 @@ func newRecord(name string, ns *os.File, ws []wanted) (*record, error) {
 
 func inUse(id string, err error) error {
 	if errors.Is(err, fs.ErrExist) {
-		return app.Fail(app.ExitFailure, "Choose another --name; `ip netns` and `fairlead ls` list those in use.",
+		return app.Fail(app.ExitFailure, "Choose another --name; `ip netns` and `fairlead ls` list the names in use.",
 			"%s is in use: %w", id, err)
 	}
 	return err
 }
 
-// privileged says what is missing where this process may not make links and namespaces.
+// privileged returns an error if this process may not make links and namespaces.
 func privileged() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
@@ -358,6 +359,6 @@ func privileged() error {
 		return nil
 	}
 	return app.Fail(app.ExitFailure, app.HintPrivilege,
-		"an ordinary user cannot make links and network namespaces on this host (CAP_NET_ADMIN and CAP_SYS_ADMIN are "+
-			"missing)")
+		"an ordinary user may not make links and network namespaces on this host (CAP_NET_ADMIN and CAP_SYS_ADMIN "+
+			"are missing)")
 }

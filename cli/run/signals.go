@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signals receives what a command should hear of. What is ignored stays ignored, for the command inherits
-// that too. SIGTSTP and its like are left to stop this program as they stop the command beside it.
+// signals receives the signals to forward to the command. Ignored signals stay ignored, and the command inherits
+// that. SIGTSTP and similar signals are not forwarded: they stop this program and the command alike.
 func signals() <-chan os.Signal {
 	c := make(chan os.Signal, 16)
 	for _, s := range []syscall.Signal{
@@ -28,9 +28,9 @@ func ends(s os.Signal) bool {
 	return s == unix.SIGHUP || s == unix.SIGINT || s == unix.SIGQUIT || s == unix.SIGTERM
 }
 
-// typed reports whether a key of the terminal sent the signal. Then the command has heard it, for it is left
-// in the process group that it was started in, and to forward it would be to send it twice. Go does not
-// say who sent a signal, so one that a key sends is taken for typed while we are in the foreground.
+// typed reports whether a key of the terminal sent the signal. Then the command received it too, because it is in
+// the same process group, and must not get it twice. Go does not tell the sender, so a signal that a key can send
+// counts as typed while this process is in the foreground.
 func typed(s os.Signal) bool {
 	if s != unix.SIGINT && s != unix.SIGQUIT {
 		return false

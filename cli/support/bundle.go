@@ -1,5 +1,5 @@
-// Package support is fairlead support-bundle: it collects the parts of a bundle. How secrets, addresses and names are
-// hidden and the archive is written is in the package support of the module.
+// Package support is fairlead support-bundle: it collects the parts of a bundle. The top-level package support hides
+// secrets, addresses and names, and writes the archive.
 package support
 
 import (
@@ -38,7 +38,9 @@ containers and the host are replaced. The same name or address has the same repl
 subnet stay in one subnet. Names of networks and links are not replaced. Look through the file before you pass it on.
 
 An existing file is not replaced. Only its owner can read the file. What an ordinary user may not see is missing, and the
-command says so.`,
+command says so.
+
+Exit status: 0 the file is written, 1 it is not.`,
 		Example: `  sudo fairlead support-bundle
   sudo fairlead support-bundle --mask -o /tmp/node-7.tar.gz`,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -54,7 +56,7 @@ command says so.`,
 	return c
 }
 
-// bundleTime is what the collection of all parts may take, and partTime what one may.
+// bundleTime limits the collection of all parts, and partTime that of one.
 const (
 	bundleTime = 2 * time.Minute
 	partTime   = 20 * time.Second
@@ -78,16 +80,16 @@ func supportBundle(a *app.App, file string, mask bool) error {
 	if mask {
 		a.Note("masked: addresses, MACs, names of pods, containers and the host; values of secret keys are removed")
 	} else {
-		a.Note("values of secret keys are removed; addresses and names are as they are, --mask replaces them")
+		a.Note("values of secret keys are removed; addresses and names are not, --mask replaces them")
 	}
 	for _, line := range c.bundle.Failed() {
-		a.Note("not collected, or not complete: %s", line)
+		a.Note("not collected, or incomplete: %s", line)
 	}
 	a.Note("look through it before you pass it on: tar -xzOf %s | less", file)
 	return nil
 }
 
-// write collects all, and writes it to a file that is there when it is complete, or to standard output.
+// write collects all parts and writes them to a file, which appears when it is complete, or to standard output.
 func (c *collector) write(file string) error {
 	if file == "-" {
 		c.all()
@@ -123,10 +125,10 @@ func (c *collector) write(file string) error {
 	return nil
 }
 
-// unfinished is what a file is called while it is written.
+// unfinished is the pattern for the name of a file that is being written.
 const unfinished = ".fairlead-support-*"
 
-// removeLeft removes from a directory what runs of this user left that were killed.
+// removeLeft removes the unfinished files in a directory that killed runs of this user left.
 func removeLeft(dir string) {
 	all, _ := filepath.Glob(filepath.Join(dir, unfinished))
 	for _, path := range all {
@@ -140,10 +142,10 @@ func removeLeft(dir string) {
 	}
 }
 
-// renameNew gives a file its name, which no other one may have.
+// renameNew renames a file, and fails if the new name exists.
 func renameNew(from, to string) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // not on this file system
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // not supported by this file system
 		err = os.Link(from, to)
 	}
 	if errors.Is(err, fs.ErrExist) {
@@ -156,10 +158,10 @@ func renameNew(from, to string) error {
 }
 
 func exists(file string) error {
-	return app.Fail(app.ExitUsage, "Name another one with -o.", "%s is there already, and is not replaced", file)
+	return app.Fail(app.ExitUsage, "Give another one with -o.", "%s exists already, and is not replaced", file)
 }
 
-// A collector collects the parts of a bundle. A part that fails does not keep the others.
+// collector collects the parts of a bundle. It continues after a part that fails.
 type collector struct {
 	*app.App
 	ctx    context.Context
@@ -167,13 +169,13 @@ type collector struct {
 	holder func(inode uint32) string // names the process that has a socket
 }
 
-// part adds what collect says, if it says so in time.
+// part adds what collect returns, if it returns in time.
 func (c *collector) part(name, about string, collect func() ([]byte, error)) {
 	type result struct {
 		b   []byte
 		err error
 	}
-	done := make(chan result, 1) // who comes too late does not wait
+	done := make(chan result, 1) // a late result does not block
 	ctx, cancel := context.WithTimeout(c.ctx, partTime)
 	defer cancel()
 	if ctx.Err() == nil {
@@ -192,7 +194,7 @@ func (c *collector) part(name, about string, collect func() ([]byte, error)) {
 	c.bundle.Add(p)
 }
 
-// file adds a file, if there is one.
+// file adds a file, if it exists.
 func (c *collector) file(name, path, about string) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return

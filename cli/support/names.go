@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A nameList is what of a host is a name, in each form in which it stands in text.
+// nameList is the set of names on a host, in each form in which they occur in text.
 type nameList map[string]bool
 
 func (l nameList) add(all ...string) {
@@ -28,7 +28,7 @@ func (l nameList) add(all ...string) {
 		var plain bytes.Buffer
 		e := json.NewEncoder(&plain)
 		e.SetEscapeHTML(false)
-		e.Encode(n) // text has no reason to fail
+		e.Encode(n) // encoding text cannot fail
 		for _, form := range []string{n, withoutQuotes(escaped), withoutQuotes(plain.Bytes()),
 			string(term.Printable(n))} {
 			if form != "" && form != "default" && form != "localhost" && !strings.HasPrefix(form, "kube-") {
@@ -42,9 +42,9 @@ func withoutQuotes(text []byte) string {
 	return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(string(text)), `"`), `"`)
 }
 
-// id adds a container's ID where a person chose it, or cnitool made it from a path.
+// id adds a container's ID if a person chose it, or cnitool derived it from a path.
 func (l nameList) id(id string) {
-	if attached.ShortID(id) == id { // cnitool's is made from a path, which can be guessed
+	if attached.ShortID(id) == id { // cnitool's derives from a path, which can be guessed
 		l.add(id)
 	}
 }
@@ -56,15 +56,15 @@ func (l nameList) netns(path string) {
 	}
 }
 
-// mac adds a MAC without its colons, as an alias may have it. Those with colons are known by their form.
+// mac adds a MAC without colons, as in an alias. MACs with colons are recognised by their form.
 func (l nameList) mac(mac string) {
 	if a, err := net.ParseMAC(mac); err == nil && slices.Max(a) > 0 {
 		l.add(strings.ReplaceAll(a.String(), ":", ""))
 	}
 }
 
-// hiddenNames are the names of containers, pods and the host, as they stand in text: of those that are there, and of
-// those that are gone and that the log still tells of.
+// hiddenNames returns the names of containers, pods and the host as they occur in text, including those of
+// containers that only the log knows.
 func hiddenNames(list []attach.Cached, log []calls.Line) []string {
 	all := nameList{}
 	for _, c := range list {
@@ -108,7 +108,7 @@ func hiddenNames(list []attach.Cached, log []calls.Line) []string {
 	return names
 }
 
-// of adds the names in lines of the log, and those in the arguments of this process, which are in the bundle as well.
+// of adds the names in lines of the log and in the arguments of this process, which the bundle contains too.
 func (l nameList) of(log []calls.Line) {
 	args := regexp.MustCompile(`\w*(?:POD|NAME)\w*=([^;\s"'\\…]+)`)
 	netns := regexp.MustCompile(`netns/([^/\s"':;,()…]+)`)
@@ -132,10 +132,10 @@ func (l nameList) of(log []calls.Line) {
 	l.id(os.Getenv("CNI_CONTAINERID"))
 }
 
-// calls are the lines of the log.
+// calls returns the lines of the log.
 func (c *collector) calls() ([]calls.Line, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, partTime)
 	defer cancel()
-	log, _ := calllog.OpenCalls(true) // as log.txt does; what is wrong with it is in another part
+	log, _ := calllog.OpenCalls(true) // as for log.txt; its problems are in another part
 	return log.Read(ctx)
 }

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const oNonblock = unix.O_NONBLOCK // what is a pipe is not waited for
+const oNonblock = unix.O_NONBLOCK // so that a pipe does not block
 
 // system adds what is known of the machine.
 func (c *collector) system() {
@@ -45,7 +45,7 @@ func (c *collector) system() {
 		return b.Bytes(), errors.Join(errs...)
 	})
 	c.file("modules.txt", "/proc/modules", "the modules of the kernel")
-	c.part("clients.json", "the runtimes that are installed, and which CNI they take", func() ([]byte, error) {
+	c.part("clients.json", "the installed runtimes, and the CNI versions they support", func() ([]byte, error) {
 		found := []map[string]any{}
 		for _, c := range doctor.Clients() {
 			found = append(found, map[string]any{"name": c.Name, "version": c.Version, "takes": c.Speaks})
@@ -74,7 +74,7 @@ func (c *collector) namespaces(list []attach.Cached) {
 	}
 }
 
-// ofNamespace is what write writes of a namespace.
+// ofNamespace returns what write writes about a namespace.
 func ofNamespace(path string, write func(*kernel.NS, io.Writer) error) ([]byte, error) {
 	ns, err := kernel.Open(path)
 	if err != nil {
@@ -86,13 +86,13 @@ func ofNamespace(path string, write func(*kernel.NS, io.Writer) error) ([]byte, 
 	return b.Bytes(), err
 }
 
-// network adds the links and all that goes with them of a namespace.
+// network adds a namespace's links, addresses, routes, rules, neighbours and sysctls.
 func (c *collector) network(top, whose, path string) {
 	c.part(top+"/network.txt", "links, addresses, routes, rules, neighbours and sysctls of "+whose,
 		func() ([]byte, error) {
 			return ofNamespace(path, networkText)
 		})
-	c.part(top+"/listeners.txt", "who listens in "+whose, func() ([]byte, error) {
+	c.part(top+"/listeners.txt", "listening sockets of "+whose, func() ([]byte, error) {
 		return ofNamespace(path, func(ns *kernel.NS, w io.Writer) error {
 			_, err := fmt.Fprintln(w, strings.Join(inspect.Listening(ns, c.holder), "\n"))
 			return err
@@ -196,7 +196,7 @@ func linkText(l *rtnl.Link, name map[int]string) string {
 	return text
 }
 
-// sysctlKeys are those that containers' packets depend on.
+// sysctlKeys returns the sysctls that packets of containers depend on.
 func sysctlKeys(links []*rtnl.Link) (keys []string) {
 	keys = []string{"net/ipv4/ip_forward", "net/ipv4/ip_unprivileged_port_start", "net/ipv4/ip_local_port_range",
 		"net/ipv4/ip_local_reserved_ports", "net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables",

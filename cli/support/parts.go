@@ -29,7 +29,7 @@ import (
 	"github.com/fairlead-cni/fairlead/support"
 )
 
-// How many there are at most of each.
+// Limits for each kind of part.
 const (
 	mostInspected  = 30
 	mostNamespaces = 100
@@ -41,7 +41,7 @@ const (
 	leaseDir = attach.DefaultCacheDir + "/networks"
 )
 
-// all collects all parts. The files come first: what is secret in them is removed from what others say of them.
+// all collects all parts. It starts with the files: their secrets are then removed from the output of commands too.
 func (c *collector) all() {
 	list, problems := (&attach.Runtime{}).List("")
 	if c.bundle.Mask {
@@ -52,35 +52,35 @@ func (c *collector) all() {
 		}
 	}
 	c.dir("net.d", netconf.ConfDir(), "a network's file", true)
-	c.dir("cache", cacheDir, "what an attachment is remembered by", false)
-	c.dir("leases", leaseDir, "a lease of host-local, or what it keeps", false)
-	c.dir("records", record.RunDir, "what Fairlead remembers until the next boot", false)
+	c.dir("cache", cacheDir, "an attachment in the cache", false)
+	c.dir("leases", leaseDir, "a lease of host-local, or its other state", false)
+	c.dir("records", record.RunDir, "Fairlead's records until the next boot", false)
 	c.dir("dhcp", dhcp.StateDir, "a lease of the DHCP daemon", false)
 	c.file("settings.json", calls.Settings, "the settings of the log")
 	for _, err := range problems {
-		c.bundle.Add(support.Part{Name: "cache/unread", About: "what of the cache cannot be read", Err: err})
+		c.bundle.Add(support.Part{Name: "cache/unread", About: "errors in the cache", Err: err})
 	}
-	c.part("environment.txt", "variables that say where things are",
+	c.part("environment.txt", "variables with paths",
 		func() ([]byte, error) { return environment(), nil })
 	for _, run := range []struct{ name, about, args string }{
-		{"version.json", "which Fairlead this is", "version -o json"},
-		{"doctor.json", "what is wrong with the host, the networks and the containers", "doctor -o json"},
-		{"status.json", "which networks would serve a new container", "status -o json"},
-		{"networks.json", "the networks, and what is wrong with their files", "net ls -o json"},
-		{"ls.json", "what is attached", "ls -o json --all"},
-		{"repair.json", "what fairlead repair would make again", "repair --dry-run -o json"},
+		{"version.json", "the version of Fairlead", "version -o json"},
+		{"doctor.json", "faults of the host, the networks and the containers", "doctor -o json"},
+		{"status.json", "which networks can serve a new container", "status -o json"},
+		{"networks.json", "the networks, and the errors in their files", "net ls -o json"},
+		{"ls.json", "the attachments", "ls -o json --all"},
+		{"repair.json", "what fairlead repair would restore", "repair --dry-run -o json"},
 		{"addresses.json", "the addresses of host-local", "ipam ls -o json"},
 		{"ranges.json", "the ranges of host-local", "ipam stats -o json"},
-		{"dhcp.json", "the leases that the DHCP daemon tells of", "dhcp ls -o json"},
+		{"dhcp.json", "the leases of the DHCP daemon", "dhcp ls -o json"},
 		{"graph.txt", "the host and its containers", "graph --all"},
 		{"metrics.txt", "numbers of attachments, addresses, calls and repairs", "metrics"},
-		{"log.txt", "the calls of plugins of the last day, the newest ones", "log --since 24h"},
+		{"log.txt", "the last calls of plugins within a day", "log --since 24h"},
 	} {
 		if _, err := os.Stat(rpc.DefaultSocket); err == nil || run.name != "dhcp.json" {
 			c.command(run.name, run.about, strings.Fields(run.args)...)
 		}
 	}
-	if !c.bundle.Mask { // in a picture long names are cut
+	if !c.bundle.Mask { // pictures shorten long names
 		c.command("graph.svg", "the same as a picture", "graph", "-o", "svg")
 	}
 	c.system()
@@ -91,13 +91,14 @@ func (c *collector) all() {
 			continue
 		}
 		seen = append(seen, l.ContainerID)
-		c.command("containers/"+attached.ShortID(l.ContainerID)+"/inspect.json", "what inspect says of container "+
+		c.command("containers/"+attached.ShortID(l.ContainerID)+"/inspect.json", "the output of inspect for "+
+			"container "+
 			attached.ShortID(l.ContainerID), "inspect", "-o", "json", "--", l.ContainerID)
 	}
 }
 
-// command adds what a command of this program says, in a process of its own: whatever becomes of it, the bundle is
-// made.
+// command adds the output of a command of this program, run as a process of its own, so that its failure does not
+// affect the bundle.
 func (c *collector) command(name, about string, args ...string) {
 	c.part(name, about, func() ([]byte, error) {
 		ctx, cancel := context.WithTimeout(c.ctx, partTime)
@@ -105,7 +106,7 @@ func (c *collector) command(name, about string, args ...string) {
 		var out, errs tail
 		cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
 		cmd.Stdout, cmd.Stderr = &out, &errs
-		cmd.WaitDelay = partTime / 10 // for what it started and left
+		cmd.WaitDelay = partTime / 10 // for processes that it left
 		err := cmd.Run()
 		said := strings.TrimSpace(string(errs.b))
 		var r advice.Failure
@@ -115,9 +116,9 @@ func (c *collector) command(name, about string, args ...string) {
 		var exit *exec.ExitError
 		switch {
 		case errors.As(err, &exit) && exit.ExitCode() == app.ExitDrift:
-			err = nil // that is an answer
+			err = nil // this is an answer too
 		case err != nil:
-			const most = 400 // the bundle has it all
+			const most = 400 // the bundle has the whole text
 			if len(said) > most {
 				said = said[:most] + "…"
 			}
@@ -129,20 +130,20 @@ func (c *collector) command(name, about string, args ...string) {
 	})
 }
 
-// A tail is the last part of what is written to it.
+// tail keeps the last part of what is written to it.
 type tail struct{ b []byte }
 
 // Write implements io.Writer.
 func (t *tail) Write(b []byte) (int, error) {
 	t.b = append(t.b, b...)
 	if over := len(t.b) - support.MostPart; over > support.MostPart/2 {
-		over += bytes.IndexByte(t.b[over:], '\n') + 1 // half an address could not be known for one
+		over += bytes.IndexByte(t.b[over:], '\n') + 1 // the rest of an address could not be recognised
 		t.b = slices.Clone(t.b[over:])
 	}
 	return len(b), nil
 }
 
-// environment is what variables of this program's say where things are.
+// environment returns the variables of this program that have paths.
 func environment() []byte {
 	var b bytes.Buffer
 	for _, v := range os.Environ() {
@@ -154,14 +155,14 @@ func environment() []byte {
 		}
 	}
 	dirs, _ := netconf.Search(&netconf.Network{List: &spec.List{}})
-	fmt.Fprintf(&b, "plugins are looked for in %s\n", strings.Join(dirs, ":"))
+	fmt.Fprintf(&b, "plugins are searched in %s\n", strings.Join(dirs, ":"))
 	for _, dir := range dirs {
 		listFiles(&b, dir)
 	}
 	return b.Bytes()
 }
 
-// filesIn are those of a directory, at most so many, in the directory's own order.
+// filesIn returns at most a number of files of a directory, in the directory's own order.
 func filesIn(dir string) (all []fs.DirEntry, more bool, err error) {
 	f, err := os.OpenFile(dir, os.O_RDONLY|oNonblock, 0)
 	if err != nil {
@@ -179,7 +180,7 @@ func filesIn(dir string) (all []fs.DirEntry, more bool, err error) {
 	return all, more, err
 }
 
-// listFiles writes what lies in a directory.
+// listFiles writes a listing of a directory.
 func listFiles(w io.Writer, dir string) {
 	all, more, err := filesIn(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -205,8 +206,8 @@ func listFiles(w io.Writer, dir string) {
 	}
 }
 
-// dir adds the plain files of a directory and of those below it, and a list of what lies there. What a symbolic link
-// leads to is added where links are followed and it is a network's file: it might be any file of the host.
+// dir adds the regular files of a directory and of those below it, and a listing. With links, the target of a
+// symbolic link is added if it is a network's file; it might be any file of the host otherwise.
 func (c *collector) dir(top, dir, about string, links bool) {
 	const deepest = 4
 	all, more, err := filesIn(dir)
@@ -218,13 +219,13 @@ func (c *collector) dir(top, dir, about string, links bool) {
 	}
 	var list bytes.Buffer
 	listFiles(&list, dir)
-	c.bundle.Add(support.Part{Name: top + "/LISTING", About: "what lies in " + dir, Content: list.Bytes(), Err: err})
+	c.bundle.Add(support.Part{Name: top + "/LISTING", About: "listing of " + dir, Content: list.Bytes(), Err: err})
 	for _, e := range all {
 		name, path := top+"/"+e.Name(), filepath.Join(dir, e.Name())
 		switch {
 		case e.IsDir():
 			c.dir(name, path, about, links)
-		case e.Type().IsRegular() && hasSize(e): // a lock has nothing in it
+		case e.Type().IsRegular() && hasSize(e): // a lock file is empty
 			c.part(name, about, func() ([]byte, error) { return c.plain(path) })
 		case e.Type() == fs.ModeSymlink && links && leadsToFile(path):
 			c.part(name, about, func() ([]byte, error) { return linkedNetwork(path) })
@@ -237,11 +238,11 @@ func hasSize(e fs.DirEntry) bool {
 	return err != nil || st.Size() > 0
 }
 
-// plain reads a file. Where names are masked only a document will do, whose packed parts can be looked into.
+// plain reads a file. With --mask it accepts only JSON, whose nested texts it can examine.
 func (c *collector) plain(path string) ([]byte, error) {
 	b, err := spec.ReadPlain(path, support.MostPart)
 	if err == nil && c.bundle.Mask && filepath.Dir(path) == cacheDir && !json.Valid(b) {
-		return nil, fmt.Errorf("read %s: it is no document, and may hide addresses from --mask", path)
+		return nil, fmt.Errorf("read %s: not JSON, so --mask cannot find addresses in it", path)
 	}
 	return b, err
 }
@@ -257,12 +258,12 @@ func linkedNetwork(path string) ([]byte, error) {
 		return nil, err
 	}
 	if _, err := spec.ParseFile(path, b); err != nil {
-		return nil, fmt.Errorf("%s is a symbolic link, and leads to no file of a network", path)
+		return nil, fmt.Errorf("%s is a symbolic link, and its target is not a network's file", path)
 	}
 	return b, nil
 }
 
-// texts are all texts in a document.
+// texts returns all strings in a document.
 func texts(doc any) (all []string) {
 	switch v := doc.(type) {
 	case string:

@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// AsAttached has t go by the configuration that it was attached with, if that is remembered: what a plugin made that
-// the file does not name by now, or names with other keys, only that plugin and those keys take away.
+// AsAttached makes t use the configuration that the attachment was made with, if the cache has it. Only the plugins
+// and keys of then can remove what they made.
 func AsAttached(a *app.App, t *Target) (err error) {
 	c := t.Former()
 	if c == nil {
@@ -31,7 +31,7 @@ func AsAttached(a *app.App, t *Target) (err error) {
 	return err
 }
 
-// Former is the attachment as it is remembered; nil where it is not.
+// Former returns the attachment as the cache has it, or nil.
 func (t *Target) Former() *attach.Cached {
 	list, _ := t.Runtime.List(t.Name)
 	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == t.owner() })
@@ -45,7 +45,8 @@ func (t *Target) owner() spec.Owner {
 	return spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
-// NoteChanged says of what is deleted that its network is configured otherwise by now, a line for each difference.
+// NoteChanged warns that the configuration of a network has changed since the deleted attachments were made, one
+// line for each difference.
 func NoteChanged(a *app.App, now *spec.List, deleted []attach.Cached) {
 	var order []string
 	who := map[string][]string{}
@@ -58,24 +59,24 @@ func NoteChanged(a *app.App, now *spec.List, deleted []attach.Cached) {
 		}
 	}
 	for _, d := range order {
-		a.Note("warning: network %s is configured otherwise now than when it was attached to (%s); this goes by what was "+
-			"then, for %s", now.Name, d, strings.Join(who[d], ", "))
+		a.Note("warning: the configuration of network %s has changed since the attachment was made (%s); the old "+
+			"one is used for %s", now.Name, d, strings.Join(who[d], ", "))
 	}
 }
 
-// Differences are the plugins and keys in which a list is another one now, in the order of the list that was. What
-// stands at a key is not said: a list may hold secrets.
+// Differences returns the plugins and keys that differ between two lists, in the order of was. It never returns
+// values, because a list may contain secrets.
 func Differences(was, now *spec.List) (all []string) {
 	if was == now {
 		return nil
 	}
 	was, now = was.WrittenOut(), now.WrittenOut()
 	rest := slices.Clone(now.Plugins)
-	var order []*spec.Conf // those of now, in the order of was
+	var order []*spec.Conf // the plugins of now, in the order of was
 	for _, p := range was.Plugins {
 		i := slices.IndexFunc(rest, func(q *spec.Conf) bool { return q.Type == p.Type })
 		if i < 0 {
-			all = append(all, p.Type+" is gone from it")
+			all = append(all, p.Type+" is removed")
 			continue
 		}
 		if keys := differing(p.Object, rest[i].Object); len(keys) > 0 {
@@ -85,15 +86,15 @@ func Differences(was, now *spec.List) (all []string) {
 		rest = slices.Delete(rest, i, i+1)
 	}
 	for _, p := range rest {
-		all = append(all, p.Type+" is new in it")
+		all = append(all, p.Type+" is new")
 	}
 	if len(rest) == 0 && len(order) == len(was.Plugins) && !slices.Equal(order, now.Plugins) {
-		all = append(all, "the order of its plugins")
+		all = append(all, "the order of the plugins")
 	}
 	return all
 }
 
-// differing are the keys at which two objects differ, and the keys inside where both have an object there.
+// differing returns the keys whose values differ, and for values that are objects the keys inside.
 func differing(a, b spec.Object) (keys []string) {
 	one, other := members(a), members(b)
 	names := append(a.Keys(), b.Keys()...)

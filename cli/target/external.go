@@ -9,7 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// external is the plugin of another program that a step is opaque for, where it can be asked; offline, nothing is run.
+// external returns the plugin of another project that Fairlead can ask for the plan of an opaque step. Offline,
+// nothing is run.
 func (t *Target) external(st Step) *sdk.External {
 	if st.Opaque == "" || st.Path == "" || t.Offline {
 		return nil
@@ -18,7 +19,7 @@ func (t *Target) external(st Step) *sdk.External {
 	return sdk.AskExternal(context.Background(), st.Path, invoke.Call{Type: st.Type, Path: dirs})
 }
 
-// planExternal is what a plugin of another program says that it would do.
+// planExternal asks a plugin of another project for its plan.
 func (t *Target) planExternal(
 	x *sdk.External, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
 ) (*sdk.PlanAnswer, error) {

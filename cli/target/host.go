@@ -16,9 +16,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Lacks is what the host as it is now would not give an ADD of t: what our plugins require, kinds of links that its
-// kernel lacks, and ports that are taken.
-// What the host does not let be seen is left out.
+// Lacks returns warnings of what an ADD of t would miss on this host now: what the plugins require, kinds of links
+// that the kernel lacks, and ports that are in use. It leaves out what it may not read.
 func (t *Target) Lacks(ctx context.Context) (warnings []string) {
 	host, err := kernel.Open("")
 	if err != nil {
@@ -50,7 +49,7 @@ func (t *Target) Lacks(ctx context.Context) (warnings []string) {
 	return warnings
 }
 
-// taken is who has the ports that t would publish.
+// taken returns warnings of the ports of t that are in use.
 func (t *Target) taken(host *kernel.NS) (warnings []string) {
 	list, _ := (&attach.Runtime{}).List("")
 	holder := attached.Holders()
@@ -68,8 +67,8 @@ func (t *Target) taken(host *kernel.NS) (warnings []string) {
 		}
 		for _, l := range listeners(m, host) {
 			warnings = append(warnings,
-				fmt.Sprintf("portmap: %s port %d: %s listens on %v, and hears only what is not for "+
-					"the host's addresses once the port is published", m.Protocol, m.HostPort, holder(l.Inode), l.At))
+				fmt.Sprintf("portmap: %s port %d: %s listens on %v; once the port is published, it no longer gets "+
+					"packets for the host's addresses", m.Protocol, m.HostPort, holder(l.Inode), l.At))
 		}
 	}
 	return warnings
@@ -81,7 +80,7 @@ func everywhere(m attached.PortMapping) bool {
 	return err != nil || a.IsUnspecified()
 }
 
-// listeners are the sockets of the host that listen where m publishes a port.
+// listeners returns the host's sockets that listen on a port of m.
 func listeners(m attached.PortMapping, host *kernel.NS) []sockdiag.Listener {
 	all, err := sockdiag.Listeners(host, m.Number(), uint16(m.HostPort))
 	if err != nil {

@@ -19,17 +19,17 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Step is what one plugin of a list would do.
+// Step is what one plugin of a list would do.
 type Step struct {
 	Type      string   `json:"type"`
 	Path      string   `json:"path,omitempty"`   // of the program that would run
-	Opaque    string   `json:"opaque,omitempty"` // why what it would do cannot be said
+	Opaque    string   `json:"opaque,omitempty"` // why its plan is unknown
 	IPAM      string   `json:"ipam,omitempty"`
-	Addresses []string `json:"addresses,omitempty"` // examples of what the IPAM plugin may give
-	Resources []string `json:"resources,omitempty"` // in the words of ip(8) and nft(8), in order of creation
+	Addresses []string `json:"addresses,omitempty"` // examples of addresses that the IPAM plugin may give
+	Resources []string `json:"resources,omitempty"` // in the words of ip(8) and nft(8), in the order of creation
 }
 
-// Tree is a plan as it is printed.
+// Tree returns a plan in the form in which it is printed.
 func (t *Target) Tree(s term.Style, steps []Step) *term.Tree {
 	root := &term.Tree{Text: term.Sprintf("%s %s", s.Bold(t.Name), s.Dim("attaches "+t.IfName+" of "+t.Netns))}
 	for _, st := range steps {
@@ -50,8 +50,7 @@ func (t *Target) Tree(s term.Style, steps []Step) *term.Tree {
 	return root
 }
 
-// Plan is what `fairlead plan` says of l where a runtime gives these capability arguments, for the plugins' reference
-// pages.
+// Plan returns the plan of l with these capability arguments, for the reference pages of plugins.
 func Plan(l *spec.List, capabilities map[string]any) ([]Step, error) {
 	t := &Target{Network: &netconf.Network{List: l, BuiltIn: true}, Attachment: ExampleAttachment()}
 	t.Capabilities = capabilities
@@ -61,13 +60,13 @@ func Plan(l *spec.List, capabilities map[string]any) ([]Step, error) {
 	return t.Plan()
 }
 
-// ExampleAttachment is of a container that there is not.
+// ExampleAttachment returns an attachment of a container that does not exist.
 func ExampleAttachment() attach.Attachment {
 	path := filepath.Join(attached.NetnsDir, "example")
 	return attach.Attachment{ContainerID: attached.ContainerID(path), Netns: path, IfName: "eth0"}
 }
 
-// Plan asks each plugin of the list that is ours, in this process, for its plan. What is missing is passed over.
+// Plan asks each plugin of this project in the list for its plan, in this process. A missing plugin is skipped.
 func (t *Target) Plan() ([]Step, error) {
 	if err := t.Headless(); err != nil {
 		return nil, err
@@ -89,13 +88,13 @@ func (t *Target) Plan() ([]Step, error) {
 		case err != nil && i >= 0 && itself:
 			st.Path = "fairlead itself"
 		case err != nil && i >= 0:
-			st.Opaque = "not found; fairlead's own would do this"
+			st.Opaque = "not found; fairlead's own plugin would do this"
 		case err != nil:
 			st.Opaque = "not found"
 		case i < 0:
-			st.Opaque = "no plugin of fairlead"
+			st.Opaque = "not a plugin of fairlead"
 		case !netconf.OurProgram(st.Path):
-			st.Opaque = "another program of that name; fairlead's own would do this"
+			st.Opaque = "another program of that name; fairlead's own plugin would do this"
 		}
 		if x := t.external(st); x.Plans() {
 			st.Opaque = ""
@@ -127,7 +126,7 @@ func (t *Target) Plan() ([]Step, error) {
 	return steps, nil
 }
 
-// PlanOne is what one plugin wants, and the result that the next one would be given.
+// PlanOne returns the plan of one plugin, and the result that the next plugin would get.
 func (t *Target) PlanOne(
 	p sdk.Plugin, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
 ) (plan.Plan, *spec.Result, error) {
@@ -168,12 +167,12 @@ func (t *Target) PlanOne(
 	return answer.Plan, r.Foreseen(answer), nil
 }
 
-// A noAddress is why an allocator gives nobody an address.
+// noAddress is why an IPAM plugin allocates no address at all.
 type noAddress struct{ error }
 
 func (e noAddress) Unwrap() error { return e.error }
 
-// allocates says why q gives nobody an address, where that is known. The runtime may say the ranges.
+// allocates returns why q allocates no address, if that is known. The runtime may pass the ranges.
 func (t *Target) allocates(q sdk.Plugin, conf *spec.Conf) error {
 	if _, given := t.Capabilities["ipRanges"]; conf.Capabilities["ipRanges"] && !given {
 		return nil
@@ -183,7 +182,7 @@ func (t *Target) allocates(q sdk.Plugin, conf *spec.Conf) error {
 		return err
 	}
 	if g, ok := l.(ipam.Gatewayer); t.Offline && (!ok || len(g.Gateways()) > 0) {
-		return nil // without a range it says so before it looks at leases
+		return nil // without a range, it fails before it reads leases
 	}
 	if err := l.Status(context.Background(), t.Name); err != nil {
 		return noAddress{err}

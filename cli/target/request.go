@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// request is what the plugin would get on stdin, but for prevResult.
+// request returns the configuration that the plugin would get on stdin, without prevResult.
 func (t *Target) request(conf *spec.Conf, version spec.Version) ([]byte, error) {
 	o := conf.Object
 	if err := o.Set("name", t.Name); err != nil {
@@ -31,7 +31,7 @@ func (t *Target) request(conf *spec.Conf, version spec.Version) ([]byte, error) 
 	return o.MarshalJSON()
 }
 
-// Example is what the IPAM plugin of a configuration may answer, as far as that can be read off it.
+// Example returns addresses and routes that the IPAM plugin of a configuration might give.
 func Example(c *spec.Conf) (ips []spec.IP, routes []spec.Route) {
 	raw, ok := c.Object.Get("ipam")
 	if !ok {
@@ -51,7 +51,7 @@ func Example(c *spec.Conf) (ips []spec.IP, routes []spec.Route) {
 		}
 	}
 	if json.Unmarshal(raw, &conf) != nil {
-		return nil, nil // the plugin will say what is wrong
+		return nil, nil // the plugin reports the error
 	}
 	if conf.Range != (ipam.Range{}) {
 		conf.Ranges = append([][]ipam.Range{{conf.Range}}, conf.Ranges...)
@@ -78,7 +78,7 @@ func Example(c *spec.Conf) (ips []spec.IP, routes []spec.Route) {
 	return ips, routes
 }
 
-// first is the address that s gives out where nobody has one yet.
+// first returns the address that s allocates first while all are free.
 func first(s ipam.Set, reserved ipam.Reserved) (ip spec.IP, ok bool) {
 	for _, span := range reserved.Cut(s.After(netip.Addr{})) {
 		a := span.First

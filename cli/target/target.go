@@ -1,5 +1,5 @@
-// Package target is what a command about NET and NETNS is about: the attachment that flags and environment name, the
-// configuration that it was made by, and its plan. How an answer is printed is for the commands.
+// Package target is the attachment that a command with NET and NETNS is about: flags and environment, the
+// configuration it was made with, and its plan. It prints nothing.
 package target
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Typed are the operands and options that name the attachment.
+// Typed returns the operands and flags that name the attachment on a command line.
 func (t *Target) Typed(args []string) string {
 	where := Place(args[0], args[1], t.IfName)
 	if t.ContainerID != attached.ContainerID(t.Netns) {
@@ -31,7 +31,7 @@ func (t *Target) Typed(args []string) string {
 	return where
 }
 
-// Place is an attachment as the commands are told it.
+// Place returns network, namespace and interface as operands of a command.
 func Place(network, netns, ifname string) string {
 	if ifname != "eth0" {
 		return network + " " + netns + " -i " + ifname
@@ -39,22 +39,22 @@ func Place(network, netns, ifname string) string {
 	return network + " " + netns
 }
 
-// Target is what a verb in the manner of cnitool is about.
+// Target is the attachment that a command with NET and NETNS is about.
 type Target struct {
 	*netconf.Network
 	attach.Attachment
 	Runtime *attach.Runtime
-	Notes   []noted // what plan functions have to say of the configuration
-	Offline bool    // leases are not looked at
+	Notes   []noted // notes of the plan functions about the configuration
+	Offline bool    // do not look at leases
 }
 
-// A noted is what a plugin says of its configuration.
+// noted is a plugin's note about its configuration.
 type noted struct {
 	Plugin string
 	sdk.Note
 }
 
-// Flags are the flags that name an attachment beside NET and NETNS.
+// Flags are the flags that name an attachment besides NET and NETNS.
 type Flags struct{ ifName, containerID string }
 
 // Register adds the flags to a command.
@@ -90,7 +90,7 @@ func New(a *app.App, f Flags, args []string) (*Target, error) {
 	}
 	if s := os.Getenv("CAP_ARGS"); s != "" {
 		d := json.NewDecoder(strings.NewReader(s))
-		d.UseNumber() // they go to plugins as they came
+		d.UseNumber() // plugins get numbers unchanged
 		if err := d.Decode(&t.Capabilities); err != nil {
 			return nil, app.Fail(app.ExitUsage, app.HintEnvironment,
 				"CAP_ARGS: want a JSON object, such as {\"ips\": [\"10.1.0.5\"]}: %w", err)
@@ -99,18 +99,18 @@ func New(a *app.App, f Flags, args []string) (*Target, error) {
 	return t, nil
 }
 
-// Undeclared says which capabilities are offered and passed to no plugin.
+// Undeclared warns of capability arguments that no plugin declares, and so none gets.
 func (t *Target) Undeclared() (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(t.Capabilities)) {
 		if !slices.ContainsFunc(t.Plugins, func(p *spec.Conf) bool { return p.Capabilities[name] }) {
-			notes = append(notes, fmt.Sprintf(`CAP_ARGS: %s: no plugin of %s has "capabilities": {%q: true}, so none is told`,
+			notes = append(notes, fmt.Sprintf(`CAP_ARGS: %s: no plugin of %s has "capabilities": {%q: true}, so no plugin gets it`,
 				name, t.Name, name))
 		}
 	}
 	return notes
 }
 
-// Ready also finds the plugins, and the namespace where it has to be there.
+// Ready is New. It also finds the plugins and, if there is set, requires the namespace to exist.
 func Ready(a *app.App, f Flags, args []string, there bool) (*Target, error) {
 	t, err := New(a, f, args)
 	if err != nil {
@@ -127,8 +127,8 @@ func Ready(a *app.App, f Flags, args []string, there bool) (*Target, error) {
 	return t, err
 }
 
-// recognise takes over the container ID of what is attached already by another spelling of the namespace's
-// path, or by another program: two attachments of one interface would undo each other.
+// recognise uses the container ID of an existing attachment of the same namespace and interface, made with another
+// spelling of the path or by another program. Two attachments of one interface would undo each other.
 func (t *Target) recognise() {
 	list, _ := t.Runtime.List(t.Name)
 	id := ""
@@ -144,21 +144,21 @@ func (t *Target) recognise() {
 	t.ContainerID = cmp.Or(id, t.ContainerID)
 }
 
-// there says that the namespace of ADD and CHECK does not exist.
+// there fails if the namespace of an ADD or CHECK does not exist.
 func (t *Target) there() error {
 	err := attached.IsNetns(t.Netns)
 	if errors.Is(err, fs.ErrNotExist) {
-		return app.Fail(app.ExitNotFound, "`ip netns` lists those with a name; `ip netns add NAME` makes one.", "%w", err)
+		return app.Fail(app.ExitNotFound, "`ip netns` lists named ones; `ip netns add NAME` creates one.", "%w", err)
 	}
 	return err
 }
 
-// Document is what names the attachment, for -o json.
+// Document returns the names of the attachment for -o json.
 func (t *Target) Document() attached.Key {
 	return attached.Key{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName, Netns: t.Netns}
 }
 
-// FindRuntime finds a network, by find, and what runs its plugins.
+// FindRuntime finds a network with find, and returns it with the Runtime for its plugins.
 func FindRuntime(a *app.App, find func(*app.App, string) (*netconf.Network, error),
 	arg string) (*netconf.Network, *attach.Runtime, error) {
 	n, err := find(a, arg)
@@ -169,7 +169,7 @@ func FindRuntime(a *app.App, find func(*app.App, string) (*netconf.Network, erro
 	return n, rt, err
 }
 
-// CompleteTarget completes NET and NETNS.
+// CompleteTarget completes NET and NETNS, for a shell.
 func CompleteTarget(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 	if len(args) == 0 {
 		names, _ := netconf.CompleteNetworks(c, args, word)

@@ -1,5 +1,5 @@
-// Package term is text for a terminal: what is data is escaped, words have colour, tables and trees are aligned. It
-// knows nothing of networks, and of the command no more than that it prints.
+// Package term prints text on a terminal. It escapes data, colours words, and aligns tables and trees. It knows
+// nothing of networks.
 package term
 
 import (
@@ -16,15 +16,15 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// This is where text meets a terminal. Names, notes and errors come from files that anybody may have written, and what
-// a terminal takes for a command in them would move its cursor or hide a line. So what is printed is made of two kinds
-// of text: string, which is data and is escaped on its way, and shown, which has been.
+// Names, notes and errors come from files that any user may have written. A control sequence in them could move the
+// cursor or hide a line. So printed text has two types: string is data, which is escaped when printed, and Shown is
+// text that is safe already.
 
-// A Shown is text as a terminal may have it, colours of ours included.
+// Shown is text that is safe to print. It may contain Fairlead's colours.
 type Shown string
 
-// Printable is text with all escaped, as Go does it, that has no picture of its own: control characters, line ends,
-// what turns the direction of writing, bytes that are no UTF-8.
+// Printable escapes text as Go does: control characters, line ends, characters that change the direction of writing,
+// and bytes that are not UTF-8.
 func Printable(text string) Shown {
 	if clean(text) {
 		return Shown(text)
@@ -47,7 +47,7 @@ func clean(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// Sprintf is fmt's, with what the arguments say escaped, but for what is shown.
+// Sprintf is fmt.Sprintf, but it escapes each argument that is not Shown.
 func Sprintf(format string, args ...any) Shown {
 	safe := make([]any, len(args))
 	for i, arg := range args {
@@ -60,7 +60,7 @@ func Sprintf(format string, args ...any) Shown {
 
 func isShown(v any) bool { _, ok := v.(Shown); return ok }
 
-// A datum formats what it holds, escaped.
+// datum formats v, escaped.
 type datum struct{ v any }
 
 // Format implements fmt.Formatter.
@@ -68,7 +68,7 @@ func (d datum) Format(f fmt.State, verb rune) {
 	io.WriteString(f, string(Printable(fmt.Sprintf(fmt.FormatString(f, verb), d.v))))
 }
 
-// Lines is the text of an error, whose lines, as joined errors have them, go on below the first one.
+// Lines returns the text of an error. Further lines, as of joined errors, are indented below the first.
 func Lines(err error) Shown {
 	var all []string
 	for _, line := range strings.Split(strings.TrimRight(err.Error(), "\n"), "\n") {
@@ -77,14 +77,14 @@ func Lines(err error) Shown {
 	return Shown(strings.Join(all, "\n          "))
 }
 
-// A Screen passes on what other programs print, without what a terminal would obey, and the logs of plugins as notes:
-// once each, for a plugin is run more than once where something fails.
+// Screen passes on the output of other programs with control sequences escaped, and prints plugins' logs as notes.
+// It prints a log line only once, because a plugin may run several times after a failure.
 type Screen struct {
 	io.Writer
 	Said *sync.Map
 }
 
-// NewScreen is a screen that has said nothing yet.
+// NewScreen returns a Screen that prints on w.
 func NewScreen(w io.Writer) Screen { return Screen{w, new(sync.Map)} }
 
 // Write implements io.Writer.
@@ -92,7 +92,7 @@ func (s Screen) Write(b []byte) (int, error) {
 	for line := range strings.Lines(string(b)) {
 		text, end := strings.CutSuffix(line, "\n")
 		if note := told(text); note != text {
-			_, known := s.Said.Load(rtnl.Overlapping) // said by who knows the networks' names
+			_, known := s.Said.Load(rtnl.Overlapping) // said by the caller, which knows the networks' names
 			if _, again := s.Said.LoadOrStore(note, true); again || known &&
 				strings.Contains(note, rtnl.Overlapping) {
 				continue
@@ -109,7 +109,7 @@ func (s Screen) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A Style puts colour around words, on a terminal only.
+// Style colours words if On is set, on a terminal.
 type Style struct{ On bool }
 
 func (s Style) paint(code, text string) Shown {
@@ -119,22 +119,22 @@ func (s Style) paint(code, text string) Shown {
 	return "\x1b[" + Shown(code) + "m" + Printable(text) + "\x1b[0m"
 }
 
-// Bold is text in bold.
+// Bold returns text in bold.
 func (s Style) Bold(text string) Shown { return s.paint("1", text) }
 
-// Dim is text that may be passed over.
+// Dim returns text of little importance.
 func (s Style) Dim(text string) Shown { return s.paint("2", text) }
 
-// Good is text about what is in order, in green.
+// Good returns text about a correct state, in green.
 func (s Style) Good(text string) Shown { return s.paint("32", text) }
 
-// Bad is text about a fault, in red.
+// Bad returns text about a fault, in red.
 func (s Style) Bad(text string) Shown { return s.paint("31", text) }
 
-// Doubt is text about what is not sure, in yellow.
+// Doubt returns text about an uncertain state, in yellow.
 func (s Style) Doubt(text string) Shown { return s.paint("33", text) }
 
-// width is how many columns text takes, colours not counted.
+// width returns how many columns text takes, without colours.
 func width(text Shown) int {
 	n := 0
 	for {
@@ -148,10 +148,10 @@ func width(text Shown) int {
 	}
 }
 
-// A Table prints its rows in aligned columns, the first row as their titles. A cell is shown, or data.
+// Table prints rows in aligned columns. The first row has the titles. A cell is Shown or data.
 type Table [][]any
 
-// Print prints the rows, their columns aligned.
+// Print prints the rows, with aligned columns.
 func (t Table) Print(w io.Writer, s Style) {
 	var widths []int
 	cells := make([][]Shown, len(t))
@@ -180,7 +180,7 @@ func (t Table) Print(w io.Writer, s Style) {
 	}
 }
 
-// A Tree is a line and the lines that belong to it.
+// Tree is a line and the lines below it.
 type Tree struct {
 	Text Shown
 	Kids []*Tree
@@ -193,7 +193,7 @@ func (t *Tree) Add(format string, args ...any) *Tree {
 	return kid
 }
 
-// Print prints t and what is below.
+// Print prints t and the lines below it.
 func (t *Tree) Print(w io.Writer, s Style) {
 	fmt.Fprintln(w, t.Text)
 	t.printKids(w, s, "")
@@ -210,7 +210,7 @@ func (t *Tree) printKids(w io.Writer, s Style, indent string) {
 	}
 }
 
-// PrintJSON prints v as one indented document.
+// PrintJSON prints v as one indented JSON document.
 func PrintJSON(w io.Writer, v any) error {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -223,8 +223,8 @@ func PrintJSON(w io.Writer, v any) error {
 	return err
 }
 
-// PrintableJSON is a document with all escaped in its texts that has no picture of its own. It says the same: the lower
-// control characters are escaped in any, and between texts there are none but line ends.
+// PrintableJSON escapes characters in a JSON document that a terminal could obey. The document's meaning does not
+// change: they occur only inside strings.
 func PrintableJSON(doc []byte) []byte {
 	if clean(strings.ReplaceAll(string(doc), "\n", "")) {
 		return doc

@@ -5,16 +5,17 @@ import (
 	"strings"
 )
 
-// told is a line of a plugin's log, as slog writes it, as this program says such things; any other line is as it is.
+// told rewrites a line of a plugin's log, as slog writes it, to the form of this program's messages. It returns any
+// other line unchanged.
 func told(line string) string {
-	if strings.HasPrefix(line, "warning: ") { // of package attach
+	if strings.HasPrefix(line, "warning: ") { // from package attach
 		return "fairlead: " + line
 	}
 	values, rest := map[string]string{}, line
 	var more []string
 	for rest != "" {
 		key := ""
-		if quoted, err := strconv.QuotedPrefix(rest); err == nil { // it has a space
+		if quoted, err := strconv.QuotedPrefix(rest); err == nil { // the value has a space
 			key, _ = strconv.Unquote(quoted)
 			rest = rest[len(quoted):]
 		}

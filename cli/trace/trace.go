@@ -1,5 +1,5 @@
-// Package trace is fairlead trace: it reads who sends what to whom, and prints the way of the packet. The way itself
-// is followed by the package trace of the module, which knows no containers.
+// Package trace is fairlead trace: it parses which packet to follow, and prints its path. The top-level package
+// trace follows the packet.
 package trace
 
 import (
@@ -22,11 +22,11 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A tracing is a run of trace.
+// tracing is one run of trace.
 type tracing struct {
 	*app.App
 	from string // the client's address
-	in   string // the link of the host that the packet comes in by
+	in   string // the host's link by which the packet comes in
 	live bool
 }
 
@@ -35,7 +35,7 @@ func Command(a *app.App) *cobra.Command {
 	t := tracing{App: a}
 	c := &cobra.Command{
 		Use: "trace [CONTAINER] to [ADDRESS][:PORT][/PROTOCOL]", GroupID: "look",
-		Short: "Say what becomes of a packet hop by hop, where it ends, and why",
+		Short: "Follow a packet hop by hop: where it ends, and why",
 		Long: `Follow one packet from a container, or from outside to an address of the host, without sending it: routes,
 links and bridges, neighbours, all rules of the packet filter, translation, and the process that listens at the end. The
 last lines say whether the packet arrives, and if not, what stops it and the command that corrects it. Nothing is
@@ -51,9 +51,10 @@ With --live, the container sends the packet, or without a CONTAINER the host, an
 answer shows the observation beside the prediction, and marks differences. For some seconds, tables named fairlead_trace
 exist; the kernel removes them when the command ends, even if it is killed.
 
-The command does not see filters of the network outside, programs of BPF and, with --live, legacy iptables. The exit
-status is 0 if the packet arrives or leaves the host, 3 if it does not, or if --live observed no answer or something else
-than was predicted, and 1 if that is unknown, as of UDP without an answer.`,
+The command does not see filters of the network outside, BPF programs and, with --live, legacy iptables.
+
+Exit status: 0 the packet arrives or leaves the host, 1 unknown (as of UDP without an answer), 3 it does not arrive, or
+--live observed no answer or a difference from the prediction, 4 no such container.`,
 		Example: `  fairlead trace web to 192.0.2.1:443
   fairlead trace default/web-0 to 10.88.0.7:53/udp --live
   fairlead trace to :8080 --from 198.51.100.7     a client outside, and a published port`,
@@ -78,7 +79,7 @@ than was predicted, and 1 if that is unknown, as of UDP without an answer.`,
 	return c
 }
 
-// Arrows writes "to" for the arrows in a command line of trace: what begins with - would be a flag.
+// Arrows replaces arrows in the arguments of trace by "to". An argument that begins with - would be a flag.
 func Arrows(args []string) []string {
 	at := slices.Index(args, "trace")
 	if end := slices.Index(args, "--"); at < 0 || end >= 0 && end < at {
@@ -135,7 +136,7 @@ func (t *tracing) run(args []string) (err error) {
 	return d.Ctx.Err()
 }
 
-// traceable are the network namespaces of all containers, each once.
+// traceable returns the network namespaces of all containers, each once.
 func traceable(list []attach.Cached) (all []trace.Container) {
 	for _, c := range list {
 		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
@@ -147,15 +148,15 @@ func traceable(list []attach.Cached) (all []trace.Container) {
 	return all
 }
 
-// question reads the arguments.
+// question parses the arguments.
 func (t *tracing) question(d *doctor.Doctor, args []string) (q trace.Question, err error) {
-	at := slices.Index(args[min(1, len(args)):], "to") + 1 // a container may have that name
+	at := slices.Index(args[min(1, len(args)):], "to") + 1 // a container may be called to
 	if at == 0 && args[0] != "to" {
-		return q, app.Fail(app.ExitUsage, "The shell takes > for itself: write \"to\", or the arrow in quotes.",
+		return q, app.Fail(app.ExitUsage, "The shell interprets >. Write \"to\", or the arrow in quotes.",
 			"want [CONTAINER] to ADDRESS[:PORT][/PROTOCOL]")
 	}
 	if at > 1 || len(args) != at+2 {
-		return q, app.Usage("want one CONTAINER at most, and one ADDRESS[:PORT][/PROTOCOL] behind \"to\"")
+		return q, app.Usage("want at most one CONTAINER, and one ADDRESS[:PORT][/PROTOCOL] after \"to\"")
 	}
 	text := args[at+1]
 	if at > 0 {
@@ -183,25 +184,25 @@ func (t *tracing) question(d *doctor.Doctor, args []string) (q trace.Question, e
 			attached.ShortOwner(found[0]))
 	}
 	if !q.Dst.IsValid() {
-		return q, app.Usage("%q: want an address before the port, for a packet of a container", args[at+1])
+		return q, app.Usage("%q: want an address before the port, for a packet from a container", args[at+1])
 	}
 	from := doctor.Traced(found[0])
 	q.From = &from
 	return q, nil
 }
 
-// outside fills in by which link a packet of somebody outside comes in, and where it goes.
+// outside completes the question about a packet from outside: the link by which it comes in, and its destination.
 func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 	if t.from != "" {
 		if q.Src, err = netip.ParseAddr(t.from); err != nil {
 			return app.Usage("--from %s: want an address", t.from)
 		}
 		if q.Dst.IsValid() && q.Src.Is4() != q.Dst.Is4() {
-			return app.Usage("--from %s: %v is of the other family", t.from, q.Dst)
+			return app.Usage("--from %s: %v is of the other address family", t.from, q.Dst)
 		}
 	}
 	q.In = t.in
-	if t.live { // which is sent from here
+	if t.live { // --live sends from this host
 		if q.In = ""; t.in != "" && t.in != "lo" || t.from != "" {
 			return app.Usage("--live sends from a CONTAINER or from the host itself: leave out --in and --from")
 		}
@@ -217,7 +218,7 @@ func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 		}
 	default:
 		if l, err = rtnl.Egress(d.HostNS); errors.Is(err, rtnl.ErrNoLink) {
-			return app.Fail(app.ExitUsage, "Say by which link of the host it comes: --in LINK.",
+			return app.Fail(app.ExitUsage, "Name the link of the host by which it comes in: --in LINK.",
 				"the host has no default route")
 		}
 	}
@@ -238,7 +239,7 @@ func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 	return nil
 }
 
-// inTarget writes a container's address for its name in a target: the first one of a network that the sender has, too.
+// inTarget replaces the name of a container in a target by its address on a network that the sender is on too.
 func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
 	name, proto := target, ""
 	if i := strings.LastIndex(target, "/"); i >= 0 {
@@ -248,7 +249,8 @@ func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
 	}
 	name, port, _ := strings.Cut(name, ":")
 	to := attached.Find(name, d.All)
-	if _, _, err := doctor.SplitTarget(name); err == nil || len(to) == 0 || strings.Contains(port, ":") { // of IPv6
+	// an IPv6 address
+	if _, _, err := doctor.SplitTarget(name); err == nil || len(to) == 0 || strings.Contains(port, ":") {
 		return target, nil
 	}
 	from, err := d.Seek(sender)
@@ -274,11 +276,11 @@ func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
 			}
 		}
 	}
-	return "", app.Fail(app.ExitNotFound, "Name an address.", "container %s has no address of a network of %s", name,
+	return "", app.Fail(app.ExitNotFound, "Give an address.", "container %s has no address on a network of %s", name,
 		sender)
 }
 
-// A packetTarget is where a packet goes.
+// packetTarget is the destination of a packet.
 type packetTarget struct {
 	addr  netip.Addr
 	port  uint16
@@ -290,7 +292,7 @@ func parseTarget(text string) (to packetTarget, err error) {
 	if number, port := strings.CutPrefix(where, ":"); port && !strings.Contains(number, ":") {
 		n, err := strconv.ParseUint(number, 10, 16)
 		if err != nil || n == 0 {
-			return to, fmt.Errorf("%s is no port", number)
+			return to, fmt.Errorf("%s is not a port", number)
 		}
 		to.port = uint16(n)
 	} else if to.addr, to.port, err = doctor.SplitTarget(where); err != nil {
@@ -320,7 +322,7 @@ func parseTarget(text string) (to packetTarget, err error) {
 	return to, nil
 }
 
-// print prints the way place by place, and the verdict.
+// print prints the hops place by place, and the verdict.
 func (t *tracing) print(answer *trace.Answer) {
 	s := t.Style(t.Stdout)
 	fmt.Fprintln(t.Stdout, s.Bold(answer.Packet))
@@ -352,7 +354,7 @@ func (t *tracing) print(answer *trace.Answer) {
 	}
 }
 
-// state is a mark of eight columns.
+// state returns the mark of a hop, eight columns wide.
 func (t *tracing) state(s term.Style, state trace.State) term.Shown {
 	text := fmt.Sprintf("%-7s", state)
 	switch state {

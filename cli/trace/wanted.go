@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// wantedOf is what the attachments on a host are to have, as ADD has remembered it. It is trace.Wanted.
+// wantedOf implements trace.Wanted with the attachments in the cache.
 type wantedOf []attach.Cached
 
 // Masquerades implements trace.Wanted.
@@ -70,7 +70,7 @@ func (w wantedOf) Gateway(container string, six bool) (none netip.Addr) {
 
 // Publisher implements trace.Wanted.
 func (w wantedOf) Publisher(dst netip.Addr, proto byte, port uint16) string {
-	if dst.IsLoopback() { // which rules may leave out
+	if dst.IsLoopback() { // rules may leave these out
 		return ""
 	}
 	for _, c := range w {

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A remark is what is wrong or odd in the file of a configuration.
+// remark is an error or warning about a configuration file.
 type remark struct {
 	netconf.FileProblem
 	Severity string `json:"severity"`
@@ -22,28 +22,27 @@ type remark struct {
 
 // The severities of remarks.
 const (
-	Grave = "error"   // an ADD fails, or a key that nobody reads says something in vain
-	mild  = "warning" // an ADD does another thing than may be meant
+	Grave = "error"   // an ADD fails, or a key is unknown and has no effect
+	mild  = "warning" // an ADD succeeds, but may not do what is meant
 )
 
-// An examination is of one file. It reads the file as a runtime would, and has each plugin of ours plan what the file
-// says.
+// examination examines one file. It reads the file as a runtime would, and lets each plugin of this project plan it.
 type examination struct {
 	Remarks []remark
-	list    *spec.List // nil where the file cannot be read so far
+	list    *spec.List // nil if the file cannot be read
 
 	t       *target.Target
 	version spec.Version
 	prev    *spec.Result
 	links   []sdk.HostLink
-	certain bool // the addresses and links are known that the plugins so far would have made
-	first   bool // no plugin came yet
+	certain bool // the addresses and links that the plugins so far would make are known
+	first   bool // no plugin was examined yet
 
 	others []string // types of plugins that are not ours, whose keys nobody here knows
 }
 
-// Examine reads a file, whose text is src. Alone is without a look at the host: then a plugin is meant that is ours,
-// and the warnings of the list are among the remarks.
+// Examine examines a file with the text src. With alone, it does not look at the host: each type of plugin is taken
+// as this project's, and warnings about the list are included.
 func Examine(file string, src []byte, alone bool) *examination {
 	e := &examination{certain: true, first: true, version: spec.Newest}
 	s, err := spec.NewSieve(src)
@@ -91,7 +90,7 @@ func Examine(file string, src []byte, alone bool) *examination {
 const tooNew = `podman 4 and containerd 1.6 and 1.7 refuse 1.1.0 here; for them too: ` +
 	`"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]`
 
-// ofList takes over what is odd in a list.
+// ofList adds the warnings about a list.
 func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 	for _, w := range l.Warnings {
 		if errors.Is(w, spec.ErrMisspelt) {
@@ -105,7 +104,7 @@ func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 	}
 }
 
-// dropIn examines a plugin of the folder beside a list.
+// dropIn examines a plugin in the folder beside a list.
 func (e *examination) dropIn(file string) {
 	src, err := spec.ReadLinked(file, spec.MaxFile)
 	if err != nil {
@@ -121,7 +120,7 @@ func (e *examination) dropIn(file string) {
 	e.faults(file, s)
 }
 
-// mostPlugins is how many plugins of a list are examined: each is read in the place where it stands in the file.
+// mostPlugins limits how many plugins of a list are examined, because each one's place in the file is searched.
 const mostPlugins = 256
 
 // plugins examines the plugins of the list at a path.
@@ -135,15 +134,15 @@ func (e *examination) plugins(file string, s *spec.Sieve, path string, outer *sp
 	}
 }
 
-// A draft is what is known of a plugin while it is examined.
+// draft is what is known of a plugin while it is examined.
 type draft struct {
 	conf    *spec.Conf
-	links   []sdk.HostLink // that there are after it
+	links   []sdk.HostLink // the links after this plugin
 	res     *spec.Result
-	unknown map[string]string // what is said of keys that it does not know, by path
+	unknown map[string]string // messages about keys that the plugin does not know, by path
 }
 
-// plugin has the plugin plan that stands at a path. Outer is the chain that it is in, if it is in one.
+// plugin lets the plugin at a path plan its configuration. outer is the chain that contains the plugin, or nil.
 func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spec.Conf) {
 	d := draft{unknown: map[string]string{}}
 	before := len(s.Faults)
@@ -184,7 +183,7 @@ func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spe
 
 func below(path, key string) string { return strings.TrimPrefix(path+"."+key, ".") }
 
-// plan is what is wrong with the configuration of a plugin, if it is ours.
+// plan returns what is wrong with a plugin's configuration, if the plugin is of this project.
 func (e *examination) plan(part []byte, outer *spec.Conf, d *draft) (err error) {
 	if d.conf, err = spec.ParsePlugin(part, ""); err != nil {
 		return err
@@ -216,16 +215,17 @@ func (e *examination) plan(part []byte, outer *spec.Conf, d *draft) (err error) 
 	return err
 }
 
-// heads refuses a first plugin that has nothing to add to.
+// heads refuses a chained plugin as the first one.
 func (e *examination) heads(s *spec.Sieve, path string, conf *spec.Conf) {
 	if p := netconf.OfType(conf.Type); e.first && p != nil && p.Chained() {
-		s.Fault(path, spec.Errorf(spec.CodeConfig, "%s adds to what a plugin before it made, and is the first",
+		s.Fault(path, spec.Errorf(spec.CodeConfig, "%s changes the interface of a plugin before it, and no plugin "+
+			"is before it",
 			conf.Type))
 	}
 	e.first = e.first && conf.Type == spec.ChainType
 }
 
-// notes are the warnings of the plugin at a path.
+// notes adds the warnings of the plugin at a path.
 func (e *examination) notes(file string, s *spec.Sieve, path string) {
 	for _, n := range e.t.Notes {
 		if n.Unknown != "" {
@@ -237,7 +237,7 @@ func (e *examination) notes(file string, s *spec.Sieve, path string) {
 	}
 }
 
-// known reports whether the addresses are known that a plugin's configuration would bring.
+// known reports whether the addresses that a plugin's configuration would bring are known.
 func (e *examination) known(conf *spec.Conf) bool {
 	if conf == nil {
 		return false
@@ -246,8 +246,8 @@ func (e *examination) known(conf *spec.Conf) bool {
 	return netconf.OfType(conf.Type) != nil && (conf.IPAMType == "" || len(ips) > 0)
 }
 
-// misnamed is an error where the name of a plugin looks like a slip in the name of ours, or where one cannot be in its
-// place. Other names may be those of other plugins.
+// misnamed returns an error if the type of a plugin is probably a misspelt one of this project, or if that plugin
+// cannot stand there. Other types may be plugins of other projects.
 func misnamed(conf *spec.Conf) error {
 	for _, place := range []struct {
 		key, name string
@@ -270,14 +270,14 @@ func misnamed(conf *spec.Conf) error {
 			return netconf.NoAllocator(place.name)
 		default:
 			return spec.Errorf(spec.CodeConfig,
-				"type: %q: gives addresses and makes no interface; it goes into \"ipam\" of a "+
-					"plugin that does, such as bridge", place.name)
+				"type: %q: allocates addresses and makes no interface; it belongs into \"ipam\" of an interface "+
+					"plugin, such as bridge", place.name)
 		}
 	}
 	return nil
 }
 
-// faults takes over what a sieve has found.
+// faults adds what a sieve found.
 func (e *examination) faults(file string, s *spec.Sieve) {
 	for _, f := range s.Faults {
 		f.File = file
@@ -298,7 +298,7 @@ func (e *examination) say(file, severity string, err error) {
 	e.Remarks = append(e.Remarks, remark{p, severity})
 }
 
-// taken reports whether something is said of a place already.
+// taken reports whether there is a remark about that place already.
 func taken(faults []*spec.FileError, at spec.Place) bool {
 	return slices.ContainsFunc(faults, func(f *spec.FileError) bool {
 		return strings.HasPrefix(f.Err.Error(), at.Path+":")

@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Tried is which plugins of a network are missing, what ours have against its configuration, and which of its keys
-// they do not know. Where others would run, they are to be asked.
+// Tried returns what is wrong with a network: missing plugins, errors that this project's plugins find in its
+// configuration, and keys they do not know. Plugins of other projects are not asked.
 func Tried(n *netconf.Network) (problems []error) {
 	for _, err := range n.Missing() {
 		text := err.Error()

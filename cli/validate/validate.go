@@ -1,5 +1,5 @@
-// Package validate examines files of network configurations: fairlead validate, and what net new, net ls, status and
-// install look at before they go on. It asks no plugin of others and changes nothing.
+// Package validate examines files of network configurations: fairlead validate. Also net new, net ls, status and
+// install use it. It runs no plugin of other projects and changes nothing.
 package validate
 
 import (
@@ -56,7 +56,7 @@ problems of the host, such as a master that does not exist.`,
 				}{a.Status == app.ExitOK, remarks, others})
 			}
 			for _, r := range remarks {
-				r.Line, r.Column = max(r.Line, 1), max(r.Column, 1) // for who parses it
+				r.Line, r.Column = max(r.Line, 1), max(r.Column, 1) // for programs that parse the line
 				if r.Severity == mild {
 					r.Problem = "warning: " + r.Problem
 				}
@@ -130,7 +130,7 @@ func examined(file string) *examination {
 	return Examine(file, src, true)
 }
 
-// among is what the files of a directory do to each other.
+// among returns the conflicts between files of a directory.
 func among(dir string, lists []*spec.List) (remarks []remark) {
 	e := &examination{}
 	loaded, _ := spec.LoadDir(dir)
