@@ -263,7 +263,7 @@ link, and the server may give it to another machine.`,
 			if !*force && sdk.Vanished(o, l.Netns) == nil {
 				return app.Fail(app.ExitUsage,
 					"Detach the container (`fairlead del`), or give its lease back with --force if you know that it is gone.",
-					"%s is in use by %s, which is not gone by any proof (its namespace is %s)",
+					"%s is in use by %s, which is not proven gone (its namespace is %s)",
 					l.What(), o, cmp.Or(l.Netns, "not known"))
 			}
 		}
