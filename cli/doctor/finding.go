@@ -140,8 +140,7 @@ func (d *Diagnosis) settle() {
 		case "attachment-broken": // the plugin dhcp reports its leases there
 			return d.any("state-unwritable") && unwritable(f.What) || strings.HasPrefix(f.What, asksDaemon) &&
 				(d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
-				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " expired "+
-					"") && d.any("dhcp-lease-lost")
+				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " is over") && d.any("dhcp-lease-lost")
 		case "accepts-missing": // the evaluator names the chain
 			return d.any("foreign-filter-drops")
 		}
