@@ -1,4 +1,4 @@
-// Package kerneltest has what the tests of the packages here share.
+// Package kerneltest holds helpers for the tests of the kernel packages.
 package kerneltest
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
-// Open is a new namespace, open until the test ends.
+// Open returns a new network namespace, which is closed at the end of the test.
 func Open(t testing.TB) *kernel.NS {
 	t.Helper()
 	ns, err := kernel.Open(nstest.NewNS(t))

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TableName is "inet firewalld".
+// TableName returns the table's family and name, such as "inet firewalld".
 func (c BaseChain) TableName() string { return strings.TrimSuffix(c.String(), " "+c.Name) }
 
 // Forwards reports whether packets that the host forwards pass the chain.
@@ -22,8 +22,8 @@ func dropPolicy(chain []byte) bool {
 	return netlink.Attr(chain, unix.NFTA_CHAIN_POLICY) != nil && netlink.Attr32(chain, unix.NFTA_CHAIN_POLICY) == 0
 }
 
-// Owner guesses whose a chain is, by the names that programs give their tables: "Docker", or "iptables-nft", whose
-// tables belong to many. It is empty where the table is somebody's own, whose name says what there is to say.
+// Owner guesses which program made the chain, by the names that programs give their tables. Examples are "Docker" and
+// "iptables-nft", whose tables several programs share. It returns "" for any other name.
 func (c BaseChain) Owner() string {
 	iptables := []string{"filter", "nat", "mangle", "raw", "security"}
 	if (c.Family == unix.NFPROTO_IPV4 || c.Family == unix.NFPROTO_IPV6) && slices.Contains(iptables, c.Table) {
@@ -42,7 +42,7 @@ func (c BaseChain) Owner() string {
 	return ""
 }
 
-// A BaseChain is a chain that the kernel itself calls, whoever made it.
+// A BaseChain is a chain that the kernel calls at a hook, whoever made it.
 type BaseChain struct {
 	Family   byte // unix.NFPROTO_INET, …
 	Table    string
@@ -55,12 +55,12 @@ type BaseChain struct {
 	Device   string // of a chain at a device: the links, with spaces between
 }
 
-// String is "inet firewalld filter_FORWARD", as nft(8) names it.
+// String returns the chain as nft(8) names it, such as "inet firewalld filter_FORWARD".
 func (c BaseChain) String() string {
 	return familyName(c.Family) + " " + c.Table + " " + c.Name
 }
 
-// BaseChains reads the base chains of all tables of all families. A kernel without nf_tables has none.
+// BaseChains returns the base chains of all tables of all families. On a kernel without nf_tables there are none.
 func (n *Conn) BaseChains() (all []BaseChain, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
 		hook := netlink.Attr(body, unix.NFTA_CHAIN_HOOK)

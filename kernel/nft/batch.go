@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Batch is a transaction while it is written.
+// A Batch collects the changes of one transaction.
 type Batch struct{ ops []operation }
 
 type operation struct {
@@ -18,25 +18,25 @@ type operation struct {
 	fill  func(*netlink.Requests)
 }
 
-// Empty reports whether there is nothing to do.
+// Empty reports whether the batch contains no change.
 func (b *Batch) Empty() bool { return b == nil || len(b.ops) == 0 }
 
-// Add adds an element; one that exists fails the transaction with EEXIST.
+// Add adds an element. If the element exists, the transaction fails with EEXIST.
 func (b *Batch) Add(e Elem) {
 	e.timeout = 0
 	b.ops = append(b.ops, operation{verb: "add", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL,
 		elem: e})
 }
 
-// Delete deletes an element; one that does not exist fails the transaction with ENOENT.
+// Delete deletes an element. If the element does not exist, the transaction fails with ENOENT.
 func (b *Batch) Delete(e Elem) {
 	b.ops = append(b.ops, operation{verb: "delete", typ: unix.NFT_MSG_DELSETELEM, elem: e})
 }
 
-// Append takes over what another batch would do, after what b does.
+// Append adds the changes of another batch after those of b.
 func (b *Batch) Append(other *Batch) { b.ops = append(b.ops, other.ops...) }
 
-// Each calls fn for the elements that are added and deleted, in order.
+// Each calls fn for the elements that the batch adds and deletes, in order.
 func (b *Batch) Each(fn func(e Elem, added bool)) {
 	for _, o := range b.ops {
 		if o.elem.Set != nil {

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Commit makes all of b happen, or nothing.
+// Commit applies all changes of b, or none.
 func (n *Conn) Commit(b *Batch) error { return n.CommitAt(b, 0) }
 
-// CommitAt is Commit for what was read in one generation: when there has been another transaction since, whoever's, it
-// does nothing, and the error is ERESTART. That costs no grace period. Generation 0 is any.
+// CommitAt is Commit for changes that depend on what was read in one generation. If any other transaction came since,
+// CommitAt changes nothing and the error is ERESTART. That costs no grace period. A generation of 0 means any.
 func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 	if b.Empty() {
 		return nil

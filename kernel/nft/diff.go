@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Intact looks at no more than how many rules each chain of t has and how many jump to it, more among them: enough to
-// see that somebody flushed or deleted something. Diff sees everything. Of the sets it looks whether something can end
-// in the first, where it should: they are all made alike. What was seen in the same generation is not asked again.
+// Intact compares, for each chain of t, only the number of its rules and of the rules that jump to it; more are
+// further rules that may jump. This finds a flush and deleted rules; Diff finds every difference. Of the sets, Intact
+// checks only whether elements of the first one can time out, if they should: all sets are made alike. Checks that
+// succeeded in the same generation are not repeated.
 func (n *Conn) Intact(generation uint32, t *Table, more ...*Rule) (bool, error) {
 	ok := true
 	var qs []*question
@@ -109,8 +110,8 @@ func (c *Chain) like(b []byte) bool {
 			netlink.Attr32(b, unix.NFTA_CHAIN_POLICY) == Accept)
 }
 
-// Diff compares the sets and chains of t with the kernel's. It returns what is missing or different, in
-// words, and the transaction that mends it.
+// Diff compares the sets and chains of t with the kernel's. It returns the differences, and the transaction that
+// repairs them.
 func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 	l, err := n.lookAt(t)
 	if err != nil {
@@ -193,8 +194,8 @@ func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (drift []er
 	return drift, nil
 }
 
-// Drift is what Diff finds, looked for once a generation: where that is the same, no transaction has changed anything
-// since, whoever's. So the plugins of a chain read the same table once.
+// Drift returns the differences that Diff finds. It compares a table once in each generation, because an equal
+// generation means that no transaction has changed anything. So the plugins of a chain read the same table once.
 func (n *Conn) Drift(t *Table, generation uint32) ([]error, error) {
 	n.c.Mu.Lock()
 	k := n.keeps()
@@ -234,7 +235,7 @@ func ruleDrift(t *Table, c *Chain, got, want []string) (drift []error) {
 	return drift
 }
 
-// Rules are the comments of a chain's rules, in order. A chain that does not exist has none.
+// Rules returns the comments of a chain's rules, in order. A chain that does not exist has none.
 func (n *Conn) Rules(t *Table, chain string) (comments []string, err error) {
 	err = n.EachRule(t, chain, func(body []byte) {
 		comments = append(comments, comment(netlink.Attr(body, unix.NFTA_RULE_USERDATA)))

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Get reads the elements with these sets and keys. What is missing comes as nil, in its place. What is ending is
-// waited for.
+// Get reads the elements with these sets and keys. The result has nil in place of an element that does not exist. Get
+// waits for elements that are about to time out (see Ending).
 func (n *Conn) Get(keys ...Elem) ([]*Elem, error) {
 	found := make([]*Elem, len(keys))
 	qs := make([]*question, len(keys))
@@ -35,7 +35,7 @@ func (n *Conn) Get(keys ...Elem) ([]*Elem, error) {
 	return found, n.settled(qs, found)
 }
 
-// List reads a whole set but for what is ending; nil is that there is none.
+// List reads a whole set, without elements that are about to time out. It returns nil if there is no such set.
 func (n *Conn) List(set *Set) (all []Elem, err error) {
 	all = []Elem{}
 	err = n.RawElements(set.Table, set.Name, func(e []byte) {
@@ -105,14 +105,14 @@ func comment(userdata []byte) string {
 	return ""
 }
 
-// CommentMax is the longest comment that nft(8) reads back. The kernel takes 253 bytes, but then what
-// "nft list ruleset" prints could not be loaded again.
+// CommentMax is the length in bytes of the longest comment that nft(8) reads back. The kernel accepts 253 bytes, but
+// then the output of "nft list ruleset" could not be loaded again.
 const CommentMax = 127
 
-// RuleComment is the comment in a rule's NFTA_RULE_USERDATA.
+// RuleComment returns the comment in a rule's NFTA_RULE_USERDATA.
 func RuleComment(userdata []byte) string { return comment(userdata) }
 
-// An Elem is an element of a set.
+// An Elem is an element of a set or map.
 type Elem struct {
 	Set     *Set
 	Key     []byte // see Key

@@ -30,8 +30,9 @@ const (
 // ending reports whether e has been made to end. No element of ours is given a time otherwise.
 func (e *Elem) ending() bool { return e != nil && e.timeout > 0 && e.timeout <= endsWithin }
 
-// Ending is the transaction that makes end what b deletes. It is nil where b does anything else, as what ends is in the
-// way until it is gone, and where a set lets nothing end.
+// Ending returns a transaction that makes the elements time out that b deletes. It returns nil if b contains any
+// other change, because an element that times out is in the way until it is gone. It also returns nil if a set allows
+// no timeouts.
 func (n *Conn) Ending(b *Batch) (*Batch, error) {
 	ending, can := &Batch{}, true
 	asked := map[*Set]bool{}
@@ -59,8 +60,8 @@ func (n *Conn) Ending(b *Batch) (*Batch, error) {
 	return ending, nil
 }
 
-// Ended waits until everything has ended that this World has made end, and says what has not. It is asked at the end,
-// for what else is removed makes the kernel wait longer than that.
+// Ended waits until all elements are gone for which this World has set a timeout, and returns an error that names
+// those that remain. Call it at the end of DEL: removing other objects makes the kernel wait longer than that.
 func Ended(w *kernel.World) error {
 	if w == nil || w.Host == nil {
 		return nil
@@ -107,7 +108,7 @@ func (n *Conn) settled(qs []*question, found []*Elem) error {
 	}
 }
 
-// EndsElements reports whether it is known that the kernel can make elements end.
+// EndsElements reports whether the kernel is known to support timeouts of existing elements.
 func EndsElements() bool {
 	return machine.ReadLine(endingRecord()) == "1"
 }
@@ -115,8 +116,8 @@ func EndsElements() bool {
 // endingRecord is the file that has what is known of it until the next boot.
 func endingRecord() string { return filepath.Join(record.RunDir, "nft-ending") }
 
-// CanEnd is EndsElements where something is to be made: where nothing is known it is tried, in a table that is gone
-// again by then, killed or not.
+// CanEnd is EndsElements for a caller that creates tables. If the support is not known, CanEnd tries it in a
+// temporary table, which disappears even if the process is killed.
 func (n *Conn) CanEnd() bool {
 	if answer := machine.ReadLine(endingRecord()); len(answer) == 1 {
 		return answer == "1"

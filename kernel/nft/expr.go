@@ -109,7 +109,7 @@ func op(not bool) uint32 {
 	return unix.NFT_CMP_EQ
 }
 
-// AddressField is where an address stands in the header of IP, and its size.
+// AddressField returns the offset and size, in bytes, of an address in the IP header.
 func AddressField(v6, dst bool) (offset, size uint32) {
 	offset, size = 12, 4
 	if v6 {

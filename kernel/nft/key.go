@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 )
 
-// Key is the value of a key or of data, from a netip.Addr, uint8 (a protocol), uint16 (a port), uint32
-// (a mark), net.HardwareAddr or string (a link's name) for each field.
+// Key encodes a key or data. Each field is a netip.Addr, a uint8 (protocol), a uint16 (port), a uint32 (mark), a
+// net.HardwareAddr or a string (name of a link).
 func Key(fields ...any) []byte {
 	var b []byte
 	for _, f := range fields {
@@ -40,7 +40,7 @@ func Key(fields ...any) []byte {
 	return b
 }
 
-// Fields takes a value apart, the reverse of Key. A value of another length gives nil.
+// Fields decodes a value, the reverse of Key. It returns nil for a value of another length.
 func Fields(types []Type, b []byte) []any {
 	if _, size := typeOf(types); len(b) != size {
 		return nil
@@ -92,15 +92,15 @@ func fieldText(f any) string {
 	}
 }
 
-// KeyText is e's key as nft(8) prints it.
+// KeyText returns e's key in the notation of nft(8).
 func (e Elem) KeyText() string { return keyText(e.Set.Key, e.Key, e.KeyEnd) }
 
-// DataText is what e maps its key to, as nft(8) prints it.
+// DataText returns e's data in the notation of nft(8).
 func (e Elem) DataText() string {
 	return keyText(e.Set.Data, e.Data, nil)
 }
 
-// String is the element in the words of nft(8), after "add element".
+// String returns the element in the words of nft(8), after "add element".
 func (e Elem) String() string {
 	s := fmt.Sprintf("%v %s { %s", e.Set.Table, e.Set.Name, e.KeyText())
 	if d := e.DataText(); d != "" {
@@ -109,7 +109,7 @@ func (e Elem) String() string {
 	return s + " }"
 }
 
-// CutKey reads the place of an element of s from the front of a line, as KeyText wrote it.
+// CutKey parses the key of an element of s at the beginning of a line, as KeyText wrote it.
 func (s *Set) CutKey(line string) (e Elem, rest string, ok bool) {
 	var fields, last []any
 	for i, t := range s.Key {

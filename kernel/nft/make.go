@@ -24,22 +24,21 @@ func (b *Batch) RemoveChain(t *Table, chain string) {
 	b.DeleteChain(t, chain)
 }
 
-// AddTable and AddChain make what may exist already.
+// AddTable creates a table, or leaves an existing one as it is.
 func (b *Batch) AddTable(t *Table) {
 	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
 }
 
-// AddChain makes a chain, without its rules.
+// AddChain creates a chain without its rules, or leaves an existing one as it is.
 func (b *Batch) AddChain(t *Table, c *Chain) { b.addChain(t, c) }
 
-// DeleteChain deletes a chain with its rules. One that rules still lead to fails the transaction with EBUSY.
+// DeleteChain deletes a chain with its rules. If rules still jump to the chain, the transaction fails with EBUSY.
 func (b *Batch) DeleteChain(t *Table, chain string) {
 	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain "+t.String()+" "+chain,
 		named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, chain))
 }
 
-// DeleteSet deletes a set with its elements. One that rules still look something up in fails the transaction with
-// EBUSY.
+// DeleteSet deletes a set with its elements. If rules still use the set, the transaction fails with EBUSY.
 func (b *Batch) DeleteSet(s *Set) {
 	b.op("delete", unix.NFT_MSG_DELSET, 0, s.Table, "set "+s.Table.String()+" "+s.Name,
 		named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name))
@@ -58,7 +57,7 @@ func (s *Set) flags() (flags uint32) {
 	return flags
 }
 
-// AddSet makes a set, or leaves one of the same kind as it is.
+// AddSet creates a set, or leaves an existing set of the same kind as it is.
 func (b *Batch) AddSet(s *Set) {
 	id := uint32(len(b.ops) + 1)
 	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, s.Table, "set "+s.Table.String()+" "+s.Name,

@@ -1,5 +1,5 @@
-// Package nft speaks nf_tables by netlink: tables, chains, rules, sets and elements of ours, and what others have
-// there. iptables in nf_tables is in package xtables; what should be in a table is said above it.
+// Package nft speaks nf_tables by netlink: the tables, chains, rules, sets and elements of this program, and those of
+// others. Package xtables handles iptables in nf_tables. The packages above decide what a table contains.
 package nft
 
 import (
@@ -12,15 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unsupported says of an error that the kernel has no nf_tables, so that nobody has rules there.
+// Unsupported reports whether err means that the kernel has no nf_tables. Then there are no rules of anybody.
 func Unsupported(err error) bool {
 	return netlink.Is(err, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT)
 }
 
-// A Conn speaks nf_tables in one namespace, by netlink alone: no program is run, nothing grows with the
-// number of attachments, and all that one call changes is one transaction. What makes the kernel wait for
-// a grace period (5 to 20 ms) is kept off the common path: a batch that fails, adding a chain that exists,
-// and closing the socket after something was deleted, which is why it stays open until NS.Close.
+// A Conn speaks nf_tables in one namespace. It uses netlink only and runs no program. Its work does not grow with the
+// number of attachments, and all changes of one call are one transaction.
+//
+// Some operations make the kernel wait for a grace period (5 to 20 ms): a batch that fails, adding a chain that
+// exists, and closing the socket after a deletion. The common path avoids them, so the socket stays open until
+// NS.Close.
 type Conn struct{ c *netlink.Conn }
 
 // kept is what is known of a namespace as long as it is open.
@@ -66,7 +68,7 @@ type question struct {
 	found  bool
 }
 
-// Generation is a number that every transaction on nf_tables raises.
+// Generation returns the generation ID of nf_tables, which every transaction increases.
 func (n *Conn) Generation() (id uint32, err error) {
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()

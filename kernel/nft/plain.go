@@ -9,10 +9,10 @@ import (
 
 // Rules as other programs write them, to be read by these.
 
-// PlainRule is a rule whose comment is as it is given: empty for none.
+// PlainRule returns a rule with exactly this comment, or without one if comment is "".
 func PlainRule(comment string) *Rule { return &Rule{comment: comment, plain: true} }
 
-// DNATTo is "dnat to address:port"; port 0 is the same port.
+// DNATTo appends "dnat to address:port". Port 0 keeps the packet's port.
 func (r *Rule) DNATTo(to netip.AddrPort) *Rule {
 	r.load(unix.NFT_REG_1, to.Addr().AsSlice())
 	if to.Port() == 0 {
@@ -21,12 +21,12 @@ func (r *Rule) DNATTo(to netip.AddrPort) *Rule {
 	return r.load(unix.NFT_REG_2, Key(to.Port())).nat(unix.NFT_NAT_DNAT, to.Addr().Is6(), unix.NFT_REG_2)
 }
 
-// Ether is "ether saddr mac".
+// Ether appends "ether saddr mac".
 func (r *Rule) Ether(mac net.HardwareAddr) *Rule {
 	return r.payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 6, reg(0)).cmp(unix.NFT_CMP_EQ, mac)
 }
 
-// Goto is "goto chain".
+// Goto appends "goto chain".
 func (r *Rule) Goto(chain string) *Rule {
 	r.jumps = chain
 	return r.decide(unix.NFT_GOTO, chain)

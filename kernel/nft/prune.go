@@ -5,7 +5,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uses are all chains of a table: how many rules each has and how many lead to it, together.
+// Uses returns, for each chain of a table, the number of its rules plus the number of rules that jump to it.
 func (n *Conn) Uses(t *Table) (uses map[string]int, err error) {
 	uses = map[string]int{}
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
@@ -16,7 +16,7 @@ func (n *Conn) Uses(t *Table) (uses map[string]int, err error) {
 	return uses, err
 }
 
-// SetNames are the names of all sets and maps of a table.
+// SetNames returns the names of all sets and maps of a table.
 func (n *Conn) SetNames(t *Table) (names []string, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
 		if family == t.Family && netlink.Text(netlink.Attr(body, unix.NFTA_SET_TABLE)) == t.Name {

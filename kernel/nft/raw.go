@@ -15,8 +15,8 @@ func (t *Table) chainQuestion(name string) *question {
 		fill: named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, name)}
 }
 
-// HasChain reports whether a chain exists. One whose name is longer than the kernel allows cannot, and to ask for
-// it is an error there.
+// HasChain reports whether a chain exists. A name that is longer than the kernel allows gives false; the kernel would
+// answer with an error.
 func (n *Conn) HasChain(t *Table, chain string) (bool, error) {
 	if len(chain) >= 256 { // NFT_CHAIN_MAXNAMELEN
 		return false, nil
@@ -25,7 +25,7 @@ func (n *Conn) HasChain(t *Table, chain string) (bool, error) {
 	return there[0], err
 }
 
-// HasChains tells which of these chains exist, in their order.
+// HasChains reports which of these chains exist, in the order of names.
 func (n *Conn) HasChains(t *Table, names []string) (there []bool, err error) {
 	var qs []*question
 	for _, name := range names {
@@ -38,7 +38,7 @@ func (n *Conn) HasChains(t *Table, names []string) (there []bool, err error) {
 	return there, err
 }
 
-// EachRule dumps a chain's rules. A chain that does not exist has none.
+// EachRule calls each with every rule of a chain. A chain that does not exist has none.
 func (n *Conn) EachRule(t *Table, chain string, each func(body []byte)) error {
 	if err := n.RawRules(t, chain, each); !errors.Is(err, unix.ENOENT) {
 		return err
@@ -46,8 +46,8 @@ func (n *Conn) EachRule(t *Table, chain string, each func(body []byte)) error {
 	return nil
 }
 
-// RawRules calls each with the attributes (NFTA_RULE_…) of each rule of a chain. Its error is unix.ENOENT if there is
-// none.
+// RawRules calls each with the attributes (NFTA_RULE_…) of every rule of a chain. The error is unix.ENOENT if there
+// is no such chain.
 func (n *Conn) RawRules(t *Table, chain string, each func(body []byte)) error {
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
@@ -69,7 +69,7 @@ func (n *Conn) RawRules(t *Table, chain string, each func(body []byte)) error {
 
 // What others have in nf_tables is read as the kernel tells it, in netlink's attributes, for package packetfilter.
 
-// RawSet is the attributes (NFTA_SET_…) of a set or map. Its error is unix.ENOENT if there is none.
+// RawSet returns the attributes (NFTA_SET_…) of a set or map. The error is unix.ENOENT if there is no such set.
 func (n *Conn) RawSet(t *Table, name string) (set []byte, err error) {
 	q := &question{op: unix.NFT_MSG_GETSET, family: t.Family,
 		fill:   named(unix.NFTA_SET_TABLE, t, unix.NFTA_SET_NAME, name),
@@ -83,8 +83,8 @@ func (n *Conn) RawSet(t *Table, name string) (set []byte, err error) {
 	return set, nil
 }
 
-// RawElements calls each with the attributes (NFTA_SET_ELEM_…) of each element of a set or map, which are only valid
-// until it returns. Its error is unix.ENOENT if there is no such set.
+// RawElements calls each with the attributes (NFTA_SET_ELEM_…) of every element of a set or map. The attributes are
+// valid only until each returns. The error is unix.ENOENT if there is no such set.
 func (n *Conn) RawElements(t *Table, set string, each func(e []byte)) error {
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
@@ -105,7 +105,7 @@ func eachElement(body []byte, each func(e []byte)) {
 	}
 }
 
-// Dormant reports whether a table's chains are not called at present.
+// Dormant reports whether a table has the flag dormant, so that the kernel does not call its chains.
 func (n *Conn) Dormant(t *Table) (dormant bool, err error) {
 	q := t.question()
 	q.answer = func(body []byte) {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Remade is the transaction that makes each set of t anew in which nothing can end, with its elements and the rules
-// of the chains that look something up there: the kernel changes no set that stands. All else stays as it is, with
-// the chains whose names are given and what they look something up in. It is empty where there is nothing to do.
+// Remade returns a transaction that makes every set of t anew whose elements cannot time out, because the kernel
+// cannot change the flags of an existing set. It also makes the elements and the rules that use such a set. The
+// chains in stay keep their rules and sets. The transaction is empty if there is nothing to do.
 func (n *Conn) Remade(t *Table, stay ...string) (*Batch, error) {
 	b, sets := &Batch{}, map[string][]byte{}
 	err := n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule is a rule while it is written: expressions that work on registers, in the order and with the
-// registers that nft(8) itself would use, for it prints a rule only as well as it can guess what was meant.
+// A Rule collects the expressions of a rule. They use the order and the registers that nft(8) itself would use,
+// because nft(8) recognizes only those when it prints a rule.
 type Rule struct {
 	comment string
 	plain   bool // the comment is no more than what it was made with
@@ -20,13 +20,13 @@ type Rule struct {
 	code    netlink.Buffer // the expressions
 }
 
-// NewRule is a rule with a comment that says what it is for.
+// NewRule returns an empty rule with a comment that says what the rule is for.
 func NewRule(comment string) *Rule {
 	return &Rule{comment: comment, code: make(netlink.Buffer, 0, 240)} // which most rules have room in
 }
 
-// Comment is what the kernel keeps: the words, and a hash of the expressions, so that a rule that was
-// changed, or that another version made, is not taken for this one.
+// Comment returns the comment that the kernel stores: the text, and a hash of the expressions. The hash distinguishes
+// the rule from one that was changed or that another version of this program made.
 func (r *Rule) Comment() string {
 	if r.plain {
 		return r.comment
@@ -35,25 +35,25 @@ func (r *Rule) Comment() string {
 	return r.comment + " " + hex.EncodeToString(h[:4])
 }
 
-// Clone is a copy to write on.
+// Clone returns a copy of the rule that can be changed.
 func (r *Rule) Clone() *Rule {
 	c := *r
 	c.code = slices.Clone(r.code)
 	return &c
 }
 
-// Code is a hash of the expressions, to tell two rules apart.
+// Code returns a hash of the expressions. Rules with different expressions have different codes.
 func (r *Rule) Code() string {
 	h := sha256.Sum256(r.code)
 	return hex.EncodeToString(h[:6])
 }
 
-// Family is "meta nfproto ipv4" or "meta nfproto ipv6".
+// Family appends "meta nfproto ipv4" or "meta nfproto ipv6".
 func (r *Rule) Family(v6 bool) *Rule {
 	return r.meta(unix.NFT_META_NFPROTO, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{Family(v6)})
 }
 
-// Prefix is "ip saddr p", "ip6 daddr != p" and so on, without the family.
+// Prefix appends "ip saddr p", "ip6 daddr != p" and so on, without the family.
 func (r *Rule) Prefix(dst, not bool, p netip.Prefix) *Rule {
 	offset, size := AddressField(p.Addr().Is6(), dst)
 	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
@@ -63,8 +63,7 @@ func (r *Rule) Prefix(dst, not bool, p netip.Prefix) *Rule {
 	return r.cmp(op(not), p.Masked().Addr().AsSlice())
 }
 
-// A Side is the source of a packet, with the link that it comes in by, or its destination, with the link that it leaves
-// by.
+// A Side is the source of a packet with its incoming link, or its destination with its outgoing link.
 type Side bool
 
 // The sides of a packet.
@@ -73,7 +72,7 @@ const (
 	Dst Side = true
 )
 
-// SubnetBy is "ip saddr & mask . iifname @set", of either side of the packet for each, without the family.
+// SubnetBy appends "ip saddr & mask . iifname @set", of either side of the packet for each, without the family.
 func (r *Rule) SubnetBy(v6 bool, bits int, side, link Side, not bool, set *Set) *Rule {
 	key := uint32(unix.NFT_META_IIFNAME)
 	if link == Dst {
@@ -83,13 +82,13 @@ func (r *Rule) SubnetBy(v6 bool, bits int, side, link Side, not bool, set *Set) 
 	return r.meta(key, reg(next)).lookup(set, not)
 }
 
-// Subnets is "ip saddr & mask . ip daddr & mask @set", of either side of the packet for each, without the family.
+// Subnets appends "ip saddr & mask . ip daddr & mask @set", of either side of the packet for each, without the family.
 func (r *Rule) Subnets(v6 bool, bits int, a, b Side, not bool, set *Set) *Rule {
 	r.subnet(r.subnet(0, v6, a, bits), v6, b, bits)
 	return r.lookup(set, not)
 }
 
-// Iifname is `iifname "name"`; a name that ends in * stands for all that begin so.
+// Iifname appends `iifname "name"`; a name that ends in * stands for all that begin so.
 func (r *Rule) Iifname(not bool, name string) *Rule {
 	v := append([]byte(name), make([]byte, 16)...)[:16]
 	if n := len(name); n > 0 && name[n-1] == '*' {
@@ -98,17 +97,17 @@ func (r *Rule) Iifname(not bool, name string) *Rule {
 	return r.meta(unix.NFT_META_IIFNAME, reg(0)).cmp(op(not), v)
 }
 
-// Iifkind is `iifkind "kind"`.
+// Iifkind appends `iifkind "kind"`.
 func (r *Rule) Iifkind(kind string) *Rule {
 	return r.meta(metaIifkind, reg(0)).cmp(unix.NFT_CMP_EQ, append([]byte(kind), make([]byte, 16)...)[:16])
 }
 
-// NotLo is `iif != "lo"`: lo has the index 1 in every namespace.
+// NotLo appends `iif != "lo"`: lo has the index 1 in every namespace.
 func (r *Rule) NotLo() *Rule {
 	return r.meta(unix.NFT_META_IIF, reg(0)).cmp(unix.NFT_CMP_NEQ, binary.NativeEndian.AppendUint32(nil, 1))
 }
 
-// Mark is "meta mark & mask value".
+// Mark appends "meta mark & mask value".
 func (r *Rule) Mark(not bool, value, mask uint32) *Rule {
 	r.meta(unix.NFT_META_MARK, reg(0))
 	if mask != 0xffffffff {
@@ -117,12 +116,12 @@ func (r *Rule) Mark(not bool, value, mask uint32) *Rule {
 	return r.cmp(op(not), binary.NativeEndian.AppendUint32(nil, value))
 }
 
-// Proto is "meta l4proto proto".
+// Proto appends "meta l4proto proto".
 func (r *Rule) Proto(not bool, proto byte) *Rule {
 	return r.meta(unix.NFT_META_L4PROTO, reg(0)).cmp(op(not), []byte{proto})
 }
 
-// Port is "th sport from-to", or dport, of whatever has ports.
+// Port appends "th sport from-to", or dport, of whatever has ports.
 func (r *Rule) Port(dst, not bool, from, to uint16) *Rule {
 	offset := uint32(0)
 	if dst {
@@ -140,49 +139,49 @@ func (r *Rule) Port(dst, not bool, from, to uint16) *Rule {
 	})
 }
 
-// ToLocal is "fib daddr type local".
+// ToLocal appends "fib daddr type local".
 func (r *Rule) ToLocal() *Rule { return r.local(false) }
 
-// NotToLocal is "fib daddr type != local".
+// NotToLocal appends "fib daddr type != local".
 func (r *Rule) NotToLocal() *Rule { return r.local(true) }
 
-// Translated is "ct status dnat".
+// Translated appends "ct status dnat".
 func (r *Rule) Translated() *Rule { return r.status(ctStatusDNAT, unix.NFT_CMP_NEQ) }
 
-// Unconfirmed is "ct status ! confirmed": of a connection that conntrack has no entry of yet.
+// Unconfirmed appends "ct status ! confirmed": of a connection that conntrack has no entry of yet.
 func (r *Rule) Unconfirmed() *Rule { return r.status(ctStatusConfirmed, unix.NFT_CMP_EQ) }
 
-// Confirmed is "ct status confirmed".
+// Confirmed appends "ct status confirmed".
 func (r *Rule) Confirmed() *Rule { return r.status(ctStatusConfirmed, unix.NFT_CMP_NEQ) }
 
-// Expected is "ct status expected": of a connection that a helper of another one has announced.
+// Expected appends "ct status expected": of a connection that a helper of another one has announced.
 func (r *Rule) Expected() *Rule { return r.status(ctStatusExpected, unix.NFT_CMP_NEQ) }
 
-// Reply is "ct state established ct direction reply".
+// Reply appends "ct state established ct direction reply".
 func (r *Rule) Reply() *Rule { return r.inState(ctEstablished).direction(ctReply) }
 
-// Related is "ct state related".
+// Related appends "ct state related".
 func (r *Rule) Related() *Rule { return r.inState(ctRelated) }
 
-// New is "ct state new".
+// New appends "ct state new".
 func (r *Rule) New() *Rule { return r.inState(ctNew) }
 
-// In is "iifname @set".
+// In appends "iifname @set".
 func (r *Rule) In(set *Set) *Rule {
 	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(set, false)
 }
 
-// Out is "oifname @set".
+// Out appends "oifname @set".
 func (r *Rule) Out(set *Set) *Rule {
 	return r.meta(unix.NFT_META_OIFNAME, reg(0)).lookup(set, false)
 }
 
-// Between is "iifname . oifname @set".
+// Between appends "iifname . oifname @set".
 func (r *Rule) Between(set *Set) *Rule {
 	return r.meta(unix.NFT_META_IIFNAME, reg(0)).meta(unix.NFT_META_OIFNAME, reg(4)).lookup(set, false)
 }
 
-// SetMark is "meta mark set meta mark | bits".
+// SetMark appends "meta mark set meta mark | bits".
 func (r *Rule) SetMark(bits uint32) *Rule {
 	r.meta(unix.NFT_META_MARK, reg(0)).expr("bitwise", func() {
 		r.code.U32(unix.NFTA_BITWISE_SREG, reg(0))
@@ -197,12 +196,12 @@ func (r *Rule) SetMark(bits uint32) *Rule {
 	})
 }
 
-// Label is "ct label bit", or "ct label ! bit". There are 128.
+// Label appends "ct label bit", or "ct label ! bit". There are 128.
 func (r *Rule) Label(not bool, bit int) *Rule {
 	return r.ct(unix.NFT_CT_LABELS, false, reg(0)).bitwise(label(bit)).cmp(op(!not), make([]byte, 16))
 }
 
-// SetLabel is "ct label set bit". Others stay.
+// SetLabel appends "ct label set bit". Others stay.
 func (r *Rule) SetLabel(bit int) *Rule {
 	return r.expr("immediate", func() {
 		r.code.U32(unix.NFTA_IMMEDIATE_DREG, reg(0))
@@ -213,18 +212,18 @@ func (r *Rule) SetLabel(bit int) *Rule {
 	})
 }
 
-// From is "ip saddr @set".
+// From appends "ip saddr @set".
 func (r *Rule) From(v6 bool, set *Set) *Rule {
 	offset, size := AddressField(v6, false)
 	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
 }
 
-// To is "ip daddr . meta l4proto . th dport @set".
+// To appends "ip daddr . meta l4proto . th dport @set".
 func (r *Rule) To(v6 bool, set *Set) *Rule {
 	return r.Family(v6).keyed(v6, true).lookup(set, false)
 }
 
-// PublishedTo is "ct direction original ip daddr . meta l4proto . ct original proto-dst @set": where a translated
+// PublishedTo appends "ct direction original ip daddr . meta l4proto . ct original proto-dst @set": where a translated
 // packet goes, and by which port it was asked for.
 func (r *Rule) PublishedTo(v6 bool, set *Set) *Rule {
 	offset, size := AddressField(v6, true)
@@ -234,7 +233,7 @@ func (r *Rule) PublishedTo(v6 bool, set *Set) *Rule {
 		ct(unix.NFT_CT_PROTO_DST, true, reg(words+1)).lookup(set, false)
 }
 
-// Pair is "ip saddr . ip daddr @set".
+// Pair appends "ip saddr . ip daddr @set".
 func (r *Rule) Pair(v6 bool, set *Set) *Rule {
 	src, size := AddressField(v6, false)
 	dst, _ := AddressField(v6, true)
@@ -242,7 +241,7 @@ func (r *Rule) Pair(v6 bool, set *Set) *Rule {
 		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, dst, size, reg(int(size/4))).lookup(set, false)
 }
 
-// DNAT is "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is true. Where
+// DNAT appends "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is true. Where
 // set has no ports, the packet keeps its own.
 func (r *Rule) DNAT(v6, any bool, set *Set) *Rule {
 	port := uint32(0)
@@ -252,31 +251,31 @@ func (r *Rule) DNAT(v6, any bool, set *Set) *Rule {
 	return r.Family(v6).keyed(v6, !any).lookup(set, false).nat(unix.NFT_NAT_DNAT, v6, port)
 }
 
-// Masquerade is "masquerade".
+// Masquerade appends "masquerade".
 func (r *Rule) Masquerade() *Rule { return r.expr("masq", func() {}) }
 
-// SNAT is "snat ip to a", or "snat ip6 to a".
+// SNAT appends "snat ip to a", or "snat ip6 to a".
 func (r *Rule) SNAT(a netip.Addr) *Rule {
 	return r.load(reg(0), a.AsSlice()).nat(unix.NFT_NAT_SNAT, a.Is6(), 0)
 }
 
-// FromGuarded is "iifname @links iifname . ether saddr != @pairs".
+// FromGuarded appends "iifname @links iifname . ether saddr != @pairs".
 func (r *Rule) FromGuarded(links, pairs *Set) *Rule {
 	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(links, false).
 		meta(unix.NFT_META_IIFNAME, reg(0)).payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 6, reg(4)).lookup(pairs, true)
 }
 
-// Accept ends this base chain for the packet; others still see it.
+// Accept appends "accept", which ends this base chain for the packet. Later base chains still see the packet.
 func (r *Rule) Accept() *Rule { return r.decide(Accept, "") }
 
-// Jump, Return and Drop end a rule.
+// Jump appends "jump chain".
 func (r *Rule) Jump(chain string) *Rule {
 	r.jumps = chain
 	return r.decide(unix.NFT_JUMP, chain)
 }
 
-// Return goes back to the chain that jumped here.
+// Return appends "return", which goes back to the chain that jumped here.
 func (r *Rule) Return() *Rule { return r.decide(unix.NFT_RETURN, "") }
 
-// Drop drops the packet.
+// Drop appends "drop".
 func (r *Rule) Drop() *Rule { return r.decide(0, "") } // NF_DROP

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Tables are all tables of all families, by family and name alone. A kernel without nf_tables has none.
+// Tables returns the family and name of all tables. On a kernel without nf_tables there are none.
 func (n *Conn) Tables() (all []*Table, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
 		all = append(all, &Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))})
@@ -23,7 +23,7 @@ func (n *Conn) Tables() (all []*Table, err error) {
 	return all, err
 }
 
-// Fingerprint writes what ForeignFingerprint sees of nf_tables.
+// Fingerprint writes the part of foreign.Fingerprint that concerns nf_tables to h.
 func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
 	err := n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
 		t := (&Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))}).String()
@@ -51,8 +51,8 @@ func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
 	return nil
 }
 
-// Elements counts the elements of every set and map there is, whoever made them, but for those with a comment that
-// says that they are no attachment's.
+// Elements counts the elements of all sets and maps of all programs. It leaves out elements whose comment says that
+// they belong to a network instead of an attachment.
 func (n *Conn) Elements() (count int, err error) {
 	var sets []*Set
 	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {

@@ -8,7 +8,7 @@ import (
 // A Type is the type of one field of a set's key or data.
 type Type uint8
 
-// The types have nft(8)'s numbers, which nft(8) needs to print a set that it did not make.
+// The types, with the numbers of nft(8). nft(8) needs the numbers to print a set that it has not made.
 const (
 	Addr    Type = 7  // ipv4_addr
 	Addr6   Type = 8  // ipv6_addr
@@ -33,8 +33,8 @@ func (t Type) size() int {
 	return 4
 }
 
-// A Set is a set, or a map where Data is given. There are no maps to chains: each element that is added to
-// one has the kernel validate the whole table, element by element, which takes 15 ms at 25,000.
+// A Set is a set, or a map if Data is given. There are no maps to chains (verdict maps). For each element that is
+// added to one, the kernel validates the whole table element by element, which takes 15 ms at 25,000 elements.
 type Set struct {
 	Table *Table
 	Name  string

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Table is a table with what always stands in it.
+// A Table is a table with its static sets and chains.
 type Table struct {
 	Family byte // unix.NFPROTO_INET, …
 	Name   string
@@ -18,12 +18,12 @@ type Table struct {
 	Chains []*Chain
 }
 
-// String is "inet fairlead".
+// String returns the family and name, such as "inet fairlead".
 func (t *Table) String() string {
 	return familyName(t.Family) + " " + t.Name
 }
 
-// Family is the family of tables of IPv4 or IPv6.
+// Family returns the table family for IPv6 or IPv4.
 func Family(v6 bool) byte {
 	if v6 {
 		return unix.NFPROTO_IPV6
@@ -50,7 +50,7 @@ func familyName(family byte) string {
 	return fmt.Sprintf("family %d", family)
 }
 
-// A Chain is a chain with its rules, in order; with Type, a base chain.
+// A Chain is a chain with its rules, in order. With a Type, it is a base chain.
 type Chain struct {
 	Name     string
 	Type     string // filter, nat
@@ -72,7 +72,7 @@ const (
 	setConcat     = 0x80
 )
 
-// Supported is nil where the kernel has nf_tables, else what it says.
+// Supported returns nil if the kernel has nf_tables, and the kernel's error otherwise.
 func (n *Conn) Supported(t *Table) error {
 	return n.ask([]*question{t.question()})
 }
@@ -82,7 +82,8 @@ func (t *Table) question() *question {
 		fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
 }
 
-// Handle is the number of a table: one that is made anew, under the same name, has another.
+// Handle returns the handle of a table. A table that was deleted and made again under the same name has another
+// handle.
 func (n *Conn) Handle(t *Table) (handle uint64, there bool, err error) {
 	q := t.question()
 	q.answer = func(body []byte) {
@@ -94,7 +95,8 @@ func (n *Conn) Handle(t *Table) (handle uint64, there bool, err error) {
 	return handle, q.found, err
 }
 
-// ID tells apart tables, and what is shared in one: chains and sets of it are named after what they do.
+// ID returns a text that identifies a table, from its name and those of its chains and sets. Shared chains and sets
+// are named after their contents.
 func (t *Table) ID() string {
 	names := []string{t.String()}
 	for _, c := range t.Chains {
@@ -106,7 +108,7 @@ func (t *Table) ID() string {
 	return strings.Join(names, " ")
 }
 
-// A NoTableError says that a table is missing, and with it all that stood in it.
+// A NoTableError means that a table does not exist.
 type NoTableError struct{ Table string }
 
 func (e *NoTableError) Error() string { return "nft table " + e.Table + " is missing" }

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tracer hears what nf_tables does with packets that it was told of, in one namespace. For that it has tables of
-// its own, which the kernel deletes when their owner's socket is closed, however that happens (Linux 5.12); before, the
-// next Tracer does.
+// A Tracer follows packets through nf_tables in one namespace. It adds tables that mark the packets. The kernel
+// deletes these tables when the Tracer's socket is closed for any reason (Linux 5.12). On an older kernel, the next
+// Tracer deletes tables that remain.
 type Tracer struct {
 	nft    *Conn
 	f      *os.File
@@ -24,14 +24,15 @@ type Tracer struct {
 	tables []*Table
 }
 
-// A Traced says which packets an Tracer is to follow: of TCP the first of a connection, of ICMP echo requests.
+// A Traced selects the packets that a Tracer follows: of TCP, the first packet of a connection; of ICMP, echo
+// requests.
 type Traced struct {
 	Src, Dst         netip.Addr // Src may be invalid
 	Proto            byte
 	SrcPort, DstPort uint16 // 0 is any
 }
 
-// A Step is one thing that nf_tables has done with a packet.
+// A Step is one thing that nf_tables did with a packet.
 type Step struct {
 	Family       byte
 	Table, Chain string
@@ -51,7 +52,7 @@ const (
 	tracePolicy = 1    // NFT_TRACETYPE_POLICY
 )
 
-// Trace begins to follow packets.
+// Trace starts to follow packets.
 func Trace(ns *kernel.NS, packets []Traced) (*Tracer, error) {
 	nft, err := Open(ns)
 	if err != nil {
@@ -171,10 +172,10 @@ func (p Traced) rule() *Rule {
 	})
 }
 
-// Own reports whether a step was made in a table of this trace: at the first hook, or at the last.
+// Own reports whether a step was in one of the Tracer's own tables, at the first or the last hook.
 func (t *Tracer) Own(s Step) bool { return strings.HasPrefix(s.Table, tracePrefix) }
 
-// Close deletes the tables.
+// Close deletes the Tracer's tables.
 func (t *Tracer) Close() error {
 	var b Batch
 	for _, table := range t.tables {
@@ -184,7 +185,7 @@ func (t *Tracer) Close() error {
 	return errors.Join(t.nft.Commit(&b), t.f.Close())
 }
 
-// Steps are those that were heard of, until none comes for a while.
+// Steps returns the steps that arrive, until no step arrives for the duration quiet.
 func (t *Tracer) Steps(quiet time.Duration) (all []Step, err error) {
 	for {
 		if err := t.f.SetReadDeadline(time.Now().Add(quiet)); err != nil {

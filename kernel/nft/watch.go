@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Watcher hears of what is changed in a namespace's nf_tables, by whomever.
+// A Watcher receives the changes of a namespace's nf_tables, whoever makes them.
 type Watcher struct {
 	f   *os.File
 	buf []byte
 	own uint32
 }
 
-// A Change is one change that an Watcher heard of. The zero Change is that some were lost.
+// A Change is a change that a Watcher received. The zero Change means that some changes were lost.
 type Change struct {
 	Op     uint16 // unix.NFT_MSG_NEWTABLE, NFT_MSG_DELRULE, …
 	Family byte
@@ -27,7 +27,7 @@ type Change struct {
 	Chain  string // of a chain or a rule
 }
 
-// Watch begins to listen, to all but what the namespace's own NFT changes.
+// Watch starts to listen. It leaves out changes by the namespace's own Conn.
 func Watch(ns *kernel.NS) (*Watcher, error) {
 	n, err := Open(ns)
 	if err != nil {
@@ -60,10 +60,10 @@ func Watch(ns *kernel.NS) (*Watcher, error) {
 	return w, err
 }
 
-// Close ends it.
+// Close closes the socket.
 func (w *Watcher) Close() { w.f.Close() }
 
-// Next waits for changes, for no longer than limit (zero: for ever). Then there are none.
+// Next waits for changes, at most for limit; 0 means for ever. It returns none if the limit has passed.
 func (w *Watcher) Next(ctx context.Context, limit time.Duration) (changes []Change, err error) {
 	deadline := time.Time{}
 	if limit > 0 {

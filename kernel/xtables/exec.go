@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Save is what iptables-save says of the table: the rules of each chain, in order. A table that does not
-// exist has none, and then nothing is executed.
+// Save returns the rules of each chain of the table, in order, as iptables-save prints them. A table that does not
+// exist has none, and then no program is executed.
 func (t *Table) Save(ctx context.Context) (chains map[string][]Rule, err error) {
 	chains = map[string][]Rule{}
 	if there, err := t.exists(); err != nil || !there {
@@ -41,8 +41,8 @@ func (t *Table) Save(ctx context.Context) (chains map[string][]Rule, err error) 
 	return chains, nil
 }
 
-// Apply makes all these changes, or none: lines as iptables-restore takes them, without the table and COMMIT.
-// A line ":CHAIN -" makes a chain, and empties one that exists; "-N CHAIN" fails if it exists.
+// Apply makes all these changes, or none. Lines are input of iptables-restore, without the table's name and COMMIT. A
+// line ":CHAIN -" creates a chain, or empties an existing one. "-N CHAIN" fails if the chain exists.
 func (t *Table) Apply(ctx context.Context, lines ...string) error {
 	if len(lines) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func (t *Table) Apply(ctx context.Context, lines ...string) error {
 	return err
 }
 
-// Missing are those of the rules that the table lacks. Nothing is changed.
+// Missing returns those of the rules that the table does not have. It changes nothing.
 func (t *Table) Missing(ctx context.Context, rules ...Rule) (missing []Rule, err error) {
 	chains := map[string]bool{}
 	for _, r := range rules {
@@ -97,7 +97,8 @@ func (t *Table) Missing(ctx context.Context, rules ...Rule) (missing []Rule, err
 	return missing, nil
 }
 
-// An Error is what a program says that failed. Line is that of its input, from 1 on; 0 is unknown.
+// An Error is the failure of an iptables program. Line is the number of the input line, from 1 on, or 0 if it is not
+// known.
 type Error struct {
 	Program, Says string
 	Line          int
@@ -108,7 +109,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %v: %s", e.Program, e.E
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Misuse reports whether a line was not understood, rather than refused.
+// Misuse reports whether the program could not parse a line, rather than that the kernel refused it.
 func (e *Error) Misuse() bool {
 	var exit interface{ ExitCode() int }
 	return errors.As(e.Err, &exit) && exit.ExitCode() == 2
@@ -188,7 +189,7 @@ func (t *Table) program(what string) ([]string, error) {
 	return nil, notInstalled(t.command(what))
 }
 
-// Installed is nil where the variant's programs are.
+// Installed returns nil if the programs of the variant are installed.
 func (t *Table) Installed() error {
 	_, err := t.program("restore")
 	return err

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LegacyTables are the tables that ip_tables has in the namespace. Asking the kernel for one in any other
-// way would make it.
+// LegacyTables returns the names of the tables that ip_tables has in the namespace. It reads them without creating
+// any; most other requests make the kernel create the table.
 func LegacyTables(ns *kernel.NS, v6 bool) (names []string, err error) {
 	file := "/proc/thread-self/net/ip_tables_names"
 	if v6 {
@@ -46,9 +46,9 @@ const (
 	getEntries = 65
 )
 
-// A LegacyInfo says where the chains of a table of ip_tables begin among its entries, as struct ipt_getinfo. Hooks and
-// Underflow are the offsets of the first entry and of the policy of a chain that the kernel itself calls, by the number
-// of its hook (unix.NF_INET_FORWARD); only those of ValidHooks count.
+// A LegacyInfo says where the chains of an ip_tables table begin among its entries, as struct ipt_getinfo does. Hooks
+// and Underflow are the offsets of a base chain's first entry and of its policy, by the number of the hook
+// (unix.NF_INET_FORWARD). Only those of ValidHooks count.
 type LegacyInfo struct {
 	name             [32]byte
 	ValidHooks       uint32
@@ -71,7 +71,7 @@ func legacyChains(ns *kernel.NS, v6 bool, table string) (chains []string, exists
 	return legacyChainNames(b, EntryOffsets(v6)), true, nil
 }
 
-// EntryOffsets is where an entry has the offsets of its target and of the next entry.
+// EntryOffsets returns the offset within an entry at which it stores the offsets of its target and of the next entry.
 func EntryOffsets(v6 bool) int {
 	if v6 {
 		return 140
@@ -79,7 +79,8 @@ func EntryOffsets(v6 bool) int {
 	return 88
 }
 
-// LegacyEntries reads a table of ip_tables, one struct ipt_entry or ip6t_entry after another: nil if it does not exist.
+// LegacyEntries reads a table of ip_tables: a sequence of struct ipt_entry or ip6t_entry. It returns nil if the table
+// does not exist.
 func LegacyEntries(ns *kernel.NS, v6 bool, table string) (info LegacyInfo, b []byte, err error) {
 	names, err := LegacyTables(ns, v6)
 	if err != nil || !slices.Contains(names, table) {

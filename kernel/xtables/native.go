@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ChainRules reads the rules of a chain of nf_tables, without words; v6 says what its addresses are. A chain that
+// ChainRules reads the rules of an nf_tables chain, without words. V6 is the family of its addresses. A chain that
 // does not exist has none.
 func ChainRules(n *nft.Conn, t *nft.Table, chain string, v6 bool) (rules []Rule, err error) {
 	err = n.EachRule(t, chain, func(body []byte) { rules = append(rules, parseNative(chain, body, v6)) })
@@ -173,7 +173,8 @@ func portsAsked(info []byte) [][2]uint16 {
 	return [][2]uint16{{first, last}}
 }
 
-// Multiports are the first and last ports of a match multiport: its flags, how many, 15 ports, 15 marks.
+// Multiports returns the first and last ports of a multiport match. Info holds flags, a count, 15 ports and 15 range
+// marks.
 func Multiports(info []byte) (ports [][2]uint16) {
 	count := min(int(info[1]), 15)
 	for i := 0; i < count; i++ {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A Rule is a rule of a chain. What was not read by iptables-save has no words.
+// A Rule is a rule of a chain. It has words only if iptables-save has printed it.
 type Rule struct {
 	Chain    string
 	Words    []string       // as iptables(8) takes them after "-A chain"
@@ -21,10 +21,10 @@ type Rule struct {
 	handle uint64
 }
 
-// NewRule is a rule to append.
+// NewRule returns a rule with these words.
 func NewRule(chain string, words ...string) Rule { return parseRule(chain, words) }
 
-// String is "-A chain words", quoted so that iptables-restore reads the same words.
+// String returns "-A chain words", quoted so that iptables-restore reads the same words.
 func (r Rule) String() string { return r.line("-A") }
 
 // line is the rule after a command: -A, -D, -I or -C.
@@ -36,13 +36,13 @@ func (r Rule) line(command string) string {
 	return strings.Join(words, " ")
 }
 
-// Append, Insert and Delete are lines for Apply.
+// Append returns the line for Apply that adds the rule at the end of its chain.
 func (r Rule) Append() string { return r.line("-A") }
 
-// Insert puts the rule first.
+// Insert returns the line for Apply that adds the rule at the beginning of its chain.
 func (r Rule) Insert() string { return r.line("-I") }
 
-// Delete deletes the first rule that says the same; there has to be one.
+// Delete returns the line for Apply that deletes the first rule with the same words. Apply fails if there is none.
 func (r Rule) Delete() string { return r.line("-D") }
 
 // Same reports whether two rules have the same words.

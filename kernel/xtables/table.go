@@ -1,5 +1,5 @@
-// Package xtables is iptables, of both variants: what is read comes from the kernel itself where that can be, and what
-// is written goes by iptables-restore, the one program that is executed below here.
+// Package xtables handles iptables, in both variants. It reads from the kernel directly where possible. It writes
+// with iptables-restore, the only program that the packages below kernel execute.
 package xtables
 
 import (
@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
-// A Variant is one of the two programs called iptables. Their tables are of the same names, and neither
-// sees the other's.
+// A Variant is one of the two iptables programs. Their tables have the same names, but neither program sees the
+// other's tables.
 type Variant byte
 
 // NFT keeps its tables in nf_tables, Legacy in ip_tables.
@@ -21,7 +21,7 @@ const (
 	Legacy
 )
 
-// String is "nft" or "legacy".
+// String returns "nft" or "legacy".
 func (v Variant) String() string {
 	if v == Legacy {
 		return "legacy"
@@ -29,8 +29,8 @@ func (v Variant) String() string {
 	return "nft"
 }
 
-// A Table is one table of one family, by one variant. Nothing is executed before there is something to
-// change or to read; whether there is, the kernel is asked itself.
+// A Table is one table of one family and variant. It asks the kernel directly whether there is something to read or
+// change. It executes a program only then.
 type Table struct {
 	ns      *kernel.NS
 	Variant Variant
@@ -38,13 +38,13 @@ type Table struct {
 	Table   string // filter, nat, …
 }
 
-// NewTable is a table by a given variant, whether it exists or not.
+// NewTable returns a table of the given variant. The table need not exist.
 func NewTable(ns *kernel.NS, v Variant, v6 bool, table string) *Table {
 	return &Table{ns, v, v6, table}
 }
 
-// TableOf is a table by the variant that has it on this host. Where none or both have it, that is the one
-// that plain "iptables" is.
+// TableOf returns a table of the variant that has the table on this host. If none or both have it, the variant of the
+// program "iptables" counts.
 func TableOf(ns *kernel.NS, v6 bool, table string) (*Table, error) {
 	owners, err := owners(ns, v6, table)
 	if err != nil {
@@ -75,7 +75,7 @@ func owners(ns *kernel.NS, v6 bool, table string) (owners []*Table, err error) {
 	return owners, nil
 }
 
-// String is the table as one would list it: "iptables-nft -t nat".
+// String returns the command that lists the table: "iptables-nft -t nat".
 func (t *Table) String() string { return t.command("") + " -t " + t.Table }
 
 // command is the name of the variant's program: "ip6tables-legacy-save" for "save".
@@ -116,7 +116,7 @@ func ignoreNoNFT(err error) error {
 	return err
 }
 
-// Chains tells which of these chains exist, in their order.
+// Chains reports which of these chains exist, in the order of names.
 func (t *Table) Chains(names ...string) (there []bool, err error) {
 	if t.Variant == Legacy {
 		there = make([]bool, len(names))
@@ -134,8 +134,8 @@ func (t *Table) Chains(names ...string) (there []bool, err error) {
 	return there, ignoreNoNFT(err)
 }
 
-// HasChain reports whether the table has a chain whose name begins so. In nf_tables, whose chains are not looked
-// through for it, a table that exists counts.
+// HasChain reports whether the table has a chain whose name begins with prefix. For nf_tables, it returns true if the
+// table exists, and does not search the chains.
 func (t *Table) HasChain(prefix string) (bool, error) {
 	if t.Variant == NFT {
 		return t.exists()
@@ -144,7 +144,7 @@ func (t *Table) HasChain(prefix string) (bool, error) {
 	return slices.ContainsFunc(chains, func(c string) bool { return strings.HasPrefix(c, prefix) }), err
 }
 
-// List reads the rules of chains, in order: of nf_tables by netlink, without words, else by iptables-save.
+// List reads the rules of chains, in order: from nf_tables by netlink, without words, and otherwise by iptables-save.
 func (t *Table) List(ctx context.Context, chains ...string) (rules []Rule, err error) {
 	if t.Variant == Legacy {
 		if there, err := t.Chains(chains...); err != nil || !slices.Contains(there, true) {
@@ -170,8 +170,8 @@ func (t *Table) List(ctx context.Context, chains ...string) (rules []Rule, err e
 	return rules, nil
 }
 
-// Remove deletes rules that List read, empties and deletes chains, all or nothing: by netlink from nf_tables, else by
-// iptables-restore. The chains exist, and nothing but the rules jumps to them.
+// Remove deletes rules that List has read, and empties and deletes chains, all or nothing. It uses netlink for
+// nf_tables, and iptables-restore otherwise. The chains must exist, and no other rules may jump to them.
 func (t *Table) Remove(ctx context.Context, rules []Rule, chains []string) error {
 	if len(rules)+len(chains) == 0 {
 		return nil
@@ -203,7 +203,7 @@ func (t *Table) Remove(ctx context.Context, rules []Rule, chains []string) error
 	return n.Commit(&b)
 }
 
-// RemoveRules deletes rules by their handles.
+// RemoveRules adds to b the deletion of rules by their handles.
 func RemoveRules(b *nft.Batch, t *nft.Table, rules []Rule) {
 	for _, rule := range rules {
 		b.DeleteRule(t, rule.Chain, rule.handle)
