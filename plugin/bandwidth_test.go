@@ -115,7 +115,7 @@ func TestBandwidthFails(t *testing.T) {
 	}
 	nstest.Run(t, "ip", "link", "add", res.Interfaces[3].Name, "type", "bridge")
 	before = qdiscs()
-	if _, err := r.run(1, "ADD", a, both); err == nil || !strings.Contains(err.Error(), "already exists and is not ours") {
+	if _, err := r.run(1, "ADD", a, both); err == nil || !strings.Contains(err.Error(), "already exists and was not made for this attachment") {
 		t.Error(err)
 	}
 	if after := qdiscs(); after != before {

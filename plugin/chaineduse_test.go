@@ -102,7 +102,7 @@ func TestChainedUse(t *testing.T) {
 					alone := a.prev
 					out, err := r.run(1, "ADD", a, "")
 					if c.name == "isolated" && !strings.Contains(m.name, "ptp") && !strings.Contains(m.name, "bridge") {
-						wantCode(t, "a policy where there is nothing to tell the traffic by", err, spec.CodeConfig, `ingressPolicy: "isolated": eth0 has no end on this host`)
+						wantCode(t, "a policy where there is nothing to tell the traffic by", err, spec.CodeConfig, `ingressPolicy: "isolated": eth0 has no host-side interface`)
 						return
 					}
 					r.must("add", err)

@@ -203,7 +203,7 @@ var chains = withChains([]chain{
 		{"rate to the container changed", onDev("veth", "tc qdisc change dev $dev root handle fa1d: tbf rate 1gbit burst 625000 limit 937500"), `rate is 1000000000bit, want 100000000bit`},
 		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `there is none`},
 		{"burst from the container changed", onDev("ifb", "tc qdisc change dev $dev root handle fa1d: tbf rate 20mbit burst 1m limit 187500"), `burst is`},
-		{"not sent to the ifb", onDev("veth", "tc filter del dev $dev ingress"), `no filter sends what comes in to ifb`},
+		{"not sent to the ifb", onDev("veth", "tc filter del dev $dev ingress"), `no filter redirects incoming packets to ifb`},
 		{"ifb down", onDev("ifb", "ip link set $dev down"), `state is down`},
 		{"ifb gone", onDev("ifb", "ip link del $dev"), `ifb.*does not exist`},
 	}},

@@ -78,7 +78,7 @@ func Ended(w *kernel.World) error {
 	found, err := n.Get(all...)
 	for _, e := range found {
 		if e.ending() {
-			err = errors.Join(err, fmt.Errorf("nft element %v does not end", e))
+			err = errors.Join(err, fmt.Errorf("nft element %v has not timed out", e))
 		}
 	}
 	return err

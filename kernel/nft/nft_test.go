@@ -268,8 +268,8 @@ func TestNFTDiff(t *testing.T) {
 	mend(t, n, table)
 	for _, c := range []struct{ do, want string }{
 		{"flush chain inet t pre", `nft rule inet t pre "first `},
-		{"insert rule inet t pre accept", "that is not ours"},
-		{"add rule inet t pre jump user comment first", "that is not ours"},
+		{"insert rule inet t pre accept", "of another program"},
+		{"add rule inet t pre jump user comment first", "of another program"},
 		{"delete set inet t s", "nft set inet t s is missing"},
 		{"delete chain inet t pre", "nft chain inet t pre is missing"},
 		{"delete table inet t", "nft table inet t is missing"},

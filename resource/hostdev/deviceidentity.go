@@ -186,7 +186,7 @@ func (r DeviceRecord) arrived(w *kernel.World, name string) error {
 	if r.expect(w, w.Container); r.Is.In.NS < 0 {
 		r.Is.In = &at
 	} else if *r.Is.In != at {
-		err = fmt.Errorf("move %s: somebody in the container has put another link in its place", r.Link)
+		err = fmt.Errorf("move %s: a process in the container has put another link in its place", r.Link)
 	}
 	return errors.Join(err, w.Store.Put(deviceMemory, r.Owner, r))
 }

@@ -117,7 +117,7 @@ func TestVethInTheWay(t *testing.T) {
 	})
 	t.Run("somebody else's link on the host", func(t *testing.T) {
 		contract.Host(t, w, "ip link add %s type veth peer name x", v.Host)
-		refused(t, "already exists on the host and is not ours")
+		refused(t, "already exists on the host and was not made for this attachment")
 		if err := v.Remove(t.Context(), w); err != nil {
 			t.Error(err)
 		}

@@ -59,7 +59,7 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	case resource.ExceptNoLink(err) != nil:
 		return false, err
 	case err == nil && (have.Kind != "ifb" || !resource.Owned(have, i.Owner)):
-		return false, fmt.Errorf("link %s already exists and is not ours: %w", name, fs.ErrExist)
+		return false, fmt.Errorf("link %s already exists and was not made for this attachment: %w", name, fs.ErrExist)
 	case err == nil && have.Up && have.MTU == l.MTU && have.Alias != "":
 		return false, nil
 	case err == nil: // as somebody left it, or a call that was killed

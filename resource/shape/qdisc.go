@@ -94,7 +94,7 @@ func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if have == nil {
-		return errors.New("there is none")
+		return errors.New("the qdisc is missing")
 	}
 	want := q.Limit
 	if references(l, have) && !q.some() && q.Reference > 0 {

@@ -62,7 +62,7 @@ func TestQdiscLaws(t *testing.T) {
 			return func(t *testing.T) { do(t, w, "tc qdisc "+format+" dev "+link+" root handle fa1d: %s", args...) }
 		}
 		book.Test(t, w, q,
-			contract.Break("gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s root", link) }, "there is none"),
+			contract.Break("gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s root", link) }, "the qdisc is missing"),
 			contract.Break("rate", tc("change", "tbf rate 30mbit burst 125000 limit 187500"),
 				"rate is 30000000bit, want 20000000bit"),
 			contract.Break("burst", tc("change", "tbf rate 20mbit burst 100000 limit 187500"), "burst is 100000b, want 125000b"),
@@ -95,7 +95,7 @@ func TestQdiscOfSubnetsLaws(t *testing.T) {
 			}
 		}
 		contract.Terms{State: qdiscState(w, "v0")}.Test(t, w, q,
-			contract.Break("gone", func(t *testing.T) { contract.Host(t, w, "tc qdisc del dev v0 root") }, "there is none"),
+			contract.Break("gone", func(t *testing.T) { contract.Host(t, w, "tc qdisc del dev v0 root") }, "the qdisc is missing"),
 			contract.Break("rate", change("rate 10mbit ceil 20mbit burst 125000"), "rate is 10000000bit, want 20000000bit"),
 			contract.Break("burst", change("rate 20mbit burst 64000"), "burst is 64000b, want 125000b"),
 			contract.Break("limit", func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestRedirectLaws(t *testing.T) {
 			t.Error(s)
 		}
 		r := Redirect{Owner: contract.Owner, Where: where, Link: link}
-		say := "no filter sends what comes in to " + name
+		say := "no filter redirects incoming packets to " + name
 		contract.Terms{State: qdiscState(w, "v0", "c/eth0")}.Test(t, w, r,
 			contract.Break("filter gone", func(t *testing.T) { do(t, w, "tc filter del dev %s ingress", link) }, say),
 			contract.Break("qdisc gone", func(t *testing.T) { do(t, w, "tc qdisc del dev %s ingress", link) }, say),

@@ -134,7 +134,7 @@ func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no filter sends what comes in to %s, so it is not limited", to.Name)
+	return fmt.Errorf("no filter redirects incoming packets to %s, so they are not limited", to.Name)
 }
 
 // Remove implements plan.Remover. It also removes a filter that leads to the ifb of the reference's plugin. Without

@@ -46,7 +46,7 @@ func TestMasqueradeLaw(t *testing.T) {
 			filtertest.NFT(t, w,
 				"insert rule inet fairlead postrouting accept")
 		},
-			"that is not ours"),
+			"of another program"),
 		contract.Break("flush table", func(t *testing.T) { filtertest.NFT(t, w, "flush table inet fairlead") }, `nft rule inet fairlead postrouting "out of a network`),
 		contract.Break("delete table", func(t *testing.T) { filtertest.NFT(t, w, "delete table inet fairlead") },
 			"nft table inet fairlead is missing"),

@@ -82,7 +82,7 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 		return "", o, 0, nil
 	case l == nil:
 		return "", o, 0, spec.Errorf(spec.CodeConfig,
-			"ingressPolicy: %q: %s has no end on this host whose traffic could be told; want %q, or a network of bridge or ptp",
+			"ingressPolicy: %q: %s has no host-side interface to filter; want %q, or a network of bridge or ptp",
 			i.Policy, i.Owner.IfName, Open)
 	case l.Kind == "bridge":
 		return l.Name, NetworkOwner(i.Owner.Network, l.Name), filter.KindNetwork, nil

@@ -119,7 +119,7 @@ func TestAllowFromLaw(t *testing.T) {
 		contract.Break("line", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead allowfrom") }, `nft rule inet fairlead allowfrom "published to some`),
 		contract.Break("list", func(t *testing.T) {
 			filtertest.NFT(t, w, "insert rule inet fairlead "+named("allow_ip")+" ip saddr 198.51.100.0/24 return")
-		}, "that is not ours"),
+		}, "of another program"),
 		contract.Break("shorter list", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead "+named("allow_ip")) }, `"all others`),
 		contract.Break("way", func(t *testing.T) { filtertest.NFT(t, w, "flush chain inet fairlead forward") }, `"published ports, who may use them`),
 		contract.Break("flush table", func(t *testing.T) { filtertest.NFT(t, w, "flush table inet fairlead") },
