@@ -96,7 +96,7 @@ func TestCheckWithoutCarrier(t *testing.T) {
 			r := newRunner(t, chain{"carrier-" + name, []string{conf}, nil})
 			r.host = host
 			a := &attachment{id: "c1", netns: nstest.NewNS(t)}
-			if s := r.addSaying(a); !strings.Contains(s, "carries nothing") {
+			if s := r.addSaying(a); !strings.Contains(s, "has no carrier") {
 				t.Errorf("add said %q", s)
 			}
 			r.must("check", r.check(a))

@@ -132,7 +132,7 @@ var chains = withChains([]chain{
 		`"type":"tuning","mtu":1300,"sysctl":{"net.core.somaxconn":"501"}`, `"type":"sbr"`}, []breaker{
 		{"masquerading gone", host("iptables", "-t", "nat", "-F", "POSTROUTING"), `-s IP4/32`},
 		{"packet filter flushed", host("nft", "flush", "ruleset"), `8080|nft|fairlead`},
-		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `there is none`},
+		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `the qdisc is missing`},
 		{"source rule gone", in("ip", "rule", "del", "from", "IP4"), `from IP4 lookup 100: is missing|route default`},
 	}},
 	{"bridge-named", []string{`"type":"bridge","bridge":"br-named","isGateway":true,"hostInterfaceName":"web",` + hostLocal4}, []breaker{
@@ -201,7 +201,7 @@ var chains = withChains([]chain{
 	}},
 	{"bandwidth", []string{`"type":"bridge","isGateway":true,` + hostLocal, `"type":"bandwidth","ingressRate":100000000,"egressRate":20000000`}, []breaker{
 		{"rate to the container changed", onDev("veth", "tc qdisc change dev $dev root handle fa1d: tbf rate 1gbit burst 625000 limit 937500"), `rate is 1000000000bit, want 100000000bit`},
-		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `there is none`},
+		{"no limit to the container", onDev("veth", "tc qdisc del dev $dev root"), `the qdisc is missing`},
 		{"burst from the container changed", onDev("ifb", "tc qdisc change dev $dev root handle fa1d: tbf rate 20mbit burst 1m limit 187500"), `burst is`},
 		{"not sent to the ifb", onDev("veth", "tc filter del dev $dev ingress"), `no filter redirects incoming packets to ifb`},
 		{"ifb down", onDev("ifb", "ip link set $dev down"), `state is down`},

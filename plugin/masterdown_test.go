@@ -32,7 +32,7 @@ func TestMasterDown(t *testing.T) {
 			warned := func(verb string) {
 				t.Helper()
 				if !strings.Contains(said.String(), "the master is down") ||
-					strings.Contains(said.String(), "carries nothing yet") {
+					strings.Contains(said.String(), "has no carrier yet") {
 					t.Errorf("%s said %s", verb, said.String())
 				}
 				said.Reset()

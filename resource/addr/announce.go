@@ -133,7 +133,7 @@ func connected(ctx context.Context, w *kernel.World, l *rtnl.Link, port string) 
 	}
 	err = resource.WaitCarrier(ctx, resource.Container, w.Container, l.Name, limit)
 	if port == "" && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		slog.Warn("the link carries nothing yet", "link", l.Name)
+		slog.Warn("the link has no carrier yet", "link", l.Name)
 		return false, nil
 	}
 	return err == nil, err
@@ -211,7 +211,7 @@ func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 		if _, l, err := end.Where.Link(w, end.Name); err != nil {
 			d.Add(err)
 		} else if !l.Operational && a.Port == "" && l.Up {
-			slog.Warn("the link carries nothing", "link", end.Name)
+			slog.Warn("the link has no carrier", "link", end.Name)
 		} else if !l.Operational {
 			d.Add(fmt.Errorf("link %s%s is not operational", end.Where, end.Name))
 		}
