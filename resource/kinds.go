@@ -21,7 +21,7 @@ func RecordedTags[T any](w *kernel.World, record, network string) ([]plan.Tag, e
 	return tags, err
 }
 
-// ownersIn finds who has a record of a name.
+// ownersIn returns the owners that have a record of that name.
 func ownersIn[T any](record string) OwnersFunc {
 	return func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {
 		return RecordedTags[T](w, record, network)
@@ -40,7 +40,7 @@ func RecordOf[T any](w *kernel.World, record string, t plan.Tag) (r T, known boo
 	return r, json.Unmarshal(raw, &r) == nil, nil
 }
 
-// forEach calls do for every tag, and goes on past an error.
+// forEach calls do for every tag. It continues after an error and returns all errors.
 func forEach(tags []plan.Tag, do func(plan.Tag) error) error {
 	var errs []error
 	for _, t := range tags {

@@ -29,7 +29,7 @@ func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 	}
 }
 
-// linkLocalOf is what the kernel makes of a MAC of six bytes.
+// linkLocalOf returns the link-local address that the kernel derives from a MAC address of six bytes.
 func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
 	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe,
 		13: mac[3], 14: mac[4], 15: mac[5]})

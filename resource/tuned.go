@@ -24,7 +24,8 @@ type Tuned struct {
 // Changes maps names of settings to their changes.
 type Changes map[string]*change
 
-// A change is what a value was before the first Tuning, what the last one asked for, and what it is since.
+// A change holds three values of a setting: the value before the first Tuning, the one that the last Tuning asked
+// for, and the one that the kernel has made of it.
 type change struct{ Was, Asked, Is string }
 
 func (c Changes) Note(name, was, asked, is string) {

@@ -45,8 +45,8 @@ func (h AddressHistory) Ensure(_ context.Context, w *kernel.World) (bool, error)
 // Verify implements plan.Resource. It finds no difference, because an attachment of an earlier version has no record.
 func (h AddressHistory) Verify(context.Context, *kernel.World) error { return nil }
 
-// onlyOurPorts reports whether all ports of a bridge are host ends of ours. Each is looked at once, as long as it is
-// there: its index is not given to another link.
+// onlyOurPorts reports whether all ports of a bridge are host-side interfaces of this program. It looks at each port
+// once, because the kernel does not give its index to another link while the port exists.
 func onlyOurPorts(w *kernel.World, bridge string) bool {
 	history := w.Store.History(bridge)
 	ports, err := rtnl.PortIndexes(w.Host, bridge)

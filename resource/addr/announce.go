@@ -64,7 +64,7 @@ func (a Announce) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return changed, nil
 }
 
-// first reports whether nobody on the bridge can know another owner of the addresses.
+// first reports whether it is certain that no host on the bridge knows another owner of the addresses.
 func (a Announce) first(w *kernel.World) bool {
 	if a.Bridge == "" || a.Ledger == 0 {
 		return false
@@ -96,8 +96,8 @@ func (a Announce) Notify(ns *kernel.NS, l *rtnl.Link) (changed bool, err error) 
 	return changed, nil
 }
 
-// wait waits until both ends carry packets, for until then the kernel drops what the host sends, and until
-// the addresses are beyond doubt.
+// wait waits until both ends have a carrier, because until then the kernel drops the host's packets. It also waits
+// until the addresses have passed duplicate address detection.
 func (a Announce) wait(ctx context.Context, w *kernel.World, l *rtnl.Link) error {
 	if carries, err := connected(ctx, w, l, a.Port); !carries || err != nil {
 		return err // no address gets any further without
@@ -110,8 +110,8 @@ func (a Announce) wait(ctx context.Context, w *kernel.World, l *rtnl.Link) error
 	return nil
 }
 
-// connected waits until a link of the container, and the port on the host that it leads to, carry packets. A link that
-// leads elsewhere may be without: its cable is out, or that of the link below, which is not this attachment's to mend.
+// connected waits until a link of the container, and the host's port that it leads to, have a carrier. A link that
+// leads elsewhere may have none: its cable, or that of its master, is out, which this attachment cannot repair.
 func connected(ctx context.Context, w *kernel.World, l *rtnl.Link, port string) (carries bool, err error) {
 	if !l.Up {
 		return false, fmt.Errorf("link %v%s is down", resource.Container, l.Name)
@@ -145,9 +145,8 @@ func Settled(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, l
 	return await(ctx, ns, link, addr, limit, func(int) (bool, error) { return true, nil })
 }
 
-// usable waits until the kernel takes packets to an IPv6 address of a link for its own, too. It does not at once, even
-// where it asks nobody: a worker of its adds the route. What it is sure of will have that, so that to be late is no
-// error.
+// usable waits until the kernel accepts packets to an IPv6 address. A kernel worker adds the route a little later
+// than the address. A time-out is no error, because the route will come.
 func usable(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
 	sure := false
 	err := await(ctx, ns, link, addr, limit, func(index int) (bool, error) {

@@ -25,9 +25,9 @@ func OfHost(w *kernel.World, a netip.Addr) bool {
 	return err == nil && r.Type == rtnl.Local
 }
 
-// spareRouters refuses to give a link on the host an address by which the host itself reaches others: from then on it
-// would send them nothing any more. One that the host has already is nobody else's, which is asked first, for every
-// container but the first finds it so, and the rest lists all routes.
+// spareRouters refuses an address through which the host reaches other networks: a link on the host that has it would
+// cut the host off. An address that the host has already is no such address. This is asked first, because it is the
+// case for all containers but the first, and the rest lists all routes.
 func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 	if OfHost(w, gw.Addr()) {
 		return nil

@@ -60,7 +60,8 @@ const (
 	otherNetworkLimit = time.Second
 )
 
-// holder is the link that has an alternative name, nil where none has it. One of a container that goes is waited for.
+// holder returns the link that has an alternative name, or nil. It waits while the link belongs to a container that
+// is ending.
 func (p PortAddrs) holder(ctx context.Context, w *kernel.World, index int, name string) (l *rtnl.Link, err error) {
 	look := func() (gone bool, err error) {
 		l, err = rtnl.LinkByAltName(w.Host, name)

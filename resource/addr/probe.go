@@ -29,8 +29,9 @@ type Probe struct {
 	ByOn  bool        // ask by On, which has Link's MAC and gets what is meant for it
 }
 
-// The spans of a Probe: three questions in about a second, as long as the kernel's own for IPv6. The RFC's are four
-// times as long, for radio links that sleep, and for machines that all boot at once, when the power is back.
+// The time-outs of a Probe: three questions in about a second, as long as the kernel's own detection for IPv6. Those
+// of the RFC are four times as long, for radio links that sleep and for machines that boot together after a power
+// failure.
 const (
 	probeFirst = 200 * time.Millisecond // at most, before the first question (PROBE_WAIT)
 	probeMin   = 250 * time.Millisecond // between two (PROBE_MIN)
@@ -106,7 +107,8 @@ func (p Probe) unknown(w *kernel.World) (list []netip.Addr, err error) {
 	return list, err
 }
 
-// below refuses what the link below has: it is on the segment, and does not hear what the link above it asks.
+// below refuses an address of the master. The master is on the segment, but does not receive questions from a link
+// above it.
 func (p Probe) below(ns *kernel.NS, master *rtnl.Link) error {
 	have, err := rtnl.Addrs(ns, master.Index)
 	for _, h := range have {
@@ -170,8 +172,8 @@ func claims(mac net.HardwareAddr, probe bool) string {
 	return mac.String() + " on the link has it"
 }
 
-// taken is that somebody else has an address. Nothing that was configured is wrong, and it may pass: the address goes
-// back to its pool, whose next one may be free, or the other lets go of it. Clause P8 has code 11 for that.
+// taken returns the error that another host has an address. The configuration is correct and the conflict may pass:
+// the allocator may give another address, or the other host may release this one. So the code is 11 (clause P8).
 func taken(a netip.Addr, who string) error {
 	return spec.Errorf(spec.CodeTryAgain, "%w",
 		Taken{a, who}).WithHint("Something on that segment uses the address: find it by its MAC, or use another. " +
@@ -186,8 +188,8 @@ type Taken struct {
 
 func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.Who }
 
-// whoHas asks who has an IPv6 address that the kernel found taken. Of two who wanted it at the same time neither has
-// it.
+// whoHas asks which host has an IPv6 address that failed duplicate address detection. If two hosts tried to take it
+// at the same time, neither has it.
 func whoHas(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {
 	const patience = 500 * time.Millisecond
 	unknown := taken(a, "another machine on the link has it, or wants it too")

@@ -77,8 +77,8 @@ func (f Tx) EnsureBase(p *ChainSet) error {
 	return nil
 }
 
-// move makes the sets of a table of an earlier version anew, so that elements can end there. The administrator's chain
-// is never touched; what it looks something up in stays as it is.
+// move makes the sets of an earlier version's table again, with timeouts. It never changes the administrator's chain
+// or the sets that this chain uses.
 func (f Tx) move() (moved bool, err error) {
 	if !f.Table.Ends {
 		return false, nil

@@ -124,8 +124,8 @@ func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error)
 // ElementKey returns an element's set and key as text, for use as a map key.
 func ElementKey(e nft.Elem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
-// byAddress reports whether the elements of a set are for a container's address, which several may have: of networks
-// that overlap, or that one moves to another. Links' names are one attachment's.
+// byAddress reports whether a set's keys are container addresses. Several owners may have one: of overlapping
+// networks, or while an address moves between networks. The name of a link belongs to one attachment.
 func byAddress(s *nft.Set) bool {
 	return len(s.Data) == 0 && (s.Key[0] == nft.Addr || s.Key[0] == nft.Addr6)
 }
@@ -170,7 +170,7 @@ func (e edit) add(x nft.Elem) {
 	e.at[ElementKey(x)] = &x
 }
 
-// release takes an element from an owner: it goes with the last who holds it.
+// release removes an owner from an element. The element is deleted with its last holder.
 func (e edit) release(x nft.Elem, hash [8]byte) {
 	now, others := e.at[ElementKey(x)], holders(x, e.at)
 	mine := slices.IndexFunc(others, func(h nft.Elem) bool { return TaggedBy(&h, hash) })
@@ -195,8 +195,8 @@ func (e edit) release(x nft.Elem, hash [8]byte) {
 	}
 }
 
-// claim gives an element to an owner. By its link's name it is nobody else's then; by address he holds it with those
-// who do.
+// claim gives an element to an owner. An element for a link's name then has only this owner; one for an address keeps
+// its other holders.
 func (e edit) claim(x nft.Elem, hash [8]byte) {
 	now := e.at[ElementKey(x)]
 	if now == nil {

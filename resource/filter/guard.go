@@ -92,8 +92,8 @@ func Shut(_ context.Context, w *kernel.World) (did []string, err error) {
 	return did, err
 }
 
-// shutLocalnet takes route_localnet from the links that our containers are behind, and returns the settings that
-// give it back. While guard is missing it lets these containers in to what listens on 127.0.0.1 of the host.
+// shutLocalnet turns route_localnet off on the links of our containers, and returns the settings that turn it on
+// again. While the rules are missing, route_localnet lets these containers reach services on the host's 127.0.0.1.
 func shutLocalnet(w *kernel.World) (shut []procsys.Setting, err error) {
 	links, err := rtnl.Links(w.Host)
 	if err != nil {

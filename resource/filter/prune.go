@@ -12,10 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prune deletes what attachments shared and no attachment has anything in any more: chains and sets that are named
-// after a hash of what they do, and the lines that lead there. It is for GC alone: an attachment that comes
-// and goes finds them as it left them, and a call that deletes waits for the kernel. The lock keeps others
-// from filling meanwhile what is found empty.
+// prune deletes chains and sets that attachments shared and that no attachment uses any more, and the rules that jump
+// to them. Only GC calls it. DEL leaves them for the next attachment, because a deletion makes the kernel wait. The
+// lock keeps other calls from filling a set that prune has found empty.
 func (f Tx) prune() error {
 	use, err := f.Uses(f.Table)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// A deviceIdentity is what the kernel says of a moved device, and whoever is root in its container cannot put on
-// another link. He may move it away and make a link of its index, but none of no kind, none on a link of the host, none
-// that sends from the host's namespace, and no pair whose other end is where this one's is.
+// A deviceIdentity holds the properties of a moved device that root in its container cannot give another link. Root
+// may move the device away and create a link with its index. But that link always has a kind, is not stacked on a
+// link of the host, does not send from the host's namespace, and has no peer in the namespace of the device's peer.
 //
-// A dummy, an ifb, a tap and a wireguard have nothing of the kind: one that was deleted in the container, and made
-// again there under its index, is taken for it.
+// A dummy, ifb, tap or wireguard has no such property. If root deletes one and creates another with its index, the
+// new link is taken for the device.
 type deviceIdentity struct {
 	HostIndex int         // where it was
 	Index     int         // in the container
@@ -61,7 +61,8 @@ func (r DeviceRecord) same(l *rtnl.Link) bool {
 	return (!bound(l.Kind) || l.Peer == r.Is.Peer) && (r.Is.In == nil || r.Is.In.NS < 0 || peerOf(l) == *r.Is.In)
 }
 
-// home is same for a link of the host. Here it is certain: whoever is root in a container reaches none of these.
+// home is same for a link of the host. The answer is certain, because root in a container cannot change links of the
+// host.
 func (r DeviceRecord) home(l *rtnl.Link) bool {
 	if dir := dirOf(l); l.Kind != r.Kind || r.Dir != "" && dir != "" && dir != r.Dir {
 		return false
@@ -109,8 +110,8 @@ func (r DeviceRecord) isThat(came *rtnl.Link, w *kernel.World, in *kernel.NS, l 
 		(!rooted(l.Kind) || at.NS < 0 || at == peerOf(l))
 }
 
-// refuse returns a link to the container that has put it in the device's place while that was moved: it may be another
-// one of the host's, so it is not deleted. The host has given it nothing yet.
+// refuse returns a link to the container that was put in the device's place during the move. It does not delete the
+// link, which may be another device of the host. The link has received nothing from the host yet.
 func (r DeviceRecord) refuse(w *kernel.World, in *kernel.NS, l *rtnl.Link) error {
 	_ = rtnl.SetAlias(w.Host, l.Index, "")
 	m := rtnl.Move{To: in, Name: "dev%d"}
@@ -127,8 +128,8 @@ func (r DeviceRecord) refuse(w *kernel.World, in *kernel.NS, l *rtnl.Link) error
 		"looked for by the next DEL, GC and ADD", r.Link, r.Netns)
 }
 
-// identified is the device's link among those of the container, or nil: under its index, or where nothing else can be
-// it under another one that somebody has given it by moving it away and back.
+// identified returns the device's link among those of the container, or nil. It looks under the recorded index. If
+// the link was moved away and back, it has another index; then the only possible link counts.
 func (r DeviceRecord) identified(links []*rtnl.Link) *rtnl.Link {
 	only := func(l *rtnl.Link) bool {
 		return r.Dir != "" && containerDir(l) == r.Dir || l.Kind == "veth" && r.Is.In != nil && r.Is.In.NS >= 0
@@ -143,7 +144,7 @@ func (r DeviceRecord) identified(links []*rtnl.Link) *rtnl.Link {
 	return nil
 }
 
-// stayed is the device's link if it is on the host as it was: an addition was killed before it moved it.
+// stayed returns the device's link if it is on the host unchanged, because ADD was killed before the move.
 func (r DeviceRecord) stayed(w *kernel.World) *rtnl.Link {
 	if r.Is == nil {
 		return nil
@@ -191,7 +192,7 @@ func (r DeviceRecord) arrived(w *kernel.World, name string) error {
 	return errors.Join(err, w.Store.Put(deviceMemory, r.Owner, r))
 }
 
-// hidden says that a container that lives has the device no more where anybody could tell that it is it.
+// hidden returns the error that a running container no longer has a link that can be recognized as the device.
 func (r DeviceRecord) hidden() {
 	slog.Warn("the container has deleted the device, or hides it; it is given back when it is found, or its "+
 		"namespace is gone",

@@ -50,8 +50,8 @@ func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 	return a.inTheWay(w, ns, master)
 }
 
-// inTheWay says what stands on the master that leaves no room, where it can be seen: beside it, and in the containers
-// of attachments that are remembered.
+// inTheWay describes the links that leave no room on the master, as far as they are visible: beside the master, and
+// in the containers of recorded attachments.
 func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *rtnl.Link) error {
 	if err := a.among(ns, ns, master); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (a Alone) among(in, ns *kernel.NS, master *rtnl.Link) error {
 	return nil
 }
 
-// crowded is the kernel's word that there is no room for a macvlan, with what is in the way.
+// crowded returns the kernel's error that there is no room for a macvlan, with the links that are in the way.
 func (m Macvlan) crowded(w *kernel.World, err error) error {
 	passthru := m.mode() == "passthru"
 	if ns, master, ferr := m.Master.Find(w); ferr == nil {

@@ -97,12 +97,12 @@ func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 	return changed || c, err
 }
 
-// pinnedRecord is the index of a bridge whose address has been set to what it was: the kernel does not say so of a
-// link. To set it again would have the host forget its neighbours there.
+// pinnedRecord is the name of the record with the index of a bridge whose address was fixed. The kernel does not tell
+// whether an address is fixed. Setting it again would make the host forget its neighbours on the bridge.
 const pinnedRecord = "pinned"
 
-// pin has a bridge that somebody else made keep its address. Before, it has that of its least port, and with its first
-// port it changes even if it had none: its containers would lose their gateway, and its neighbours the host.
+// pin fixes the address of a bridge that another program made. Otherwise the bridge takes the lowest address of its
+// ports, and its first port changes it. Then the containers lose their gateway, and neighbours lose the host.
 func (b Bridge) pin(w *kernel.World, l *rtnl.Link) error {
 	if bytes.Equal(l.MAC, b.MAC()) {
 		return nil
@@ -118,7 +118,7 @@ func (b Bridge) pin(w *kernel.World, l *rtnl.Link) error {
 	return w.Store.Put(pinnedRecord, o, l.Index)
 }
 
-// settle finishes what AddBridge began, here or in a call that was killed before it could.
+// settle finishes what AddBridge began, in this call or in one that was killed.
 func (b Bridge) settle(w *kernel.World, l *rtnl.Link) (changed bool, err error) {
 	// Before it is up: from then on it hears its ports. The address tells that the bridge is one of ours;
 	// another may be the host's own uplink and live by router advertisements.

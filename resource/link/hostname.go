@@ -40,10 +40,10 @@ func (h HostName) Verify(ctx context.Context, w *kernel.World) error {
 	return h.taken(ctx, w)
 }
 
-// markLimit is how long somebody's link may be without his mark, which he gives it after its birth.
+// markLimit is how long a link may exist without its owner's mark, which is set after the link's creation.
 const markLimit = time.Second
 
-// taken says who has the name.
+// taken returns the error that another link has the name, with that link's owner.
 func (h HostName) taken(ctx context.Context, w *kernel.World) error {
 	who, holder := "", ""
 	err := rtnl.Await(w.Host, ctx, markLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
@@ -82,8 +82,9 @@ const hostNameRecord = "hostname"
 // chosen reports whether the name of the host's end is not the one that the owner has anyway.
 func (v Veth) chosen() bool { return v.Host != identity.LinkName("veth", v.Owner) }
 
-// ours reports whether a link is the host's end of the owner's pair. A pair that was killed before it got its mark has
-// its group, which is the network's, and its address, which is the owner's; a name that was chosen says nothing.
+// ours reports whether a link is the host-side interface of the owner. The mark may be missing after a kill. Then the
+// link's group, which is the network's, and its MAC address, which is the owner's, decide; a chosen name proves
+// nothing.
 func (v Veth) ours(l *rtnl.Link) bool {
 	if _, _, _, tagged := identity.ParseTag(l.Alias); l.Kind != "veth" || tagged ||
 		l.Name == identity.LinkName("veth", v.Owner) {
@@ -92,8 +93,8 @@ func (v Veth) ours(l *rtnl.Link) bool {
 	return l.Group == identity.LinkGroup(v.Owner.Network) && bytes.Equal(l.MAC, identity.MAC("host", v.Owner))
 }
 
-// nameHost remembers a chosen name, before any link has it. A pair that the attachment had under another one, before
-// its container was restarted, is removed.
+// nameHost records a chosen name before a link gets it. It removes a veth pair that the attachment had under another
+// name before its container was restarted.
 func (v Veth) nameHost(w *kernel.World) error {
 	was, err := v.named(w)
 	if err != nil {

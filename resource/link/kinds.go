@@ -37,11 +37,11 @@ func HostLinkKind(name, kind string, remove func(context.Context, *kernel.World,
 		}})
 }
 
-// hostLinks lists whose links of a type the network has on the host, by their group. A link that was made and not yet
-// tagged when its maker was killed is known by its name, and where that was chosen by its address.
+// hostLinks returns the owners of the network's links of a type on the host, by the link group. A link whose creator
+// was killed before it set the tag is recognized by its name, or by its address if the name was chosen.
 //
-// Whoever is root in a container may put any group and any alias on a device of the host that is lent to it. So nothing
-// counts that is not of a kind that we make on the host, and without a tag nothing that has not a name that we give.
+// Root in a container may set any group and alias on a device of the host that is lent to it. So hostLinks accepts
+// only kinds of links that this program makes on the host, and without a tag only names that it gives.
 func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err error) {
 	links, err := rtnl.Links(w.Host)
 	if err != nil {
@@ -69,8 +69,8 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 	return tags, nil
 }
 
-// removeHostLinks removes links at once: deleting one takes the kernel a grace period, and deleting a group takes it
-// one too. So what is to go is moved into a group of its own.
+// removeHostLinks removes several links together, because the kernel needs one grace period for a link as for a
+// group. It first moves the links into a group of their own.
 func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	doomed := doomedGroup(tags[0].Network)
 	if err := emptyDoomed(w, tags[0].Network, tags); err != nil {
@@ -89,8 +89,8 @@ func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	return errors.Join(append(errs, rtnl.DelGroup(w.Host, doomed))...)
 }
 
-// emptyDoomed takes out of a network's group of links that are to go what is there and not among the tags: what a GC
-// that was killed left, and what a container's root put there.
+// emptyDoomed moves links that are not among the tags out of the group for deletion. A killed GC may have left them
+// there, or root in a container may have put them there.
 func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
 	links, err := rtnl.Links(w.Host)
 	if err != nil {
@@ -137,8 +137,8 @@ func ContainerLink(kind string) plan.Kind {
 		}})
 }
 
-// containerLinks lists whose links there may be in containers. An ADD that was killed has written no link down, and
-// that the namespace was entered.
+// containerLinks returns the attachments that may have links in containers. An ADD that was killed may have recorded
+// only that it entered the namespace, and no link.
 func containerLinks(w *kernel.World, network string) (tags []plan.Tag, err error) {
 	made, err := resource.DecodeRecords[resource.Made](w.Store.Records(resource.MadeRecord, network))
 	links, lerr := resource.DecodeRecords[madeLink](w.Store.Records(linkRecord, network))

@@ -54,7 +54,7 @@ func (p Port) Traits() resource.Traits {
 	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: p.Link}}, Mend: p.Ensure}
 }
 
-// ports is what is remembered of an attachment's ports: link → bridge. DEL knows neither.
+// A ports is the record of an attachment's ports, from link to bridge. DEL has no other source for either.
 type ports map[string]string
 
 const portRecord = "port"
@@ -106,8 +106,8 @@ func (p Port) ensure(ctx context.Context, w *kernel.World, br *rtnl.Link) (chang
 	return changed || vlans || flags != have, nil
 }
 
-// spare refuses a link that the host itself talks by: as a port it would no longer be heard, and a previous
-// result may list any link.
+// spare refuses a link that the host itself uses. As a bridge port, the link would no longer receive the host's
+// packets, and a previous result may list any link.
 func (p Port) spare(w *kernel.World, l *rtnl.Link) error {
 	addrs, err := rtnl.Addrs(w.Host, l.Index)
 	if err != nil {
@@ -230,8 +230,8 @@ type BridgeMaker interface {
 // bridge.
 func BridgeLock(name string) string { return "bridge-" + name }
 
-// plug runs do, which makes a port, with a bridge that does not go meanwhile. One that has gone since it was ensured is
-// made anew where the caller says how.
+// plug runs do, which makes a port, while the bridge cannot be removed. If the bridge is gone since it was ensured,
+// plug makes it again if the caller says how.
 func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource, do func(br *rtnl.Link) error) error {
 	unlock, err := record.Share(ctx, BridgeLock(name))
 	if err != nil {

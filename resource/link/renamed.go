@@ -147,7 +147,7 @@ func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err erro
 	return now, err
 }
 
-// own is the owner's link in the container. Where it has another name by now, the error says which.
+// own returns the owner's link in the container. If the link was renamed, the error contains its present name.
 func own(w *kernel.World, o spec.Owner, name, kind string) (*rtnl.Link, error) {
 	ns, l, err := resource.Container.Link(w, name)
 	if errors.Is(err, rtnl.ErrNoLink) {
@@ -163,8 +163,8 @@ func own(w *kernel.World, o spec.Owner, name, kind string) (*rtnl.Link, error) {
 	return l, err
 }
 
-// removeOwn deletes the owner's link in the container, and forgets it. Where nothing was written down of it, it is the
-// one of that name and kind, whatever is on it: the reference's plugin leaves no mark.
+// removeOwn deletes the owner's link in the container and its record. Without a record, it deletes the link with that
+// name and kind, because the reference's plugin leaves no mark.
 func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
 	if w.Container != nil {
 		m, err := recallLink(w, o, w.Container)

@@ -194,13 +194,13 @@ func (s Stacked) onMaster(w *kernel.World, l *rtnl.Link) error {
 	return d.Err()
 }
 
-// dyingLimit is how long is waited for what a namespace that is gone has yet: the kernel takes it apart later, and the
-// container that is started again wants its own at once.
+// dyingLimit is how long ADD waits for links of a namespace that has ended. The kernel removes them later, while a
+// restarted container needs the address at once.
 const dyingLimit = time.Second
 
-// withOwnMAC makes a link with the owner's address, if that is the one that nobody asked for. Where another link on the
-// master, which is in on, has it, that is the owner's former one: it goes with its namespace, or somebody keeps that.
-// So its end is waited for, and then the owner has other addresses.
+// withOwnMAC makes a link with the owner's derived address. If another link on the master has it, that link usually
+// belongs to the owner's former container, whose namespace is ending. So withOwnMAC waits, and then tries the owner's
+// other addresses.
 func withOwnMAC(ctx context.Context, on *kernel.NS, o spec.Owner, mac string, make func(mac string) error) error {
 	err := make(mac)
 	macs := contMACs(o)

@@ -110,7 +110,7 @@ func (v Veth) add(ctx context.Context, w *kernel.World, pair rtnl.VethPair) erro
 	return nil
 }
 
-// clear makes room after "file exists", which does not say which of the two ends exists.
+// clear makes room after the error "file exists", which does not tell which end of the pair exists.
 func (v Veth) clear(ctx context.Context, w *kernel.World) error {
 	if err := v.free(w); err != nil {
 		return err
@@ -137,8 +137,8 @@ func (v Veth) free(w *kernel.World) error {
 	return resource.ExceptNoLink(err)
 }
 
-// drop deletes a pair that was made for this attachment: a leftover of another namespace, which the container had
-// before it was restarted, and no live one of this.
+// drop deletes a veth pair that was made for this attachment in an earlier namespace, before the container was
+// restarted. It does not delete the pair of the present namespace.
 func (v Veth) drop(w *kernel.World, old *rtnl.Link) error {
 	if here, err := rtnl.NSID(w.Host, w.Container); err != nil {
 		return err
@@ -183,10 +183,9 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	return rtnl.SetLink(w.Container, v.Name, rtnl.LinkChange{Up: true})
 }
 
-// deafen keeps what the container sends from changing the host's IPv6. A port of a bridge has no IPv6 at all: the
-// bridge takes what comes in before IPv6 sees it, and with each port that has it the kernel walks longer at every
-// change of a link (fib6_clean_all). Where nobody may write that, or an attachment was made before, it has; neither is
-// drift.
+// deafen stops packets of the container from changing the host's IPv6 configuration. A bridge port gets no IPv6 at
+// all: the bridge takes its packets before IPv6 sees them, and each link with IPv6 slows every change of a link down
+// (fib6_clean_all). A port that keeps IPv6 is no drift: the setting may be read-only, or the attachment older.
 func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
 	if v.port() {
 		settings := sysctl.IPv6Off{Link: v.Host}.Settings()
@@ -201,7 +200,7 @@ func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
 	return resource.IgnoreRA(ns, v.Host)
 }
 
-// port reports whether a switch takes what the container sends before the host sees it.
+// port reports whether a switch receives the container's packets before the host does.
 func (v Veth) port() bool { return v.Master != "" || v.Switched }
 
 // Verify implements plan.Resource. It compares the MTU of the container interface only if ContMTU is set, because
@@ -314,8 +313,8 @@ func (v Veth) find(w *kernel.World) (*rtnl.Link, error) {
 	return v.bothRenamed(w)
 }
 
-// bothRenamed is the host's end of a pair neither of whose ends has its name any more, or nil: it has its mark, and
-// leads into the container.
+// bothRenamed returns the host-side interface of a pair whose two ends were renamed, or nil. It has the owner's mark,
+// and its peer is in the container.
 func (v Veth) bothRenamed(w *kernel.World) (*rtnl.Link, error) {
 	if w.Container == nil {
 		return nil, nil

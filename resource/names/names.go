@@ -90,7 +90,7 @@ func listed(addrs []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// record is what should be recorded. Where n has no opinion of the servers to ask, it is as it was.
+// record returns the record to write. If n has no opinion of the servers, the existing record's servers stay.
 func (n Names) record(servers []netip.Addr, was Record) Record {
 	r := Record{Network: n.Owner.Network, ContainerID: n.Owner.ContainerID, IfName: n.Owner.IfName,
 		Names: n.Names, Domain: n.Domain, Addrs: n.Addrs, Gateways: servers, Upstream: n.Upstream}
@@ -174,7 +174,7 @@ func (n Names) Remove(_ context.Context, w *kernel.World) error {
 // Traits implements resource.Describer.
 func (n Names) Traits() resource.Traits { return resource.Traits{Tell: n.tell} }
 
-// tell has the container ask the host's addresses, and complete names by the domain first.
+// tell makes the container ask the host's addresses, and complete names with the domain first.
 func (n Names) tell(w *kernel.World, res *spec.Result) error {
 	dns := &res.DNS
 	servers, err := n.servers(w)

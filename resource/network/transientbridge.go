@@ -70,7 +70,7 @@ func (t TransientBridge) String() string { return resource.Line(t.Bridge.String(
 
 func (t TransientBridge) tag() string { return identity.Tag(policy.NetworkOwner(t.Network, t.Name)) }
 
-// ours reports whether a bridge has the address that we make bridges with, and nobody else's words on it.
+// ours reports whether a bridge has the address that this program gives to bridges, and no alias of another program.
 func (t TransientBridge) ours(l *rtnl.Link) bool {
 	_, _, _, tagged := identity.ParseTag(l.Alias)
 	return bytes.Equal(l.MAC, t.MAC()) && (tagged || l.Alias == "")

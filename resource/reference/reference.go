@@ -178,13 +178,13 @@ func (f Firewall) names(r xtables.Rule) bool {
 	return false
 }
 
-// isElsewhere reports whether host-local has given an address to another container meanwhile.
+// isElsewhere reports whether host-local has given an address to another container since.
 func (f Firewall) isElsewhere(a netip.Addr) bool {
 	id, _, leased := lease(f.Owner.Network, a)
 	return leased && id != f.Owner.ContainerID
 }
 
-// lookUp finds the addresses where nobody said them.
+// lookUp finds the addresses if the caller has given none.
 func (f Firewall) lookUp(w *kernel.World) (all []netip.Addr) {
 	if w.Container == nil {
 		return leasedTo(f.Owner)

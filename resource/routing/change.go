@@ -59,7 +59,7 @@ type Subject interface {
 	said(at site, m rtnl.Message) string
 }
 
-// A site is where a Change is made.
+// A site is the namespace and link where a Change is made.
 type site struct {
 	ns    *kernel.NS
 	index int // of the link
@@ -75,7 +75,7 @@ func (c Change) String() string {
 	return resource.Line(c.Of.kind(), string(c.Do), c.Of.String(), where, resource.Flag("unchecked", c.Unchecked))
 }
 
-// id tells the changes of an owner apart: one may be there twice, with others between.
+// id identifies one of an owner's changes. Equal changes may occur twice, with others between them.
 func (c Change) id() string { return c.Key + " " + c.String() }
 
 func (c Change) site(w *kernel.World) (at site, err error) {
@@ -139,7 +139,7 @@ func (c Change) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	return true, nil
 }
 
-// compose is what is to be made and to be taken away, from what there is.
+// compose returns the objects to create and to delete, from the existing ones.
 func (c Change) compose(at site) (e changeEntry, err error) {
 	e.Key = c.id()
 	list, err := c.Of.list(at)
@@ -171,7 +171,7 @@ func (c Change) compose(at site) (e changeEntry, err error) {
 	return e, nil
 }
 
-// apply takes away before it makes: both may be for one destination.
+// apply deletes before it creates, because both may have the same destination.
 func (c Change) apply(at site, e changeEntry) error {
 	gone := slices.Clone(e.Gone) // of two that differ in an attribute, the one without is asked for last: it means both
 	slices.SortStableFunc(gone, func(a, b rtnl.Message) int { return cmp.Compare(len(b.Body), len(a.Body)) })

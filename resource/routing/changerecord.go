@@ -17,7 +17,7 @@ import (
 
 const changeRecord = "changes"
 
-// changed is what is remembered of an owner's Changes, in their order.
+// A changed is the record of an owner's Changes, in order.
 type changed struct {
 	NS      kernel.Identity
 	Path    string
@@ -29,7 +29,7 @@ type changeEntry struct {
 	Made, Gone []rtnl.Message
 }
 
-// recallChanges is what is remembered of the owner in this namespace.
+// recallChanges returns the owner's record if it is for this namespace.
 func recallChanges(w *kernel.World, o spec.Owner, ns *kernel.NS) (rec changed, err error) {
 	known, err := w.Store.Get(changeRecord, o, &rec)
 	if err == nil && known {
@@ -55,14 +55,15 @@ func (rec changed) find(key string) int {
 	return slices.IndexFunc(rec.Entries, func(e changeEntry) bool { return e.Key == key })
 }
 
-// made reports whether a Change of the same owner has made what a message says.
+// made reports whether a Change of the same owner has created the object of a message.
 func (rec changed) made(m rtnl.Message) bool {
 	return slices.ContainsFunc(rec.Entries, func(e changeEntry) bool {
 		return slices.ContainsFunc(e.Made, func(mine rtnl.Message) bool { return sameMessage(mine, m) })
 	})
 }
 
-// sameMessage reports whether two are one to the kernel, whoever made them. The kernel fills in what was not said.
+// sameMessage reports whether the kernel treats two messages as the same object. The kernel fills in missing
+// attributes.
 func sameMessage(a, b rtnl.Message) bool {
 	if a.Type != b.Type {
 		return false
@@ -84,7 +85,7 @@ func sameMessage(a, b rtnl.Message) bool {
 
 func metric(r rtnl.Route) int { return addr.Route{Dst: r.Dst, Priority: r.Priority}.Metric() }
 
-// removeChanges takes back the changes of an owner that are meant, the last first.
+// removeChanges undoes the selected changes of an owner, last first.
 func removeChanges(ctx context.Context, w *kernel.World, o spec.Owner, which func(changeEntry) bool) error {
 	var rec changed
 	known, err := w.Store.Get(changeRecord, o, &rec)
@@ -130,7 +131,7 @@ func (rec changed) takeBack(ns *kernel.NS, which func(changeEntry) bool) (change
 	return left, errors.Join(errs...)
 }
 
-// takeBack undoes an entry, or as much of it as was done.
+// takeBack undoes an entry, as far as it was applied.
 func (e changeEntry) takeBack(ns *kernel.NS) error {
 	var errs []error
 	for _, m := range e.Made {
@@ -142,7 +143,7 @@ func (e changeEntry) takeBack(ns *kernel.NS) error {
 	return errors.Join(errs...)
 }
 
-// nearer has routes on the link come first: without them, those by a router could not be put back.
+// nearer sorts routes to the link's own subnets first, because routes through a gateway need them.
 func nearer(a, b rtnl.Message) int {
 	far := func(m rtnl.Message) int {
 		routed := func(r rtnl.Route) bool { return r.Via.IsValid() }
@@ -154,8 +155,8 @@ func nearer(a, b rtnl.Message) int {
 	return far(a) - far(b)
 }
 
-// putBack makes again what a Change took away. What has its place by now keeps that, and what cannot be any more stays
-// away.
+// putBack restores the objects that a Change deleted. It skips an object whose place is taken, and one that is no
+// longer possible.
 func putBack(ns *kernel.NS, m rtnl.Message) error {
 	if m.Type != unix.RTM_NEWROUTE {
 		if n := m.Neighbour(); m.Type == unix.RTM_NEWNEIGH && n.State&(rtnl.Permanent|rtnl.NoARP) == 0 {
@@ -195,7 +196,7 @@ func putBack(ns *kernel.NS, m rtnl.Message) error {
 	return err
 }
 
-// unlessTaken is routes without those that a Change of the same owner has taken away since (P16).
+// unlessTaken returns the routes that no later Change of the same owner has deleted (P16).
 func unlessTaken(w *kernel.World, o spec.Owner, ns *kernel.NS, routes []rtnl.Route) ([]rtnl.Route, error) {
 	rec, err := recallChanges(w, o, ns)
 	for _, e := range rec.Entries {

@@ -68,7 +68,7 @@ func (r RouteEntry) String() string {
 		resource.Opt("advmss", r.AdvMSS))...)
 }
 
-// ready waits until the interface has the address that a route names for good.
+// ready waits until the address that a route names has passed duplicate address detection on the interface.
 func (r RouteEntry) ready(ctx context.Context, at site, link string) error {
 	if !r.Src.Is6() {
 		return nil
@@ -128,7 +128,7 @@ func (r RouteEntry) hops(at site) (hops []rtnl.Route) {
 	return hops
 }
 
-// byLink reports whether all of a route leads out by the link.
+// byLink reports whether all next hops of a route use the link.
 func byLink(at site, hops []rtnl.Route) bool {
 	return !slices.ContainsFunc(hops, func(h rtnl.Route) bool { return h.Link != at.index })
 }
@@ -151,7 +151,7 @@ func (r RouteEntry) selected(at site, m rtnl.Message, flush bool) bool {
 	})
 }
 
-// needed reports whether the interface cannot do without a route: to the subnets of its addresses, or to their routers.
+// needed reports whether the interface needs a route: to the subnets of its addresses, or to their gateways.
 func (r RouteEntry) needed(at site, have rtnl.Route) bool {
 	if !have.Via.IsValid() && have.Dst.IsSingleIP() && slices.Contains(r.Keep, have.Dst.Addr()) {
 		return true
@@ -172,7 +172,7 @@ func (r RouteEntry) is(at site, m rtnl.Message) bool {
 	return r.occupies(at, m) && r.differs(at, m) == nil
 }
 
-// differs says in what a route to the same destination is another.
+// differs returns the differences from another route to the same destination.
 func (r RouteEntry) differs(at site, m rtnl.Message) error {
 	var d resource.Drift
 	hops := m.Routes()
@@ -199,7 +199,7 @@ func (r RouteEntry) differs(at site, m rtnl.Message) error {
 	return d.Err()
 }
 
-// want are the next hops as the kernel lists them.
+// want returns the next hops in the form in which the kernel lists them.
 func (r RouteEntry) want(at site) []rtnl.Route {
 	switch hops := r.hops(at); len(hops) {
 	case 0:
@@ -212,7 +212,7 @@ func (r RouteEntry) want(at site) []rtnl.Route {
 	}
 }
 
-// hopsText are next hops in words, in an order that does not depend on who says them.
+// hopsText returns next hops as text, in a fixed order.
 func hopsText(hops []rtnl.Route) string {
 	var words []string
 	for _, h := range hops {
@@ -223,7 +223,7 @@ func hopsText(hops []rtnl.Route) string {
 	return strings.Join(words, ", ")
 }
 
-// verify looks for the route where it was made, and where a later plugin may have moved it (P16).
+// verify looks for the route in its table, and in tables to which a later plugin may have moved it (P16).
 func (r RouteEntry) verify(ctx context.Context, w *kernel.World, at site) error {
 	list, err := r.list(at)
 	if err != nil {
@@ -264,7 +264,8 @@ func (r RouteEntry) said(at site, m rtnl.Message) string {
 	return strings.Join(words, "; ")
 }
 
-// routes are the entry in a result, which has no route of several next hops and none that leads nowhere.
+// routes returns the entry's routes for a result. A result has no routes with several next hops, and none without a
+// link.
 func (r RouteEntry) routes() (list []spec.Route) {
 	if r.Type != "" {
 		return nil

@@ -91,7 +91,7 @@ func (r RuleEntry) selected(_ site, m rtnl.Message, flush bool) bool {
 		(r.Table == 0 || have.Table == r.Table) && (r.Action == "" || have.Action == r.Action.RuleAction())
 }
 
-// occupies is never true: several rules may have one priority.
+// occupies returns false, because several rules may have one priority.
 func (r RuleEntry) occupies(site, rtnl.Message) bool { return false }
 
 func (r RuleEntry) is(_ site, m rtnl.Message) bool {
@@ -153,7 +153,8 @@ func (n NeighbourEntry) message(at site) rtnl.Message {
 	return rtnl.NewNeighbour(at.ns, rtnl.Neighbour{Addr: n.Addr, MAC: mac, Link: at.index, State: rtnl.Permanent})
 }
 
-// selected leaves alone what the kernel itself says of multicast groups, and what it has learnt and knows no more.
+// selected leaves out entries that the kernel makes for multicast groups, and learned entries that are no longer
+// valid.
 func (n NeighbourEntry) selected(_ site, m rtnl.Message, flush bool) bool {
 	have := m.Neighbour()
 	if flush {
@@ -163,7 +164,7 @@ func (n NeighbourEntry) selected(_ site, m rtnl.Message, flush bool) bool {
 		have.State&unix.NUD_FAILED == 0
 }
 
-// occupies is about what somebody has set; what the kernel has learnt gives way.
+// occupies reports whether an entry was set by a program. A learned entry is simply replaced.
 func (n NeighbourEntry) occupies(_ site, m rtnl.Message) bool {
 	have := m.Neighbour()
 	return have.Addr == n.Addr && have.State&rtnl.Permanent != 0

@@ -14,8 +14,8 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/addr"
 )
 
-// sources is what is remembered of the owner's SourceRoutings: in which namespace they are, and what they made and
-// moved there. A chain may have two, one by its own tables and one by somebody else's.
+// A sources is the record of an owner's SourceRoutings: their namespace, and what they made and moved there. A chain
+// may have two: one with its own tables and one with a table of another program.
 type sources struct {
 	NS   kernel.Identity
 	Path string
@@ -37,7 +37,7 @@ func (r sourceRule) rule() addr.Rule {
 	return addr.Rule{Priority: sourcePriority, From: netip.PrefixFrom(r.From, r.From.BitLen()), Table: r.Table}
 }
 
-// recall is what is remembered of the owner, if it is about this namespace.
+// recall returns the owner's record if it is for this namespace.
 func (s SourceRouting) recall(w *kernel.World, ns *kernel.NS) (rec sources, known bool, err error) {
 	if known, err = w.Store.Get(sourceRecord, s.Owner, &rec); err != nil {
 		return rec, false, err
@@ -51,7 +51,7 @@ func (s SourceRouting) recall(w *kernel.World, ns *kernel.NS) (rec sources, know
 	return sources{NS: id, Path: ns.Path, By: map[int]sourced{}}, false, err
 }
 
-// apply first makes the new way and then closes the old one, so that nothing is without a way.
+// apply creates the new routes before it removes the old ones, so that no packet is without a route.
 func (rec sourced) apply(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
 	for _, r := range rec.Made {
 		if err := rtnl.AddRoute(ns, r, false); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -71,7 +71,7 @@ func (rec sourced) apply(ctx context.Context, w *kernel.World, ns *kernel.NS) er
 	return nil
 }
 
-// takeBack undoes apply, or as much of it as was done. Where the link is gone, its routes are.
+// takeBack undoes apply, as far as it was applied. If the link is gone, its routes are gone too.
 func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
 	var errs []error
 	for _, r := range rec.Moved {
@@ -97,8 +97,8 @@ func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS)
 	return errors.Join(errs...)
 }
 
-// giveBack puts a route into the main table again. If another link has taken its place, the router cannot be
-// reached any more, or it came with an address that is gone, it stays away.
+// giveBack restores a route in the main table. It skips a route whose place another link's route has taken, whose
+// gateway cannot be reached any more, or whose source address is gone.
 func giveBack(ns *kernel.NS, r rtnl.Route) error {
 	if r.Protocol == rtnl.ByKernel {
 		addrs, err := rtnl.Addrs(ns, r.Link)

@@ -71,8 +71,9 @@ func (s SourceRouting) String() string {
 	return resource.Line(append(words, table, resource.Flag("hints", s.Hints))...)
 }
 
-// lockSources keeps other additions to the namespace from choosing the same table. A lock on the namespace's own file,
-// as the reference takes it, could be held for ever by who is inside; a file for each namespace would stay behind.
+// lockSources keeps concurrent calls for the namespace from choosing the same table. The reference locks the
+// namespace's own file, but a process in the container could hold that lock for ever. A lock file for each namespace
+// would remain after the namespace.
 func lockSources(ctx context.Context, ns *kernel.NS) (unlock func(), err error) {
 	_, ino, err := ns.Inode()
 	if err != nil {
@@ -138,8 +139,9 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 	return true, nil
 }
 
-// ready waits until the link has the addresses for good: the kernel takes no hint of one that it is not sure of. Of a
-// link without carrier, as a tap has before its virtual machine runs, it is not sure before somebody uses it.
+// ready waits until the link's addresses have passed duplicate address detection, because the kernel refuses a route
+// that names another address as its source. On a link without a carrier, such as a tap before its virtual machine
+// runs, the detection does not finish until the link is in use.
 func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sure bool, err error) {
 	addrs, err := rtnl.Addrs(ns, index)
 	if err != nil {
@@ -222,8 +224,8 @@ func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.N
 	return d.Err()
 }
 
-// tableOf is the table that packets from the source are to be looked up in, or zero where nothing says it: neither
-// our record nor, where that was lost, a rule.
+// tableOf returns the table for packets from the source, by our record or else by an existing rule. It returns 0 if
+// neither exists.
 func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, error) {
 	if s.Table != 0 {
 		return s.Table, nil

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// compose is what is to be made and moved, from the rules and routes that there are. Sure says that the link has its
-// IPv6 addresses for good.
+// compose returns what to create and to move, from the existing rules and routes. Sure means that the link's IPv6
+// addresses have passed duplicate address detection.
 func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced, err error) {
 	used := map[int]bool{0: true}
 	main := map[uint8][]rtnl.Route{} // the link's own
@@ -140,8 +140,8 @@ func (src Source) route(index, table int) rtnl.Route {
 	return r
 }
 
-// belongs reports whether a route of the link is one for the source: its router or its own source is in the
-// source's subnet, or in no other one's.
+// belongs reports whether a route of the link is for the source: its gateway or its source address is in the source's
+// subnet, or in the subnet of no other source.
 func (s SourceRouting) belongs(r rtnl.Route, src Source) bool {
 	in := func(p netip.Prefix) bool { return p.Contains(r.Src) || p.Contains(r.Via) }
 	return in(src.Prefix) || !slices.ContainsFunc(s.Sources, func(other Source) bool { return in(other.Prefix) })
@@ -169,8 +169,8 @@ func (s SourceRouting) hints(family uint8, main []rtnl.Route, index int) (list [
 	return list
 }
 
-// verifyTable compares the source's table with what was put into it. Where that was lost, there is what has to be
-// there at least.
+// verifyTable compares the source's table with the record. Without a record, it checks for the routes that must
+// exist.
 func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table int, rec sourced, inVRF bool) error {
 	have, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(src.Prefix.Addr()), Table: table, Link: index})
 	if err != nil {
@@ -186,7 +186,8 @@ func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table i
 	return missing(ns, want, have)
 }
 
-// verifyMain is about what was taken out of the main table, and the hints in it, which a VRF takes away.
+// verifyMain checks that the moved routes are not in the main table, and that the hints are. A VRF takes the hints
+// away.
 func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF bool) error {
 	var d resource.Drift
 	for _, family := range resource.Families() {
@@ -207,7 +208,7 @@ func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF b
 	return d.Err()
 }
 
-// sameRoute reports whether two routes are one to the kernel, whoever made them.
+// sameRoute reports whether the kernel treats two routes as the same, whoever made them.
 func sameRoute(a, b rtnl.Route) bool {
 	return a.Dst == b.Dst && a.Via == b.Via && a.Link == b.Link && a.Priority == b.Priority && a.Table == b.Table
 }
@@ -261,7 +262,8 @@ func (s SourceRouting) removeOthers(ns *kernel.NS, index int, known bool) error 
 	return errors.Join(errs...)
 }
 
-// byReference reports whether the reference may have made a rule for one of the sources. It gives them no protocol.
+// byReference reports whether the reference's plugin may have made a rule for one of the sources. It sets no
+// protocol.
 func (s SourceRouting) byReference(r rtnl.Rule) bool {
 	table := r.Table >= firstTable && (r.Table < 253 || r.Table > 255)
 	if s.Table != 0 {
@@ -271,7 +273,7 @@ func (s SourceRouting) byReference(r rtnl.Rule) bool {
 		slices.ContainsFunc(s.Sources, func(src Source) bool { return src.Prefix.Addr() == r.From.Addr() })
 }
 
-// said is a route in the words of ip(8).
+// said returns a route in the words of ip(8).
 func said(ns *kernel.NS, r rtnl.Route) string {
 	name := fmt.Sprintf("#%d", r.Link)
 	if l, err := rtnl.LinkByIndex(ns, r.Link); err == nil {

@@ -60,7 +60,7 @@ type member struct {
 	Made  []rtnl.Route // and where they are now
 }
 
-// recall is what is remembered of the owner. It counts in one namespace only; another one may have its path by now.
+// recall returns the owner's record if it is for this namespace. Another namespace may have the same path by now.
 func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere bool, err error) {
 	if known, err = w.Store.Get(vrfRecord, v.Owner, &m); err != nil {
 		return m, false, false, err
@@ -172,8 +172,7 @@ func (v VRF) make(ns *kernel.NS) (*rtnl.Link, error) {
 	return rtnl.LinkByName(ns, v.Name)
 }
 
-// choose is the VRF's table: the first one that neither a route nor a rule nor another VRF has, where none is asked
-// for.
+// choose returns the VRF's table: the configured one, or the first that no route, rule or other VRF uses.
 func (v VRF) choose(ns *kernel.NS) (int, error) {
 	used := map[int]bool{0: true, 253: true, 254: true, 255: true}
 	links, err := rtnl.Links(ns)

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// movable are the routes of a link that do not come back by themselves when it goes down and up again: neither those
-// of its addresses nor what routers advertise. Those by a router come last, for it has to be reached first.
+// movable returns the routes of a link that do not come back when the link goes down and up: not those of its
+// addresses and not those from router advertisements. Routes through a gateway come last, because the gateway has to
+// be reachable first.
 func movable(ns *kernel.NS, index int) (list []rtnl.Route, err error) {
 	for _, family := range resource.Families() {
 		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Link: index})
@@ -105,9 +106,9 @@ func beside(ns *kernel.NS, r rtnl.Route) (rtnl.Route, error) {
 	return r, fs.ErrExist
 }
 
-// rehome makes a link belong to another one, or to none (-1), whose routes are in a table. The kernel sets the link
-// down and up for it, and with that go its routes, and its IPv6 addresses unless it is told to keep them; these it
-// would ask the neighbours about again.
+// rehome makes a link a member of another VRF, or of none (-1). The kernel sets the link down and up for this. The
+// link loses its routes, and its IPv6 addresses unless a setting keeps them; the kernel would repeat duplicate
+// address detection for new ones.
 func rehome(ctx context.Context, ns *kernel.NS, l *rtnl.Link, master, table int) error {
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
@@ -189,8 +190,8 @@ func put(ns *kernel.NS, settings []procsys.Setting) (back func()) {
 	return func() { set(was) }
 }
 
-// leave undoes join, or as much of it as was done, and removes the VRF if it is empty and somebody's who made it for a
-// member. Of what nobody remembers, the link's routes are as they are now.
+// leave undoes join, as far as it was applied. It removes the VRF if it is empty and was made for a member. Without a
+// record, the link keeps its present routes.
 func (m member) leave(ctx context.Context, ns *kernel.NS, known bool) error {
 	l, err := m.find(ns)
 	if resource.ExceptNoLink(err) != nil {
@@ -227,7 +228,7 @@ func (m member) leave(ctx context.Context, ns *kernel.NS, known bool) error {
 	return rtnl.DelLink(ns, vrf.Index)
 }
 
-// find is the member's link, whatever it is called now.
+// find returns the member's link, whatever its present name is.
 func (m member) find(ns *kernel.NS) (*rtnl.Link, error) {
 	if m.Index != 0 {
 		return rtnl.LinkByIndex(ns, m.Index)
@@ -272,7 +273,7 @@ func (m member) giveBack(ns *kernel.NS) error {
 	return nil
 }
 
-// within runs do in the namespace of a path, if it is still the one that it was.
+// within runs do in the namespace at a path, if it is still the recorded namespace.
 func within(ctx context.Context, path string, was kernel.Identity, do func(*kernel.NS) error) error {
 	ns, err := kernel.Reopen(path, was)
 	if err != nil || ns == nil {

@@ -30,13 +30,14 @@ func (i IFB) Traits() resource.Traits {
 	return resource.Traits{Ifaces: []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}, Mend: i.mend}
 }
 
-// ifbName is the name of an owner's ifb, so that two interfaces of one container have two.
+// ifbName returns the name of an owner's ifb. Two interfaces of one container have different ones.
 func ifbName(o spec.Owner) string { return identity.LinkName("ifb", o) }
 
-// referenceIFB is the name that the reference plugin gives: of all interfaces of a container in a network.
+// referenceIFB returns the name that the reference's plugin gives an ifb. All interfaces of a container in a network
+// share it.
 func referenceIFB(o spec.Owner) string { return "bwp" + resource.ReferenceHash(o, 12) }
 
-// ifb is the owner's ifb, or the one that the reference plugin made.
+// ifb returns the owner's ifb, or the one that the reference's plugin made.
 func ifb(w *kernel.World, where resource.Where, o spec.Owner) (*kernel.NS, *rtnl.Link, error) {
 	ns, l, err := where.Link(w, ifbName(o))
 	if where == resource.Host && errors.Is(err, rtnl.ErrNoLink) {
@@ -107,7 +108,7 @@ func (i IFB) Remove(_ context.Context, w *kernel.World) error {
 	return errors.Join(errs...)
 }
 
-// dropIFB deletes an ifb of that name. Mostly there is none, so it is asked for in the cheapest way first.
+// dropIFB deletes the ifb of that name. Usually there is none, so it first asks in the cheapest way.
 func dropIFB(ns *kernel.NS, name string, mine func(*rtnl.Link) bool) error {
 	if _, err := rtnl.IndexOf(ns, name); err != nil {
 		return resource.ExceptNoLink(err)

@@ -50,7 +50,8 @@ func LimitKind() plan.Kind {
 		}})
 }
 
-// unlimited reports whether the container's interface is another attachment's, and no limit is recorded of the owner.
+// unlimited reports whether the container interface belongs to another attachment and the owner has no record of a
+// limit.
 func unlimited(w *kernel.World, o spec.Owner) (bool, error) {
 	for _, record := range []string{qdiscRecord, redirectRecord} {
 		if known, err := w.Store.Get(record, o, &shaped{}); known || err != nil {

@@ -58,11 +58,11 @@ func (l Limit) String() string {
 
 func (l Limit) some() bool { return len(l.Only)+len(l.Except) > 0 }
 
-// largest is the longest frame of a link, in bytes.
+// largest returns the length of the longest frame of a link, in bytes.
 func largest(l *rtnl.Link) uint32 { return uint32(l.MTU) + 14 }
 
-// fitted is the limit that a link gets. A packet that the queue cannot hold would be dropped, and tbf does that
-// to one that the bucket cannot hold either.
+// fitted returns the limit adapted to a link. tbf drops a packet that its queue or its bucket cannot hold, so both
+// are at least as large as a packet.
 func (l Limit) fitted(dev *rtnl.Link) Limit {
 	l.Queue = max(l.Queue, largest(dev))
 	if !l.some() {
@@ -71,7 +71,7 @@ func (l Limit) fitted(dev *rtnl.Link) Limit {
 	return l
 }
 
-// add makes the qdisc, with what is inside it.
+// add creates the qdisc with its classes and filters.
 func (l Limit) add(ns *kernel.NS, link int) error {
 	bucket := tc.TokenBucket{Rate: l.Rate, Burst: l.Burst, Limit: l.Queue}
 	if !l.some() {
@@ -96,7 +96,7 @@ func (l Limit) add(ns *kernel.NS, link int) error {
 	return nil
 }
 
-// others is the class of what no filter knows: the limited one, or none, and such packets pass at once.
+// others returns the class for packets that no filter matches: the limited class, or none, which does not limit them.
 func (l Limit) others() uint32 {
 	if len(l.Only) > 0 {
 		return 0
@@ -160,8 +160,8 @@ func (l Limit) verify(ns *kernel.NS, dev *rtnl.Link, have *tc.Qdisc) error {
 	return d.Err()
 }
 
-// wantBucket compares rate and burst. The kernel keeps the burst as a time, which it rounds, and other programs
-// round it before. What had to be raised to a packet's length was that of the MTU at that time.
+// wantBucket compares rate and burst. The kernel stores the burst as a rounded time, and other programs round it
+// before that. A burst that was raised to a packet's length depends on the MTU at that time.
 func (l Limit) wantBucket(d *resource.Drift, dev *rtnl.Link, have tc.TokenBucket) {
 	d.Want("rate", fmt.Sprint(l.Rate*8, "bit"), fmt.Sprint(have.Rate*8, "bit"))
 	if have.Rate != l.Rate {
@@ -182,7 +182,7 @@ func (l Limit) wantQueue(d *resource.Drift, dev *rtnl.Link, have uint32) {
 	}
 }
 
-// wantFilters compares the filters of htb, of which there are no others.
+// wantFilters compares the filters of htb. There must be no others.
 func (l Limit) wantFilters(d *resource.Drift, ns *kernel.NS, dev *rtnl.Link) {
 	have, err := tc.Filters(ns, dev.Index, ourHandle)
 	if err != nil {

@@ -52,7 +52,7 @@ func (n NoLimit) Verify(_ context.Context, w *kernel.World) error {
 	return err
 }
 
-// limited is what limits the link all the same, or empty.
+// limited returns what limits the link nevertheless, or "".
 func (n NoLimit) limited(w *kernel.World) (string, error) {
 	if n.Incoming {
 		_, l, err := ifb(w, n.Where, n.Owner)

@@ -119,7 +119,7 @@ func dropQdisc(ns *kernel.NS, link int) error {
 
 func ours(q *tc.Qdisc) bool { return q.Handle == ourHandle }
 
-// references reports whether the reference plugin can have made a qdisc. It knows veth pairs alone.
+// references reports whether the reference's plugin can have made a qdisc. That plugin knows only veth pairs.
 func references(l *rtnl.Link, q *tc.Qdisc) bool {
 	return q.Handle == referenceHandle && q.Kind == "tbf" && (l.Kind == "veth" || l.Kind == "ifb")
 }

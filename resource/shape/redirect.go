@@ -76,7 +76,7 @@ func (r Redirect) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, err
 }
 
-// replaced is the index of the ifb that the reference plugin made for the owner, or zero.
+// replaced returns the index of the ifb that the reference's plugin made for the owner, or 0.
 func replaced(ns *kernel.NS, where resource.Where, o spec.Owner) (int, error) {
 	if where != resource.Host {
 		return 0, nil
@@ -151,8 +151,8 @@ func (r Redirect) Remove(_ context.Context, w *kernel.World) error {
 		}))
 }
 
-// dropRedirect deletes our filter, and the qdisc that it is in where nobody else uses that. That of the reference
-// plugin, to its ifb old, goes with the qdisc.
+// dropRedirect deletes our filter, and its qdisc if no other filter uses it. Deleting the qdisc also deletes the
+// filter of the reference's plugin that leads to its ifb, old.
 func dropRedirect(ns *kernel.NS, link, old int) error {
 	filters, err := tc.Filters(ns, link, clsactIngress)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A shaped link on the host is remembered: a DEL may come without a result, and without the container's namespace. The
-// index tells it from one that got its name later.
+// A shaped is the record of a limited link on the host, because DEL may have neither a result nor the container's
+// namespace. The index distinguishes the link from a later one with the same name.
 type shaped map[string]int
 
 const (
@@ -20,7 +20,7 @@ const (
 	redirectRecord = "redirect"
 )
 
-// remember is called before the change: a call that is killed after it is undone by DEL.
+// remember writes the record before the change, so that DEL undoes a change whose call was killed.
 func remember(w *kernel.World, record string, o spec.Owner, where resource.Where, l *rtnl.Link) error {
 	if where != resource.Host || l.Kind == "ifb" {
 		return nil
@@ -81,7 +81,7 @@ func (s shaped) drop(w *kernel.World, drop func(*kernel.NS, int) error) error {
 	return errors.Join(errs...)
 }
 
-// mendShaped ensures what is on the host and not as it should be. What the reference plugin made is as it should be.
+// mendShaped ensures a resource on the host if it has drifted. What the reference's plugin made counts as correct.
 func mendShaped(ctx context.Context, w *kernel.World, where resource.Where, r plan.Resource) (bool, error) {
 	if where != resource.Host || r.Verify(ctx, w) == nil {
 		return false, nil

@@ -41,8 +41,8 @@ func (f Forwarding) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return procsys.Set(w.Host, procsys.Setting{Key: f.key(), Value: "1"})
 }
 
-// keepRA lets the links that live by router advertisements go on doing so. A host that begins to forward IPv6
-// stops to believe them, and drops the default route that one of them gave it at once.
+// keepRA sets accept_ra to 2 for links that depend on router advertisements. A host that starts to forward IPv6
+// otherwise ignores router advertisements, and drops the default route from one at once.
 func keepRA(ns *kernel.NS) error {
 	routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv6, Protocol: rtnl.ByRA})
 	if err != nil {

@@ -47,7 +47,7 @@ func (files OpenSettings) Close() {
 	}
 }
 
-// value opens a setting of the container that is not open yet, and reads it.
+// value opens a setting of the container, unless it is open, and reads it.
 func (files OpenSettings) value(w *kernel.World, path string) (value string, readOnly, err error) {
 	f := files[path]
 	if f == nil {
@@ -89,9 +89,9 @@ func (s NetSysctl) Look(w *kernel.World, files OpenSettings) (value string, err 
 	return "", bad("%q: the kernel lets a container only read it (it is %q): it is the whole host's", s.Value, value)
 }
 
-// wholeHost reports whether a setting is none of a network namespace's although it is shown there and some
-// kernels let it be written there: the conntrack table's size before Linux 5.13, and a switch that cannot be
-// turned off again.
+// wholeHost reports whether a setting belongs to the whole host although a network namespace shows it and some
+// kernels let a container write it. Examples are the size of the conntrack table before Linux 5.13, and a switch that
+// cannot be turned off again.
 func wholeHost(path string) bool {
 	return slices.Contains([]string{
 		"net/nf_conntrack_max", "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_buckets",
@@ -99,7 +99,7 @@ func wholeHost(path string) bool {
 	}, path)
 }
 
-// missing says why there is no such setting.
+// missing returns the error that a setting does not exist, with the reason.
 func (s NetSysctl) missing(w *kernel.World) string {
 	if _, _, err := procsys.GetNet(w.Host, s.Path); err == nil || errors.Is(err, fs.ErrPermission) {
 		return "is the host's; a network namespace has none of its own"

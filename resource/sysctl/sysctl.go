@@ -77,7 +77,7 @@ func (e EnableIPv6) String() string {
 	return resource.Line("ipv6 on cont/"+e.Link, resource.Flag("nodad", e.NoDAD), resource.Flag("dad", e.DAD))
 }
 
-// never is the setting that keeps the kernel from asking, if it is there.
+// never is the setting that turns duplicate address detection off, if it exists.
 func (e EnableIPv6) never(ns *kernel.NS) (s procsys.Setting, is bool) {
 	s = procsys.Setting{Key: "net/ipv6/conf/" + e.Link + "/dad_transmits", Value: "1"}
 	if !e.DAD {

@@ -119,8 +119,9 @@ func (i Ingress) want(t *nft.Table, link string, o spec.Owner) (want, not []nft.
 	return want, not
 }
 
-// yield leaves what another network keeps out of a bridge that both are on: lifting a policy is for who has it. So a
-// link of several networks has the strictest of their policies. Whose is such a network's bridge and name.
+// yield keeps an element of a policy that another network on the same bridge needs, because only the network with a
+// policy may lift it. So a link of several networks has the strictest of their policies. Whose is that network's
+// bridge and name.
 func (i Ingress) yield(want, not []nft.Elem, at map[string]*nft.Elem,
 	kind uint32) (_, _ []nft.Elem, whose string) {
 	if kind != filter.KindNetwork {
@@ -157,8 +158,8 @@ func (i Ingress) yield(want, not []nft.Elem, at map[string]*nft.Elem,
 	return rest, lift, whose
 }
 
-// transferElements writes into b, and at, that elements which the network does not want any more become another one's
-// who has recorded them.
+// transferElements transfers elements that the network no longer needs to another network that has recorded them. It
+// writes the changes into b and at.
 func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, link string, o spec.Owner, kind uint32,
 	not []nft.Elem, at map[string]*nft.Elem) error {
 	me := identity.OwnerHash(o)

@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// policyRecord is the record of an attachment that a bridge has its network's policy for its sake too. When no
-// attachment has one any more, the policy goes: whoever is attached later may not want it.
+// policyRecord is the name of the record that an attachment needs its network's policy on a bridge. The policy is
+// removed with the last such record, because later attachments may want no policy.
 //
-// No lock keeps the last attachment's DEL and the next one's ADD apart. An ADD writes its record, and then reads the
-// packet filter. A DEL, before it looks for records, writes into owners what an ADD that reads it has to correct (see
-// setLeaving). So either the DEL sees the ADD's record, or its own transaction rests on what the ADD has changed
-// since, and is refused.
+// No lock separates the last attachment's DEL from the next one's ADD. An ADD first writes its record and then reads
+// the packet filter. A DEL first adds an entry to owners that such an ADD has to correct (see setLeaving), and then
+// looks for records. So either DEL sees the record of ADD, or the kernel refuses DEL's transaction because ADD has
+// changed the table.
 const policyRecord = "policed"
 
-// leaving follows the name of the link in the record of an attachment whose DEL has begun: of several that go at once,
-// each sees that no other needs the policy any more. No link's name has a space.
+// leaving is appended to the link's name in the record of an attachment whose DEL has begun. If several attachments
+// leave at once, each sees that no other needs the policy. The name of a link contains no space.
 const leaving = " leaving"
 
 // addReference remembers that o has a policy on a bridge, and reports whether that is news.

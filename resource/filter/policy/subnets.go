@@ -200,8 +200,8 @@ func (i Ingress) fresh(want []nft.Elem, at map[string]*nft.Elem) (list []netip.P
 	return list
 }
 
-// forgetForged ends what may have been begun in the name of subnets while nothing asked whose such a packet was: before
-// the network had a container, and after somebody flushed the rules.
+// forgetForged deletes conntrack entries of connections that may have begun with a forged source address in these
+// subnets. No rule checked sources before the network had a container, or after a flush of the rules.
 func forgetForged(w *kernel.World, subnets []netip.Prefix) {
 	if err := conntrack.ForgetSources(w.Host, subnets); err != nil {
 		slog.Warn("conntrack keeps connections that were begun before the network had its policy, and their replies pass it until they end",

@@ -15,7 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/filter"
 )
 
-// A portClaim is one owner's wish for ports of a slot, at an address of the host or at any.
+// A portClaim is an owner's request for ports, at one address of the host or at any.
 type portClaim struct {
 	owner       [8]byte
 	comment     string // with the owner's tag
@@ -32,8 +32,9 @@ type wanted struct {
 	portClaim
 }
 
-// A slot is where claims stand: those of one port, numbered from 0 on without a gap, or in one list those of all
-// ranges, of one family, of the same conditions, of one protocol. A node has few ranges, and each is compared.
+// A slot holds the claims that compete. All claims of one port are in a slot, numbered from 0 without a gap. All
+// claims of ranges are in one list. A slot has one family, one set of conditions and one protocol. A node has few
+// ranges, so all of them are compared.
 type slot struct {
 	filter.PortMaps
 	proto byte
@@ -126,7 +127,7 @@ func (c portClaim) same(d portClaim) bool {
 	return c.host == d.host && c.to == d.to && c.toPort == d.toPort && c.first == d.first && c.last == d.last
 }
 
-// at reports whether two claims are for the same ports of the same address, so that one can stand by for the other.
+// at reports whether two claims are for the same ports of the same address, so that one can take over from the other.
 func (c portClaim) at(d portClaim) bool {
 	return c.host == d.host && c.first == d.first && c.last == d.last
 }
@@ -181,7 +182,7 @@ func slotsOf(t *nft.Table, mapped []filter.Entry) (slots []slot) {
 	return slots
 }
 
-// unclaimed are the entries that no claim bears out, as when somebody flushed the claims.
+// unclaimed returns the entries without a claim, for instance after the claims were flushed.
 func (m slotClaims) unclaimed(t *nft.Table, mapped []filter.Entry) (left []filter.Entry) {
 	for _, e := range mapped {
 		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.portClaim.at) {
@@ -221,7 +222,7 @@ func (m slotClaims) remove(owner [8]byte) {
 	}
 }
 
-// remove takes claims away; the last one moves into the gap.
+// remove removes claims. The last claim moves into the gap.
 func (c *claimedSlot) remove(which func(portClaim) bool) {
 	for i := len(c.after) - 1; i >= 0; i-- {
 		if which(c.after[i]) {
@@ -239,8 +240,8 @@ type activeMapping struct {
 	now       *nft.Elem
 }
 
-// applyClaims writes into b how the claims change, and whom the maps lead to after that, where any of some owners'
-// claims are: whom they do, as long as he claims it; else whoever has waited.
+// applyClaims writes into b the changes of the claims, and the container to which the maps then lead. A container
+// that has a port keeps it while it claims it. After that, the next claim in the slot gets the port.
 func applyClaims(f filter.Tx, b *nft.Batch, m slotClaims,
 	owners map[[8]byte]bool) (flows []conntrack.UDPFlow, err error) {
 	leads, err := activeMappings(f, m, owners)
