@@ -45,7 +45,7 @@ var chained = []struct {
 	{"firewall", `"type":"firewall","backend":"iptables"`, `iptables-save | grep -e '-s IP4/32'`, `iptables -F CNI-FORWARD`, "IP4/32"},
 	{"portmap", published, `nft list ruleset | grep 8080`, `nft flush ruleset`, "8080"},
 	{"bandwidth", `"type":"bandwidth","ingressRate":100000000,"egressRate":20000000`, `{ tc qdisc; IN tc qdisc; } | grep tbf`,
-		`for dev in $(tc qdisc | sed -n 's/^qdisc tbf .* dev \([^ ]*\) root.*/\1/p'); do tc qdisc del dev $dev root; done; IN tc qdisc del dev eth0 root 2>/dev/null || true`, "there is none"},
+		`for dev in $(tc qdisc | sed -n 's/^qdisc tbf .* dev \([^ ]*\) root.*/\1/p'); do tc qdisc del dev $dev root; done; IN tc qdisc del dev eth0 root 2>/dev/null || true`, "the qdisc is missing"},
 	{"tuning", `"type":"tuning","mtu":1300,"sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"}`, `IN ip link show eth0 | grep 'mtu 1300'`, `IN ip link set eth0 mtu 1400`, "mtu is 1400, want 1300"},
 	{"sbr", `"type":"sbr"`, `IN ip rule | grep 'from IP4 lookup'`, `IN ip rule del from IP4`, "from IP4 lookup"},
 	{"route", `"type":"route","routes":[{"dst":"10.66.0.0/16","type":"blackhole"}],"rules":[{"priority":9,"to":"10.66.0.0/16","table":254}]`, `IN ip route | grep 'blackhole 10.66'`,

@@ -225,7 +225,7 @@ func ruleDrift(t *Table, c *Chain, got, want []string) (drift []error) {
 	}
 	for _, g := range got {
 		if !slices.Contains(want, g) {
-			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q of another program; move it to the chain user", t,
+			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q of another program: move it to chain user", t,
 				c.Name, g))
 		}
 	}

@@ -123,7 +123,8 @@ func (v Veth) clear(ctx context.Context, w *kernel.World) error {
 		return HostName{v.Owner, v.Host, "hostInterfaceName"}.taken(ctx, w)
 	}
 	if !v.ours(old) {
-		return fmt.Errorf("link %s already exists on the host and was not made for this attachment: %w", v.Host, fs.ErrExist)
+		return fmt.Errorf("link %s already exists on the host and was not made for this attachment: %w", v.Host,
+			fs.ErrExist)
 	}
 	return v.drop(w, old)
 }
