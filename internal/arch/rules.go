@@ -309,7 +309,8 @@ func outside() []restriction {
 			"bench/floor",  // what the kernel asks for at least
 			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
-		{"github.com/godbus/dbus", []string{"resource/filter/forward"}, "firewalld is the one service that is asked by D-Bus"},
+		{"github.com/godbus/dbus", []string{"resource/filter/forward"},
+			"firewalld is the one service that is asked by D-Bus"},
 		{"github.com/insomniacslk/dhcp", []string{"dhcp/v4", "dhcp/v6"},
 			"who keeps a lease knows it as package dhcp has it"},
 		{"github.com/miekg/dns", []string{"nameserver"}, "only the server speaks DNS, in the command and in no plugin"},

@@ -32,8 +32,8 @@ func (c BaseChain) Owner() string {
 	for _, t := range []struct{ prefix, owner string }{
 		{"firewalld", "firewalld"}, {"docker-bridges", "Docker"}, {"kube-proxy", "kube-proxy"},
 		{"libvirt_network", "libvirt"}, {"netavark", "netavark"}, {"cni_", "the reference plugins"}, {"fw4", "OpenWrt"},
-		{"fairlead", "Fairlead"}, {"calico", "Calico"}, {"lxd", "LXD"}, {"incus", "Incus"}, {"f2b-", "fail2ban"}, {"flannel",
-			"flannel"},
+		{"fairlead", "Fairlead"}, {"calico", "Calico"}, {"lxd", "LXD"}, {"incus", "Incus"}, {"f2b-", "fail2ban"},
+		{"flannel", "flannel"},
 	} {
 		if strings.HasPrefix(c.Table, t.prefix) {
 			return t.owner

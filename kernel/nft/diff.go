@@ -48,7 +48,9 @@ func (n *Conn) Intact(generation uint32, t *Table, more ...*Rule) (bool, error) 
 	if name := "ends " + t.String(); t.Ends && len(t.Sets) > 0 && seen[name] == 0 {
 		now[name] = 1
 		q := t.Sets[0].question()
-		q.answer = func(body []byte) { ok = ok && netlink.Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0 }
+		q.answer = func(body []byte) {
+			ok = ok && netlink.Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0
+		}
 		qs = append(qs, q)
 	}
 	err := n.ask(qs)
@@ -119,8 +121,8 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 	}
 	for what, bad := range l.odd {
 		if bad {
-			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)", what, t,
-				t))
+			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)",
+				what, t, t))
 		}
 	}
 	if drift != nil {
@@ -129,7 +131,8 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 	fix = &Batch{}
 	if !l.table {
 		drift = append(drift, &NoTableError{t.String()})
-		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(),
+			named(unix.NFTA_TABLE_NAME, t, 0, ""))
 		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
 	}
 	if l.dormant {
@@ -225,8 +228,8 @@ func ruleDrift(t *Table, c *Chain, got, want []string) (drift []error) {
 	}
 	for _, g := range got {
 		if !slices.Contains(want, g) {
-			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q of another program: move it to chain user", t,
-				c.Name, g))
+			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q of another program: move it to chain user",
+				t, c.Name, g))
 		}
 	}
 	if drift == nil {

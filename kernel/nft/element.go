@@ -18,7 +18,9 @@ func (n *Conn) Get(keys ...Elem) ([]*Elem, error) {
 	for i, e := range keys {
 		qs[i] = &question{
 			op: unix.NFT_MSG_GETSETELEM, family: e.Set.Table.Family,
-			fill: func(r *netlink.Requests) { putElements(r, e.Set, []Elem{{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}}) },
+			fill: func(r *netlink.Requests) {
+				putElements(r, e.Set, []Elem{{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}})
+			},
 			answer: func(body []byte) {
 				eachElement(body, func(v []byte) {
 					// Asked for a range, the kernel answers with any that its first key is in.

@@ -10,7 +10,8 @@ func (n *Conn) Uses(t *Table) (uses map[string]int, err error) {
 	uses = map[string]int{}
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
 		if family == t.Family && netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_TABLE)) == t.Name {
-			uses[netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_NAME))] = int(netlink.Attr32(body, unix.NFTA_CHAIN_USE))
+			name := netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_NAME))
+			uses[name] = int(netlink.Attr32(body, unix.NFTA_CHAIN_USE))
 		}
 	})
 	return uses, err

@@ -103,7 +103,8 @@ func (n *Conn) remake(b *Batch, t *Table, name string, set []byte) error {
 				for _, e := range some {
 					r.Nest(unix.NFTA_LIST_ELEM, func() {
 						putCopy(&r.Buffer, e, unix.NFTA_SET_ELEM_KEY|unix.NLA_F_NESTED, setElemKeyEnd|unix.NLA_F_NESTED,
-							unix.NFTA_SET_ELEM_DATA|unix.NLA_F_NESTED, unix.NFTA_SET_ELEM_FLAGS, unix.NFTA_SET_ELEM_USERDATA)
+							unix.NFTA_SET_ELEM_DATA|unix.NLA_F_NESTED, unix.NFTA_SET_ELEM_FLAGS,
+							unix.NFTA_SET_ELEM_USERDATA)
 					})
 				}
 			})

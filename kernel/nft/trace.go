@@ -60,7 +60,8 @@ func Trace(ns *kernel.NS, packets []Traced) (*Tracer, error) {
 	}
 	t := &Tracer{nft: nft, buf: make([]byte, 1<<16)}
 	if err := ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+			unix.NETLINK_NETFILTER)
 		if err != nil {
 			return os.NewSyscallError("socket", err)
 		}
@@ -123,13 +124,15 @@ func (t *Table) tracing(packets []Traced, flags uint32) *Batch {
 			r.U32(unix.NFTA_TABLE_FLAGS, flags)
 		}
 	})
-	for name, hook := range map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING, "output": unix.NF_INET_LOCAL_OUT} {
+	for name, hook := range map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING,
+		"output": unix.NF_INET_LOCAL_OUT} {
 		b.AddChain(t, &Chain{Name: name, Type: "filter", Hook: hook, Priority: traceFirst})
 		for _, p := range packets {
 			b.AddRule(t, name, p.rule())
 		}
 	}
-	for name, hook := range map[string]uint32{"input": unix.NF_INET_LOCAL_IN, "postrouting": unix.NF_INET_POST_ROUTING} {
+	for name, hook := range map[string]uint32{"input": unix.NF_INET_LOCAL_IN,
+		"postrouting": unix.NF_INET_POST_ROUTING} {
 		b.AddChain(t, &Chain{Name: name, Type: "filter", Hook: hook, Priority: traceLast})
 	}
 	return &b

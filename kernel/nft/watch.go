@@ -44,11 +44,13 @@ func Watch(ns *kernel.NS) (*Watcher, error) {
 		}
 	}
 	err = ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
+			unix.NETLINK_NETFILTER)
 		if err != nil {
 			return os.NewSyscallError("socket", err)
 		}
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // else some more are lost, and heard as such
+		// else some more are lost, and heard as such
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
 		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
 			Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
 			unix.Close(fd)

@@ -25,7 +25,8 @@ func ListenUDP6(ns *kernel.NS, index int, link string, local netip.AddrPort) (*I
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return err
 		}
-		return unix.Bind(fd, &unix.SockaddrInet6{Port: int(local.Port()), Addr: local.Addr().As16(), ZoneId: uint32(index)})
+		return unix.Bind(fd, &unix.SockaddrInet6{Port: int(local.Port()), Addr: local.Addr().As16(),
+			ZoneId: uint32(index)})
 	})
 }
 
@@ -112,7 +113,8 @@ func SolicitRouters(ns *kernel.NS, index int) error {
 	}
 	defer func() { go unix.Close(fd) }()                              // it takes a grace period
 	packet := [48]byte{0: 0x60, 5: 8, 6: unix.IPPROTO_ICMPV6, 7: 255, // payload of 8 bytes, hop limit
-		24: 0xff, 25: 2, 39: 2, 40: 133, 42: 0x7b, 43: 0xb8} // to ff02::2; what is the same always has always the same sum
+		// to ff02::2; what is the same always has always the same sum
+		24: 0xff, 25: 2, 39: 2, 40: 133, 42: 0x7b, 43: 0xb8}
 	to := unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IPV6), Ifindex: index, Halen: 6,
 		Addr: [8]byte{0x33, 0x33, 0, 0, 0, 2}}
 	if err := unix.Sendto(fd, packet[:], 0, &to); err != nil {

@@ -72,7 +72,8 @@ func (m Store) put(kind string, o spec.Owner, v any, sync bool) error {
 	file := m.file(kind, o)
 	for tries := 100; ; tries-- {
 		err = Replace(file, b, sync)
-		if tries == 1 || !errors.Is(err, fs.ErrNotExist) { // else it was forgotten meanwhile, by somebody who came before
+		// else it was forgotten meanwhile, by somebody who came before
+		if tries == 1 || !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}

@@ -71,7 +71,8 @@ func parsePortVLAN(b []byte) (v PortVLAN) {
 		switch {
 		case kind == vlanEntryInfo && len(b) >= sizeofVLANInfo:
 			flags := netlink.U16(b)
-			v.First, v.PVID, v.Untagged = netlink.U16(b[2:]), flags&nl.BRIDGE_VLAN_INFO_PVID != 0, flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0
+			v.First, v.PVID, v.Untagged = netlink.U16(b[2:]), flags&nl.BRIDGE_VLAN_INFO_PVID != 0,
+				flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0
 			v.Last = max(v.Last, v.First)
 		case kind == vlanEntryRange && len(b) >= 2:
 			v.Last = netlink.U16(b)

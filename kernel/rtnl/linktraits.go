@@ -27,7 +27,8 @@ type Traits struct {
 	ProtoDown bool
 }
 
-const traitFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_NOARP | unix.IFF_MULTICAST | unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA | unix.IFF_DYNAMIC
+const traitFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_NOARP | unix.IFF_MULTICAST | unix.IFF_PORTSEL |
+	unix.IFF_AUTOMEDIA | unix.IFF_DYNAMIC
 
 func (l *Link) parseTrait(kind uint16, v []byte) {
 	t := &l.Traits

@@ -100,7 +100,8 @@ func events(b []byte, from int, f func(NamespaceEvent)) {
 		body := b[unix.SizeofNlMsghdr:size]
 		switch typ {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-			f(NamespaceEvent{Namespace: from, Link: parseLink(append([]byte(nil), body...)), Deleted: typ == unix.RTM_DELLINK})
+			f(NamespaceEvent{Namespace: from, Link: parseLink(append([]byte(nil), body...)),
+				Deleted: typ == unix.RTM_DELLINK})
 		case unix.RTM_DELNSID:
 			if from != -1 || len(body) < 4 {
 				break // a number that another namespace had for it

@@ -81,7 +81,8 @@ func listening(c *netlink.Conn, proto byte, host netip.Addr, first, last uint16)
 	}
 	err := listeners(c, proto, host.Is6(), code, func(l Listener) {
 		addr, p := l.At.Addr(), l.At.Port()
-		if (addr.IsUnspecified() || host.IsUnspecified() || addr == host) && p >= first && p <= last && (!ok || p < port) {
+		if (addr.IsUnspecified() || host.IsUnspecified() || addr == host) && p >= first && p <= last &&
+			(!ok || p < port) {
 			port, ok = p, true
 		}
 	})

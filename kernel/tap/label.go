@@ -36,8 +36,8 @@ func attachAs(label string, fd int, name string, flags uint16) error {
 			file := os.NewFile(uintptr(n), tunDevice)
 			defer file.Close()
 			p, err := os.StartProcess("/proc/self/exe", []string{"tap"}, &os.ProcAttr{
-				Env: []string{LabelledVar + "=" + strconv.Itoa(int(flags)) + ":" + name}, Files: []*os.File{nil, nil, os.Stderr,
-					file},
+				Env:   []string{LabelledVar + "=" + strconv.Itoa(int(flags)) + ":" + name},
+				Files: []*os.File{nil, nil, os.Stderr, file},
 			})
 			if errors.Is(err, unix.EACCES) {
 				return fmt.Errorf("%w: %w", ErrLabel, err)

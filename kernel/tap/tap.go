@@ -33,7 +33,8 @@ func Add(ns *kernel.NS, t Device, finish func() error) error {
 	})
 	switch {
 	case netlink.Is(err, unix.ENOENT, unix.ENODEV, unix.ENXIO):
-		return fmt.Errorf("add tap %s: open %s: %w (load the module tun, or let this container have the device: c 10 200)",
+		return fmt.Errorf("add tap %s: open %s: %w (load the module tun, or let this container have the device: c 10 "+
+			"200)",
 			t.Name, tunDevice, err)
 	case err != nil:
 		return fmt.Errorf("add tap %s: open %s: %w", t.Name, tunDevice, err)

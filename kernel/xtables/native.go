@@ -78,11 +78,13 @@ func (r *nativeReader) read(name string, data []byte) {
 			r.rule.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
 		}
 	case "match":
-		r.rule.parseMatch(netlink.Text(netlink.Attr(data, unix.NFTA_MATCH_NAME)), netlink.Attr(data, unix.NFTA_MATCH_INFO))
+		r.rule.parseMatch(netlink.Text(netlink.Attr(data, unix.NFTA_MATCH_NAME)),
+			netlink.Attr(data, unix.NFTA_MATCH_INFO))
 	case "target":
 		r.rule.Jump = netlink.Text(netlink.Attr(data, unix.NFTA_TARGET_NAME))
 		if r.rule.Jump == "DNAT" {
-			r.rule.To = parseDNAT(netlink.Attr(data, unix.NFTA_TARGET_INFO), netlink.Attr32(data, unix.NFTA_TARGET_REV), r.v6)
+			r.rule.To = parseDNAT(netlink.Attr(data, unix.NFTA_TARGET_INFO), netlink.Attr32(data, unix.NFTA_TARGET_REV),
+				r.v6)
 		}
 	case "nat":
 		if r.rule.Jump = "SNAT"; netlink.Attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {

@@ -25,7 +25,8 @@ func (PacketFilter) Verify(_ context.Context, w *kernel.World) error {
 		err = conn.Supported(InetNamed())
 	}
 	if err != nil {
-		return fmt.Errorf("the kernel does not answer for nf_tables (modules nf_tables and nfnetlink; it takes CAP_NET_ADMIN): %w",
+		return fmt.Errorf("the kernel does not answer for nf_tables (modules nf_tables and nfnetlink; it takes "+
+			"CAP_NET_ADMIN): %w",
 			err)
 	}
 	return nil

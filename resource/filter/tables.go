@@ -50,7 +50,8 @@ func Inet() *nft.Table {
 	publish := &nft.Chain{Name: "publish", Rules: []*nft.Rule{rule("under conditions").Jump("conditions")}}
 	post := &nft.Chain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
 		Rules: []*nft.Rule{rule("administrator").Jump("user"),
-			rule("published ports, back to where it came from").Translated().Jump("hairpin"), rule("out of a network").Jump("masquerading")}}
+			rule("published ports, back to where it came from").Translated().Jump("hairpin"),
+			rule("out of a network").Jump("masquerading")}}
 	for _, v6 := range []bool{false, true} {
 		publish.Rules = append(publish.Rules, PortMapsOf(t, v6, "").Rules()...)
 	}

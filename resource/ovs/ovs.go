@@ -23,7 +23,8 @@ const DefaultDB DB = "/var/run/openvswitch/db.sock"
 
 // Keys of external_ids. Those without the prefix are what ovs-cni writes, for people and programs that look for them.
 const (
-	ownerKey    = "fairlead"         // of a port, its QoS and a bridge: identity.Tag of the attachment, or of the network
+	// of a port, its QoS and a bridge: identity.Tag of the attachment, or of the network
+	ownerKey    = "fairlead"
 	overlayKey  = "fairlead-overlay" // of a port: the overlay that it needs, see Overlay.mark
 	tunnelKey   = "fairlead-tunnel"  // of a tunnel's port: bridge/VNI
 	remoteKey   = "fairlead-remote"  // of a tunnel's port: the other host

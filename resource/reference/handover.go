@@ -72,7 +72,8 @@ func handPublish(p publish.Ports, backend string) (to plan.Plan, lost []string) 
 			lost = append(lost, fmt.Sprintf("allowFrom of %v: holds on, and the reference's CHECK does not know it", m))
 		}
 		if m.Len() > 1 {
-			lost = append(lost, fmt.Sprintf("the range of %v: stays published, and the reference's CHECK does not know it", m))
+			lost = append(lost,
+				fmt.Sprintf("the range of %v: stays published, and the reference's CHECK does not know it", m))
 		}
 	}
 	if backend == forward.NFT {

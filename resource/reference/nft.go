@@ -85,7 +85,8 @@ func (f Ports) ensure(w *kernel.World, v6 bool) (bool, error) {
 		return false, nil
 	}
 	if len(conditions) > 0 {
-		return false, fmt.Errorf("%s: %q: the reference has one set of conditions for all containers; hand over by iptables",
+		return false, fmt.Errorf(
+			"%s: %q: the reference has one set of conditions for all containers; hand over by iptables",
 			publish.ConditionsKey(v6), strings.Join(conditions, " "))
 	}
 	rule := nft.PlainRule

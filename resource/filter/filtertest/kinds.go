@@ -20,7 +20,8 @@ import (
 func Main(m *testing.M) {
 	contract.KindOf = kindOf
 	contract.KillPlans = map[string]func() plan.Plan{
-		"filter": KillFilterPlan, "record": func() plan.Plan { return plan.Plan{SourcesByIPTables()} }, "policy": func() plan.Plan { return PolicyPlan("c1") },
+		"filter": KillFilterPlan, "record": func() plan.Plan { return plan.Plan{SourcesByIPTables()} },
+		"policy": func() plan.Plan { return PolicyPlan("c1") },
 	}
 	contract.Main(m)
 }
@@ -29,7 +30,8 @@ func Main(m *testing.M) {
 func kinds() []plan.Kind {
 	return []plan.Kind{policy.Kind(), policy.FailClosedKind(), forward.Kind(), publish.KindIPTables(),
 		masquerade.KindIPTables(),
-		filter.SharedChainKind(), masquerade.Kind(), publish.Kind(), policy.IngressKind(), spoof.Kind(), policy.IsolatedPortKind()}
+		filter.SharedChainKind(), masquerade.Kind(), publish.Kind(), policy.IngressKind(), spoof.Kind(),
+		policy.IsolatedPortKind()}
 }
 
 // kindOf is the Kind of a resource, and whose it is.

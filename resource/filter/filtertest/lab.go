@@ -41,7 +41,8 @@ func NewLab(t *testing.T) *Lab {
 	l := &Lab{T: t, W: contract.NewWorld(t), B: contract.OpenNS(t), Neighbour: contract.OpenNS(t),
 		Beyond: contract.OpenNS(t),
 		OwnerA: contract.Owner, OwnerB: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"},
-		ToA: contract.Prefix("10.1.2.5/24"), ToA6: contract.Prefix("fd00::5/64"), ToB: contract.Prefix("10.1.2.6/24"), ToB6: contract.Prefix("fd00::6/64")}
+		ToA: contract.Prefix("10.1.2.5/24"), ToA6: contract.Prefix("fd00::5/64"), ToB: contract.Prefix("10.1.2.6/24"),
+		ToB6: contract.Prefix("fd00::6/64")}
 	l.A = l.W.Container
 	for _, ns := range []*kernel.NS{l.W.Host, l.A, l.B, l.Neighbour, l.Beyond} {
 		l.In(ns, "sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0")

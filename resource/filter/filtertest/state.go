@@ -34,7 +34,8 @@ func IPTablesState(t testing.TB, w *kernel.World) string {
 	t.Helper()
 	packets := regexp.MustCompile(`\[\d+:\d+\]|(?m)^#.*$`)
 	return packets.ReplaceAllString(nstest.RunIn(t, w.Host.Path, "sh", "-c",
-		"for f in iptables ip6tables; do for v in nft legacy; do echo $f $v; $f-$v-save 2>/dev/null | sort; done; done"), "")
+		"for f in iptables ip6tables; do for v in nft legacy; do echo $f $v; $f-$v-save 2>/dev/null | sort; done; "+
+			"done"), "")
 }
 
 // State is what nft(8) shows of both tables, and so also shows that it can read them.

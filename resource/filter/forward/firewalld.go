@@ -137,7 +137,8 @@ func (f Forward) enter(ctx context.Context, w *kernel.World) (changed bool, err 
 			}
 			if other != "" {
 				return spec.Errorf(spec.CodeConfig,
-					"firewalldZone: %q: %v is in zone %q of firewalld already; take it out there (firewall-cmd --zone=%s --remove-source=%s), or set that zone", f.Zone, a, other, other, source(a))
+					"firewalldZone: %q: %v is in zone %q of firewalld already; take it out there (firewall-cmd "+
+						"--zone=%s --remove-source=%s), or set that zone", f.Zone, a, other, other, source(a))
 			}
 			if err := z.ask(nil, "addSource", f.Zone, source(a)); err != nil {
 				return f.zoneError(err)

@@ -47,7 +47,8 @@ func ValidSNATTo(list []netip.Addr) error {
 		case a.Is4In6() || a.Zone() != "" || a.IsUnspecified() || a.IsLoopback() || a.IsMulticast() ||
 			a.IsLinkLocalUnicast():
 			return spec.Errorf(spec.CodeConfig,
-				"snatTo[%d]: %v: answers to it would not come back; want an address of this host that others reach, such as 192.0.2.1 or 2001:db8::1", i, a)
+				"snatTo[%d]: %v: answers to it would not come back; want an address of this host that others reach, "+
+					"such as 192.0.2.1 or 2001:db8::1", i, a)
 		case have[n].IsValid():
 			return spec.Errorf(spec.CodeConfig, "snatTo[%d]: %v: %v is of the same family; want at most one of each", i,
 				a,

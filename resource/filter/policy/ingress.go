@@ -37,7 +37,8 @@ type Ingress struct {
 	Owner  spec.Owner
 	Link   string // the bridge, or the host end of a container's own link; empty: what the container's veth leads to
 	Policy string
-	To     []netip.Prefix // the container's addresses, each with its subnet's length: they tell the link by which the host is on the bridge
+	// the container's addresses, each with its subnet's length: they tell the link by which the host is on the bridge
+	To []netip.Prefix
 }
 
 func (i Ingress) String() string {
@@ -73,7 +74,9 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 		}
 		if l.Index != br.Index && !br.Data.Filtering && i.Policy != Open {
 			return "", o, 0, spec.Errorf(spec.CodeConfig,
-				"ingressPolicy: %q: the host reaches the containers of %s by %s, and they reach the host by the bridge itself too, past the policy: give %[2]s the addresses of %[3]s, or use VLANs, or want %[4]q",
+				"ingressPolicy: %q: the host reaches the containers of %s by %s, and they reach the host by the "+
+					"bridge itself too, past the policy: give %[2]s the addresses of %[3]s, or use VLANs, or want "+
+					"%[4]q",
 				i.Policy, br.Name, l.Name, Open)
 		}
 	}

@@ -159,7 +159,8 @@ func linksOf(r xtables.Rule) (links []string) {
 
 // tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
 // behind it and, where it is the gateway of a VLAN, its port of the bridge.
-func (i IngressIPTables) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*xtables.Table, err error) {
+func (i IngressIPTables) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*xtables.Table,
+	err error) {
 	in := Ingress{i.Owner, i.Link, i.Policy, i.To}
 	link, _, kind, err := in.on(w)
 	if err != nil || link == "" {

@@ -204,7 +204,8 @@ func (i Ingress) fresh(want []nft.Elem, at map[string]*nft.Elem) (list []netip.P
 // subnets. No rule checked sources before the network had a container, or after a flush of the rules.
 func forgetForged(w *kernel.World, subnets []netip.Prefix) {
 	if err := conntrack.ForgetSources(w.Host, subnets); err != nil {
-		slog.Warn("conntrack keeps connections that were begun before the network had its policy, and their replies pass it until they end",
+		slog.Warn("conntrack keeps connections that were begun before the network had its policy, and their replies "+
+			"pass it until they end",
 			"error", err)
 	}
 }

@@ -53,8 +53,9 @@ func parseConditions(words []string, v6 bool) (alternatives []*nft.Rule, where s
 	return p.rules, identity.ShortHash(all.String()), nil
 }
 
-const understood = "understood are, of nft's words, ip or ip6 saddr and daddr, iifname, meta mark, meta l4proto, tcp, udp, sctp or th sport and dport, " +
-	"each with != and { , }; of iptables', -s, -d, -i, -p, --sport, --dport, -m mark --mark, each with !"
+const understood = "understood are, of nft's words, ip or ip6 saddr and daddr, iifname, meta mark, meta l4proto, " +
+	"tcp, udp, sctp or th sport and dport, each with != and { , }; of iptables', " +
+	"-s, -d, -i, -p, --sport, --dport, -m mark --mark, each with !"
 
 type conditionParser struct {
 	v6    bool

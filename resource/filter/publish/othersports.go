@@ -95,7 +95,8 @@ func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
 		by = "iptables, chain " + f.chain
 	}
 	return false, spec.Errorf(spec.CodeConfig,
-		"%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+		"%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or "+
+			"remove that attachment (DEL, or GC where its container is gone)",
 		f.proto, portsText(m.HostPort,
 			m.Last()), who, f.to, by).WithHint(spec.Origin(mappingsKey)).HeldBy(f.owner.String())
 }

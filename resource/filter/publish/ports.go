@@ -194,7 +194,8 @@ func (p Ports) Ensure(ctx context.Context, w *kernel.World) (changed bool, err e
 			continue
 		}
 		if port, ok := sockdiag.Listens(w.Host, c.proto, c.host, c.first, c.last); ok {
-			slog.Warn("a process listens on a port that is published now, and hears only what is not for the host's addresses",
+			slog.Warn("a process listens on a port that is published now, and hears only what is not for the host's "+
+				"addresses",
 				"port", port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
 		}
 	}

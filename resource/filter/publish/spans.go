@@ -106,7 +106,8 @@ func onePolicy(list []span) error {
 
 func differs(s span) error {
 	return spec.Errorf(spec.CodeConfig,
-		"allowFrom: %s port %d of the host has different lists in several mappings; want one list for a port, or different ports", kernel.ProtoName(s.proto), s.first)
+		"allowFrom: %s port %d of the host has different lists in several mappings; want one list for a port, or "+
+			"different ports", kernel.ProtoName(s.proto), s.first)
 }
 
 // portElements are those of some ports, each (protocol, first, last), that may have ports in common, at an address of
