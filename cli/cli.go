@@ -113,11 +113,11 @@ command in a network of its own, list attachments, and preview a change before m
 		run.Command(a), run.GuardCommand(a), run.HostCommand(a), run.HostInsideCommand(),
 		demo.Command(a), demo.InsideCommand(a), demo.ServeCommand(a), demo.FetchCommand(a),
 		addCommand(a), delCommand(a), checkCommand(a), statusCommand(a), gcCommand(a),
-		repair.Command(a), repair.FirewallCommand(a), install.Command(a), install.WarmCommand(a),
-		versionCommand(a),
+		repair.Command(a), repair.FirewallCommand(a), install.Command(a), install.WarmCommand(a), versionCommand(a),
 		lsCommand(a), networks.Command(a), ipam.Command(a), dhcp.Command(a), dnsCommand(a), planCommand(a),
-		doctor.Command(a), inspect.Command(a), trace.Command(a), graph.Command(a), support.Command(a), calllog.Command(a),
-		metrics.Command(a), validate.Command(a), explain.Command(a), environmentTopic(), pluginsCommand(a), scaffold.Command(a))
+		doctor.Command(a), inspect.Command(a), trace.Command(a), graph.Command(a), support.Command(a),
+		calllog.Command(a), metrics.Command(a), validate.Command(a), explain.Command(a), scaffold.Command(a),
+		environmentTopic(), pluginsCommand(a))
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {

@@ -41,7 +41,8 @@ func serveNames(a *app.App, c *cobra.Command) error {
 		return err
 	} else if err != nil {
 		return app.Fail(app.ExitFailure,
-			"One name server serves all networks of a node; `systemctl status fairlead-dns` says whether it runs.", "%w", err)
+			"One name server serves all networks of a node; `systemctl status fairlead-dns` says whether it runs.",
+			"%w", err)
 	}
 	log := slog.New(slog.NewTextHandler(a.Stderr, nil))
 	return nameserver.Serve(ctx, nameserver.Settings{

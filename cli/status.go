@@ -201,7 +201,8 @@ func existingOn(ctx context.Context, a *app.App, n *netconf.Network) *existing {
 	defer a.LogLater()()
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: term.NewScreen(a.Stderr)}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
-		External: netconf.Externals(), Network: n.Name, Now: func() []*spec.List { return []*spec.List{n.List} }, DryRun: true,
+		External: netconf.Externals(), Network: n.Name, Now: func() []*spec.List { return []*spec.List{n.List} },
+		DryRun: true,
 	}
 	report, err := r.Run(ctx)
 	if err != nil {

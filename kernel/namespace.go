@@ -33,9 +33,9 @@ var (
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
 	FD   netns.NsHandle
-	// Stranded has the caller's thread enter the namespace and leave it again, where it may. That is for a program of one
-	// call, where to start another thread, and to hand over to it, is a good part of what a call takes. Where a thread
-	// cannot leave, this is called, and has to end the program.
+	// Stranded, if it is set, has the caller's thread enter the namespace and leave it again. It is for a program of
+	// one call, in which starting another thread takes a good part of the time. The function is called if the thread
+	// cannot leave the namespace; it must end the program.
 	Stranded func(error)
 
 	connMu sync.Mutex

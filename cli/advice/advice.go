@@ -46,7 +46,8 @@ func Deletes(o spec.Owner, netns string) string {
 // letGo says how an attachment releases what it holds.
 func letGo(c attach.Cached) string {
 	if attached.IsGone(c) {
-		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.", c.Owner(),
+		return fmt.Sprintf("The network namespace of %s is gone: `fairlead gc %s --gone` removes what it left.",
+			c.Owner(),
 			c.Network)
 	}
 	del := Deletes(c.Owner(), c.Netns)

@@ -33,8 +33,8 @@ const LoopbackNetwork = "cni-loopback"
 // Hashed reports whether the ID of a container is only a hash of the path of its network namespace: see [ContainerID].
 func Hashed(c attach.Cached) bool { return c.ContainerID == ContainerID(c.Netns) }
 
-// Name is what people call the container of an attachment: see [spec.PodName]. Of one whose ID is only a hash, it is the
-// name of the network namespace.
+// Name is what people call the container of an attachment: see [spec.PodName]. If its ID is only a hash, Name returns
+// the name of the network namespace.
 func Name(c attach.Cached) string {
 	if name := spec.PodName(c.Args); name != "" || !Hashed(c) {
 		return name

@@ -31,8 +31,8 @@ type CallLog struct {
 	off     bool   // by the setting of this environment; a runtime may have another one
 }
 
-const journalHint = "calls may be in the journal, which journalctl reads, and that is not installed here; where it is: " +
-	"journalctl -t " + calls.Identifier
+const journalHint = "calls may be in the journal, which journalctl reads, and that is not installed here; where it " +
+	"is: journalctl -t " + calls.Identifier
 
 // OpenCalls finds the log by the setting. Where that is off, journalctl is run for who asks for the log itself alone: a
 // runtime may have another setting. The error says what is wrong with that, or missing, and the log is what is left.

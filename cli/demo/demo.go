@@ -56,7 +56,8 @@ func InsideCommand(a *app.App) *cobra.Command {
 			d := &demo{App: a, Style: a.Style(a.Stdout)}
 			defer d.end()
 			if err := d.show(); err != nil {
-				return app.Fail(app.ExitFailure, "To look around in a host like this one: `fairlead host`, then `fairlead run`.",
+				return app.Fail(app.ExitFailure,
+					"To look around in a host like this one: `fairlead host`, then `fairlead run`.",
 					"demo: %w", err)
 			}
 			return nil

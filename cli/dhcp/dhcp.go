@@ -257,12 +257,14 @@ link, and the server may give it to another machine.`,
 			return err
 		}
 		if len(released) == 0 {
-			return app.Fail(app.ExitNotFound, "`fairlead dhcp ls` lists those that are kept.", "no lease of %s is kept", o)
+			return app.Fail(app.ExitNotFound, "`fairlead dhcp ls` lists those that are kept.",
+				"no lease of %s is kept", o)
 		}
 		for _, l := range released {
 			if !*force && sdk.Vanished(o, l.Netns) == nil {
 				return app.Fail(app.ExitUsage,
-					"Detach the container (`fairlead del`), or give its lease back with --force if you know that it is gone.",
+					"Detach the container (`fairlead del`), or give its lease back with --force if you know that it "+
+						"is gone.",
 					"%s is in use by %s, which is not proven gone (its namespace is %s)",
 					l.What(), o, cmp.Or(l.Netns, "not known"))
 			}

@@ -72,8 +72,8 @@ func (d *Doctor) repairs(network string, filter bool) *repair.Report {
 	}
 	defer d.LogLater()()
 	r := repair.Repairer{
-		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(), External: netconf.Externals(),
-		Now: netconf.Configured, DryRun: true, Network: network, Firewall: filter,
+		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
+		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Network: network, Firewall: filter,
 	}
 	report, err := r.Run(d.Ctx)
 	if err != nil {

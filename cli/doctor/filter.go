@@ -135,7 +135,8 @@ func (d *Doctor) packets() (all []forwarded) {
 				asked[key] = true
 			}
 			all = append(all,
-				forwarded{packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends from " + a.String(), link, c},
+				forwarded{packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends from " + a.String(),
+					link, c},
 				forwarded{packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to " + a.String(),
 					link, c})
 		}

@@ -63,12 +63,13 @@ func hostKinds() []findingKind {
 				"in /etc/sysctl.d, turn forwarding off.", "sysctl -w KEY=1"},
 		{"foreign-filter-drops", OnHost, false, "another program's packet filter drops packets of containers",
 			"An accept in Fairlead's table does not override a drop in another table. The plugin firewall, last in " +
-				"the list of the network, puts accepts where they take effect. Drops that it cannot override need a rule " +
-				"of the administrator.",
+				"the list of the network, puts accepts where they take effect. Drops that it cannot override need a " +
+				"rule of the administrator.",
 			"(depends on whose the chain is)"},
 		{"host-input-drops", OnHost, false, "a packet filter drops the containers' questions to the host's name server",
 			"The name server listens on the gateway's address, as podman's and Docker's do. A filter at the host's " +
-				"input hook drops the questions, so names do not resolve in the containers.", "(depends on whose the chain is)"},
+				"input hook drops the questions, so names do not resolve in the containers.",
+			"(depends on whose the chain is)"},
 		{"host-route-missing", OnHost, false, "the host has no default route",
 			"The containers' default route leads to the host, and the host cannot route their packets further.",
 			"ip route add default via ROUTER dev UPLINK"},
@@ -111,15 +112,18 @@ func hostKinds() []findingKind {
 			"sysctl -w net/FAMILY/neigh/default/gc_thresh3=MORE"},
 		{"state-unwritable", OnHost, false, "the state of attachments cannot be written",
 			"The disk is full, or its file system became read-only after an error. Leases and attachments are files " +
-				"on it: no container can be attached, and none can be detached completely.", "df -h DIRECTORY && df -i DIRECTORY"},
+				"on it: no container can be attached, and none can be detached completely.",
+			"df -h DIRECTORY && df -i DIRECTORY"},
 		{"cache-missing", OnHost, true, "an attachment has no entry in the cache of attachments",
 			"Files of /var/lib/cni/results were removed, or the runtime has its own cache, as Multus has in " +
-				"/var/lib/cni/multus. Fairlead can neither check nor repair an attachment without an entry.", advice.Remakes},
+				"/var/lib/cni/multus. Fairlead can neither check nor repair an attachment without an entry.",
+			advice.Remakes},
 		{"host-path-blocked", OnHost, false, "packets of containers are stopped on the host",
 			"Doctor followed a packet through the host's routes, rules, neighbours, links and bridges, without " +
 				"sending it. One of these was changed.", "fairlead trace CONTAINER to ADDRESS"},
 		{"cache-unreadable", OnHost, true, "an entry of the cache of attachments cannot be read",
-			"The attachment is unknown without it, so it is neither checked, nor repaired, nor removed.", "fairlead ls"},
+			"The attachment is unknown without it, so it is neither checked, nor repaired, nor removed.",
+			"fairlead ls"},
 	}
 }
 
@@ -170,7 +174,8 @@ func networkKinds() []findingKind {
 			"fairlead dhcp ls NET"},
 		{"dhcp-server-silent", onNetwork, true, "a DHCP server does not answer",
 			"The daemon asks this server, and later every server, to renew the lease. If none answers before the " +
-				"lease expires, the daemon removes its addresses from the container interface.", "fairlead dhcp ls NET"},
+				"lease expires, the daemon removes its addresses from the container interface.",
+			"fairlead dhcp ls NET"},
 		{"subnet-overlap", onNetwork, false, "a network overlaps with another one, or with a route of the host",
 			"The host reaches only one of the two, or both allocate the same address.",
 			"give the network another subnet, in the file that `fairlead net ls` names"},
@@ -189,8 +194,8 @@ func containerKinds() []findingKind {
 		{"container-interface-missing", onContainer, false, "the container lacks the interface that it was given",
 			"The interface was deleted or renamed in the container.", advice.Remakes},
 		{"container-interface-down", onContainer, false, "the container interface is down",
-			"It was set down in the container. The kernel deletes the routes of an interface that is set down, and does " +
-				"not restore them.", advice.Remakes},
+			"It was set down in the container. The kernel deletes the routes of an interface that is set down, and " +
+				"does not restore them.", advice.Remakes},
 		{"container-interface-changed", onContainer, false, "the container interface differs from what ADD made",
 			"It was changed in the container.", advice.Remakes},
 		{"container-address-missing", onContainer, false, "the container lacks an address that it was given",
@@ -201,16 +206,16 @@ func containerKinds() []findingKind {
 			advice.Remakes},
 		{"address-duplicate", onContainer, false, "another interface on the segment has an address of the container",
 			"For IPv6, duplicate address detection found it, and the kernel does not use the address. For IPv4, a " +
-				"probe found it, and packets for the address go to either of the two. Reserve the address, and attach " +
-				"the container anew.",
+				"probe found it, and packets for the address go to either of the two. Reserve the address, and " +
+				"attach the container anew.",
 			"fairlead ipam reserve NET ADDRESS"},
 		{"mtu-too-large", onContainer, true, "the container's MTU is larger than that of the way out",
 			"Large packets are lost if a firewall on the way drops the ICMP messages that report it: small requests " +
 				"work, and transfers hang. Set \"mtu\": \"auto\" in the network's list.", advice.Remakes},
 		{"path-mtu", onContainer, false, "large packets are lost on the way out, without an error",
 			"Small packets are answered. No ICMP message reports that the large ones are too large, so senders do " +
-				"not reduce their size: small requests work, and transfers hang. Set a smaller \"mtu\" in the network's " +
-				"list.", advice.Remakes},
+				"not reduce their size: small requests work, and transfers hang. Set a smaller \"mtu\" in the " +
+				"network's list.", advice.Remakes},
 		{"container-state-differs", onContainer, false, "something in the container differs from what ADD made",
 			"It was changed in the container, where Fairlead repairs nothing.", advice.Remakes},
 		{"port-nobody-listens", onContainer, false, "no process in the container listens on a published port",

@@ -208,7 +208,8 @@ func plainPath(path string) string {
 
 // unexplained returns the error for an unknown name. It names the most similar one.
 func unexplained(name string, among []string) error {
-	hint := "`fairlead plugins` lists the plugins, `fairlead explain PLUGIN` the keys of one, and `fairlead explain code` " +
+	hint := "`fairlead plugins` lists the plugins, `fairlead explain PLUGIN` the keys of one, and `fairlead explain " +
+		"code` " +
 		"the codes; docs/doctor.md has the findings."
 	slices.Sort(among)
 	if near, ok := spec.Nearest(plainPath(name), slices.Compact(among)); ok {

@@ -11,13 +11,13 @@ func explainedSettings() []explained {
 		Doc: "Which calls are logged, and where. off logs no call (the " +
 			"default), errors the calls that fail, all every call. journald logs to the journal, file to " +
 			calls.File +
-			", and a " +
-			"path to that file; by default calls go to the journal if journald runs, else to the file. A size such as 64M is the " +
-			"maximum of the file and its predecessor together; default 20M. Example: \"errors,file,64M\"."}}
+			", and a path to that file; by default calls go to the journal if journald runs, else to the file. A " +
+			"size such as 64M is the maximum of the file and its predecessor together; default 20M. Example: " +
+			"\"errors,file,64M\"."}}
 	return []explained{
 		{Name: calls.Settings, Text: "the settings of Fairlead's plugins on this node, a JSON object",
-			More: "The file " +
-				"may be absent. A change takes effect with the next call. docs/log.md has more on the log.", Keys: keys},
+			More: "The file may be absent. A change takes effect with the next call. docs/log.md has more on the log.",
+			Keys: keys},
 		{Name: calls.Variable, Value: value, Text: "the key " + calls.Key + " of " + calls.Settings +
 			", as a variable in the " +
 			"environment of the runtime, which the plugins inherit. The variable takes precedence over the file."},

@@ -39,7 +39,8 @@ func readNetFile(file string) (*netFile, error) {
 		}
 	}
 	if len(wrong) > 0 {
-		return nil, app.Fail(app.ExitUsage, "`fairlead validate "+file+"` says where.", "--conf %s: %w", file, errors.Join(wrong...))
+		return nil, app.Fail(app.ExitUsage, "`fairlead validate "+file+"` says where.", "--conf %s: %w", file,
+			errors.Join(wrong...))
 	}
 	n := &netFile{doc: doc, to: filepath.Join(netconf.ConfDir(), filepath.Base(file))}
 	now, err := spec.ReadLinked(n.to, spec.MaxFile)
@@ -63,7 +64,8 @@ func (n *netFile) record() string {
 func (n *netFile) write(a *app.App, check bool) error {
 	switch {
 	case n.kept:
-		a.Note("%s is kept: it differs from what this command wrote last; remove it, and repeat the command to replace it",
+		a.Note("%s is kept: it differs from what this command wrote last; remove it, and repeat the command to "+
+			"replace it",
 			n.to)
 		return nil
 	case check && !n.same:

@@ -65,7 +65,8 @@ kept, and the command says so. With --uninstall it removes that file first, unle
 		"restore what the last install replaced, and remove what it added")
 	c.Flags().BoolVar(&i.uninstall, "uninstall", false,
 		"remove Fairlead's plugins, and restore the reference's that they replaced")
-	c.Flags().StringVar(&i.conf, "conf", "", "also write the network configuration `FILE` to the directory that runtimes search")
+	c.Flags().StringVar(&i.conf, "conf", "",
+		"also write the network configuration `FILE` to the directory that runtimes search")
 	c.Flags().BoolVar(&i.keepReference, "keep-reference", false, "do not replace the reference's plugins")
 	for _, dir := range []string{"dir", "from"} {
 		_ = c.MarkFlagDirname(dir)

@@ -208,7 +208,8 @@ func release(ctx context.Context, p netconf.Pool, b *ipam.Book, prefix netip.Pre
 		if prefix.IsSingleIP() && l.Address == prefix.Addr() {
 			if l.State != ipam.Gone && !force {
 				return done, app.Fail(app.ExitUsage,
-					"Detach the container (`fairlead del`), or remove the lease with --force if you know that it is gone.",
+					"Detach the container (`fairlead del`), or remove the lease with --force if you know that it is "+
+						"gone.",
 					"%s is in use by %s, which is not proven gone (%s)",
 					l.Address, strings.TrimSpace(l.ContainerID+" "+l.IfName), l.State)
 			}

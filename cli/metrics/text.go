@@ -30,7 +30,8 @@ func metricKinds() []metricKind {
 		{"fairlead_pool_used_addresses", "gauge", "network range", "Addresses that are in use"},
 		{"fairlead_pool_available_addresses", "gauge", "network range", "Addresses that the next containers can get"},
 		{"fairlead_leases", "gauge", "network state",
-			"Leases of host-local by the state of their container: alive, unknown, or gone (a leak: run fairlead gc --gone)"},
+			"Leases of host-local by the state of their container: alive, unknown, or gone (a leak: run fairlead gc " +
+				"--gone)"},
 		{"fairlead_call_duration_seconds", "histogram", "verb plugin",
 			"Durations of plugin calls, from the log of calls"},
 		{"fairlead_call_errors_total", "counter", "verb plugin code",

@@ -54,7 +54,8 @@ func ResolvConf(dns spec.DNS, etc, systemd string) (content []byte, note string)
 	case len(dns.Nameservers) > 0:
 		servers = dns.Nameservers
 	case len(servers) == 0 && len(loopback) > 0:
-		note = fmt.Sprintf("names will not resolve: %s names %s, which is out of reach from another network namespace; "+
+		note = fmt.Sprintf("names will not resolve: %s names %s, which is out of reach from another network "+
+			"namespace; "+
 			"give --dns ADDRESS",
 			etc, strings.Join(loopback, ", "))
 		if !asked {

@@ -97,7 +97,8 @@ Exit status: that of COMMAND, or 128 plus the number of the signal that killed i
 		"`ADDRESS` of a name server for COMMAND, instead of the networks' (repeatable)")
 	flags.StringArrayVar(&f.search, "dns-search", nil,
 		"`DOMAIN` to complete names with, instead of the networks' (repeatable)")
-	flags.StringVar(&f.name, "name", "", "`ID` of the container and name of its network namespace (default: a random one)")
+	flags.StringVar(&f.name, "name", "",
+		"`ID` of the container and name of its network namespace (default: a random one)")
 	c.RegisterFlagCompletionFunc("net", netconf.CompleteNetworks)
 	return c
 }

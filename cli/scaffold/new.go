@@ -83,7 +83,8 @@ to the interface that the plugins before it made.`,
 				test = "go mod tidy && " + test
 			}
 			if p.Tidy && !isRelease(a.Version) {
-				a.Note("this fairlead is no release: --source DIR has the plugin built with the source in DIR, which then needs no " +
+				a.Note("this fairlead is no release: --source DIR has the plugin built with the source in DIR, which " +
+					"then needs no " +
 					"`go mod tidy`")
 			}
 			a.Note("`cd %s && %s` tests it; docs/plugin-author.md says how to go on", dir, test)
@@ -92,7 +93,8 @@ to the interface that the plugins before it made.`,
 	}
 	c.Flags().StringVar(&dir, "dir", "", "`DIR` to make and write to (default: NAME)")
 	c.Flags().BoolVar(&p.Chained, "chained", false, "write a plugin that adds to what the plugins before it made")
-	c.Flags().StringVar(&p.source, "source", "", "build with the source of Fairlead in `DIR`, rather than with a release")
+	c.Flags().StringVar(&p.source, "source", "",
+		"build with the source of Fairlead in `DIR`, rather than with a release")
 	return c
 }
 

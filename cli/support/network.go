@@ -32,7 +32,8 @@ func (c *collector) system() {
 		var errs []error
 		for _, path := range []string{"/proc/version", "/etc/os-release", "/proc/uptime", "/proc/loadavg",
 			"/proc/meminfo",
-			"/proc/sys/kernel/tainted", "/proc/net/stat/nf_conntrack", "/proc/net/stat/arp_cache", "/proc/net/softnet_stat",
+			"/proc/sys/kernel/tainted", "/proc/net/stat/nf_conntrack", "/proc/net/stat/arp_cache",
+			"/proc/net/softnet_stat",
 			"/proc/net/ip_tables_names", "/proc/net/ip6_tables_names", "/proc/self/status"} {
 			text, err := os.ReadFile(path)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {

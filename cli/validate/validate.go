@@ -92,8 +92,9 @@ func validate(a *app.App, arg string) (remarks []remark, others []string, err er
 	if l, lerr := spec.Load(netconf.ConfDir(), arg); errors.Is(err, fs.ErrNotExist) && lerr == nil {
 		arg = l.File
 	} else if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, app.Fail(app.ExitNotFound, "Give the path of a file or of a directory, or the name of a network; "+
-			"`fairlead net ls` lists the networks.", "%s: no such file or directory, and no such network", arg)
+		return nil, nil, app.Fail(app.ExitNotFound,
+			"Give the path of a file or of a directory, or the name of a network; "+
+				"`fairlead net ls` lists the networks.", "%s: no such file or directory, and no such network", arg)
 	} else if err != nil {
 		return nil, nil, err
 	}

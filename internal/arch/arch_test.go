@@ -127,6 +127,7 @@ func TestBites(t *testing.T) {
 			"no program"},
 		{"exec of iptables", Code("kernel/xtables", "exec.go", []byte("package p\nfunc f() { exec.Command(path) }\n")), ""},
 		{"a long file", Code("spec", "x.go", []byte("package p\n"+strings.Repeat("// x\n", longest))), "lines"},
+		{"a long line", Code("spec", "x.go", []byte("package p\n\n// "+strings.Repeat("x", 118)+"\n")), "columns"},
 		{"a long test", Length("spec", "x_test.go", []byte(strings.Repeat("// x\n", longestTest+1))), "lines"},
 		{"a long function", Code("spec", "x.go", []byte("package p\nfunc f() {\n"+
 			strings.Repeat("g()\n", longestFunc+1)+"}\n")), "a function has"},

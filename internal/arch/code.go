@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // How many lines a production file, a test and the body of a function may have.
@@ -59,6 +60,7 @@ func Code(name, file string, src []byte) (bad []string) {
 	}
 	if !ast.IsGenerated(f) {
 		bad = append(bad, Length(name, file, src)...)
+		bad = append(bad, columns(fset, f, src)...)
 	}
 	tests := strings.HasPrefix(name, "internal/")
 	for _, d := range f.Decls {
@@ -112,6 +114,26 @@ func Length(name, file string, src []byte) []string {
 		return []string{fmt.Sprintf("%s/%s: %d lines: a file has at most %d", name, path.Base(file), n, most)}
 	}
 	return nil
+}
+
+// columns returns the complaints about lines of more than 120 columns, a tab being four. Lines with a raw string are
+// exempt: help texts, expressions and tags of fields cannot be broken.
+func columns(fset *token.FileSet, f *ast.File, src []byte) (bad []string) {
+	raw := map[int]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if s, ok := n.(*ast.BasicLit); ok && s.Value[0] == '`' {
+			for l := fset.Position(s.Pos()).Line; l <= fset.Position(s.End()).Line; l++ {
+				raw[l] = true
+			}
+		}
+		return true
+	})
+	for i, line := range strings.Split(string(src), "\n") {
+		if !raw[i+1] && utf8.RuneCountInString(strings.ReplaceAll(line, "\t", "    ")) > 120 {
+			bad = append(bad, fmt.Sprintf("%s:%d: more than 120 columns", fset.Position(f.Pos()).Filename, i+1))
+		}
+	}
+	return bad
 }
 
 // mutable are the variables of s that are neither sentinels (errors.New), interface assertions, plugin

@@ -85,10 +85,10 @@ func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		err = fmt.Errorf("%w (no address of %s has %v in its subnet)", err, r.Link, r.Via)
 	}
 	if err != nil && r.Via.IsValid() && (unreachable || errors.Is(err, unix.EINVAL)) {
-		err = spec.AsError(err, 0).WithHint("Give the route a router in a subnet of the container's (gateway, or gw of " +
-			"the route); " +
-			"of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in " +
-			"which file it is.")
+		err = spec.AsError(err, 0).WithHint(
+			"Give the route a router in a subnet of the container's (gateway, or gw of the route); " +
+				"of one that is on the link without a subnet the route has \"scope\": 253. `fairlead net ls` says in " +
+				"which file it is.")
 	}
 	if err != nil {
 		return false, fmt.Errorf("add route: %w", err)

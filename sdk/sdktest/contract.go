@@ -14,8 +14,8 @@ import (
 //   - Verify fails before Ensure, and not after it; a second Ensure changes nothing.
 //   - Each Damage is named by Verify, which changes nothing, and is made good by Remove and Ensure.
 //   - Remove leaves what was there before, and removing nothing succeeds.
-//   - Owners of the kind finds what Ensure made; Remove of the kind takes it, leaves nothing of it, and takes nothing of
-//     other attachments; garbage collection removes it only if its attachment is not valid.
+//   - Owners of the kind finds what Ensure made; Remove of the kind removes all of it, and nothing of other
+//     attachments; garbage collection removes it only if its attachment is not valid.
 type Contract struct {
 	World *kernel.World // from NewWorld; what the resource needs to be there is made before
 	Kind  plan.Kind     // nil: the resource goes with the container's namespace
