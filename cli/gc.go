@@ -50,7 +50,7 @@ func gcCommand(a *app.App) *cobra.Command {
 			}
 			return app.Operands("NET [NETNS]")(c, args)
 		},
-		Use: "gc NET [NETNS]", GroupID: "attach",
+		Use: "gc [NET [NETNS]]", GroupID: "attach",
 		Short: "Remove attachments of a network that are not valid, with everything they left",
 		Long: `Remove everything of the network NET that belongs to none of its valid attachments: what the cache remembers,
 and what else the plugins find. Name the valid attachments with --valid, or say with --all that there are none. Other

@@ -47,7 +47,7 @@ func Command(a *app.App) *cobra.Command {
 		Short: "Find out why a container has no network, and which command corrects it",
 		Long: `Look at the host, the networks and the containers. Print each cause that keeps containers from their network:
 where, why, and the command that corrects it. One cause is one finding, however many containers it affects. Each has
-an ID, which docs/doctor.md explains. Nothing is changed.
+an ID, which fairlead explain explains. Nothing is changed.
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, NET/ID, or a pod as
 NAMESPACE/NAME. Then only findings that concern this container are printed, and doctor sends packets from inside it.

@@ -26,7 +26,7 @@ func (d *Doctor) print() {
 		d.Note("%s", line)
 	}
 	if len(d.Findings) > 0 {
-		d.Note("nothing was changed; docs/doctor.md explains each finding")
+		d.Note("nothing was changed; `fairlead explain %s` says more", d.Findings[0].ID)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/trace"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // tracing is one run of trace.
@@ -215,6 +216,9 @@ func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 		var r rtnl.Route
 		if r, err = rtnl.RouteTo(d.HostNS, q.Src); err == nil {
 			l, err = rtnl.LinkByIndex(d.HostNS, r.Link)
+		} else if errors.Is(err, unix.ENETUNREACH) {
+			return app.Fail(app.ExitUsage, "Give the host a default route, with `ip route add default via ROUTER`, or "+
+				"name the link by which the packet comes in: --in LINK.", "the host has no route back to %v", q.Src)
 		}
 	default:
 		if l, err = rtnl.Egress(d.HostNS); errors.Is(err, rtnl.ErrNoLink) {

@@ -70,10 +70,10 @@ func (w wantedOf) Gateway(container string, six bool) (none netip.Addr) {
 
 // Publisher implements trace.Wanted.
 func (w wantedOf) Publisher(dst netip.Addr, proto byte, port uint16) string {
-	if dst.IsLoopback() { // rules may leave these out
-		return ""
-	}
 	for _, c := range w {
+		if dst.IsLoopback() && (dst.Is6() || !loopback(c)) {
+			continue // the rules leave these out
+		}
 		family := func(ip spec.IP) bool { return attached.OwnAddress(c, ip) && ip.Address.Addr().Is6() == dst.Is6() }
 		if attached.IsGone(c) || c.Result == nil || !slices.ContainsFunc(c.Result.IPs, family) {
 			continue
@@ -87,4 +87,16 @@ func (w wantedOf) Publisher(dst netip.Addr, proto byte, port uint16) string {
 		}
 	}
 	return ""
+}
+
+// loopback reports whether the network of an attachment publishes its ports on 127.0.0.1 too.
+func loopback(c attach.Cached) bool {
+	l := c.AttachedBy(nil)
+	return l != nil && !slices.ContainsFunc(l.WrittenOut().Plugins, func(p *spec.Conf) bool {
+		var conf struct {
+			SNAT *bool `json:"snat"`
+		}
+		raw, err := p.Object.MarshalJSON()
+		return err != nil || json.Unmarshal(raw, &conf) != nil || conf.SNAT != nil && !*conf.SNAT
+	})
 }
