@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/cli/validate"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -138,6 +139,10 @@ func statusOf(a *app.App, n *netconf.Network) (*readiness, error) {
 	}
 	r := &readiness{Network: n.Name}
 	netconf.WarnOfOverlaps(a, n, rt)
+	r.Existing = existingOn(a.Interruptible(), a, n)
+	if s, ok := rt.Stderr.(term.Screen); ok && r.Existing.wired() {
+		s.Said.Store(foreign.Doubtful, true) // with the name of the link, which STATUS does not know
+	}
 	r.Addresses, r.NotAsked, err = n.Serves(a.Interruptible(), rt)
 	if a.Interruptible().Err() != nil {
 		return nil, err
@@ -147,7 +152,6 @@ func statusOf(a *app.App, n *netconf.Network) (*readiness, error) {
 			a.Note("warning: %v", problem)
 		}
 	}
-	r.Existing = existingOn(a.Interruptible(), a, n)
 	return r, err
 }
 
@@ -225,6 +229,9 @@ func existingOn(ctx context.Context, a *app.App, n *netconf.Network) *existing {
 	}
 	return e
 }
+
+// wired reports whether there are attachments whose rules were examined.
+func (e *existing) wired() bool { return e != nil && e.Attached > e.Gone+e.Unknown }
 
 func (e *existing) text(s term.Style) term.Shown {
 	var parts []term.Shown

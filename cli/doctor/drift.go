@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -70,7 +71,7 @@ func (d *Doctor) repairs(network string, filter bool) *repair.Report {
 		d.Blind("the host side of attachments, and the packet filter: %v", err)
 		return nil
 	}
-	defer d.LogLater()()
+	defer d.LogLater(foreign.Doubtful)() // ofFilters finds for certain what drops
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
 		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Network: network, Firewall: filter,

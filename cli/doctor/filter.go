@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/packetfilter"
+	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 )
 
 // evaluation limits the time for questions to the evaluator, which reads all rules for each packet.
@@ -163,12 +164,15 @@ func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 }
 
 // allowing returns the command that makes a chain accept forwarded packets of a link, in the tool that owns the
-// chain.
+// chain. To the containers it lets only answers and what is published.
 func allowing(v packetfilter.Verdict, link string) string {
 	out := accepting(v, link)
+	if strings.HasPrefix(out, "nft ") {
+		return forward.Remedy(v.Chain.TableName()+" "+v.Chain.Name, link)
+	}
 	for _, to := range [][2]string{
-		{" -i " + link + " ", " -o " + link + " "}, {" in on ", " out on "},
-		{" iifname ", " oifname "}, {"--permanent ", ""},
+		{" -i " + link + " ", " -o " + link + " -m conntrack --ctstate ESTABLISHED,RELATED,DNAT "},
+		{" in on ", " out on "}, {"--permanent ", ""},
 	} {
 		if strings.Contains(out, to[0]) {
 			return out + " && " + strings.Replace(out, to[0], to[1], 1)

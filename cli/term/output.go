@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
@@ -92,9 +93,9 @@ func (s Screen) Write(b []byte) (int, error) {
 	for line := range strings.Lines(string(b)) {
 		text, end := strings.CutSuffix(line, "\n")
 		if note := told(text); note != text {
-			_, known := s.Said.Load(rtnl.Overlapping) // said by the caller, which knows the networks' names
-			if _, again := s.Said.LoadOrStore(note, true); again || known &&
-				strings.Contains(note, rtnl.Overlapping) {
+			// The caller says it, and knows the names of networks and links.
+			known := func(text string) bool { _, said := s.Said.Load(text); return said && strings.Contains(note, text) }
+			if _, again := s.Said.LoadOrStore(note, true); again || known(rtnl.Overlapping) || known(foreign.Doubtful) {
 				continue
 			}
 			text = note

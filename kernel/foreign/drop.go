@@ -29,6 +29,9 @@ func (d Drop) String() string {
 	return "table " + d.Chain.TableName() + " chain " + d.Chain.Name + " (" + why + ")"
 }
 
+// Doubtful begins the warning of a chain that may drop a container's packets.
+const Doubtful = "another program's chain may drop the container's packets"
+
 // MayDrop returns the chains of f that have the policy drop, or an unconditional rule that drops or rejects. It
 // leaves out a chain with a rule that names link, because its author has considered that link. It examines neither
 // rules with conditions nor chains that a rule jumps to, so a chain that is left out may still drop packets.

@@ -169,7 +169,7 @@ func (f Forward) warn(w *kernel.World, b forwardBackend) {
 	for _, d := range drops {
 		if family := d.Chain.Family; family == unix.NFPROTO_INET ||
 			len(OfIP(f.Addrs, family == unix.NFPROTO_IPV6)) > 0 {
-			slog.Warn("another program's chain may drop the container's packets, which no accept of ours lifts",
+			slog.Warn(foreign.Doubtful+", which no accept of ours lifts",
 				"chain", d.String(), "remedy", f.advice(d))
 		}
 	}
@@ -183,10 +183,16 @@ func (f Forward) advice(d foreign.Drop) string {
 		}
 		return "install the program of iptables that made it, and backend \"auto\" puts an accept there"
 	}
-	// To the containers only answers and what is published to them: an accept of all would open them to everybody.
-	return fmt.Sprintf("nft insert rule %[1]v iifname %[2]s accept; "+
-		"nft insert rule %[1]v oifname %[2]s ct state established,related accept; "+
-		"nft insert rule %[1]v oifname %[2]s ct status dnat accept", d.Chain, cmp.Or(f.Link, "LINK"))
+	return Remedy(d.Chain.String(), cmp.Or(f.Link, "LINK"))
+}
+
+// Remedy returns the command that has a chain of nf_tables, such as "inet filter forward", let through what the
+// containers behind a link send, answers to them, and what is published. To accept all that goes out by the link would
+// open the containers to everybody.
+func Remedy(chain, link string) string {
+	return fmt.Sprintf("nft insert rule %[1]s iifname %[2]s accept && "+
+		"nft insert rule %[1]s oifname %[2]s ct state established,related accept && "+
+		"nft insert rule %[1]s oifname %[2]s ct status dnat accept", chain, link)
 }
 
 // Sweep removes the accepts of the network's attachments for which keep returns false.
