@@ -16,7 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/cli/validate"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -141,7 +140,7 @@ func statusOf(a *app.App, n *netconf.Network) (*readiness, error) {
 	netconf.WarnOfOverlaps(a, n, rt)
 	r.Existing = existingOn(a.Interruptible(), a, n)
 	if s, ok := rt.Stderr.(term.Screen); ok && r.Existing.wired() {
-		s.Said.Store(foreign.Doubtful, true) // with the name of the link, which STATUS does not know
+		s.Said.Store(term.Doubtful, true) // with the name of the link, which STATUS does not know
 	}
 	r.Addresses, r.NotAsked, err = n.Serves(a.Interruptible(), rt)
 	if a.Interruptible().Err() != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/packetfilter"
-	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 )
 
 // evaluation limits the time for questions to the evaluator, which reads all rules for each packet.
@@ -168,7 +168,7 @@ func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 func allowing(v packetfilter.Verdict, link string) string {
 	out := accepting(v, link)
 	if strings.HasPrefix(out, "nft ") {
-		return forward.Remedy(v.Chain.TableName()+" "+v.Chain.Name, link)
+		return foreign.Remedy(v.Chain.TableName()+" "+v.Chain.Name, link)
 	}
 	for _, to := range [][2]string{
 		{" -i " + link + " ", " -o " + link + " -m conntrack --ctstate ESTABLISHED,RELATED,DNAT "},

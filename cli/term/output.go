@@ -13,7 +13,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
@@ -78,6 +77,9 @@ func Lines(err error) Shown {
 	return Shown(strings.Join(all, "\n          "))
 }
 
+// Doubtful is what the warning of another program's chain says.
+const Doubtful = "another program's chain may drop the container's packets"
+
 // Screen passes on the output of other programs with control sequences escaped, and prints plugins' logs as notes.
 // It prints a log line only once, because a plugin may run several times after a failure.
 type Screen struct {
@@ -94,8 +96,11 @@ func (s Screen) Write(b []byte) (int, error) {
 		text, end := strings.CutSuffix(line, "\n")
 		if note := told(text); note != text {
 			// The caller says it, and knows the names of networks and links.
-			known := func(text string) bool { _, said := s.Said.Load(text); return said && strings.Contains(note, text) }
-			if _, again := s.Said.LoadOrStore(note, true); again || known(rtnl.Overlapping) || known(foreign.Doubtful) {
+			known := func(text string) bool {
+				_, said := s.Said.Load(text)
+				return said && strings.Contains(note, text)
+			}
+			if _, again := s.Said.LoadOrStore(note, true); again || known(rtnl.Overlapping) || known(Doubtful) {
 				continue
 			}
 			text = note

@@ -32,6 +32,15 @@ func (d Drop) String() string {
 // Doubtful begins the warning of a chain that may drop a container's packets.
 const Doubtful = "another program's chain may drop the container's packets"
 
+// Remedy returns the command that has a chain of nf_tables, such as "inet filter forward", let through what the
+// containers behind a link send, answers to them, and what is published. To accept all that goes out by the link would
+// open the containers to everybody.
+func Remedy(chain, link string) string {
+	return fmt.Sprintf("nft insert rule %[1]s iifname %[2]s accept && "+
+		"nft insert rule %[1]s oifname %[2]s ct state established,related accept && "+
+		"nft insert rule %[1]s oifname %[2]s ct status dnat accept", chain, link)
+}
+
 // MayDrop returns the chains of f that have the policy drop, or an unconditional rule that drops or rejects. It
 // leaves out a chain with a rule that names link, because its author has considered that link. It examines neither
 // rules with conditions nor chains that a rule jumps to, so a chain that is left out may still drop packets.

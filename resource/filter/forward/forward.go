@@ -183,16 +183,7 @@ func (f Forward) advice(d foreign.Drop) string {
 		}
 		return "install the program of iptables that made it, and backend \"auto\" puts an accept there"
 	}
-	return Remedy(d.Chain.String(), cmp.Or(f.Link, "LINK"))
-}
-
-// Remedy returns the command that has a chain of nf_tables, such as "inet filter forward", let through what the
-// containers behind a link send, answers to them, and what is published. To accept all that goes out by the link would
-// open the containers to everybody.
-func Remedy(chain, link string) string {
-	return fmt.Sprintf("nft insert rule %[1]s iifname %[2]s accept && "+
-		"nft insert rule %[1]s oifname %[2]s ct state established,related accept && "+
-		"nft insert rule %[1]s oifname %[2]s ct status dnat accept", chain, link)
+	return foreign.Remedy(d.Chain.String(), cmp.Or(f.Link, "LINK"))
 }
 
 // Sweep removes the accepts of the network's attachments for which keep returns false.
