@@ -194,7 +194,9 @@ func newLAN(t *testing.T) lan {
 			filepath.Base(l.server)+" && ip link set srv0 master cni0 up")
 	t.Cleanup(func() { exec.Command("sh", "-c", "ip link del srv0; ip link del cni0").Run() })
 	nstest.RunIn(t, l.server, "sh", "-ec", "ip addr add "+serverAddr+
-		"/24 dev eth0; ip link set lo up; ip link set eth0 up")
+		"/24 dev eth0; ip link set lo up; ip link set eth0 up\n"+
+		// A server does not listen on a link that is not running yet, which follows the carrier somewhat later.
+		"timeout 20 sh -c 'until ip link show eth0 | grep -q \"state UP\"; do :; done'")
 	return l
 }
 

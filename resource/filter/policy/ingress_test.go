@@ -189,7 +189,7 @@ func TestIngressWithoutLink(t *testing.T) {
 		t.Errorf("open: changed %v, %v", changed, err)
 	}
 	_, err := (policy.Ingress{Owner: contract.Owner, Policy: policy.Strict}).Ensure(t.Context(), w)
-	if err == nil || !strings.HasPrefix(err.Error(), `ingressPolicy: "strict": eth0 has no end`) {
+	if err == nil || !strings.HasPrefix(err.Error(), `ingressPolicy: "strict": eth0 has no host-side interface`) {
 		t.Errorf("strict: %v", err)
 	}
 	if got := filtertest.Elements(t, w); got != "" {

@@ -59,7 +59,7 @@ func TestPublishIPTablesLaw(t *testing.T) {
 			contract.Break("hook6", ipt6("-F OUTPUT"), "OUTPUT"),
 			contract.Break("masquerade", ipt("-F POSTROUTING"), "POSTROUTING"),
 			contract.Break("too much", ipt("-A "+chain+" -p tcp --dport 1234 -j DNAT --to-destination 10.9.9.9:1"),
-				"nobody asked for"),
+				"no port mapping asks for"),
 		)
 	})
 }
