@@ -91,7 +91,7 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		return term.PrintJSON(a.Stdout, doc)
 	}
 	if !doc.OK {
-		return app.Fail(app.ExitDrift, advice.Mending(t, args), "%s", strings.Join(said, "\n"))
+		return app.Fail(app.ExitDrift, advice.Fixing(t, args), "%s", strings.Join(said, "\n"))
 	}
 	return nil
 }

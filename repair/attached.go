@@ -39,14 +39,14 @@ type attached struct {
 
 	externals []external
 
-	mending sdk.Mending
-	sound   map[string]bool // rules that were correct before something other than a rule was restored
+	fixing sdk.Fixing
+	sound  map[string]bool // rules that were correct before something other than a rule was restored
 }
 
 // plan computes what should exist.
 func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c *attach.Cached) *attached {
 	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c,
-		mending: sdk.Mending{DryRun: r.DryRun}}
+		fixing: sdk.Fixing{DryRun: r.DryRun}}
 	switch {
 	case c.Bare:
 		a.broken(errNoConfig)
@@ -185,7 +185,7 @@ func (a *attached) finding() Finding {
 		a.State = Broken
 		lines := 0
 		for _, w := range a.Wrong {
-			if w.Mends {
+			if w.Fixes {
 				lines += len(w.What)
 			}
 		}

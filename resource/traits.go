@@ -36,9 +36,9 @@ type Traits struct {
 	// which therefore never touches the container, and may be called at any time in the attachment's life.
 	Effect Effect
 
-	// Mend makes its part on the host whole while the container lives. It changes nothing in the container, and nothing
+	// Fix makes its part on the host whole while the container lives. It changes nothing in the container, and nothing
 	// that is as it should be.
-	Mend func(context.Context, *kernel.World) (changed bool, err error)
+	Fix func(context.Context, *kernel.World) (changed bool, err error)
 
 	// Follows says that its differences on the host follow from those of the links before it, and go with them.
 	Follows bool
@@ -76,7 +76,7 @@ const (
 	Opens
 )
 
-// A Beyond is a difference inside the container that neither Mend nor a rule's Ensure repairs.
+// A Beyond is a difference inside the container that neither Fix nor a rule's Ensure repairs.
 type Beyond struct{ Err error }
 
 func (b Beyond) Error() string { return b.Err.Error() }

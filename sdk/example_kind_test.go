@@ -56,9 +56,9 @@ func (l lamp) Remove(_ context.Context, w *kernel.World) error {
 
 // Traits implements resource.Describer: what more is to be known of it. Here that `fairlead repair` makes good what is
 // wrong on the host while the container lives.
-func (l lamp) Traits() resource.Traits { return resource.Traits{Mend: l.mend} }
+func (l lamp) Traits() resource.Traits { return resource.Traits{Fix: l.fix} }
 
-func (l lamp) mend(ctx context.Context, w *kernel.World) (bool, error) {
+func (l lamp) fix(ctx context.Context, w *kernel.World) (bool, error) {
 	if err := l.Remove(ctx, w); err != nil {
 		return false, err
 	}

@@ -58,7 +58,7 @@ type RepairRequest struct {
 type RepairAnswer struct {
 	Plan     []Planned `json:"plan"`               // what there should be
 	Repaired []string  `json:"repaired,omitempty"` // what was made, in the words of ip(8) and nft(8)
-	Wrong    []Wrong   `json:"wrong,omitempty"`    // what is wrong and was not mended
+	Wrong    []Wrong   `json:"wrong,omitempty"`    // what is wrong and was not fixed
 }
 
 // A Planned is one resource of an attachment's plan.
@@ -189,12 +189,12 @@ func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*Repai
 	if err != nil {
 		return nil, err
 	}
-	return mend(ctx, w, want, q), nil
+	return fix(ctx, w, want, q), nil
 }
 
-// mend repairs the resources of want: first rules that keep packets out, then other rules and everything else. If it
+// fix repairs the resources of want: first rules that keep packets out, then other rules and everything else. If it
 // repaired something that rules may depend on, such as a link, it goes through all resources once more.
-func mend(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) *RepairAnswer {
+func fix(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) *RepairAnswer {
 	answer := &RepairAnswer{Plan: []Planned{}}
 	for _, r := range want {
 		_, rule := EffectOf(r)
@@ -204,9 +204,9 @@ func mend(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest)
 	if q.Closes {
 		turns = turns[:1]
 	}
-	m := Mending{DryRun: q.DryRun, Mended: true}
-	for round := 0; round < 2 && m.Mended; round++ {
-		m.Mended, answer.Wrong = false, nil
+	m := Fixing{DryRun: q.DryRun, Fixed: true}
+	for round := 0; round < 2 && m.Fixed; round++ {
+		m.Fixed, answer.Wrong = false, nil
 		for _, turn := range turns {
 			for _, r := range want {
 				if e, rule := EffectOf(r); e != turn || q.Firewall && !rule {

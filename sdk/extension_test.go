@@ -54,14 +54,14 @@ type opening struct{ mark }
 
 func (opening) Traits() resource.Traits { return resource.Traits{Effect: resource.Opens} }
 
-type mending struct{ mark }
+type fixing struct{ mark }
 
-func (m mending) Traits() resource.Traits { return resource.Traits{Mend: m.Ensure} }
+func (m fixing) Traits() resource.Traits { return resource.Traits{Fix: m.Ensure} }
 
-// markPlugin wants a resource of each sort that repair knows, and one that it does not mend.
+// markPlugin wants a resource of each sort that repair knows, and one that it does not fix.
 func markPlugin() sdk.Plugin {
 	return sdk.Chained("marks", "makes marks", func(struct{}, *sdk.Request) (sdk.Answer, error) {
-		return sdk.Answer{Plan: plan.Plan{mending{mark{"link"}}, opening{mark{"open"}}, mark{"hopeless"},
+		return sdk.Answer{Plan: plan.Plan{fixing{mark{"link"}}, opening{mark{"open"}}, mark{"hopeless"},
 			closing{mark{"close"}}}}, nil
 	}, nil)
 }
@@ -86,7 +86,7 @@ func TestRepairVerb(t *testing.T) {
 		q     sdk.RepairRequest
 		did   string // in its order
 		wrong []string
-		mends int // of what is wrong
+		fixes int // of what is wrong
 	}{
 		{"dry run", sdk.RepairRequest{DryRun: true}, "", missing("close", "link", "open", "hopeless"), 3},
 		{"what keeps packets out", sdk.RepairRequest{Closes: true}, "close", nil, 0},
@@ -101,19 +101,19 @@ func TestRepairVerb(t *testing.T) {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		var wrong []string
-		mends := 0
+		fixes := 0
 		for _, w := range a.Wrong {
 			wrong = append(wrong, w.Resource+": "+strings.Join(w.What, " "))
-			if w.Mends {
-				mends++
+			if w.Fixes {
+				fixes++
 			}
 		}
 		b, _ := os.ReadFile(marks)
 		did := strings.Join(strings.Fields(string(b)), " ")
-		if did != tt.did || strings.Join(wrong, "\n") != strings.Join(tt.wrong, "\n") || mends != tt.mends ||
+		if did != tt.did || strings.Join(wrong, "\n") != strings.Join(tt.wrong, "\n") || fixes != tt.fixes ||
 			len(a.Plan) != 4 || len(a.Repaired) != len(strings.Fields(tt.did)) {
-			t.Errorf("%s: did %q, want %q; wrong %q, want %q; %d mend, want %d; %+v", tt.name, did, tt.did, wrong, tt.wrong,
-				mends, tt.mends, a)
+			t.Errorf("%s: did %q, want %q; wrong %q, want %q; %d fix, want %d; %+v", tt.name, did, tt.did, wrong, tt.wrong,
+				fixes, tt.fixes, a)
 		}
 	}
 }

@@ -43,10 +43,10 @@ func lampLife() sdktest.Life {
 	return sdktest.Life{
 		Plugins: []string{`{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.2.0/24"}}`, `{"type": "lamp", "mtu": 1400}`},
 		Breaks: []sdktest.Break{
-			{Name: "mtu", Want: "mtu is 1300, want 1400", Mend: true, Do: func(t *testing.T, a *sdktest.Attachment) {
+			{Name: "mtu", Want: "mtu is 1300, want 1400", Fix: true, Do: func(t *testing.T, a *sdktest.Attachment) {
 				sdktest.Run(t, "", "sh", "-ec", "ip link set $(ip -br link show type ifb | cut -d' ' -f1) mtu 1300")
 			}},
-			{Name: "gone", Want: "link does not exist", Mend: true, Do: func(t *testing.T, a *sdktest.Attachment) {
+			{Name: "gone", Want: "link does not exist", Fix: true, Do: func(t *testing.T, a *sdktest.Attachment) {
 				sdktest.Run(t, "", "sh", "-ec", "ip link del $(ip -br link show type ifb | cut -d' ' -f1)")
 			}},
 		},
@@ -76,7 +76,7 @@ type (
 func (leaking) Remove(context.Context, *kernel.World) error { return nil }
 func (blind) Verify(context.Context, *kernel.World) error   { return nil }
 
-func (r restless) Ensure(ctx context.Context, w *kernel.World) (bool, error) { return r.mend(ctx, w) }
+func (r restless) Ensure(ctx context.Context, w *kernel.World) (bool, error) { return r.fix(ctx, w) }
 
 func (forgetful) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) { return nil, nil }
 

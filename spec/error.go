@@ -119,7 +119,7 @@ func AsError(err error, def Code) *Error {
 func (e *Error) Encode(v Version) []byte {
 	doc := *e
 	doc.Msg, doc.Details, doc.Hint = bounded(doc.Msg), bounded(doc.Details), bounded(doc.Hint)
-	for _, more := range doc.mends() {
+	for _, more := range doc.fixes() {
 		doc.Details = strings.TrimPrefix(doc.Details+"; "+more, "; ")
 	}
 	doc.CNIVersion = v.Or010()
@@ -127,8 +127,8 @@ func (e *Error) Encode(v Version) []byte {
 	return indent(b)
 }
 
-// mends returns the parts of e that are repeated in the details, for runtimes that show nothing else.
-func (e *Error) mends() []string {
+// fixes returns the parts of e that are repeated in the details, for runtimes that show nothing else.
+func (e *Error) fixes() []string {
 	return slices.DeleteFunc([]string{e.Hint, Freed(e.Holder)}, func(s string) bool { return s == "" })
 }
 
@@ -172,7 +172,7 @@ func DecodeError(b []byte) (*Error, bool) {
 			*f.v = text(d.raw(m.node))
 		}
 	}
-	for _, more := range slices.Backward(e.mends()) { // which Encode has put there
+	for _, more := range slices.Backward(e.fixes()) { // which Encode has put there
 		e.Details = strings.TrimSuffix(strings.TrimSuffix(e.Details, more), "; ")
 	}
 	return e, true

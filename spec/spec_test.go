@@ -198,7 +198,7 @@ func TestErrorDocument(t *testing.T) {
 	}
 }
 
-// What mends an error reaches who shows message and details alone, and who knows hints finds it apart from the details.
+// What fixes an error reaches who shows message and details alone, and who knows hints finds it apart from the details.
 // clause: P7 I2
 func TestErrorHint(t *testing.T) {
 	taken := Errorf(CodeConfig, "runtimeConfig.portMappings[0]: port 80 is web's").HeldBy("lan/web/eth0")

@@ -172,11 +172,11 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 		}
 		return
 	}
-	mend := ""
+	fix := ""
 	if p.netns == "" && l.Kind == "veth" && l.Master == 0 { // its bridge is gone
-		mend = "fairlead repair"
+		fix = "fairlead repair"
 	}
-	w.stop(p, "neighbour", mend, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
+	w.stop(p, "neighbour", fix, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
 }
 
 // atDevice wonders about chains at a link itself, which are not followed.

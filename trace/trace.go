@@ -87,7 +87,7 @@ type Answer struct {
 	Hops    []Hop  `json:"hops"`
 	Verdict State  `json:"verdict"` // Passes: it arrives; of Live, what was seen
 	Why     string `json:"why"`
-	Mend    string `json:"mend,omitempty"` // a command, mostly
+	Fix     string `json:"fix,omitempty"` // a command, mostly
 
 	Seen    State  `json:"seen,omitempty"` // what became of the packet that Live sent
 	Result  string `json:"live,omitempty"` // that in words
@@ -130,7 +130,7 @@ type walk struct {
 
 	passages []passage // of Live
 	doubt    *Hop      // the first that is Unknown
-	mend     string    // of doubt
+	fix      string    // of doubt
 
 	known      *rtnl.Neighbour // what the sender knows of the next hop
 	asked      []asked         // next hops, of Ethernet
@@ -186,7 +186,7 @@ func (w *walk) settle() {
 	case w.unanswered != "":
 		w.Verdict, w.Why = Stops, w.unanswered
 	case w.doubt != nil:
-		w.Verdict, w.Why, w.Mend = Unknown, w.doubt.Place+": "+w.doubt.Text, w.mend
+		w.Verdict, w.Why, w.Fix = Unknown, w.doubt.Place+": "+w.doubt.Text, w.fix
 	case w.Verdict == "":
 		w.Verdict, w.Why = Unknown, "its way could not be followed"
 	}
@@ -224,18 +224,18 @@ func (w *walk) pass(p *place, kind, format string, args ...any) {
 }
 
 // stop ends the way.
-func (w *walk) stop(p *place, kind, mend, format string, args ...any) {
+func (w *walk) stop(p *place, kind, fix, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	w.Hops = append(w.Hops, Hop{Place: p.name, Kind: kind, Text: text, State: Stops})
-	w.Verdict, w.Why, w.Mend = Stops, p.name+": "+text, mend
+	w.Verdict, w.Why, w.Fix = Stops, p.name+": "+text, fix
 }
 
 // wonder takes a hop down of which it is not known whether the packet passes it.
-func (w *walk) wonder(p *place, kind, mend, format string, args ...any) {
+func (w *walk) wonder(p *place, kind, fix, format string, args ...any) {
 	h := Hop{Place: p.name, Kind: kind, Text: fmt.Sprintf(format, args...), State: Unknown}
 	w.Hops = append(w.Hops, h)
 	if w.doubt == nil {
-		w.doubt, w.mend = &h, mend
+		w.doubt, w.fix = &h, fix
 	}
 }
 

@@ -48,8 +48,8 @@ func TestFindingKinds(t *testing.T) {
 		if !slices.Contains(said, k.ID) {
 			t.Errorf("%s is in the table, and never said", k.ID)
 		}
-		if k.What == "" || k.Mend == "" || strings.HasSuffix(k.What, ".") || !strings.HasSuffix(k.Why, ".") {
-			t.Errorf("%s: %q %q %q", k.ID, k.What, k.Why, k.Mend)
+		if k.What == "" || k.Fix == "" || strings.HasSuffix(k.What, ".") || !strings.HasSuffix(k.Why, ".") {
+			t.Errorf("%s: %q %q %q", k.ID, k.What, k.Why, k.Fix)
 		}
 		drilled := regexp.MustCompile(`[ "]` + k.ID + `[ ':"]`).MatchString(drills)
 		if drilled == slices.Contains(undrilled, k.ID) {
@@ -80,7 +80,7 @@ func TestConntrack(t *testing.T) {
 		d.conntrack(dir)
 		got := ""
 		for _, f := range d.Findings {
-			got += f.Severity + " " + f.ID + " : " + f.What + ": " + f.Mend
+			got += f.Severity + " " + f.ID + " : " + f.What + ": " + f.Fix
 		}
 		if got != tc.want {
 			t.Errorf("%s of %s: %q, want %q", tc.count, tc.most, got, tc.want)
@@ -113,7 +113,7 @@ func TestNeighbours(t *testing.T) {
 	d.neighbours(proc)
 	if len(d.Findings) != 1 || d.Findings[0].ID != "neighbour-table-full" ||
 		d.Findings[0].What != "1024 of 1024 neighbours of ipv4" ||
-		d.Findings[0].Mend != "sysctl -w net/ipv4/neigh/default/gc_thresh3=4096" {
+		d.Findings[0].Fix != "sysctl -w net/ipv4/neigh/default/gc_thresh3=4096" {
 		t.Errorf("%+v", d.Findings)
 	}
 	d = Doctor{Diagnosis: &Diagnosis{}}
@@ -169,7 +169,7 @@ func TestLeases(t *testing.T) {
 		d.leased("lan", list(state, ends), now)
 		got := ""
 		for _, f := range d.Findings {
-			got += f.Severity + " " + f.ID + " : " + f.What + ", " + f.Containers[0].Details[0] + ": " + f.Mend
+			got += f.Severity + " " + f.ID + " : " + f.What + ", " + f.Containers[0].Details[0] + ": " + f.Fix
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", state, got, want)

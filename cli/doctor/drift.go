@@ -167,14 +167,14 @@ func (d *Doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
 	}
 }
 
-func (d *Doctor) bridge(line, link string, c attach.Cached, mend []string) {
+func (d *Doctor) bridge(line, link string, c attach.Cached, fix []string) {
 	switch {
 	case strings.HasSuffix(line, "link does not exist"):
-		d.add("bridge-missing", link, "bridge "+link+" does not exist", who(c), mend...)
+		d.add("bridge-missing", link, "bridge "+link+" does not exist", who(c), fix...)
 	case strings.HasPrefix(line, "state is down"):
-		d.add("bridge-down", link, "bridge "+link+" is down", who(c), mend...)
+		d.add("bridge-down", link, "bridge "+link+" is down", who(c), fix...)
 	default:
-		d.add("bridge-changed", link, line, who(c), mend...)
+		d.add("bridge-changed", link, line, who(c), fix...)
 	}
 }
 
@@ -193,7 +193,7 @@ func (d *Doctor) veth(w sdk.Wrong, line, link string, c attach.Cached) {
 	case strings.HasPrefix(line, "master is "):
 		_, bridge, _ := strings.Cut(line, "want ")
 		d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge, who(c, link))
-	case w.Mends:
+	case w.Fixes:
 		d.add("host-interface-changed", "host", line, who(c, link))
 	default:
 		d.add("container-interface-changed", "container", "", who(c, line), "", advice.RemakeCommand(c))
@@ -214,7 +214,7 @@ func linkOf(text string) (link string, inside bool) {
 
 // remade returns the correction of a difference that repair cannot correct, else nothing.
 func remade(w sdk.Wrong, c attach.Cached) []string {
-	if w.Mends {
+	if w.Fixes {
 		return nil
 	}
 	return []string{"", advice.RemakeCommand(c)}

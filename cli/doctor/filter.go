@@ -53,12 +53,12 @@ func (d *Doctor) ofFilters() {
 			continue
 		}
 		where, rule := decider(v)
-		mend := allowing(v, p.link)
+		fix := allowing(v, p.link)
 		if d.any("accepts-missing") {
-			mend = "fairlead repair --firewall"
+			fix = "fairlead repair --firewall"
 		}
 		text := fmt.Sprintf("%s drops packets of containers on %s: %s", owner(v), p.link, rule)
-		d.add("foreign-filter-drops", where, text, who(p.From, p.What), "", mend)
+		d.add("foreign-filter-drops", where, text, who(p.From, p.What), "", fix)
 	}
 }
 
@@ -168,7 +168,7 @@ func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 func allowing(v packetfilter.Verdict, link string) string {
 	out := accepting(v, link)
 	if strings.HasPrefix(out, "nft ") {
-		return foreign.Remedy(v.Chain.TableName()+" "+v.Chain.Name, link)
+		return foreign.Fix(v.Chain.TableName()+" "+v.Chain.Name, link)
 	}
 	for _, to := range [][2]string{
 		{" -i " + link + " ", " -o " + link + " -m conntrack --ctstate ESTABLISHED,RELATED,DNAT "},

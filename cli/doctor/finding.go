@@ -16,7 +16,7 @@ type Diagnosed struct {
 	Where      string     `json:"where"`
 	What       string     `json:"what"`
 	Why        string     `json:"why"`
-	Mend       string     `json:"mend"` // usually a command
+	Fix        string     `json:"fix"` // usually a command
 	Containers []affected `json:"containers,omitempty"`
 
 	rank int
@@ -27,7 +27,7 @@ type affected struct {
 	Container string   `json:"container"` // network/id/interface
 	Netns     string   `json:"netns,omitempty"`
 	Details   []string `json:"details,omitempty"` // what differs between the containers
-	Mend      string   `json:"mend,omitempty"`    // the correction for this container, if it is not the finding's
+	Fix       string   `json:"fix,omitempty"`     // the correction for this container, if it is not the finding's
 	Name      string   `json:"name,omitempty"`    // NAMESPACE/POD, or podman's name
 
 	short string // with the short ID
@@ -53,40 +53,40 @@ type Diagnosis struct {
 func newDiagnosis() *Diagnosis { return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}} }
 
 // add records a finding. Findings that differ only in the container become one. fill has pairs of a placeholder in
-// the mend and its value.
+// the fix and its value.
 func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) {
 	kinds := FindingKinds()
 	i := slices.IndexFunc(kinds, func(k findingKind) bool { return k.ID == id })
 	k := kinds[i]
 	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: cmp.Or(what, k.What), Why: k.Why,
-		Mend: k.Mend, rank: i}
+		Fix: k.Fix, rank: i}
 	if k.Warning {
 		f.Severity = warning
 	}
 	for i := 0; i+1 < len(fill); i += 2 {
 		if fill[i] == "" {
-			f.Mend = fill[i+1] // a different mend
+			f.Fix = fill[i+1] // a different fix
 			continue
 		}
-		f.Mend = strings.ReplaceAll(f.Mend, fill[i], fill[i+1])
+		f.Fix = strings.ReplaceAll(f.Fix, fill[i], fill[i+1])
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range d.Findings {
 		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
-			g.hits(who, f.Mend)
+			g.hits(who, f.Fix)
 			return
 		}
 	}
-	f.hits(who, f.Mend)
+	f.hits(who, f.Fix)
 	d.Findings = append(d.Findings, f)
 }
 
 // hits adds affected containers, each once.
-func (f *Diagnosed) hits(who []affected, mend string) {
+func (f *Diagnosed) hits(who []affected, fix string) {
 	for _, a := range who {
-		if mend != f.Mend {
-			a.Mend = mend
+		if fix != f.Fix {
+			a.Fix = fix
 		}
 		i := slices.IndexFunc(f.Containers, func(c affected) bool { return c.Container == a.Container })
 		if i < 0 {

@@ -11,7 +11,7 @@ type findingKind struct {
 	Warning bool // containers have their network for now
 	What    string
 	Why     string
-	Mend    string // words in capitals are placeholders
+	Fix     string // words in capitals are placeholders
 }
 
 // The sections of the answer.

@@ -167,16 +167,16 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 	for _, u := range b.Uses {
 		what := fmt.Sprintf("%s of %s addresses of %s are left; of %d leases, %d belong to containers that are gone",
 			u.Available, u.Size, u.Range, len(b.Leases), dead)
-		mend := fill
+		fix := fill
 		if dead == 0 {
-			mend = []string{"", "fairlead ipam ls " + n.Name}
+			fix = []string{"", "fairlead ipam ls " + n.Name}
 		}
 		switch {
 		case u.Available.IsZero():
-			d.add("range-exhausted", "network "+n.Name, what, nil, mend...)
+			d.add("range-exhausted", "network "+n.Name, what, nil, fix...)
 			exhausted = true
 		case near(u):
-			d.add("range-near", "network "+n.Name, what, nil, mend...)
+			d.add("range-near", "network "+n.Name, what, nil, fix...)
 		}
 	}
 	if left > 0 && !exhausted { // the others are removed with their attachments

@@ -69,11 +69,11 @@ A probe waits for up to four seconds. After half a minute doctor starts no more 
 		if k.Warning {
 			severity = "Warning"
 		}
-		mend := "`" + k.Mend + "`"
-		if k.Mend == advice.Remakes || k.Mend[0] == '(' {
-			mend = k.Mend
+		fix := "`" + k.Fix + "`"
+		if k.Fix == advice.Remakes || k.Fix[0] == '(' {
+			fix = k.Fix
 		}
-		fmt.Fprintf(b, "### %s\n\n%s: %s.\n\n%s\n\nMend: %s\n\n", k.ID, severity, k.What, k.Why, mend)
+		fmt.Fprintf(b, "### %s\n\n%s: %s.\n\n%s\n\nFix: %s\n\n", k.ID, severity, k.What, k.Why, fix)
 	}
 	return append(bytes.TrimRight(b.Bytes(), "\n"), '\n')
 }

@@ -112,31 +112,31 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	if h.Kind == "socket" || d.left(answer) || h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
 		return false
 	}
-	Mend(q, answer)
+	Fix(q, answer)
 	if h.Kind == "neighbour" && strings.Contains(h.Text, " for good at ") { // the neighbour entry is the sender's
-		h.Place, answer.Mend = "host", fmt.Sprintf("ip neigh flush to %v nud permanent", q.Dst)
+		h.Place, answer.Fix = "host", fmt.Sprintf("ip neigh flush to %v nud permanent", q.Dst)
 		if q.From != nil {
 			h.Place = q.From.Name
 		}
 	}
-	if h.Place != "host" && answer.Mend != "" && !strings.HasPrefix(answer.Mend, "nsenter ") {
-		answer.Mend = "nsenter --net=" + c.Netns + " " + answer.Mend
+	if h.Place != "host" && answer.Fix != "" && !strings.HasPrefix(answer.Fix, "nsenter ") {
+		answer.Fix = "nsenter --net=" + c.Netns + " " + answer.Fix
 	}
 	to := fmt.Sprintf("fairlead trace to %v", q.Dst)
 	if q.From != nil {
 		to = fmt.Sprintf("fairlead trace %s to %v", c.ContainerID, q.Dst)
 	}
-	mend := []string{"", cmp.Or(answer.Mend, to)}
+	fix := []string{"", cmp.Or(answer.Fix, to)}
 	switch {
 	case h.Place == "host" && h.Verdict != nil:
 		_, link := d.wayIn(c)
 		where, rule := decider(*h.Verdict)
 		d.add("foreign-filter-drops", where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict),
-			link, rule), who(c, h.Hook+", "+answer.Packet), mend...)
+			link, rule), who(c, h.Hook+", "+answer.Packet), fix...)
 	case h.Place == "host":
-		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), mend...)
+		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), fix...)
 	default:
-		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), mend...)
+		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), fix...)
 	}
 	return true
 }
@@ -155,10 +155,10 @@ func Traced(c attach.Cached) trace.Container {
 	return trace.Container{Name: cmp.Or(attached.Name(c), attached.ShortID(c.ContainerID)), Netns: c.Netns}
 }
 
-// Mend adds to an answer of package trace the command that corrects what stops the packet in a filter.
-func Mend(q trace.Question, answer *trace.Answer) {
+// Fix adds to an answer of package trace the command that corrects what stops the packet in a filter.
+func Fix(q trace.Question, answer *trace.Answer) {
 	h := answer.Decisive()
-	if answer.Mend != "" || h == nil {
+	if answer.Fix != "" || h == nil {
 		return
 	}
 	v := *h.Verdict
@@ -168,17 +168,17 @@ func Mend(q trace.Question, answer *trace.Answer) {
 	}
 	switch {
 	case v.Outcome != packetfilter.Dropped:
-		answer.Mend = "observe it: --live"
+		answer.Fix = "observe it: --live"
 	case v.Chain.Table == "fairlead":
-		answer.Mend = "the network's configuration demands it; docs/nftables.md explains the rule"
+		answer.Fix = "the network's configuration demands it; docs/nftables.md explains the rule"
 	case v.Chain.Hook == packetfilter.Forward && h.Place == "host":
-		answer.Mend = allowing(v, link)
+		answer.Fix = allowing(v, link)
 	case v.Chain.Hook == packetfilter.Input && h.Place == "host":
-		answer.Mend = accepting(v, v.Packet.In)
+		answer.Fix = accepting(v, v.Packet.In)
 	case v.Number != 0 && !v.Legacy:
-		answer.Mend = fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), v.Jumped, v.Number)
+		answer.Fix = fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), v.Jumped, v.Number)
 		if q.From != nil && h.Place == q.From.Name {
-			answer.Mend = "nsenter --net=" + q.From.Netns + " " + answer.Mend
+			answer.Fix = "nsenter --net=" + q.From.Netns + " " + answer.Fix
 		}
 	}
 }

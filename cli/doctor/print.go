@@ -91,7 +91,7 @@ func (f *Diagnosed) Print(a *app.App, s term.Style) {
 			c.print(kid)
 		}
 	}
-	node.Add("mend: %s", s.Bold(f.Mend))
+	node.Add("fix: %s", s.Bold(f.Fix))
 	node.Print(a.Stdout, s)
 }
 
@@ -106,7 +106,7 @@ func (c affected) print(to *term.Tree) {
 		}
 		kid.Add("%s", line)
 	}
-	if c.Mend != "" {
-		kid.Add("mend: %s", c.Mend)
+	if c.Fix != "" {
+		kid.Add("fix: %s", c.Fix)
 	}
 }

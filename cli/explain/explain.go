@@ -43,7 +43,7 @@ type explained struct {
 
 	Value string         `json:"value,omitempty"` // of a key: the type of its value
 	Keys  []ReferenceKey `json:"keys,omitempty"`  // of a plugin: its keys
-	Mend  string         `json:"mend,omitempty"`
+	Fix   string         `json:"fix,omitempty"`
 }
 
 // Command is `fairlead explain`.
@@ -111,7 +111,7 @@ func explanations(args []string) (all []explained, err error) {
 				severity = "A warning"
 			}
 			text := severity + " that doctor finds: " + k.What + "."
-			return []explained{{Name: k.ID, Text: text, More: k.Why, Mend: k.Mend}}, nil
+			return []explained{{Name: k.ID, Text: text, More: k.Why, Fix: k.Fix}}, nil
 		}
 	}
 	for _, e := range explainedSettings() {
@@ -231,7 +231,7 @@ func explainedCodes(args []string) (all []explained, err error) {
 			continue
 		}
 		exit, hint := advice.ExplainCode(c.code)
-		all = append(all, explained{Name: "code " + strconv.Itoa(int(c.code)), Text: c.text, Mend: hint,
+		all = append(all, explained{Name: "code " + strconv.Itoa(int(c.code)), Text: c.text, Fix: hint,
 			More: fmt.Sprintf("The commands of fairlead then end with exit status %d.", exit)})
 	}
 	switch {
@@ -293,9 +293,9 @@ func (e explained) print(a *app.App, s term.Style) {
 			paragraph(a, part, "  ")
 		}
 	}
-	if e.Mend != "" {
+	if e.Fix != "" {
 		a.Print("\n")
-		paragraph(a, "Mend: "+e.Mend, "  ")
+		paragraph(a, "Fix: "+e.Fix, "  ")
 	}
 	if len(e.Keys) > 0 {
 		a.Print("\n  keys:\n")

@@ -179,7 +179,7 @@ fairlead_last_repair_success == 0
 // byState counts what a list has in each state, for networks.
 type byState map[[2]string]int
 
-// none has every state of a network counted: a leak that is mended is a 0.
+// none has every state of a network counted: a leak that is fixed is a 0.
 func (c byState) none(network string) {
 	for _, state := range []string{ipam.Alive, ipam.Gone, ipam.Unknown} {
 		c[[2]string{network, state}] += 0

@@ -242,7 +242,7 @@ func finding(f repair.Finding, name string, s term.Style) *term.Tree {
 			said[w.Resource+": "+line] = true
 		}
 		paint, before := s.Bad, "cannot be restored: "
-		if w.Mends {
+		if w.Fixes {
 			paint, before = s.Doubt, ""
 		}
 		if len(w.What) == 1 {

@@ -123,7 +123,7 @@ func (t *tracing) run(args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	doctor.Mend(q, answer)
+	doctor.Fix(q, answer)
 	switch {
 	case answer.Verdict == trace.Stops || answer.Differs:
 		t.Status = app.ExitDrift
@@ -350,8 +350,8 @@ func (t *tracing) print(answer *trace.Answer) {
 		word = s.Bad("not as predicted")
 	}
 	fmt.Fprintln(t.Stdout, term.Sprintf("%s: %s", word, answer.Why))
-	if answer.Mend != "" {
-		fmt.Fprintln(t.Stdout, term.Sprintf("  mend: %s", answer.Mend))
+	if answer.Fix != "" {
+		fmt.Fprintln(t.Stdout, term.Sprintf("  fix: %s", answer.Fix))
 	}
 	if answer.Result != "" {
 		fmt.Fprintln(t.Stdout, term.Sprintf("live: %s", answer.Result))

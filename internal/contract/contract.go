@@ -85,7 +85,7 @@ func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...
 	for _, b := range breakers {
 		t.Run(b.name, func(t *testing.T) {
 			b.do(t)
-			l.mendBroken(t, w, r, b.want, state)
+			l.fixBroken(t, w, r, b.want, state)
 		})
 	}
 	if !removable {
@@ -126,8 +126,8 @@ func testOnce(t *testing.T, w *kernel.World, r plan.Resource) {
 	}
 }
 
-// mendBroken has Verify find a resource that was broken, with want in what it says, and has it mended.
-func (l Terms) mendBroken(t *testing.T, w *kernel.World, r plan.Resource, want string, state func(testing.TB) string) {
+// fixBroken has Verify find a resource that was broken, with want in what it says, and has it fixed.
+func (l Terms) fixBroken(t *testing.T, w *kernel.World, r plan.Resource, want string, state func(testing.TB) string) {
 	t.Helper()
 	ctx := context.Background()
 	broken := state(t)

@@ -40,7 +40,7 @@ func TestCurrent(t *testing.T) {
 	}
 }
 
-// A file that differs, one that is missing and one without a source are all said, and Write mends them.
+// A file that differs, one that is missing and one without a source are all said, and Write fixes them.
 func TestStale(t *testing.T) {
 	dir := t.TempDir()
 	if err := Write(dir, Files{"docs/a.md": []byte("one\ntwo\n"), "docs/plugins/gone.md": []byte("x")}); err != nil {

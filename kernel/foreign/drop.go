@@ -32,10 +32,10 @@ func (d Drop) String() string {
 // Doubtful begins the warning of a chain that may drop a container's packets.
 const Doubtful = "another program's chain may drop the container's packets"
 
-// Remedy returns the command that has a chain of nf_tables, such as "inet filter forward", let through what the
+// Fix returns the command that has a chain of nf_tables, such as "inet filter forward", let through what the
 // containers behind a link send, answers to them, and what is published. To accept all that goes out by the link would
 // open the containers to everybody.
-func Remedy(chain, link string) string {
+func Fix(chain, link string) string {
 	return fmt.Sprintf("nft insert rule %[1]s iifname %[2]s accept && "+
 		"nft insert rule %[1]s oifname %[2]s ct state established,related accept && "+
 		"nft insert rule %[1]s oifname %[2]s ct status dnat accept", chain, link)

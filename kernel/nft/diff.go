@@ -69,7 +69,7 @@ func (n *Conn) Intact(generation uint32, t *Table, more ...*Rule) (bool, error) 
 type tableLook struct {
 	table, dormant bool            // it is there; nothing in it applies
 	sets, chains   []*question     // in the table's order
-	odd            map[string]bool // what is there and is something else, which cannot be mended
+	odd            map[string]bool // what is there and is something else, which cannot be fixed
 }
 
 func (n *Conn) lookAt(t *Table) (*tableLook, error) {
@@ -166,7 +166,7 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 	return drift, fix, nil
 }
 
-// diffRules compares the rules of a chain, which is there or to be made, and writes into fix what mends them.
+// diffRules compares the rules of a chain, which is there or to be made, and writes into fix what fixes them.
 func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (drift []error, err error) {
 	if c.Open {
 		return nil, nil

@@ -45,7 +45,7 @@ func TestNFTEnding(t *testing.T) {
 	needEnding(t, n)
 	table := &Table{Family: unix.NFPROTO_INET, Name: "t", Ends: true}
 	all := endingSets(table)
-	mend(t, n, table)
+	apply(t, n, table)
 	for range 3 {
 		var add, del Batch
 		for _, e := range all {
@@ -89,7 +89,7 @@ func TestNFTEndingIsForDeletions(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		table := &Table{Family: unix.NFPROTO_INET, Name: "t", Ends: ends}
 		all := endingSets(table)
-		mend(t, n, table)
+		apply(t, n, table)
 		var b Batch
 		b.Delete(all[0])
 		if ending, err := n.Ending(&b); err != nil || (ending != nil) != ends {

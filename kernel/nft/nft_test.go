@@ -24,7 +24,7 @@ func newNFT(t testing.TB) (*Conn, *kernel.NS) {
 	return n, ns
 }
 
-func mend(t testing.TB, n *Conn, table *Table) {
+func apply(t testing.TB, n *Conn, table *Table) {
 	t.Helper()
 	_, fix, err := n.Diff(table)
 	if err == nil {
@@ -34,10 +34,10 @@ func mend(t testing.TB, n *Conn, table *Table) {
 		t.Fatal(err)
 	}
 	if drift, _, err := n.Diff(table); len(drift) > 0 || err != nil {
-		t.Fatalf("after mending: %v, %v", drift, err)
+		t.Fatalf("after fixing: %v, %v", drift, err)
 	}
 	if ok, err := n.Intact(0, table); !ok || err != nil {
-		t.Fatalf("after mending: intact %v, %v", ok, err)
+		t.Fatalf("after fixing: intact %v, %v", ok, err)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestNFTIntactOnce(t *testing.T) {
 	set := &Set{Table: table, Name: "s", Key: []Type{Mark}}
 	table.Sets = []*Set{set}
 	table.Chains = []*Chain{{Name: "one", Rules: []*Rule{NewRule("drop").NotLo().Drop()}}, {Name: "two"}}
-	mend(t, n, table)
+	apply(t, n, table)
 	intact := func() (asked uint32, ok bool) {
 		t.Helper()
 		generation, err := n.Generation()
@@ -76,7 +76,7 @@ func TestNFTIntactOnce(t *testing.T) {
 	if asked, ok := intact(); asked != 2 || ok {
 		t.Errorf("after a flush: %d questions, intact %v", asked, ok)
 	}
-	mend(t, n, table)
+	apply(t, n, table)
 	if asked, ok := intact(); asked != 2 || !ok {
 		t.Errorf("after a rule of ours: %d questions, intact %v", asked, ok)
 	}
@@ -139,7 +139,7 @@ func TestNFTRuleWords(t *testing.T) {
 		Rules: []*Rule{rule().Masquerade()}}
 	table.Sets = []*Set{addrs, addrs6, to, to6, pair, pair6, exact, any}
 	table.Chains = []*Chain{{Name: "u", Open: true}, c, nat, post}
-	mend(t, n, table)
+	apply(t, n, table)
 	out := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset")
 	for _, w := range words {
 		if !strings.Contains(out, "\t"+w.want+" comment \" ") {
@@ -167,7 +167,7 @@ func TestNFTCommit(t *testing.T) {
 	table := &Table{Family: unix.NFPROTO_INET, Name: "t"}
 	set := &Set{Table: table, Name: "m", Key: []Type{Proto, Service}, Data: []Type{Addr, Service}}
 	table.Sets = []*Set{set}
-	mend(t, n, table)
+	apply(t, n, table)
 	elem := func(port uint16) Elem {
 		return Elem{Set: set, Key: Key(uint8(kernel.TCP), port), Data: Key(netip.MustParseAddr("10.0.0.1"), port),
 			Comment: "port"}
@@ -236,7 +236,7 @@ func TestNFTDormant(t *testing.T) {
 	n, ns := newNFT(t)
 	table := &Table{Family: unix.NFPROTO_INET, Name: "t"}
 	table.Chains = []*Chain{{Name: "c", Type: "filter", Hook: unix.NF_INET_FORWARD}}
-	mend(t, n, table)
+	apply(t, n, table)
 	nstest.RunIn(t, ns.Path, "nft", "add table inet t { flags dormant; }")
 	drift, fix, err := n.Diff(table)
 	if err != nil || len(drift) != 1 || !strings.Contains(drift[0].Error(), "dormant") {
@@ -246,14 +246,14 @@ func TestNFTDormant(t *testing.T) {
 		t.Fatal(err)
 	}
 	if drift, _, err := n.Diff(table); len(drift) > 0 || err != nil {
-		t.Errorf("mended: %v, %v", drift, err)
+		t.Errorf("fixed: %v, %v", drift, err)
 	}
 	if s := nstest.RunIn(t, ns.Path, "nft", "list", "table", "inet", "t"); strings.Contains(s, "dormant") {
 		t.Error(s)
 	}
 }
 
-// What was changed behind our back is seen, said and mended, and what we do not own stays.
+// What was changed behind our back is seen, said and fixed, and what we do not own stays.
 func TestNFTDiff(t *testing.T) {
 	n, ns := newNFT(t)
 	table := &Table{Family: unix.NFPROTO_INET, Name: "t"}
@@ -265,7 +265,7 @@ func TestNFTDiff(t *testing.T) {
 	if drift, _, err := n.Diff(table); err != nil || len(drift) != 1 || drift[0].Error() != "nft table inet t is missing" {
 		t.Errorf("%v, %v", drift, err)
 	}
-	mend(t, n, table)
+	apply(t, n, table)
 	for _, c := range []struct{ do, want string }{
 		{"flush chain inet t pre", `nft rule inet t pre "first `},
 		{"insert rule inet t pre accept", "of another program"},
@@ -282,7 +282,7 @@ func TestNFTDiff(t *testing.T) {
 		if ok, err := n.Intact(0, table); err != nil || ok && !strings.Contains(c.do, "set") {
 			t.Errorf("%s: intact %v, %v", c.do, ok, err)
 		}
-		mend(t, n, table)
+		apply(t, n, table)
 	}
 	nstest.RunIn(t, ns.Path, "nft", "add rule inet t user accept; add set inet t more { type mark; }")
 	if drift, _, err := n.Diff(table); len(drift) > 0 || err != nil {
@@ -307,7 +307,7 @@ func TestNFTDrift(t *testing.T) {
 	table := &Table{Family: unix.NFPROTO_INET, Name: "t"}
 	table.Chains = []*Chain{{Name: "pre", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: -300,
 		Rules: []*Rule{NewRule("drops").NotLo().Drop()}}}
-	mend(t, n, table)
+	apply(t, n, table)
 	look := func() (drift []error, messages uint32) {
 		t.Helper()
 		gen, err := n.Generation()
@@ -341,9 +341,9 @@ func TestNFTDrift(t *testing.T) {
 			t.Errorf("after a flush: %v", drift)
 		}
 	}
-	mend(t, n, table)
+	apply(t, n, table)
 	if drift, _ := look(); len(drift) > 0 {
-		t.Errorf("after mending: %v", drift)
+		t.Errorf("after fixing: %v", drift)
 	}
 }
 
@@ -428,7 +428,7 @@ func TestNFTRanges(t *testing.T) {
 		Interval: true}
 	table.Sets = []*Set{s}
 	table.Chains = []*Chain{{Name: "c", Rules: []*Rule{NewRule("").DNAT(true, false, s)}}}
-	mend(t, n, table)
+	apply(t, n, table)
 	host, to := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("fd00::5")
 	ports := func(first, last uint16) Elem {
 		return Elem{Set: s, Key: Key(host, uint8(kernel.TCP), first), KeyEnd: Key(host, uint8(kernel.TCP), last),

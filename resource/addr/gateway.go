@@ -159,4 +159,4 @@ func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Traits implements resource.Describer.
-func (g Gateway) Traits() resource.Traits { return resource.Traits{Mend: g.Ensure} }
+func (g Gateway) Traits() resource.Traits { return resource.Traits{Fix: g.Ensure} }

@@ -158,4 +158,4 @@ func (p PortAddrs) Verify(context.Context, *kernel.World) error { return nil }
 
 // Traits implements resource.Describer. Repair adds the names to the port of a running container, where no other port
 // has them.
-func (p PortAddrs) Traits() resource.Traits { return resource.Traits{Mend: p.Ensure} }
+func (p PortAddrs) Traits() resource.Traits { return resource.Traits{Fix: p.Ensure} }

@@ -36,7 +36,7 @@ func (f Tx) EnsureBase(p *ChainSet) error {
 			return err
 		}
 	}
-	mended := false
+	fixed := false
 	for _, t := range []*nft.Table{f.Table, &p.Table} {
 		drift, fix, err := f.Diff(t)
 		if err != nil {
@@ -48,13 +48,13 @@ func (f Tx) EnsureBase(p *ChainSet) error {
 		if err := f.Write(fix); err != nil {
 			return err
 		}
-		mended = mended || !fix.Empty()
+		fixed = fixed || !fix.Empty()
 	}
 	moved, err := f.move()
 	if err != nil {
 		return err
 	}
-	mended = mended || moved
+	fixed = fixed || moved
 	missing, err := f.missing(p)
 	if err != nil {
 		return err
@@ -71,7 +71,7 @@ func (f Tx) EnsureBase(p *ChainSet) error {
 		return err
 	}
 	f.known.add(p)
-	if mended || !b.Empty() {
+	if fixed || !b.Empty() {
 		return unix.ERESTART
 	}
 	return nil

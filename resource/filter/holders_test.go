@@ -100,7 +100,7 @@ func TestSweepOfAHolder(t *testing.T) {
 }
 
 // Whatever of it is deleted by hand, ensuring all of them makes them whole, once; and they go as they came.
-func TestHoldersMended(t *testing.T) {
+func TestHoldersFixed(t *testing.T) {
 	for _, broken := range []string{"flush set inet fairlead holders", "flush set inet fairlead owners",
 		"delete element inet fairlead itself_ip { 10.1.2.5 . 10.1.2.5 }",
 		"flush set inet fairlead holders; flush set inet fairlead owners; flush set inet fairlead itself_ip", "delete table inet fairlead"} {

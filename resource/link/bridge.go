@@ -37,7 +37,7 @@ func (b Bridge) String() string {
 func (b Bridge) Traits() resource.Traits {
 	return resource.Traits{
 		Ifaces:   []resource.Iface{{Where: resource.Host, Name: b.Name}},
-		Possible: b.possible, Mend: b.Ensure,
+		Possible: b.possible, Fix: b.Ensure,
 	}
 }
 

@@ -149,7 +149,7 @@ func (m Master) stands(ns *kernel.NS, l *rtnl.Link, what string) error {
 			resource.KindOf(l), m.Kind)
 	case !l.Up && m.Up:
 		return spec.Errorf(spec.CodeConfig, "%s: is down; set it up (ip link set %s up)", what,
-			l.Name).WithHint("That is the host's to mend: no file is wrong.")
+			l.Name).WithHint("That is the host's to fix: no file is wrong.")
 	case m.MTU > l.MTU:
 		return spec.Errorf(spec.CodeConfig, "mtu: %d: %s has %d; want 68 to %[3]d bytes, or none for the master's",
 			m.MTU, l.Name, l.MTU)

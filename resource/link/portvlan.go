@@ -204,7 +204,7 @@ func (g VLANGateway) String() string {
 
 // Traits implements resource.Describer.
 func (g VLANGateway) Traits() resource.Traits {
-	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: g.Name()}}, Mend: g.Ensure}
+	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: g.Name()}}, Fix: g.Ensure}
 }
 
 // Ensure implements plan.Resource. It holds a lock, so that a concurrent call does not find a link that is half made.
@@ -246,7 +246,7 @@ func (g VLANGateway) warn(w *kernel.World) {
 	if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
 		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is "+
 			"not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 "+
-			"net.bridge.bridge-nf-call-ip6tables=0` mends that", "link", g.Name())
+			"net.bridge.bridge-nf-call-ip6tables=0` fixes that", "link", g.Name())
 	}
 }
 

@@ -49,7 +49,7 @@ func (v Veth) String() string {
 func (v Veth) Traits() resource.Traits {
 	return resource.Traits{
 		Ifaces: []resource.Iface{{Where: resource.Host, Name: v.Host}, {Where: resource.Container, Name: v.Name}},
-		Final:  v.final, Mend: v.mend,
+		Final:  v.final, Fix: v.fix,
 	}
 }
 
@@ -207,7 +207,7 @@ func (v Veth) port() bool { return v.Master != "" || v.Switched }
 // Verify implements plan.Resource. It compares the MTU of the container interface only if ContMTU is set, because
 // tuning may change it (P16).
 func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
-	var d, beyond resource.Drift // beyond is what Mend leaves
+	var d, beyond resource.Drift // beyond is what Fix leaves
 	v.verify(w, &d, &beyond)
 	for i, err := range beyond {
 		beyond[i] = resource.Beyond{Err: err}

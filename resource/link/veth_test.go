@@ -267,11 +267,11 @@ func TestPortNeedsNoIPv6(t *testing.T) {
 			if err := v.Verify(t.Context(), w); err != nil {
 				t.Errorf("with master %q, verify of disable_ipv6=%s: %v", master, state, err)
 			}
-			if changed, err := v.Traits().Mend(t.Context(), w); changed || err != nil {
-				t.Errorf("with master %q, mend of disable_ipv6=%s: changed %v, error %v", master, state, changed, err)
+			if changed, err := v.Traits().Fix(t.Context(), w); changed || err != nil {
+				t.Errorf("with master %q, fix of disable_ipv6=%s: changed %v, error %v", master, state, changed, err)
 			}
 			if got := contract.Sysctl(t, w.Host, key); got != state {
-				t.Errorf("with master %q, disable_ipv6 is %s after mend, was %s", master, got, state)
+				t.Errorf("with master %q, disable_ipv6 is %s after fix, was %s", master, got, state)
 			}
 		}
 	}

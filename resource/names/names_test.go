@@ -127,7 +127,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if changed, err := n.Ensure(ctx, w); err != nil || !changed || files(t, w) != made {
-			t.Errorf("%s: mended: %v, %v", name, changed, err)
+			t.Errorf("%s: fixed: %v, %v", name, changed, err)
 		}
 	}
 	res := &spec.Result{DNS: spec.DNS{Search: []string{"other"}, Nameservers: []string{"192.0.2.53"}}}

@@ -118,7 +118,7 @@ func (t TransientBridge) Verify(ctx context.Context, w *kernel.World) error {
 // Traits implements resource.Describer.
 func (t TransientBridge) Traits() resource.Traits {
 	traits := t.Bridge.Traits()
-	traits.Mend = t.Ensure
+	traits.Fix = t.Ensure
 	return traits
 }
 

@@ -42,7 +42,7 @@ func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 }
 
 // Traits implements resource.Describer.
-func (b Bridge) Traits() resource.Traits { return resource.Traits{Mend: b.Ensure} }
+func (b Bridge) Traits() resource.Traits { return resource.Traits{Fix: b.Ensure} }
 
 // find is the bridge's row, or nil.
 func (b Bridge) find(ctx context.Context, c *ovsdb.Conn) (ovsdb.Row, error) {

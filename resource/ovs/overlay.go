@@ -131,7 +131,7 @@ func (t Tunnels) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 }
 
 // Traits implements resource.Describer. Repair makes the tunnels that are missing.
-func (t Tunnels) Traits() resource.Traits { return resource.Traits{Mend: t.Ensure} }
+func (t Tunnels) Traits() resource.Traits { return resource.Traits{Fix: t.Ensure} }
 
 // alone refuses to join two overlays, which a bridge does whose VLANs do not keep them apart.
 func (t Tunnels) alone(rows []ovsdb.Row) error {

@@ -54,7 +54,7 @@ func (db DB) do(ctx context.Context, fn func(*ovsdb.Conn) error) error {
 	return db.tryAgain(fn(c))
 }
 
-// tryAgain gives err the code of what another attempt may mend, where it is that.
+// tryAgain gives err the code of what another attempt may fix, where it is that.
 func (db DB) tryAgain(err error) error {
 	switch {
 	case errors.Is(err, ovsdb.ErrUnavailable):

@@ -110,7 +110,7 @@ func TestLaw(t *testing.T) {
 	remove(plan.TagOf(owner("c2")))
 	same("removing another's", made)
 
-	for _, b := range []struct{ ctl, mend, say string }{
+	for _, b := range []struct{ ctl, fix, say string }{
 		{"set port a0 tag=8", "set port a0 tag=7", "tag is 8, want 7"},
 		{"add port a0 trunks 99", "remove port a0 trunks 99", "trunks is 10-12,42,99, want 10-12,42"},
 		{"set port a0 vlan_mode=trunk", "set port a0 vlan_mode=native-untagged", "vlan_mode is trunk, want native-untagged"},
@@ -124,19 +124,19 @@ func TestLaw(t *testing.T) {
 		if err := p.Verify(ctx, w); err == nil || !strings.Contains(err.Error(), b.say) {
 			t.Errorf("%s: verify says %v, want %q", b.ctl, err, b.say)
 		}
-		mend := strings.Fields(b.mend)
-		for i := range mend {
-			if strings.Contains(mend[i], "fairlead=") {
-				mend[i] = strings.ReplaceAll(mend[i], "_", " ")
-				mend[i] = strings.Replace(mend[i], "external ids", "external_ids", 1)
+		fix := strings.Fields(b.fix)
+		for i := range fix {
+			if strings.Contains(fix[i], "fairlead=") {
+				fix[i] = strings.ReplaceAll(fix[i], "_", " ")
+				fix[i] = strings.Replace(fix[i], "external ids", "external_ids", 1)
 			}
 		}
-		o.Ctl(t, mend...)
+		o.Ctl(t, fix...)
 		if err := p.Verify(ctx, w); err != nil {
-			t.Errorf("%s: %v", b.mend, err)
+			t.Errorf("%s: %v", b.fix, err)
 		}
 	}
-	same("what was mended", made)
+	same("what was fixed", made)
 
 	ensure(other, true)
 	both := rows(t, o, w)
@@ -171,8 +171,8 @@ func TestLaw(t *testing.T) {
 	}
 }
 
-// TestMend makes whole what somebody changed or deleted in the database while the container lives.
-func TestMend(t *testing.T) {
+// TestFix makes whole what somebody changed or deleted in the database while the container lives.
+func TestFix(t *testing.T) {
 	o, w := world(t)
 	db, ctx := ovs.DB(o.Socket()), t.Context()
 	overlay := ovs.Overlay{VNI: 42, Remotes: []netip.Addr{netip.MustParseAddr("192.0.2.7")}}
@@ -193,8 +193,8 @@ func TestMend(t *testing.T) {
 			if r.Verify(ctx, w) == nil {
 				continue
 			}
-			if changed, err := r.Traits().Mend(ctx, w); err != nil || !changed {
-				t.Errorf("%s: mend %v: changed %v, %v", ctl, r, changed, err)
+			if changed, err := r.Traits().Fix(ctx, w); err != nil || !changed {
+				t.Errorf("%s: fix %v: changed %v, %v", ctl, r, changed, err)
 			}
 			if err := r.Verify(ctx, w); err != nil {
 				t.Errorf("%s: %v: %v", ctl, r, err)
@@ -206,7 +206,7 @@ func TestMend(t *testing.T) {
 	}
 	nstest.Run(t, "ip", "link", "del", "a0")
 	before := rows(t, o, w)
-	if changed, err := port.Traits().Mend(ctx, w); !errors.Is(err, rtnl.ErrNoLink) || changed || rows(t, o, w) != before {
+	if changed, err := port.Traits().Fix(ctx, w); !errors.Is(err, rtnl.ErrNoLink) || changed || rows(t, o, w) != before {
 		t.Errorf("without its link: changed %v, %v", changed, err)
 	}
 }

@@ -222,10 +222,10 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Traits implements resource.Describer.
-func (p Port) Traits() resource.Traits { return resource.Traits{Mend: p.mend} }
+func (p Port) Traits() resource.Traits { return resource.Traits{Fix: p.fix} }
 
-// mend makes the rows anew. It makes none for a link that does not exist.
-func (p Port) mend(ctx context.Context, w *kernel.World) (bool, error) {
+// fix makes the rows anew. It makes none for a link that does not exist.
+func (p Port) fix(ctx context.Context, w *kernel.World) (bool, error) {
 	if _, err := rtnl.LinkByName(w.Host, p.Link); err != nil {
 		return false, err
 	}

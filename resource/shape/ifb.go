@@ -27,7 +27,7 @@ func (i IFB) String() string {
 
 // Traits implements resource.Describer.
 func (i IFB) Traits() resource.Traits {
-	return resource.Traits{Ifaces: []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}, Mend: i.mend}
+	return resource.Traits{Ifaces: []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}, Fix: i.fix}
 }
 
 // ifbName returns the name of an owner's ifb. Two interfaces of one container have different ones.
@@ -78,8 +78,8 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-func (i IFB) mend(ctx context.Context, w *kernel.World) (bool, error) {
-	return mendShaped(ctx, w, i.Where, i)
+func (i IFB) fix(ctx context.Context, w *kernel.World) (bool, error) {
+	return fixShaped(ctx, w, i.Where, i)
 }
 
 // Verify implements plan.Resource. It does not compare the MAC address, which the kernel lets nobody change. It does

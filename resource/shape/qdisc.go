@@ -73,10 +73,10 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 }
 
 // Traits implements resource.Describer.
-func (q Qdisc) Traits() resource.Traits { return resource.Traits{Mend: q.mend} }
+func (q Qdisc) Traits() resource.Traits { return resource.Traits{Fix: q.fix} }
 
-func (q Qdisc) mend(ctx context.Context, w *kernel.World) (bool, error) {
-	return mendShaped(ctx, w, q.Where, q)
+func (q Qdisc) fix(ctx context.Context, w *kernel.World) (bool, error) {
+	return fixShaped(ctx, w, q.Where, q)
 }
 
 // Verify implements plan.Resource. It also accepts the qdisc that the reference's plugin makes of the same

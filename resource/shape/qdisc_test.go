@@ -267,8 +267,8 @@ func TestNoLimit(t *testing.T) {
 	}
 }
 
-// Mend puts right what is wrong on the host, in the order of the plan, and touches nothing else.
-func TestMendShaped(t *testing.T) {
+// Fix puts right what is wrong on the host, in the order of the plan, and touches nothing else.
+func TestFixShaped(t *testing.T) {
 	w := contract.NewWorld(t)
 	pairOf(t, w)
 	name := identity.LinkName("ifb", contract.Owner)
@@ -287,18 +287,18 @@ func TestMendShaped(t *testing.T) {
 		contract.Host(t, w, "%s", broken)
 		changed := false
 		for _, r := range p {
-			mended, err := resource.TraitsOf(r).Mend(t.Context(), w)
+			fixed, err := resource.TraitsOf(r).Fix(t.Context(), w)
 			if err != nil {
 				t.Errorf("after %s: %v: %v", broken, r, err)
 			}
-			changed = changed || mended
+			changed = changed || fixed
 		}
 		if err := p.Verify(t.Context(), w); err != nil || changed != (broken != "true") {
 			t.Errorf("after %s: changed %v, then %v", broken, changed, err)
 		}
 	}
 	inside := Qdisc{Owner: contract.Owner, Where: resource.Container, Link: "eth0", Limit: mbit(20)}
-	if changed, err := inside.Traits().Mend(t.Context(), w); err != nil || changed {
+	if changed, err := inside.Traits().Fix(t.Context(), w); err != nil || changed {
 		t.Errorf("in the container: changed %v, %v", changed, err)
 	}
 }

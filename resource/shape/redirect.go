@@ -107,10 +107,10 @@ func redirect(ns *kernel.NS, link, to int, stale bool) error {
 }
 
 // Traits implements resource.Describer.
-func (r Redirect) Traits() resource.Traits { return resource.Traits{Mend: r.mend} }
+func (r Redirect) Traits() resource.Traits { return resource.Traits{Fix: r.fix} }
 
-func (r Redirect) mend(ctx context.Context, w *kernel.World) (bool, error) {
-	return mendShaped(ctx, w, r.Where, r)
+func (r Redirect) fix(ctx context.Context, w *kernel.World) (bool, error) {
+	return fixShaped(ctx, w, r.Where, r)
 }
 
 // Verify implements plan.Resource.

@@ -81,8 +81,8 @@ func (s shaped) drop(w *kernel.World, drop func(*kernel.NS, int) error) error {
 	return errors.Join(errs...)
 }
 
-// mendShaped ensures a resource on the host if it has drifted. What the reference's plugin made counts as correct.
-func mendShaped(ctx context.Context, w *kernel.World, where resource.Where, r plan.Resource) (bool, error) {
+// fixShaped ensures a resource on the host if it has drifted. What the reference's plugin made counts as correct.
+func fixShaped(ctx context.Context, w *kernel.World, where resource.Where, r plan.Resource) (bool, error) {
 	if where != resource.Host || r.Verify(ctx, w) == nil {
 		return false, nil
 	}

@@ -88,4 +88,4 @@ func (f Forwarding) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Traits implements resource.Describer.
-func (f Forwarding) Traits() resource.Traits { return resource.Traits{Mend: f.Ensure} }
+func (f Forwarding) Traits() resource.Traits { return resource.Traits{Fix: f.Ensure} }

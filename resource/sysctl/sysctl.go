@@ -15,7 +15,7 @@ import (
 // Traits implements resource.Describer. Repair sets the sysctls of the host.
 func (s Sysctl) Traits() (t resource.Traits) {
 	if s.Where == resource.Host {
-		t.Mend = s.Ensure
+		t.Fix = s.Ensure
 	}
 	return t
 }

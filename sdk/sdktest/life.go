@@ -30,7 +30,7 @@ type Break struct {
 	Name string
 	Do   func(*testing.T, *Attachment)
 	Want string // a regular expression for CHECK's error
-	Mend bool   // `fairlead repair` makes it good while the container lives
+	Fix  bool   // `fairlead repair` makes it good while the container lives
 }
 
 // An Attachment is an attachment of a Life.
@@ -196,7 +196,7 @@ func (n *network) broken(t *testing.T, b Break) {
 	if err := n.each("CHECK", a, nil); err == nil || !regexp.MustCompile(b.Want).MatchString(err.Error()) {
 		t.Errorf("check says %v, want %q", err, b.Want)
 	}
-	if b.Mend {
+	if b.Fix {
 		for _, conf := range n.confs {
 			if x := n.external(conf); x.Repairs() {
 				_, err := x.Repair(t.Context(), n.owner(a), a.Netns, nil,

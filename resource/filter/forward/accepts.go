@@ -67,7 +67,7 @@ func warnOfDropBefore(t *xtables.Table, rules []xtables.Rule) {
 	for _, r := range rules[:max(jump, 0)] {
 		if r.Words[0] == "-j" && (r.Jump == "DROP" || r.Jump == "REJECT") {
 			slog.Warn("another program's rule drops the container's packets before our accepts have their turn",
-				"table", t.String(), "rule", r.String(), "remedy", r.Delete())
+				"table", t.String(), "rule", r.String(), "fix", r.Delete())
 		}
 	}
 }

@@ -170,7 +170,7 @@ func (f Forward) warn(w *kernel.World, b forwardBackend) {
 		if family := d.Chain.Family; family == unix.NFPROTO_INET ||
 			len(OfIP(f.Addrs, family == unix.NFPROTO_IPV6)) > 0 {
 			slog.Warn(foreign.Doubtful+", which no accept of ours lifts",
-				"chain", d.String(), "remedy", f.advice(d))
+				"chain", d.String(), "fix", f.advice(d))
 		}
 	}
 }
@@ -183,7 +183,7 @@ func (f Forward) advice(d foreign.Drop) string {
 		}
 		return "install the program of iptables that made it, and backend \"auto\" puts an accept there"
 	}
-	return foreign.Remedy(d.Chain.String(), cmp.Or(f.Link, "LINK"))
+	return foreign.Fix(d.Chain.String(), cmp.Or(f.Link, "LINK"))
 }
 
 // Sweep removes the accepts of the network's attachments for which keep returns false.

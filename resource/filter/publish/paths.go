@@ -83,7 +83,7 @@ func (p Ports) localnet(w *kernel.World, pub *published) (c closedPath) {
 }
 
 // strayed says that the host's route to the container does not lead to the attachment's own link, where the host has
-// an address for it. Nobody but the administrator mends that.
+// an address for it. Nobody but the administrator fixes that.
 func (p Ports) strayed(w *kernel.World, pub *published) error {
 	if !pub.local {
 		return nil

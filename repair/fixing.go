@@ -32,7 +32,7 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 		return
 	}
 	defer release()
-	a.mending.Before = func() { a.before(ctx, w) }
+	a.fixing.Before = func() { a.before(ctx, w) }
 	for _, r := range part {
 		if _, rule := sdk.EffectOf(r); rule {
 			a.behind(ctx, w)
@@ -60,10 +60,10 @@ func (a *attached) enter(ctx context.Context) (w *kernel.World, release func()) 
 // behind restores blocking rules a second time, if links were restored: rules that depend on a link could not be
 // checked before.
 func (a *attached) behind(ctx context.Context, w *kernel.World) {
-	if !a.mending.Mended {
+	if !a.fixing.Fixed {
 		return
 	}
-	a.mending.Mended = false
+	a.fixing.Fixed = false
 	for _, r := range a.part(resource.Closes) {
 		a.one(ctx, w, r)
 	}
@@ -168,7 +168,7 @@ func (a *attached) alive(w *kernel.World) error {
 
 // one restores one resource, or records that it cannot be restored.
 func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
-	changed, wrong, err := a.mending.One(ctx, w, r)
+	changed, wrong, err := a.fixing.One(ctx, w, r)
 	if changed && !a.sound[r.String()] {
 		a.did(r.String())
 	}

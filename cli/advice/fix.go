@@ -43,8 +43,8 @@ func SameAddresses(l *spec.List, c attach.Cached) map[string]any {
 // Remakes is the correction where no command of Fairlead can correct a live container.
 const Remakes = "recreate the container with the runtime that attached it"
 
-// Mending returns a hint: how to correct an attachment that differs from its plan.
-func Mending(t *target.Target, args []string) string {
+// Fixing returns a hint: how to correct an attachment that differs from its plan.
+func Fixing(t *target.Target, args []string) string {
 	was := t.Former()
 	if was != nil && len(was.Left) > 0 {
 		return fmt.Sprintf("`fairlead del %s` finishes the del that was begun.", t.Typed(args))
@@ -203,7 +203,7 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 		}
 		hopeless := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
 			return slices.ContainsFunc(f.Wrong, func(w sdk.Wrong) bool {
-				return w.Mends && slices.ContainsFunc(w.What,
+				return w.Fixes && slices.ContainsFunc(w.What,
 					func(what string) bool { return line == w.Resource+": "+what })
 			})
 		})

@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
-// mend has the host's end of a pair that lives up, with its address, and as a port of its bridge as it was made, unless
+// fix has the host's end of a pair that lives up, with its address, and as a port of its bridge as it was made, unless
 // it is another's by now.
-func (v Veth) mend(ctx context.Context, w *kernel.World) (changed bool, err error) {
+func (v Veth) fix(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	h, err := rtnl.LinkByName(w.Host, v.Host)
 	if err != nil || h.Kind != "veth" || !resource.Owned(h, v.Owner) {
 		return false, resource.ExceptNoLink(err) // Verify says what became of it
@@ -85,7 +85,7 @@ func (v Veth) bringUp(ctx context.Context, w *kernel.World) error {
 		err := errors.Join(resource.WaitCarrier(ctx, resource.Host, w.Host, v.Host, resource.CarrierLimit),
 			resource.WaitCarrier(ctx, resource.Container, w.Container, v.Name, resource.CarrierLimit))
 		if err != nil {
-			slog.Debug("mended, and not operational", "cause", err) // Verify says so
+			slog.Debug("fixed, and not operational", "cause", err) // Verify says so
 		}
 	}
 	return nil

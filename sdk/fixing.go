@@ -19,26 +19,26 @@ type Wrong struct {
 	Rule     bool     `json:"rule,omitempty"`    // it is one of the packet filter
 	Follows  bool     `json:"follows,omitempty"` // what is wrong with it follows from what is wrong with links
 	What     []string `json:"what"`              // is wrong with it
-	Mends    bool     `json:"mends,omitempty"`   // in a dry run: repair would mend it
+	Fixes    bool     `json:"fixes,omitempty"`   // in a dry run: repair would fix it
 }
 
-// A Mending repairs the resources of one attachment whose container is alive, one after the other in the order of the
+// A Fixing repairs the resources of one attachment whose container is alive, one after the other in the order of the
 // plan.
-type Mending struct {
+type Fixing struct {
 	DryRun bool   // only look
-	Before func() // called before a resource is mended that is no rule of the packet filter; nil is nothing
+	Before func() // called before a resource is fixed that is no rule of the packet filter; nil is nothing
 
-	Mended bool // a resource that is no rule was mended; whoever goes on from there may reset it
+	Fixed bool // a resource that is no rule was fixed; whoever goes on from there may reset it
 
-	linksMend, linksStay bool // something is wrong with links that is mended, or that is not
+	linksFix, linksStay bool // something is wrong with links that is fixed, or that is not
 }
 
 // One repairs one resource. Changed reports whether a repair was necessary. Err describes what is still wrong
 // afterwards; wrong lists the same, separated into what a repair would correct (in a dry run) and what it would not.
-func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (changed bool, wrong []Wrong, err error) {
+func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (changed bool, wrong []Wrong, err error) {
 	_, rule := EffectOf(r)
 	is := resource.TraitsOf(r)
-	can := is.Mend != nil && len(plan.Plan{r}.Required()) == 0
+	can := is.Fix != nil && len(plan.Plan{r}.Required()) == 0
 	switch {
 	case m.DryRun || !rule && !can:
 		err = r.Verify(ctx, w)
@@ -49,37 +49,37 @@ func (m *Mending) One(ctx context.Context, w *kernel.World, r plan.Resource) (ch
 			if m.Before != nil {
 				m.Before()
 			}
-			if changed, err = is.Mend(ctx, w); err == nil {
+			if changed, err = is.Fix(ctx, w); err == nil {
 				err = r.Verify(ctx, w)
 			}
-			m.Mended = m.Mended || changed
+			m.Fixed = m.Fixed || changed
 		}
 	}
 	if err == nil {
 		return changed, nil, nil
 	}
 	hopeless := Wrong{Resource: r.String(), Kind: KindName(r), Rule: rule, Follows: is.Follows}
-	mends := hopeless
-	mends.Mends = true
+	fixes := hopeless
+	fixes.Fixes = true
 	for _, e := range parts(err) {
 		line := e.Error()
-		if slices.Contains(mends.What, line) || slices.Contains(hopeless.What, line) {
+		if slices.Contains(fixes.What, line) || slices.Contains(hopeless.What, line) {
 			continue
 		}
 		would := (rule || can && !strings.Contains(line, "cont/")) && !errors.As(e, new(resource.Beyond))
 		switch {
 		case is.Follows:
-			would = m.linksMend && !m.linksStay
+			would = m.linksFix && !m.linksStay
 		case len(is.Ifaces) > 0:
-			m.linksMend, m.linksStay = m.linksMend || would, m.linksStay || !would
+			m.linksFix, m.linksStay = m.linksFix || would, m.linksStay || !would
 		}
 		if m.DryRun && would {
-			mends.What = append(mends.What, line)
+			fixes.What = append(fixes.What, line)
 		} else {
 			hopeless.What = append(hopeless.What, line)
 		}
 	}
-	for _, w := range []Wrong{mends, hopeless} {
+	for _, w := range []Wrong{fixes, hopeless} {
 		if len(w.What) > 0 {
 			wrong = append(wrong, w)
 		}
