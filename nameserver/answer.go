@@ -66,7 +66,7 @@ func (s *Server) answer(q *dns.Msg, gateway, client netip.Addr) *dns.Msg {
 		m.Rcode = dns.RcodeRefused
 		return m
 	}
-	return s.forward(m, q, scope.upstream, client)
+	return s.forward(m, q, scope, client)
 }
 
 // own answers a query for names and addresses of containers, and reports whether it was one.

@@ -17,7 +17,7 @@ import (
 )
 
 // Limits for a forwarded query: its total time, which is as long as resolvers wait; the time before the next server
-// is asked as well; and the number of queries in progress, in total and per client.
+// is asked as well; and the number of queries in progress, in total and per client (see shares).
 const (
 	forwardTime    = 5 * time.Second
 	nextServer     = 800 * time.Millisecond
@@ -29,8 +29,9 @@ const (
 
 // forward asks other servers, each some time after the one before, and returns the first good answer. M is the reply
 // so far.
-func (s *Server) forward(m, q *dns.Msg, upstream []netip.Addr, client netip.Addr) *dns.Msg {
+func (s *Server) forward(m, q *dns.Msg, scope scope, client netip.Addr) *dns.Msg {
 	m.Rcode = dns.RcodeServerFailure
+	upstream, network := scope.upstream, scope.zones[0].network
 	if len(upstream) == 0 {
 		upstream = s.resolvers.get()
 	}
@@ -38,10 +39,10 @@ func (s *Server) forward(m, q *dns.Msg, upstream []netip.Addr, client netip.Addr
 	upstream = slices.DeleteFunc(slices.Clone(upstream), func(a netip.Addr) bool {
 		return slices.Contains(own, a.Unmap())
 	})
-	if len(upstream) == 0 || !s.forwards.take(client) {
+	if len(upstream) == 0 || !s.forwards.take(network, client) {
 		return m
 	}
-	defer s.forwards.give(client)
+	defer s.forwards.give(network, client)
 	ctx, cancel := context.WithTimeout(s.ctx, forwardTime)
 	defer cancel()
 	answers := make(chan *dns.Msg, mostUpstreams)

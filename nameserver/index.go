@@ -190,6 +190,14 @@ func (x *index) scope(gateway, client netip.Addr) (s scope, ok bool) {
 	return s, true
 }
 
+// network returns the name of the network that a client asks, or "" if it may ask none.
+func (x *index) network(gateway, client netip.Addr) string {
+	if s, ok := x.scope(gateway, client); ok {
+		return s.zones[0].network
+	}
+	return ""
+}
+
 func (z *zone) holds(a netip.Addr) bool {
 	for p := range z.subnets {
 		if p.Contains(a) {

@@ -6,43 +6,50 @@ import (
 	"sync"
 )
 
-// limit bounds a number in total and per client, so that one client cannot use up what others need.
+// limit bounds a number in total, per network and per client, so that one client cannot use up what others need. A
+// container can take any number of addresses, and so be many clients. But it stays in its network.
 type limit struct {
 	all, each int
 
 	mu  sync.Mutex
 	sum int
+	in  map[string]int // by network; "" is for clients in none
 	of  map[netip.Addr]int
 }
 
-// take counts one more for the client. It reports false if a limit is reached.
-func (l *limit) take(client netip.Addr) bool {
+// shares is the number of networks that together reach the total. Each may take a share.
+const shares = 4
+
+func newLimit(all, each int) *limit {
+	return &limit{all: all, each: each, in: map[string]int{}, of: map[netip.Addr]int{}}
+}
+
+// take counts one more for a client in a network. It reports false if a limit is reached.
+func (l *limit) take(network string, client netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sum >= l.all || l.of[client] >= l.each {
+	if l.sum >= l.all || l.in[network] >= l.all/shares || l.of[client] >= l.each {
 		return false
 	}
-	if l.of == nil {
-		l.of = map[netip.Addr]int{}
-	}
 	l.sum++
+	l.in[network]++
 	l.of[client]++
 	return true
 }
 
-func (l *limit) give(client netip.Addr) {
+func (l *limit) give(network string, client netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sum--
-	if l.of[client]--; l.of[client] == 0 {
-		delete(l.of, client)
-	}
+	fewer(l.in, network)
+	fewer(l.of, client)
 }
 
 // limited is a listener that closes connections beyond the limit.
 type limited struct {
 	net.Listener
 	*limit
+	network func(client netip.Addr) string
 }
 
 func (l limited) Accept() (net.Conn, error) {
@@ -55,8 +62,8 @@ func (l limited) Accept() (net.Conn, error) {
 		if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
 			client = a.AddrPort().Addr()
 		}
-		if l.take(client) {
-			return &counted{Conn: c, end: func() { l.give(client) }}, nil
+		if network := l.network(client); l.take(network, client) {
+			return &counted{Conn: c, end: func() { l.give(network, client) }}, nil
 		}
 		c.Close()
 	}

@@ -18,8 +18,8 @@ import (
 
 const dnsPort = 53
 
-// Limits for connections: their number, in total and per client; the time until the first query, and until the next
-// one. Then the server closes them.
+// Limits for connections: their number, in total and per client (see shares); the time until the first query, and
+// until the next one. Then the server closes them.
 const (
 	mostConns       = 512
 	mostConnsOfOne  = 16
@@ -58,9 +58,10 @@ func (s *Server) listen(a netip.Addr) (*listener, error) {
 		p.Close()
 		return nil, s.taken(err, kernel.TCP, a)
 	}
+	of := func(client netip.Addr) string { return s.index.network(a, client) }
 	l := &listener{
 		udp: &dns.Server{PacketConn: p, Handler: s, UDPSize: 4096},
-		tcp: &dns.Server{Listener: limited{t, &s.conns}, Handler: s, MaxTCPQueries: questionsOfConn,
+		tcp: &dns.Server{Listener: limited{t, s.conns, of}, Handler: s, MaxTCPQueries: questionsOfConn,
 			ReadTimeout: firstQuestion, WriteTimeout: firstQuestion,
 			IdleTimeout: func() time.Duration { return nextQuestion }},
 	}

@@ -31,8 +31,8 @@ type Server struct {
 	holder    func(inode uint32) string
 	index     *index
 	resolvers resolvers
-	forwards  limit
-	conns     limit
+	forwards  *limit
+	conns     *limit
 
 	reading   sync.Mutex // held while a record is read, so that an older version never replaces a newer one
 	mu        sync.Mutex
@@ -60,8 +60,7 @@ func Serve(ctx context.Context, set Settings, socket net.Listener, ready func())
 	defer socket.Close()
 	s := &Server{ctx: ctx, dir: set.Memory.Dir, log: set.Log, holder: set.Holder, index: newIndex(),
 		resolvers: resolvers{path: set.ResolvConf},
-		forwards:  limit{all: mostForwards, each: mostOfAClient},
-		conns:     limit{all: mostConns, each: mostConnsOfOne},
+		forwards:  newLimit(mostForwards, mostOfAClient), conns: newLimit(mostConns, mostConnsOfOne),
 		listeners: map[netip.Addr]*listener{}, failed: map[netip.Addr]error{}}
 	defer s.close()
 	w, err := watch(s.dir)
