@@ -24,7 +24,8 @@ type index struct {
 type zone struct {
 	network string
 	size    int
-	names   map[string][]*names.Record
+	names   map[string][]*names.Record // the containers' own
+	aliases map[string][]*names.Record
 	addrs   map[netip.Addr][]*names.Record
 	subnets map[netip.Prefix]int
 	domains map[string]int
@@ -52,13 +53,16 @@ func (x *index) put(key string, r *names.Record) {
 func (x *index) insert(r *names.Record) {
 	z := x.zones[r.Network]
 	if z == nil {
-		z = &zone{network: r.Network, names: map[string][]*names.Record{}, addrs: map[netip.Addr][]*names.Record{},
-			subnets: map[netip.Prefix]int{}, domains: map[string]int{}}
+		z = &zone{network: r.Network, names: map[string][]*names.Record{}, aliases: map[string][]*names.Record{},
+			addrs: map[netip.Addr][]*names.Record{}, subnets: map[netip.Prefix]int{}, domains: map[string]int{}}
 		x.zones[r.Network] = z
 	}
 	z.size++
 	for _, n := range r.Names {
 		z.names[n] = append(z.names[n], r)
+	}
+	for _, n := range r.Aliases {
+		z.aliases[n] = append(z.aliases[n], r)
 	}
 	for _, p := range r.Addrs {
 		z.addrs[p.Addr()] = append(z.addrs[p.Addr()], r)
@@ -80,6 +84,9 @@ func (x *index) remove(r *names.Record) {
 	}
 	for _, n := range r.Names {
 		without(z.names, n, r)
+	}
+	for _, n := range r.Aliases {
+		without(z.aliases, n, r)
 	}
 	for _, p := range r.Addrs {
 		without(z.addrs, p.Addr(), r)
@@ -208,7 +215,8 @@ func (z *zone) holds(a netip.Addr) bool {
 }
 
 // lookUp returns the addresses of a name, which is in lower case and without a final dot. mine says that no other
-// server knows the name: a container has it, or it is in a domain of the network, or it has only one label.
+// server knows the name: a container has it, or it is in a domain of the network, or it has only one label. An alias
+// that is another container's own name does not count, so that nobody gets answers meant for that container.
 func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -222,17 +230,19 @@ func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bo
 			continue
 		}
 		mine = true
-		for _, r := range z.names[label] {
-			if dotted && r.Domain != domain {
-				continue
+		for _, records := range [][]*names.Record{z.names[label], z.aliases[label]} {
+			for _, r := range records {
+				if dotted && r.Domain != domain {
+					continue
+				}
+				found = true
+				for _, p := range r.Addrs { // there is one: the plugin alias demands it
+					addrs = append(addrs, p.Addr())
+				}
 			}
-			found = true
-			for _, p := range r.Addrs {
-				addrs = append(addrs, p.Addr())
+			if len(addrs) > 0 {
+				return addrs, true, true
 			}
-		}
-		if found {
-			break
 		}
 	}
 	return addrs, found, mine
@@ -244,10 +254,11 @@ func (x *index) named(s scope, a netip.Addr) (all []string) {
 	defer x.mu.RUnlock()
 	for _, z := range s.zones {
 		for _, r := range z.addrs[a] {
-			if len(r.Names) == 0 {
+			list := append(slices.Clone(r.Names), r.Aliases...)
+			if len(list) == 0 {
 				continue
 			}
-			name := r.Names[0] + "."
+			name := list[0] + "."
 			if r.Domain != "" {
 				name += r.Domain + "."
 			}

@@ -161,6 +161,27 @@ func TestScope(t *testing.T) {
 	}
 }
 
+// An alias that is another container's own name takes none of its answers. It leads to its own container when the other
+// is gone.
+func TestOwnNameBeforeAlias(t *testing.T) {
+	r := newRig(t)
+	r.record(true, "thief", names.Record{Addrs: addrs("10.1.0.66/16"), Aliases: []string{"db", "pool"}, Domain: "test"})
+	r.record(true, "db", names.Record{Addrs: addrs("10.1.0.3/16"), Aliases: []string{"pool"}, Domain: "test"})
+	for name, want := range map[string]string{"db": "10.1.0.3", "db.test": "10.1.0.3", "thief": "10.1.0.66"} {
+		if got := r.answer("udp", name, dns.TypeA); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if got := r.answer("udp", "pool", dns.TypeA); len(strings.Fields(got)) != 2 {
+		t.Errorf("an alias of two is %q", got)
+	}
+	if got := r.answer("udp", "66.0.1.10.in-addr.arpa", dns.TypePTR); got != "thief.test." {
+		t.Errorf("the name of an address is %q", got)
+	}
+	r.memory.Delete(names.Kept, spec.Owner{Network: "net", ContainerID: "db", IfName: "eth0"})
+	r.until("the alias", func() bool { return r.answer("udp", "db", dns.TypeA) == "10.1.0.66" })
+}
+
 // FuzzReversed: names of addresses are read as they are written.
 func FuzzReversed(f *testing.F) {
 	f.Add("10.1.0.2")

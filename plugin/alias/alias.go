@@ -1,6 +1,7 @@
 // Package alias lets the containers of a network find each other by name. Other containers of the same network resolve
 // the container's name and its aliases to its addresses (A and AAAA), and its addresses to its name (PTR). Several
-// containers may share an alias. Names are in lower case and are valid in their network only.
+// containers may share an alias. An alias that is another container's own name leads to that container alone. Names are
+// in lower case and are valid in their network only.
 //
 // The name server of the node, `fairlead dns`, answers. It listens on the gateway addresses of the networks, so these
 // must be addresses of the host: use bridge with isGateway, or ptp. The result's dns names these addresses. All other
@@ -131,9 +132,9 @@ func upstream(gateways []netip.Addr, r *sdk.Request, answer *sdk.Answer) (all []
 
 // names are the container's own, and its aliases.
 func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
-	add := func(s string) {
-		if s = strings.ToLower(s); !slices.Contains(n.Names, s) {
-			n.Names = append(n.Names, s)
+	add := func(to *[]string, s string) {
+		if s = strings.ToLower(s); !slices.Contains(n.Names, s) && !slices.Contains(*to, s) {
+			*to = append(*to, s)
 		}
 	}
 	const told = "K8S_POD_NAME"
@@ -141,7 +142,7 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 		if err := spec.ValidLabel(s); err != nil {
 			answer.Warn("%s: %q: %v, so other containers cannot use this name", told, s, err)
 		} else {
-			add(s)
+			add(&n.Names, s)
 		}
 	}
 	id := r.ContainerID
@@ -149,7 +150,7 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 		id = id[:12]
 	}
 	if spec.ValidLabel(id) == nil {
-		add(id)
+		add(&n.Names, id)
 	}
 	asked, path := c.RuntimeConfig.Aliases.list, "runtimeConfig.aliases"
 	if of := c.RuntimeConfig.Aliases.of; of != nil {
@@ -162,9 +163,9 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 		if err := spec.ValidLabel(s); err != nil {
 			return bad("%s[%d]: %q: %w", path, i, s, err)
 		}
-		add(s)
+		add(&n.Aliases, s)
 	}
-	if len(n.Names) == 0 && r.ContainerID != "" {
+	if len(n.Names)+len(n.Aliases) == 0 && r.ContainerID != "" {
 		answer.Warn("CNI_CONTAINERID: %q: is not a DNS label, and there is no alias: other containers cannot find "+
 			"the container by name",
 			r.ContainerID)

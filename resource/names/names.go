@@ -31,7 +31,8 @@ type Record struct {
 	Network     string         `json:"network"`
 	ContainerID string         `json:"containerID"`
 	IfName      string         `json:"ifname"`
-	Names       []string       `json:"names"`            // in lower case, the container's own first
+	Names       []string       `json:"names"` // the container's own, in lower case
+	Aliases     []string       `json:"aliases,omitempty"`
 	Domain      string         `json:"domain,omitempty"` // the names are in it, too
 	Addrs       []netip.Prefix `json:"addrs"`            // of the container, each with its subnet
 	Gateways    []netip.Addr   `json:"gateways"`         // of the host, which the server listens on
@@ -41,7 +42,8 @@ type Record struct {
 // Names is the record of an attachment, and a server that answers from it.
 type Names struct {
 	Owner    spec.Owner
-	Names    []string
+	Names    []string // the container's own, in lower case: they come before aliases of other containers
+	Aliases  []string // its other names, which others may have too
 	Domain   string
 	Addrs    []netip.Prefix
 	Gateways []netip.Addr // of the addresses; of these, those that the host has count
@@ -51,6 +53,9 @@ type Names struct {
 
 func (n Names) String() string {
 	words := []string{"names", strings.Join(n.Names, ",")}
+	if len(n.Aliases) > 0 {
+		words = append(words, "alias", strings.Join(n.Aliases, ","))
+	}
 	if n.Domain != "" {
 		words = append(words, "domain", n.Domain)
 	}
@@ -93,7 +98,7 @@ func listed(addrs []netip.Addr) string {
 // record returns the record to write. If n has no opinion of the servers, the existing record's servers stay.
 func (n Names) record(servers []netip.Addr, was Record) Record {
 	r := Record{Network: n.Owner.Network, ContainerID: n.Owner.ContainerID, IfName: n.Owner.IfName,
-		Names: n.Names, Domain: n.Domain, Addrs: n.Addrs, Gateways: servers, Upstream: n.Upstream}
+		Names: n.Names, Aliases: n.Aliases, Domain: n.Domain, Addrs: n.Addrs, Gateways: servers, Upstream: n.Upstream}
 	if len(r.Upstream) == 0 {
 		r.Upstream = was.Upstream
 	}
@@ -153,7 +158,8 @@ func (n Names) Verify(ctx context.Context, w *kernel.World) error {
 		name      string
 		want, got any
 	}{
-		{"names", want.Names, was.Names}, {"domain", want.Domain, was.Domain}, {"addresses", want.Addrs, was.Addrs},
+		{"names", want.Names, was.Names}, {"aliases", want.Aliases, was.Aliases},
+		{"domain", want.Domain, was.Domain}, {"addresses", want.Addrs, was.Addrs},
 		{"servers", want.Gateways, was.Gateways}, {"upstream", want.Upstream, was.Upstream},
 	} {
 		if !reflect.DeepEqual(f.want, f.got) {

@@ -76,7 +76,7 @@ func files(t *testing.T, w *kernel.World) string {
 }
 
 func example(id string) Names {
-	return Names{Owner: spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, Names: []string{id, "db"},
+	return Names{Owner: spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, Names: []string{id}, Aliases: []string{"db"},
 		Domain:   "test",
 		Addrs:    []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
 		Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")},
@@ -109,7 +109,8 @@ func TestNames(t *testing.T) {
 		t.Errorf("without an opinion: %v, %v", changed, err)
 	}
 	for name, change := range map[string]func(*Record){
-		"names":     func(r *Record) { r.Names = r.Names[:1] },
+		"names":     func(r *Record) { r.Names = append(r.Names, "x") },
+		"aliases":   func(r *Record) { r.Aliases = nil },
 		"domain":    func(r *Record) { r.Domain = "" },
 		"addresses": func(r *Record) { r.Addrs = r.Addrs[:1] },
 		"servers":   func(r *Record) { r.Gateways = nil },
