@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 )
@@ -159,6 +160,39 @@ func TestPublishOfTheDead(t *testing.T) {
 	contract.Ensure(t, other, c)
 	contract.Remove(t, other, b)
 	contract.Verify(t, other, c)
+}
+
+// Two networks may overlap. A claim of another network at the same container address, whose host end is unknown, is
+// that of a living container: IPAM of this network cannot have given its address away.
+func TestPublishOfAnOverlappingNetwork(t *testing.T) {
+	for _, backend := range []string{"nftables", "iptables"} {
+		t.Run(backend, func(t *testing.T) {
+			w := contract.NewHost(t) // without a container, so that no claim knows a link
+			ports := func(container, network string, m publish.Mapping) plan.Remover {
+				p := filtertest.PortsOf(container, network, "10.1.2.5/24", m)
+				if backend == "iptables" {
+					return publish.PortsIPTables{Ports: p, MarkBit: 13}
+				}
+				return p
+			}
+			theirs := ports("c1", "one", filtertest.TCP("192.0.2.1", 8080))
+			contract.Ensure(t, w, theirs)
+
+			same := ports("c2", "two", filtertest.TCP("192.0.2.1", 8080))
+			if _, err := same.Ensure(t.Context(), w); err == nil {
+				t.Error("the port of a container of an overlapping network was taken")
+			}
+			contract.Verify(t, w, theirs)
+
+			beside := ports("c2", "two", filtertest.TCP("192.0.2.2", 8080))
+			contract.Ensure(t, w, beside)
+			contract.Verify(t, w, beside)
+			contract.Verify(t, w, theirs)
+
+			contract.Remove(t, w, theirs)
+			contract.Verify(t, w, beside)
+		})
+	}
 }
 
 // A process that listens on a port that is published is not an error, for podman itself does.
