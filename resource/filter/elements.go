@@ -242,8 +242,13 @@ func (f Tx) Record(b *nft.Batch, o spec.Owner, kind uint32, have []Entry, want [
 	f.Forget(b, have)
 	for i, w := range want {
 		b.Add(nft.Elem{Set: OwnersSet(f.Table), Key: OwnerKey(identity.OwnerHash(o), kind|uint32(i)),
-			Comment: cut(w.Set.Name + " " + w.KeyText() + " " + identity.Tag(o))})
+			Comment: entryComment(w, identity.Tag(o))})
 	}
+}
+
+// entryComment is the comment on an entry of owners for an element.
+func entryComment(e nft.Elem, tag string) string {
+	return cut(e.Set.Name + " " + e.KeyText() + " " + tag)
 }
 
 // Forget deletes entries.

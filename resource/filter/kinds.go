@@ -2,7 +2,6 @@ package filter
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 
@@ -35,12 +34,13 @@ type nftKind struct {
 	name   string
 	table  func() *nft.Table
 	number []uint32
+	place  PlaceOf
 	remove func(ctx context.Context, w *kernel.World, owner [8]byte) error
 }
 
 // NewKind returns the Kind of the elements that the set owners lists under these numbers.
 func NewKind(name string, table func() *nft.Table, number ...uint32) plan.Kind {
-	return nftKind{name, table, number, func(ctx context.Context, w *kernel.World, owner [8]byte) error {
+	return nftKind{name, table, number, nil, func(ctx context.Context, w *kernel.World, owner [8]byte) error {
 		var errs []error
 		for _, n := range number {
 			errs = append(errs, RemoveElements(ctx, w, table(), owner, n, func(f Tx) error { return f.Drop(owner, n) }))
@@ -49,10 +49,11 @@ func NewKind(name string, table func() *nft.Table, number ...uint32) plan.Kind {
 	}}
 }
 
-// NewKindRemovedBy is NewKind for elements whose removal needs more than Drop.
-func NewKindRemovedBy(name string, table func() *nft.Table, number uint32,
+// NewKindRemovedBy is NewKind for elements whose removal needs more than Drop. Some may be listed under the name of
+// another one: see PlaceOf.
+func NewKindRemovedBy(name string, table func() *nft.Table, number uint32, place PlaceOf,
 	remove func(ctx context.Context, w *kernel.World, owner [8]byte) error) plan.Kind {
-	return nftKind{name, table, []uint32{number}, remove}
+	return nftKind{name, table, []uint32{number}, place, remove}
 }
 
 // SharedChainKind returns the Kind of chains and sets of our tables that attachments share. They belong to no
@@ -73,7 +74,8 @@ func SharedChainKind() plan.Kind {
 // Name implements plan.Kind.
 func (k nftKind) Name() string { return k.name }
 
-// Owners implements plan.Kind. It reads only the set owners.
+// Owners implements plan.Kind. It reads the set owners, and finds what owners does not list by the comments of the
+// elements themselves. The field Found of a tag is true if there is such an element.
 func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
 	conn, err := nft.Open(w.Host)
 	if err != nil {
@@ -84,12 +86,22 @@ func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tag
 	if Unavailable(err) {
 		return nil, nil
 	}
+	if err != nil {
+		return nil, err
+	}
+	unlisted, err := f.Unlisted(records, network, k.place, k.number...)
 	known := map[[8]byte]bool{}
+	for _, u := range unlisted {
+		if !known[u.Hash] {
+			known[u.Hash] = true
+			tags = append(tags, plan.Tag{Network: network, Hash: u.Hash, Found: true})
+		}
+	}
 	for _, r := range records {
 		_, tag := f.ParseEntry(r)
 		net, hash, _, ok := identity.ParseTag(tag)
-		number := binary.NativeEndian.Uint32(r.Key[8:]) &^ 0xffff
-		if ok && net == identity.NetworkHash(network) && !known[hash] && slices.Contains(k.number, number) {
+		ofKind := slices.Contains(k.number, numberOf(r)&^0xffff)
+		if ok && net == identity.NetworkHash(network) && !known[hash] && ofKind {
 			known[hash] = true
 			tags = append(tags, plan.Tag{Network: network, Hash: hash})
 		}
@@ -99,9 +111,33 @@ func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tag
 
 // Remove implements plan.Kind. If there is nothing to remove, it does one look-up by key.
 func (k nftKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) error {
+	unlisted := map[[8]byte]bool{}
+	for _, t := range tags {
+		if t.Found == true {
+			unlisted[t.Hash] = true
+		}
+	}
 	var errs []error
+	if len(unlisted) > 0 {
+		errs = append(errs, k.relist(ctx, w, tags[0].Network, unlisted))
+	}
 	for _, t := range tags {
 		errs = append(errs, k.remove(ctx, w, t.Hash))
 	}
 	return errors.Join(errs...)
+}
+
+// relist has the set owners list all elements of some owners, so that they can be removed.
+func (k nftKind) relist(ctx context.Context, w *kernel.World, network string, of map[[8]byte]bool) error {
+	return Transact(ctx, w, k.table(), func(f Tx) error {
+		records, err := f.List(OwnersSet(f.Table))
+		if err != nil {
+			return err
+		}
+		all, err := f.Unlisted(records, network, k.place, k.number...)
+		if err != nil {
+			return err
+		}
+		return f.Relist(records, slices.DeleteFunc(all, func(u Unlisted) bool { return !of[u.Hash] }))
+	})
 }

@@ -170,6 +170,8 @@ func setNamed(t *nft.Table, name string) *nft.Set {
 	var sets []*nft.Set
 	if p, ok := PortMapsNamed(t, name); ok {
 		sets = p.Sets()
+	} else if p, ok := ClaimsNamed(t, name); ok {
+		sets = p.Sets()
 	} else if s, ok := SubnetSetsNamed(t, name); ok {
 		sets = s.sets()
 	}
@@ -184,6 +186,13 @@ func PortMapsNamed(t *nft.Table, name string) (PortMaps, bool) {
 	base, where, _ := strings.Cut(name, "_where_")
 	base, ok := strings.CutPrefix(strings.TrimSuffix(strings.TrimSuffix(base, "_range"), "_any"), "publish_")
 	return PortMapsOf(t, base == "ip6", where), ok
+}
+
+// ClaimsNamed returns the PortMaps whose claims of ports or of ranges are in the set of that name.
+func ClaimsNamed(t *nft.Table, name string) (PortMaps, bool) {
+	base, where, _ := strings.Cut(name, "_where_")
+	first, family, _ := strings.Cut(base, "_")
+	return PortMapsOf(t, family == "ip6", where), first == "claims" || first == "ranges"
 }
 
 // SubnetSets are the sets that check the source address of a connection's first packet.

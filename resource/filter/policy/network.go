@@ -24,9 +24,7 @@ func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keep f
 }
 
 // NetworkOwner returns the owner of a bridge's policy.
-func NetworkOwner(network, link string) spec.Owner {
-	return spec.Owner{Network: network, IfName: link}
-}
+func NetworkOwner(network, link string) spec.Owner { return filter.NetworkOwner(network, link) }
 
 // SweepNetwork removes what a network has in the packet filter for bridges that are gone. If no attachment of the
 // network is left, this includes a bridge without ports, because another network may use that bridge too.
@@ -41,7 +39,7 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 		return err
 	}
 	err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
-		records, err := f.List(filter.OwnersSet(f.Table))
+		records, err := relisted(f, network)
 		if err != nil {
 			return err
 		}
@@ -70,6 +68,22 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 		return nil
 	}
 	return err
+}
+
+// relisted are the entries of owners, after those of the network that owners lacked have been added.
+func relisted(f filter.Tx, network string) ([]nft.Elem, error) {
+	records, err := f.List(filter.OwnersSet(f.Table))
+	if err != nil {
+		return nil, err
+	}
+	unlisted, err := f.Unlisted(records, network, nil, filter.KindNetwork, filter.KindSubnet)
+	if err != nil || len(unlisted) == 0 {
+		return records, err
+	}
+	if err := f.Relist(records, unlisted); err != nil {
+		return nil, err
+	}
+	return f.List(filter.OwnersSet(f.Table))
 }
 
 // linkOf is the link that an element of a policy is about.

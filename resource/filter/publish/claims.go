@@ -116,6 +116,21 @@ func (s slot) parse(e *nft.Elem) (c portClaim) {
 	return c
 }
 
+// placeOfClaim implements filter.PlaceOf. The set owners names a claim by the element of the maps that the claim is
+// for, whoever that leads to.
+func placeOfClaim(e nft.Elem) nft.Elem {
+	p, ok := filter.ClaimsNamed(e.Set.Table, e.Set.Name)
+	f := nft.Fields(e.Set.Key, e.Key)
+	if !ok || len(f) < 2 {
+		return e
+	}
+	s := slot{PortMaps: p, proto: f[0].(uint8)}
+	if e.Set.Name == p.Claims.Name {
+		s.port = f[1].(uint16)
+	}
+	return s.mappingOf(s.parse(&e))
+}
+
 // network stands for the network of a claim's owner.
 func (c portClaim) network() (hash [6]byte) {
 	hash, _, _, _ = identity.ParseTag(c.comment)

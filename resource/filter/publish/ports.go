@@ -236,7 +236,7 @@ func (p Ports) Remove(ctx context.Context, w *kernel.World) error {
 
 // Kind returns the Kind of Ports.
 func Kind() plan.Kind {
-	return filter.NewKindRemovedBy("published ports", filter.Inet, filter.KindPublish,
+	return filter.NewKindRemovedBy("published ports", filter.Inet, filter.KindPublish, placeOfClaim,
 		func(ctx context.Context, w *kernel.World, owner [8]byte) error {
 			var flows []conntrack.UDPFlow
 			err := filter.RemoveElements(ctx, w, filter.Inet(), owner, filter.KindPublish,
