@@ -137,6 +137,37 @@ func (r *Request) argsCNI() map[string]json.RawMessage {
 	return args.CNI
 }
 
+// Written returns the path of a key as the configuration spells it, such as "args.cni.addRoutes": keys match in any
+// case. A key that is missing keeps its spelling.
+func (r *Request) Written(path ...string) string {
+	object := r.conf.Object
+	written := make([]string, len(path))
+	for i, key := range path {
+		written[i] = spelling(object, key)
+		raw, _ := object.Get(written[i])
+		object, _ = spec.ParseObject(raw)
+	}
+	return strings.Join(written, ".")
+}
+
+// spelling returns the key of an object that stands for key. As in decoding, the exact one is preferred, and then the
+// last in the order of names.
+func spelling(o spec.Object, key string) string {
+	var others []string
+	for k := range o.All() {
+		switch {
+		case k == key:
+			return key
+		case strings.EqualFold(k, key):
+			others = append(others, k)
+		}
+	}
+	if len(others) == 0 {
+		return key
+	}
+	return slices.Max(others)
+}
+
 // First returns the first value that is not empty.
 func First(values ...string) string {
 	for _, v := range values {

@@ -53,6 +53,28 @@ type override struct {
 	AddECMPRoutes []several `json:"addecmproutes"`
 	// Let CHECK compare nothing, because the container changes its routes itself. Default: false.
 	SkipCheck *bool `json:"skipcheck"`
+
+	keys overrideKeys
+}
+
+// overrideKeys are the paths of an override's lists, as the configuration spells them.
+type overrideKeys struct{ del, add, delECMP, addECMP string }
+
+// keys returns the paths of the lists that count: those of args.cni go first.
+func (c conf) keys(r *sdk.Request) overrideKeys {
+	path := func(key string, inArgs bool) string {
+		if inArgs {
+			return r.Written("args", "cni", key)
+		}
+		return r.Written(key)
+	}
+	args := c.Args.CNI
+	return overrideKeys{
+		del:     path("delroutes", args.DelRoutes != nil),
+		add:     path("addroutes", args.AddRoutes != nil),
+		delECMP: path("delecmproutes", args.DelECMPRoutes != nil),
+		addECMP: path("addecmproutes", args.AddECMPRoutes != nil),
+	}
 }
 
 // several is a route by several next hops, in the words of the route-override plugin.
@@ -103,22 +125,23 @@ func (c *changes) add(key string, do routing.Verb, of routing.Subject) {
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	all := &changes{r: r}
 	o := c.Args.CNI.over(c.override)
+	o.keys = c.keys(r)
 	all.unchecked = o.SkipCheck != nil && *o.SkipCheck
 	if err := o.changes(all); err != nil {
 		return answer, err
 	}
 	for i, rt := range c.Routes {
-		if err := rt.change(at("routes", i), all); err != nil {
+		if err := rt.change(at(r.Written("routes"), i), all); err != nil {
 			return answer, err
 		}
 	}
 	for i, ru := range c.Rules {
-		if err := ru.change(at("rules", i), all); err != nil {
+		if err := ru.change(at(r.Written("rules"), i), all); err != nil {
 			return answer, err
 		}
 	}
 	for i, n := range c.Neighbours {
-		if err := n.change(at("neighbours", i), all); err != nil {
+		if err := n.change(at(r.Written("neighbours"), i), all); err != nil {
 			return answer, err
 		}
 	}
@@ -141,27 +164,27 @@ func (o override) changes(all *changes) error {
 		}
 	}
 	for i, rt := range o.DelRoutes {
-		e, err := all.entry(at("delroutes", i), rt)
+		e, err := all.entry(at(o.keys.del, i), rt)
 		if err != nil {
 			return err
 		}
 		e.MTU, e.AdvMSS = 0, 0
-		all.add(at("delroutes", i), routing.Del, e)
+		all.add(at(o.keys.del, i), routing.Del, e)
 	}
 	for i, rt := range o.AddRoutes {
-		e, err := all.entry(at("addroutes", i), rt)
+		e, err := all.entry(at(o.keys.add, i), rt)
 		if err == nil {
-			err = all.way(at("addroutes", i), rt, &e)
+			err = all.way(at(o.keys.add, i), rt, &e)
 		}
 		if err != nil {
 			return err
 		}
-		all.add(at("addroutes", i), routing.Add, e)
+		all.add(at(o.keys.add, i), routing.Add, e)
 	}
-	if err := all.several("delecmproutes", routing.Del, o.DelECMPRoutes); err != nil {
+	if err := all.several(o.keys.delECMP, routing.Del, o.DelECMPRoutes); err != nil {
 		return err
 	}
-	return all.several("addecmproutes", routing.Add, o.AddECMPRoutes)
+	return all.several(o.keys.addECMP, routing.Add, o.AddECMPRoutes)
 }
 
 func (c *changes) several(key string, do routing.Verb, list []several) error {
