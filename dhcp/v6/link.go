@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// linkLocalLimit is how long a link may take to get its link-local address; the kernel asks for a second and a random
-// part of another whether somebody has it.
-const linkLocalLimit = 8 * time.Second
+// carrierLimit is how long a link may take to carry packets, which may never happen. From then on the kernel gives the
+// link its address: whenever its workers, which serve all containers of the host, come to it.
+const carrierLimit = 8 * time.Second
 
 // turnOn turns IPv6 on on a link: routers are listened to, for they alone say what is on the link and who leads off it,
 // and where auto is set give addresses. A metric of zero is the kernel's own.
@@ -108,8 +108,32 @@ func forgetAutomatic(l dhcp.Link) error {
 
 // linkLocal waits for the link-local address, which all is sent from, and until it may be used.
 func linkLocal(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
+	err = carrier(ctx, l)
+	if err == nil {
+		addr, err = kernelAddress(ctx, l)
+	}
+	if err != nil {
+		return addr, fmt.Errorf("link %s: wait for a link-local address: %w", l.Name, err)
+	}
+	return addr, nil
+}
+
+// carrier waits until a link can carry packets.
+func carrier(ctx context.Context, l dhcp.Link) error {
+	err := rtnl.Await(l.NS, ctx, carrierLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
+		link, err := rtnl.LinkByIndex(l.NS, l.Index)
+		return err == nil && link.Operational, err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("the link carries no packets (it or its other end is down, or has no cable): %w", err)
+	}
+	return err
+}
+
+// kernelAddress waits, as long as ctx allows, for the kernel to make the address and to make sure of it.
+func kernelAddress(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
 	tentative := false
-	err = rtnl.Await(l.NS, ctx, linkLocalLimit, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+	err = rtnl.Await(l.NS, ctx, time.Hour, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
 		list, err := rtnl.Addrs(l.NS, l.Index)
 		for _, a := range list {
 			switch ip := a.Prefix.Addr(); {
@@ -127,13 +151,9 @@ func linkLocal(ctx context.Context, l dhcp.Link) (addr netip.Addr, err error) {
 	})
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && tentative:
-		err = fmt.Errorf("duplicate address detection did not finish, maybe because the link carries no packets: %w",
-			err)
+		err = fmt.Errorf("duplicate address detection did not finish: %w", err)
 	case errors.Is(err, context.DeadlineExceeded):
 		err = fmt.Errorf("the link got none: %w", err)
 	}
-	if err != nil {
-		return addr, fmt.Errorf("link %s: wait for a link-local address: %w", l.Name, err)
-	}
-	return addr, nil
+	return addr, err
 }

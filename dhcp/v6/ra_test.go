@@ -188,6 +188,23 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestSlowLinkLocal has the kernel take longer than ten seconds to make sure of the link-local address, as where its
+// workers serve many containers. Whoever waits goes by the kernel's event.
+func TestSlowLinkLocal(t *testing.T) {
+	t.Parallel()
+	n := newLAN(t, "fd00:1::1/64")
+	n.router(&advert{lifetime: time.Hour, prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"),
+		auto: true}}})
+	l := n.host(true)
+	show(t, l, "link", "set", "eth0", "down")
+	lan{l.NS.Path, t}.sysctl("net/ipv6/conf/eth0/dad_transmits", "10")
+	show(t, l, "link", "set", "eth0", "up")
+	began := time.Now()
+	if _, err := (SLAAC{}).Acquire(within(t, time.Minute), l, owner("one")); err != nil {
+		t.Errorf("after %v: %v", time.Since(began), err)
+	}
+}
+
 // A container's settings may have IPv6 off; who asks for an IPv6 address wants it on.
 func TestIPv6Off(t *testing.T) {
 	t.Parallel()
