@@ -97,9 +97,15 @@ func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 	return changed || c, err
 }
 
-// pinnedRecord is the name of the record with the index of a bridge whose address was fixed. The kernel does not tell
-// whether an address is fixed. Setting it again would make the host forget its neighbours on the bridge.
+// pinnedRecord is the name of the record of a bridge whose address was fixed. The kernel does not tell whether an
+// address is fixed. Setting it again would make the host forget its neighbours on the bridge.
 const pinnedRecord = "pinned"
+
+// A pinned is a bridge and the address that was fixed. The index alone may be that of a bridge that was made anew.
+type pinned struct {
+	Index int    `json:"index"`
+	MAC   string `json:"mac"`
+}
 
 // pin fixes the address of a bridge that another program made. Otherwise the bridge takes the lowest address of its
 // ports, and its first port changes it. Then the containers lose their gateway, and neighbours lose the host.
@@ -107,15 +113,16 @@ func (b Bridge) pin(w *kernel.World, l *rtnl.Link) error {
 	if bytes.Equal(l.MAC, b.MAC()) {
 		return nil
 	}
-	var index int
+	is := pinned{Index: l.Index, MAC: l.MAC.String()}
+	var was pinned
 	o := spec.Owner{IfName: b.Name}
-	if known, err := w.Store.Get(pinnedRecord, o, &index); err != nil || known && index == l.Index {
+	if known, err := w.Store.Get(pinnedRecord, o, &was); err != nil || known && was == is {
 		return err
 	}
 	if err := rtnl.SetLink(w.Host, b.Name, rtnl.LinkChange{MAC: l.MAC}); err != nil {
 		return err
 	}
-	return w.Store.Put(pinnedRecord, o, l.Index)
+	return w.Store.Put(pinnedRecord, o, is)
 }
 
 // settle finishes what AddBridge began, in this call or in one that was killed.

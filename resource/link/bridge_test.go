@@ -48,7 +48,7 @@ func TestBridge(t *testing.T) {
 	})
 	t.Run("somebody else's keeps its address, and one that is made anew under its name keeps its own", func(t *testing.T) {
 		for _, mac := range []string{"52:54:00:00:00:01", "52:54:00:00:00:02"} {
-			contract.Host(t, w, "ip link add br1 type bridge")
+			contract.Host(t, w, "ip link add br1 index 4242 type bridge")
 			contract.Host(t, w, "ip link add low master br1 address %s type veth peer name low1", mac)
 			if changed, err := (Bridge{Name: "br1", KeepMAC: true}).Ensure(t.Context(), w); !changed || err != nil {
 				t.Errorf("changed %v, %v", changed, err)
