@@ -2,6 +2,7 @@ package plugin_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -77,6 +78,28 @@ func TestOneBridgeTwoLists(t *testing.T) {
 	if links := nstest.RunIn(t, host, "ip", "link"); strings.Contains(links, "altname") {
 		t.Errorf("left:\n%s", links)
 	}
+}
+
+// TestManyStaticAddresses gives a container more addresses than the kernel takes alternative names for a link: they are
+// not reserved, ADD says so, and everything else is as with few.
+func TestManyStaticAddresses(t *testing.T) {
+	var list []string
+	for i := range 512 {
+		list = append(list, fmt.Sprintf(`{"address":"10.77.%d.%d/16","gateway":"10.77.255.1"}`, 1+i/250, 1+i%250))
+	}
+	r := newRunner(t, chain{"many", []string{`"type":"bridge","bridge":"br1","ipMasq":true,"isGateway":true,"ipam":{"type":"static","addresses":[` +
+		strings.Join(list, ",") + `]}`}, nil})
+	r.host = nstest.NewNS(t)
+	nstest.RunIn(t, r.host, "ip", "link", "set", "lo", "up")
+	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
+	if s := r.addSaying(a); !strings.Contains(s, "512 addresses") {
+		t.Errorf("said %q", s)
+	}
+	r.must("check", r.check(a))
+	for _, ip := range []string{"10.77.1.1", "10.77.3.12"} {
+		nstest.RunIn(t, r.host, "ping", "-c1", "-W10", ip)
+	}
+	r.must("del", r.del(a))
 }
 
 // TestStatusOverlap has STATUS say that a network overlaps with an address, or with a route, of the host.

@@ -155,7 +155,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	}
 	answer.Gateway = c.IsGateway
 	p = append(p, c.gatewayPlan(r)...)
-	alone := c.portAddrs(r, host, port)
+	alone := c.portAddrs(r, host, port, &answer)
 	asks := c.EnableDAD || c.Conflicts.Probe() // then the segment's own answer comes first: a DHCP server is told of it
 	if !asks {
 		p = append(p, alone...)
@@ -186,9 +186,14 @@ func (c conf) ipv6Off(r *sdk.Request) plan.Plan {
 }
 
 // portAddrs are the addresses that no other port of the segment has.
-func (c conf) portAddrs(r *sdk.Request, host, port string) plan.Plan {
+func (c conf) portAddrs(r *sdk.Request, host, port string, answer *sdk.Answer) plan.Plan {
 	vlan, one := c.segment()
-	if !one || port != host || len(r.IPs) == 0 {
+	switch {
+	case !one || port != host || len(r.IPs) == 0:
+		return nil
+	case len(r.IPs) > addr.MostPortAddrs:
+		answer.Warn("ipam: %d addresses: are more than %d, so they are not reserved on bridge %s; make sure that no "+
+			"other container has one of them", len(r.IPs), addr.MostPortAddrs, c.Bridge)
 		return nil
 	}
 	return plan.Plan{addr.PortAddrs{Network: r.Network, Port: port, Bridge: c.Bridge, VLAN: vlan,

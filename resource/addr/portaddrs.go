@@ -32,6 +32,10 @@ type PortAddrs struct {
 	ByHand  bool // nobody allocated them
 }
 
+// MostPortAddrs is how many addresses a PortAddrs can have. The kernel takes about 490 alternative names for a link, of
+// which the administrator may want some.
+const MostPortAddrs = 256
+
 func (p PortAddrs) String() string {
 	return resource.Line("port", p.Port, "alone on", p.segment(), resource.Prefixes("with", p.Addrs),
 		resource.Flag("by hand", p.ByHand))
