@@ -79,7 +79,7 @@ release: build ## archives, packages, an image, sums and an SBOM of VERSION for 
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages
-	$(GO) test -timeout 20m $(TESTFLAGS) ./...
+	$(GO) test -timeout 20m $(TESTFLAGS) ./...; main=$$?; $(GO) -C internal/tools test -timeout 20m $(TESTFLAGS) ./... && exit $$main
 
 # make test-vm VMFLAGS='-v -run TestVLAN'; all takes most of an hour. With SKIPPED=FILE, what skipped for want of something in
 # `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment. With ARCH=arm64 or s390x, what
@@ -115,8 +115,8 @@ docs: ## the documentation as a web site, in bin/site; a link that leads nowhere
 
 lint: ## gofmt, go vet, staticcheck and the architecture
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
-	$(GO) vet ./...
-	$(GO) tool staticcheck ./...
+	$(GO) vet ./... && $(GO) -C internal/tools vet ./...
+	$$($(GO) -C internal/tools tool -n staticcheck) ./...
 	$(GO) test ./internal/arch
 
 generate: ## docs/clauses.md, docs/graph.svg, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and cli/explain/reference.json anew, from the code

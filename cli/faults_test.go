@@ -16,7 +16,6 @@ import (
 // cannot be read is not set aside, what cannot be told is not taken for another one, and del fails, or has done its
 // work.
 func TestDelFaults(t *testing.T) {
-	bare(t.Fatalf)
 	bin, conf := program(t), t.TempDir()
 	list := `{"cniVersion": "1.1.0", "name": "lan", "plugins": [{"type": "bridge", "ipam": {"type": "host-local", "subnet": "10.1.2.0/24"}}]}`
 	if err := os.WriteFile(filepath.Join(conf, "lan.conflist"), []byte(list), 0o644); err != nil {

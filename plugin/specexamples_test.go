@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/internal/txtar"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/rogpeppe/go-internal/txtar"
 )
 
 // blue is the container's namespace, as the examples of the specification call it.
@@ -43,7 +43,7 @@ func specExamples(t *testing.T) map[string]map[string]string {
 			t.Fatal(err)
 		}
 		for _, f := range a.Files {
-			doc[strings.Split(f.Name, " | ")[1]] = quotes.Replace(comment.ReplaceAllString(string(f.Data), ""))
+			doc[strings.Split(f.Name, " | ")[1]] = quotes.Replace(comment.ReplaceAllString(f.Data, ""))
 		}
 		all[strings.TrimSuffix(filepath.Base(file), ".txtar")] = doc
 	}

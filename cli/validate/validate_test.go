@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/txtar"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/rogpeppe/go-internal/txtar"
 )
 
 // What the goldens of the plugins take, validate takes in a list, and what they refuse it refuses: without an
@@ -26,10 +26,7 @@ func TestValidateGoldens(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		part := map[string]string{}
-		for _, f := range ar.Files {
-			part[f.Name] = string(f.Data)
-		}
+		part := ar.Parts()
 		if part["conf"] == "" || strings.HasPrefix(part["call"], "DEL") {
 			continue
 		}

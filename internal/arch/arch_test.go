@@ -45,7 +45,7 @@ func report(t *testing.T, lists ...[]string) {
 	}
 }
 
-// The reference implementation is a peer to be compared with, and no dependency.
+// The reference implementation is a peer to be compared with, and no dependency. Users of the packages get no tool of ours.
 func TestModules(t *testing.T) {
 	for _, file := range []string{"go.mod", "go.sum"} {
 		b, err := os.ReadFile(filepath.Join("../..", file))
@@ -54,6 +54,15 @@ func TestModules(t *testing.T) {
 		}
 		if strings.Contains(string(b), "containernetworking") {
 			t.Errorf("%s names the reference implementation: it is not a dependency of ours", file)
+		}
+	}
+	mod, err := os.ReadFile("../../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range []string{"honnef.co", "jsonschema", "go-internal", "md2man", "golang.org/x/tools", "replace "} {
+		if strings.Contains(string(mod), tool) {
+			t.Errorf("go.mod names %s: what only tests and tools need is for internal/tools/go.mod", tool)
 		}
 	}
 }

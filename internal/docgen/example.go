@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"regexp"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/cli/target"
+	"github.com/fairlead-cni/fairlead/internal/txtar"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -25,14 +25,14 @@ type example struct {
 // readExample reads a plugin's testdata/example.txtar: what the example is, "conflist", and "capabilities" where the
 // runtime has a say. The plan is what the list makes, so that no page can show another's.
 func readExample(path string, p sdk.Plugin) (*example, error) {
-	src, err := os.ReadFile(path)
+	archive, err := txtar.ParseFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is missing: the reference page needs an example", path)
 	}
 	if err != nil {
 		return nil, err
 	}
-	parts := sections(string(src))
+	parts := archive.Parts()
 	e := &example{intro: strings.TrimSpace(parts[""]), conflist: parts["conflist"],
 		capabilities: strings.TrimSpace(parts["capabilities"])}
 	list, err := spec.ParseList([]byte(e.conflist))

@@ -178,7 +178,7 @@ func TestManualsRender(t *testing.T) {
 func TestManualText(t *testing.T) {
 	m := newManual("a-b", "1", `says "it's"`)
 	m.text("One `two_x` *three* [four] <five>\n.six_seven_ | #8\n\n  literal \\ `x` *y*\n\n# nine … \\fB")
-	got := plain(m.page())
+	got := plain(m.Bytes())
 	for _, want := range []string{`.TH "A-B" "1" "" "Fairlead" "Fairlead"`, `a-b - says "it's"`, "One two_x *three* [four] <five>\n.six_seven_ | #8\n", "\nliteral \\ `x` *y*\n", "# nine … \\fB\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)

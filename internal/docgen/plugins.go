@@ -99,19 +99,6 @@ func documented(p sdk.Plugin, fields []field, at string) error {
 	return errors.Join(errs...)
 }
 
-// sections takes a txtar apart; what stands before the first file is called "".
-func sections(src string) map[string]string {
-	parts, name := map[string]string{}, ""
-	for line := range strings.Lines(src) {
-		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "-- "); ok && strings.HasSuffix(n, " --") {
-			name = strings.TrimSuffix(n, " --")
-			continue
-		}
-		parts[name] += line
-	}
-	return parts
-}
-
 func (r *reference) page() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# %s\n\n%s\n\n%s\n\n```json\n%s```\n", r.Name, r.doc, r.example.intro, r.example.conflist)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -74,6 +75,22 @@ const (
 	Machine = "FAIRLEAD_MACHINE"
 	Program = "FAIRLEAD_PROGRAM"
 )
+
+// Fairlead is the path of cmd/fairlead, built for the test from the tree of that path.
+func Fairlead(t testing.TB, tree string) string {
+	t.Helper()
+	if path := os.Getenv(Program); path != "" {
+		return path
+	}
+	path := filepath.Join(t.TempDir(), "fairlead")
+	cmd := exec.Command("go", "build", "-o", path, "./cmd/fairlead")
+	cmd.Dir = tree
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return path
+}
 
 // NeedMachine skips a test that touches devices which only the virtual machine has to spare.
 func NeedMachine(t testing.TB) {

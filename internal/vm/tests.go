@@ -205,7 +205,32 @@ func missed(path string) (only map[string]string, err error) {
 // build makes a step of each package that has tests.
 func build(ctx context.Context, o options, share string, packages []string,
 	only map[string]string) (steps []step, err error) {
-	list := exec.CommandContext(ctx, "go", append([]string{"list", "-f",
+	byModule := map[string][]string{}
+	for _, p := range packages {
+		byModule[moduleOf(p)] = append(byModule[moduleOf(p)], p)
+	}
+	for _, module := range slices.Sorted(maps.Keys(byModule)) {
+		some, err := buildModule(ctx, o, share, module, byModule[module], only)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, some...)
+	}
+	return steps, nil
+}
+
+// moduleOf is the directory of the module that has a package: tests that need modules which no user of the packages
+// needs are in one of their own.
+func moduleOf(pkg string) string {
+	if strings.HasPrefix(pkg, "github.com/fairlead-cni/fairlead/internal/tools/") {
+		return "internal/tools"
+	}
+	return "."
+}
+
+func buildModule(ctx context.Context, o options, share, module string, packages []string,
+	only map[string]string) (steps []step, err error) {
+	list := exec.CommandContext(ctx, "go", append([]string{"list", "-C", module, "-f",
 		"{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Dir}}{{end}}"}, packages...)...)
 	list.Stderr = os.Stderr
 	b, err := list.Output()
@@ -218,7 +243,7 @@ func build(ctx context.Context, o options, share string, packages []string,
 			continue
 		}
 		name := strings.ReplaceAll(path, "/", "_") + ".test"
-		if err := goBuild(ctx, o, "test", "-c", "-o", filepath.Join(share, name), path); err != nil {
+		if err := goBuild(ctx, o, "test", "-C", module, "-c", "-o", filepath.Join(share, name), path); err != nil {
 			return nil, err
 		}
 		s := step{Name: path, Dir: dir, Args: []string{"/share/" + name, "-test.v", "-test.timeout",

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/txtar"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/rogpeppe/go-internal/txtar"
 )
 
 // Goldens plans every testdata/*.txtar of the package under test. A file has a "conf" (the plugin's stdin), a "call"
@@ -36,10 +36,7 @@ func Goldens(t *testing.T, p sdk.Plugin) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			part := map[string]string{}
-			for _, f := range ar.Files {
-				part[f.Name] = string(f.Data)
-			}
+			part := ar.Parts()
 			got := map[string]string{"plan": "", "error": ""}
 			text, err := text(p, part["conf"], part["call"])
 			if err != nil {
@@ -56,11 +53,11 @@ func Goldens(t *testing.T, p sdk.Plugin) {
 				}
 				for name, data := range got {
 					if data != "" {
-						keep = append(keep, txtar.File{Name: name, Data: []byte(data)})
+						keep = append(keep, txtar.File{Name: name, Data: data})
 					}
 				}
 				ar.Files = keep
-				if err := os.WriteFile(file, txtar.Format(ar), 0o644); err != nil {
+				if err := os.WriteFile(file, []byte(ar.String()), 0o644); err != nil {
 					t.Fatal(err)
 				}
 				return

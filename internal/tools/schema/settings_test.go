@@ -1,4 +1,4 @@
-package docgen
+package schema
 
 import (
 	"encoding/json"
@@ -29,7 +29,7 @@ func TestSettingsSchema(t *testing.T) {
 	if valid(t, s, `{"logs": "all"}`) == nil {
 		t.Error("an unknown key is taken")
 	}
-	if _, err := os.Stat("../../docs/schema/fairlead.schema.json"); err != nil {
+	if _, err := os.Stat(root + "/docs/schema/fairlead.schema.json"); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,11 +1,10 @@
-package docgen
+package schema
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -14,10 +13,25 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/fairlead-cni/fairlead/internal/docgen"
+	"github.com/fairlead-cni/fairlead/internal/txtar"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
+
+const root = "../../.."
+
+// generated is all documents, made where no plugin is installed.
+func generated(t *testing.T) docgen.Files {
+	t.Helper()
+	t.Setenv("CNI_PATH", "")
+	files, err := docgen.Generate(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
 
 // schemas are the compiled ones, by the names of the plugins; that of a list is "list".
 func schemas(t *testing.T) map[string]*jsonschema.Schema {
@@ -68,11 +82,11 @@ func goldens(t *testing.T) (all []golden) {
 			t.Fatal(err)
 		}
 		for _, file := range files {
-			src, err := os.ReadFile(file)
+			archive, err := txtar.ParseFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
-			parts := sections(string(src))
+			parts := archive.Parts()
 			if parts["conf"] != "" && !strings.HasPrefix(parts["call"], "DEL") { // DEL forgives
 				all = append(all, golden{p.Name + "/" + filepath.Base(file), p.Name, parts["conf"], parts["call"], parts["error"]})
 			}

@@ -1,4 +1,4 @@
-package cli
+package script
 
 import (
 	"bufio"
@@ -19,6 +19,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"golang.org/x/sys/unix"
 )
+
+const tree = "../../.."
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
@@ -58,10 +60,10 @@ func part(name string) int {
 }
 
 func scripts(t *testing.T, of int) {
-	bin := filepath.Dir(program(t))
+	bin := filepath.Dir(nstest.Fairlead(t, tree))
 	// An ordinary user's PATH often lacks the directories where ip and nft live.
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
-	examples, err := filepath.Abs("../docs/examples")
+	examples, err := filepath.Abs(tree + "/docs/examples")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func scripts(t *testing.T, of int) {
 			"nothing-left": nothingLeft,
 		},
 	}
-	scripts, err := filepath.Glob("testdata/script/*.txtar")
+	scripts, err := filepath.Glob(tree + "/cli/testdata/script/*.txtar")
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
@@ -107,25 +109,10 @@ func scripts(t *testing.T, of int) {
 	}
 }
 
-// program is the program, built for the test.
-func program(t *testing.T) string {
-	t.Helper()
-	if path := os.Getenv(nstest.Program); path != "" {
-		return path
-	}
-	path := filepath.Join(t.TempDir(), "fairlead")
-	cmd := exec.Command("go", "build", "-o", path, "../cmd/fairlead")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return path
-}
-
 // goEnvironment is what a script needs to build with this tree, TREE, and without a network.
 func goEnvironment(t *testing.T) []string {
 	t.Helper()
-	tree, err := filepath.Abs("..")
+	tree, err := filepath.Abs(tree)
 	if err != nil {
 		t.Fatal(err)
 	}

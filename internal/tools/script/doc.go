@@ -1,0 +1,2 @@
+// Package script runs the scripts of cli/testdata/script, which test the command.
+package script
