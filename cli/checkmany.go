@@ -44,7 +44,7 @@ func checkMany(a *app.App, name string) error {
 		Problems    []string       `json:"problems,omitempty"`
 	}{OK: true, Attachments: []checkedState{}}
 	s, count := a.Style(a.Stdout), map[string]int{}
-	networks := map[string]*netconf.Network{}
+	networks := map[string]*checkable{}
 	for _, c := range list {
 		checked, said := checkCached(a, c, networks)
 		count[checked.State]++
@@ -117,9 +117,29 @@ func chosen(a *app.App, name string, list []attach.Cached) ([]attach.Cached, err
 		"%q is neither a network nor a container: %w", name, attach.ErrNotAttached)
 }
 
-// checkCached checks an attachment of the cache. networks keeps those found so far, so that a warning about a file
-// is printed once.
-func checkCached(a *app.App, c attach.Cached, networks map[string]*netconf.Network) (doc checkedState, said []string) {
+// checkable is a network and the Runtime of its plugins, or why there is none. It is found once for all attachments of
+// the network: the file is read once, and a warning about it is printed once.
+type checkable struct {
+	*netconf.Network
+	runtime *attach.Runtime
+	err     error
+}
+
+// checkableOf returns the network that an attachment of the cache belongs to.
+func checkableOf(a *app.App, c attach.Cached) *checkable {
+	n, err := (*netconf.Network)(nil), error(nil)
+	// the runtime keeps no file for this network
+	if l := c.AttachedBy(nil); c.Network == attached.LoopbackNetwork && l != nil {
+		n = &netconf.Network{List: l, Remembered: true}
+	} else if n, err = netconf.Find(a, c.Network); err != nil {
+		return &checkable{err: err}
+	}
+	rt, err := netconf.Runtime(a, n)
+	return &checkable{n, rt, err}
+}
+
+// checkCached checks an attachment of the cache. networks keeps those found so far.
+func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable) (doc checkedState, said []string) {
 	doc = checkedState{checked{Key: attached.Describe(c).Key}, attached.Name(c), unchecked}
 	could := func(err error) (checkedState, []string) {
 		doc.Problems = strings.Split(err.Error(), "\n")
@@ -131,21 +151,15 @@ func checkCached(a *app.App, c attach.Cached, networks map[string]*netconf.Netwo
 	}
 	n := networks[c.Network]
 	if n == nil {
-		var err error
-		// the runtime keeps no file for this network
-		if l := c.AttachedBy(nil); c.Network == attached.LoopbackNetwork && l != nil {
-			n = &netconf.Network{List: l, Remembered: true}
-		} else if n, err = netconf.Find(a, c.Network); err != nil {
-			return could(err)
-		}
+		n = checkableOf(a, c)
 		networks[c.Network] = n
 	}
-	rt, err := netconf.Runtime(a, n)
-	if err != nil {
-		return could(err)
+	if n.err != nil {
+		return could(n.err)
 	}
-	t := &target.Target{Network: n, Runtime: rt,
+	t := &target.Target{Network: n.Network, Runtime: n.runtime,
 		Attachment: attach.Attachment{ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName}}
+	var err error
 	if doc.checked, said, err = compare(a, t, &c); err != nil && doc.OK {
 		doc.OK = false
 		return doc, doc.Problems

@@ -23,8 +23,9 @@ type Ledger interface {
 	// Networks are the networks that anything is kept of, by name.
 	Networks(ctx context.Context) ([]string, error)
 
-	// Look reads all that is kept of a network. A network of which nothing is kept is an empty book.
-	Look(ctx context.Context, network string) (*Book, error)
+	// Look reads all that is kept of a network. A network of which nothing is kept is an empty book. With addresses it
+	// reads only their leases, and does not count the others: the book has no Uses.
+	Look(ctx context.Context, network string, only ...netip.Addr) (*Book, error)
 
 	// Reserve keeps addresses back from now on, instead of a reservation of the same prefix. Leases stay.
 	Reserve(ctx context.Context, network string, r Reservation) error

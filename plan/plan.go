@@ -65,6 +65,12 @@ func Unwrap(r Resource) Resource {
 	return r
 }
 
+// IsShared reports whether attachments share r: see [Shared].
+func IsShared(r Resource) bool {
+	_, is := r.(shared)
+	return is
+}
+
 type shared struct{ Resource } // embedding the interface hides r's Remove
 
 func (s shared) String() string { return "shared " + s.Resource.String() }

@@ -43,7 +43,12 @@ type Repairer struct {
 	// sdk.AskExternal). If the field is nil, no such plugin is asked.
 	External func(ctx context.Context, l *spec.List, typ string) *sdk.External
 
+	// List returns the attachments, as Runtime.List does, and the problems with others. If the field is nil, the
+	// attachments are those of Runtime.
+	List func() ([]attach.Cached, []error)
+
 	backend string // during a handover
+	shared  *sdk.Verified
 }
 
 // State is the outcome for an attachment.
@@ -144,7 +149,8 @@ func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) 
 
 func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report) (again bool, err error) {
 	ctx = filter.Together(ctx)
-	list, problems := r.Runtime.List(r.Network)
+	r.shared = new(sdk.Verified)
+	list, problems := r.list()
 	if err := report.unlisted(problems, r.Network); err != nil {
 		return false, err
 	}
@@ -198,6 +204,13 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 		return !ok, err
 	}
 	return false, ctx.Err()
+}
+
+func (r *Repairer) list() ([]attach.Cached, []error) {
+	if r.List != nil {
+		return r.List()
+	}
+	return r.Runtime.List(r.Network)
 }
 
 // plans finds out, at once, what each attachment should have. The channel of one is closed when that is known.

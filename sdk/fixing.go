@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -25,8 +27,9 @@ type Wrong struct {
 // A Fixing repairs the resources of one attachment whose container is alive, one after the other in the order of the
 // plan.
 type Fixing struct {
-	DryRun bool   // only look
-	Before func() // called before a resource is fixed that is no rule of the packet filter; nil is nothing
+	DryRun bool      // only look
+	Shared *Verified // of a dry run; nil verifies each resource for each attachment
+	Before func()    // called before a resource is fixed that is no rule of the packet filter; nil is nothing
 
 	Fixed bool // a resource that is no rule was fixed; whoever goes on from there may reset it
 
@@ -40,7 +43,9 @@ func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (cha
 	is := resource.TraitsOf(r)
 	can := is.Fix != nil && len(plan.Plan{r}.Required()) == 0
 	switch {
-	case m.DryRun || !rule && !can:
+	case m.DryRun:
+		err = m.Shared.verify(ctx, w, r)
+	case !rule && !can:
 		err = r.Verify(ctx, w)
 	case rule:
 		changed, err = r.Ensure(ctx, w)
@@ -85,6 +90,44 @@ func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (cha
 		}
 	}
 	return changed, wrong, err
+}
+
+// Verified keeps the outcomes of resources that the plans of many attachments share, such as their bridge. In a dry run
+// nothing changes them, so each is verified once. It may be used concurrently.
+type Verified struct {
+	mu  sync.Mutex
+	all map[string][]outcome // by description
+}
+
+// outcome verifies a resource on its first call, and then returns the same again.
+type outcome struct {
+	of  plan.Resource
+	err func() error
+}
+
+// verify verifies r. All attachments are of one host, and a resource that they share is the host's.
+func (v *Verified) verify(ctx context.Context, w *kernel.World, r plan.Resource) error {
+	if v == nil || !plan.IsShared(r) {
+		return r.Verify(ctx, w)
+	}
+	return v.outcome(r, func() error { return r.Verify(ctx, w) })()
+}
+
+func (v *Verified) outcome(r plan.Resource, verify func() error) func() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	text := r.String()
+	for _, o := range v.all[text] {
+		if reflect.DeepEqual(o.of, r) {
+			return o.err
+		}
+	}
+	if v.all == nil {
+		v.all = map[string][]outcome{}
+	}
+	o := outcome{r, sync.OnceValue(verify)}
+	v.all[text] = append(v.all[text], o)
+	return o.err
 }
 
 // EffectOf returns when a resource is repaired, and whether it is a rule of the packet filter. All other resources are

@@ -25,6 +25,7 @@ type Doctor struct {
 	HostNS *kernel.NS
 	All    []attach.Cached // all attachments of the host
 	Mine   []attach.Cached // those that the user asked about
+	unread []error         // problems with other files of the cache
 
 	named bool   // the user named containers
 	probe bool   // send packets from inside containers
@@ -37,6 +38,7 @@ type Doctor struct {
 	Verdicts []judged
 	astray   []strayed
 	holders  func(inode uint32) string
+	dead     map[string]bool // whether the namespace of an attachment is gone, by its file in the cache
 }
 
 // Command is `fairlead doctor`.
@@ -100,7 +102,7 @@ func Open(a *app.App) (d *Doctor, err error) {
 		d.Close()
 		return nil, err
 	}
-	d.All = list
+	d.All, d.unread = list, problems
 	return d, nil
 }
 
@@ -136,7 +138,7 @@ func (d *Doctor) diagnose(names []string) (err error) {
 	}
 	defer d.HostNS.Close()
 	list, problems := (&attach.Runtime{}).List("")
-	d.All = list
+	d.All, d.unread = list, problems
 	if err := attached.Unseen(problems); err != nil {
 		if d.named {
 			return err
@@ -163,6 +165,21 @@ func (d *Doctor) diagnose(names []string) (err error) {
 	}
 	d.settle()
 	return d.Ctx.Err()
+}
+
+// gone reports whether the namespace of an attachment is gone. It looks once in a run.
+func (d *Doctor) gone(c attach.Cached) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	is, known := d.dead[c.File]
+	if !known {
+		if d.dead == nil {
+			d.dead = map[string]bool{}
+		}
+		is = attached.IsGone(c)
+		d.dead[c.File] = is
+	}
+	return is
 }
 
 // choose selects the attachments that names mean, or all.

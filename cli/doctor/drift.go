@@ -21,7 +21,7 @@ import (
 
 // ofRepair adds what a dry run of repair finds: it compares each attachment with its plan.
 func (d *Doctor) ofRepair() {
-	report := d.repairs("", false)
+	report := d.repairs(d.Mine, false)
 	if report == nil {
 		return
 	}
@@ -30,9 +30,13 @@ func (d *Doctor) ofRepair() {
 	}
 	d.Found = report.Findings
 	foreigners := 0
+	mine := map[spec.Owner]int{}
+	for i, c := range d.Mine {
+		mine[c.Owner()] = i
+	}
 	for _, f := range report.Findings {
-		i := slices.IndexFunc(d.Mine, func(c attach.Cached) bool { return c.Owner() == f.Owner })
-		if i < 0 {
+		i, ok := mine[f.Owner]
+		if !ok {
 			continue
 		}
 		if f.State == repair.Foreign || f.State == repair.Handed || f.State == repair.Offline {
@@ -50,7 +54,10 @@ func (d *Doctor) ofRepair() {
 // RulesMissing are the attachments, of all networks or of one, whose rules are missing in the packet filter.
 func (d *Doctor) RulesMissing(network string) map[spec.Owner]bool {
 	missing := map[spec.Owner]bool{}
-	report := d.repairs(network, true)
+	of := slices.DeleteFunc(slices.Clone(d.All), func(c attach.Cached) bool {
+		return network != "" && c.Network != network
+	})
+	report := d.repairs(of, true)
 	if report == nil {
 		return missing
 	}
@@ -63,8 +70,9 @@ func (d *Doctor) RulesMissing(network string) map[spec.Owner]bool {
 	return missing
 }
 
-// repairs is what a repair would find, in all or in the packet filter alone; nil if that cannot be known.
-func (d *Doctor) repairs(network string, filter bool) *repair.Report {
+// repairs is what a repair of these attachments would find, in all or in the packet filter alone; nil if that cannot be
+// known.
+func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 	if conn, err := nft.Open(d.HostNS); err != nil {
 		d.Blind("the packet filter: %v", err)
 	} else if _, err := conn.BaseChains(); err != nil {
@@ -74,7 +82,8 @@ func (d *Doctor) repairs(network string, filter bool) *repair.Report {
 	defer d.LogLater(foreign.Doubtful)() // ofFilters finds for certain what drops
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
-		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Network: network, Firewall: filter,
+		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Firewall: filter,
+		List: func() ([]attach.Cached, []error) { return slices.Clone(of), d.unread },
 	}
 	report, err := r.Run(d.Ctx)
 	if err != nil {

@@ -66,7 +66,7 @@ func (d *Doctor) ofFilters() {
 func (d *Doctor) ofInput() {
 	for _, c := range d.Mine {
 		a, link := d.wayIn(c)
-		if link == "" || attached.IsGone(c) {
+		if link == "" || d.gone(c) {
 			continue
 		}
 		for _, ip := range c.Result.IPs {
@@ -125,7 +125,7 @@ func (d *Doctor) packets() (all []forwarded) {
 	asked := map[string]bool{}
 	for _, c := range d.Mine {
 		_, link := d.wayIn(c)
-		if link == "" || c.Result == nil || attached.IsGone(c) {
+		if link == "" || c.Result == nil || d.gone(c) {
 			continue
 		}
 		for _, ip := range c.Result.IPs {

@@ -21,7 +21,7 @@ import (
 func (d *Doctor) ofHost() {
 	var routed, routed6 []attach.Cached // those whose default route leads to this host
 	for _, c := range d.Mine {
-		if _, link := d.wayIn(c); link == "" || attached.IsGone(c) {
+		if _, link := d.wayIn(c); link == "" || d.gone(c) {
 			continue
 		}
 		if d.routes(c, rtnl.IPv4) {

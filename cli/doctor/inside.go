@@ -17,7 +17,7 @@ func (d *Doctor) ofContainers() {
 		d.Blind("the MTU of the way out: %v", err)
 	}
 	for _, c := range d.Mine {
-		if attached.IsGone(c) || c.Result == nil || c.Netns == "" {
+		if d.gone(c) || c.Result == nil || c.Netns == "" {
 			continue
 		}
 		_, link := d.wayIn(c)

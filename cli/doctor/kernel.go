@@ -33,7 +33,7 @@ func (d *Doctor) ofKernel() {
 func (d *Doctor) bridged() {
 	ports := map[string][]attach.Cached{}
 	for _, c := range d.All {
-		if a, link := d.wayIn(c); a.IsValid() && !attached.IsGone(c) && d.isBridge(link) {
+		if a, link := d.wayIn(c); a.IsValid() && !d.gone(c) && d.isBridge(link) {
 			ports[link] = append(ports[link], c)
 		}
 	}

@@ -26,7 +26,7 @@ func (d *Doctor) ofPaths() {
 			d.Blind("the paths of packets of %d containers: the time was used up", len(d.Mine)-i)
 			return
 		}
-		if attached.IsGone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
+		if d.gone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
 			continue
 		}
 		t := &trace.Tracer{Host: d.HostNS, Holder: d.Holder, Containers: []trace.Container{Traced(c)}}

@@ -18,7 +18,7 @@ import (
 // ofPorts adds findings about the host's side of published ports.
 func (d *Doctor) ofPorts() {
 	for _, c := range d.Mine {
-		if attached.IsGone(c) || c.Result == nil {
+		if d.gone(c) || c.Result == nil {
 			continue
 		}
 		for _, m := range attached.Mappings(c.Capabilities) {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
-	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/resolv"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -55,7 +54,7 @@ func (d *Doctor) ofProbes() {
 	var group sync.WaitGroup
 	turns := make(chan struct{}, probers)
 	for _, c := range d.Mine {
-		if attached.IsGone(c) {
+		if d.gone(c) {
 			continue
 		}
 		turns <- struct{}{}

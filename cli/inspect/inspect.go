@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -255,13 +256,20 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 		return nil
 	}
 	if p, err := netconf.PoolOf(l, true); err == nil {
-		book, err := p.Ledger.Look(d.Ctx, l.Name)
+		var addrs []netip.Addr
+		for _, a := range attached.Describe(c).Addresses {
+			addrs = append(addrs, a.Addr())
+		}
+		if len(addrs) == 0 {
+			return nil
+		}
+		book, err := p.Ledger.Look(d.Ctx, l.Name, addrs...)
 		if err != nil {
 			d.Blind("the leases of network %s: %v", l.Name, err)
 			return nil
 		}
-		for _, a := range attached.Describe(c).Addresses {
-			for _, x := range ipam.LookUp(l.Name, a.Addr(), book) {
+		for _, a := range addrs {
+			for _, x := range ipam.LookUp(l.Name, a, book) {
 				seen := leaseSeen{Address: x.Address, Of: cmp.Or(x.Range, "in no range"), State: x.State, Key: x.Key,
 					Since: c.Stored, Until: x.Until}
 				if x.ContainerID != c.ContainerID {

@@ -27,7 +27,7 @@ func ipamShowCommand(a *app.App) *cobra.Command {
 			}
 			found := []Address{}
 			for _, p := range pools {
-				b, err := p.Ledger.Look(c.Context(), p.Network)
+				b, err := p.Ledger.Look(c.Context(), p.Network, addr)
 				if err != nil {
 					problems = append(problems, err.Error())
 					continue

@@ -307,7 +307,7 @@ func (s *Store) outlived(d *directory, network string, e entry) bool {
 // stale returns the leases of set whose containers are proven to be gone, and counts those whose containers are
 // unknown. It reads all leases, so it is called only if the set has no free address.
 func (s *Store) stale(d *directory, network string, set ipam.Set) (gone []entry, unknown int) {
-	all, _ := s.leases(d, network, new([]string)) // what cannot be read is in use
+	all, _ := s.leases(d, network, nil, new([]string)) // what cannot be read is in use
 	for _, l := range all {
 		if _, ok := set.Find(l.Address); !ok {
 			continue

@@ -21,7 +21,7 @@ func (s *Store) Read(path string) (*ipam.Book, error) {
 	defer unix.Close(d.fd)
 	d.x = openIndex("")
 	b := &ipam.Book{From: path}
-	if b.Leases, err = s.leases(d, "", &b.Problems); err != nil {
+	if b.Leases, err = s.leases(d, "", nil, &b.Problems); err != nil {
 		return nil, err
 	}
 	for i := range b.Leases {

@@ -43,7 +43,7 @@ func (s *Store) Networks(context.Context) ([]string, error) {
 }
 
 // Look reads the directory itself, not the index.
-func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
+func (s *Store) Look(ctx context.Context, network string, only ...netip.Addr) (*ipam.Book, error) {
 	b := &ipam.Book{Sets: s.Sets, Configured: s.Reserved, Keyed: s.Sticky != nil}
 	if b.Keyed {
 		b.KeyParts = s.Sticky.Parts
@@ -57,7 +57,7 @@ func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
 		d = &directory{x: openIndex("")}
 	} else {
 		defer d.close()
-		if b.Leases, err = s.leases(d, network, &b.Problems); err != nil {
+		if b.Leases, err = s.leases(d, network, only, &b.Problems); err != nil {
 			return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 		}
 		var all ipam.Reserved
@@ -67,6 +67,9 @@ func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
 			reserved = all
 		}
 		b.Sticky = d.bindings(&b.Problems)
+	}
+	if len(only) > 0 {
+		return b, nil
 	}
 	for _, set := range s.Sets {
 		u := d.x.census(set, reserved, d.now, d.rest)
@@ -82,11 +85,13 @@ func (s *Store) Look(ctx context.Context, network string) (*ipam.Book, error) {
 	return b, nil
 }
 
-// leases reads the lease files.
-func (s *Store) leases(d *directory, network string, problems *[]string) ([]ipam.Lease, error) {
-	addrs, err := listAddresses(d.fd, ".")
-	if err != nil {
-		return nil, err
+// leases reads the lease files of these addresses, or of all.
+func (s *Store) leases(d *directory, network string, addrs []netip.Addr, problems *[]string) ([]ipam.Lease, error) {
+	if len(addrs) == 0 {
+		var err error
+		if addrs, err = listAddresses(d.fd, "."); err != nil {
+			return nil, err
+		}
 	}
 	var all []ipam.Lease
 	for _, a := range addrs {
@@ -233,7 +238,7 @@ func (s *Store) Reclaim(ctx context.Context, network string, dry bool) (gone []i
 	}
 	defer d.close()
 	var problems []string
-	all, err := s.leases(d, network, &problems)
+	all, err := s.leases(d, network, nil, &problems)
 	if err != nil {
 		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
 	}
