@@ -46,19 +46,15 @@ type Change struct {
 	label []byte // SELinux's, of the files there
 }
 
-// Plan compares the plugins in the directory from with those in dir, which need not exist. With ownOnly, the
+// Plan compares the plugins of a source with those in dir, which need not exist. With ownOnly, the
 // reference's plugins are left alone, like plugins of other projects. Plan changes nothing.
-func Plan(from, dir string, ownOnly bool) (*Change, error) {
-	names, program, err := shipped(from)
-	if err != nil {
-		return nil, err
-	}
+func Plan(from Source, dir string, ownOnly bool) (*Change, error) {
 	known := digests{}
-	want, err := known.of(program)
+	want, err := known.of(from.Program)
 	if err != nil {
 		return nil, err
 	}
-	c := &Change{From: program}
+	c := &Change{From: from.Program}
 	if c.Dir, err = resolve(dir); err != nil {
 		return nil, err
 	}
@@ -74,7 +70,7 @@ func Plan(from, dir string, ownOnly bool) (*Change, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range names {
+	for _, name := range from.Names {
 		state := Added
 		if slices.Contains(present, name) {
 			if state, err = c.stateOf(name, want, known, ownOnly); err != nil {
@@ -84,7 +80,7 @@ func Plan(from, dir string, ownOnly bool) (*Change, error) {
 		c.Entries = append(c.Entries, Entry{name, state})
 	}
 	for _, name := range present {
-		if !slices.Contains(names, name) && originOf(filepath.Join(c.Dir, name)) == ours {
+		if !slices.Contains(from.Names, name) && originOf(filepath.Join(c.Dir, name)) == ours {
 			c.Entries = append(c.Entries, Entry{name, Removed})
 		}
 	}
@@ -119,7 +115,7 @@ func (c *Change) Changes() bool {
 // Install carries out what Plan returns, and makes dir if it does not exist. It first makes hard links to all files
 // that it replaces, then replaces one entry after the other. If it is killed, dir contains both versions; the next
 // Install completes the change, and Rollback still restores the state before it.
-func Install(from, dir string, ownOnly bool) (*Change, error) {
+func Install(from Source, dir string, ownOnly bool) (*Change, error) {
 	c, err := Plan(from, dir, ownOnly)
 	if err != nil {
 		return nil, err

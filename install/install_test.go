@@ -110,18 +110,18 @@ func TestLife(t *testing.T) {
 		want(t, what, says(t, dir), has)
 	}
 	const before = "bridge=reference route=stranger"
-	c, err := Plan(v1, dir, false)
+	c, err := planFrom(v1, dir, false)
 	step("plan", c.Entries, err, "bridge=replaced loopback=added old=added route=kept", before)
-	c, err = Install(v1, dir, true)
+	c, err = installFrom(v1, dir, true)
 	step("beside the reference", c.Entries, err, "bridge=kept loopback=added old=added route=kept",
 		"bridge=reference loopback=v1 old=v1 route=stranger")
-	c, err = Install(v1, dir, false)
+	c, err = installFrom(v1, dir, false)
 	step("install", c.Entries, err, "bridge=replaced loopback=same old=same route=kept",
 		"bridge=v1 loopback=v1 old=v1 route=stranger")
-	c, err = Install(v2, dir, false)
+	c, err = installFrom(v2, dir, false)
 	step("upgrade", c.Entries, err, "bridge=updated loopback=updated old=removed route=kept tap=added",
 		"bridge=v2 loopback=v2 route=stranger tap=v2")
-	c, err = Install(v2, dir, false)
+	c, err = installFrom(v2, dir, false)
 	step("again", c.Entries, err, "bridge=same loopback=same route=kept tap=same",
 		"bridge=v2 loopback=v2 route=stranger tap=v2")
 	if c.Changes() {
@@ -133,7 +133,7 @@ func TestLife(t *testing.T) {
 	if _, err := Rollback(dir); !errors.Is(err, ErrNothingKept) {
 		t.Errorf("a second rollback: %v", err)
 	}
-	c, err = Install(v2, dir, false)
+	c, err = installFrom(v2, dir, false)
 	step("upgrade again", c.Entries, err, "bridge=updated loopback=updated old=removed route=kept tap=added",
 		"bridge=v2 loopback=v2 route=stranger tap=v2")
 	must(t, os.Remove(filepath.Join(dir, "loopback")))
@@ -154,7 +154,7 @@ func TestNew(t *testing.T) {
 	unix.Umask(0o077)
 	dir := filepath.Join(t.TempDir(), "opt/cni/bin")
 	must(t, os.Chmod(filepath.Join(v1, "bridge"), 0o4755)) // which is not passed on
-	c, err := Install(v1, dir, false)
+	c, err := installFrom(v1, dir, false)
 	must(t, err)
 	want(t, "install", states(c.Entries), "bridge=added loopback=added old=added route=added")
 	all, err := os.ReadDir(dir)
@@ -187,7 +187,7 @@ func TestKilled(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", program, "../cmd/fairlead").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	_, err := Install(v1, dir, false)
+	_, err := installFrom(v1, dir, false)
 	must(t, err)
 	before, after := says(t, dir), "bridge=v2 loopback=v2 route=stranger tap=v2"
 	kills := 0
@@ -212,7 +212,7 @@ func TestKilled(t *testing.T) {
 				t.Errorf("kill %d: %s", n, entry)
 			}
 		}
-		_, err = Install(v2, dir, false)
+		_, err = installFrom(v2, dir, false)
 		must(t, err)
 		want(t, "after the next install", says(t, dir), after)
 		if _, err := Rollback(dir); err != nil {
@@ -225,7 +225,7 @@ func TestKilled(t *testing.T) {
 		_, err = Uninstall(dir)
 		must(t, err)
 		original := says(t, dir)
-		_, err = Install(v1, dir, false)
+		_, err = installFrom(v1, dir, false)
 		must(t, err)
 		kill(n)
 		_, err = Rollback(dir)
@@ -233,7 +233,7 @@ func TestKilled(t *testing.T) {
 			!errors.Is(err, ErrNothingKept) {
 			t.Errorf("kill %d: a rollback of it: %v, and %s", n, err, got)
 		}
-		_, err = Install(v1, dir, false)
+		_, err = installFrom(v1, dir, false)
 		must(t, err)
 	}
 }
@@ -241,7 +241,7 @@ func TestKilled(t *testing.T) {
 // A runtime that calls a plugin all the time never finds it missing or broken, and of two installs at once one is done.
 func TestBusy(t *testing.T) {
 	v1, v2, dir := world(t)
-	_, err := Install(v1, dir, false)
+	_, err := installFrom(v1, dir, false)
 	must(t, err)
 	stop, called := make(chan struct{}), make(chan error)
 	go func() {
@@ -265,7 +265,7 @@ func TestBusy(t *testing.T) {
 		var both sync.WaitGroup
 		var done [2]error
 		for i := range done {
-			both.Go(func() { _, done[i] = Install(from, dir, false) })
+			both.Go(func() { _, done[i] = installFrom(from, dir, false) })
 		}
 		both.Wait()
 		for _, err := range done {
@@ -321,7 +321,7 @@ func TestUnsafe(t *testing.T) {
 			link := filepath.Join(t.TempDir(), "link")
 			must(t, os.Symlink(dir, link))
 			for _, path := range []string{dir, link} {
-				_, err := Install(v1, path, false)
+				_, err := installFrom(v1, path, false)
 				names, lerr := list(dir)
 				must(t, lerr)
 				switch {
@@ -334,11 +334,11 @@ func TestUnsafe(t *testing.T) {
 		})
 	}
 	must(t, os.Chmod(filepath.Join(v1, "bridge"), 0o777))
-	if _, err := Install(v1, t.TempDir(), false); !errors.As(err, new(*UnsafeError)) {
+	if _, err := installFrom(v1, t.TempDir(), false); !errors.As(err, new(*UnsafeError)) {
 		t.Errorf("of a program that everybody may write to: %v", err)
 	}
 	must(t, errors.Join(os.Chmod(filepath.Join(v1, "bridge"), 0o755), os.Chmod(v1, 0o777)))
-	if _, err := Install(v1, t.TempDir(), false); !errors.As(err, new(*UnsafeError)) {
+	if _, err := installFrom(v1, t.TempDir(), false); !errors.As(err, new(*UnsafeError)) {
 		t.Errorf("from a directory that everybody may write to: %v", err)
 	}
 }
@@ -346,17 +346,17 @@ func TestUnsafe(t *testing.T) {
 // The errors of file systems that cannot be written to name the path; what is up to date needs no writing.
 func TestReadOnly(t *testing.T) {
 	v1, v2, dir := world(t)
-	_, err := Install(v1, dir, false)
+	_, err := installFrom(v1, dir, false)
 	must(t, err)
 	must(t, unix.Mount(dir, dir, "", unix.MS_BIND, ""))
 	must(t, unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
 	defer unix.Unmount(dir, unix.MNT_DETACH)
 	var path *fs.PathError
-	if _, err := Install(v2, dir, false); !errors.Is(err, unix.EROFS) || !errors.As(err, &path) ||
+	if _, err := installFrom(v2, dir, false); !errors.Is(err, unix.EROFS) || !errors.As(err, &path) ||
 		!strings.HasPrefix(path.Path, dir) {
 		t.Errorf("read-only: %v", err)
 	}
-	_, err = Install(v1, dir, false)
+	_, err = installFrom(v1, dir, false)
 	must(t, err)
 }
 
@@ -368,7 +368,7 @@ func TestLabel(t *testing.T) {
 		nstest.Skip(t, "set a SELinux label: ", err)
 	}
 	for _, from := range []string{v1, v2} {
-		_, err := Install(from, dir, false)
+		_, err := installFrom(from, dir, false)
 		must(t, err)
 		want(t, "label of "+from, string(label(filepath.Join(dir, "loopback"))), wanted)
 	}
@@ -377,7 +377,7 @@ func TestLabel(t *testing.T) {
 	want(t, "after the rollback", string(label(filepath.Join(dir, "bridge"))), wanted)
 }
 
-// The plugins are found beside the program, however it is called, and else the error names where they were looked for.
+// The plugins are found beside the program, however it is called. A program that is alone is all of them.
 func TestFind(t *testing.T) {
 	v1, v2, _ := world(t)
 	root := t.TempDir()
@@ -386,8 +386,19 @@ func TestFind(t *testing.T) {
 	must(t, os.WriteFile(program, nil, 0o755))
 	link := filepath.Join(t.TempDir(), "fairlead")
 	must(t, os.Symlink(program, link))
-	if dir, err := Find(link); err == nil || !strings.Contains(err.Error(), filepath.Join(root, "bin/cni")) {
-		t.Errorf("%q, %v: want the directories that were looked into", dir, err)
+	if dir, err := Find(link); err != nil || dir != "" {
+		t.Errorf("%q, %v: want none", dir, err)
+	}
+	alone, err := Alone(link, []string{"bridge", "tap"})
+	must(t, err)
+	want(t, "the program alone", alone.Program, program)
+	dir := t.TempDir()
+	_, err = Install(alone, dir, false)
+	must(t, err)
+	want(t, "its plugins", strings.Join(names(t, dir), " "), "bridge tap")
+	must(t, os.Chmod(program, 0o777))
+	if _, err := Alone(link, nil); !errors.As(err, new(*UnsafeError)) {
+		t.Errorf("a program that every user may write to: %v", err)
 	}
 	for _, dir := range []string{"bin", "lib/fairlead/cni", "bin/cni"} { // the last first
 		must(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
@@ -397,11 +408,35 @@ func TestFind(t *testing.T) {
 		want(t, "plugins", found, filepath.Join(root, dir))
 	}
 	must(t, os.Link(filepath.Join(v2, "tap"), filepath.Join(root, "bin/cni/tap")))
-	if _, err := Plan(filepath.Join(root, "bin/cni"), t.TempDir(), false); err == nil ||
+	if _, err := Directory(filepath.Join(root, "bin/cni")); err == nil ||
 		!strings.Contains(err.Error(), "different versions") {
 		t.Errorf("plugins of two versions: %v", err)
 	}
-	if _, err := Plan(t.TempDir(), t.TempDir(), false); err == nil || !strings.Contains(err.Error(), "has no plugins") {
+	if _, err := Directory(t.TempDir()); err == nil || !strings.Contains(err.Error(), "has no plugins") {
 		t.Errorf("no plugins: %v", err)
 	}
+}
+
+// names are the plugins in a directory.
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	all, err := list(dir)
+	must(t, err)
+	return all
+}
+
+func installFrom(from, dir string, ownOnly bool) (*Change, error) {
+	s, err := Directory(from)
+	if err != nil {
+		return nil, err
+	}
+	return Install(s, dir, ownOnly)
+}
+
+func planFrom(from, dir string, ownOnly bool) (*Change, error) {
+	s, err := Directory(from)
+	if err != nil {
+		return nil, err
+	}
+	return Plan(s, dir, ownOnly)
 }

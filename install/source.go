@@ -43,33 +43,46 @@ func originOf(path string) origin {
 const module = "github.com/fairlead-cni/fairlead"
 
 // Find returns the directory with the plugins that belong to a program of Fairlead: cni beside it, as `make build`
-// makes it; lib/fairlead/cni beside its directory, as in packages; or its own directory, as in an unpacked archive.
+// makes it; lib/fairlead/cni beside its directory, as in packages; or its own directory, as in an unpacked archive. A
+// program that is alone, as `go install` makes it, has no such directory: Find returns "".
 func Find(program string) (dir string, err error) {
 	if program, err = filepath.EvalSymlinks(program); err != nil {
 		return "", err
 	}
 	here := filepath.Dir(program)
-	looked := []string{filepath.Join(here, "cni"), filepath.Join(here, "../lib/fairlead/cni"), here}
-	for _, dir := range looked {
+	for _, dir := range []string{filepath.Join(here, "cni"), filepath.Join(here, "../lib/fairlead/cni"), here} {
 		if originOf(filepath.Join(dir, probe)) == ours {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("the plugins that belong to %s are missing: none of %s has Fairlead's %s", program,
-		strings.Join(looked, ", "), probe)
+	return "", nil
+}
+
+// Alone returns a program that is every plugin by itself, under each of these names.
+func Alone(program string, names []string) (s Source, err error) {
+	if program, err = filepath.EvalSymlinks(program); err != nil {
+		return s, err
+	}
+	return Source{Names: names, Program: program}, written(program)
 }
 
 // probe is the name of a plugin that every version has.
 const probe = "loopback"
 
-// shipped returns the plugins in the directory from, and the path of their common program.
-func shipped(from string) (names []string, program string, err error) {
+// A Source is the plugins that are installed: their names, and the path of their common program.
+type Source struct {
+	Names   []string
+	Program string
+}
+
+// Directory returns the plugins in the directory from.
+func Directory(from string) (s Source, err error) {
 	all, err := list(from)
 	if err != nil {
-		return nil, "", err
+		return s, err
 	}
 	if err := written(from); err != nil {
-		return nil, "", err
+		return s, err
 	}
 	known, want := digests{}, digest{}
 	for _, name := range all {
@@ -78,25 +91,25 @@ func shipped(from string) (names []string, program string, err error) {
 			continue
 		}
 		if err := written(path); err != nil {
-			return nil, "", err
+			return s, err
 		}
 		have, err := known.of(path)
 		switch {
 		case err != nil:
-			return nil, "", err
-		case program == "":
-			program, want = path, have
+			return s, err
+		case s.Program == "":
+			s.Program, want = path, have
 		case have != want:
-			return nil, "", fmt.Errorf("%s and %s are plugins of different versions of Fairlead: unpack or build "+
+			return s, fmt.Errorf("%s and %s are plugins of different versions of Fairlead: unpack or build "+
 				"one version into an empty directory",
-				program, path)
+				s.Program, path)
 		}
-		names = append(names, name)
+		s.Names = append(s.Names, name)
 	}
-	if len(names) == 0 {
-		return nil, "", fmt.Errorf("%s has no plugins of Fairlead", from)
+	if len(s.Names) == 0 {
+		return s, fmt.Errorf("%s has no plugins of Fairlead", from)
 	}
-	return names, program, nil
+	return s, nil
 }
 
 // written refuses a program, or a directory of programs, that other users may have written.

@@ -18,7 +18,8 @@ import (
 )
 
 // Serve answers the call in the environment and standard input of this process, as the plugin called name, and returns
-// the exit status. All lists every plugin of the program, because one may use another as its IPAM plugin.
+// the exit status. All lists every plugin of the program, because one may use another as its IPAM plugin. Build is the
+// version of the program, or "" for that of its module.
 func Serve(all []Plugin, name, build string) int {
 	LogTo(os.Stderr)
 	var p Plugin
@@ -39,7 +40,7 @@ func Serve(all []Plugin, name, build string) int {
 	if e.Command == "" {
 		fmt.Fprintf(os.Stderr, "fairlead %s (%s): %s\nCNI protocol versions: %s\n"+
 			"A container runtime runs this, with CNI_COMMAND and the network's configuration on stdin.\n",
-			p.Name, build, p.Synopsis, join4(spec.Versions()))
+			p.Name, Version(build), p.Synopsis, join4(spec.Versions()))
 		return 0
 	}
 	s := &site{all: all}

@@ -6,10 +6,24 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
+
+// Version is the version of this program: build, which is what its linker was told, or else the version of the module
+// as `go install MODULE@VERSION` records it, or else devel.
+func Version(build string) string {
+	if build != "" {
+		return build
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {
+		return "devel"
+	}
+	return info.Main.Version
+}
 
 // versionOf returns the version in a configuration that could not be parsed, as far as it is visible.
 func versionOf(stdin []byte) spec.Version {

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/install"
+	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/spf13/cobra"
 )
 
@@ -37,7 +38,7 @@ Plugins of the reference with the same names are replaced and kept for --uninsta
 name of a plugin is not touched; the command names each such file. Files that are up to date are not written again.
 
 The command takes the plugins from the directory cni beside it, from lib/fairlead/cni beside its directory, or from its
-own directory. It refuses a DIR to which other users can write, because runtimes execute its files as root.
+own directory. If none of these has them, as after "go install", it installs itself as each plugin. It refuses a DIR to which other users can write, because runtimes execute its files as root.
 
 With --conf, the command also writes a network's configuration to the directory that runtimes search, $NETCONFPATH or
 /etc/cni/net.d, after the plugins. A file of that name that this command did not write, or that was changed since, is
@@ -120,20 +121,37 @@ func run(a *app.App, i installation) (err error) {
 
 // fresh installs, or with --check only compares.
 func (i installation) fresh() (*install.Change, error) {
-	if i.from == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return nil, err
-		}
-		if i.from, err = install.Find(self); err != nil {
-			return nil, app.Fail(app.ExitFailure, "`make build` makes them, release archives and packages contain "+
-				"them, and --from names their directory.", "%w", err)
-		}
+	from, err := i.source()
+	if err != nil {
+		return nil, err
 	}
 	if i.check {
-		return install.Plan(i.from, i.dir, i.keepReference)
+		return install.Plan(from, i.dir, i.keepReference)
 	}
-	return install.Install(i.from, i.dir, i.keepReference)
+	return install.Install(from, i.dir, i.keepReference)
+}
+
+// source finds the plugins. If this program came without them, as `go install` makes it, it is itself each of them.
+func (i installation) source() (s install.Source, err error) {
+	if i.from != "" {
+		return install.Directory(i.from)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return s, err
+	}
+	dir, err := install.Find(self)
+	switch {
+	case err != nil:
+		return s, err
+	case dir != "":
+		return install.Directory(dir)
+	}
+	var names []string
+	for _, p := range plugin.All() {
+		names = append(names, p.Name)
+	}
+	return install.Alone(self, names)
 }
 
 // warmFirst loads the installed program into memory in huge pages, so that it starts faster. It ignores errors: the

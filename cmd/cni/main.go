@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// version is stamped by the build.
-var version = "devel"
+// version is stamped by the build; what `go install` makes has none.
+var version string
 
 func main() {
 	name, all := filepath.Base(os.Args[0]), plugin.All()

@@ -17,8 +17,8 @@ import (
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 
-// version is stamped by the build.
-var version = "devel"
+// version is stamped by the build; what `go install` makes has none.
+var version string
 
 func main() {
 	name := filepath.Base(os.Args[0])
@@ -31,5 +31,5 @@ func main() {
 			os.Exit(sdk.Serve(all, name, version))
 		}
 	}
-	os.Exit(cli.Main(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr))
+	os.Exit(cli.Main(os.Args[1:], sdk.Version(version), os.Stdin, os.Stdout, os.Stderr))
 }
