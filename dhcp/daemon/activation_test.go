@@ -9,9 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // The daemon takes the socket that systemd listens on, tells it when it is ready, and leaves the socket when it ends:
@@ -54,16 +54,13 @@ func TestActivation(t *testing.T) {
 		return start(t, cmd)
 	}
 	p := activate(2)
-	select {
-	case <-p.dead:
-	case <-time.After(limit):
-	}
+	p.ends(t)
 	if !strings.Contains(p.text(), "systemd passed 2 sockets") {
 		t.Errorf("with two sockets it says %s", p.text())
 	}
 	p = activate(1)
 	buf := make([]byte, 100)
-	ready.SetReadDeadline(time.Now().Add(limit))
+	ready.SetReadDeadline(nstest.Deadline(t))
 	if n, err := ready.Read(buf); err != nil || string(buf[:n]) != "READY=1" {
 		t.Fatalf("it tells systemd %q, %v", buf[:n], err)
 	}
@@ -74,7 +71,7 @@ func TestActivation(t *testing.T) {
 		t.Errorf("the socket is systemd's: %v", err)
 	}
 	asked := make(chan error, 1)
-	go func() { asked <- a.callWithin(t, "DEL", limit) }() // and waits in the socket's queue
+	go func() { asked <- a.call(t, "DEL") }() // and waits in the socket's queue
 	p = activate(1)
 	if err := <-asked; err != nil {
 		t.Errorf("DEL while the daemon is restarted: %v", err)

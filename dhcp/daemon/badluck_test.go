@@ -1,7 +1,6 @@
 package daemon_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
@@ -31,10 +29,10 @@ func TestNoDaemon(t *testing.T) {
 	os.Remove(rpc.DefaultSocket)
 	a := newAttachment(t, "c1", overBridge)
 	for verb, code := range map[string]int{"ADD": 11, "STATUS": 50} {
-		coded(t, a.callWithin(t, verb, 5*time.Second), code,
+		coded(t, a.call(t, verb), code,
 			"dial unix /run/cni/dhcp.sock: connect: no such file or directory; start the daemon")
 	}
-	if b, _ := json.Marshal(a.callWithin(t, "STATUS", 5*time.Second)); !strings.Contains(string(b), "cni-dhcp.socket, or `fairlead dhcp daemon`.") {
+	if b, _ := json.Marshal(a.call(t, "STATUS")); !strings.Contains(string(b), "cni-dhcp.socket, or `fairlead dhcp daemon`.") {
 		t.Errorf("STATUS does not say what starts the daemon: %s", b)
 	}
 	if out := nstest.RunIn(t, a.netns, "ip", "-br", "link"); strings.Contains(out, "eth0") {
@@ -43,17 +41,17 @@ func TestNoDaemon(t *testing.T) {
 	d := startDaemon(t)
 	a.must(t, "ADD")
 	d.end(syscall.SIGKILL) // which leaves the socket
-	coded(t, a.callWithin(t, "STATUS", 5*time.Second), 50, "connection refused")
-	coded(t, a.callWithin(t, "CHECK", 5*time.Second), 50,
+	coded(t, a.call(t, "STATUS"), 50, "connection refused")
+	coded(t, a.call(t, "CHECK"), 50,
 		"/run/cni/dhcp.sock: connect: connection refused; start the daemon")
-	if err := a.callWithin(t, "DEL", 5*time.Second); err != nil {
+	if err := a.call(t, "DEL"); err != nil {
 		t.Errorf("DEL: %v", err)
 	}
 	if notes, _ := filepath.Glob(dhcp.StateDir + "/*" + dhcp.NoteSuffix); len(notes) != 1 {
 		t.Errorf("notes %q", notes)
 	}
 	d = startDaemon(t)
-	d.says(t, "deleted while there was no daemon", 1, limit)
+	d.says(t, "deleted while there was no daemon", 1)
 	if left, _ := filepath.Glob(dhcp.StateDir + "/*.*.*"); len(entries(t)) != 0 || len(left) != 0 {
 		t.Errorf("it keeps %+v, and there is %q", entries(t), left)
 	}
@@ -72,7 +70,7 @@ func TestNoteAndLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	startDaemon(t)
-	srv.says(t, "DHCPRELEASE", 1, limit)
+	srv.says(t, "DHCPRELEASE", 1)
 	if len(entries(t)) != 0 || len(files(t)) != 0 {
 		t.Errorf("it keeps %+v", entries(t))
 	}
@@ -106,8 +104,8 @@ func TestStartDaemon(t *testing.T) {
 		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
 			t.Error(err)
 		}
-		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds())); n != 1 {
-			t.Errorf("daemon %s goes on: %v", pid, err)
+		if n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1); n != 1 {
+			t.Errorf("wait for the end of daemon %s: %v", pid, err)
 		}
 	})
 	for i := range 5 {
@@ -150,7 +148,7 @@ func TestHangingDaemon(t *testing.T) {
 	a := newAttachment(t, "c1", overBridge)
 	a.raw = []byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"` + a.netns + `"}],"ips":[]}`)
 	for _, verb := range []string{"STATUS", "CHECK"} {
-		if err := a.callWithin(t, verb, 15*time.Second); err == nil || !strings.Contains(err.Error(), "deadline") {
+		if err := a.call(t, verb); err == nil || !strings.Contains(err.Error(), "deadline") {
 			t.Errorf("%s says %v", verb, err)
 		}
 	}
@@ -175,11 +173,7 @@ func TestTwoDaemons(t *testing.T) {
 		cmd := exec.Command("/proc/self/exe", append([]string{"daemon"}, args...)...)
 		cmd.Args[0] = "dhcp"
 		ctx := start(t, cmd)
-		select {
-		case <-ctx.dead:
-		case <-time.After(limit):
-			t.Fatalf("%q: it goes on", args)
-		}
+		ctx.ends(t)
 		if !strings.Contains(ctx.text(), words) {
 			t.Errorf("%q: it says %s, want %s", args, ctx.text(), words)
 		}
@@ -201,11 +195,7 @@ func TestPidfilePipe(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe", "daemon", "-pidfile", pipe)
 	cmd.Args[0] = "dhcp"
 	d := start(t, cmd)
-	select {
-	case <-d.dead:
-	case <-time.After(limit):
-		t.Fatal("it waits for a reader")
-	}
+	d.ends(t)
 	if want := "open " + pipe + ": no such device or address"; !strings.Contains(d.text(), want) {
 		t.Errorf("it says %s, want %s", d.text(), want)
 	}
@@ -226,14 +216,13 @@ func TestGarbage(t *testing.T) {
 		}
 		conn.Write([]byte(text))
 		conn.(*net.UnixConn).CloseWrite()
-		conn.SetReadDeadline(time.Now().Add(limit))
+		conn.SetReadDeadline(nstest.Deadline(t))
 		if _, err := conn.Read(make([]byte, 100)); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%.50q is not turned away", text)
 		}
 		conn.Close()
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
+	ctx := nstest.Context(t)
 	var reply rpc.Reply
 	err := rpc.Call(ctx, rpc.DefaultSocket, "DHCP.Nonsense", rpc.Args{}, &reply)
 	if e := rpc.Error(""); !errors.As(err, &e) || !e.Unknown() {
@@ -265,8 +254,8 @@ func TestFullDisk(t *testing.T) {
 	a.must(t, "ADD")
 	nstest.Run(t, "sh", "-c", "dd if=/dev/zero of="+dhcp.StateDir+"/ballast 2>/dev/null; true")
 	coded(t, b.call(t, "ADD"), 5, "no space left on device")
-	srv.says(t, "DHCP4_RELEASE ", 1, limit)
-	d.says(t, "a renewed lease is not on the disk", 1, limit)
+	srv.says(t, "DHCP4_RELEASE ", 1)
+	d.says(t, "a renewed lease is not on the disk", 1)
 	a.must(t, "CHECK")
 	nstest.Run(t, "rm", dhcp.StateDir+"/ballast")
 	b.must(t, "ADD")
@@ -330,7 +319,7 @@ func TestOddFiles(t *testing.T) {
 			t.Errorf("%s is not said in\n%s", words, d.text())
 		}
 	}
-	srv.says(t, "DHCPACK", asked+2, limit) // good, and future, which is asked about
+	srv.says(t, "DHCPACK", asked+2) // good, and future, which is asked about
 	if list := entries(t); len(list) != 2 || list[0].Owner.ContainerID != "future" || list[1].Owner.ContainerID != "good" {
 		t.Errorf("it keeps %+v", list)
 	}

@@ -30,7 +30,7 @@ func TestMacvlan(t *testing.T) {
 		a.must(t, "CHECK")
 		was := strings.Count(srv.text(), "DHCPRELEASE")
 		a.must(t, "DEL")
-		srv.says(t, "DHCPRELEASE", was+1, limit)
+		srv.says(t, "DHCPRELEASE", was+1)
 	}
 	if list := entries(t); len(list) != 0 {
 		t.Errorf("it keeps %+v", list)
@@ -47,26 +47,26 @@ func TestDownAndUp(t *testing.T) {
 	asked := strings.Count(srv.text(), "DHCPREQUEST")
 	nstest.RunIn(t, a.netns, "ip", "link", "set", "eth0", "down")
 	nstest.RunIn(t, a.netns, "ip", "link", "set", "eth0", "up")
-	srv.says(t, "DHCPREQUEST", asked+1, limit)
-	srv.says(t, "DHCPACK", asked+1, limit)
+	srv.says(t, "DHCPREQUEST", asked+1)
+	srv.says(t, "DHCPACK", asked+1)
 
 	// The same where the cable goes, that is the other end.
 	nstest.Run(t, "sh", "-ec",
 		"p=$(ip -br link show master cni0 | sed -n 's/^\\(veth[^@ ]*\\).*/\\1/p'); ip link set $p down; ip link set $p up")
-	srv.says(t, "DHCPACK", asked+2, limit)
+	srv.says(t, "DHCPACK", asked+2)
 
 	// Another network: the lease ends, and its addresses go.
 	srv.end(syscall.SIGKILL)
 	srv = l.dnsmasq(t, "--dhcp-range=10.9.0.100,10.9.0.150,255.255.255.0,2m", "--dhcp-authoritative")
 	nstest.RunIn(t, a.netns, "ip", "link", "set", "eth0", "down")
 	nstest.RunIn(t, a.netns, "ip", "link", "set", "eth0", "up")
-	d.says(t, "a lease has changed", 1, limit)
+	d.says(t, "a lease has changed", 1)
 	if out := nstest.RunIn(t, a.netns, "ip", "addr"); strings.Contains(out, a.ip(t)) ||
 		!strings.Contains(out, "inet 10.9.0.1") {
 		t.Errorf("instead of %s there is\n%s", a.ip(t), out)
 	}
 	a.must(t, "DEL")
-	srv.says(t, "DHCPRELEASE", 1, limit)
+	srv.says(t, "DHCPRELEASE", 1)
 }
 
 // A namespace is not kept alive, and with it goes its lease; so with a link.
@@ -80,19 +80,19 @@ func TestGone(t *testing.T) {
 	if err := nstest.RemoveNS(a.netns); err != nil {
 		t.Fatal(err)
 	}
-	d.says(t, "a lease is dropped", 1, limit) // by the kernel's word alone: nothing is due for a minute
+	d.says(t, "a lease is dropped", 1) // by the kernel's word alone: nothing is due for a minute
 	host, err := kernel.Open("")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	if err := rtnl.Await(host, t.Context(), limit, []uint{rtnl.LinkEvents}, func() (bool, error) {
+	if err := rtnl.Await(host, t.Context(), time.Until(nstest.Deadline(t)), []uint{rtnl.LinkEvents}, func() (bool, error) {
 		return strings.Count(nstest.Run(t, "ip", "-br", "link", "show", "master", "cni0"), "veth") == 1, nil
 	}); err != nil {
 		t.Errorf("the namespace lives on: %v", err)
 	}
 	nstest.RunIn(t, b.netns, "ip", "link", "del", "eth0")
-	d.says(t, "a lease is dropped", 2, limit)
+	d.says(t, "a lease is dropped", 2)
 	if list := entries(t); len(list) != 0 || len(files(t)) != 0 {
 		t.Errorf("it keeps %+v", list)
 	}
@@ -124,8 +124,8 @@ func TestGoneMeanwhile(t *testing.T) {
 	nstest.RunIn(t, replaced.netns, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "other")
 	acks := strings.Count(srv.text(), "DHCPACK")
 	d = startDaemon(t)
-	srv.says(t, "DHCPACK", acks+1, limit)
-	d.says(t, "a lease is dropped", 3, limit)
+	srv.says(t, "DHCPACK", acks+1)
+	d.says(t, "a lease is dropped", 3)
 	if list := entries(t); len(list) != 1 || list[0].Owner.ContainerID != "stays" || len(files(t)) != 1 {
 		t.Errorf("it keeps %+v", list)
 	}
@@ -158,7 +158,7 @@ func TestHidden(t *testing.T) {
 			prefix = " -socketpath " + filepath.Join(t.TempDir(), "s")
 		}
 		d = start(t, exec.Command("unshare", "-m", "sh", "-c", hide+"; exec "+program+" daemon"+prefix))
-		d.says(t, "not visible to the daemon", 1, limit)
+		d.says(t, "not visible to the daemon", 1)
 		d.end(syscall.SIGKILL)
 		if len(files(t)) != 1 {
 			t.Fatal("the lease is forgotten")
@@ -167,7 +167,7 @@ func TestHidden(t *testing.T) {
 	startDaemon(t)
 	a.must(t, "CHECK")
 	a.must(t, "DEL")
-	srv.says(t, "DHCPRELEASE", 1, limit)
+	srv.says(t, "DHCPRELEASE", 1)
 }
 
 // The daemon holds no descriptor and no thread of a container's namespace between its doings.
@@ -206,7 +206,7 @@ func TestHoldsNothing(t *testing.T) {
 	}
 	fds, threads := count()
 	// a packet socket takes a while to close
-	for late := time.Now().Add(limit); (threads > 0 || fds > 20) && time.Now().Before(late); fds, threads = count() {
+	for late := nstest.Deadline(t); (threads > 0 || fds > 20) && time.Now().Before(late); fds, threads = count() {
 	}
 	if threads > 0 || fds > 20 {
 		t.Errorf("with %d leases: %d descriptors, %d threads in other namespaces", n, fds, threads)
@@ -216,7 +216,7 @@ func TestHoldsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.says(t, "a lease is dropped", n, limit)
+	d.says(t, "a lease is dropped", n)
 }
 
 // The links of an ipvlan have one MAC, so servers broadcast their answers, and tell the containers apart by their
@@ -240,5 +240,5 @@ func TestIPVLAN(t *testing.T) {
 	b.must(t, "CHECK")
 	a.must(t, "DEL")
 	b.must(t, "DEL")
-	srv.says(t, "DHCPRELEASE", 2, limit)
+	srv.says(t, "DHCPRELEASE", 2)
 }

@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,7 +15,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
@@ -73,9 +71,6 @@ func endWith(pidfd int, err error) {
 		}
 	}()
 }
-
-// limit is how long a test waits for what should come at once, on a machine that has other things to do.
-const limit = 20 * time.Second
 
 // A process is a program that writes a log which can be waited on.
 type process struct {
@@ -150,6 +145,16 @@ func (p *process) end(sig syscall.Signal) {
 	<-p.dead
 }
 
+// ends waits until the process has ended by itself.
+func (p *process) ends(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.dead:
+	case <-nstest.Context(t).Done():
+		t.Fatalf("%q does not end", p.cmd.Args)
+	}
+}
+
 func (p *process) text() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,16 +162,16 @@ func (p *process) text() string {
 }
 
 // says waits until the log has the words n times.
-func (p *process) says(t *testing.T, words string, n int, within time.Duration) {
+func (p *process) says(t *testing.T, words string, n int) {
 	t.Helper()
-	late := time.After(within)
+	late := nstest.Context(t).Done()
 	for strings.Count(p.text(), words) < n {
 		select {
 		case <-p.more:
 		case <-p.dead:
 			t.Fatalf("%s ended, and has not said %q", p.cmd.Args[0], words)
 		case <-late:
-			t.Fatalf("%s has not said %q %d times after %v", p.cmd.Args[0], words, n, within)
+			t.Fatalf("%s has not said %q %d times", p.cmd.Args[0], words, n)
 		}
 	}
 }
@@ -177,7 +182,7 @@ func startDaemon(t *testing.T, args ...string) *process {
 	cmd := exec.Command("/proc/self/exe", append([]string{"daemon"}, args...)...)
 	cmd.Args[0] = "dhcp"
 	p := start(t, cmd)
-	p.says(t, "msg=ready", 1, limit)
+	p.says(t, "msg=ready", 1)
 	return p
 }
 
@@ -196,7 +201,7 @@ func newLAN(t *testing.T) lan {
 	nstest.RunIn(t, l.server, "sh", "-ec", "ip addr add "+serverAddr+
 		"/24 dev eth0; ip link set lo up; ip link set eth0 up\n"+
 		// A server does not listen on a link that is not running yet, which follows the carrier somewhat later.
-		"timeout 20 sh -c 'until ip link show eth0 | grep -q \"state UP\"; do :; done'")
+		"until ip link show eth0 | grep -q 'state UP'; do :; done")
 	return l
 }
 
@@ -210,7 +215,7 @@ func (l lan) dnsmasq(t *testing.T, more ...string) *process {
 		more = append([]string{"--dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,2m"}, more...)
 	}
 	p := start(t, exec.Command("nsenter", append(args, more...)...))
-	p.says(t, "started", 1, limit)
+	p.says(t, "started", 1)
 	return p
 }
 
@@ -235,11 +240,6 @@ const overBridge = `"type":"bridge","bridge":"cni0","ipam":{"type":"dhcp"}`
 // call runs the plugin as a runtime does. The error is the document that it prints.
 func (a *attachment) call(t *testing.T, verb string) error {
 	t.Helper()
-	return a.callWithin(t, verb, 90*time.Second)
-}
-
-func (a *attachment) callWithin(t *testing.T, verb string, within time.Duration) error {
-	t.Helper()
 	conf := `{"cniVersion":"` + cmp.Or(a.version, "1.1.0") + `","name":"net",` + a.conf
 	if a.raw != nil && verb != "ADD" {
 		conf += `,"prevResult":` + string(a.raw)
@@ -248,8 +248,7 @@ func (a *attachment) callWithin(t *testing.T, verb string, within time.Duration)
 	if err := json.Unmarshal([]byte("{"+a.conf+"}"), &head); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
+	ctx := nstest.Context(t)
 	cmd, path := exec.CommandContext(ctx, "/proc/self/exe"), "/none"
 	cmd.Args[0] = head.Type
 	if a.program != "" {
@@ -260,7 +259,7 @@ func (a *attachment) callWithin(t *testing.T, verb string, within time.Duration)
 		"CNI_PATH=" + path, "CNI_ARGS=" + a.args, "PATH=" + os.Getenv("PATH")}
 	out, err := cmd.Output()
 	if ctx.Err() != nil {
-		t.Fatalf("%s did not end within %v", verb, within)
+		t.Fatalf("%s did not end", verb)
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
@@ -294,10 +293,8 @@ func (a *attachment) ip(t *testing.T) string {
 // entries is what the daemon says that it keeps.
 func entries(t *testing.T) (list []daemon.Entry) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	defer cancel()
 	var r rpc.Reply
-	if err := rpc.Call(ctx, rpc.DefaultSocket, rpc.Ask, rpc.Question{Verb: "LS"}, &r); err != nil {
+	if err := rpc.Call(nstest.Context(t), rpc.DefaultSocket, rpc.Ask, rpc.Question{Verb: "LS"}, &r); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(r.Document, &list); err != nil {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -27,7 +28,7 @@ func TestPreferred(t *testing.T) {
 	await := func(what string) {
 		t.Helper()
 		out := ""
-		err := rtnl.Await(ns, t.Context(), limit, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+		err := rtnl.Await(ns, t.Context(), time.Until(nstest.Deadline(t)), []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
 			out = nstest.RunIn(t, a.netns, "ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "global")
 			return strings.Contains(out, what), nil
 		})
@@ -45,7 +46,7 @@ func TestPreferred(t *testing.T) {
 	a.show(t, "link", "set", "eth0", "up")
 	await(" deprecated ")
 	startDaemon(t)
-	srv.says(t, "CONFIRM", 1, limit)
+	srv.says(t, "CONFIRM", 1)
 	a.must(t, "CHECK")
 	a.must(t, "DEL")
 }

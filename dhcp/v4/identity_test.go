@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -42,7 +41,7 @@ func TestLongOwners(t *testing.T) {
 	ids := map[string]bool{}
 	for _, ifname := range []string{"eth0", "eth1"} {
 		a := ask(ifname)
-		c := do(t, 10*time.Second, func(ctx context.Context) (*dhcp.Lease, error) { return quick().Acquire(ctx, w.link, a) })
+		c := do(t, func(ctx context.Context) (*dhcp.Lease, error) { return patient().Acquire(ctx, w.link, a) })
 		q := w.next(t)
 		id := string(q.Options[optClientID])
 		w.send(t, answerTo(q, dhcpv4.MessageTypeOffer).ToBytes())
@@ -59,9 +58,9 @@ func TestLongOwners(t *testing.T) {
 		former := *g.lease
 		former.State = nil
 		for want, l := range map[string]*dhcp.Lease{id: g.lease, string(cut(a.Owner)): &former} {
-			c = do(t, 10*time.Second, func(ctx context.Context) (*dhcp.Lease,
+			c = do(t, func(ctx context.Context) (*dhcp.Lease,
 				error) {
-				return quick().Confirm(ctx, w.link, a, l)
+				return patient().Confirm(ctx, w.link, a, l)
 			})
 			q = w.next(t)
 			if string(q.Options[optClientID]) != want {
@@ -72,7 +71,7 @@ func TestLongOwners(t *testing.T) {
 			if g.err != nil {
 				t.Fatal(g.err)
 			}
-			if err := quick().Release(t.Context(), w.link, a, g.lease); err != nil {
+			if err := patient().Release(t.Context(), w.link, a, g.lease); err != nil {
 				t.Fatal(err)
 			}
 			if q = w.next(t); string(q.Options[optClientID]) != want {

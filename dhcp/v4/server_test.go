@@ -87,16 +87,26 @@ func (w *wire) next(t *testing.T) question {
 // hear is the next message of a client, whichever.
 func (w *wire) hear(t *testing.T) question {
 	t.Helper()
-	buf := make([]byte, 2048)
-	n, _, _, err := w.server.Receive(t.Context(), time.Now().Add(20*time.Second), buf)
+	q, err := w.hearUntil(t, nstest.Deadline(t))
 	if err != nil {
 		t.Fatal(err)
+	}
+	return q
+}
+
+// hearUntil is the next message of a client, or os.ErrDeadlineExceeded.
+func (w *wire) hearUntil(t *testing.T, end time.Time) (q question, err error) {
+	t.Helper()
+	buf := make([]byte, 2048)
+	n, _, _, err := w.server.Receive(t.Context(), end, buf)
+	if err != nil {
+		return q, err
 	}
 	m, err := dhcpv4.FromBytes(buf[28:n])
 	if err != nil {
 		t.Fatal(err)
 	}
-	return question{m, netip.AddrFrom4([4]byte(buf[16:20]))}
+	return question{m, netip.AddrFrom4([4]byte(buf[16:20]))}, nil
 }
 
 // spoken is what tells a message from those before it.
@@ -144,9 +154,11 @@ type got struct {
 }
 
 // do runs a method of the client beside the server that the test is.
-func do(t *testing.T, within time.Duration, f func(context.Context) (*dhcp.Lease, error)) chan got {
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	t.Cleanup(cancel)
+func do(t *testing.T, f func(context.Context) (*dhcp.Lease, error)) chan got {
+	return doIn(nstest.Context(t), f)
+}
+
+func doIn(ctx context.Context, f func(context.Context) (*dhcp.Lease, error)) chan got {
 	c := make(chan got, 1)
 	go func() {
 		l, err := f(ctx)
@@ -155,12 +167,15 @@ func do(t *testing.T, within time.Duration, f func(context.Context) (*dhcp.Lease
 	return c
 }
 
-// quick is a client that does not wait long, for tests.
+// patient is a client that waits long enough for the server that the test is, also on a busy machine.
+func patient() Client { return Client{First: 3 * time.Second} }
+
+// quick is a client that does not wait long.
 func quick() Client { return Client{First: 100 * time.Millisecond, Max: 400 * time.Millisecond} }
 
 func (w *wire) acquire(t *testing.T) chan got {
-	return do(t, 20*time.Second, func(ctx context.Context) (*dhcp.Lease,
+	return do(t, func(ctx context.Context) (*dhcp.Lease,
 		error) {
-		return quick().Acquire(ctx, w.link, owner())
+		return patient().Acquire(ctx, w.link, owner())
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 func acquire(t *testing.T, l dhcp.Link, a dhcp.Ask) *dhcp.Lease {
 	t.Helper()
-	got, err := Client{}.Acquire(within(t, 20*time.Second), l, a)
+	got, err := Client{}.Acquire(nstest.Context(t), l, a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,6 +27,7 @@ func TestLease(t *testing.T) {
 	kea := n.kea("fd00:1::100-fd00:1::1ff", `, {"name": "sntp-servers", "data": "fd00:1::123"}`, "")
 	a := owner("one")
 	a.Hostname = "box"
+	began := time.Now()
 	got := acquire(t, l, a)
 	if len(got.Addresses) != 1 || !netip.MustParsePrefix("fd00:1::100/120").Contains(got.Addresses[0].Prefix.Addr()) ||
 		got.Addresses[0].Prefix.Bits() != 128 {
@@ -44,12 +45,12 @@ func TestLease(t *testing.T) {
 		t.Errorf("NTP is %v", got.NTP)
 	}
 	if len(got.Server.ID) == 0 || got.Server.Addr.String() != n.linkLocal() || got.Gateway.IsValid() ||
-		time.Since(got.Asked) > 5*time.Second {
+		got.Asked.Before(began) {
 		t.Errorf("lease is %+v", got)
 	}
 	kea.await("duid=[00:04:")
 
-	ctx := within(t, 20*time.Second)
+	ctx := nstest.Context(t)
 	for name, ask := range map[string]func() (*dhcp.Lease, error){
 		"confirm": func() (*dhcp.Lease, error) { return Client{}.Confirm(ctx, l, a, got) },
 		"renew":   func() (*dhcp.Lease, error) { return Client{}.Renew(ctx, l, a, got) },
@@ -86,13 +87,12 @@ func TestEmptyPool(t *testing.T) {
 	one, two := n.host(false), n.host(false)
 	n.kea("fd00:1::100-fd00:1::100", "", `, "pd-pools": [{"prefix": "fd00:100::", "prefix-len": 64, "delegated-len": 64}]`)
 	got := acquire(t, one, owner("one"))
-	began := time.Now()
-	_, err := Client{}.Acquire(within(t, 20*time.Second), two, owner("two"))
+	_, err := Client{}.Acquire(nstest.Context(t), two, owner("two"))
 	wantErr(t, err, dhcp.ErrEmpty)
-	if !strings.Contains(err.Error(), "NoAddrsAvail") || time.Since(began) > 5*time.Second {
-		t.Errorf("after %v: %v", time.Since(began), err)
+	if !strings.Contains(err.Error(), "NoAddrsAvail") {
+		t.Error(err)
 	}
-	if err := (Client{}).Release(within(t, 5*time.Second), one, owner("one"), got); err != nil {
+	if err := (Client{}).Release(nstest.Context(t), one, owner("one"), got); err != nil {
 		t.Fatal(err)
 	}
 	a := owner("two")
@@ -103,7 +103,7 @@ func TestEmptyPool(t *testing.T) {
 	}
 	b := owner("three")
 	b.Delegate = 64
-	_, err = Client{}.Acquire(within(t, 20*time.Second), one, b)
+	_, err = Client{}.Acquire(nstest.Context(t), one, b)
 	wantErr(t, err, dhcp.ErrEmpty)
 }
 
@@ -119,7 +119,7 @@ func TestPrefixDelegation(t *testing.T) {
 		got.Delegated[0].Valid != 8*time.Second {
 		t.Fatalf("lease is %+v", got)
 	}
-	ctx := within(t, 20*time.Second)
+	ctx := nstest.Context(t)
 	for name, ask := range map[string]func() (*dhcp.Lease, error){
 		"confirm": func() (*dhcp.Lease, error) { return Client{}.Confirm(ctx, l, a, got) },
 		"renew":   func() (*dhcp.Lease, error) { return Client{}.Renew(ctx, l, a, got) },
@@ -169,7 +169,7 @@ func TestServerRestart(t *testing.T) {
 	}
 	came := make(chan answer)
 	go func() { // it asks before the server is there
-		next, err := Client{First: 100 * time.Millisecond, Max: 500 * time.Millisecond}.Rebind(within(t, 20*time.Second), l,
+		next, err := Client{First: 100 * time.Millisecond, Max: 500 * time.Millisecond}.Rebind(nstest.Context(t), l,
 			a, got)
 		came <- answer{next, err}
 	}()
@@ -180,7 +180,7 @@ func TestServerRestart(t *testing.T) {
 	kea.stop()
 	n.ip("addr", "add", "fd00:9::1/64", "dev", "br0", "nodad")
 	n.kea("fd00:1::800-fd00:1::8ff", "", "") // another pool: what is held is nobody's
-	next, err := Client{First: time.Second}.Rebind(within(t, 10*time.Second), l, a, got)
+	next, err := Client{First: time.Second}.Rebind(nstest.Context(t), l, a, got)
 	if err != nil || next.Addresses[0].Prefix == got.Addresses[0].Prefix {
 		t.Errorf("%+v, %v", next, err)
 	}
@@ -221,7 +221,7 @@ func TestConflict(t *testing.T) {
 	}
 	kea.await("DHCP6_DECLINE_LEASE")
 	show(t, squatter, "addr", "add", "fd00:1::101/64", "dev", "eth0", "nodad")
-	_, err := Client{}.Acquire(within(t, 20*time.Second), l, owner("two"))
+	_, err := Client{}.Acquire(nstest.Context(t), l, owner("two"))
 	if err == nil {
 		t.Error("two has an address of somebody else")
 	}
@@ -241,20 +241,27 @@ func TestRapidCommit(t *testing.T) {
 	began := time.Now()
 	got := acquire(t, l, a)
 	took := time.Since(began)
-	t.Logf("it took %v", took)
-	if took > 900*time.Millisecond || got.Addresses[0].Prefix.String() != "fd00:1::100/128" || len(got.Server.ID) == 0 ||
+	for took > 900*time.Millisecond { // who waits for other servers waits a second every time, and a busy machine not always
+		if err := (Client{}).Release(nstest.Context(t), l, a, got); err != nil {
+			t.Fatal(err)
+		}
+		began = time.Now()
+		got = acquire(t, l, a)
+		took = time.Since(began)
+	}
+	if got.Addresses[0].Prefix.String() != "fd00:1::100/128" || len(got.Server.ID) == 0 ||
 		got.Server.Addr.String() != n.linkLocal() || got.Asked.Before(began) || got.T1 != 2*time.Second {
 		t.Errorf("after %v: %+v", took, got)
 	}
 	if log := kea.log(); strings.Contains(log, "ADVERTISE") {
 		t.Error(kea.notable())
 	}
-	if next, err := (Client{}).Renew(within(t, 5*time.Second), l, a, got); err != nil || !next.SameConfiguration(got) {
+	if next, err := (Client{}).Renew(nstest.Context(t), l, a, got); err != nil || !next.SameConfiguration(got) {
 		t.Errorf("%+v, %v", next, err)
 	}
-	_, err := Client{}.Acquire(within(t, 20*time.Second), n.host(false), owner("two")) // the pool is empty
+	_, err := Client{}.Acquire(nstest.Context(t), n.host(false), owner("two")) // the pool is empty
 	wantErr(t, err, dhcp.ErrEmpty)
-	if err := (Client{}).Release(within(t, 5*time.Second), l, a, got); err != nil {
+	if err := (Client{}).Release(nstest.Context(t), l, a, got); err != nil {
 		t.Fatal(err)
 	}
 	b := owner("three")

@@ -67,8 +67,7 @@ type hosts struct {
 	dir      string // temporary files
 	wd       string
 	width    chan struct{}
-	limit    time.Duration // of one test; 0: none
-	deadline time.Time     // of all
+	deadline time.Time // of all tests; zero: none
 	failFast bool
 	testLog  string // what `go test` reads to know which files and variables a cached result depends on
 
@@ -104,7 +103,6 @@ func severalHosts() *hosts {
 		testLog: text("test.testlogfile")}
 	if limit, err := time.ParseDuration(text("test.timeout")); err == nil && limit > 0 {
 		h.deadline = time.Now().Add(limit)
-		h.limit = limit / 4 // so that one that hangs is named while there is time for the others
 	}
 	return h
 }
@@ -167,7 +165,7 @@ func (h *hosts) one(name string, part bool) {
 			h.finish([]byte(name+" was not begun: -timeout is over\n"), nil, 1)
 			return
 		}
-		flags = append(flags, "-test.timeout="+min(left, h.limit).String())
+		flags = append(flags, "-test.timeout="+left.String())
 	}
 	cmd := throwAway(slices.Insert(slices.Clone(os.Args[1:]), len(os.Args)-1-flag.NArg(), flags...)...)
 	cmd.Env = append(cmd.Env, partsVar+"="+file)
