@@ -16,10 +16,10 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install uninstall release test test-vm demo bench bench-vm docs lint generate clean
+.PHONY: help build install uninstall release test test-race test-busy test-vm test-skipped demo bench bench-vm docs lint generate clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 # The entries are hard links to one file: a symbolic link would dangle in a plugin directory that got a
 # copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
@@ -79,16 +79,35 @@ release: build ## archives, packages, an image, sums and an SBOM of VERSION for 
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages
-	$(GO) test -timeout 20m $(TESTFLAGS) ./...; main=$$?; $(GO) -C internal/tools test -timeout 20m $(TESTFLAGS) ./... && exit $$main
+	$(GO) test -timeout 60m $(TESTFLAGS) ./...; main=$$?; $(GO) -C internal/tools test -timeout 60m $(TESTFLAGS) ./... && exit $$main
+
+# The race detector needs cgo, so a C compiler.
+RACE ?= ./attach ./calls ./dhcp/... ./install ./nameserver ./repair
+test-race: ## the packages whose goroutines share something, with the race detector
+	@.ci/packages
+	CGO_ENABLED=1 $(GO) test -race -vet=off -count=1 -timeout 60m $(RACE)
+
+# Tests wait for events, so no load of the machine makes them fail.
+BUSY   ?= ./attach ./calls ./dhcp/... ./invoke ./ipam/... ./kernel/... ./nameserver ./ovsdb ./plugin ./repair ./resource/...
+ROUNDS ?= 3
+test-busy: ## three rounds of the tests that wait, beside eight busy processes
+	@.ci/packages
+	@for i in 1 2 3 4 5 6 7 8; do timeout 8h sh -c 'while :; do :; done' & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \
+	for round in $$(seq $(ROUNDS)); do echo "round $$round"; $(GO) test -vet=off -count=1 -timeout 2h $(TESTFLAGS) $(BUSY) || exit; done
 
 # make test-vm VMFLAGS='-v -run TestVLAN'; all takes most of an hour. With SKIPPED=FILE, what skipped for want of something in
-# `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment. With ARCH=arm64 or s390x, what
-# internal/vm/elsewhere.txt names, in a machine of that architecture; an empty SKIPPED runs all there.
+# `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment; with PART=17/12, one of twelve parts of it. With
+# ARCH=arm64 or s390x, what internal/vm/elsewhere.txt names, in a machine of that architecture; an empty SKIPPED runs all there.
 $(if $(ARCH),$(eval SKIPPED ?= internal/vm/elsewhere.txt))
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm $(ARCH) || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
-	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) test,test ./kernel ./packetfilter ./trace ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
+	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./packetfilter ./trace ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
+
+$(BIN)/skipped:
+	@mkdir -p $(BIN) && : >$@.new && FAIRLEAD_SKIPPED=$(abspath $@.new) $(MAKE) test TESTFLAGS=-count=1 && mv $@.new $@
+test-skipped: $(BIN)/skipped ## all tests that skip on this kernel, as bin/skipped lists them, in the virtual machine
+	$(MAKE) test-vm SKIPPED=$<
 
 demo: build ## three containers, the host and a published port talk to each other, in a throw-away host
 	$(BIN)/fairlead demo

@@ -4,10 +4,12 @@
 //	go run ./internal/vm ip link add d0 type dummy
 //	go run ./internal/vm test ./kernel ./resource/... ./plugin/...
 //	go run ./internal/vm -from FILE test
+//	go run ./internal/vm -from FILE -part 17/8 test
 //
 // With "test" it builds the packages' tests, runs them there, and fails if one of them skips that the list
 // skips.txt does not name, or if the kernel lacks something of kinds.txt. FILE has the tests that skipped outside,
 // where FAIRLEAD_SKIPPED=FILE was in the environment: all others need no machine, which is several times slower.
+// With -part it runs one of several parts of them, and what quick.txt matches; any number of runs will do as NUMBER.
 // Where no machine can be had it says so and that is all, but with CI in the environment it fails.
 //
 // It takes the Debian packages qemu-system-x86 and kmod, and a kernel: linux-image-amd64, installed or, with
@@ -37,6 +39,8 @@ type options struct {
 	arch    string
 	kernel  string
 	from    string
+	part    string
+	always  string
 	timeout time.Duration
 	memory  int
 	cpus    int
@@ -56,7 +60,11 @@ func main() {
 		"directory with boot/vmlinuz-* and lib/modules, of which the newest is taken "+
 			"(default bin/kernel if there, else /; with -arch, bin/debian-ARCH, which is the machine's root, too)")
 	flag.StringVar(&o.from, "from", "", "with test: only the tests that the file has, a package and a test in a line")
-	flag.DurationVar(&o.timeout, "timeout", time.Hour, "how long the machine may run")
+	flag.StringVar(&o.part, "part", "",
+		"with -from: NUMBER/PARTS, only this part of the tests, and those that -always names")
+	flag.StringVar(&o.always, "always", "internal/vm/quick.txt",
+		"with -part: expressions of tests that every part runs")
+	flag.DurationVar(&o.timeout, "timeout", 4*time.Hour, "how long the machine may run")
 	flag.IntVar(&o.memory, "memory", 1536, "megabytes; what the programs write is in it too")
 	flag.IntVar(&o.cpus, "cpus", 2, "processors")
 	flag.StringVar(&o.nic, "nic", "virtio-net-pci",

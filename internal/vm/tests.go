@@ -74,7 +74,7 @@ func runTests(ctx context.Context, o options, share string, packages []string) (
 	case o.from != "" && (o.run != "" || len(packages) > 0):
 		return 0, errors.New("-from says what to run: no packages and no -run beside it")
 	case o.from != "":
-		if only, err = missed(o.from); err != nil {
+		if only, err = o.missed(); err != nil {
 			return 0, err
 		}
 		if len(only) == 0 {
@@ -177,27 +177,49 @@ func cannot(o options) string {
 	return ""
 }
 
-// missed reads the tests that skipped, as what runs them, by package.
-func missed(path string) (only map[string]string, err error) {
-	b, err := os.ReadFile(path)
+// missed reads the tests that skipped outside, and returns what runs those of this part, by package.
+func (o options) missed() (only map[string]string, err error) {
+	tests, err := readLines(o.from)
 	if err != nil {
 		return nil, fmt.Errorf("the tests that skipped: %w", err)
 	}
+	if o.part == "" || len(tests) == 0 {
+		return patterns(tests)
+	}
+
+	part, err := parseRotation(o.part)
+	if err != nil {
+		return nil, err
+	}
+	always, err := readLines(o.always)
+	if err != nil {
+		return nil, err
+	}
+	chosen, err := part.choose(tests, always)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", o.always, err)
+	}
+	fmt.Printf("part %d of %d: %d of the %d tests that skipped outside\n", part.Part, part.Parts, len(chosen),
+		len(tests))
+	return patterns(chosen)
+}
+
+// patterns returns the expression for -test.run that matches the tests, by package.
+func patterns(tests []string) (only map[string]string, err error) {
 	only = map[string]string{}
-	for line := range strings.Lines(string(b)) {
-		pkg, name, ok := strings.Cut(strings.TrimSpace(line), " ")
+	for _, test := range tests {
+		pkg, name, ok := strings.Cut(test, " ")
 		if !ok {
-			return nil, fmt.Errorf("the tests that skipped: %s: %q is no package and test", path, line)
+			return nil, fmt.Errorf("the tests that skipped: %q is no package and test", test)
 		}
 		var re []string
 		for part := range strings.SplitSeq(name, "/") {
 			re = append(re, "^"+regexp.QuoteMeta(part)+"$")
 		}
-		if one := strings.Join(re, "/"); only[pkg] == "" {
-			only[pkg] = one
-		} else if !slices.Contains(strings.Split(only[pkg], "|"), one) {
-			only[pkg] += "|" + one
+		if only[pkg] != "" {
+			only[pkg] += "|"
 		}
+		only[pkg] += strings.Join(re, "/")
 	}
 	return only, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,17 +107,72 @@ func TestMissed(t *testing.T) {
 	if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	only, err := missed(path)
+	only, err := options{from: path}.missed()
 	if err != nil || len(only) != 2 || only["m/a"] != "^TestA$|^TestC$" || only["m/b"] != `^TestB$/^x_y$/^"k":\[1,2\|3\]$` {
 		t.Errorf("%q, %v", only, err)
 	}
-	if _, err := missed(path + "?"); err == nil {
+	if _, err := (options{from: path + "?"}).missed(); err == nil {
 		t.Error("no list is no error, though nobody knows what skipped")
 	}
 	if err := os.WriteFile(path, []byte("TestA\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := missed(path); err == nil {
+	if _, err := (options{from: path}).missed(); err == nil {
 		t.Error("half a line is no error")
+	}
+}
+
+// As many runs as there are parts run every test, and each runs what the list of all runs names.
+func TestRotation(t *testing.T) {
+	var tests []string
+	for i := range 90 {
+		tests = append(tests, fmt.Sprintf("m/plugin TestPolicy/case_%d", i))
+	}
+	const parts = 6
+	runs := map[string]int{}
+	for number := 1000; number < 1000+parts; number++ {
+		part, err := parseRotation(fmt.Sprintf("%d/%d", number, parts))
+		if err != nil {
+			t.Fatal(err)
+		}
+		chosen, err := part.choose(tests, []string{`/plugin TestPolicy/case_7$`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(chosen) > len(tests)/2 {
+			t.Errorf("part %v has %d of %d tests", part, len(chosen), len(tests))
+		}
+		for _, test := range chosen {
+			runs[test]++
+		}
+	}
+	for _, test := range tests {
+		want := 1
+		if test == "m/plugin TestPolicy/case_7" {
+			want = parts
+		}
+		if runs[test] != want {
+			t.Errorf("%s runs %d times in %d runs, want %d", test, runs[test], parts, want)
+		}
+	}
+}
+
+// A line of the list of all runs that matches nothing ends the run, with its text.
+func TestRotationStaleLine(t *testing.T) {
+	dir := t.TempDir()
+	skipped, always := filepath.Join(dir, "skipped"), filepath.Join(dir, "always")
+	for path, text := range map[string]string{skipped: "m/a TestA\nm/a TestB\n", always: "/a TestA$\n/a TestGone$\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := options{from: skipped, part: "3/2", always: always}.missed()
+	if err == nil || !strings.Contains(err.Error(), "/a TestGone$ matches no test") {
+		t.Errorf("error %v", err)
+	}
+	for _, part := range []string{"3", "3/0", "-1/2", "x/2"} {
+		if _, err := (options{from: skipped, part: part, always: always}).missed(); err == nil {
+			t.Errorf("-part %s is no error", part)
+		}
 	}
 }
