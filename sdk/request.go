@@ -79,6 +79,44 @@ func (r *Request) IsVLANGateway(l HostLink) bool {
 		func(br HostLink) bool { return br.Kind == "bridge" && br.Name == l.Name[:dot] })
 }
 
+// GatewayLink returns the link on the host that the container's packets come through: the bridge, or the gateway of its
+// VLAN there; or a link of the container's own. Port is the container's port of the bridge, or its own link. The
+// container's veth says which these are, whatever else Prev lists. Both are empty if the host has no such link.
+func (r *Request) GatewayLink() (link, port string) {
+	bridge := ""
+	if r.Peer != nil {
+		bridge = r.Peer.Master
+	}
+	for _, l := range r.HostLinks {
+		switch {
+		case r.Peer == nil && l.Kind == "bridge" && bridge == "":
+			bridge = l.Name
+		case r.IsVLANGateway(l):
+			link = l.Name
+		}
+	}
+	if r.Peer != nil {
+		switch {
+		case r.Policed != "":
+			link = r.Policed
+		case bridge == "":
+			link = r.Peer.Name
+		}
+		return First(link, bridge), r.Peer.Name
+	}
+	link = First(link, bridge)
+	for _, l := range r.HostLinks {
+		switch {
+		case l.Kind == "bridge", r.IsVLANGateway(l):
+		case link == "":
+			return First(l.Master, l.Name), l.Name
+		case l.Master == bridge:
+			return link, l.Name
+		}
+	}
+	return link, ""
+}
+
 // Arg returns the value of a key in CNI_ARGS. If a value can be set in several places, args.cni takes precedence over
 // CNI_ARGS, and runtimeConfig over both.
 func (r *Request) Arg(key string) (string, bool) {

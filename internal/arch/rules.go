@@ -143,7 +143,6 @@ func rows() []row {
 		{"resource/network", kinds("link", "addr", "filter/policy"), room},
 		{"resource/reference", kinds("filter", "filter/*"), room},
 		{"resource/tune", kinds("link", "addr", "filter/spoof", "sysctl"), room},
-		{"resource/names", kinds("addr"), room},
 		{"resource/*", kinds(), room},
 		{"ipam", []string{"spec"}, map[string]string{
 			"kernel": "address arithmetic runs anywhere, in a test without a kernel too",

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -49,11 +50,31 @@ func RouteFor(ns *kernel.NS, p Packet) (Route, error) {
 			req.AddData(nl.NewRtAttr(unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, p.DstPort)))
 		}
 	}
+	return routeOf(ns, req, p.Dst)
+}
+
+// HolderOf returns the index of the link that has an address of the host: the first of them, if several have it. It
+// returns 0 if the host lacks the address.
+func HolderOf(ns *kernel.NS, a netip.Addr) (int, error) {
+	req := newRequest(unix.RTM_GETROUTE, 0)
+	// The entry of the table names the link that has the address. The route that packets take names lo.
+	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(a), Dst_len: uint8(a.BitLen()),
+		Flags: unix.RTM_F_FIB_MATCH}})
+	req.AddData(attrIP(unix.RTA_DST, a))
+	r, err := routeOf(ns, req, a)
+	if netlink.Is(err, unix.ENETUNREACH, unix.EHOSTUNREACH) || err == nil && r.Type != Local {
+		return 0, nil
+	}
+	return r.Link, err
+}
+
+// routeOf sends a question for the route to dst.
+func routeOf(ns *kernel.NS, req *nl.NetlinkRequest, dst netip.Addr) (Route, error) {
 	msgs, err := Call(ns, req, unix.RTM_NEWROUTE)
 	if err == nil && len(msgs) > 0 {
 		if list := parseRoute(msgs[0]); len(list) > 0 {
 			return list[0], nil
 		}
 	}
-	return Route{}, fmt.Errorf("route to %v: %w", p.Dst, cmp.Or(err, error(unix.ENETUNREACH)))
+	return Route{}, fmt.Errorf("route to %v: %w", dst, cmp.Or(err, error(unix.ENETUNREACH)))
 }

@@ -3,11 +3,11 @@
 // containers may share an alias. An alias that is another container's own name leads to that container alone. Names are
 // in lower case and are valid in their network only.
 //
-// The name server of the node, `fairlead dns`, answers. It listens on the gateway addresses of the networks, so these
-// must be addresses of the host: use bridge with isGateway, or ptp. The result's dns names these addresses. All other
-// names are forwarded to the name servers that dns named before, or else to those of the host. The plugin starts no
-// program: enable fairlead-dns.socket, which starts the server at the first ADD, or run `fairlead dns`. Without a name
-// server ADD fails with code 11, and STATUS with code 50.
+// The name server of the node, `fairlead dns`, answers. It listens on the gateway addresses of the networks, so the
+// host must have these on the link that leads to the container: use bridge with isGateway, or ptp. The result's dns
+// names these addresses. All other names are forwarded to the name servers that dns named before, or else to those of
+// the host. The plugin starts no program: enable fairlead-dns.socket, which starts the server at the first ADD, or run
+// `fairlead dns`. Without a name server ADD fails with code 11, and STATUS with code 50.
 //
 // The container's names are K8S_POD_NAME of args.cni or CNI_ARGS (podman's name of the container), and the container
 // ID, cut to 12 characters if it is longer than 63. Host firewalls must let containers reach port 53 of the gateways,
@@ -100,6 +100,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		answer.Plan = p
 		return answer, nil
 	}
+	n.Link, _ = r.GatewayLink()
 	for _, ip := range r.ContainerIPs() {
 		n.Addrs = append(n.Addrs, ip.Address)
 		if gw := ip.Gateway; gw.IsValid() && !gw.IsLinkLocalUnicast() && !slices.Contains(n.Gateways, gw) {

@@ -49,7 +49,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if err := servable(r); err != nil {
 		return answer, err
 	}
-	link, port := links(r)
+	link, port := r.GatewayLink()
 	if c.IngressPolicy != policy.Open && r.OnOtherLink() {
 		answer.Warn("ingressPolicy: %q: the previous plugins list no host-side interface of the container (macvlan, "+
 			"ipvlan, tap and host-device have none); ADD fails if it finds none: remove the key, or use bridge or ptp",
@@ -122,43 +122,6 @@ func servable(r *sdk.Request) error {
 		}
 	}
 	return nil
-}
-
-// links are what the container's packets come through: the bridge, or the gateway of its VLAN there, and its port; or a
-// link of its own on the host. The container's veth says which that is, whatever else the result lists.
-func links(r *sdk.Request) (link, port string) {
-	bridge := ""
-	if r.Peer != nil {
-		bridge = r.Peer.Master
-	}
-	for _, l := range r.HostLinks {
-		switch {
-		case r.Peer == nil && l.Kind == "bridge" && bridge == "":
-			bridge = l.Name
-		case r.IsVLANGateway(l):
-			link = l.Name
-		}
-	}
-	if r.Peer != nil {
-		switch {
-		case r.Policed != "":
-			link = r.Policed
-		case bridge == "":
-			link = r.Peer.Name
-		}
-		return sdk.First(link, bridge), r.Peer.Name
-	}
-	link = sdk.First(link, bridge)
-	for _, l := range r.HostLinks {
-		switch {
-		case l.Kind == "bridge", r.IsVLANGateway(l):
-		case link == "":
-			return sdk.First(l.Master, l.Name), l.Name
-		case l.Master == bridge:
-			return link, l.Name
-		}
-	}
-	return link, ""
 }
 
 func (c conf) validate() error {

@@ -17,9 +17,9 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/record"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -34,7 +34,7 @@ type Record struct {
 	Names       []string       `json:"names"` // the container's own, in lower case
 	Aliases     []string       `json:"aliases,omitempty"`
 	Domain      string         `json:"domain,omitempty"` // the names are in it, too
-	Addrs       []netip.Prefix `json:"addrs"`            // of the container, each with its subnet
+	Addrs       []netip.Prefix `json:"addrs"`            // of the container, each with its subnet on the host's link
 	Gateways    []netip.Addr   `json:"gateways"`         // of the host, which the server listens on
 	Upstream    []netip.Addr   `json:"upstream,omitempty"`
 }
@@ -46,7 +46,8 @@ type Names struct {
 	Aliases  []string // its other names, which others may have too
 	Domain   string
 	Addrs    []netip.Prefix
-	Gateways []netip.Addr // of the addresses; of these, those that the host has count
+	Link     string       // on the host, that the container's packets come through; empty: none
+	Gateways []netip.Addr // of the addresses; those that the host has on Link count
 	Upstream []netip.Addr // what the server asks for all other names; none: no opinion
 	DNS      spec.DNS     // what replaces the result's, but for Nameservers
 }
@@ -65,26 +66,81 @@ func (n Names) String() string {
 	for _, g := range n.Gateways {
 		words = append(words, "server", g.String())
 	}
+	if n.Link != "" {
+		words = append(words, "dev", n.Link)
+	}
 	for _, u := range n.Upstream {
 		words = append(words, "upstream", u.String())
 	}
 	return strings.Join(words, " ")
 }
 
-// servers are the gateways that the host has.
-func (n Names) servers(w *kernel.World) (all []netip.Addr, err error) {
+// onLink returns the gateways that the host has on the link that leads to the container, and the container's addresses,
+// each with the subnet that the host has on that link. A container may choose its gateway and the length of its prefix
+// itself. So an address of another link is no gateway, and a subnet is what the host says.
+func (n Names) onLink(w *kernel.World) (gateways []netip.Addr, addrs []netip.Prefix, err error) {
+	link, on, err := n.link(w)
+	why := fmt.Sprintf("%s leads to the container and does not have it (bridge: set isGateway)",
+		cmp.Or(n.Link, "no link of the host"))
 	for _, g := range n.Gateways {
-		if addr.OfHost(w, g) {
-			all = append(all, g)
+		if err == nil && slices.ContainsFunc(on, func(a rtnl.Addr) bool { return a.Prefix.Addr() == g }) {
+			var other string
+			if other, err = elsewhere(w, link, g); other == "" {
+				gateways = append(gateways, g)
+			} else {
+				why = fmt.Sprintf("%v is an address of %s too", g, other)
+			}
 		}
 	}
-	if len(all) == 0 {
-		return nil, spec.Errorf(spec.CodeConfig,
-			"network %s has no gateway on this host (%s), so no name server can listen for it: "+
-				"have the plugin before give the host the gateway's address (bridge: isGateway), or leave out alias",
-			n.Owner.Network, cmp.Or(listed(n.Gateways), "prevResult names none"))
+	if err == nil && len(gateways) == 0 {
+		err = spec.Errorf(spec.CodeConfig, "network %s has no gateway on this host (%s), so no name server can listen "+
+			"for it: %s; give the network a gateway of its own, or leave out alias", n.Owner.Network,
+			cmp.Or(listed(n.Gateways), "prevResult names none"), why)
 	}
-	return all, nil
+	for _, p := range n.Addrs {
+		bits := 0
+		for _, a := range on {
+			if a.Prefix.Masked().Contains(p.Addr()) {
+				bits = max(bits, a.Prefix.Bits())
+			}
+		}
+		addrs = append(addrs, netip.PrefixFrom(p.Addr(), cmp.Or(bits, p.Addr().BitLen())))
+	}
+	return gateways, addrs, err
+}
+
+// link returns the index and the addresses of the link that leads to the container.
+func (n Names) link(w *kernel.World) (index int, addrs []rtnl.Addr, err error) {
+	if n.Link == "" {
+		return 0, nil, nil
+	}
+	l, err := rtnl.LinkByName(w.Host, n.Link)
+	if err != nil {
+		return 0, nil, resource.ExceptNoLink(err)
+	}
+	addrs, err = rtnl.Addrs(w.Host, l.Index)
+	return l.Index, addrs, err
+}
+
+// elsewhere returns the name of another link whose own address a gateway is, such as the uplink's: plugins put any
+// gateway on the container's link that is asked for. Bridges may share a gateway. So may veth pairs of the plugin ptp,
+// whose host ends have no subnet.
+func elsewhere(w *kernel.World, link int, gateway netip.Addr) (string, error) {
+	holder, err := rtnl.HolderOf(w.Host, gateway)
+	if err != nil || holder == link || holder == 0 {
+		return "", err
+	}
+	l, err := rtnl.LinkByIndex(w.Host, holder)
+	if err != nil {
+		return "", resource.ExceptNoLink(err)
+	}
+	on, err := rtnl.Addrs(w.Host, holder)
+	if l.Kind == "bridge" || l.Kind == "veth" && slices.ContainsFunc(on, func(a rtnl.Addr) bool {
+		return a.Prefix.Addr() == gateway && a.Prefix.IsSingleIP()
+	}) {
+		return "", err
+	}
+	return l.Name, err
 }
 
 func listed(addrs []netip.Addr) string {
@@ -95,28 +151,28 @@ func listed(addrs []netip.Addr) string {
 	return strings.Join(texts, ", ")
 }
 
-// record returns the record to write. If n has no opinion of the servers, the existing record's servers stay.
-func (n Names) record(servers []netip.Addr, was Record) Record {
+// record returns the record to write. If n has no opinion of the upstream servers, those of the existing record stay.
+func (n Names) record(w *kernel.World, was Record) (Record, error) {
+	gateways, addrs, err := n.onLink(w)
 	r := Record{Network: n.Owner.Network, ContainerID: n.Owner.ContainerID, IfName: n.Owner.IfName,
-		Names: n.Names, Aliases: n.Aliases, Domain: n.Domain, Addrs: n.Addrs, Gateways: servers, Upstream: n.Upstream}
+		Names: n.Names, Aliases: n.Aliases, Domain: n.Domain, Addrs: addrs, Gateways: gateways, Upstream: n.Upstream}
 	if len(r.Upstream) == 0 {
 		r.Upstream = was.Upstream
 	}
-	return r
+	return r, err
 }
 
 // Ensure writes the record and asks the server to read it.
 func (n Names) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	servers, err := n.servers(w)
-	if err != nil {
-		return false, err
-	}
 	var was Record
 	known, err := w.Store.Get(Kept, n.Owner, &was)
 	if err != nil {
 		return false, err
 	}
-	is := n.record(servers, was)
+	is, err := n.record(w, was)
+	if err != nil {
+		return false, err
+	}
 	if known && reflect.DeepEqual(is, was) {
 		return false, n.ask(ctx, w)
 	}
@@ -141,10 +197,6 @@ func (n Names) ask(ctx context.Context, w *kernel.World) error {
 
 // Verify implements plan.Resource.
 func (n Names) Verify(ctx context.Context, w *kernel.World) error {
-	servers, err := n.servers(w)
-	if err != nil {
-		return err
-	}
 	var was Record
 	switch known, err := w.Store.Get(Kept, n.Owner, &was); {
 	case err != nil:
@@ -152,8 +204,11 @@ func (n Names) Verify(ctx context.Context, w *kernel.World) error {
 	case !known:
 		return errors.New("its record is missing")
 	}
+	want, err := n.record(w, was)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	want := n.record(servers, was)
 	for _, f := range []struct {
 		name      string
 		want, got any
@@ -183,7 +238,7 @@ func (n Names) Traits() resource.Traits { return resource.Traits{Tell: n.tell} }
 // tell makes the container ask the host's addresses, and complete names with the domain first.
 func (n Names) tell(w *kernel.World, res *spec.Result) error {
 	dns := &res.DNS
-	servers, err := n.servers(w)
+	servers, _, err := n.onLink(w)
 	if err != nil {
 		return err
 	}

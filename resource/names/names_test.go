@@ -77,9 +77,9 @@ func files(t *testing.T, w *kernel.World) string {
 
 func example(id string) Names {
 	return Names{Owner: spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}, Names: []string{id}, Aliases: []string{"db"},
-		Domain:   "test",
-		Addrs:    []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
-		Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")},
+		Domain: "test",
+		Addrs:  []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")},
+		Link:   "lo", Gateways: []netip.Addr{netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd00::1")},
 		Upstream: []netip.Addr{netip.MustParseAddr("192.0.2.53")}}
 }
 
