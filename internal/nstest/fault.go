@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"unsafe"
 
@@ -14,15 +16,18 @@ import (
 
 // A Syscall is one that a program asks of the kernel.
 type Syscall struct {
-	Name string // socket, setns, openat, ioctl, fstat, getsockopt, sendto
-	Path string // of openat
+	Name string // socket, setns, openat, ioctl, fstat, getsockopt, sendto, mkdirat, linkat, write, pwrite64
+	Path string // of openat, mkdirat, write and pwrite64
+	Room bool   // it may need room in a file system: to make a file, or to write to one
 }
 
 // answerable are the system calls that WithFaults can answer in the kernel's stead.
 func answerable() map[uint32]string {
 	return map[uint32]string{unix.SYS_SOCKET: "socket", unix.SYS_SETNS: "setns", unix.SYS_OPENAT: "openat",
 		unix.SYS_IOCTL: "ioctl",
-		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_SENDTO: "sendto"}
+		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_SENDTO: "sendto",
+		unix.SYS_MKDIRAT: "mkdirat", unix.SYS_LINKAT: "linkat", unix.SYS_WRITE: "write",
+		unix.SYS_PWRITE64: "pwrite64"}
 }
 
 // WithFaults runs cmd, and asks fault of each of its system calls that are in answerable, one at a time: an error that
@@ -123,11 +128,7 @@ func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix
 		}
 		a := response{id: q.id, flags: notifContinue}
 		if q.pid != starter {
-			s := Syscall{Name: names[uint32(q.nr)]}
-			if s.Name == "openat" {
-				s.Path = textAt(q.pid, q.args[1])
-			}
-			if errno := fault(s); errno != 0 {
+			if errno := fault(q.call(names[uint32(q.nr)])); errno != 0 {
 				a = response{id: q.id, errno: -int32(errno)}
 			}
 		}
@@ -137,6 +138,27 @@ func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix
 			return errno
 		}
 	}
+}
+
+// call is the system call of that name that q is about. A file system that copies what is written may need room for a
+// file that is there, too.
+func (q notification) call(name string) Syscall {
+	s := Syscall{Name: name}
+	switch name {
+	case "openat":
+		s.Path = textAt(q.pid, q.args[1])
+		s.Room = q.args[2]&unix.O_CREAT != 0 || q.args[2]&unix.O_TMPFILE == unix.O_TMPFILE
+	case "mkdirat":
+		s.Path = textAt(q.pid, q.args[1])
+		s.Room = true
+	case "linkat":
+		s.Room = true
+	case "write", "pwrite64":
+		s.Path, _ = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", q.pid, int32(q.args[0])))
+		first, _, _ := strings.Cut(strings.TrimPrefix(s.Path, "/"), "/")
+		s.Room = filepath.IsAbs(s.Path) && !slices.Contains([]string{"proc", "sys", "dev"}, first)
+	}
+	return s
 }
 
 // textAt is the text at an address of a process.

@@ -73,6 +73,11 @@ func openDirectory(ctx context.Context, path string, create bool) (*directory, e
 func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
 	name := filepath.Join(d.path, "lock")
 	d.lock, err = unix.Openat(d.fd, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // DEL, which makes room, has one that is there
+		if fd, rerr := unix.Openat(d.fd, "lock", unix.O_RDONLY|unix.O_CLOEXEC, 0); rerr == nil {
+			d.lock, err = fd, nil
+		}
+	}
 	if errors.Is(err, unix.ENOENT) {
 		return true, nil
 	}
