@@ -1,7 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // The states of a checked attachment, besides gone.
@@ -33,7 +36,8 @@ func checkMany(a *app.App, name string) error {
 	if err := attached.Unseen(problems); err != nil {
 		return err
 	}
-	list, err := chosen(a, name, list)
+	networks := map[string]*checkable{}
+	list, err := chosen(a, name, list, networks)
 	if err != nil {
 		return err
 	}
@@ -44,7 +48,6 @@ func checkMany(a *app.App, name string) error {
 		Problems    []string       `json:"problems,omitempty"`
 	}{OK: true, Attachments: []checkedState{}}
 	s, count := a.Style(a.Stdout), map[string]int{}
-	networks := map[string]*checkable{}
 	for _, c := range list {
 		checked, said := checkCached(a, c, networks)
 		count[checked.State]++
@@ -58,6 +61,7 @@ func checkMany(a *app.App, name string) error {
 			node.Print(a.Stdout, s)
 		}
 	}
+	problems = append(problems, unusable(name == "", networks)...)
 	for _, p := range problems {
 		doc.Problems = append(doc.Problems, p.Error())
 	}
@@ -98,8 +102,24 @@ func sumChecked(a *app.App, count map[string]int) {
 	}
 }
 
-// chosen returns the attachments of the network called name, else of the container. An empty name selects all.
-func chosen(a *app.App, name string, list []attach.Cached) ([]attach.Cached, error) {
+// unusable returns the problems with files that define networks, if all networks were checked, or one whose file cannot
+// be used.
+func unusable(all bool, networks map[string]*checkable) []error {
+	for name, n := range networks {
+		fileless := n.err == nil && n.Remembered && name != attached.LoopbackNetwork
+		all = all || fileless
+	}
+	if !all {
+		return nil
+	}
+	_, problems := spec.LoadDir(netconf.ConfDir())
+	return problems
+}
+
+// chosen returns the attachments of the network called name, or in the file name, else of the container. An empty name
+// selects all. A network that is found is added to networks.
+func chosen(a *app.App, name string, list []attach.Cached,
+	networks map[string]*checkable) ([]attach.Cached, error) {
 	if name == "" {
 		return list, nil
 	}
@@ -110,8 +130,15 @@ func chosen(a *app.App, name string, list []attach.Cached) ([]attach.Cached, err
 	if found := attached.Find(name, list); len(found) > 0 {
 		return found, nil
 	}
-	if _, err := netconf.Find(a, name); err == nil {
-		return nil, nil // the network has no attachments
+	n, err := netconf.FindOrFile(a, name)
+	switch {
+	case err == nil:
+		rt, err := netconf.Runtime(a, n)
+		networks[n.Name] = &checkable{n, rt, err}
+		other := func(c attach.Cached) bool { return c.Network != n.Name }
+		return slices.DeleteFunc(list, other), nil // it may have none
+	case strings.Contains(name, "/") && !errors.Is(err, fs.ErrNotExist):
+		return nil, err
 	}
 	return nil, app.Fail(app.ExitNotFound, "`fairlead ls` lists the attachments, and `fairlead net ls` the networks.",
 		"%q is neither a network nor a container: %w", name, attach.ErrNotAttached)

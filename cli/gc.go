@@ -53,7 +53,7 @@ func gcCommand(a *app.App) *cobra.Command {
 		Use: "gc [NET [NETNS]]", GroupID: "attach",
 		Short: "Remove attachments of a network that are not valid, with everything they left",
 		Long: `Remove everything of the network NET that belongs to none of its valid attachments: what the cache remembers,
-and what else the plugins find. Name the valid attachments with --valid, or say with --all that there are none. Other
+and what else the plugins find. NET is the name of a network, or the path of a file that defines one. Name the valid attachments with --valid, or say with --all that there are none. Other
 runtimes on this host may have containers on the same network. If an attachment may be alive and is not named, or if
 --valid names one that does not exist, the command lists it and removes nothing. --force removes it.
 
@@ -74,7 +74,14 @@ Exit status: 0 done, 1 something could not be removed, 2 refused without --force
 			if err := attached.NoteAbsent(a, args); err != nil {
 				return err
 			}
-			return gc(a, strings.Join(args[:min(len(args), 1)], ""), f)
+			if len(args) == 0 {
+				return collectGone(a.Interruptible(), a, nil)
+			}
+			n, err := netconf.FindOrFile(a, args[0])
+			if err != nil {
+				return err
+			}
+			return gc(a, n, f)
 		},
 		ValidArgsFunction: target.CompleteTarget,
 	}
@@ -89,15 +96,15 @@ Exit status: 0 done, 1 something could not be removed, 2 refused without --force
 	return c
 }
 
-func gc(a *app.App, name string, f gcFlags) error {
-	keep, err := validAttachments(a, name, f)
+func gc(a *app.App, n *netconf.Network, f gcFlags) error {
+	keep, err := validAttachments(a, n.Name, f)
 	if err != nil {
 		return err
 	}
 	if f.gone {
-		return collectGone(a.Interruptible(), a, name)
+		return collectGone(a.Interruptible(), a, n)
 	}
-	n, rt, err := target.FindRuntime(a, netconf.Find, name)
+	rt, err := netconf.Runtime(a, n)
 	if err != nil {
 		return err
 	}

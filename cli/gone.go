@@ -13,10 +13,14 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 )
 
-// collectGone removes what containers left that are proven gone, in the network called name, or in all networks if
-// name is empty. It deletes attachments first, and then leases without an attachment in the cache. It continues
-// after an attachment that cannot be removed.
-func collectGone(ctx context.Context, a *app.App, name string) error {
+// collectGone removes what containers left that are proven gone, in one network, or in all if only is nil. It deletes
+// attachments first, and then leases without an attachment in the cache. It continues after an attachment that cannot
+// be removed.
+func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
+	name := ""
+	if only != nil {
+		name = only.Name
+	}
 	list, problems := (&attach.Runtime{}).List(name)
 	if err := attached.Unseen(problems); err != nil {
 		return err
@@ -42,10 +46,13 @@ func collectGone(ctx context.Context, a *app.App, name string) error {
 	var errs []error
 	var pools []netconf.Pool
 	for _, network := range networks {
-		n, err := netconf.Find(a, network)
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		n := only
+		if n == nil {
+			var err error
+			if n, err = netconf.Find(a, network); err != nil {
+				errs = append(errs, err)
+				continue
+			}
 		}
 		removed, err := deleteGone(ctx, a, n, gone[network])
 		doc.Removed = append(doc.Removed, removed...)

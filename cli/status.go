@@ -45,8 +45,8 @@ is changed. NET is the name of a network, or the path of a file that defines one
 Fairlead's plugins are asked whatever the cniVersion of NET is. Plugins of others are asked only if NET allows 1.1.0,
 the version that brought STATUS. NETNS is accepted for compatibility with cnitool and has no effect.
 
-Exit status, which concerns new attachments only: 0 ready, 1 not ready, 4 no such network, 5 try again. For several
-networks it is that of the first one that is not ready.`,
+Exit status: 0 ready for new attachments, 1 not ready, 4 no such network, 5 try again. For all networks it is that of the
+first one that is not ready, or 1 if a file of a network or of the cache cannot be read.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return statusOfAll(a)
@@ -58,7 +58,9 @@ networks it is that of the first one that is not ready.`,
 			if err != nil {
 				return err
 			}
-			r, err := statusOf(a, n)
+			list, problems := (&attach.Runtime{}).List(n.Name)
+			noteUnread(a, n.Name, problems)
+			r, err := statusOf(a, n, cached{list, problems})
 			if r == nil {
 				return err
 			}
@@ -76,7 +78,9 @@ networks it is that of the first one that is not ready.`,
 // statusOfAll prints the status of each network.
 func statusOfAll(a *app.App) error {
 	lists, problems := spec.LoadDir(netconf.ConfDir())
-	if attached, _ := (&attach.Runtime{}).List(netconf.DefaultNetwork); len(attached) > 0 || len(lists) == 0 {
+	all := cached{}
+	all.list, all.problems = (&attach.Runtime{}).List("")
+	if len(all.of(netconf.DefaultNetwork)) > 0 || len(lists) == 0 {
 		if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
 			l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here()))
 			if err != nil {
@@ -94,7 +98,7 @@ func statusOfAll(a *app.App) error {
 		if l.File != "" {
 			n = netconf.Loaded(a, l)
 		}
-		r, err := statusOf(a, n)
+		r, err := statusOf(a, n, all)
 		if r == nil {
 			return err
 		}
@@ -120,7 +124,11 @@ func statusOfAll(a *app.App) error {
 			a.Note("%s", term.Lines(p))
 		}
 	}
-	if a.Status == app.ExitOK && len(problems) > 0 {
+	noteUnread(a, "", all.problems)
+	for _, p := range all.problems {
+		doc.Problems = append(doc.Problems, netconf.ProblemOf(p))
+	}
+	if a.Status == app.ExitOK && len(doc.Problems) > 0 {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {
@@ -129,16 +137,36 @@ func statusOfAll(a *app.App) error {
 	return nil
 }
 
+// cached is what the cache has: the attachments, and the problems with its files.
+type cached struct {
+	list     []attach.Cached
+	problems []error
+}
+
+// of returns the attachments of a network.
+func (c cached) of(network string) []attach.Cached {
+	return slices.DeleteFunc(slices.Clone(c.list), func(c attach.Cached) bool { return c.Network != network })
+}
+
+// noteUnread names the files of the cache that cannot be read, and may be of a network.
+func noteUnread(a *app.App, network string, problems []error) {
+	for _, p := range problems {
+		if u := new(attach.Unread); !errors.As(p, &u) || u.Of(network) {
+			a.Note("warning: %v", p)
+		}
+	}
+}
+
 // statusOf asks whether a network is ready. The error says why it is not. If the answer is nil, the network could
 // not be asked.
-func statusOf(a *app.App, n *netconf.Network) (*readiness, error) {
+func statusOf(a *app.App, n *netconf.Network, all cached) (*readiness, error) {
 	rt, err := netconf.Runtime(a, n)
 	if err != nil {
 		return nil, err
 	}
 	r := &readiness{Network: n.Name}
 	netconf.WarnOfOverlaps(a, n, rt)
-	r.Existing = existingOn(a.Interruptible(), a, n)
+	r.Existing = existingOn(a.Interruptible(), a, n, all)
 	if s, ok := rt.Stderr.(term.Screen); ok && r.Existing.wired() {
 		s.Said.Store(term.Doubtful, true) // with the name of the link, which STATUS does not know
 	}
@@ -200,20 +228,19 @@ type existing struct {
 }
 
 // existingOn counts the attachments of n. It returns nil if that is not possible.
-func existingOn(ctx context.Context, a *app.App, n *netconf.Network) *existing {
+func existingOn(ctx context.Context, a *app.App, n *netconf.Network, all cached) *existing {
 	defer a.LogLater()()
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: term.NewScreen(a.Stderr)}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
 		External: netconf.Externals(), Network: n.Name, Now: func() []*spec.List { return []*spec.List{n.List} },
-		DryRun: true,
+		DryRun: true, List: func() ([]attach.Cached, []error) { return all.of(n.Name), all.problems },
 	}
 	report, err := r.Run(ctx)
 	if err != nil {
-		a.Note("warning: the attachments could not be checked: %v", err)
+		if attached.Unseen(all.problems) == nil { // noteUnread says that
+			a.Note("warning: the attachments could not be checked: %v", err)
+		}
 		return nil
-	}
-	for _, p := range report.Problems {
-		a.Note("warning: %s", p)
 	}
 	e := &existing{Attached: len(report.Findings), Unread: report.Unread}
 	for _, f := range report.Findings {

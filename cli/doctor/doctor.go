@@ -111,6 +111,9 @@ func (d *Doctor) Close() { d.HostNS.Close() }
 
 // Examine examines the attachments in Mine, sends no packet, and keeps the findings that concern them.
 func (d *Doctor) Examine() {
+	for _, p := range d.unread {
+		d.Blind("%v", p)
+	}
 	d.ofRepair()
 	d.ofFilters()
 	d.ofInput()

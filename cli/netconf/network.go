@@ -73,7 +73,7 @@ func Find(a *app.App, name string) (*Network, error) {
 		return &Network{List: l, BuiltIn: true}, err
 	case a.Orphans:
 		if l := Orphaned(name); l != nil {
-			why := "no file defines network " + name + " any more"
+			why := "no usable file defines network " + name
 			if !errors.Is(err, spec.ErrNotFound) {
 				why = err.Error()
 			}
