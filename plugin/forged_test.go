@@ -85,10 +85,16 @@ func (s *site) rpFilter(v string) {
 // listen keeps the datagrams to port 53.
 func (s *site) listen(name string) {
 	s.Helper()
+	s.hear(name, func() (net.PacketConn, error) { return net.ListenPacket("udp", ":53") })
+}
+
+// hear keeps the datagrams of a socket in a place.
+func (s *site) hear(name string, open func() (net.PacketConn, error)) {
+	s.Helper()
 	came := make(chan string, 64)
 	s.datagrams[name] = came
 	if err := s.ns[name].Do(func() error {
-		c, err := net.ListenPacket("udp", ":53")
+		c, err := open()
 		if err != nil {
 			return err
 		}
@@ -261,6 +267,12 @@ func (s *site) frame(from string, to net.HardwareAddr, packet []byte) {
 	if packet[0]>>4 == 6 {
 		proto = unix.ETH_P_IPV6
 	}
+	s.raw(from, to, proto, packet)
+}
+
+// raw sends a frame by eth0.
+func (s *site) raw(from string, to net.HardwareAddr, proto uint16, packet []byte) {
+	s.Helper()
 	ns := s.ns[from]
 	l, err := rtnl.LinkByName(ns, "eth0")
 	if err != nil {

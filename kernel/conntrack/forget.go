@@ -146,6 +146,21 @@ func aboutPorts(flows []UDPFlow) func(line string) bool {
 // ForgetSources deletes the flows that began from an address of these subnets and are not translated. Before a rule
 // checked source addresses, any host could have sent those packets.
 func ForgetSources(ns *kernel.NS, subnets []netip.Prefix) error {
+	return forgetFrom(ns, subnets, func(src, dst, from, to netip.Addr) bool { return src == to && dst == from })
+}
+
+// ForgetAddresses deletes all flows that began from one of these addresses, which are new on this host.
+func ForgetAddresses(ns *kernel.NS, addrs []netip.Addr) error {
+	var single []netip.Prefix
+	for _, a := range addrs {
+		single = append(single, netip.PrefixFrom(a, a.BitLen()))
+	}
+	return forgetFrom(ns, single, func(_, _, _, _ netip.Addr) bool { return true })
+}
+
+// forgetFrom deletes the flows from an address of some subnets that are meant, by the addresses of what was sent (src,
+// dst) and of its answer (from, to).
+func forgetFrom(ns *kernel.NS, subnets []netip.Prefix, meant func(src, dst, from, to netip.Addr) bool) error {
 	count, err := flowCount(ns)
 	if len(subnets) == 0 || err == nil && count == 0 {
 		return nil
@@ -167,7 +182,8 @@ func ForgetSources(ns *kernel.NS, subnets []netip.Prefix) error {
 		var forged []flow
 		err := eachFlow(ns, v6, tuple{}, tuple{}, func(b []byte) {
 			src, dst := ctAddrs(netlink.Attr(b, ctaTupleOrig))
-			if from, to := ctAddrs(netlink.Attr(b, ctaTupleReply)); in(src) && src == to && dst == from {
+			from, to := ctAddrs(netlink.Attr(b, ctaTupleReply))
+			if in(src) && meant(src, dst, from, to) {
 				forged = append(forged, flowOf(b))
 			}
 		})

@@ -212,6 +212,34 @@ func (r *Rule) SetLabel(bit int) *Rule {
 	})
 }
 
+// NewOrRelated appends "ct state new,related".
+func (r *Rule) NewOrRelated() *Rule { return r.inState(ctNew | ctRelated) }
+
+// Protocol appends "meta protocol type", of a frame without its first VLAN tag.
+func (r *Rule) Protocol(etherType uint16) *Rule {
+	return r.meta(unix.NFT_META_PROTOCOL, reg(0)).cmp(unix.NFT_CMP_EQ, Key(etherType))
+}
+
+// InnerVLAN0 appends "@nh,4,12 0": of a frame that has a second VLAN tag, that this is VLAN 0. Nothing before it may
+// ask for the protocol, because nft(8) then ends with a failed assertion when it prints the rule.
+func (r *Rule) InnerVLAN0() *Rule {
+	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 2, reg(0)).bitwise(Key(uint16(0x0fff))).
+		cmp(unix.NFT_CMP_EQ, Key(uint16(0)))
+}
+
+// Source appends "ip saddr @set", without the family.
+func (r *Rule) Source(v6 bool, set *Set) *Rule {
+	offset, size := AddressField(v6, false)
+	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
+}
+
+// InFrom appends "iifname . ip saddr @set", without the family.
+func (r *Rule) InFrom(v6, not bool, set *Set) *Rule {
+	offset, size := AddressField(v6, false)
+	return r.meta(unix.NFT_META_IIFNAME, reg(0)).
+		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(4)).lookup(set, not)
+}
+
 // From appends "ip saddr @set".
 func (r *Rule) From(v6 bool, set *Set) *Rule {
 	offset, size := AddressField(v6, false)

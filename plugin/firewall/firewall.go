@@ -59,7 +59,9 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 		Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
 	var to []netip.Addr
 	for _, p := range subnets(r) {
-		to = append(to, p.Addr().Unmap())
+		if a := p.Addr().Unmap(); !slices.Contains(to, a) {
+			to = append(to, a)
+		}
 	}
 	isolated := c.IngressPolicy == policy.Isolated && (port != link || port == "")
 	var p plan.Plan
@@ -75,8 +77,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 			policy.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
-		p = append(p, policy.IsolatedPort{Owner: r.Owner, Link: port, UnlessRules: c.Backend == forward.IPTables,
-			To: to})
+		p = append(p, policy.IsolatedPort{Owner: r.Owner, Link: port, Addrs: to,
+			UnlessRules: c.Backend == forward.IPTables})
 	}
 	answer.Plan = append(p, accepts)
 	return answer, nil

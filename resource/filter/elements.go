@@ -66,7 +66,7 @@ func (f Tx) ParseEntry(record nft.Elem) (e Entry, tag string) {
 // Entries returns an owner's entries of one kind.
 func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
 	owners := OwnersSet(f.Table)
-	for n := uint32(2); ; n *= 2 { // most have one or two
+	for n := uint32(2); ; n *= 4 { // most have one or two
 		var ask []nft.Elem
 		for i := uint32(len(all)); i < n; i++ {
 			ask = append(ask, nft.Elem{Set: owners, Key: OwnerKey(hash, kind|i)})
@@ -95,7 +95,7 @@ func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error)
 	}
 	ask = append(ask, want...)
 	at := map[string]*nft.Elem{}
-	held := slices.DeleteFunc(slices.Clone(ask), func(e nft.Elem) bool { return !byAddress(e.Set) })
+	held := slices.DeleteFunc(slices.Clone(ask), func(e nft.Elem) bool { return !shared(e.Set) })
 	for n := uint32(0); len(ask)+len(held) > 0; n++ {
 		plain := len(ask)
 		for _, e := range held {
@@ -124,10 +124,11 @@ func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error)
 // ElementKey returns an element's set and key as text, for use as a map key.
 func ElementKey(e nft.Elem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
-// byAddress reports whether a set's keys are container addresses. Several owners may have one: of overlapping
-// networks, or while an address moves between networks. The name of a link belongs to one attachment.
-func byAddress(s *nft.Set) bool {
-	return len(s.Data) == 0 && (s.Key[0] == nft.Addr || s.Key[0] == nft.Addr6)
+// shared reports whether several owners may have an element of a set. A container address has several: of overlapping
+// networks, or while an address moves between networks. So has a container with several attachments. The name of a
+// link belongs to one attachment.
+func shared(s *nft.Set) bool {
+	return len(s.Data) == 0 && (s.Key[0] == nft.Addr || s.Key[0] == nft.Addr6 || s.Name == containersSet)
 }
 
 // holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
@@ -137,7 +138,7 @@ func holder(e nft.Elem, n uint32) nft.Elem {
 
 // holders are those who have an element beside the owner that its comment names.
 func holders(e nft.Elem, at map[string]*nft.Elem) (all []nft.Elem) {
-	for byAddress(e.Set) {
+	for shared(e.Set) {
 		h := at[ElementKey(holder(e, uint32(len(all))))]
 		if h == nil {
 			break
@@ -145,6 +146,17 @@ func holders(e nft.Elem, at map[string]*nft.Elem) (all []nft.Elem) {
 		all = append(all, *h)
 	}
 	return all
+}
+
+// TagsOf returns the tags of all owners of an element, which at has with its holders.
+func TagsOf(e nft.Elem, at map[string]*nft.Elem) (tags []string) {
+	if now := at[ElementKey(e)]; now != nil {
+		tags = append(tags, now.Comment)
+	}
+	for _, h := range holders(e, at) {
+		tags = append(tags, h.Comment)
+	}
+	return tags
 }
 
 // holds reports whether an owner has the element at a place, alone or with others.
@@ -207,7 +219,7 @@ func (e edit) claim(x nft.Elem, hash [8]byte) {
 	_, _, _, tagged := identity.ParseTag(now.Comment)
 	switch {
 	case holds(x, hash, e.at) && SameData(*now, x):
-	case tagged && byAddress(x.Set):
+	case tagged && shared(x.Set):
 		h := holder(x, uint32(len(holders(x, e.at))))
 		h.Comment = x.Comment
 		e.add(h)
@@ -243,6 +255,17 @@ func (f Tx) Record(b *nft.Batch, o spec.Owner, kind uint32, have []Entry, want [
 	for i, w := range want {
 		b.Add(nft.Elem{Set: OwnersSet(f.Table), Key: OwnerKey(identity.OwnerHash(o), kind|uint32(i)),
 			Comment: entryComment(w, identity.Tag(o))})
+	}
+}
+
+// AddFor adds to b elements for another owner, who has the entries have, and is known by his tag alone.
+func (f Tx) AddFor(b *nft.Batch, hash [8]byte, tag string, kind uint32, have []Entry, more []nft.Elem,
+	at map[string]*nft.Elem) {
+	e := edit{b, at}
+	for i, w := range more {
+		e.claim(w, hash)
+		b.Add(nft.Elem{Set: OwnersSet(f.Table), Key: OwnerKey(hash, kind|uint32(len(have)+i)),
+			Comment: entryComment(w, tag)})
 	}
 }
 

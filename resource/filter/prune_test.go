@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -146,15 +147,15 @@ func TestPruneRace(t *testing.T) {
 	wg.Wait()
 }
 
-// The administrator's chain is asked first wherever a packet is decided about, in both tables. Three chains are
-// no place for his verdicts: guard and input, which an accept must not open, and decided, which decides nothing.
+// The administrator's chain is asked first wherever a packet is decided about, in both tables. Four chains are
+// no place for his verdicts: guard, forged and input, which an accept must not open, and decided, which decides nothing.
 func TestUserIsAskedFirst(t *testing.T) {
 	for _, table := range []*nft.Table{filter.Inet(), filter.Bridge()} {
 		w := contract.NewHost(t)
 		filtertest.MakeTables(t, w)
 		filtertest.NFT(t, w, "add rule "+table.String()+" user counter comment \"mine\"")
 		for _, c := range table.Chains {
-			if c.Type == "" || c.Name == "guard" || c.Name == "input" || c.Name == "decided" {
+			if c.Type == "" || slices.Contains([]string{"guard", "forged", "input", "decided"}, c.Name) {
 				continue
 			}
 			list := filtertest.NFT(t, w, "list chain "+table.String()+" "+c.Name)

@@ -12,6 +12,7 @@ import (
 // other policy are asked first.
 const (
 	prioRaw    = -300
+	prioForged = -200 + 1 // after conntrack, before programs that set marks
 	prioDNAT   = -100 + 1
 	prioSNAT   = 100 + 1
 	prioMark   = -100 + 2 // after translation, before routing
@@ -72,6 +73,10 @@ func Inet() *nft.Table {
 			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
 			rule("127/8 from outside").NotLo().Family(false).Prefix(false, false, loopback).Drop(),
 		}},
+		// Here and not in forward and input, because programs that restore the mark of a connection overwrite this one.
+		{Name: "forged", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioForged, Rules: []*nft.Rule{
+			rule("in the name of another container").Mark(true, 0, ForgedMark).NewOrRelated().Drop(),
+		}},
 		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
 		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
 		post,
@@ -108,6 +113,11 @@ const DecidedMark = 0x1000
 // into the network.
 const StrictMark = 0x4000000
 
+// ForgedMark is the bit of a packet's mark that means that the packet came by an isolated port of a bridge, with an
+// address of another container (see PortAddressSets). The bridge sets it, and the chain forged asks for it before other
+// programs see the packet.
+const ForgedMark = 0x80
+
 // BridgeNamed returns table bridge fairlead with its name only, as InetNamed does for the other table. bridgeSets is
 // the counterpart of InetSets.
 func BridgeNamed() *nft.Table {
@@ -117,7 +127,8 @@ func BridgeNamed() *nft.Table {
 func bridgeSets() *nft.Table {
 	t := BridgeNamed()
 	links, pairs := SpoofSets(t)
-	t.Sets = []*nft.Set{OwnersSet(t), links, pairs, IsolatedPorts(t)}
+	t.Sets = append([]*nft.Set{OwnersSet(t), holdersSet(t), links, pairs, IsolatedPorts(t)},
+		PortAddressSetsOf(t).sets()...)
 	return t
 }
 
@@ -128,10 +139,11 @@ func Bridge() *nft.Table {
 	ports := IsolatedPorts(t)
 	t.Chains = []*nft.Chain{
 		{Name: "user", Open: true},
-		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge, Rules: []*nft.Rule{
-			nft.NewRule("administrator").Jump("user"),
-			nft.NewRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
-		}},
+		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge,
+			Rules: append([]*nft.Rule{
+				nft.NewRule("administrator").Jump("user"),
+				nft.NewRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
+			}, PortAddressSetsOf(t).marks()...)},
 		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*nft.Rule{
 			nft.NewRule("administrator").Jump("user"),
 			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published

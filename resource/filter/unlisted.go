@@ -74,7 +74,7 @@ func (f Tx) elementsOf(kinds []uint32) (all []nft.Elem, err error) {
 			return nil, err
 		}
 		for _, e := range elements {
-			if byAddress(s) {
+			if shared(s) {
 				held[identity.PlaceHash(ElementKey(e))] = e
 			}
 		}
@@ -182,7 +182,7 @@ func kindOfSet(name string) uint32 {
 		return KindPublish
 	case name == "spoofcheck" || name == "allowed":
 		return KindSpoofCheck
-	case name == "isolated_ports":
+	case name == "isolated_ports" || isPortAddressSet(name):
 		return KindIsolatedPort
 	case slices.Contains([]string{"within", "isolated", "policed", "strict", "known"}, name):
 		return KindIngress

@@ -30,7 +30,7 @@ func everyKind(container, network, to, link, behind string, port uint16) plan.Pl
 	own := []netip.Prefix{contract.Prefix(behind)}
 	return append(p,
 		spoof.Check{Owner: o, Link: link, MAC: "02:00:00:00:00:01"},
-		policy.IsolatedPort{Owner: o, Link: link},
+		policy.IsolatedPort{Owner: o, Link: link, Addrs: []netip.Addr{own[0].Addr(), netip.MustParseAddr("fd00:7::2")}},
 		policy.Ingress{Owner: o, Link: "br7", Policy: policy.Strict, To: bridged},
 		policy.Ingress{Owner: o, Link: link, Policy: policy.Isolated, To: own})
 }

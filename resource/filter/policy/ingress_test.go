@@ -28,7 +28,20 @@ func TestIngressLaw(t *testing.T) {
 			"forward"),
 		contract.Break("table gone", func(t *testing.T) { filtertest.NFT(t, w, "delete table inet fairlead") },
 			"inet fairlead is missing"))
-	filtertest.Test(t, w, policy.IsolatedPort{Owner: contract.Owner},
+	filtertest.Test(t, w, policy.IsolatedPort{Owner: contract.Owner, Addrs: []netip.Addr{
+		netip.MustParseAddr("10.1.2.3"), netip.MustParseAddr("fd00::3")}},
+		contract.Break("not guarded", func(t *testing.T) {
+			filtertest.NFT(t, w, "flush set bridge fairlead guarded_ports")
+		}, "guarded_ports"),
+		contract.Break("address of everybody", func(t *testing.T) {
+			filtertest.NFT(t, w, "flush set bridge fairlead addresses_ip6")
+		}, "addresses_ip6 { fd00::3 } is missing"),
+		contract.Break("pair gone", func(t *testing.T) {
+			filtertest.NFT(t, w, "flush set bridge fairlead port_addresses_ip")
+		}, "port_addresses_ip"),
+		contract.Break("no comparison", func(t *testing.T) {
+			filtertest.NFT(t, w, "flush chain bridge fairlead prerouting")
+		}, "address of another container"),
 		contract.Break("not isolated", func(t *testing.T) {
 			filtertest.NFT(t, w,
 				"flush set bridge fairlead isolated_ports")

@@ -2,10 +2,12 @@ package policy
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/netip"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -15,79 +17,126 @@ import (
 )
 
 // An IsolatedPort is a container's host-side interface that exchanges no frames with other isolated ports of its
-// bridge. The bridge itself drops the frames, before IP rules see them.
+// bridge. The bridge itself drops the frames, before IP rules see them. The container cannot begin a connection with
+// the address of another container either: see filter.PortAddressSets.
 type IsolatedPort struct {
 	Owner spec.Owner
-	Link  string // the host end; empty: that of the container's veth
+	Link  string       // the host end; empty: that of the container's veth
+	Addrs []netip.Addr // the container's addresses
 
-	// UnlessRules leaves it to the rules of IP where br_netfilter passes the bridge's frames through those. These rules
-	// name the bridge only where the host is on it by the bridge itself: see Ingress.
+	// UnlessRules leaves the frames to the rules of IP where br_netfilter passes the bridge's frames through those.
+	// These rules name the bridge only where the host is on it by the bridge itself: see Ingress.
 	UnlessRules bool
-	To          []netip.Addr
 }
 
 func (p IsolatedPort) String() string {
-	return resource.Line("isolated port", resource.Opt("iifname", p.Link), "drop",
-		resource.Flag("unless by br_netfilter", p.UnlessRules))
+	return resource.Line("isolated port", resource.Opt("iifname", p.Link), resource.Opt("saddr", addrText(p.Addrs)),
+		"drop", resource.Flag("unless by br_netfilter", p.UnlessRules))
 }
 
-// port is the link that frames of the container come in by; nil where there is none, or it is left to the rules of IP.
-func (p IsolatedPort) port(w *kernel.World) (l *rtnl.Link, err error) {
+func addrText(addrs []netip.Addr) string {
+	var words []string
+	for _, a := range addrs {
+		words = append(words, a.String())
+	}
+	return strings.Join(words, ",")
+}
+
+// port is the link that frames of the container come in by, or nil, and whether the bridge is to drop frames to other
+// isolated ports.
+func (p IsolatedPort) port(w *kernel.World) (l *rtnl.Link, drops bool, err error) {
 	if p.Link == "" {
 		l, err = resource.HostEnd(w, p.Owner.IfName)
 	} else {
 		l, err = rtnl.LinkByName(w.Host, p.Link)
 	}
 	if l == nil || err != nil || !p.UnlessRules {
-		return l, err
+		return l, true, err
 	}
 	if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); err != nil || v == "0" {
-		return l, nil
+		return l, true, nil
 	}
 	if l.Master == 0 {
-		return nil, nil
+		return nil, false, nil
 	}
 	br, err := rtnl.LinkByIndex(w.Host, l.Master)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	if at, err := filter.RoutedBy(w, br, p.To); err != nil || at.Index == br.Index {
-		return nil, err
+	at, err := filter.RoutedBy(w, br, p.Addrs)
+	if err != nil {
+		return nil, false, err
 	}
-	return l, nil
-}
-
-func (p IsolatedPort) want(t *nft.Table, l *rtnl.Link) []nft.Elem {
-	if l == nil {
-		return nil
-	}
-	return []nft.Elem{{Set: filter.IsolatedPorts(t), Key: nft.Key(l.Name), Comment: filter.CommentOf(p.Owner)}}
+	return l, at.Index != br.Index, nil
 }
 
 // Ensure implements plan.Resource.
 func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	l, err := p.port(w)
+	l, drops, err := p.port(w)
 	if err != nil || l == nil && p.UnlessRules {
 		return false, err
 	}
+	if p.UnlessRules { // otherwise Ingress has made the table
+		err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+			return f.EnsureBase(filter.NewChainSet(f.Table))
+		})
+		if filter.Unavailable(err) && !drops {
+			slog.Warn("the kernel has no nf_tables, so a container can begin connections with the address of another "+
+				"container of its network", "network", p.Owner.Network, "error", err)
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	var fresh []netip.Addr
 	err = filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
 		if err := f.EnsureBase(filter.NewChainSet(f.Table)); err != nil {
 			return err
 		}
-		changed, err = f.ApplyElements(p.Owner, filter.KindIsolatedPort, p.want(f.Table, l))
-		return err
+		e, err := p.edit(f, l, drops)
+		if err != nil {
+			return err
+		}
+		fresh = e.freshAddresses(filter.PortAddressSetsOf(f.Table))
+		b := e.batch(f)
+		changed = !b.Empty()
+		return f.Commit(b)
 	})
+	if err == nil {
+		forgetNew(ctx, w, fresh)
+	}
 	return changed && err == nil, err
 }
 
 // Verify implements plan.Resource.
 func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
-	l, err := p.port(w)
+	l, drops, err := p.port(w)
 	if err != nil || l == nil && p.UnlessRules {
 		return err
 	}
+	if p.UnlessRules {
+		err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+			d, err := f.Standing(filter.NewChainSet(f.Table))
+			return errors.Join(err, d.Err())
+		})
+		if filter.Unavailable(err) && !drops {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 	return filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
-		return f.Verify(filter.NewChainSet(f.Table), p.Owner, filter.KindIsolatedPort, p.want(f.Table, l))
+		d, err := f.Standing(filter.NewChainSet(f.Table))
+		if err != nil || d.All() {
+			return errors.Join(err, d.Err())
+		}
+		e, err := p.edit(f, l, drops)
+		if err != nil {
+			return err
+		}
+		return f.Verify(filter.NewChainSet(f.Table), p.Owner, filter.KindIsolatedPort, e.wantWithStale())
 	})
 }
 

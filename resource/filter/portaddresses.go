@@ -1,0 +1,86 @@
+package filter
+
+import (
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/kernel/nft"
+)
+
+// containersSet is the name of the set of containers that have a guarded port, whose holders are their attachments.
+const containersSet = "containers"
+
+// PortAddressSets are the sets that find packets in the name of another container of an isolated network.
+//
+// Policies accept replies first. Suppose a container sends a host outside, or its own published port, a packet with
+// the address of a neighbor. What it then sends the neighbor in the name of that host would count as a reply. The link
+// is the same for both, so only the bridge can tell them apart, by its port.
+//
+// Only addresses of attachments are kept to their ports. A container may send with any other address: one that moves
+// between containers (VRRP), or one that it routes for.
+type PortAddressSets struct {
+	Guarded    *nft.Set // ports whose packets are compared
+	Containers *nft.Set // container, held by each of its attachments with a guarded port
+
+	families [2]struct{ addresses, pairs *nft.Set }
+}
+
+// PortAddressSetsOf returns the PortAddressSets of a table.
+func PortAddressSetsOf(t *nft.Table) PortAddressSets {
+	p := PortAddressSets{
+		Guarded:    set(t, "guarded_ports", nft.Ifname),
+		Containers: set(t, containersSet, nft.Mark),
+	}
+	for i, v6 := range []bool{false, true} {
+		f := &p.families[i]
+		f.addresses = set(t, "addresses_"+FamilyName(v6), address(v6))
+		f.pairs = set(t, "port_addresses_"+FamilyName(v6), nft.Ifname, address(v6))
+	}
+	return p
+}
+
+// Addresses returns the set of addresses that only their own container may begin connections with.
+func (p PortAddressSets) Addresses(v6 bool) *nft.Set {
+	if v6 {
+		return p.families[1].addresses
+	}
+	return p.families[0].addresses
+}
+
+// Pairs returns the set of ports with the addresses of their container. A container that has several attachments may
+// send with the address of one by the port of another.
+func (p PortAddressSets) Pairs(v6 bool) *nft.Set {
+	if v6 {
+		return p.families[1].pairs
+	}
+	return p.families[0].pairs
+}
+
+func (p PortAddressSets) sets() []*nft.Set {
+	return []*nft.Set{p.Guarded, p.Containers, p.Addresses(false), p.Addresses(true), p.Pairs(false), p.Pairs(true)}
+}
+
+func isPortAddressSet(name string) bool {
+	sets := PortAddressSetsOf(&nft.Table{}).sets()
+	return slices.ContainsFunc(sets, func(s *nft.Set) bool { return s.Name == name })
+}
+
+// marks are the rules that mark packets in the name of another container.
+//
+// They ask for the protocol by "meta protocol". Before a tag of VLAN 0 the frame has the type of the tag, but the
+// kernel strips the tag and takes the packet. It strips a second tag of VLAN 0 only after the bridge, so what has one
+// is not compared, and marked.
+func (p PortAddressSets) marks() (rules []*nft.Rule) {
+	const ip, ip6, vlan, serviceVLAN = 0x0800, 0x86dd, 0x8100, 0x88a8
+	for _, f := range []struct {
+		v6       bool
+		protocol uint16
+	}{{false, ip}, {true, ip6}} {
+		rules = append(rules, nft.NewRule("address of another container").In(p.Guarded).Protocol(f.protocol).
+			Source(f.v6, p.Addresses(f.v6)).InFrom(f.v6, true, p.Pairs(f.v6)).SetMark(ForgedMark))
+	}
+	for _, tag := range []uint16{vlan, serviceVLAN} {
+		rules = append(rules, nft.NewRule("address behind a second tag of VLAN 0").In(p.Guarded).
+			InnerVLAN0().Protocol(tag).SetMark(ForgedMark))
+	}
+	return rules
+}
