@@ -16,7 +16,8 @@ import (
 
 // A Syscall is one that a program asks of the kernel.
 type Syscall struct {
-	Name string // socket, setns, openat, ioctl, fstat, getsockopt, sendto, mkdirat, linkat, write, pwrite64
+	Name string // one of answerable
+	By   string // the program's name, of 15 bytes at most
 	Path string // of openat, mkdirat, write and pwrite64
 	Room bool   // it may need room in a file system: to make a file, or to write to one
 }
@@ -27,7 +28,7 @@ func answerable() map[uint32]string {
 		unix.SYS_IOCTL: "ioctl",
 		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_SENDTO: "sendto",
 		unix.SYS_MKDIRAT: "mkdirat", unix.SYS_LINKAT: "linkat", unix.SYS_WRITE: "write",
-		unix.SYS_PWRITE64: "pwrite64"}
+		unix.SYS_PWRITE64: "pwrite64", unix.SYS_RECVMSG: "recvmsg"}
 }
 
 // WithFaults runs cmd, and asks fault of each of its system calls that are in answerable, one at a time: an error that
@@ -143,7 +144,8 @@ func answer(fd int, starter uint32, stop chan struct{}, fault func(Syscall) unix
 // call is the system call of that name that q is about. A file system that copies what is written may need room for a
 // file that is there, too.
 func (q notification) call(name string) Syscall {
-	s := Syscall{Name: name}
+	by, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", q.pid))
+	s := Syscall{Name: name, By: strings.TrimSpace(string(by))}
 	switch name {
 	case "openat":
 		s.Path = textAt(q.pid, q.args[1])

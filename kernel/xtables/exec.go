@@ -16,31 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Save returns the rules of each chain of the table, in order, as iptables-save prints them. A table that does not
-// exist has none, and then no program is executed.
-func (t *Table) Save(ctx context.Context) (chains map[string][]Rule, err error) {
-	chains = map[string][]Rule{}
-	if there, err := t.exists(); err != nil || !there {
-		return chains, err
-	}
-	out, err := t.run(ctx, "", "save", "-t", t.Table)
-	if err != nil {
-		return nil, err
-	}
-	for line := range strings.Lines(out) {
-		line = strings.TrimSuffix(line, "\n")
-		if name, ok := strings.CutPrefix(line, ":"); ok {
-			name, _, _ = strings.Cut(name, " ")
-			chains[name] = nil
-		} else if rest, ok := strings.CutPrefix(line, "-A "); ok {
-			if words := split(rest); len(words) > 0 {
-				chains[words[0]] = append(chains[words[0]], parseRule(words[0], words[1:]))
-			}
-		}
-	}
-	return chains, nil
-}
-
 // Apply makes all these changes, or none. Lines are input of iptables-restore, without the table's name and COMMIT. A
 // line ":CHAIN -" creates a chain, or empties an existing one. "-N CHAIN" fails if the chain exists.
 func (t *Table) Apply(ctx context.Context, lines ...string) error {
