@@ -26,6 +26,8 @@ type checked struct {
 	OK    bool     `json:"ok"`
 	Drift []string `json:"drift,omitempty"`
 
+	Differences spec.Differences `json:"differences,omitempty"` // the same as values
+
 	Problems []string `json:"problems,omitempty"` // errors of plugins that could not check
 }
 
@@ -103,13 +105,15 @@ func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, sai
 	found, rest := drifts(t.Runtime.Check(a.Interruptible(), t.List, t.Attachment, attach.Continue()))
 	if len(found) == 0 && was != nil {
 		if off := linksOff(was); len(off) > 0 {
-			found = []drifted{{lines: off}}
+			found = []drifted{{differences: off}}
 		}
 	}
 	doc = checked{Key: t.Document(), OK: len(found) == 0}
 	for _, d := range found {
-		doc.Drift = append(doc.Drift, d.lines...)
-		if said = append(said, d.lines...); d.by != "" {
+		lines := d.differences.Sentences()
+		doc.Drift = append(doc.Drift, lines...)
+		doc.Differences = append(doc.Differences, d.differences...)
+		if said = append(said, lines...); d.by != "" {
 			said = append(said, d.by)
 		}
 	}
@@ -121,7 +125,7 @@ func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, sai
 }
 
 // linksOff returns the links of an attachment that carry no traffic. A namespace that cannot be opened is skipped.
-func linksOff(c *attach.Cached) []string {
+func linksOff(c *attach.Cached) spec.Differences {
 	host, err := kernel.Open("")
 	if err != nil {
 		return nil
@@ -154,33 +158,25 @@ func dead(t *target.Target) error {
 }
 
 // drift returns the differences that a plugin's CHECK found; ok is false if the plugin could not check. The
-// specification's error codes (below 100) mean that it could not. A difference has a code of the plugin's own, or
-// none.
-func drift(err error) (found []string, ok bool) {
+// specification's error codes (below 100) mean that it could not. A difference has a code of the plugin's own, or none.
+// Plugins of other projects send no differences: their message counts as one.
+func drift(err error) (found spec.Differences, ok bool) {
 	var doc *spec.Error
 	switch {
 	case err == nil:
 		return nil, true
 	case !errors.As(err, &doc) || doc.Code < 100 && doc.Code != 0:
 		return nil, false
+	case len(doc.Differences) > 0:
+		return doc.Differences, true
 	}
-	for line := range strings.Lines(doc.Msg) {
-		for _, part := range strings.Split(strings.TrimSpace(line), "; ") {
-			// a part without ": " continues the difference before it
-			if len(found) == 0 || strings.Contains(part, ": ") {
-				found = append(found, part)
-			} else {
-				found[len(found)-1] += "; " + part
-			}
-		}
-	}
-	return found, true
+	return spec.Differences{{Text: doc.Msg}}, true
 }
 
 // drifted is the differences that one plugin found, and the plugin.
 type drifted struct {
-	lines []string
-	by    string
+	differences spec.Differences
+	by          string
 }
 
 // drifts returns the differences plugin by plugin, and the errors of plugins that could not check. A difference that
@@ -192,25 +188,24 @@ func drifts(err error) (found []drifted, rest error) {
 			all = many.Unwrap()
 		}
 	}
-	var said []string
-	again := func(line string) bool {
-		_, what, _ := strings.Cut(line, ": ")
-		names := func(before string) bool { return strings.Contains(before, what) }
-		return slices.Contains(said, line) || strings.HasSuffix(what, " does not exist") &&
-			slices.ContainsFunc(said, names)
+	var said spec.Differences
+	again := func(d spec.Difference) bool {
+		return slices.ContainsFunc(said, func(before spec.Difference) bool {
+			return before.Error() == d.Error() || d.LacksLink() && before.LacksLink() && before.Want == d.Want
+		})
 	}
 	var errs []error
 	for _, err := range all {
-		lines, ok := drift(err)
+		differences, ok := drift(err)
 		if !ok {
 			errs = append(errs, err)
 		}
-		lines = slices.DeleteFunc(lines, again)
-		if len(lines) == 0 {
+		differences = slices.DeleteFunc(differences, again)
+		if len(differences) == 0 {
 			continue
 		}
-		said = append(said, lines...)
-		d := drifted{lines: lines}
+		said = append(said, differences...)
+		d := drifted{differences: differences}
 		var ran *invoke.ExecError
 		if errors.As(err, &ran) {
 			d.by = fmt.Sprintf("(plugin %s; %s)", ran.Type, ran.Path)

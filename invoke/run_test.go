@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -113,7 +114,8 @@ func TestRunFails(t *testing.T) {
 		{name: "silent", status: 3, says: []string{"exit status 3", "printed nothing"}},
 		{name: "talker", status: 2, says: []string{"panic: something"}},
 		{name: "text", status: 64, says: []string{`stdout "usage: text FILE"`}},
-		{name: "killed", status: -1, signal: syscall.SIGKILL, says: []string{"killed", "out of memory?", "about to die"}},
+		{name: "killed", status: -1, signal: syscall.SIGKILL, says: []string{"killed", "out of memory?",
+			"about to die"}},
 		{name: "crashed", status: -1, signal: syscall.SIGTERM, says: []string{`signal "terminated"`, "about to die"}},
 		{name: "chatty", status: 1, doc: &spec.Error{Code: 100, Msg: "said all"}},
 		{name: "endless", status: 0, says: []string{"longer than"}},
@@ -133,7 +135,7 @@ func TestRunFails(t *testing.T) {
 				t.Errorf("status %d, signal %d, want %d, %d", e.Status, e.Signal, tc.status, tc.signal)
 			}
 			var doc *spec.Error
-			if errors.As(err, &doc) != (tc.doc != nil) || doc != nil && *doc != *tc.doc {
+			if errors.As(err, &doc) != (tc.doc != nil) || doc != nil && !reflect.DeepEqual(doc, tc.doc) {
 				t.Errorf("unwraps to %+v, want %+v", doc, tc.doc)
 			}
 			if tc.is != nil && !errors.Is(err, tc.is) {

@@ -133,7 +133,8 @@ func (s *site) forgeBy(what, from, victim string, by net.HardwareAddr, succeeds 
 		if got := s.udp(from, victim, v, func(local uint16) {
 			s.frame(from, by, datagram(it, me, unix.IPPROTO_UDP, transport(53, local, unix.IPPROTO_UDP, forged)))
 		}); got != succeeds {
-			s.Errorf("%s: %s to %s in the name of %s: what it sends then comes there: %v, want %v", what, proto, from, victim,
+			s.Errorf("%s: %s to %s in the name of %s: what it sends then comes there: %v, want %v", what, proto, from,
+				victim,
 				got, succeeds)
 		}
 		if from != "c1" && from != "outside" {
@@ -221,13 +222,16 @@ func datagram(src, dst netip.Addr, proto byte, b []byte) []byte {
 	if proto == unix.IPPROTO_TCP {
 		at = 16
 	}
-	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, 0, byte(len(b) >> 8), byte(len(b)), 0, 0, 0, proto}, b)
+	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, 0, byte(len(b) >> 8), byte(len(b)), 0, 0, 0, proto},
+		b)
 	binary.BigEndian.PutUint16(b[at:], sum(pseudo))
 	if src.Is6() {
-		return slices.Concat([]byte{0x60, 0, 0, 0, byte(len(b) >> 8), byte(len(b)), proto, 64}, src.AsSlice(), dst.AsSlice(),
+		return slices.Concat([]byte{0x60, 0, 0, 0, byte(len(b) >> 8), byte(len(b)), proto, 64}, src.AsSlice(),
+			dst.AsSlice(),
 			b)
 	}
-	head := slices.Concat([]byte{0x45, 0, 0, byte(20 + len(b)), 0, 1, 0, 0, 64, proto, 0, 0}, src.AsSlice(), dst.AsSlice())
+	head := slices.Concat([]byte{0x45, 0, 0, byte(20 + len(b)), 0, 1, 0, 0, 64, proto, 0, 0}, src.AsSlice(),
+		dst.AsSlice())
 	binary.BigEndian.PutUint16(head[10:], sum(head))
 	return append(head, b...)
 }

@@ -31,9 +31,9 @@ type attached struct {
 	want   plan.Plan
 	rules  bool // want contains rules
 
-	theirs  plan.Plan // what the reference plugins made in the packet filter, if they made the attachment
-	offline []string  // the part of theirs that is missing
-	known   bool      // the plan of its plugins is known
+	theirs  plan.Plan        // what the reference plugins made in the packet filter, if they made the attachment
+	offline spec.Differences // the part of theirs that is missing
+	known   bool             // the plan of its plugins is known
 
 	guarded bool // it has rules, as far as that is known
 
@@ -147,15 +147,15 @@ func (a *attached) did(text string) {
 
 func (a *attached) gone(format string, args ...any) {
 	a.State = Gone
-	a.Drift = []string{fmt.Sprintf(format, args...)}
+	a.Differences = spec.Differences{{Text: fmt.Sprintf(format, args...)}}
 }
 
 func (a *attached) broken(err error) {
-	for _, line := range sdk.Lines(err) {
-		if !slices.Contains(a.Drift, line) {
-			a.Drift = append(a.Drift, line)
-		}
-	}
+	a.differs(spec.DifferencesIn(err)...)
+}
+
+func (a *attached) differs(found ...spec.Difference) {
+	a.Differences = spec.Unique(append(a.Differences, found...))
 }
 
 // planned records what should exist.
@@ -165,7 +165,7 @@ func (a *attached) planned(p plan.Plan, theirs bool) {
 			continue
 		}
 		_, rule := sdk.EffectOf(r)
-		a.Plan = append(a.Plan, sdk.Planned{Resource: r.String(), Kind: sdk.KindName(r), Rule: rule || theirs,
+		a.Plan = append(a.Plan, sdk.Planned{Resource: r.String(), Kind: resource.TypeName(r), Rule: rule || theirs,
 			Theirs: theirs})
 	}
 }
@@ -181,22 +181,16 @@ func (a *attached) finding() Finding {
 	}
 	switch {
 	case a.State != "":
-	case len(a.Drift) > 0:
-		a.State = Broken
-		lines := 0
-		for _, w := range a.Wrong {
-			if w.Fixes {
-				lines += len(w.What)
-			}
-		}
-		if lines == len(a.Drift) {
-			a.State = ToRepair
+	case len(a.Differences) > 0:
+		stays := func(d spec.Difference) bool { return d.Repair != spec.ByRepair }
+		if a.State = ToRepair; slices.ContainsFunc(a.Differences, stays) {
+			a.State = Broken
 		}
 	case len(a.Repaired) > 0:
 		a.State = Repaired
 	case len(a.want)+len(a.externals) == 0 && len(a.NotOurs) > 0:
 		if a.State = Foreign; len(a.offline) > 0 {
-			a.State, a.Drift = Offline, a.offline
+			a.State, a.Differences = Offline, a.offline
 		}
 	default:
 		a.State = InOrder

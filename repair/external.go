@@ -2,7 +2,6 @@ package repair
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -40,12 +39,7 @@ func (a *attached) external(ctx context.Context, e resource.Effect) {
 		if e == resource.Closes { // a fault that remains is reported the second time
 			continue
 		}
-		for _, wrong := range answer.Wrong {
-			for _, line := range wrong.What {
-				a.broken(fmt.Errorf("%s: %s", wrong.Resource, line))
-			}
-		}
-		a.Wrong = append(a.Wrong, answer.Wrong...)
+		a.differs(answer.Wrong...)
 		if a.r.DryRun {
 			a.Plan = append(a.Plan, answer.Plan...)
 		}

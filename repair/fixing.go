@@ -97,14 +97,10 @@ func (a *attached) without(ctx context.Context, w *kernel.World) bool {
 	own := func(f resource.Iface) bool { return f.Where == resource.Container && f.Name == a.Owner.IfName }
 	for _, r := range a.want {
 		if slices.ContainsFunc(resource.TraitsOf(r).Ifaces, own) {
-			wrong := sdk.Wrong{Resource: r.String(), Kind: sdk.KindName(r), What: sdk.Lines(r.Verify(ctx, w))}
-			for _, line := range wrong.What {
-				a.broken(fmt.Errorf("%v: %s", r, line))
-			}
-			a.Wrong = append(a.Wrong, wrong)
+			a.differs(resource.Compared(r, r.Verify(ctx, w))...)
 		}
 	}
-	if len(a.Drift) == 0 {
+	if len(a.Differences) == 0 {
 		a.broken(err)
 	}
 	return true
@@ -168,14 +164,11 @@ func (a *attached) alive(w *kernel.World) error {
 
 // one restores one resource, or records that it cannot be restored.
 func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
-	changed, wrong, err := a.fixing.One(ctx, w, r)
+	changed, wrong := a.fixing.One(ctx, w, r)
 	if changed && !a.sound[r.String()] {
 		a.did(r.String())
 	}
-	for _, line := range sdk.Lines(err) {
-		a.broken(fmt.Errorf("%v: %s", r, line))
-	}
-	a.Wrong = append(a.Wrong, wrong...)
+	a.differs(wrong...)
 }
 
 // retract removes the rules of an attachment that was deleted during the repair by a program that does not take

@@ -13,7 +13,7 @@ import (
 
 // LinksOff returns the links without which an attachment carries no traffic, whichever plugin made it: a link of the
 // result of ADD that is missing or down, and a host-side interface that has left its bridge.
-func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
+func LinksOff(w *kernel.World, c *attach.Cached) (off spec.Differences) {
 	if c.Result == nil {
 		return nil
 	}
@@ -21,10 +21,11 @@ func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
 		l, err := rtnl.LinkByName(ns, name)
 		switch {
 		case err != nil:
-			off = append(off, err.Error())
+			off = append(off, spec.Difference{Field: "link", Want: name, Got: spec.Absent}.Saying(err))
 			return nil
 		case !l.Up:
-			off = append(off, fmt.Sprintf("link %s is down", l.Name))
+			off = append(off, spec.Difference{Link: l.Name, Field: "state", Want: "up", Got: "down",
+				Text: fmt.Sprintf("link %s is down", l.Name)})
 		}
 		return l
 	}
@@ -35,7 +36,8 @@ func LinksOff(w *kernel.World, c *attach.Cached) (off []string) {
 		}
 		l := look(w.Host, i.Name)
 		if l != nil && l.Up && l.Kind == "veth" && bridge != nil && l.Master == 0 {
-			off = append(off, fmt.Sprintf("link %s is not a port of bridge %s", l.Name, bridge.Name))
+			off = append(off, spec.Difference{Link: l.Name, Field: "master", Want: bridge.Name,
+				Text: fmt.Sprintf("link %s is not a port of bridge %s", l.Name, bridge.Name)})
 		}
 		if l != nil && l.Kind == "bridge" {
 			bridge = l

@@ -25,7 +25,8 @@ func TestRenamedHostEnd(t *testing.T) {
 			a := s.add(l, "a")
 			link := c.link
 			if link == "" {
-				link = strings.Fields(strings.ReplaceAll(nstest.Run(t, "sh", "-c", "ip -br link show type veth"), "@", " "))[0]
+				link = strings.Fields(strings.ReplaceAll(nstest.Run(t, "sh", "-c", "ip -br link show type veth"), "@",
+					" "))[0]
 			}
 			rename := func(from, to string) {
 				nstest.Run(t, "ip", "link", "set", from, "down")
@@ -35,14 +36,15 @@ func TestRenamedHostEnd(t *testing.T) {
 			for _, dry := range []bool{true, false} {
 				report := s.run(&repair.Repairer{DryRun: dry})
 				f := report.Findings[0]
-				all := strings.Join(f.Drift, "\n")
-				if f.State != repair.Broken || !strings.Contains(all, "link "+link+": link does not exist; it is called foo0 now") {
+				all := strings.Join(f.Differences.Lines(), "\n")
+				if f.State != repair.Broken || !strings.Contains(all,
+					"link "+link+": link does not exist; it is called foo0 now") {
 					t.Errorf("dry %v: %s: %s", dry, f.State, all)
 				}
 				if strings.Contains(all, "tbf") || strings.Contains(all, "ifb") || strings.Contains(all, "redirect") {
 					t.Errorf("dry %v: drift that is none: %s", dry, all)
 				}
-				for _, d := range f.Drift {
+				for _, d := range f.Differences.Lines() {
 					if name != "ptp" && !strings.Contains(d, "link "+link+": link does not exist") {
 						t.Errorf("dry %v: drift that is none: %s", dry, d)
 					}
@@ -79,9 +81,10 @@ func TestWithoutInterface(t *testing.T) {
 			for _, dry := range []bool{true, false} {
 				report := s.run(&repair.Repairer{DryRun: dry})
 				f := report.Findings[0]
-				if f.State != repair.Broken || report.OK() || !strings.Contains(strings.Join(f.Drift, "\n"), c.want) ||
+				if f.State != repair.Broken || report.OK() || !strings.Contains(strings.Join(f.Differences.Lines(),
+					"\n"), c.want) ||
 					len(f.Repaired) > 0 {
-					t.Errorf("dry %v: %s: %s, repaired %q", dry, f.State, f.Drift, f.Repaired)
+					t.Errorf("dry %v: %s: %s, repaired %q", dry, f.State, f.Differences.Lines(), f.Repaired)
 				}
 			}
 			if err := s.Check(bounded(t), l, a.Attachment); err == nil || !strings.Contains(err.Error(), c.want) {

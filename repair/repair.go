@@ -73,14 +73,14 @@ type Finding struct {
 	Owner    spec.Owner
 	Netns    string
 	State    State
-	Repaired []string    // what was restored, in the words of ip(8) and nft(8)
-	Drift    []string    // what differs and could not be restored; in a dry run, also what could
-	Wrong    []sdk.Wrong // the same by resource, where it concerns one
-	Changed  bool        // the network's configuration has changed since; the wanted state is that of then
-	Lost     []string    // handover: what the reference cannot express
-	Held     bool        // it is Gone because another has its address; its container lives
-	Left     []string    // plugins that failed in a DEL after the interface was removed
-	NotOurs  []string    // plugins of its list that were skipped, and why
+	Repaired []string // what was restored, in the words of ip(8) and nft(8)
+	// what differs and could not be restored; in a dry run, also what could
+	Differences spec.Differences
+	Changed     bool     // the network's configuration has changed since; the wanted state is that of then
+	Lost        []string // handover: what the reference cannot express
+	Held        bool     // it is Gone because another has its address; its container lives
+	Left        []string // plugins that failed in a DEL after the interface was removed
+	NotOurs     []string // plugins of its list that were skipped, and why
 
 	Plan []sdk.Planned // dry run: what should exist, in order
 }

@@ -69,7 +69,10 @@ func TestRepairFirewall(t *testing.T) {
 			nstest.Run(t, "sysctl", "-qw",
 				"net.ipv4.conf.lan.route_localnet=0")
 		}},
-		disturbance{"bookkeeping", func(t *testing.T) { nstest.Run(t, "nft", "flush", "set", "inet", "fairlead", "owners") }},
+		disturbance{"bookkeeping", func(t *testing.T) {
+			nstest.Run(t, "nft", "flush", "set", "inet", "fairlead",
+				"owners")
+		}},
 	) {
 		t.Run(d.name, func(t *testing.T) {
 			d.do(t)
@@ -123,8 +126,8 @@ func TestRepairHost(t *testing.T) {
 	nstest.RunIn(t, a.Netns, "ip", "addr", "flush", "dev", "eth0")
 	r := s.run(&repair.Repairer{})
 	if got := states(r); got != "lan/a/eth0 broken; lan/b/eth0 in order" ||
-		!strings.Contains(fmt.Sprint(r.Findings[0].Drift), "addr cont/eth0 10.9.0.2/24: is missing") {
-		t.Errorf("%s: %v", got, r.Findings[0].Drift)
+		!strings.Contains(fmt.Sprint(r.Findings[0].Differences), "addr cont/eth0 10.9.0.2/24: is missing") {
+		t.Errorf("%s: %v", got, r.Findings[0].Differences)
 	}
 }
 
@@ -153,8 +156,9 @@ func TestRepairPassesOver(t *testing.T) {
 		r.OK() {
 		t.Errorf("%s, %v", got, r.Problems)
 	}
-	for i, want := range map[int]string{1: "its network namespace " + gone.Netns + " is gone", 3: "is held by somebody"} {
-		if got := fmt.Sprint(r.Findings[i].Drift); !strings.Contains(got, want) {
+	for i, want := range map[int]string{1: "its network namespace " + gone.Netns + " is gone",
+		3: "is held by somebody"} {
+		if got := fmt.Sprint(r.Findings[i].Differences); !strings.Contains(got, want) {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

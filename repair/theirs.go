@@ -2,10 +2,10 @@ package repair
 
 import (
 	"context"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -49,16 +49,10 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 		return
 	}
 	for _, r := range a.theirs {
-		wrong := sdk.Wrong{Resource: r.String()}
-		for _, line := range sdk.Lines(r.Verify(ctx, w)) {
-			// else it is of this project, or could not be checked
-			if strings.HasPrefix(line, "rule ") && strings.HasSuffix(line, " is missing") {
-				wrong.What = append(wrong.What, line)
-				a.offline = append(a.offline, wrong.Resource+": "+line)
+		for _, d := range resource.Compared(r, r.Verify(ctx, w)) {
+			if d.Got == spec.Absent && d.Field != "table" { // else it is of this project, or could not be checked
+				a.offline = append(a.offline, d)
 			}
-		}
-		if len(wrong.What) > 0 {
-			a.Wrong = append(a.Wrong, wrong)
 		}
 	}
 }

@@ -147,7 +147,7 @@ func IgnoresRA(ns *kernel.NS, link string) error {
 	if l, err := rtnl.LinkByName(ns, link); err == nil && l.Master != 0 {
 		return nil // its bridge takes what comes in before IPv6 sees it
 	}
-	return fmt.Errorf("accept_ra is %s, want 0", ra)
+	return spec.Differs("accept_ra", "0", ra)
 }
 
 // ExceptNoLink returns err, or nil if err only says that the link does not exist.

@@ -123,7 +123,7 @@ type Drift []error
 // Want adds a difference if the text of want is not the text of got. A zero want is compared too.
 func (d *Drift) Want(field string, want, got any) {
 	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
-		*d = append(*d, fmt.Errorf("%s is %s, want %s", field, g, w))
+		d.Add(spec.Differs(field, w, g))
 	}
 }
 

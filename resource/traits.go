@@ -21,6 +21,12 @@ type Traits struct {
 	// Ifaces are the links that it makes or uses and that belong into an ADD's result, in the order of the plan.
 	Ifaces []Iface
 
+	// On is the link that its differences are about, if that is not the last one in Ifaces.
+	On Iface
+
+	// Object is its key among the resources of the link, such as a route's destination.
+	Object string
+
 	// Tell changes what the result says beyond links, their MAC and MTU: of the container's interface, as its
 	// socketPath and its pciID, or what a chained plugin was asked to change of it; or of name servers.
 	Tell func(*kernel.World, *spec.Result) error
@@ -75,14 +81,6 @@ const (
 	Closes
 	Opens
 )
-
-// A Beyond is a difference inside the container that neither Fix nor a rule's Ensure repairs.
-type Beyond struct{ Err error }
-
-func (b Beyond) Error() string { return b.Err.Error() }
-
-// Unwrap returns the cause, for errors.Is.
-func (b Beyond) Unwrap() error { return b.Err }
 
 // KindPossible returns a Possible function for a link of that kind. It fails if the kernel lacks the kind.
 func KindPossible(kind string) func(*kernel.World) error {

@@ -58,7 +58,9 @@ type RepairRequest struct {
 type RepairAnswer struct {
 	Plan     []Planned `json:"plan"`               // what there should be
 	Repaired []string  `json:"repaired,omitempty"` // what was made, in the words of ip(8) and nft(8)
-	Wrong    []Wrong   `json:"wrong,omitempty"`    // what is wrong and was not fixed
+
+	// what is wrong and was not fixed; in a dry run, Repair says what a repair would fix
+	Wrong spec.Differences `json:"wrong,omitempty"`
 }
 
 // A Planned is one resource of an attachment's plan.
@@ -135,7 +137,7 @@ func (p Plugin) foresee(ctx context.Context, e environment, stdin []byte) (*Plan
 	}
 	if host, err := kernel.Open(""); err == nil {
 		defer host.Close()
-		a.Unmet = Lines(p.Unmet(ctx, host, conf))
+		a.Unmet = spec.DifferencesIn(p.Unmet(ctx, host, conf)).Lines()
 	}
 	return a, nil
 }
@@ -198,7 +200,7 @@ func fix(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) 
 	answer := &RepairAnswer{Plan: []Planned{}}
 	for _, r := range want {
 		_, rule := EffectOf(r)
-		answer.Plan = append(answer.Plan, Planned{Resource: r.String(), Kind: KindName(r), Rule: rule})
+		answer.Plan = append(answer.Plan, Planned{Resource: r.String(), Kind: resource.TypeName(r), Rule: rule})
 	}
 	turns := []resource.Effect{resource.Closes, resource.Opens}
 	if q.Closes {
@@ -212,7 +214,7 @@ func fix(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) 
 				if e, rule := EffectOf(r); e != turn || q.Firewall && !rule {
 					continue
 				}
-				changed, wrong, _ := m.One(ctx, w, r)
+				changed, wrong := m.One(ctx, w, r)
 				if changed && !slices.Contains(answer.Repaired, r.String()) {
 					answer.Repaired = append(answer.Repaired, r.String())
 				}

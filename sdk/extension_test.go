@@ -103,8 +103,8 @@ func TestRepairVerb(t *testing.T) {
 		var wrong []string
 		fixes := 0
 		for _, w := range a.Wrong {
-			wrong = append(wrong, w.Resource+": "+strings.Join(w.What, " "))
-			if w.Fixes {
+			wrong = append(wrong, w.Resource+": "+w.Text)
+			if w.Repair == spec.ByRepair {
 				fixes++
 			}
 		}
@@ -112,7 +112,8 @@ func TestRepairVerb(t *testing.T) {
 		did := strings.Join(strings.Fields(string(b)), " ")
 		if did != tt.did || strings.Join(wrong, "\n") != strings.Join(tt.wrong, "\n") || fixes != tt.fixes ||
 			len(a.Plan) != 4 || len(a.Repaired) != len(strings.Fields(tt.did)) {
-			t.Errorf("%s: did %q, want %q; wrong %q, want %q; %d fix, want %d; %+v", tt.name, did, tt.did, wrong, tt.wrong,
+			t.Errorf("%s: did %q, want %q; wrong %q, want %q; %d fix, want %d; %+v", tt.name, did, tt.did, wrong,
+				tt.wrong,
 				fixes, tt.fixes, a)
 		}
 	}

@@ -2,27 +2,14 @@ package sdk
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
-
-// A Wrong is a resource that differs from its description.
-type Wrong struct {
-	Resource string   `json:"resource"`          // in the words of ip(8) and nft(8)
-	Kind     string   `json:"kind,omitempty"`    // of the resource, as its type is called: Bridge, Veth, Gateway, …
-	Rule     bool     `json:"rule,omitempty"`    // it is one of the packet filter
-	Follows  bool     `json:"follows,omitempty"` // what is wrong with it follows from what is wrong with links
-	What     []string `json:"what"`              // is wrong with it
-	Fixes    bool     `json:"fixes,omitempty"`   // in a dry run: repair would fix it
-}
 
 // A Fixing repairs the resources of one attachment whose container is alive, one after the other in the order of the
 // plan.
@@ -36,16 +23,17 @@ type Fixing struct {
 	linksFix, linksStay bool // something is wrong with links that is fixed, or that is not
 }
 
-// One repairs one resource. Changed reports whether a repair was necessary. Err describes what is still wrong
-// afterwards; wrong lists the same, separated into what a repair would correct (in a dry run) and what it would not.
-func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (changed bool, wrong []Wrong, err error) {
-	_, rule := EffectOf(r)
+// One repairs one resource. Changed reports whether a repair was necessary. Wrong is what is still wrong afterwards,
+// first what a repair would correct, which is only left in a dry run.
+func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (changed bool, wrong spec.Differences) {
 	is := resource.TraitsOf(r)
-	can := is.Fix != nil && len(plan.Plan{r}.Required()) == 0
+	rule := is.Effect != resource.NoRule
+	fixable := is.Fix != nil && len(plan.Plan{r}.Required()) == 0
+	var err error
 	switch {
 	case m.DryRun:
 		err = m.Shared.verify(ctx, w, r)
-	case !rule && !can:
+	case !rule && !fixable:
 		err = r.Verify(ctx, w)
 	case rule:
 		changed, err = r.Ensure(ctx, w)
@@ -60,36 +48,23 @@ func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (cha
 			m.Fixed = m.Fixed || changed
 		}
 	}
-	if err == nil {
-		return changed, nil, nil
-	}
-	hopeless := Wrong{Resource: r.String(), Kind: KindName(r), Rule: rule, Follows: is.Follows}
-	fixes := hopeless
-	fixes.Fixes = true
-	for _, e := range parts(err) {
-		line := e.Error()
-		if slices.Contains(fixes.What, line) || slices.Contains(hopeless.What, line) {
-			continue
-		}
-		would := (rule || can && !strings.Contains(line, "cont/")) && !errors.As(e, new(resource.Beyond))
+	var stays spec.Differences
+	for _, d := range resource.Compared(r, err) {
+		restored := (rule || fixable) && d.Repair != spec.ByAttach
 		switch {
 		case is.Follows:
-			would = m.linksFix && !m.linksStay
+			restored = m.linksFix && !m.linksStay
 		case len(is.Ifaces) > 0:
-			m.linksFix, m.linksStay = m.linksFix || would, m.linksStay || !would
+			m.linksFix, m.linksStay = m.linksFix || restored, m.linksStay || !restored
 		}
-		if m.DryRun && would {
-			fixes.What = append(fixes.What, line)
+		if d.Repair = spec.ByAttach; m.DryRun && restored {
+			d.Repair = spec.ByRepair
+			wrong = append(wrong, d)
 		} else {
-			hopeless.What = append(hopeless.What, line)
+			stays = append(stays, d)
 		}
 	}
-	for _, w := range []Wrong{fixes, hopeless} {
-		if len(w.What) > 0 {
-			wrong = append(wrong, w)
-		}
-	}
-	return changed, wrong, err
+	return changed, spec.Unique(append(wrong, stays...))
 }
 
 // Verified keeps the outcomes of resources that the plans of many attachments share, such as their bridge. In a dry run
@@ -137,37 +112,4 @@ func EffectOf(p plan.Resource) (e resource.Effect, rule bool) {
 		return e, true
 	}
 	return resource.Opens, false
-}
-
-// KindName returns the name of a resource's type without its package.
-func KindName(r plan.Resource) string {
-	name := fmt.Sprintf("%T", plan.Unwrap(r))
-	return name[strings.LastIndexByte(name, '.')+1:]
-}
-
-// Lines returns the messages of the errors that err joins.
-func Lines(err error) (lines []string) {
-	for _, e := range parts(err) {
-		lines = append(lines, e.Error())
-	}
-	return lines
-}
-
-// parts returns the errors that err joins, as errors.Join does. An error whose message says more than its causes counts
-// as one.
-func parts(err error) (all []error) {
-	if err == nil {
-		return nil
-	}
-	many, ok := err.(interface{ Unwrap() []error })
-	if !ok {
-		return []error{err}
-	}
-	if joined := errors.Join(many.Unwrap()...); joined == nil || joined.Error() != err.Error() {
-		return []error{err}
-	}
-	for _, e := range many.Unwrap() {
-		all = append(all, parts(e)...)
-	}
-	return all
 }

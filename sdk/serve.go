@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -228,7 +229,11 @@ func (c *call) run(ctx context.Context, of verbs) ([]byte, error) {
 		}
 		return out, nil
 	case "CHECK":
-		return nil, of.check(ctx)
+		err := of.check(ctx)
+		if all := spec.DifferencesIn(err); slices.ContainsFunc(all, spec.Difference.Known) {
+			err = all
+		}
+		return nil, err
 	case "DEL":
 		return nil, of.del(ctx)
 	case "GC":

@@ -3,7 +3,6 @@ package sdk
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -188,9 +187,9 @@ func (c *call) check(ctx context.Context) error {
 	}
 	var errs []error
 	if c.p.role == makesLinks && !c.p.observe && c.r.prevInterface() < 0 {
-		errs = append(errs, fmt.Errorf("prevResult has no interface %s with a sandbox", c.r.IfName))
+		errs = append(errs, spec.DiffersBy("prevResult", "prevResult has no interface %s with a sandbox", c.r.IfName))
 	}
-	errs = append(errs, verify(ctx, want, c.w))
+	errs = append(errs, verify(ctx, want, c.w).Err())
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.check(ctx))
 	}

@@ -111,6 +111,9 @@ func AsError(err error, def Code) *Error {
 		out.Msg = strings.Replace(out.Msg, inner.Error(), inner.Msg, 1) // the details are not said twice
 	}
 	out.Msg = strings.ReplaceAll(out.Msg, "\n", "; ") // errors.Join's separator
+	if errors.As(err, new(Differences)) {
+		out.Differences = DifferencesIn(err)
+	}
 	return out
 }
 
@@ -119,8 +122,12 @@ func AsError(err error, def Code) *Error {
 func (e *Error) Encode(v Version) []byte {
 	doc := *e
 	doc.Msg, doc.Details, doc.Hint = bounded(doc.Msg), bounded(doc.Details), bounded(doc.Hint)
-	for _, more := range doc.fixes() {
-		doc.Details = strings.TrimPrefix(doc.Details+"; "+more, "; ")
+	if doc.Details == "" && len(doc.Differences) > 0 {
+		doc.Details = encodeDetails(doc.Differences)
+	} else {
+		for _, more := range doc.fixes() {
+			doc.Details = strings.TrimPrefix(doc.Details+"; "+more, "; ")
+		}
 	}
 	doc.CNIVersion = v.Or010()
 	b, _ := encode(doc)
@@ -171,6 +178,9 @@ func DecodeError(b []byte) (*Error, bool) {
 		if m, ok := d.root.fold(f.key); ok && m.node.kind == '"' {
 			*f.v = text(d.raw(m.node))
 		}
+	}
+	if e.Differences = decodeDetails(e.Details); e.Differences != nil {
+		e.Details = ""
 	}
 	for _, more := range slices.Backward(e.fixes()) { // which Encode has put there
 		e.Details = strings.TrimSuffix(strings.TrimSuffix(e.Details, more), "; ")

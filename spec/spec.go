@@ -114,5 +114,7 @@ type Error struct {
 	// who has what was asked for, as Owner.String has it; parts may be empty
 	Holder string `json:"holder,omitempty"`
 
+	Differences Differences `json:"-"` // what CHECK found; in a document, Details has them as JSON
+
 	cause error // what it was made from, in this process
 }

@@ -201,14 +201,9 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 		if f.State != repair.Broken {
 			continue
 		}
-		hopeless := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
-			return slices.ContainsFunc(f.Wrong, func(w sdk.Wrong) bool {
-				return w.Fixes && slices.ContainsFunc(w.What,
-					func(what string) bool { return line == w.Resource+": "+what })
-			})
-		})
+		stays := func(d spec.Difference) bool { return d.Repair != spec.ByRepair }
 		switch {
-		case len(hopeless) == 0:
+		case !slices.ContainsFunc(f.Differences, stays):
 		case mine(f.Owner.ContainerID):
 			o := f.Owner
 			c := attach.Cached{Network: o.Network, Netns: f.Netns, ContainerID: o.ContainerID, IfName: o.IfName}
@@ -223,21 +218,13 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 	return notes
 }
 
-// RouteSaid returns the destination of the route that resource describes, if the result of ADD has that route.
-func RouteSaid(resource string, c attach.Cached) (dst netip.Prefix) {
+// RouteTo returns the destination of a route, if the result of ADD has a route with it.
+func RouteTo(destination string, c attach.Cached) (dst netip.Prefix) {
 	if c.Result == nil {
 		return dst
 	}
-	words := strings.Fields(resource)
 	for _, r := range c.Result.Routes {
-		via := r.GW
-		for _, ip := range c.Result.IPs {
-			if !via.IsValid() && ip.Address.Addr().Is4() == r.Dst.Addr().Is4() {
-				via = ip.Gateway
-			}
-		}
-		named := slices.Contains(words, r.Dst.Masked().String())
-		if named || r.Dst.Bits() == 0 && slices.Contains(words, "default") && slices.Contains(words, via.String()) {
+		if r.Dst.Masked().String() == destination {
 			return r.Dst
 		}
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -11,11 +12,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/advice"
-	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -51,21 +50,16 @@ func (d *Doctor) ofRepair() {
 	}
 }
 
-// RulesMissing are the attachments, of all networks or of one, whose rules are missing in the packet filter.
-func (d *Doctor) RulesMissing(network string) map[spec.Owner]bool {
+// RulesMissing returns which of these attachments lack rules in the packet filter.
+func (d *Doctor) RulesMissing(of []attach.Cached) map[spec.Owner]bool {
 	missing := map[spec.Owner]bool{}
-	of := slices.DeleteFunc(slices.Clone(d.All), func(c attach.Cached) bool {
-		return network != "" && c.Network != network
-	})
 	report := d.repairs(of, true)
 	if report == nil {
 		return missing
 	}
 	for _, f := range report.Findings {
-		bare := func(w sdk.Wrong) bool {
-			return len(w.What) > 0 && !slices.ContainsFunc(w.What, app.DeniedText)
-		}
-		missing[f.Owner] = f.State != repair.Gone && slices.ContainsFunc(f.Wrong, bare)
+		bare := func(d spec.Difference) bool { return d.Resource != "" && d.Got != spec.Denied }
+		missing[f.Owner] = f.State != repair.Gone && slices.ContainsFunc(f.Differences, bare)
 	}
 	return missing
 }
@@ -97,12 +91,15 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	switch f.State {
 	case repair.Gone:
-		d.add("container-gone", "network "+c.Network, "", who(c, f.Drift...))
+		d.add("container-gone", "network "+c.Network, "", who(c, f.Differences.Lines()...))
 		return
 	case repair.Offline:
-		rules := slices.DeleteFunc(slices.Clone(f.Drift), func(line string) bool {
-			return strings.HasPrefix(line, "link ") // byResult reports it
-		})
+		var rules []string
+		for _, d := range f.Differences {
+			if d.Resource != "" { // byResult reports links
+				rules = append(rules, d.Error())
+			}
+		}
 		if len(rules) > 0 {
 			d.add("reference-rules-missing", "packet filter", "", who(c, rules...))
 		}
@@ -115,115 +112,94 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 			"", strings.Trim(advice.Deletes(c.Owner(), c.Netns), "`"))
 		return
 	}
-	said := map[string]bool{}
-	links := slices.ContainsFunc(f.Wrong, func(w sdk.Wrong) bool { return !w.Follows })
-	for _, w := range f.Wrong {
-		for _, line := range w.What {
-			said[w.Resource+": "+line] = true
-			if app.DeniedText(line) {
-				d.Blind("%s of %s: %s", w.Resource, c.Owner(), line)
-			} else if !w.Follows || !links {
-				d.drift(w, line, c)
-			}
-		}
-	}
-	for _, line := range f.Drift {
+	links := slices.ContainsFunc(f.Differences, func(w spec.Difference) bool { return w.Resource != "" && !w.Follows })
+	for _, w := range f.Differences {
 		switch {
-		case said[line]:
-		case app.DeniedText(line):
-			d.Blind("%s: %s", c.Owner(), line)
-		case strings.HasPrefix(line, "lease ") && strings.Contains(line, ": is missing in "):
-			address, dir, _ := strings.Cut(strings.TrimPrefix(line, "lease "), ": is missing in ")
-			d.add("lease-missing", dir, "", who(c, address), "NET", c.Network, "ADDRESS", address)
+		case w.Got == spec.Denied:
+			d.Blind("%s of %s: %s", cmp.Or(w.Resource, "the attachment"), c.Owner(), w.Text)
+		case w.Resource != "" && (!w.Follows || !links):
+			d.drift(w, c)
+		case w.Resource != "":
+		case w.Kind == spec.KindLease && w.Got == spec.Absent:
+			d.add("lease-missing", w.File, "", who(c, w.Object), "NET", c.Network, "ADDRESS", w.Object)
 		default:
-			d.add("attachment-broken", "network "+c.Network, line, who(c))
+			d.add("attachment-broken", "network "+c.Network, w.Text, who(c))
 		}
 	}
 }
 
 // drift adds the finding for one difference of a resource.
-func (d *Doctor) drift(w sdk.Wrong, line string, c attach.Cached) {
-	link, inside := linkOf(w.Resource)
-	text := w.Resource + ": " + line
+func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
+	inside := w.Where == spec.InContainer
+	text := w.Resource + ": " + w.Text
 	switch {
-	case strings.HasPrefix(line, "nft table ") && strings.HasSuffix(line, " is missing"):
-		d.add("packet-filter-missing", "host", strings.TrimPrefix(line, "nft "), who(c))
+	case w.Field == "table" && w.Got == spec.Absent:
+		d.add("packet-filter-missing", "host", "table "+w.Want+" is missing", who(c))
 	case w.Kind == "Forward":
-		d.add("accepts-missing", "packet filter", "", who(c, line), remade(w, c)...)
-	case w.Rule && strings.HasPrefix(line, "route to "): // ofPaths finds out why, if it follows a packet there
-		d.astray = append(d.astray, strayed{line, c})
+		d.add("accepts-missing", "packet filter", "", who(c, w.Text), remade(w, c)...)
+	case w.Rule && w.Field == "route": // ofPaths finds out why, if it follows a packet there
+		d.astray = append(d.astray, strayed{w.Text, c})
 	case w.Rule:
 		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":
-		d.add("forwarding-off", "host", line, who(c), "", "fairlead repair")
-	case inside && strings.HasPrefix(line, "state is down"):
+		d.add("forwarding-off", "host", w.Text, who(c), "", "fairlead repair")
+	case inside && w.Field == "state" && w.Got == "down":
 		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
-	case w.Kind == "Bridge" && link != "":
-		d.bridge(line, link, c, remade(w, c))
-	case w.Kind == "Gateway" && !inside:
-		d.add("bridge-address-missing", link, "", who(c, text))
+	case w.Kind == "Bridge" && w.Link != "":
+		d.bridge(w, c)
+	case w.Kind == "Gateway":
+		d.add("bridge-address-missing", w.Link, "", who(c, text))
 	case w.Kind == "Veth":
-		d.veth(w, line, link, c)
+		d.veth(w, c)
 	case inside && w.Kind == "Addr":
 		d.add("container-address-missing", "container", "", who(c, text), "", advice.RemakeCommand(c))
 	case inside && w.Kind == "Route":
 		d.add("container-route-missing", "container", "", who(c, text), "",
-			advice.RouteCommand(c, advice.RouteSaid(w.Resource, c)))
-	case inside || strings.HasPrefix(w.Resource, "sysctl "):
+			advice.RouteCommand(c, advice.RouteTo(w.Object, c)))
+	case inside || w.Kind == "Sysctl":
 		d.add("container-state-differs", "container", "", who(c, text), "", advice.RemakeCommand(c))
 	default:
 		d.add("host-state-differs", "host", text, who(c), remade(w, c)...)
 	}
 }
 
-func (d *Doctor) bridge(line, link string, c attach.Cached, fix []string) {
+func (d *Doctor) bridge(w spec.Difference, c attach.Cached) {
+	fix := remade(w, c)
 	switch {
-	case strings.HasSuffix(line, "link does not exist"):
-		d.add("bridge-missing", link, "bridge "+link+" does not exist", who(c), fix...)
-	case strings.HasPrefix(line, "state is down"):
-		d.add("bridge-down", link, "bridge "+link+" is down", who(c), fix...)
+	case w.LacksLink():
+		d.add("bridge-missing", w.Link, "bridge "+w.Link+" does not exist", who(c), fix...)
+	case w.Field == "state" && w.Got == "down":
+		d.add("bridge-down", w.Link, "bridge "+w.Link+" is down", who(c), fix...)
 	default:
-		d.add("bridge-changed", link, line, who(c), fix...)
+		d.add("bridge-changed", w.Link, w.Text, who(c), fix...)
 	}
 }
 
-// veth adds the finding for a veth pair. The line of the difference names the end.
-func (d *Doctor) veth(w sdk.Wrong, line, link string, c attach.Cached) {
-	now, renamed := strings.CutSuffix(line, " now")
-	_, now, _ = strings.Cut(now, "it is called ")
+// veth adds the finding for a difference of a veth pair.
+func (d *Doctor) veth(w spec.Difference, c attach.Cached) {
+	onHost := w.Where == spec.OnHost
 	switch {
-	case strings.HasPrefix(line, "link "+c.IfName+": "):
-		d.add("container-interface-missing", "container", "", who(c, line), "", advice.RemakeCommand(c))
-	case renamed && now != "":
-		d.add("host-interface-renamed", "host", fmt.Sprintf("the host-side interface %s is called %s now", link, now),
-			who(c), "NOW", now, "THEN", link)
-	case strings.HasPrefix(line, "host state is down"):
-		d.add("host-interface-down", "host", "", who(c, link))
-	case strings.HasPrefix(line, "master is "):
-		_, bridge, _ := strings.Cut(line, "want ")
-		d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge, who(c, link))
-	case w.Fixes:
-		d.add("host-interface-changed", "host", line, who(c, link))
+	case (w.LacksLink() || w.Field == "name") && !onHost:
+		d.add("container-interface-missing", "container", "", who(c, w.Text), "", advice.RemakeCommand(c))
+	case w.Field == "name" && onHost:
+		d.add("host-interface-renamed", "host",
+			fmt.Sprintf("the host-side interface %s is called %s now", w.Want, w.Got), who(c), "NOW", w.Got, "THEN",
+			w.Want)
+	case w.Field == "host state" && w.Got == "down":
+		d.add("host-interface-down", "host", "", who(c, w.Link))
+	case w.Field == "master" && onHost:
+		d.add("host-interface-detached", w.Want, "a host-side interface is not a port of bridge "+w.Want, who(c,
+			w.Link))
+	case w.Repair == spec.ByRepair:
+		d.add("host-interface-changed", "host", w.Text, who(c, w.Link))
 	default:
-		d.add("container-interface-changed", "container", "", who(c, line), "", advice.RemakeCommand(c))
+		d.add("container-interface-changed", "container", "", who(c, w.Text), "", advice.RemakeCommand(c))
 	}
-}
-
-// linkOf returns the link that a resource is about: the last one it names. inside reports whether the link is the
-// container's.
-func linkOf(text string) (link string, inside bool) {
-	for _, word := range strings.Fields(text) {
-		if name, ok := strings.CutPrefix(word, "host/"); ok {
-			link = strings.TrimSuffix(name, ":")
-		}
-		inside = inside || strings.HasPrefix(word, "cont/")
-	}
-	return link, inside
 }
 
 // remade returns the correction of a difference that repair cannot correct, else nothing.
-func remade(w sdk.Wrong, c attach.Cached) []string {
-	if w.Fixes {
+func remade(w spec.Difference, c attach.Cached) []string {
+	if w.Repair == spec.ByRepair {
 		return nil
 	}
 	return []string{"", advice.RemakeCommand(c)}

@@ -93,7 +93,7 @@ func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error)
 			p.names[c.ContainerID] = name
 		}
 	}
-	bare := p.RulesMissing(network)
+	bare := p.RulesMissing(list)
 	for _, c := range list {
 		if c.IfName != "lo" && (network != "" || f.All || c.Network != attached.LoopbackNetwork) {
 			p.attached(c, bare[c.Owner()])

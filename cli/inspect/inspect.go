@@ -237,9 +237,9 @@ func (i *Inspected) plan(f repair.Finding) {
 		switch {
 		case p.Rule:
 			rule := inspectedRule{Rule: p.Resource, Theirs: p.Theirs}
-			for _, w := range f.Wrong {
-				if w.Resource == p.Resource {
-					rule.Differs = append(rule.Differs, w.What...)
+			for _, d := range f.Differences {
+				if d.Resource == p.Resource {
+					rule.Differs = append(rule.Differs, d.Text)
 				}
 			}
 			i.Rules = append(i.Rules, rule)

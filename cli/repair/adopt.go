@@ -26,10 +26,11 @@ func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
 			continue
 		}
 		if err := anew(ctx, a, f.Owner); err != nil {
-			f.State, f.Drift = repair.Broken, append(f.Drift, "not adopted: "+err.Error())
+			f.State = repair.Broken
+			f.Differences = append(f.Differences, spec.Difference{}.Saying(fmt.Errorf("not adopted: %w", err)))
 			continue
 		}
-		f.State, f.Drift, f.Wrong, f.NotOurs = repair.Adopted, nil, nil, nil
+		f.State, f.Differences, f.NotOurs = repair.Adopted, nil, nil
 	}
 }
 

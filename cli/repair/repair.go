@@ -28,8 +28,10 @@ type repaired struct {
 	State    repair.State `json:"state"`
 	Repaired []string     `json:"repaired,omitempty"`
 	Drift    []string     `json:"drift,omitempty"`
-	NotOurs  []string     `json:"notOurs,omitempty"`
-	Changed  bool         `json:"networkChanged,omitempty"`
+
+	Differences spec.Differences `json:"differences,omitempty"` // the same as values
+	NotOurs     []string         `json:"notOurs,omitempty"`
+	Changed     bool             `json:"networkChanged,omitempty"`
 }
 
 // repairing is the answer of repair.
@@ -147,7 +149,7 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 		doc.Attachments = append(doc.Attachments, repaired{
 			attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName,
 				Netns: f.Netns},
-			f.State, f.Repaired, f.Drift, f.NotOurs, f.Changed})
+			f.State, f.Repaired, f.Differences.Lines(), f.Differences, f.NotOurs, f.Changed})
 	}
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, doc)
@@ -236,36 +238,41 @@ func finding(f repair.Finding, name string, s term.Style) *term.Tree {
 	for _, line := range f.Repaired {
 		node.Add("%s", line)
 	}
-	said := map[string]bool{}
-	for _, w := range f.Wrong {
-		for _, line := range w.What {
-			said[w.Resource+": "+line] = true
+	for at := 0; at < len(f.Differences); {
+		first := f.Differences[at]
+		same := 1
+		for first.Resource != "" && at+same < len(f.Differences) && first.SameResource(f.Differences[at+same]) {
+			same++
 		}
-		paint, before := s.Bad, "cannot be restored: "
-		if w.Fixes {
-			paint, before = s.Doubt, ""
-		}
-		if len(w.What) == 1 {
-			node.Add("%s", paint(before+w.Resource+": "+w.What[0]))
-			continue
-		}
-		kid := node.Add("%s", paint(before+w.Resource))
-		const most = 3
-		for i, line := range w.What {
-			if i == most && len(w.What) > most+1 {
-				kid.Add("%s", paint(fmt.Sprintf("and %d more (-o json has all)", len(w.What)-most)))
-				break
-			}
-			kid.Add("%s", paint(line))
-		}
-	}
-	for _, line := range f.Drift {
-		if !said[line] {
-			node.Add("%s", s.Bad(line))
-		}
+		printDifferences(node, f.Differences[at:at+same], s)
+		at += same
 	}
 	for _, line := range f.NotOurs {
 		node.Add("%s", s.Doubt("not made by fairlead, not repaired: "+line))
 	}
 	return node
+}
+
+// printDifferences adds the differences of one resource, or one that is of no resource.
+func printDifferences(node *term.Tree, all spec.Differences, s term.Style) {
+	paint, before := s.Bad, ""
+	switch first := all[0]; {
+	case first.Repair == spec.ByRepair:
+		paint = s.Doubt
+	case first.Resource != "":
+		before = "cannot be restored: "
+	}
+	if len(all) == 1 {
+		node.Add("%s", paint(before+all[0].Error()))
+		return
+	}
+	kid := node.Add("%s", paint(before+all[0].Resource))
+	const most = 3
+	for i, d := range all {
+		if i == most && len(all) > most+1 {
+			kid.Add("%s", paint(fmt.Sprintf("and %d more (-o json has all)", len(all)-most)))
+			break
+		}
+		kid.Add("%s", paint(d.Text))
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -121,7 +122,8 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 	}
 	for what, bad := range l.odd {
 		if bad {
-			drift = append(drift, fmt.Errorf("nft %s of table %v is of another kind (nft delete table %v makes room)",
+			drift = append(drift, spec.DiffersBy("kind",
+				"nft %s of table %v is of another kind (nft delete table %v makes room)",
 				what, t, t))
 		}
 	}
@@ -136,7 +138,7 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
 	}
 	if l.dormant {
-		drift = append(drift, fmt.Errorf("nft table %v is dormant, so nothing in it applies", t))
+		drift = append(drift, spec.DiffersBy("flags", "nft table %v is dormant, so nothing in it applies", t))
 		name := named(unix.NFTA_TABLE_NAME, t, 0, "")
 		fix.op("wake", unix.NFT_MSG_NEWTABLE, 0, t, "table "+t.String(), func(r *netlink.Requests) {
 			name(r)
@@ -145,14 +147,14 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 	}
 	for i, s := range t.Sets {
 		if !l.sets[i].found && !(s.Later && l.table) {
-			drift = append(drift, fmt.Errorf("nft set %v %s is missing", t, s.Name))
+			drift = append(drift, spec.Missing(fmt.Sprintf("nft set %v %s", t, s.Name)))
 			fix.AddSet(s)
 		}
 	}
 	// All chains before the first rule: rules jump.
 	for i, c := range t.Chains {
 		if !l.chains[i].found {
-			drift = append(drift, fmt.Errorf("nft chain %v %s is missing", t, c.Name))
+			drift = append(drift, spec.Missing(fmt.Sprintf("nft chain %v %s", t, c.Name)))
 			fix.addChain(t, c)
 		}
 	}
@@ -223,17 +225,19 @@ func (n *Conn) Drift(t *Table, generation uint32) ([]error, error) {
 func ruleDrift(t *Table, c *Chain, got, want []string) (drift []error) {
 	for _, w := range want {
 		if !slices.Contains(got, w) {
-			drift = append(drift, fmt.Errorf("nft rule %v %s %q is missing", t, c.Name, w))
+			drift = append(drift, spec.Missing(fmt.Sprintf("nft rule %v %s %q", t, c.Name, w)))
 		}
 	}
 	for _, g := range got {
 		if !slices.Contains(want, g) {
-			drift = append(drift, fmt.Errorf("nft chain %v %s has a rule %q of another program: move it to chain user",
+			drift = append(drift, spec.DiffersBy("rules",
+				"nft chain %v %s has a rule %q of another program: move it to chain user",
 				t, c.Name, g))
 		}
 	}
 	if drift == nil {
-		drift = append(drift, fmt.Errorf("nft chain %v %s has its rules twice or in another order", t, c.Name))
+		drift = append(drift, spec.DiffersBy("rules", "nft chain %v %s has its rules twice or in another order", t,
+			c.Name))
 	}
 	return drift
 }

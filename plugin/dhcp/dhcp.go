@@ -121,7 +121,8 @@ func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 	var errs []error
 	for _, ip := range res.IPs {
 		if prev != nil && !slices.ContainsFunc(prev.IPs, func(p spec.IP) bool { return p.Address == ip.Address }) {
-			errs = append(errs, fmt.Errorf("the lease now has the address %v, which prevResult lacks", ip.Address))
+			errs = append(errs, spec.DiffersBy("address", "the lease now has the address %v, which prevResult lacks",
+				ip.Address))
 		}
 	}
 	return errors.Join(errs...)

@@ -15,7 +15,6 @@ package static
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -279,9 +278,10 @@ func (g given) Verify(_ context.Context, _ spec.Owner, prev *spec.Result) error 
 		i := slices.IndexFunc(prev.IPs, func(p spec.IP) bool { return p.Address == ip.Address })
 		switch {
 		case i < 0:
-			errs = append(errs, fmt.Errorf("address %s: is missing in prevResult", ip.Address))
+			errs = append(errs, spec.DiffersBy("address", "address %s: is missing in prevResult", ip.Address))
 		case ip.Gateway.IsValid() && prev.IPs[i].Gateway.Unmap() != ip.Gateway:
-			errs = append(errs, fmt.Errorf("address %s: its gateway is %s in prevResult, want %s", ip.Address,
+			errs = append(errs, spec.DiffersBy("gateway", "address %s: its gateway is %s in prevResult, want %s",
+				ip.Address,
 				said(prev.IPs[i].Gateway), ip.Gateway))
 		}
 	}

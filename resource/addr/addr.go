@@ -3,13 +3,14 @@ package addr
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
+	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // An Addr is an address of a link.
@@ -28,6 +29,11 @@ type Addr struct {
 func (a Addr) String() string {
 	return resource.Line("addr", a.Where.String()+a.Link, a.Prefix.String(), resource.Flag("nodad", a.NoDAD),
 		resource.Flag("noprefixroute", a.NoPrefixRoute))
+}
+
+// Traits implements resource.Describer.
+func (a Addr) Traits() resource.Traits {
+	return resource.Traits{On: resource.Iface{Where: a.Where, Name: a.Link}}
 }
 
 // Ensure implements plan.Resource.
@@ -75,7 +81,7 @@ func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
 		}
 		// IPv4 may have one address with several lengths; IPv6 has it once.
 		if have.Prefix != a.Prefix && a.Prefix.Addr().Is4() {
-			err = fmt.Errorf("prefix length is %d, want %d", have.Prefix.Bits(), a.Prefix.Bits())
+			err = spec.Differs("prefix length", strconv.Itoa(a.Prefix.Bits()), strconv.Itoa(have.Prefix.Bits()))
 			continue
 		}
 		var d resource.Drift
@@ -84,12 +90,12 @@ func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
 			d.Want("noprefixroute", true, have.NoPrefixRoute)
 		}
 		if have.DADFailed {
-			d.Add(errors.New("another machine on the link has it (dadfailed)"))
+			d.Add(spec.Difference{Field: "dadfailed", Text: "another machine on the link has it (dadfailed)"})
 		}
 		return d.Err()
 	}
 	if err == nil {
-		err = errors.New("is missing")
+		err = spec.Missing("")
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // An Announce tells the neighbours of a container interface which addresses it has now, by gratuitous ARP and
@@ -212,7 +213,9 @@ func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 		} else if !l.Operational && a.Port == "" && l.Up {
 			slog.Warn("the link has no carrier", "link", end.Name)
 		} else if !l.Operational {
-			d.Add(fmt.Errorf("link %s%s is not operational", end.Where, end.Name))
+			off := spec.Difference{Field: "operational", Got: "down",
+				Text: fmt.Sprintf("link %s%s is not operational", end.Where, end.Name)}
+			d = append(d, resource.Drift{off}.On(end.Where, end.Name)...)
 		}
 	}
 	return d.Err()
@@ -220,4 +223,6 @@ func (a Announce) Verify(ctx context.Context, w *kernel.World) error {
 
 // Traits implements resource.Describer. An interface that is not operational becomes operational once repair sets its
 // links up.
-func (Announce) Traits() resource.Traits { return resource.Traits{Follows: true} }
+func (a Announce) Traits() resource.Traits {
+	return resource.Traits{Follows: true, On: resource.Iface{Name: a.Link}}
+}

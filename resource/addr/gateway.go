@@ -153,10 +153,12 @@ func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 	case err != nil || there:
 		return err
 	case len(conflicts) > 0:
-		return fmt.Errorf("is missing; %s has %v", g.Link, conflicts[0].Prefix)
+		return spec.Missing("").Saying(fmt.Errorf("is missing; %s has %v", g.Link, conflicts[0].Prefix))
 	}
-	return errors.New("is missing")
+	return spec.Missing("")
 }
 
 // Traits implements resource.Describer.
-func (g Gateway) Traits() resource.Traits { return resource.Traits{Fix: g.Ensure} }
+func (g Gateway) Traits() resource.Traits {
+	return resource.Traits{Fix: g.Ensure, On: resource.Iface{Where: resource.Host, Name: g.Link}}
+}

@@ -50,6 +50,11 @@ func (r Route) String() string {
 			r.MTU), resource.Opt("advmss", r.AdvMSS))
 }
 
+// Traits implements resource.Describer.
+func (r Route) Traits() resource.Traits {
+	return resource.Traits{On: resource.Iface{Where: r.Where, Name: r.Link}, Object: r.Dst.String()}
+}
+
 // Ensure implements plan.Resource. If another link has a default route with the same metric, Ensure changes nothing
 // (P25). Present tells whether the route exists.
 func (r Route) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
@@ -203,7 +208,7 @@ func (r Route) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if have == nil {
-		return errors.New("is missing")
+		return spec.Missing("")
 	}
 	var d resource.Drift
 	if r.Src.IsValid() {

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -148,7 +149,7 @@ func (r Rule) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if len(found) == 0 {
-		return errors.New("is missing")
+		return spec.Missing("")
 	}
 	var d resource.Drift
 	for _, have := range found {

@@ -156,7 +156,7 @@ func (f Tx) Standing(p *ChainSet) (d resource.Drift, err error) {
 	}
 	missing, err := f.missing(p)
 	for _, l := range missing {
-		found = append(found, fmt.Errorf("nft rule %v %s %q is missing", f.Table, l.Chain, l.Rule.Comment()))
+		found = append(found, spec.Missing(fmt.Sprintf("nft rule %v %s %q", f.Table, l.Chain, l.Rule.Comment())))
 	}
 	return found, err
 }

@@ -345,7 +345,7 @@ func ElementDrift(now *nft.Elem, want nft.Elem) error {
 	_, owner, _, _ := identity.ParseTag(want.Comment)
 	switch {
 	case now == nil:
-		return fmt.Errorf("nft element %v is missing", want)
+		return spec.Missing(fmt.Sprintf("nft element %v", want))
 	case !TaggedBy(now, owner):
 		return fmt.Errorf("nft element %v belongs to %q", want, now.Comment)
 	case !SameData(*now, want):
@@ -364,12 +364,12 @@ func RecordDrift(have []Entry, want []nft.Elem) (d resource.Drift) {
 	}
 	for _, w := range want {
 		if wanted[ElementKey(w)] = true; !recorded[ElementKey(w)] {
-			d.Add(fmt.Errorf("nft element %v is not in owners", w))
+			d.Add(spec.DiffersBy("owners", "nft element %v is not in owners", w))
 		}
 	}
 	for _, e := range have {
 		if e.Place.Set != nil && !wanted[ElementKey(e.Place)] {
-			d.Add(fmt.Errorf("nft element %v is too much", e.Place))
+			d.Add(spec.TooMuch(fmt.Sprintf("nft element %v", e.Place)))
 		}
 	}
 	return d

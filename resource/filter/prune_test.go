@@ -91,7 +91,8 @@ func TestPruneLeavesOthers(t *testing.T) {
 			w := contract.NewHost(t)
 			m := masquerade.Sources{Owner: contract.Owner, From: []netip.Prefix{contract.Prefix("10.1.2.5/24")}}
 			contract.Ensure(t, w, m)
-			filtertest.NFT(t, w, fmt.Sprintf(c.line, regexp.MustCompile(`masquerade_ip_[0-9a-f]{12}`).FindString(filtertest.State(t, w))))
+			filtertest.NFT(t, w, fmt.Sprintf(c.line,
+				regexp.MustCompile(`masquerade_ip_[0-9a-f]{12}`).FindString(filtertest.State(t, w))))
 			contract.Remove(t, w, m)
 			before := filtertest.State(t, w)
 			if err := filtertest.SweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {

@@ -198,7 +198,8 @@ func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
 	if errors.Is(err, rtnl.ErrNoLink) && known {
 		links, lerr := rtnl.Links(ns)
 		if now := r.InContainer(links); lerr == nil && now != nil {
-			err = fmt.Errorf("%w; it is called %s now", err, now.Name)
+			err = spec.Difference{Field: "name", Want: h.Name, Got: now.Name}.Saying(
+				fmt.Errorf("%w; it is called %s now", err, now.Name))
 		}
 	}
 	if err != nil {
@@ -212,9 +213,9 @@ func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
 			is.Want("device", r.Dir, dir)
 		}
 		if l.Kind != r.Kind {
-			is.Add(fmt.Errorf("is %s, not the device", resource.KindOf(l)))
+			is.Add(spec.DiffersBy("device", "is %s, not the device", resource.KindOf(l)))
 		} else if r.Is != nil && (l.Index != r.Is.Index || !r.same(l)) {
-			is.Add(errors.New("is another link, not the device"))
+			is.Add(spec.DiffersBy("device", "is another link, not the device"))
 		}
 	case h.Device.Link != "":
 		is.Want("alias", h.Device.Link, l.Alias)

@@ -14,6 +14,11 @@ type OffloadOff struct{ Link string }
 
 func (o OffloadOff) String() string { return "offload cont/" + o.Link + " tx off" }
 
+// Traits implements resource.Describer.
+func (o OffloadOff) Traits() resource.Traits {
+	return resource.Traits{On: resource.Iface{Name: o.Link}}
+}
+
 // Ensure implements plan.Resource.
 func (o OffloadOff) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	ns, err := resource.Container.Namespace(w)

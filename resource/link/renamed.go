@@ -127,7 +127,10 @@ func CalledNow(ns *kernel.NS, err error, is func(*rtnl.Link) bool) (said error, 
 	}
 	links, lerr := rtnl.Links(ns)
 	if i := slices.IndexFunc(links, is); lerr == nil && i >= 0 {
-		return fmt.Errorf("%w; it is called %s now", err, links[i].Name), true
+		var lost rtnl.NoLink
+		errors.As(err, &lost)
+		now := spec.Difference{Field: "name", Want: lost.Name, Got: links[i].Name}
+		return now.Saying(fmt.Errorf("%w; it is called %s now", err, links[i].Name)), true
 	}
 	return err, false
 }

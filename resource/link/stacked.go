@@ -170,7 +170,7 @@ func (s Stacked) onMaster(w *kernel.World, l *rtnl.Link) error {
 	}
 	var d resource.Drift
 	if !master.Up && s.Master.Up {
-		d.Add(fmt.Errorf("master %s is down", master.Name))
+		d.Add(spec.DiffersBy("state of the master", "master %s is down", master.Name))
 	}
 	s.Master.warn(master)
 	below, in := master.Index, ns

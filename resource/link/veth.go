@@ -207,52 +207,55 @@ func (v Veth) port() bool { return v.Master != "" || v.Switched }
 // Verify implements plan.Resource. It compares the MTU of the container interface only if ContMTU is set, because
 // tuning may change it (P16).
 func (v Veth) Verify(ctx context.Context, w *kernel.World) error {
-	var d, beyond resource.Drift // beyond is what Fix leaves
-	v.verify(w, &d, &beyond)
-	for i, err := range beyond {
-		beyond[i] = resource.Beyond{Err: err}
-	}
-	return append(beyond, d...).Err()
+	fixed, lasting := v.verify(w)
+	return append(lasting.Lasting(), fixed.On(resource.Host, v.Host)...).Err()
 }
 
-func (v Veth) verify(w *kernel.World, d, beyond *resource.Drift) {
+// verify returns the differences that Fix corrects, and those that only DEL and ADD correct.
+func (v Veth) verify(w *kernel.World) (fixed, lasting resource.Drift) {
+	var inside, host resource.Drift
 	_, c, err := resource.Container.Link(w, v.Name)
 	if err == nil {
-		beyond.Want("type", "veth", c.Kind)
+		inside.Want("type", "veth", c.Kind)
 		if v.MAC != "" {
-			beyond.Want("address", resource.MACText(v.MAC), c.MAC)
+			inside.Want("address", resource.MACText(v.MAC), c.MAC)
 		}
 		if v.ContMTU != 0 {
-			beyond.Want("mtu", v.ContMTU, c.MTU)
+			inside.Want("mtu", v.ContMTU, c.MTU)
 		}
 		if !v.Down {
-			beyond.Want("state", "up", resource.UpOrDown(c))
+			inside.Want("state", "up", resource.UpOrDown(c))
 		}
 	}
 	h, herr := rtnl.LinkByName(w.Host, v.Host)
 	if herr == nil {
 		err = v.renamed(w, h, err)
 	}
-	if beyond.Add(err); herr != nil {
-		beyond.Add(v.missing(w, c, herr))
-		return
+	inside.Add(err)
+	lasting = inside.On(resource.Container, v.Name)
+	if herr != nil {
+		host.Add(v.missing(w, c, herr))
+		return nil, append(lasting, host.On(resource.Host, v.Host)...)
 	}
-	beyond.Want("host type", "veth", h.Kind)
+	host.Want("host type", "veth", h.Kind)
 	if c != nil && (c.Peer != h.Index || h.Peer != c.Index) {
-		beyond.Add(fmt.Errorf("%s and %s are not the two ends of one pair", v.Name, v.Host))
+		host.Add(spec.Difference{Field: "peer", Text: v.Name + " and " + v.Host + " are not the two ends of one pair"})
 	}
 	if v.MTU > 0 {
-		beyond.Want("host mtu", v.MTU, h.MTU)
+		host.Want("host mtu", v.MTU, h.MTU)
 	}
-	d.Want("host state", "up", resource.UpOrDown(h))
+	lasting = append(lasting, host.On(resource.Host, v.Host)...)
+
+	fixed.Want("host state", "up", resource.UpOrDown(h))
 	if v.HostMAC != "" {
-		d.Want("host address", resource.MACText(v.HostMAC), h.MAC)
+		fixed.Want("host address", resource.MACText(v.HostMAC), h.MAC)
 	}
 	if h.Master == 0 { // else its bridge takes what comes in before IPv6 sees it
-		d.Add(resource.IgnoresRA(w.Host, v.Host))
+		fixed.Add(resource.IgnoresRA(w.Host, v.Host))
 	}
-	wantPort(d, w, h, v.Master, v.Hairpin, v.Isolated)
-	wantVLANs(d, w, h, v.VLANs)
+	wantPort(&fixed, w, h, v.Master, v.Hairpin, v.Isolated)
+	wantVLANs(&fixed, w, h, v.VLANs)
+	return fixed, lasting
 }
 
 // missing is err, that the host's end is not there, with the name that it has now. The two ends go together, so without

@@ -202,7 +202,7 @@ func (n Names) Verify(ctx context.Context, w *kernel.World) error {
 	case err != nil:
 		return err
 	case !known:
-		return errors.New("its record is missing")
+		return spec.Missing("its record")
 	}
 	want, err := n.record(w, was)
 	if err != nil {

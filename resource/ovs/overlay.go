@@ -219,7 +219,7 @@ func (t Tunnels) work(ctx context.Context, c *ovsdb.Conn, remotes []netip.Addr) 
 	var errs []error
 	for i, a := range answers {
 		if len(a.Rows) == 0 {
-			errs = append(errs, fmt.Errorf("tunnel to %v is missing", remotes[i]))
+			errs = append(errs, spec.Missing(fmt.Sprintf("tunnel to %v", remotes[i])))
 			continue
 		}
 		if err := failed(a.Rows[0]); err != nil {

@@ -196,7 +196,7 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		if len(answers[0].Rows) == 0 {
-			return fmt.Errorf("is missing")
+			return spec.Missing("")
 		}
 		row := answers[0].Rows[0]
 		bridges, err := c.Transact(ctx, ovsdb.Select(bridgeTable, ovsdb.Includes("ports", row.UUID("_uuid")), "name"))
@@ -222,7 +222,9 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 }
 
 // Traits implements resource.Describer.
-func (p Port) Traits() resource.Traits { return resource.Traits{Fix: p.fix} }
+func (p Port) Traits() resource.Traits {
+	return resource.Traits{Fix: p.fix, On: resource.Iface{Where: resource.Host, Name: p.Link}}
+}
 
 // fix makes the rows anew. It makes none for a link that does not exist.
 func (p Port) fix(ctx context.Context, w *kernel.World) (bool, error) {

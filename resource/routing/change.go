@@ -75,6 +75,11 @@ func (c Change) String() string {
 	return resource.Line(c.Of.kind(), string(c.Do), c.Of.String(), where, resource.Flag("unchecked", c.Unchecked))
 }
 
+// Traits implements resource.Describer.
+func (c Change) Traits() resource.Traits {
+	return resource.Traits{On: resource.Iface{Name: c.Owner.IfName}}
+}
+
 // id identifies one of an owner's changes. Equal changes may occur twice, with others between them.
 func (c Change) id() string { return c.Key + " " + c.String() }
 
@@ -229,7 +234,9 @@ func (c Change) verify(ctx context.Context, w *kernel.World, at site, rec change
 		// Other programs may add routes after a flush; those that it took are not to come back.
 		back := func(gone rtnl.Message) bool { return sameMessage(gone, m) }
 		if c.Do == Del || i < 0 || slices.ContainsFunc(rec.Entries[i].Gone, back) {
-			d.Add(fmt.Errorf("%s is there", c.Of.said(at, m)))
+			there := spec.DiffersBy(c.Of.said(at, m), "%s is there", c.Of.said(at, m))
+			there.Got = spec.Surplus
+			d.Add(there)
 		}
 	}
 	return d.Err()

@@ -3,7 +3,6 @@ package routing
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -184,7 +183,7 @@ func (r RouteEntry) differs(at site, m rtnl.Message) error {
 	if r.Type == "" {
 		d.Want("next hops", hopsText(r.want(at)), hopsText(hops))
 		if !byLink(at, hops) {
-			d.Add(errors.New("is by another link"))
+			d.Add(spec.DiffersBy("dev", "is by another link"))
 		}
 	}
 	if r.Src.IsValid() {
@@ -238,7 +237,7 @@ func (r RouteEntry) verify(ctx context.Context, w *kernel.World, at site) error 
 		}
 	}
 	if r.Type != "" {
-		return errors.New("is missing")
+		return spec.Missing("")
 	}
 	k := addr.Route{Link: r.Link, Dst: r.Dst, Src: r.Src, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
 		Table: r.Table}

@@ -2,7 +2,6 @@ package routing
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -113,7 +113,7 @@ func (r RuleEntry) said(_ site, m rtnl.Message) string {
 func isThere(s Subject, at site) error {
 	list, err := s.list(at)
 	if err == nil && !slices.ContainsFunc(list, func(m rtnl.Message) bool { return s.is(at, m) }) {
-		err = errors.New("is missing")
+		err = spec.Missing("")
 	}
 	return err
 }
@@ -186,7 +186,7 @@ func (n NeighbourEntry) verify(_ context.Context, _ *kernel.World, at site) erro
 			return d.Err()
 		}
 	}
-	return errors.New("is missing")
+	return spec.Missing("")
 }
 
 func (n NeighbourEntry) said(_ site, m rtnl.Message) string {

@@ -71,6 +71,11 @@ func (s SourceRouting) String() string {
 	return resource.Line(append(words, table, resource.Flag("hints", s.Hints))...)
 }
 
+// Traits implements resource.Describer.
+func (s SourceRouting) Traits() resource.Traits {
+	return resource.Traits{On: resource.Iface{Name: s.Owner.IfName}}
+}
+
 // lockSources keeps concurrent calls for the namespace from choosing the same table. The reference locks the
 // namespace's own file, but a process in the container could hold that lock for ever. A lock file for each namespace
 // would remain after the namespace.
@@ -208,7 +213,7 @@ func (s SourceRouting) verify(ctx context.Context, w *kernel.World, ns *kernel.N
 		}
 		rule := sourceRule{src.Prefix.Addr(), table}.rule()
 		if table == 0 {
-			d.Add(fmt.Errorf("rule from %v: is missing", src.Prefix.Addr()))
+			d.Add(spec.Missing(fmt.Sprintf("rule from %v:", src.Prefix.Addr())))
 			continue
 		}
 		if err := rule.Verify(ctx, w); err != nil {

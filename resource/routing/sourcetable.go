@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -201,7 +202,8 @@ func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF b
 		d.Add(missing(ns, hints, have))
 		for _, r := range rec.Moved {
 			if slices.ContainsFunc(have, func(h rtnl.Route) bool { return sameRoute(h, r) }) {
-				d.Add(fmt.Errorf("%s: is back in the main table, where it competes with other links'", said(ns, r)))
+				d.Add(spec.DiffersBy("table", "%s: is back in the main table, where it competes with other links'",
+					said(ns, r)))
 			}
 		}
 	}
@@ -222,7 +224,7 @@ func missing(ns *kernel.NS, want, have []rtnl.Route) error {
 		}
 		i := slices.IndexFunc(have, same)
 		if i < 0 {
-			d.Add(fmt.Errorf("%s: is missing", said(ns, r)))
+			d.Add(spec.Missing(said(ns, r) + ":"))
 			continue
 		}
 		var fields resource.Drift

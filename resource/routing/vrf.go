@@ -75,7 +75,9 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 }
 
 // Traits implements resource.Describer.
-func (VRF) Traits() resource.Traits { return resource.Traits{Possible: resource.KindPossible("vrf")} }
+func (v VRF) Traits() resource.Traits {
+	return resource.Traits{Possible: resource.KindPossible("vrf"), On: resource.Iface{Name: v.Owner.IfName}}
+}
 
 // Ensure implements plan.Resource.
 func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {

@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/kernel/tc"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A Limit is a token bucket and the packets that it limits.
@@ -144,7 +145,7 @@ func (l Limit) verify(ns *kernel.NS, dev *rtnl.Link, have *tc.Qdisc) error {
 		}
 	}
 	if found == nil {
-		d.Add(fmt.Errorf("class %x:1 is missing", class>>16))
+		d.Add(spec.Missing(fmt.Sprintf("class %x:1", class>>16)))
 		return d.Err()
 	}
 	l.wantBucket(&d, dev, found.Bucket)
@@ -152,7 +153,7 @@ func (l Limit) verify(ns *kernel.NS, dev *rtnl.Link, have *tc.Qdisc) error {
 	d.Add(err)
 	switch {
 	case queue == nil || queue.Kind != "bfifo":
-		d.Add(fmt.Errorf("class %x:1 has no queue of kind bfifo", class>>16))
+		d.Add(spec.DiffersBy("queue", "class %x:1 has no queue of kind bfifo", class>>16))
 	default:
 		l.wantQueue(&d, dev, queue.Bucket.Limit)
 	}
@@ -198,12 +199,12 @@ func (l Limit) wantFilters(d *resource.Drift, ns *kernel.NS, dev *rtnl.Link) {
 			there = there || f.Matches(g)
 		}
 		if !there {
-			d.Add(fmt.Errorf("the filter of %v is missing", names[i]))
+			d.Add(spec.Missing(fmt.Sprintf("the filter of %v", names[i])))
 			continue
 		}
 		n++
 	}
 	if len(have) > n {
-		d.Add(fmt.Errorf("there are %d filters, want %d", len(have), len(want)))
+		d.Add(spec.DiffersBy("filters", "there are %d filters, want %d", len(have), len(want)))
 	}
 }

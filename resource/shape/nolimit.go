@@ -3,7 +3,6 @@ package shape
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/tc"
@@ -47,7 +46,7 @@ func (n NoLimit) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 func (n NoLimit) Verify(_ context.Context, w *kernel.World) error {
 	what, err := n.limited(w)
 	if err == nil && what != "" {
-		err = fmt.Errorf("%s is there, and no limit is configured", what)
+		err = spec.DiffersBy(what, "%s is there, and no limit is configured", what)
 	}
 	return err
 }

@@ -73,7 +73,9 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 }
 
 // Traits implements resource.Describer.
-func (q Qdisc) Traits() resource.Traits { return resource.Traits{Fix: q.fix} }
+func (q Qdisc) Traits() resource.Traits {
+	return resource.Traits{Fix: q.fix, On: resource.Iface{Where: q.Where, Name: q.Link}}
+}
 
 func (q Qdisc) fix(ctx context.Context, w *kernel.World) (bool, error) {
 	return fixShaped(ctx, w, q.Where, q)
@@ -94,7 +96,7 @@ func (q Qdisc) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if have == nil {
-		return errors.New("the qdisc is missing")
+		return spec.Missing("the qdisc")
 	}
 	want := q.Limit
 	if references(l, have) && !q.some() && q.Reference > 0 {

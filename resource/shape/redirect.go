@@ -3,7 +3,6 @@ package shape
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -107,7 +106,9 @@ func redirect(ns *kernel.NS, link, to int, stale bool) error {
 }
 
 // Traits implements resource.Describer.
-func (r Redirect) Traits() resource.Traits { return resource.Traits{Fix: r.fix} }
+func (r Redirect) Traits() resource.Traits {
+	return resource.Traits{Fix: r.fix, On: resource.Iface{Where: r.Where, Name: r.Link}}
+}
 
 func (r Redirect) fix(ctx context.Context, w *kernel.World) (bool, error) {
 	return fixShaped(ctx, w, r.Where, r)
@@ -134,7 +135,7 @@ func (r Redirect) Verify(_ context.Context, w *kernel.World) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("no filter redirects incoming packets to %s, so they are not limited", to.Name)
+	return spec.DiffersBy("filter", "no filter redirects incoming packets to %s, so they are not limited", to.Name)
 }
 
 // Remove implements plan.Remover. It also removes a filter that leads to the ifb of the reference's plugin. Without

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Traits implements resource.Describer. Repair sets the sysctls of the host.
@@ -50,7 +51,7 @@ func (s Sysctl) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	if !procsys.SameValue(v, s.Value) {
-		return fmt.Errorf("%s is %s, want %s", s.Key, v, s.Value)
+		return spec.Differs(s.Key, s.Value, v)
 	}
 	return nil
 }
@@ -75,6 +76,11 @@ type EnableIPv6 struct {
 
 func (e EnableIPv6) String() string {
 	return resource.Line("ipv6 on cont/"+e.Link, resource.Flag("nodad", e.NoDAD), resource.Flag("dad", e.DAD))
+}
+
+// Traits implements resource.Describer.
+func (e EnableIPv6) Traits() resource.Traits {
+	return resource.Traits{On: resource.Iface{Name: e.Link}}
 }
 
 // never is the setting that turns duplicate address detection off, if it exists.
@@ -134,6 +140,9 @@ func (e EnableIPv6) Verify(ctx context.Context, w *kernel.World) error {
 type IPv6Off struct{ Link string }
 
 func (i IPv6Off) String() string { return "ipv6 off cont/" + i.Link }
+
+// Traits implements resource.Describer.
+func (i IPv6Off) Traits() resource.Traits { return resource.Traits{On: resource.Iface{Name: i.Link}} }
 
 func (i IPv6Off) Settings() []procsys.Setting {
 	return []procsys.Setting{{Key: "net/ipv6/conf/" + i.Link + "/disable_ipv6", Value: "1", Optional: true}}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -279,7 +278,7 @@ func (t Tuning) Verify(ctx context.Context, w *kernel.World) error {
 			d.Add(err)
 		} else if now := rec.Sysctl[s.Path]; !procsys.SameValue(v, s.Value) &&
 			!(now != nil && procsys.SameValue(v, now.Is)) {
-			d.Add(fmt.Errorf("%s is %q, want %q", s.Path, v, s.Value))
+			d.Add(spec.Differs(s.Path, strconv.Quote(s.Value), strconv.Quote(v)))
 		}
 	}
 	return d.Err()

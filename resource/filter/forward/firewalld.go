@@ -182,7 +182,7 @@ func (f Forward) inZone(ctx context.Context, _ *kernel.World) error {
 				return f.zoneError(err)
 			}
 			if !there {
-				d.Add(fmt.Errorf("firewalld zone %s: source %s is missing", f.Zone, source(a)))
+				d.Add(spec.Missing(fmt.Sprintf("firewalld zone %s: source %s", f.Zone, source(a))))
 			}
 		}
 		return nil

@@ -123,7 +123,7 @@ func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		for _, r := range rules {
-			d.Add(fmt.Errorf("%v: rule %q is missing", t, r))
+			d.Add(spec.Missing(fmt.Sprintf("%v: rule %q", t, r)))
 		}
 	}
 	if backend.Firewalld {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A Draft collects the changes of one table.
@@ -50,7 +51,7 @@ func (d *Draft) Drop(chain string, from ...string) {
 // RuleDrifts returns a difference for each missing rule.
 func RuleDrifts(x *xtables.Table, missing []xtables.Rule) (d resource.Drift) {
 	for _, r := range missing {
-		d.Add(fmt.Errorf("rule %v %v is missing", x, r))
+		d.Add(spec.Missing(fmt.Sprintf("rule %v %v", x, r)))
 	}
 	return d
 }

@@ -231,12 +231,15 @@ func (c FailClosed) Verify(_ context.Context, w *kernel.World) error {
 		return err
 	}
 	var d resource.Drift
-	for what, p := range map[string]prohibitions{"missing": want.without(have), "too much": have.without(want)} {
-		for _, r := range p.rules {
-			d.Add(fmt.Errorf("rule %s is %s", ruleText(r), what))
+	for _, side := range []struct {
+		differs func(part string) spec.Difference
+		prohibitions
+	}{{spec.Missing, want.without(have)}, {spec.TooMuch, have.without(want)}} {
+		for _, r := range side.rules {
+			d.Add(side.differs("rule " + ruleText(r)))
 		}
-		for _, r := range p.routes {
-			d.Add(fmt.Errorf("route prohibit %v table %d is %s", r.Dst, r.Table, what))
+		for _, r := range side.routes {
+			d.Add(side.differs(fmt.Sprintf("route prohibit %v table %d", r.Dst, r.Table)))
 		}
 	}
 	if want.link != "" {

@@ -306,12 +306,12 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 		}
 		for _, e := range want {
 			if at[filter.ElementKey(e)] == nil {
-				d.Add(fmt.Errorf("nft element %v is missing", e))
+				d.Add(spec.Missing(fmt.Sprintf("nft element %v", e)))
 			}
 		}
 		for _, e := range not {
 			if at[filter.ElementKey(e)] != nil {
-				d.Add(fmt.Errorf("nft element %v is too much", e))
+				d.Add(spec.TooMuch(fmt.Sprintf("nft element %v", e)))
 			}
 		}
 		for _, err := range filter.RecordDrift(have, asked) { // which may name what was named above

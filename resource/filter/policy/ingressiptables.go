@@ -294,15 +294,15 @@ func (i IngressIPTables) Verify(ctx context.Context, w *kernel.World) error {
 		insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
 		want := slices.Concat(insert, ends)
 		for _, r := range iptables.Lacking(have, want) {
-			d.Add(fmt.Errorf("%v: rule %q is missing", t, r))
+			d.Add(spec.Missing(fmt.Sprintf("%v: rule %q", t, r)))
 		}
 		for at, r := range have["FORWARD"] {
 			if late(r, at, have["FORWARD"]) {
-				d.Add(fmt.Errorf("%v: rule %q comes too late", t, r))
+				d.Add(spec.DiffersBy("position", "%v: rule %q comes too late", t, r))
 			}
 		}
 		for _, r := range i.odd(have, link, want) {
-			d.Add(fmt.Errorf("%v: rule %q is too much", t, r))
+			d.Add(spec.TooMuch(fmt.Sprintf("%v: rule %q", t, r)))
 		}
 	}
 	return d.Err()

@@ -330,7 +330,8 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 				!slices.ContainsFunc(own, func(o xtables.Rule) bool {
 					return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
 				}) {
-				d.Add(fmt.Errorf("%v chain %s leads %s %v to %v, which no port mapping asks for", x, r.Chain, r.Proto,
+				d.Add(spec.DiffersBy("rule", "%v chain %s leads %s %v to %v, which no port mapping asks for", x,
+					r.Chain, r.Proto,
 					r.Ports, r.To))
 			}
 		}

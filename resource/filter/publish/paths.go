@@ -73,7 +73,7 @@ func (p Ports) localnet(w *kernel.World, pub *published) (c closedPath) {
 	case err != nil:
 		c.err = err
 	case v != "1":
-		c.err = fmt.Errorf("sysctl %s is %s, want 1", key, v)
+		c.err = spec.Differs("sysctl "+key, "1", v)
 		c.open = func() error {
 			_, err := procsys.Set(w.Host, procsys.Setting{Key: key, Value: "1"})
 			return err
@@ -95,7 +95,7 @@ func (p Ports) strayed(w *kernel.World, pub *published) error {
 	if gateway, err := p.gatewayAt(w, l); err != nil || !gateway {
 		return err
 	}
-	return resource.Beyond{Err: astray}
+	return resource.Drift{astray}.Lasting().Err()
 }
 
 // ensured is how Ensure ends. A route that leads elsewhere is an error in a repair, and ADD only warns of it.
@@ -135,9 +135,9 @@ func (p Ports) ownLink(w *kernel.World, pub *published) (l *rtnl.Link, astray, e
 	}
 	switch {
 	case by == nil:
-		astray = fmt.Errorf("route to %v leads nowhere, want host/%s", to, l.Name)
+		astray = spec.DiffersBy("route", "route to %v leads nowhere, want host/%s", to, l.Name)
 	case by.Index != l.Index || r.Via.IsValid():
-		astray = fmt.Errorf("route to %v leads elsewhere: %s, want host/%s", to,
+		astray = spec.DiffersBy("route", "route to %v leads elsewhere: %s, want host/%s", to,
 			resource.Line("host/"+by.Name, resource.Opt("via", r.Via)), l.Name)
 	}
 	return l, astray, nil

@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -350,9 +349,10 @@ func publishedDrift(f filter.Tx, o spec.Owner, pub *published) (d resource.Drift
 	for i, want := range pub.claims {
 		c, mine := claims[want.key()], want.portClaim
 		if i := slices.IndexFunc(c.before, func(d portClaim) bool { return d.owner == me && d.at(mine) }); i < 0 {
-			d.Add(fmt.Errorf("nft element %v is not in %s", want.mappingOf(mine), want.set().Name))
+			d.Add(spec.DiffersBy("element", "nft element %v is not in %s", want.mappingOf(mine), want.set().Name))
 		} else if !c.before[i].same(mine) {
-			d.Add(fmt.Errorf("nft element %v is %s", want.element(i, mine), c.element(i, c.before[i]).DataText()))
+			d.Add(spec.DiffersBy("element", "nft element %v is %s", want.element(i, mine), c.element(i,
+				c.before[i]).DataText()))
 		}
 		now := found[i]
 		if now != nil && slices.ContainsFunc(c.before, func(d portClaim) bool {
