@@ -140,7 +140,12 @@ func chosen(a *app.App, name string, list []attach.Cached,
 	case strings.Contains(name, "/") && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	return nil, app.Fail(app.ExitNotFound, "`fairlead ls` lists the attachments, and `fairlead net ls` the networks.",
+	names := []string{netconf.DefaultNetwork}
+	for _, l := range netconf.Configured() {
+		names = append(names, l.Name)
+	}
+	hint := "`fairlead ls` lists the attachments, and `fairlead net ls` the networks."
+	return nil, app.Fail(app.ExitNotFound, attached.Meant(name, list, names...)+hint,
 		"%q is neither a network nor a container: %w", name, attach.ErrNotAttached)
 }
 

@@ -110,7 +110,7 @@ command in a network of its own, list attachments, and preview a change before m
 	root.SetHelpCommandGroupID("look")
 	root.SetCompletionCommandGroupID("look")
 	root.AddCommand(
-		run.Command(a), run.GuardCommand(a), run.HostCommand(a), run.HostInsideCommand(),
+		run.Command(a), run.ExecCommand(a), run.GuardCommand(a), run.HostCommand(a), run.HostInsideCommand(),
 		demo.Command(a), demo.InsideCommand(a), demo.ServeCommand(a), demo.FetchCommand(a),
 		addCommand(a), delCommand(a), checkCommand(a), statusCommand(a), gcCommand(a),
 		repair.Command(a), repair.FirewallCommand(a), install.Command(a), install.WarmCommand(a), versionCommand(a),

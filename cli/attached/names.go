@@ -2,6 +2,8 @@ package attached
 
 import (
 	"cmp"
+	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -11,10 +13,49 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// NotAttached returns the error for a name that no container has.
-func NotAttached(name string) error {
-	return app.Fail(app.ExitNotFound, "`fairlead ls` lists the attachments. Containers without CNI, such as "+
-		"Docker's, are not known here.", "container %q: %w", name, attach.ErrNotAttached)
+// NotAttached returns the error for a name that no container in list has.
+func NotAttached(name string, list []attach.Cached) error {
+	return app.Fail(app.ExitNotFound, Meant(name, list)+"`fairlead ls` lists the attachments. Containers without CNI, "+
+		"such as Docker's, are not known here.", "container %q: %w", name, attach.ErrNotAttached)
+}
+
+// Meant returns a question that names the container in list, or the other word, that resembles name; "" if none does.
+func Meant(name string, list []attach.Cached, others ...string) string {
+	known := slices.Clone(others)
+	for _, c := range list {
+		pod := Name(c)
+		known = append(known, pod, pod[strings.LastIndexByte(pod, '/')+1:], c.ContainerID, ShortID(c.ContainerID))
+	}
+	near, ok := spec.Nearest(name, known)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("Did you mean %q? ", near)
+}
+
+// One returns the attachments of the one container called name: see [Find]. Of several containers, those whose network
+// namespace is gone do not count, because a new container may have the name of an old one.
+func One(name string, list []attach.Cached) ([]attach.Cached, error) {
+	found := Find(name, list)
+	if len(found) == 0 {
+		return nil, NotAttached(name, list)
+	}
+	other := func(c attach.Cached) bool { return c.ContainerID != found[0].ContainerID }
+	if !slices.ContainsFunc(found, other) {
+		return found, nil
+	}
+	if living := slices.DeleteFunc(slices.Clone(found), IsGone); len(living) > 0 {
+		found = living
+	}
+	if !slices.ContainsFunc(found, other) {
+		return found, nil
+	}
+	var several []string
+	for _, c := range found {
+		several = append(several, ShortOwner(c))
+	}
+	return nil, app.Fail(app.ExitUsage, "Name one of them by its ID.", "%q may mean several containers:\n%s", name,
+		strings.Join(several, "\n"))
 }
 
 // CompleteContainers completes IDs of containers, for a shell.

@@ -194,7 +194,7 @@ func (d *Doctor) choose(names []string) error {
 	for _, name := range names {
 		found := attached.Find(name, d.All)
 		if len(found) == 0 {
-			return attached.NotAttached(name)
+			return attached.NotAttached(name, d.All)
 		}
 		for _, c := range found {
 			if !slices.ContainsFunc(d.Mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() }) {

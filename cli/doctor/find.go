@@ -82,7 +82,7 @@ func hasInterface(c attach.Cached, is func(name, mac string) bool) bool {
 // containers.
 func (d *Doctor) only(arg string, found []candidate) (all []attach.Cached, err error) {
 	if len(found) == 0 {
-		return nil, attached.NotAttached(arg)
+		return nil, attached.NotAttached(arg, d.All)
 	}
 	var lines []string
 	for _, f := range found {

@@ -39,9 +39,11 @@ func Selected(a *app.App, network string, f Filter) (list []attach.Cached, probl
 		return nil, nil, err
 	}
 	if f.container != "" {
-		if list = attached.Find(f.container, list); len(list) == 0 {
-			return nil, nil, attached.NotAttached(f.container)
+		found := attached.Find(f.container, list)
+		if len(found) == 0 {
+			return nil, nil, attached.NotAttached(f.container, list)
 		}
+		list = found
 	}
 	return slices.DeleteFunc(list, func(c attach.Cached) bool {
 		return f.State != "" && f.State != attached.Describe(c).State

@@ -1,4 +1,5 @@
-// Package networks is fairlead net: it lists networks, writes new ones, and rewrites lists as a chain and back.
+// Package networks is fairlead net: it lists and shows networks, writes and removes their files, and rewrites lists as
+// a chain and back.
 // Package netconf finds networks.
 package networks
 
@@ -29,8 +30,8 @@ type netInfo struct {
 
 // Command is `fairlead net`.
 func Command(a *app.App) *cobra.Command {
-	net := &cobra.Command{Use: "net", GroupID: "look", Short: "List, write and rewrite network configurations"}
-	net.AddCommand(chainCommand(a), newCommand(a))
+	net := &cobra.Command{Use: "net", GroupID: "look", Short: "List, show, write and remove network configurations"}
+	net.AddCommand(chainCommand(a), newCommand(a), showCommand(a), rmCommand(a))
 	net.AddCommand(&cobra.Command{
 		Use: "ls", Args: app.Operands(""),
 		Short: "List the networks, their files, and the errors in the files",

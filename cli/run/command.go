@@ -47,6 +47,27 @@ func (p *process) start() error {
 	return <-started
 }
 
+// run starts the command, forwards signals to it, and returns its exit status.
+func (p *process) run(sigs <-chan os.Signal) (status int, err error) {
+	if err := p.start(); err != nil {
+		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
+			return 0, app.Fail(app.ExitNotExecutable,
+				"It is not a program for this machine, or its interpreter does not exist.", "%w", err)
+		}
+		return 0, err
+	}
+	for {
+		select {
+		case s := <-sigs:
+			if !typed(s) {
+				p.cmd.Process.Signal(s) // a command that has ended needs no signal
+			}
+		case err := <-p.done:
+			return ExitStatus(err)
+		}
+	}
+}
+
 // enter moves the calling thread to the command's namespaces.
 func (p *process) enter() error {
 	fd, err := unix.Open(p.netns, unix.O_RDONLY|unix.O_CLOEXEC, 0)

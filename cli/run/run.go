@@ -250,23 +250,7 @@ func runOn(
 			return 0, err
 		}
 	}
-	if err := p.start(); err != nil {
-		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
-			return 0, app.Fail(app.ExitNotExecutable,
-				"It is not a program for this machine, or its interpreter does not exist.", "%w", err)
-		}
-		return 0, err
-	}
-	for {
-		select {
-		case s := <-sigs:
-			if !typed(s) {
-				p.cmd.Process.Signal(s) // a command that has ended needs no signal
-			}
-		case err := <-p.done:
-			return ExitStatus(err)
-		}
-	}
+	return p.run(sigs)
 }
 
 // heeding runs what comes before the command, when signals cannot be forwarded yet. A signal that asks to end
