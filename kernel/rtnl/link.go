@@ -127,11 +127,21 @@ func getLink(ns *kernel.NS, what string, index int, by ...*nl.RtAttr) (*Link, er
 }
 
 // Links returns all links of the namespace.
-func Links(ns *kernel.NS) ([]*Link, error) {
+func Links(ns *kernel.NS) ([]*Link, error) { return listLinks(ns) }
+
+// LinksIn returns all links of the namespace that ns calls id (Linux 4.20). Their PeerNS is a number of ns, too.
+func LinksIn(ns *kernel.NS, id int) ([]*Link, error) {
+	return listLinks(ns, attrU32(unix.IFLA_TARGET_NETNSID, uint32(id)))
+}
+
+func listLinks(ns *kernel.NS, in ...*nl.RtAttr) ([]*Link, error) {
 	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
 		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
 		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
+		for _, a := range in {
+			req.AddData(a)
+		}
 		return req
 	})
 	if err != nil {

@@ -57,6 +57,26 @@ func NSIDFor(ns *kernel.NS, other *kernel.NS, id int) (int, error) {
 	return there, nil
 }
 
+// NSIDs returns the numbers that ns has for other namespaces, of those that still exist.
+func NSIDs(ns *kernel.NS) (ids []int, err error) {
+	msgs, err := Dump(ns, unix.RTM_NEWNSID, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP)
+		req.AddData(nl.NewRtGenMsg())
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list numbers of namespaces: %w", err)
+	}
+	for _, m := range msgs {
+		netlink.EachAttr(m[min(4, len(m)):], func(kind uint16, v []byte) {
+			if kind == unix.NETNSA_NSID {
+				ids = append(ids, int(int32(netlink.U32(v))))
+			}
+		})
+	}
+	return ids, nil
+}
+
 // AssignNSID returns the number that ns has for another namespace, and assigns one if there is none. WatchNamespaces
 // identifies namespaces by it. The number does not keep the other namespace alive.
 func AssignNSID(ns *kernel.NS, other *kernel.NS) (int, error) {

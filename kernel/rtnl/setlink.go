@@ -115,11 +115,21 @@ func (c LinkChange) flags() *nl.IfInfomsg {
 
 // DelLink deletes a link, and the peer of a veth with it. The kernel answers after a grace period of 10 ms and more.
 // Until then, the names, addresses and routes of other links stay. It is no error if the link does not exist.
-func DelLink(ns *kernel.NS, index int) error {
+func DelLink(ns *kernel.NS, index int) error { return delLink(ns, index) }
+
+// DelLinkIn deletes a link in the namespace that ns calls id. It is no error if the link does not exist.
+func DelLinkIn(ns *kernel.NS, id, index int) error {
+	return delLink(ns, index, attrU32(unix.IFLA_TARGET_NETNSID, uint32(id)))
+}
+
+func delLink(ns *kernel.NS, index int, in ...*nl.RtAttr) error {
 	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
 	req.AddData(msg)
+	for _, a := range in {
+		req.AddData(a)
+	}
 	if err := Tell(ns, req); err != nil && !netlink.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete link #%d: %w", index, err)
 	}

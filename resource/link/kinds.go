@@ -173,5 +173,5 @@ func removeContained(w *kernel.World, t plan.Tag) error {
 	links, err := ownLinks(w, ns, made, t.Hash, func(l *rtnl.Link) bool {
 		return l.Name == m.Owner.IfName && (derived(l, m.Owner) || l.Group == identity.LinkGroup(t.Network))
 	}, contained()...)
-	return errors.Join(err, deleteAll(ns, links))
+	return errors.Join(err, deleteAll(ns, links), made.removeMoved(w, ns, links))
 }

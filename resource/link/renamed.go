@@ -23,7 +23,7 @@ type madeLink struct {
 	NS     kernel.Identity // of the container's namespace
 	Index  int
 	Kind   string
-	Master *chosenMaster // that it stands on, where the configuration names none
+	Master *chosenMaster // that it stands on; nil for links that have none
 }
 
 // contained are the kinds of the links that we make in a container, and that no deletion on the host takes along.
@@ -176,7 +176,7 @@ func removeOwn(w *kernel.World, o spec.Owner, name, kind string) error {
 		}
 		links, err := ownLinks(w, w.Container, m, identity.OwnerHash(o),
 			func(l *rtnl.Link) bool { return l.Name == name || derived(l, o) }, kind)
-		if err = errors.Join(err, deleteAll(w.Container, links)); err != nil {
+		if err = errors.Join(err, deleteAll(w.Container, links), m.removeMoved(w, w.Container, links)); err != nil {
 			return err
 		}
 	}

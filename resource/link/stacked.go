@@ -45,7 +45,7 @@ func (s Stacked) ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: s.Name}}
 }
 
-// A chosenMaster is the one that was chosen where the configuration names none.
+// A chosenMaster is the one that Ensure found. It is the master to verify where the configuration names none.
 type chosenMaster struct {
 	Where resource.Where
 	Index int
@@ -91,11 +91,7 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error
 	case err != nil:
 		return err
 	}
-	var chosen *chosenMaster
-	if s.Chosen {
-		chosen = &chosenMaster{s.Master.Where, master.Index}
-	}
-	return rememberLink(w, s.Owner, s.Name, kind, chosen)
+	return rememberLink(w, s.Owner, s.Name, kind, &chosenMaster{s.Master.Where, master.Index})
 }
 
 // spareIndex is an index for the link that is out of the way of those that the kernel counts up.
