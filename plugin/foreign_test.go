@@ -165,7 +165,7 @@ func TestNoForeignRules(t *testing.T) {
 // and none of them fails for it. Where the packets get is what the kernel makes of all rules.
 func TestForeignTable(t *testing.T) {
 	const table = "nft 'add table inet site; add chain inet site hosts { type filter hook forward priority 5; policy accept; }; %s'"
-	warning := regexp.MustCompile(`may drop the container's packets.*chain="table inet site chain hosts \(a rule drops all\)" fix="nft insert rule inet site hosts iifname`)
+	warning := regexp.MustCompile(`may drop the container's packets.*chain="table inet site chain hosts \(a rule drops all\)" fix="nft 'insert rule inet site hosts iifname`)
 	for rule, want := range map[string]struct{ add, status, passes bool }{
 		"drop":                              {true, true, false},
 		"ct state established accept; drop": {true, true, false},

@@ -62,7 +62,7 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 		return
 	}
 	if !top.Up {
-		w.stop(p, "link", p.run("ip link set "+top.Name+" up"), "link %s is down", top.Name)
+		w.stop(p, "link", fix(p.run("ip link set "+top.Name+" up")), "link %s is down", top.Name)
 		return
 	}
 	if !filtered {
@@ -76,11 +76,12 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 // takesIn reports whether a bridge takes frames in from a port, and stops the walk where it does not.
 func (w *walk) takesIn(p *place, port, br *rtnl.Link) bool {
 	if !br.Up {
-		w.stop(p, "bridge", p.run("ip link set "+br.Name+" up"), "bridge %s is down", br.Name)
+		w.stop(p, "bridge", fix(p.run("ip link set "+br.Name+" up")), "bridge %s is down", br.Name)
 		return false
 	}
 	if !port.Port.Forwarding {
-		w.stop(p, "bridge", p.run("bridge link set dev "+port.Name+" state 3"), "port %s of bridge %s does not forward",
+		w.stop(p, "bridge", fix(p.run("bridge link set dev "+port.Name+" state 3")),
+			"port %s of bridge %s does not forward",
 			port.Name, br.Name)
 		return false
 	}
@@ -126,7 +127,7 @@ func (w *walk) crosses(p *place, from, to *rtnl.Link, frame packetfilter.Packet,
 		}
 		verdicts, after, err := packetfilter.ThroughBridge(p.ns, hook, frame)
 		if err != nil {
-			w.wonder(p, "filter", "", "bridge %s: the packet filter could not be read: %v", hookName(hook), err)
+			w.wonder(p, "filter", Advice{}, "bridge %s: the packet filter could not be read: %v", hookName(hook), err)
 			return true
 		}
 		frame = after
@@ -134,11 +135,13 @@ func (w *walk) crosses(p *place, from, to *rtnl.Link, frame packetfilter.Packet,
 			text := fmt.Sprintf("bridge %s: %s is %v", hookName(hook), what, v)
 			switch v.Outcome {
 			case packetfilter.Dropped:
-				w.Hops = append(w.Hops, Hop{Place: p.name, Kind: "neighbour", Text: text, State: Stops, Verdict: &v})
+				w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: "neighbour", Text: text,
+					State: Stops, Verdict: &v,
+					Bridge: bridgeOf(p, v, true)})
 				w.Verdict, w.Why = Stops, p.name+": "+text
 				return false
 			case packetfilter.Undecided:
-				w.wonder(p, "neighbour", "", "%s", text)
+				w.wonder(p, "neighbour", Advice{}, "%s", text)
 			}
 		}
 	}
@@ -189,11 +192,11 @@ func (w *walk) fromBridge(p *place, br *rtnl.Link, next netip.Addr) {
 func (w *walk) across(p *place, from, to, br *rtnl.Link, filtered bool) bool {
 	switch {
 	case from.Index == to.Index && !from.Port.Hairpin:
-		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" hairpin on"),
+		w.stop(p, "bridge", fix(p.run("bridge link set dev "+from.Name+" hairpin on")),
 			"bridge %s sends nothing back out of port %s: hairpin is off", br.Name, from.Name)
 		return false
 	case from.Port.Isolated && to.Port != nil && to.Port.Isolated:
-		w.stop(p, "bridge", p.run("bridge link set dev "+from.Name+" isolated off"),
+		w.stop(p, "bridge", fix(p.run("bridge link set dev "+from.Name+" isolated off")),
 			"ports %s and %s of bridge %s are isolated from each other", from.Name, to.Name, br.Name)
 		return false
 	}
@@ -235,12 +238,12 @@ func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, 
 	}
 	switch {
 	case !to.Up:
-		w.stop(p, "link", p.run("ip link set "+to.Name+" up"), "port %s of bridge %s is down", to.Name, br.Name)
+		w.stop(p, "link", fix(p.run("ip link set "+to.Name+" up")), "port %s of bridge %s is down", to.Name, br.Name)
 	case inner != nil:
 		w.pass(p, "bridge", "leaves bridge %s by port %s to %s of %s", br.Name, to.Name, inner.Name, far.name)
 		w.enter(far, inner, next)
 	case !to.Operational:
-		w.stop(p, "link", "", "port %s of bridge %s has no carrier", to.Name, br.Name)
+		w.stop(p, "link", Advice{}, "port %s of bridge %s has no carrier", to.Name, br.Name)
 	default:
 		w.arrive(p, "bridge", "leaves bridge %s by port %s to %v, out of sight", br.Name, to.Name, next)
 	}
@@ -284,17 +287,17 @@ func (w *walk) behind(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (po
 func (w *walk) lost(p *place, br, port *rtnl.Link, next netip.Addr) {
 	none := [6]byte{}
 	if k := w.known; k != nil && k.State&rtnl.Failed != 0 {
-		w.stop(p, "neighbour", "", "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)",
+		w.stop(p, "neighbour", Advice{}, "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)",
 			next, br.Name)
 		return
 	}
 	if w.p.DstMAC != none {
-		w.wonder(p, "bridge", "",
+		w.wonder(p, "bridge", Advice{},
 			"bridge %s has not learnt where %v is: it sends the packet out of all ports but %s", br.Name,
 			next, port.Name)
 		return
 	}
-	w.wonder(p, "bridge", "", "nobody is known on bridge %s who has %v: whether somebody answers is not known",
+	w.wonder(p, "bridge", Advice{}, "nobody is known on bridge %s who has %v: whether somebody answers is not known",
 		br.Name, next)
 }
 

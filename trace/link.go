@@ -17,7 +17,7 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 	w.leaveUntranslated(p, l)
 	w.atDevice(p, l)
 	if !l.Up {
-		w.stop(p, "link", p.run("ip link set "+l.Name+" up"), "link %s is down", l.Name)
+		w.stop(p, "link", fix(p.run("ip link set "+l.Name+" up")), "link %s is down", l.Name)
 		return
 	}
 	copy(w.p.SrcMAC[:], l.MAC)
@@ -34,16 +34,18 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 		far, peer := w.peer(p, l)
 		switch {
 		case peer == nil && p.netns != "":
-			w.wonder(p, "link", "", "the other end of %s is in a network namespace that is not known here", l.Name)
+			w.wonder(p, "link", Advice{}, "the other end of %s is in a network namespace that is not known here",
+				l.Name)
 			return
 		case peer == nil && !l.Operational:
-			w.stop(p, "link", "", "link %s has no carrier: its other end is down", l.Name)
+			w.stop(p, "link", Advice{}, "link %s has no carrier: its other end is down", l.Name)
 			return
 		case peer == nil:
 			w.leave(p, l, next)
 			return
 		}
 		w.pass(p, "link", "leaves by %s, whose other end is %s of %s", l.Name, peer.Name, far.name)
+		w.Hops[len(w.Hops)-1].Out = l.Name
 		w.enter(far, peer, next)
 	case "bridge":
 		w.fromBridge(p, l, next)
@@ -51,7 +53,7 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 		w.above(p, l, next)
 	default:
 		if !l.Operational {
-			w.stop(p, "link", "", "link %s has no carrier", l.Name)
+			w.stop(p, "link", Advice{}, "link %s has no carrier", l.Name)
 			return
 		}
 		w.leave(p, l, next)
@@ -63,7 +65,7 @@ func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 	unmasqueraded := w.doubt == nil && p.netns == "" && !w.p.Local && w.Wanted != nil &&
 		w.Wanted.Masquerades(w.p.Src, w.p.Dst)
 	if unmasqueraded {
-		w.stop(p, "link", "fairlead repair --firewall",
+		w.stop(p, "link", fix("fairlead repair --firewall"),
 			"leaves by %s with the source %v, which the network masquerades, and the rule is missing", l.Name, w.p.Src)
 		return
 	}
@@ -71,6 +73,7 @@ func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 		return
 	}
 	w.arrive(p, "link", "leaves by %s to %v, out of sight", l.Name, next)
+	w.Hops[len(w.Hops)-1].Out = l.Name
 }
 
 // leaveUntranslated notes that an answer may not come back.
@@ -101,7 +104,7 @@ func (w *walk) neighbour(p *place, l *rtnl.Link, next netip.Addr) *rtnl.Neighbou
 // reachable says what is known of a neighbour that cannot be looked at itself.
 func (w *walk) reachable(p *place, l *rtnl.Link, next netip.Addr) bool {
 	entry := w.known
-	ask := p.run(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next))
+	ask := look(p.run(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next)))
 	switch {
 	case entry == nil || entry.State == 0:
 		w.wonder(p, "neighbour", ask,
@@ -109,6 +112,7 @@ func (w *walk) reachable(p *place, l *rtnl.Link, next netip.Addr) bool {
 			l.Name)
 	case entry.State&rtnl.Failed != 0:
 		w.stop(p, "neighbour", ask, "%v does not answer on %s (neighbour FAILED)", next, l.Name)
+		w.Hops[len(w.Hops)-1].Out = l.Name
 		return false
 	case len(entry.MAC) == 0:
 		w.wonder(p, "neighbour", ask,
@@ -147,7 +151,7 @@ func (w *walk) peer(p *place, l *rtnl.Link) (*place, *rtnl.Link) {
 // enter has a place get a frame by a link. Next is whom it is for, invalid where that is the place itself.
 func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 	if !l.Up {
-		w.stop(p, "link", p.run("ip link set "+l.Name+" up"), "link %s is down", l.Name)
+		w.stop(p, "link", fix(p.run("ip link set "+l.Name+" up")), "link %s is down", l.Name)
 		return
 	}
 	w.atDevice(p, l)
@@ -155,13 +159,13 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 		m, err := rtnl.LinkByIndex(p.ns, l.Master)
 		switch {
 		case err != nil:
-			w.wonder(p, "link", "", "%v", err)
+			w.wonder(p, "link", Advice{}, "%v", err)
 			return
 		case m.Kind == "bridge" && l.Port != nil:
 			w.bridge(p, l, m, next)
 			return
 		case m.Kind != "bond" && m.Kind != "team":
-			w.wonder(p, "link", "", "what a link of kind %s (%s) does with it is not followed", m.Kind, m.Name)
+			w.wonder(p, "link", Advice{}, "what a link of kind %s (%s) does with it is not followed", m.Kind, m.Name)
 			return
 		}
 		l = m
@@ -172,11 +176,11 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 		}
 		return
 	}
-	fix := ""
+	advice := Advice{}
 	if p.netns == "" && l.Kind == "veth" && l.Master == 0 { // its bridge is gone
-		fix = "fairlead repair"
+		advice = fix("fairlead repair")
 	}
-	w.stop(p, "neighbour", fix, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
+	w.stop(p, "neighbour", advice, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
 }
 
 // atDevice wonders about chains at a link itself, which are not followed.
@@ -188,7 +192,8 @@ func (w *walk) atDevice(p *place, l *rtnl.Link) {
 	chains, _ := conn.BaseChains()
 	for _, c := range chains {
 		if c.Rules > 0 && slices.Contains(strings.Fields(c.Device), l.Name) {
-			w.wonder(p, "filter", "", "table %s chain %s at device %s is not followed", c.TableName(), c.Name, l.Name)
+			w.wonder(p, "filter", Advice{}, "table %s chain %s at device %s is not followed", c.TableName(),
+				c.Name, l.Name)
 		}
 	}
 }
@@ -218,7 +223,8 @@ func (w *walk) taken(p *place, l *rtnl.Link, next netip.Addr) bool {
 func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	base, below := w.peer(p, l)
 	if below == nil {
-		w.wonder(p, "link", "", "the link that %s stands on is in a network namespace that is not known here", l.Name)
+		w.wonder(p, "link", Advice{}, "the link that %s stands on is in a network namespace that is not known here",
+			l.Name)
 		return
 	}
 	w.pass(p, "link", "leaves by %s, a %s on %s of %s, past the routes and filters there", l.Name, l.Kind,
@@ -227,10 +233,14 @@ func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	own := func(a rtnl.Addr) bool { return a.Prefix.Addr() == next }
 	switch {
 	case slices.ContainsFunc(addrs, own):
-		w.stop(base, "link", "", "%v is %s's own address on %s, which a %s does not reach", next, base.name,
+		w.stop(base, "link", Advice{}, "%v is %s's own address on %s, which a %s does not reach", next, base.name,
 			below.Name, l.Kind)
 	case !below.Up || !below.Operational:
-		w.stop(base, "link", "ip link set "+below.Name+" up", "link %s is down or has no carrier", below.Name)
+		advice := Advice{}
+		if !below.Up {
+			advice = fix(base.run("ip link set " + below.Name + " up"))
+		}
+		w.stop(base, "link", advice, "link %s is down or has no carrier", below.Name)
 	default:
 		for _, c := range w.Containers {
 			q, err := w.open(c)
@@ -264,8 +274,9 @@ func (w *walk) misled(p *place, l *rtnl.Link, next netip.Addr) bool {
 	switch {
 	case !l.Ethernet || sent == none || w.known == nil || bytes.Equal(sent[:], l.MAC):
 	case w.known.State&(rtnl.Permanent|rtnl.NoARP) != 0:
-		w.stop(p, "neighbour", "", "the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name,
-			l.MAC)
+		sender := w.asked[len(w.asked)-1].at
+		w.stop(sender, "neighbour", fix(sender.run(fmt.Sprintf("ip neigh flush to %v nud permanent", next))),
+			"the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name, l.MAC)
 		return true
 	default:
 		w.pass(p, "neighbour",

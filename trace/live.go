@@ -266,7 +266,7 @@ func (w *walk) judge() {
 	default:
 		w.Verdict, w.Why = w.Seen, predicted
 	}
-	w.Fix = ""
+	w.Advice = Advice{}
 }
 
 // A shot is a packet to be sent from the thread's namespace.

@@ -31,7 +31,7 @@ func (w *walk) route(p *place, in *rtnl.Link) (r rtnl.Route, out *rtnl.Link, ok 
 		return r, nil, false
 	}
 	if out, err = rtnl.LinkByIndex(p.ns, r.Link); err != nil {
-		w.wonder(p, "route", "", "route to %v: %v", w.p.Dst, err)
+		w.wonder(p, "route", Advice{}, "route to %v: %v", w.p.Dst, err)
 		return r, nil, false
 	}
 	w.pass(p, "route", "%s", routeText(r, out, w.p.Dst))
@@ -57,47 +57,44 @@ func routeText(r rtnl.Route, out *rtnl.Link, dst netip.Addr) string {
 func (w *walk) noRoute(p *place, in *rtnl.Link, err error) {
 	var number syscall.Errno
 	errors.As(err, &number)
-	add := p.run(fmt.Sprintf("ip route add %v via ROUTER", w.p.Dst))
-	if w.p.Dst.Is6() {
-		add = p.run(fmt.Sprintf("ip -6 route add %v via ROUTER", w.p.Dst))
-	}
 	switch {
 	case kernel.Unanswered(err):
-		w.wonder(p, "route", "", "%v", err)
+		w.wonder(p, "route", Advice{}, "%v", err)
 	case number == syscall.EXDEV, number == syscall.EINVAL && in != nil && w.strays(p, in):
-		w.stop(p, "route", fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", in.Name),
+		w.stop(p, "route", fix(fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", in.Name)),
 			"rp_filter drops it: the way back to %v is not by %s", w.p.Src, in.Name)
 	case number == syscall.EHOSTUNREACH && in != nil && !w.forwards(p, in):
-		w.stop(p, "route", p.run("sysctl -w net.ipv4.ip_forward=1"),
+		w.stop(p, "route", fix(p.run("sysctl -w net.ipv4.ip_forward=1")),
 			"forwarding is off on %s: the packet is for others", in.Name)
 	case number == syscall.EACCES:
-		w.stop(p, "route", p.run("ip rule; ip route show table all type prohibit"),
+		w.stop(p, "route", look(p.run("ip rule; ip route show table all type prohibit")),
 			"a route or a rule prohibits the way to %v",
 			w.p.Dst)
 	case number == syscall.EINVAL && in != nil:
-		w.stop(p, "route", "",
+		w.stop(p, "route", Advice{},
 			"the kernel takes %v for a martian address here: that of a source that cannot come in by %s, or "+
 				"a route of type blackhole", w.p.Src, in.Name)
 	case number == syscall.EINVAL && w.p.Src.IsLoopback():
-		w.stop(p, "route", p.run("sysctl -w net.ipv4.conf.all.route_localnet=1"),
+		w.stop(p, "route", fix(p.run("sysctl -w net.ipv4.conf.all.route_localnet=1")),
 			"a packet from %v may not leave the host: route_localnet is off", w.p.Src)
 	case number == syscall.EINVAL:
-		w.stop(p, "route", p.run("ip route show table all type blackhole"),
+		w.stop(p, "route", look(p.run("ip route show table all type blackhole")),
 			"a route of type blackhole takes what is for %v",
 			w.p.Dst)
 	case number == syscall.EHOSTUNREACH:
-		w.stop(p, "route", p.run("ip route show table all type unreachable"),
+		w.stop(p, "route", look(p.run("ip route show table all type unreachable")),
 			"a route of type unreachable takes what is for %v",
 			w.p.Dst)
 	default:
+		add, advice := p.run(fmt.Sprintf("ip route add %v via ROUTER", w.p.Dst)), look
 		if gateway := w.gateway(p); gateway.IsValid() {
-			add = p.run(fmt.Sprintf("ip route add default via %v", gateway))
+			add, advice = p.run(fmt.Sprintf("ip route add default via %v", gateway)), fix
 		}
 		if l := w.downIn(p); l != nil {
-			w.stop(p, "link", p.run("ip link set "+l.Name+" up")+" && "+add, "link %s is down", l.Name)
+			w.stop(p, "link", advice(p.run("ip link set "+l.Name+" up")+" && "+add), "link %s is down", l.Name)
 			return
 		}
-		w.stop(p, "route", add, "there is no route to %v", w.p.Dst)
+		w.stop(p, "route", advice(add), "there is no route to %v", w.p.Dst)
 	}
 }
 
@@ -171,7 +168,7 @@ func (w *walk) send(p *place) {
 		w.p.Out = out.Name
 	}
 	if r.Type != rtnl.Local && w.p.Src.Is6() && w.p.Src.IsLoopback() {
-		w.stop(p, "route", "", "the kernel does not route from ::1 to another interface, so a port that is published "+
+		w.stop(p, "route", Advice{}, "the kernel does not route from ::1 to another interface, so a published port "+
 			"does not answer at ::1: use 127.0.0.1 or another address of the host")
 		return
 	}
@@ -184,7 +181,7 @@ func (w *walk) send(p *place) {
 	}
 	lo, err := rtnl.LinkByName(p.ns, "lo")
 	if err != nil || !lo.Up {
-		w.stop(p, "link", p.run("ip link set lo up"), "link lo is down")
+		w.stop(p, "link", fix(p.run("ip link set lo up")), "link lo is down")
 		return
 	}
 	w.p.In, w.p.Out = lo.Name, ""
@@ -232,7 +229,7 @@ func (w *walk) standIn(p *place, l *rtnl.Link) error {
 // receive has a place take a packet that comes in by a link.
 func (w *walk) receive(p *place, in *rtnl.Link) {
 	if w.steps++; w.steps > mostSteps {
-		w.stop(p, "route", "", "the packet goes round in a circle")
+		w.stop(p, "route", Advice{}, "the packet goes round in a circle")
 		return
 	}
 	w.newcomer(p, in)
@@ -258,10 +255,10 @@ func (w *walk) onward(p *place, in *rtnl.Link) {
 		w.deliver(p)
 		return
 	case r.Type != rtnl.Unicast:
-		w.stop(p, "route", "", "%v is an address of broadcast or multicast", w.p.Dst)
+		w.stop(p, "route", Advice{}, "%v is an address of broadcast or multicast", w.p.Dst)
 		return
 	case w.p.Dst.Is6() && !w.forwards(p, in):
-		w.stop(p, "route", p.run("sysctl -w net.ipv6.conf.all.forwarding=1"),
+		w.stop(p, "route", fix(p.run("sysctl -w net.ipv6.conf.all.forwarding=1")),
 			"forwarding of IPv6 is off: the packet is for others")
 		return
 	}
@@ -291,11 +288,11 @@ func (w *walk) answer(p *place, sent packetfilter.Packet) {
 	switch {
 	case err != nil || v.Outcome == packetfilter.Accepted:
 	case v.Outcome == packetfilter.Dropped:
-		w.Hops = append(w.Hops, Hop{Place: p.name, Kind: "answer", State: Stops, Verdict: &v,
+		w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: "answer", State: Stops, Verdict: &v,
 			Text: hook + ": what comes in answer is " + v.String()})
 		w.unanswered = p.name + ": " + w.Hops[len(w.Hops)-1].Text
 	default:
-		w.wonder(p, "answer", "", "%s: of what comes in answer it is not known: %v", hook, v)
+		w.wonder(p, "answer", Advice{}, "%s: of what comes in answer it is not known: %v", hook, v)
 	}
 }
 
@@ -312,7 +309,7 @@ func (w *walk) deliver(p *place) {
 	port := fmt.Sprintf("port %d/%s", w.p.DstPort, kernel.ProtoName(w.p.Proto))
 	all, err := sockdiag.Listeners(p.ns, w.p.Proto, w.p.DstPort)
 	if err != nil {
-		w.wonder(p, "socket", "", "who listens on %s could not be seen: %v", port, err)
+		w.wonder(p, "socket", Advice{}, "who listens on %s could not be seen: %v", port, err)
 		w.Verdict = Passes
 		return
 	}
@@ -330,15 +327,15 @@ func (w *walk) deliver(p *place) {
 	}
 	if p.netns == "" && w.Wanted != nil && !w.p.DNAT {
 		if c := w.Wanted.Publisher(w.p.Dst, w.p.Proto, w.p.DstPort); c != "" {
-			w.stop(p, "socket", "fairlead repair --firewall", "%s publishes %s, and its rule is missing", c, port)
+			w.stop(p, "socket", fix("fairlead repair --firewall"), "%s publishes %s, and its rule is missing", c, port)
 			return
 		}
 	}
 	if len(at) > 0 {
-		w.stop(p, "socket", p.run("ss -lnp"),
+		w.stop(p, "socket", look(p.run("ss -lnp")),
 			"no process listens on %s of %v, but on %s: have the server listen on 0.0.0.0 or [::]",
 			port, w.p.Dst, strings.Join(at, ", "))
 		return
 	}
-	w.stop(p, "socket", p.run("ss -lnp"), "no process listens on %s", port)
+	w.stop(p, "socket", look(p.run("ss -lnp")), "no process listens on %s", port)
 }

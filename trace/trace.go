@@ -78,6 +78,9 @@ type Hop struct {
 	Differs  bool   `json:"differs,omitempty"`  // and that it is something else
 
 	Verdict *packetfilter.Verdict `json:"-"`
+	Bridge  string                `json:"-"` // of a filter of family bridge
+	Netns   string                `json:"-"` // of Place, a path; empty for the host
+	Out     string                `json:"-"` // the link of Place by which the packet leaves it, or would
 	Exact   bool                  `json:"-"` // Decision is for certain
 }
 
@@ -87,7 +90,7 @@ type Answer struct {
 	Hops    []Hop  `json:"hops"`
 	Verdict State  `json:"verdict"` // Passes: it arrives; of Live, what was seen
 	Why     string `json:"why"`
-	Fix     string `json:"fix,omitempty"` // a command, mostly
+	Advice
 
 	Seen    State  `json:"seen,omitempty"` // what became of the packet that Live sent
 	Result  string `json:"live,omitempty"` // that in words
@@ -130,7 +133,7 @@ type walk struct {
 
 	passages []passage // of Live
 	doubt    *Hop      // the first that is Unknown
-	fix      string    // of doubt
+	advice   Advice    // of doubt
 
 	known      *rtnl.Neighbour // what the sender knows of the next hop
 	asked      []asked         // next hops, of Ethernet
@@ -186,7 +189,7 @@ func (w *walk) settle() {
 	case w.unanswered != "":
 		w.Verdict, w.Why = Stops, w.unanswered
 	case w.doubt != nil:
-		w.Verdict, w.Why, w.Fix = Unknown, w.doubt.Place+": "+w.doubt.Text, w.fix
+		w.Verdict, w.Why, w.Advice = Unknown, w.doubt.Place+": "+w.doubt.Text, w.advice
 	case w.Verdict == "":
 		w.Verdict, w.Why = Unknown, "its way could not be followed"
 	}
@@ -220,22 +223,23 @@ func (w *walk) close() {
 
 // pass takes a hop down that the packet passes.
 func (w *walk) pass(p *place, kind, format string, args ...any) {
-	w.Hops = append(w.Hops, Hop{Place: p.name, Kind: kind, Text: fmt.Sprintf(format, args...), State: Passes})
+	text := fmt.Sprintf(format, args...)
+	w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: kind, Text: text, State: Passes})
 }
 
 // stop ends the way.
-func (w *walk) stop(p *place, kind, fix, format string, args ...any) {
+func (w *walk) stop(p *place, kind string, advice Advice, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	w.Hops = append(w.Hops, Hop{Place: p.name, Kind: kind, Text: text, State: Stops})
-	w.Verdict, w.Why, w.Fix = Stops, p.name+": "+text, fix
+	w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: kind, Text: text, State: Stops})
+	w.Verdict, w.Why, w.Advice = Stops, p.name+": "+text, advice
 }
 
 // wonder takes a hop down of which it is not known whether the packet passes it.
-func (w *walk) wonder(p *place, kind, fix, format string, args ...any) {
-	h := Hop{Place: p.name, Kind: kind, Text: fmt.Sprintf(format, args...), State: Unknown}
+func (w *walk) wonder(p *place, kind string, advice Advice, format string, args ...any) {
+	h := Hop{Place: p.name, Netns: p.netns, Kind: kind, Text: fmt.Sprintf(format, args...), State: Unknown}
 	w.Hops = append(w.Hops, h)
 	if w.doubt == nil {
-		w.doubt, w.fix = &h, fix
+		w.doubt, w.advice = &h, advice
 	}
 }
 
@@ -253,7 +257,7 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 	}
 	verdicts, after, err := ask(p.ns, hook, w.p)
 	if err != nil {
-		w.wonder(p, "filter", "", "%s: the packet filter could not be read: %v", name, err)
+		w.wonder(p, "filter", Advice{}, "%s: the packet filter could not be read: %v", name, err)
 		return true
 	}
 	for _, v := range verdicts {
@@ -261,6 +265,7 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 		w.Hops = append(w.Hops, h)
 		switch {
 		case v.Outcome == packetfilter.Dropped:
+			w.Hops[len(w.Hops)-1].Bridge = bridgeOf(p, v, bridge)
 			w.Verdict, w.Why = Stops, p.name+": "+name+": "+v.String()
 			return false
 		case v.Outcome == packetfilter.Undecided && w.doubt == nil:
@@ -274,9 +279,25 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 	return true
 }
 
+// bridgeOf is the bridge whose port a packet was at, if a filter of family bridge judged it.
+func bridgeOf(p *place, v packetfilter.Verdict, judged bool) string {
+	if !judged {
+		return ""
+	}
+	port, err := rtnl.LinkByName(p.ns, cmp.Or(v.Packet.In, v.Packet.Out))
+	if err != nil {
+		return ""
+	}
+	br, err := rtnl.LinkByIndex(p.ns, port.Master)
+	if err != nil {
+		return ""
+	}
+	return br.Name
+}
+
 // hopOf is a verdict as a hop.
 func hopOf(p *place, hook string, v packetfilter.Verdict) Hop {
-	h := Hop{Place: p.name, Kind: "filter", Hook: hook, State: Passes, Verdict: &v, Exact: v.Exact,
+	h := Hop{Place: p.name, Netns: p.netns, Kind: "filter", Hook: hook, State: Passes, Verdict: &v, Exact: v.Exact,
 		Chain: v.Chain.TableName() + " " + v.Chain.Name, Decision: decision(v)}
 	if v.Legacy {
 		h.Exact = false // nf_tables' trace does not show it

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/trace"
 )
 
 // SameAddresses returns args.cni that asks for the present addresses of an attachment, if host-local allocates them.
@@ -111,16 +112,16 @@ func remake(c attach.Cached, network, netns string) string {
 	return "recreate the container with the runtime that attached it (for example podman network reload)."
 }
 
-// RemakeCommand returns the command that attaches a container again.
-func RemakeCommand(c attach.Cached) string {
+// Remake says how to attach a container again.
+func Remake(c attach.Cached) trace.Advice {
 	switch {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
 		del, add := again(c, c.Network, attached.ShortNetns(c.Netns))
-		return del + " && " + add
+		return trace.Advice{Fix: del + " && " + add}
 	case mine(c.ContainerID):
-		return "end that `fairlead run`, and start it again"
+		return trace.Advice{Look: "end that `fairlead run`, and start it again"}
 	}
-	return Remakes
+	return trace.Advice{Fix: Remakes}
 }
 
 // again returns the commands that detach and attach c with the same published ports, arguments and, if host-local
@@ -166,11 +167,11 @@ func argsAgain(c attach.Cached) string {
 // inQuotes quotes text for a shell.
 func inQuotes(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// RouteCommand returns the command that adds a missing route of the result of ADD. If it cannot tell the route's
-// parts, it returns the one that attaches the container again.
-func RouteCommand(c attach.Cached, dst netip.Prefix) string {
+// Route returns the command that restores a route of the result of ADD, in the place of another one if there is one. If
+// it cannot tell the route's parts, it says how to attach the container again.
+func Route(c attach.Cached, dst netip.Prefix) trace.Advice {
 	if !dst.IsValid() || c.Result == nil || c.Netns == "" {
-		return RemakeCommand(c)
+		return Remake(c)
 	}
 	for _, r := range c.Result.Routes {
 		if r.Dst.Masked() != dst.Masked() {
@@ -183,10 +184,12 @@ func RouteCommand(c attach.Cached, dst netip.Prefix) string {
 			}
 		}
 		if gw.IsValid() && r.Table == nil && r.MTU == 0 && r.AdvMSS == 0 && r.Priority == 0 && r.Scope == nil {
-			return fmt.Sprintf("nsenter --net=%s ip route add %v via %v dev %s", c.Netns, dst.Masked(), gw, c.IfName)
+			return trace.Advice{Fix: fmt.Sprintf("nsenter --net=%s ip route replace %v via %v dev %s", c.Netns,
+				dst.Masked(),
+				gw, c.IfName)}
 		}
 	}
-	return RemakeCommand(c)
+	return Remake(c)
 }
 
 // BeyondRepair returns hints for what repair found and cannot restore, each once.

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/trace"
 	"github.com/spf13/cobra"
 )
 
@@ -207,7 +208,7 @@ func (d *Doctor) choose(names []string) error {
 
 // who returns an attachment as findings name it.
 func who(c attach.Cached, details ...string) []affected {
-	return []affected{{c.Owner().String(), c.Netns, details, "", attached.Name(c), attached.ShortOwner(c)}}
+	return []affected{{c.Owner().String(), c.Netns, details, trace.Advice{}, attached.Name(c), attached.ShortOwner(c)}}
 }
 
 // whom returns attachments as findings name them.

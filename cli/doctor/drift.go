@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -109,7 +110,7 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	}
 	if len(f.Left) > 0 {
 		d.add("del-unfinished", "network "+c.Network, "", who(c, strings.Join(f.Left, ", ")+" failed"),
-			"", strings.Trim(advice.Deletes(c.Owner(), c.Netns), "`"))
+			"fix", strings.Trim(advice.Deletes(c.Owner(), c.Netns), "`"))
 		return
 	}
 	links := slices.ContainsFunc(f.Differences, func(w spec.Difference) bool { return w.Resource != "" && !w.Follows })
@@ -121,7 +122,8 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 			d.drift(w, c)
 		case w.Resource != "":
 		case w.Kind == spec.KindLease && w.Got == spec.Absent:
-			d.add("lease-missing", w.File, "", who(c, w.Object), "NET", c.Network, "ADDRESS", w.Object)
+			d.add("lease-missing", w.File, "", who(c, w.Object), "CONTAINER", c.ContainerID, "INTERFACE", c.IfName,
+				"FILE", filepath.Join(w.File, w.Object))
 		default:
 			d.add("attachment-broken", "network "+c.Network, w.Text, who(c))
 		}
@@ -142,9 +144,9 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 	case w.Rule:
 		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":
-		d.add("forwarding-off", "host", w.Text, who(c), "", "fairlead repair")
+		d.add("forwarding-off", "host", w.Text, who(c), "fix", "fairlead repair")
 	case inside && w.Field == "state" && w.Got == "down":
-		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
+		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
 	case w.Kind == "Bridge" && w.Link != "":
 		d.bridge(w, c)
 	case w.Kind == "Gateway":
@@ -152,12 +154,12 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 	case w.Kind == "Veth":
 		d.veth(w, c)
 	case inside && w.Kind == "Addr":
-		d.add("container-address-missing", "container", "", who(c, text), "", advice.RemakeCommand(c))
+		d.add("container-address-missing", "container", "", who(c, text), how(advice.Remake(c))...)
 	case inside && w.Kind == "Route":
-		d.add("container-route-missing", "container", "", who(c, text), "",
-			advice.RouteCommand(c, advice.RouteTo(w.Object, c)))
+		d.add("container-route-missing", "container", "", who(c, text),
+			how(advice.Route(c, advice.RouteTo(w.Object, c)))...)
 	case inside || w.Kind == "Sysctl":
-		d.add("container-state-differs", "container", "", who(c, text), "", advice.RemakeCommand(c))
+		d.add("container-state-differs", "container", "", who(c, text), how(advice.Remake(c))...)
 	default:
 		d.add("host-state-differs", "host", text, who(c), remade(w, c)...)
 	}
@@ -180,7 +182,7 @@ func (d *Doctor) veth(w spec.Difference, c attach.Cached) {
 	onHost := w.Where == spec.OnHost
 	switch {
 	case (w.LacksLink() || w.Field == "name") && !onHost:
-		d.add("container-interface-missing", "container", "", who(c, w.Text), "", advice.RemakeCommand(c))
+		d.add("container-interface-missing", "container", "", who(c, w.Text), how(advice.Remake(c))...)
 	case w.Field == "name" && onHost:
 		d.add("host-interface-renamed", "host",
 			fmt.Sprintf("the host-side interface %s is called %s now", w.Want, w.Got), who(c), "NOW", w.Got, "THEN",
@@ -190,10 +192,10 @@ func (d *Doctor) veth(w spec.Difference, c attach.Cached) {
 	case w.Field == "master" && onHost:
 		d.add("host-interface-detached", w.Want, "a host-side interface is not a port of bridge "+w.Want, who(c,
 			w.Link))
-	case w.Repair == spec.ByRepair:
-		d.add("host-interface-changed", "host", w.Text, who(c, w.Link))
+	case w.Repair == spec.ByRepair, strings.HasPrefix(w.Field, "host "):
+		d.add("host-interface-changed", "host", w.Text, who(c, w.Link), remade(w, c)...)
 	default:
-		d.add("container-interface-changed", "container", "", who(c, w.Text), "", advice.RemakeCommand(c))
+		d.add("container-interface-changed", "container", "", who(c, w.Text), how(advice.Remake(c))...)
 	}
 }
 
@@ -202,5 +204,5 @@ func remade(w spec.Difference, c attach.Cached) []string {
 	if w.Repair == spec.ByRepair {
 		return nil
 	}
-	return []string{"", advice.RemakeCommand(c)}
+	return how(advice.Remake(c))
 }

@@ -4,16 +4,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/packetfilter"
+	"github.com/fairlead-cni/fairlead/trace"
 )
 
 // evaluation limits the time for questions to the evaluator, which reads all rules for each packet.
@@ -53,12 +52,12 @@ func (d *Doctor) ofFilters() {
 			continue
 		}
 		where, rule := decider(v)
-		fix := allowing(v, p.link)
+		advice := allowing(v, p.link)
 		if d.any("accepts-missing") {
-			fix = "fairlead repair --firewall"
+			advice = trace.Advice{Fix: "fairlead repair --firewall"}
 		}
 		text := fmt.Sprintf("%s drops packets of containers on %s: %s", owner(v), p.link, rule)
-		d.add("foreign-filter-drops", where, text, who(p.From, p.What), "", fix)
+		d.add("foreign-filter-drops", where, text, who(p.From, p.What), how(advice)...)
 	}
 }
 
@@ -82,7 +81,7 @@ func (d *Doctor) ofInput() {
 			if v.Outcome == packetfilter.Dropped {
 				where, rule := decider(v)
 				text := fmt.Sprintf("%s drops queries to the name server at %v: %s", owner(v), ip.Gateway, rule)
-				d.add("host-input-drops", where, text, who(c), "", accepting(v, link))
+				d.add("host-input-drops", where, text, who(c), how(accepting(v, link))...)
 			}
 		}
 	}
@@ -161,49 +160,4 @@ func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 		}
 	}
 	return a
-}
-
-// allowing returns the command that makes a chain accept forwarded packets of a link, in the tool that owns the
-// chain. To the containers it lets only answers and what is published.
-func allowing(v packetfilter.Verdict, link string) string {
-	out := accepting(v, link)
-	if strings.HasPrefix(out, "nft ") {
-		return foreign.Fix(v.Chain.TableName()+" "+v.Chain.Name, link)
-	}
-	for _, to := range [][2]string{
-		{" -i " + link + " ", " -o " + link + " -m conntrack --ctstate ESTABLISHED,RELATED,DNAT "},
-		{" in on ", " out on "}, {"--permanent ", ""},
-	} {
-		if strings.Contains(out, to[0]) {
-			return out + " && " + strings.Replace(out, to[0], to[1], 1)
-		}
-	}
-	return out
-}
-
-// accepting returns the command that makes a chain accept input from a link.
-func accepting(v packetfilter.Verdict, link string) string {
-	tool, chain := "iptables", v.Chain.Name
-	if v.Packet.Src.Is6() || v.Packet.Dst.Is6() {
-		tool = "ip6tables"
-	}
-	if v.Legacy {
-		tool += "-legacy"
-	}
-	switch {
-	case strings.HasSuffix(v.Owner, "ufw") && chain == "INPUT":
-		return "ufw allow in on " + link
-	case strings.HasSuffix(v.Owner, "ufw"):
-		return "ufw route allow in on " + link
-	case strings.HasSuffix(v.Owner, "firewalld"):
-		return "firewall-cmd --permanent --zone=trusted --add-interface=" + link
-	case strings.HasSuffix(v.Owner, "Docker") && chain == "FORWARD":
-		chain = "DOCKER-USER"
-	case !v.Legacy && v.Chain.Owner() != "iptables-nft":
-		return fmt.Sprintf("nft insert rule %s %s iifname %s accept", v.Chain.TableName(), chain, link)
-	}
-	if v.Chain.Table != "filter" {
-		tool += " -t " + v.Chain.Table
-	}
-	return fmt.Sprintf("%s -I %s -i %s -j ACCEPT", tool, chain, link)
 }

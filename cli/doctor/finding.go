@@ -6,17 +6,19 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/fairlead-cni/fairlead/trace"
 )
 
 // Diagnosed is a finding: one cause, with all affected containers.
 type Diagnosed struct {
-	ID         string     `json:"id"`
-	Section    string     `json:"section"`
-	Severity   string     `json:"severity"` // fault or warning
-	Where      string     `json:"where"`
-	What       string     `json:"what"`
-	Why        string     `json:"why"`
-	Fix        string     `json:"fix"` // usually a command
+	ID       string `json:"id"`
+	Section  string `json:"section"`
+	Severity string `json:"severity"` // fault or warning
+	Where    string `json:"where"`
+	What     string `json:"what"`
+	Why      string `json:"why"`
+	trace.Advice
 	Containers []affected `json:"containers,omitempty"`
 
 	rank int
@@ -24,11 +26,11 @@ type Diagnosed struct {
 
 // affected is a container that a finding affects.
 type affected struct {
-	Container string   `json:"container"` // network/id/interface
-	Netns     string   `json:"netns,omitempty"`
-	Details   []string `json:"details,omitempty"` // what differs between the containers
-	Fix       string   `json:"fix,omitempty"`     // the correction for this container, if it is not the finding's
-	Name      string   `json:"name,omitempty"`    // NAMESPACE/POD, or podman's name
+	Container    string   `json:"container"` // network/id/interface
+	Netns        string   `json:"netns,omitempty"`
+	Details      []string `json:"details,omitempty"` // what differs between the containers
+	trace.Advice          // for this container, if it is not the finding's
+	Name         string   `json:"name,omitempty"` // NAMESPACE/POD, or podman's name
 
 	short string // with the short ID
 }
@@ -52,41 +54,63 @@ type Diagnosis struct {
 
 func newDiagnosis() *Diagnosis { return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}} }
 
-// add records a finding. Findings that differ only in the container become one. fill has pairs of a placeholder in
-// the fix and its value.
+// add records a finding. Findings that differ only in the container become one. fill has pairs: a placeholder in the
+// kind's advice and its value, or one of the words fix and look and the advice that replaces the kind's.
 func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) {
 	kinds := FindingKinds()
 	i := slices.IndexFunc(kinds, func(k findingKind) bool { return k.ID == id })
 	k := kinds[i]
 	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: cmp.Or(what, k.What), Why: k.Why,
-		Fix: k.Fix, rank: i}
+		rank: i}
 	if k.Warning {
 		f.Severity = warning
 	}
-	for i := 0; i+1 < len(fill); i += 2 {
-		if fill[i] == "" {
-			f.Fix = fill[i+1] // a different fix
-			continue
-		}
-		f.Fix = strings.ReplaceAll(f.Fix, fill[i], fill[i+1])
-	}
+	f.Advice = k.filled(fill)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range d.Findings {
 		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
-			g.hits(who, f.Fix)
+			g.hits(who, f.Advice)
 			return
 		}
 	}
-	f.hits(who, f.Fix)
+	f.hits(who, f.Advice)
 	d.Findings = append(d.Findings, f)
 }
 
+// filled returns the advice of a kind with its placeholders filled in, or the other advice that fill gives.
+func (k findingKind) filled(fill []string) trace.Advice {
+	advice := trace.Advice{Fix: k.Fix}
+	if k.Fix == "" {
+		advice = trace.Advice{Look: k.Look}
+	}
+	for i := 0; i+1 < len(fill); i += 2 {
+		switch value := fill[i+1]; fill[i] {
+		case "fix":
+			advice = trace.Advice{Fix: value}
+		case "look":
+			advice = trace.Advice{Look: value}
+		default:
+			advice.Fix = strings.ReplaceAll(advice.Fix, fill[i], value)
+			advice.Look = strings.ReplaceAll(advice.Look, fill[i], value)
+		}
+	}
+	return advice
+}
+
+// how returns advice as add takes it.
+func how(a trace.Advice) []string {
+	if a.Fix != "" {
+		return []string{"fix", a.Fix}
+	}
+	return []string{"look", a.Look}
+}
+
 // hits adds affected containers, each once.
-func (f *Diagnosed) hits(who []affected, fix string) {
+func (f *Diagnosed) hits(who []affected, advice trace.Advice) {
 	for _, a := range who {
-		if fix != f.Fix {
-			a.Fix = fix
+		if advice != f.Advice {
+			a.Advice = advice
 		}
 		i := slices.IndexFunc(f.Containers, func(c affected) bool { return c.Container == a.Container })
 		if i < 0 {

@@ -61,7 +61,7 @@ func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 		}
 	}
 	d.add("mtu-too-large", "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
-		mtu), who(c), "", advice.RemakeCommand(c))
+		mtu), who(c), how(advice.Remake(c))...)
 }
 
 const duplicate = "another interface on the segment has the container's address"

@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/trace"
 )
 
 // ofKernel examines settings and features of the kernel: bridged packets in the packet filter, the reverse path
@@ -52,7 +53,7 @@ func (d *Doctor) bridged() {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			d.Blind("%v", err)
 		case value != "1":
-			d.unfiltered(key, mine)
+			d.unfiltered(key, err == nil, mine)
 		default:
 			d.filtered(link, a, on, mine)
 		}
@@ -88,13 +89,14 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 		}
 		d.add("bridge-filter-drops", where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link,
 			rule),
-			whom(mine), "", accepting(v, link))
+			whom(mine), how(accepting(v, link))...)
 		return
 	}
 }
 
-// unfiltered adds a finding if kube-proxy is in use and does not see bridged packets.
-func (d *Doctor) unfiltered(key string, mine []attach.Cached) {
+// unfiltered adds a finding if kube-proxy is in use and does not see bridged packets. loaded says whether br_netfilter
+// is.
+func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 	conn, err := nft.Open(d.HostNS)
 	if err != nil {
 		return // ofFilters reports it
@@ -113,7 +115,11 @@ func (d *Doctor) unfiltered(key string, mine []attach.Cached) {
 	if !there {
 		return
 	}
-	d.add("bridge-filter-off", OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), "KEY", key)
+	advice := trace.Advice{Fix: "sysctl -w " + key + "=1"}
+	if !loaded {
+		advice = trace.Advice{Look: "modprobe br_netfilter && sysctl -w " + key + "=1"}
+	}
+	d.add("bridge-filter-off", OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), how(advice)...)
 }
 
 // reversePath adds a finding if the container drops packets for its published port because its answer would leave by

@@ -80,13 +80,13 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 				d.Blind("whether network %s has its plugins: %v", n.Name, err)
 				continue
 			}
-			fill := []string{"", "fairlead validate " + cmp.Or(n.File, n.Name)}
+			fill := []string{"look", "fairlead validate " + cmp.Or(n.File, n.Name)}
 			var absent *netconf.NotInstalledError
 			if f := (*app.Failure)(nil); errors.As(err, &f) {
-				fill = []string{"", unquoted(f.Hint)}
+				fill = []string{"fix", unquoted(f.Hint)}
 			} else if errors.As(err, &absent) {
-				if fill = []string{"PLUGIN", absent.Type, "DIRECTORY", absent.Dir}; absent.Ours {
-					fill = []string{"", "fairlead install --dir " + absent.Dir}
+				if fill = []string{"look", "install the plugin " + absent.Type + " in " + absent.Dir}; absent.Ours {
+					fill = []string{"fix", "fairlead install --dir " + absent.Dir}
 				}
 			}
 			d.add("plugin-missing", where, err.Error(), on, fill...)
@@ -118,7 +118,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	default:
 		fill := []string{"NET", n.Name}
 		if hint := spec.AsError(err, 0).Hint; hint != "" {
-			fill = []string{"", unquoted(hint)}
+			fill = []string{"look", unquoted(hint)}
 		}
 		d.add("network-not-ready", where, said(err), on, fill...)
 	}
@@ -169,7 +169,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 			u.Available, u.Size, u.Range, len(b.Leases), dead)
 		fix := fill
 		if dead == 0 {
-			fix = []string{"", "fairlead ipam ls " + n.Name}
+			fix = []string{"look", "fairlead ipam ls " + n.Name}
 		}
 		switch {
 		case u.Available.IsZero():

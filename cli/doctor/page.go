@@ -3,9 +3,18 @@ package doctor
 import (
 	"bytes"
 	"fmt"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/cli/advice"
 )
+
+// code returns a command as Markdown marks it; a sentence stays as it is.
+func code(text string) string {
+	if text == advice.Remakes || strings.Contains(text, "`") || strings.HasPrefix(text, "(depends") {
+		return text
+	}
+	return "`" + text + "`"
+}
 
 // Page returns docs/doctor.md: how to use doctor, and an entry for each kind of finding.
 func Page() []byte {
@@ -21,8 +30,9 @@ fairlead doctor web --to 192.0.2.1:443   # the same, and whether it reaches that
 fairlead doctor -o json                  # the same as a document, for programs
 ` + "```" + `
 
-The command looks at the host, the networks and the containers. It names each cause once, with the affected containers and the command
-that corrects it. It changes nothing. [Find out why a container has no network](howto/no-network.md) shows it step by step.
+The command looks at the host, the networks and the containers. It names each cause once, with the affected containers. ` + "`fix`" + ` is the command
+that corrects it; tests execute each. ` + "`look`" + ` is what to look at or to change by hand, where no command can correct the cause. Doctor
+changes nothing. [Find out why a container has no network](howto/no-network.md) shows it step by step.
 
 CONTAINER is the ID of a container or its beginning, the name or path of its network namespace, ` + "`NET/ID`" + `, or a pod as ` + "`NAMESPACE/NAME`" + `.
 ` + "`fairlead inspect CONTAINER`" + ` shows everything that the container has.
@@ -69,11 +79,12 @@ A probe waits for up to four seconds. After half a minute doctor starts no more 
 		if k.Warning {
 			severity = "Warning"
 		}
-		fix := "`" + k.Fix + "`"
-		if k.Fix == advice.Remakes || k.Fix[0] == '(' {
-			fix = k.Fix
+		fmt.Fprintf(b, "### %s\n\n%s: %s.\n\n%s\n\n", k.ID, severity, k.What, k.Why)
+		for _, advised := range []struct{ word, text string }{{"Fix", k.Fix}, {"Look", k.Look}} {
+			if advised.text != "" {
+				fmt.Fprintf(b, "%s: %s\n\n", advised.word, code(advised.text))
+			}
 		}
-		fmt.Fprintf(b, "### %s\n\n%s: %s.\n\n%s\n\nFix: %s\n\n", k.ID, severity, k.What, k.Why, fix)
 	}
 	return append(bytes.TrimRight(b.Bytes(), "\n"), '\n')
 }

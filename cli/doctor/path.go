@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/packetfilter"
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
@@ -53,7 +52,7 @@ type strayed struct {
 func (d *Doctor) ofStrayed() {
 	for _, s := range d.astray {
 		if !d.faulted(s.c) {
-			d.add("host-path-blocked", "route", "", who(s.c, s.line), "", "ip route get "+strings.Fields(s.line)[2])
+			d.add("host-path-blocked", "route", "", who(s.c, s.line), "look", "ip route get "+strings.Fields(s.line)[2])
 		}
 	}
 }
@@ -112,31 +111,25 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	if h.Kind == "socket" || d.left(answer) || h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
 		return false
 	}
-	Fix(q, answer)
-	if h.Kind == "neighbour" && strings.Contains(h.Text, " for good at ") { // the neighbour entry is the sender's
-		h.Place, answer.Fix = "host", fmt.Sprintf("ip neigh flush to %v nud permanent", q.Dst)
-		if q.From != nil {
-			h.Place = q.From.Name
-		}
-	}
-	if h.Place != "host" && answer.Fix != "" && !strings.HasPrefix(answer.Fix, "nsenter ") {
-		answer.Fix = "nsenter --net=" + c.Netns + " " + answer.Fix
-	}
+	Advise(q, answer)
 	to := fmt.Sprintf("fairlead trace to %v", q.Dst)
 	if q.From != nil {
 		to = fmt.Sprintf("fairlead trace %s to %v", c.ContainerID, q.Dst)
 	}
-	fix := []string{"", cmp.Or(answer.Fix, to)}
+	if answer.Advice.IsZero() {
+		answer.Look = to
+	}
+	advice := how(answer.Advice)
 	switch {
 	case h.Place == "host" && h.Verdict != nil:
 		_, link := d.wayIn(c)
 		where, rule := decider(*h.Verdict)
 		d.add("foreign-filter-drops", where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict),
-			link, rule), who(c, h.Hook+", "+answer.Packet), fix...)
+			link, rule), who(c, h.Hook+", "+answer.Packet), advice...)
 	case h.Place == "host":
-		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), fix...)
+		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), advice...)
 	default:
-		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), fix...)
+		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), advice...)
 	}
 	return true
 }
@@ -145,40 +138,11 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 func (d *Doctor) left(answer *trace.Answer) bool {
 	uplink, err := rtnl.Egress(d.HostNS)
 	return err == nil && slices.ContainsFunc(answer.Hops, func(h trace.Hop) bool {
-		return strings.HasPrefix(h.Text, "leaves by "+uplink.Name+",") ||
-			strings.HasSuffix(h.Text, "does not answer on "+uplink.Name+" (neighbour FAILED)")
+		return h.Netns == "" && h.Out == uplink.Name
 	})
 }
 
 // Traced returns an attachment as package trace knows containers.
 func Traced(c attach.Cached) trace.Container {
 	return trace.Container{Name: cmp.Or(attached.Name(c), attached.ShortID(c.ContainerID)), Netns: c.Netns}
-}
-
-// Fix adds to an answer of package trace the command that corrects what stops the packet in a filter.
-func Fix(q trace.Question, answer *trace.Answer) {
-	h := answer.Decisive()
-	if answer.Fix != "" || h == nil {
-		return
-	}
-	v := *h.Verdict
-	link := v.Packet.In
-	if q.From == nil && v.Packet.Out != "" {
-		link = v.Packet.Out
-	}
-	switch {
-	case v.Outcome != packetfilter.Dropped:
-		answer.Fix = "observe it: --live"
-	case v.Chain.Table == "fairlead":
-		answer.Fix = "the network's configuration demands it; docs/nftables.md explains the rule"
-	case v.Chain.Hook == packetfilter.Forward && h.Place == "host":
-		answer.Fix = allowing(v, link)
-	case v.Chain.Hook == packetfilter.Input && h.Place == "host":
-		answer.Fix = accepting(v, v.Packet.In)
-	case v.Number != 0 && !v.Legacy:
-		answer.Fix = fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), v.Jumped, v.Number)
-		if q.From != nil && h.Place == q.From.Name {
-			answer.Fix = "nsenter --net=" + q.From.Netns + " " + answer.Fix
-		}
-	}
 }

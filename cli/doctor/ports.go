@@ -86,7 +86,7 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 	d.add("published-port-diverted", where, fmt.Sprintf("%s takes the packets for port %d/%s: "+
 		"%s", owner(v), m.HostPort,
 		m.Protocol,
-		rule), who(c, m.String()), "", undoing(v, m))
+		rule), who(c, m.String()), how(undoing(v, m))...)
 }
 
 // AddrOf returns an address of a link that other hosts can reach.
@@ -101,31 +101,6 @@ func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
 		}
 	}
 	return netip.Addr{}
-}
-
-// undoing returns the command that finds or deletes the rule of a verdict.
-func undoing(v packetfilter.Verdict, m attached.PortMapping) string {
-	chain := v.Chain.Name
-	if v.Jumped != "" {
-		chain = v.Jumped
-	}
-	switch {
-	case strings.HasSuffix(owner(v), "Docker"):
-		return fmt.Sprintf("docker ps --filter publish=%d/%s", m.HostPort, m.Protocol)
-	case owner(v) == "kube-proxy":
-		return fmt.Sprintf("kubectl get services -A | grep -w %d", m.HostPort)
-	case owner(v) == "netavark":
-		return fmt.Sprintf("podman ps --format '{{.Names}} {{.Ports}}' | grep -w %d", m.HostPort)
-	case v.Rule == "":
-		return "nft list chain " + v.Chain.TableName() + " " + chain
-	case v.Legacy:
-		tool := "iptables-legacy"
-		if v.Packet.Dst.Is6() {
-			tool = "ip6tables-legacy"
-		}
-		return fmt.Sprintf("%s -t %s -D %s %d", tool, v.Chain.Table, chain, v.Number)
-	}
-	return fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), chain, v.Number)
 }
 
 // served adds a finding if no server listens in the container on the target of a published port.

@@ -91,7 +91,12 @@ func (f *Diagnosed) Print(a *app.App, s term.Style) {
 			c.print(kid)
 		}
 	}
-	node.Add("fix: %s", s.Bold(f.Fix))
+	if f.Fix != "" {
+		node.Add("fix: %s", s.Bold(f.Fix))
+	}
+	if f.Look != "" {
+		node.Add("look: %s", f.Look)
+	}
 	node.Print(a.Stdout, s)
 }
 
@@ -108,5 +113,8 @@ func (c affected) print(to *term.Tree) {
 	}
 	if c.Fix != "" {
 		kid.Add("fix: %s", c.Fix)
+	}
+	if c.Look != "" {
+		kid.Add("look: %s", c.Look)
 	}
 }

@@ -120,7 +120,7 @@ func (d *Doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 		}
 		if err := askName(ns, a); err != nil {
 			d.add("dns-unreachable", "name server "+s, err.Error(), who(c),
-				"", fmt.Sprintf("nsenter --net=%s nslookup example.org %s", c.Netns, s))
+				"look", fmt.Sprintf("nsenter --net=%s nslookup example.org %s", c.Netns, s))
 		}
 	}
 }

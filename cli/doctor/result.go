@@ -29,16 +29,16 @@ func (d *Doctor) byResult(c attach.Cached) {
 		isBridge := err == nil && l.Kind == "bridge" || bridge == "" && i.Name == BridgeOf(c)
 		switch {
 		case isBridge && err != nil:
-			d.add("bridge-missing", i.Name, "bridge "+i.Name+" does not exist", who(c), "", advice.Remakes)
+			d.add("bridge-missing", i.Name, "bridge "+i.Name+" does not exist", who(c), "fix", advice.Remakes)
 		case err != nil:
-			d.add("host-interface-missing", OnHost, "", who(c, i.Name), "", advice.RemakeCommand(c))
+			d.add("host-interface-missing", OnHost, "", who(c, i.Name), how(advice.Remake(c))...)
 		case isBridge && !l.Up:
-			d.add("bridge-down", i.Name, "bridge "+i.Name+" is down", who(c), "", "ip link set dev "+i.Name+" up")
+			d.add("bridge-down", i.Name, "bridge "+i.Name+" is down", who(c), "fix", "ip link set dev "+i.Name+" up")
 		case !l.Up:
-			d.add("host-interface-down", OnHost, "", who(c, i.Name), "", "ip link set dev "+i.Name+" up")
+			d.add("host-interface-down", OnHost, "", who(c, i.Name), "fix", "ip link set dev "+i.Name+" up")
 		case !isBridge && bridge != "" && l.Kind == "veth" && l.Master == 0:
 			d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge,
-				who(c, i.Name), "", "ip link set dev "+i.Name+" master "+bridge)
+				who(c, i.Name), "fix", "ip link set dev "+i.Name+" master "+bridge)
 		}
 		if isBridge {
 			bridge = i.Name
@@ -73,7 +73,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 		missing := ip.Gateway.IsValid() && !slices.ContainsFunc(addrs, has)
 		if attached.OwnAddress(c, ip) && missing && slices.ContainsFunc(c.Result.Routes, routed) {
 			gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits()).String()
-			d.add("bridge-address-missing", bridge.Name, "", who(c, gw), "", "ip addr add "+gw+" dev "+bridge.Name)
+			d.add("bridge-address-missing", bridge.Name, "", who(c, gw), "fix", "ip addr add "+gw+" dev "+bridge.Name)
 		}
 	}
 }
@@ -82,11 +82,11 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {
-		d.add("container-interface-missing", "container", "", who(c, err.Error()), "", advice.RemakeCommand(c))
+		d.add("container-interface-missing", "container", "", who(c, err.Error()), how(advice.Remake(c))...)
 		return
 	}
 	if !l.Up {
-		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), "", advice.RemakeCommand(c))
+		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
 	}
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
@@ -96,7 +96,7 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 		has := func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
 		if attached.OwnAddress(c, ip) && !slices.ContainsFunc(addrs, has) {
 			d.add("container-address-missing", "container", "", who(c, ip.Address.String()+" is missing"),
-				"", advice.RemakeCommand(c))
+				how(advice.Remake(c))...)
 		}
 	}
 	for _, r := range c.Result.Routes {
@@ -109,7 +109,7 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 		if err == nil && r.Table == nil && !slices.ContainsFunc(routes, has) {
 			text := strings.Replace(r.Dst.String(), "0.0.0.0/0", "default", 1)
 			d.add("container-route-missing", "container", "", who(c, "route "+text+" is missing"),
-				"", advice.RouteCommand(c, r.Dst))
+				how(advice.Route(c, r.Dst))...)
 		}
 	}
 }

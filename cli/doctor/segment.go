@@ -95,7 +95,7 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 		return // without answers to small packets, the size says nothing
 	}
 	d.add("path-mtu", to.String(), fmt.Sprintf("packets of more than %d bytes get no answer from %v", fits, to),
-		who(c, fmt.Sprintf("its MTU is %d", l.MTU)), "", advice.RemakeCommand(c))
+		who(c, fmt.Sprintf("its MTU is %d", l.MTU)), how(advice.Remake(c))...)
 }
 
 // router returns the next hop of the host's IPv4 default route.

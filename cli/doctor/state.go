@@ -44,9 +44,10 @@ func (d *Doctor) writable(dir string) {
 	switch {
 	case st.Flags&readOnly != 0:
 		d.add("state-unwritable", dir, "the file system of "+dir+" is read-only", nil,
-			"", "mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")")
+			"fix", "mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")")
 	case st.Blocks > 0 && st.Bfree == 0, st.Files > 0 && st.Ffree == 0:
-		d.add("state-unwritable", dir, "no space left on the file system of "+dir, nil, "DIRECTORY", dir)
+		d.add("state-unwritable", dir, "no space left on the file system of "+dir, nil,
+			"look", "df -h "+dir+" && df -i "+dir)
 	}
 }
 

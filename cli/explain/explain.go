@@ -44,6 +44,7 @@ type explained struct {
 	Value string         `json:"value,omitempty"` // of a key: the type of its value
 	Keys  []ReferenceKey `json:"keys,omitempty"`  // of a plugin: its keys
 	Fix   string         `json:"fix,omitempty"`
+	Look  string         `json:"look,omitempty"`
 }
 
 // Command is `fairlead explain`.
@@ -111,7 +112,7 @@ func explanations(args []string) (all []explained, err error) {
 				severity = "A warning"
 			}
 			text := severity + " that doctor finds: " + k.What + "."
-			return []explained{{Name: k.ID, Text: text, More: k.Why, Fix: k.Fix}}, nil
+			return []explained{{Name: k.ID, Text: text, More: k.Why, Fix: k.Fix, Look: k.Look}}, nil
 		}
 	}
 	for _, e := range explainedSettings() {
@@ -231,7 +232,7 @@ func explainedCodes(args []string) (all []explained, err error) {
 			continue
 		}
 		exit, hint := advice.ExplainCode(c.code)
-		all = append(all, explained{Name: "code " + strconv.Itoa(int(c.code)), Text: c.text, Fix: hint,
+		all = append(all, explained{Name: "code " + strconv.Itoa(int(c.code)), Text: c.text, Look: hint,
 			More: fmt.Sprintf("The commands of fairlead then end with exit status %d.", exit)})
 	}
 	switch {
@@ -296,6 +297,10 @@ func (e explained) print(a *app.App, s term.Style) {
 	if e.Fix != "" {
 		a.Print("\n")
 		paragraph(a, "Fix: "+e.Fix, "  ")
+	}
+	if e.Look != "" {
+		a.Print("\n")
+		paragraph(a, "Look: "+e.Look, "  ")
 	}
 	if len(e.Keys) > 0 {
 		a.Print("\n  keys:\n")

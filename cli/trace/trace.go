@@ -123,7 +123,7 @@ func (t *tracing) run(args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	doctor.Fix(q, answer)
+	doctor.Advise(q, answer)
 	switch {
 	case answer.Verdict == trace.Stops || answer.Differs:
 		t.Status = app.ExitDrift
@@ -352,6 +352,9 @@ func (t *tracing) print(answer *trace.Answer) {
 	fmt.Fprintln(t.Stdout, term.Sprintf("%s: %s", word, answer.Why))
 	if answer.Fix != "" {
 		fmt.Fprintln(t.Stdout, term.Sprintf("  fix: %s", answer.Fix))
+	}
+	if answer.Look != "" {
+		fmt.Fprintln(t.Stdout, term.Sprintf("  look: %s", answer.Look))
 	}
 	if answer.Result != "" {
 		fmt.Fprintln(t.Stdout, term.Sprintf("live: %s", answer.Result))

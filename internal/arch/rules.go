@@ -208,7 +208,7 @@ func rows() []row {
 		{"cli/attached", command("sdk"), below},
 		{"cli/netconf", command("cli/attached", "calls", "invoke", "ipam", "plugin", "sdk"), below},
 		{"cli/target", networks("invoke", "ipam", "plan"), below},
-		{"cli/advice", networks("cli/target", "invoke", "ipam", "repair"), below},
+		{"cli/advice", networks("cli/target", "invoke", "ipam", "repair", "trace"), below},
 		{"cli/validate", networks("cli/target"), below},
 		{"cli/calllog", networks("calls"), below},
 		{"cli/dhcp", networks("dhcp", "dhcp/rpc", "dhcp/daemon"), below},

@@ -33,12 +33,12 @@ func (d Drop) String() string {
 const Doubtful = "another program's chain may drop the container's packets"
 
 // Fix returns the command that has a chain of nf_tables, such as "inet filter forward", let through what the
-// containers behind a link send, answers to them, and what is published. To accept all that goes out by the link would
-// open the containers to everybody.
+// containers behind a link send, answers to them, and what is published, in one transaction. To accept all
+// that goes out by the link would open the containers to everybody.
 func Fix(chain, link string) string {
-	return fmt.Sprintf("nft insert rule %[1]s iifname %[2]s accept && "+
-		"nft insert rule %[1]s oifname %[2]s ct state established,related accept && "+
-		"nft insert rule %[1]s oifname %[2]s ct status dnat accept", chain, link)
+	return fmt.Sprintf("nft 'insert rule %[1]s iifname %[2]s accept; "+
+		"insert rule %[1]s oifname %[2]s ct state established,related accept; "+
+		"insert rule %[1]s oifname %[2]s ct status dnat accept'", chain, link)
 }
 
 // MayDrop returns the chains of f that have the policy drop, or an unconditional rule that drops or rejects. It

@@ -67,6 +67,10 @@ func scripts(t *testing.T, of int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	drill, err := filepath.Abs("testdata/drill") // fixes and looks
+	if err != nil {
+		t.Fatal(err)
+	}
 	goEnv := goEnvironment(t)
 	params := testscript.Params{
 		RequireExplicitExec: true,
@@ -79,7 +83,7 @@ func scripts(t *testing.T, of int) {
 				}
 			}
 			bare(t.Fatalf)
-			e.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+			e.Setenv("PATH", bin+":"+drill+":"+os.Getenv("PATH"))
 			e.Setenv("NETCONFPATH", e.WorkDir+"/net.d")
 			e.Setenv("FAIRLEAD", filepath.Join(bin, "fairlead"))
 			e.Setenv("EXAMPLES", examples)

@@ -1,0 +1,153 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/kernel/foreign"
+	"github.com/fairlead-cni/fairlead/packetfilter"
+	"github.com/fairlead-cni/fairlead/trace"
+	"golang.org/x/sys/unix"
+)
+
+// allowing says how a chain accepts forwarded packets of a link, in the tool that owns the chain. To the containers it
+// lets only answers and what is published.
+func allowing(v packetfilter.Verdict, link string) trace.Advice {
+	switch {
+	case v.Chain.Family == unix.NFPROTO_BRIDGE:
+		return bridging(v, link)
+	case strings.HasSuffix(v.Owner, "ufw"):
+		return trace.Advice{Look: "ufw route allow in on " + link + " && ufw route allow out on " + link}
+	case strings.HasSuffix(v.Owner, "firewalld"):
+		return accepting(v, link)
+	case plainTable(v):
+		return trace.Advice{Fix: foreign.Fix(v.Chain.TableName()+" "+v.Chain.Name, link)}
+	}
+	insert := inserting(v)
+	return trace.Advice{Fix: fmt.Sprintf("%[1]s -i %[2]s -j ACCEPT && "+
+		"%[1]s -o %[2]s -m conntrack --ctstate ESTABLISHED,RELATED,DNAT -j ACCEPT", insert, link)}
+}
+
+// accepting says how a chain accepts all packets that come in by a link.
+func accepting(v packetfilter.Verdict, link string) trace.Advice {
+	switch {
+	case v.Chain.Family == unix.NFPROTO_BRIDGE:
+		return bridging(v, link)
+	case strings.HasSuffix(v.Owner, "ufw"):
+		return trace.Advice{Look: "ufw allow in on " + link}
+	case strings.HasSuffix(v.Owner, "firewalld"):
+		add := "firewall-cmd --zone=trusted --add-interface=" + link
+		return trace.Advice{Look: add + " && firewall-cmd --permanent --zone=trusted --add-interface=" + link}
+	case plainTable(v):
+		return trace.Advice{Fix: fmt.Sprintf("nft insert rule %s %s iifname %s accept", v.Chain.TableName(),
+			v.Chain.Name,
+			link)}
+	}
+	return trace.Advice{Fix: inserting(v) + " -i " + link + " -j ACCEPT"}
+}
+
+// plainTable reports whether nft(8) alone changes the table of a verdict.
+func plainTable(v packetfilter.Verdict) bool {
+	docker := strings.HasSuffix(v.Owner, "Docker") && v.Chain.Name == "FORWARD"
+	return !v.Legacy && !docker && v.Chain.Owner() != "iptables-nft"
+}
+
+// inserting is the command of iptables(8), without its match, that inserts a rule where a verdict was given.
+func inserting(v packetfilter.Verdict) string {
+	chain := v.Chain.Name
+	if strings.HasSuffix(v.Owner, "Docker") && chain == "FORWARD" {
+		chain = "DOCKER-USER"
+	}
+	return iptables(v) + " -I " + chain
+}
+
+// iptables is the program that changes the table of a verdict, and its table.
+func iptables(v packetfilter.Verdict) string {
+	tool := "iptables"
+	if v.Packet.Src.Is6() || v.Packet.Dst.Is6() {
+		tool = "ip6tables"
+	}
+	if v.Legacy {
+		tool += "-legacy"
+	}
+	if v.Chain.Table != "filter" {
+		tool += " -t " + v.Chain.Table
+	}
+	return tool
+}
+
+// bridging says how a chain of family bridge lets through what is on a bridge. That family has no `ct state` on older
+// kernels, so a rule that drops is deleted, and a policy gets accepts of the bridge.
+func bridging(v packetfilter.Verdict, bridge string) trace.Advice {
+	if v.Number != 0 {
+		return deleting(v)
+	}
+	insert := "insert rule " + v.Chain.TableName() + " " + v.Chain.Name
+	from := insert + " meta ibrname " + bridge + " accept"
+	to := insert + " meta obrname " + bridge + " accept"
+	switch v.Chain.Hook {
+	case packetfilter.Prerouting, packetfilter.Input:
+		return trace.Advice{Fix: "nft " + from}
+	case packetfilter.Output, packetfilter.Postrouting:
+		return trace.Advice{Fix: "nft " + to}
+	}
+	return trace.Advice{Fix: "nft '" + from + "; " + to + "'"}
+}
+
+// deleting says how the rule of a verdict is deleted, or where it is listed if a policy decided.
+func deleting(v packetfilter.Verdict) trace.Advice {
+	chain := v.Chain.Name
+	if v.Jumped != "" {
+		chain = v.Jumped
+	}
+	switch {
+	case v.Number == 0 && v.Legacy:
+		return trace.Advice{Look: iptables(v) + " -nvL " + chain}
+	case v.Number == 0:
+		return trace.Advice{Look: "nft list chain " + v.Chain.TableName() + " " + chain}
+	case v.Legacy:
+		return trace.Advice{Fix: fmt.Sprintf("%s -D %s %d", iptables(v), chain, v.Number)}
+	}
+	return trace.Advice{Fix: fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), chain, v.Number)}
+}
+
+// undoing says how the rule that takes the packets for a published port is found or deleted.
+func undoing(v packetfilter.Verdict, m attached.PortMapping) trace.Advice {
+	switch {
+	case strings.HasSuffix(owner(v), "Docker"):
+		return trace.Advice{Look: fmt.Sprintf("docker ps --filter publish=%d/%s", m.HostPort, m.Protocol)}
+	case owner(v) == "kube-proxy":
+		return trace.Advice{Look: fmt.Sprintf("kubectl get services -A | grep -w %d", m.HostPort)}
+	case owner(v) == "netavark":
+		return trace.Advice{Look: fmt.Sprintf("podman ps --format '{{.Names}} {{.Ports}}' | grep -w %d", m.HostPort)}
+	}
+	return deleting(v)
+}
+
+// Advise adds to an answer of package trace what to do about the filter that stops the packet.
+func Advise(q trace.Question, answer *trace.Answer) {
+	h := answer.Decisive()
+	if !answer.Advice.IsZero() || h == nil {
+		return
+	}
+	v := *h.Verdict
+	link := v.Packet.In
+	if q.From == nil && v.Packet.Out != "" {
+		link = v.Packet.Out
+	}
+	switch {
+	case v.Outcome != packetfilter.Dropped:
+		answer.Look = "observe it: --live"
+	case v.Chain.Table == "fairlead":
+		answer.Look = "the network's configuration demands it; docs/nftables.md explains the rule"
+	case v.Chain.Family == unix.NFPROTO_BRIDGE:
+		answer.Advice = bridging(v, h.Bridge)
+	case v.Chain.Hook == packetfilter.Forward && h.Netns == "":
+		answer.Advice = allowing(v, link)
+	case v.Chain.Hook == packetfilter.Input && h.Netns == "":
+		answer.Advice = accepting(v, v.Packet.In)
+	default:
+		answer.Advice = deleting(v).In(h.Netns)
+	}
+}
