@@ -1,6 +1,7 @@
 package packetfilter
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -90,9 +91,13 @@ func dumpSets(conn *nft.Conn, t *nft.Table, w io.Writer, most int) error {
 
 // elementText is an element of a set.
 func elementText(set, e []byte) string {
-	key := fieldsText(attr32(set, unix.NFTA_SET_KEY_TYPE), value(e, unix.NFTA_SET_ELEM_KEY))
+	order := binary.ByteOrder(binary.NativeEndian)
+	if attr32(set, unix.NFTA_SET_FLAGS)&unix.NFT_SET_INTERVAL != 0 { // the kernel compares their bytes
+		order = binary.BigEndian
+	}
+	key := fieldsText(attr32(set, unix.NFTA_SET_KEY_TYPE), value(e, unix.NFTA_SET_ELEM_KEY), order)
 	if end := value(e, setElemKeyEnd); end != nil {
-		key += "-" + fieldsText(attr32(set, unix.NFTA_SET_KEY_TYPE), end)
+		key += "-" + fieldsText(attr32(set, unix.NFTA_SET_KEY_TYPE), end, order)
 	}
 	if flags := attr32(e, unix.NFTA_SET_ELEM_FLAGS); flags&unix.NFT_SET_ELEM_INTERVAL_END != 0 {
 		key = "up to " + key
@@ -101,7 +106,7 @@ func elementText(set, e []byte) string {
 		do, _ := decided(int32(attr32(verdict, unix.NFTA_VERDICT_CODE)))
 		key += " : " + verdictText(do, text(attr(verdict, unix.NFTA_VERDICT_CHAIN)))
 	} else if data := value(e, unix.NFTA_SET_ELEM_DATA); data != nil {
-		key += " : " + fieldsText(attr32(set, unix.NFTA_SET_DATA_TYPE), data)
+		key += " : " + fieldsText(attr32(set, unix.NFTA_SET_DATA_TYPE), data, binary.NativeEndian)
 	}
 	if c := nft.RuleComment(attr(e, unix.NFTA_SET_ELEM_USERDATA)); c != "" {
 		key += " comment " + strconv.Quote(c)
@@ -111,7 +116,7 @@ func elementText(set, e []byte) string {
 
 // fieldsText is a key or data. Nft(8) numbers the types of fields by six bits each, the last one lowest; in a
 // concatenation each begins at a multiple of four bytes.
-func fieldsText(types uint32, b []byte) string {
+func fieldsText(types uint32, b []byte, order binary.ByteOrder) string {
 	var fields []nft.Type
 	for ; types != 0; types >>= 6 {
 		fields = append([]nft.Type{nft.Type(types & 0x3f)}, fields...)
@@ -123,7 +128,7 @@ func fieldsText(types uint32, b []byte) string {
 			nft.Service: 2, nft.Mark: 4, nft.Ifname: 16}[t]; known != 0 && known <= size {
 			size = known
 		}
-		words = append(words, fieldText(t, b[:size]))
+		words = append(words, fieldText(t, b[:size], order))
 		b = b[min(len(b), size+-size&3):]
 		if i+1 < len(fields) && len(b) == 0 {
 			break
@@ -135,7 +140,14 @@ func fieldsText(types uint32, b []byte) string {
 	return strings.Join(words, " . ")
 }
 
-func fieldText(t nft.Type, b []byte) string {
+// ofHost reports whether nft(8) keeps numbers of a type in the host's byte order: time, mark, interface, user and the
+// others between these and the status of a connection (datatype.h).
+func ofHost(t nft.Type) bool {
+	const typeTime, typeCTStatus = 18, 28
+	return t >= typeTime && t <= typeCTStatus
+}
+
+func fieldText(t nft.Type, b []byte, order binary.ByteOrder) string {
 	switch a, ok := netip.AddrFromSlice(b); {
 	case ok && (t == nft.Addr || t == nft.Addr6):
 		return a.String()
@@ -144,9 +156,11 @@ func fieldText(t nft.Type, b []byte) string {
 	case t == nft.Proto && len(b) == 1:
 		return kernel.ProtoName(b[0])
 	case t == nft.Service && len(b) == 2:
-		return valueText("port", b, nil)
+		return valueText("port", b, nil, nil)
 	case t == nft.Ifname:
 		return strconv.Quote(text(b))
+	case ofHost(t) && len(b) == 4:
+		return fmt.Sprintf("0x%x", order.Uint32(b))
 	}
 	return fmt.Sprintf("0x%x", b)
 }

@@ -25,6 +25,10 @@ table inet mine {
 		elements = { "eth0" : jump side } }
 	set cards { type ether_addr
 		elements = { 02:00:00:00:00:01, 02:00:00:00:00:02, 02:00:00:00:00:03 } }
+	set marks { type mark; elements = { 0x00001234 } }
+	set many { type mark; flags interval; elements = { 0x00005600-0x000056ff } }
+	chain numbers { meta mark 0x00000012 drop; meta mark > 0x00000345 accept; meta skuid 1000 accept;
+		meta length 100-1500 accept; @nh,32,32 0x0a4d2108 drop; ip protocol tcp meta mark 0x700-0x7ff drop; }
 	chain side { ip6 saddr 2001:db8::/32 drop comment "ours"; }
 	chain guard { type filter hook forward priority 10; policy drop
 		iifname vmap @ways
@@ -46,6 +50,8 @@ table bridge other { set none { type ipv6_addr; }; }
 	}
 	for _, want := range []string{"table inet mine {",
 		`192.0.2.1 . tcp . 8080 : 10.1.2.3 . 80 comment "web"`, `"eth0" : jump side`,
+		"meta mark 0x12 drop", "meta mark > 0x345 accept", "meta skuid 1000 accept", "0x0a4d2108 drop",
+		"meta length >= 100 <= 1500 accept", "meta mark >= 0x700 <= 0x7ff drop", "0x1234", "0x5600",
 		"and 1 more elements", `ip6 saddr 2001:db8::/32 drop comment "ours" # `, "hook 2 priority 10 policy drop",
 		"ip daddr 10.1.0.0/16 tcp dport 80 accept # ", "table bridge other {"} {
 		if !strings.Contains(b.String(), want) {

@@ -243,7 +243,7 @@ func (r *legacyRule) text() string {
 		if strings.HasSuffix(name, "ifname") {
 			value, mask = value[:onesIn(mask)/8], nil // with the zero that ends it, or only the first letters
 		}
-		words = append(words, name+" "+inverse(r.inverse&inv != 0)+valueText(name, value, mask))
+		words = append(words, name+" "+inverse(r.inverse&inv != 0)+valueText(name, value, mask, nil))
 	})
 	r.matches(func(name string, _ byte, info []byte) { words = append(words, matchText(name, info)) })
 	if name := r.name(); name != "" {

@@ -82,6 +82,7 @@ type wording struct {
 	loaded []string // what is loaded for the next condition
 	asked  string   // what the last one was about: the next one may be about the same
 	mask   []byte
+	order  binary.ByteOrder // of the loaded number; nil is that of its kind, see orderOf
 }
 
 func (r *nftRule) text() string {
@@ -97,6 +98,9 @@ func (r *nftRule) text() string {
 }
 
 func (w *wording) expression(name string, d []byte) {
+	if slices.Contains([]string{"meta", "payload", "ct", "fib"}, name) && len(w.loaded) == 0 {
+		w.order = nil
+	}
 	switch name {
 	case "meta":
 		if attr(d, unix.NFTA_META_SREG) != nil {
@@ -113,13 +117,18 @@ func (w *wording) expression(name string, d []byte) {
 		w.loaded = append(w.loaded, fibText(d))
 	case "bitwise":
 		w.mask = value(d, unix.NFTA_BITWISE_MASK)
-	case "byteorder", "counter":
+	case "byteorder": // nft(8) compares a number of the host with a range in network order
+		w.order = binary.NativeEndian
+		if attr32(d, unix.NFTA_BYTEORDER_OP) == unix.NFT_BYTEORDER_HTON {
+			w.order = binary.BigEndian
+		}
+	case "counter":
 	case "cmp":
 		w.compare(value(d, unix.NFTA_CMP_DATA), attr32(d, unix.NFTA_CMP_OP))
 	case "range":
 		from, to := value(d, unix.NFTA_RANGE_FROM_DATA), value(d, unix.NFTA_RANGE_TO_DATA)
 		w.condition(inverse(attr32(d, unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ),
-			valueText(w.about(), from, nil)+"-"+valueText(w.about(), to, nil))
+			valueText(w.about(), from, nil, w.order)+"-"+valueText(w.about(), to, nil, w.order))
 	case "lookup":
 		op := inverse(attr32(d, unix.NFTA_LOOKUP_FLAGS)&unix.NFT_LOOKUP_F_INV != 0)
 		if attr(d, unix.NFTA_LOOKUP_DREG) != nil {
@@ -184,7 +193,7 @@ func (w *wording) compare(v []byte, op uint32) {
 	if strings.HasPrefix(about, "ct st") && mask != nil && op == unix.NFT_CMP_NEQ { // (ct state & these) != 0
 		v, mask, op = mask, nil, unix.NFT_CMP_EQ
 	}
-	w.condition([]string{"", "!= ", "< ", "<= ", "> ", ">= ", "", ""}[op&7], valueText(about, v, mask))
+	w.condition([]string{"", "!= ", "< ", "<= ", "> ", ">= ", "", ""}[op&7], valueText(about, v, mask, w.order))
 }
 
 func matchText(name string, info []byte) string {
@@ -194,8 +203,23 @@ func matchText(name string, info []byte) string {
 	return "-m " + name
 }
 
-// valueText is a value as nft(8) prints those of what was loaded under that name.
-func valueText(name string, v, mask []byte) string {
+// orderOf is the byte order of the numbers of what was loaded under that name: those of a packet come in network order,
+// and those of the kernel in the host's.
+func orderOf(name string) binary.ByteOrder {
+	ofKernel := strings.HasPrefix(name, "meta ") && name != "meta protocol" || strings.HasPrefix(name, "ct ") ||
+		strings.HasPrefix(name, "fib ") || name == "iif" || name == "oif"
+	if ofKernel {
+		return binary.NativeEndian
+	}
+	return binary.BigEndian
+}
+
+// valueText is a value as nft(8) prints those of what was loaded under that name. The order of a number is that of its
+// kind if it is nil.
+func valueText(name string, v, mask []byte, order binary.ByteOrder) string {
+	if order == nil {
+		order = orderOf(name)
+	}
 	switch {
 	case strings.HasPrefix(name, "ether ") && len(v) == 6:
 		return net.HardwareAddr(v).String()
@@ -223,28 +247,32 @@ func valueText(name string, v, mask []byte) string {
 	case name == "meta nfproto" && len(v) == 1 && v[0] == unix.NFPROTO_IPV6:
 		return "ipv6"
 	case name == "ct state" && len(v) == 4:
-		return bitNames(v, "invalid", "established", "related", "new", "", "", "untracked")
+		return bitNames(order.Uint32(v), "invalid", "established", "related", "new", "", "", "untracked")
 	case name == "ct status" && len(v) == 4:
-		return bitNames(v, "expected", "seen-reply", "assured", "confirmed", "snat", "dnat")
+		return bitNames(order.Uint32(v), "expected", "seen-reply", "assured", "confirmed", "snat", "dnat")
+	case slices.Contains([]string{"meta length", "meta skuid", "meta skgid", "iif", "oif"}, name) && len(v) == 4:
+		return strconv.FormatUint(uint64(order.Uint32(v)), 10)
 	case len(v) == 4:
 		form := "0x%08x" // it may be an address, and shall be seen to have so many bits
 		if strings.HasSuffix(name, "mark") {
 			form = "0x%x"
 		}
-		text := fmt.Sprintf(form, binary.NativeEndian.Uint32(v))
+		text := fmt.Sprintf(form, order.Uint32(v))
 		if len(mask) == 4 {
-			text += fmt.Sprintf("/"+form, binary.NativeEndian.Uint32(mask))
+			text += fmt.Sprintf("/"+form, order.Uint32(mask))
 		}
 		return text
+	case len(v) == 2:
+		return fmt.Sprintf("0x%04x", order.Uint16(v))
 	}
 	return fmt.Sprintf("0x%x", v)
 }
 
 // bitNames are the names of the bits that a value has.
-func bitNames(v []byte, names ...string) string {
+func bitNames(v uint32, names ...string) string {
 	var words []string
 	for i, name := range names {
-		if name != "" && binary.NativeEndian.Uint32(v)>>i&1 != 0 {
+		if name != "" && v>>i&1 != 0 {
 			words = append(words, name)
 		}
 	}

@@ -13,12 +13,12 @@ func TestWidthOfConstants(t *testing.T) {
 		v, mask []byte
 		want    string
 	}{
-		{"@nh,96,32", number(0x8214d0a), nil, "0x08214d0a"},
-		{"@nh,96,32", number(0x14d0a), number(0xffffff), "0x00014d0a/0x00ffffff"},
+		{"@nh,96,32", []byte{8, 0x21, 0x4d, 0xa}, nil, "0x08214d0a"},
+		{"@nh,96,32", []byte{0, 1, 0x4d, 0xa}, []byte{0, 0xff, 0xff, 0xff}, "0x00014d0a/0x00ffffff"},
 		{"meta mark", number(0x4000), number(0x4000), "0x4000/0x4000"},
 		{"ct mark", number(1), nil, "0x1"},
 	} {
-		if got := valueText(c.name, c.v, c.mask); got != c.want {
+		if got := valueText(c.name, c.v, c.mask, nil); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}
