@@ -73,6 +73,7 @@ func TestRead(t *testing.T) {
 		{`{"log": "all"}`, "loud", false, `environment: FAIRLEAD_LOG "loud"`},
 		{`{"log": "loud"}`, "", false, `/etc/cni/fairlead.json: log: "loud"`},
 		{`{"log": 5}`, "", false, `/etc/cni/fairlead.json: log: 5: want a text`},
+		{`{"log": "all", "debugCommands": true}`, "", true, ""},
 		{`{"log": "all", "logg": 1}`, "", false, `/etc/cni/fairlead.json: logg: unknown key`},
 		{`{"log": `, "", false, `/etc/cni/fairlead.json: want an object`},
 		{` `, "", false, `/etc/cni/fairlead.json: want an object`},

@@ -19,6 +19,9 @@ const (
 	Key      = "log"
 )
 
+// CommandsKey is the key of the file by which a node lets network configurations execute programs.
+const CommandsKey = "debugCommands"
+
 // File receives the lines if no journald runs, unless the setting names another file.
 const File = "/var/log/fairlead/calls.log"
 
@@ -155,17 +158,49 @@ func readSettings(path string) ([]byte, error) {
 	}
 }
 
+// CommandsAllowed reports whether this node lets network configurations execute programs, as the plugin debug does: the
+// key debugCommands in /etc/cni/fairlead.json is true. The file is the administrator's; no configuration and no
+// variable takes its place. What cannot be read does not allow it.
+func CommandsAllowed() (bool, error) {
+	doc, err := readSettings(Settings)
+	if err == nil && doc == nil {
+		return false, nil
+	}
+	var keys map[string]json.RawMessage
+	if err == nil {
+		keys, err = parseKeys(doc)
+	}
+	allowed := false
+	if raw, there := keys[CommandsKey]; err == nil && there {
+		if err = json.Unmarshal(raw, &allowed); err != nil {
+			err = fmt.Errorf("%s: %s: want true or false", CommandsKey, raw)
+		}
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", Settings, err)
+	}
+	return allowed, nil
+}
+
+func parseKeys(doc []byte) (keys map[string]json.RawMessage, err error) {
+	if err := json.Unmarshal(bytes.TrimSpace(doc), &keys); err != nil {
+		return nil, fmt.Errorf("want an object with the keys %s and %s: %w", Key, CommandsKey, err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if key != Key && key != CommandsKey {
+			return nil, fmt.Errorf("%s: unknown key; the keys are %s and %s", key, Key, CommandsKey)
+		}
+	}
+	return keys, nil
+}
+
 // decode reads the document with the settings.
 func decode(doc []byte) (Setting, error) {
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(bytes.TrimSpace(doc), &keys); err != nil {
-		return Setting{}, fmt.Errorf("want an object with the key %s: %w", Key, err)
+	keys, err := parseKeys(doc)
+	if err != nil {
+		return Setting{}, err
 	}
 	raw, there := keys[Key]
-	delete(keys, Key)
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		return Setting{}, fmt.Errorf("%s: unknown key; the only key is %s", key, Key)
-	}
 	var text string
 	switch err := json.Unmarshal(raw, &text); {
 	case !there || string(raw) == "null" || err == nil && text == "":

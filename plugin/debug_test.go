@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -119,8 +120,58 @@ func TestDebugText(t *testing.T) {
 	}
 }
 
+// allowCommands lets configurations execute programs on this host.
+func allowCommands(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(os.MkdirAll("/etc/cni", 0o755),
+		os.WriteFile("/etc/cni/fairlead.json", []byte(`{"debugCommands": true}`), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove("/etc/cni/fairlead.json") })
+}
+
+// A configuration executes nothing unless the node allows it: ADD and STATUS say so, and the calls that end something do
+// their work.
+func TestDebugCommandsNeedConsent(t *testing.T) {
+	said := filepath.Join(t.TempDir(), "said")
+	run := `["sh","-c","echo run >>` + said + `"]`
+	prev := json.RawMessage(`{"cniVersion":"1.1.0"}`)
+	for name, settings := range map[string]string{"no file": "", "another key": `{"log": "off"}`,
+		"forbidden": `{"debugCommands": false}`, "a mistake": `{"debugCommands": "true"}`} {
+		os.Remove("/etc/cni/fairlead.json")
+		if settings != "" {
+			allowCommands(t)
+			if err := os.WriteFile("/etc/cni/fairlead.json", []byte(settings), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, conf := range []string{`"command":` + run, `"addHooks":[` + run + `],"statusHooks":[` + run + `]` +
+			`,"checkHooks":[` + run + `],"delHooks":[` + run + `],"gcHooks":[` + run + `]`} {
+			r := newRunner(t, chain{"debug-consent", []string{`"type":"debug",` + conf}, nil})
+			a := &attachment{id: "c1", netns: nstest.NewNS(t), prev: prev}
+			for verb, fails := range map[string]bool{"ADD": true, "STATUS": true, "CHECK": false, "DEL": false, "GC": false} {
+				extra := ""
+				if verb == "GC" {
+					extra = `,"cni.dev/valid-attachments":[]`
+				}
+				out, err := r.run(0, verb, a, extra)
+				if (err != nil) != fails {
+					t.Errorf("%s: %s of %s: %v", name, verb, conf, err)
+				}
+				if fails && !strings.Contains(fmt.Sprint(string(out), err), "/etc/cni/fairlead.json") {
+					t.Errorf("%s: %s: %s %v does not name the file that allows it", name, verb, out, err)
+				}
+			}
+		}
+	}
+	if text, err := os.ReadFile(said); err == nil {
+		t.Errorf("commands ran: %s", text)
+	}
+}
+
 // What cannot be written, and a command that fails or hangs, fails no call, and is said.
 func TestDebugNeverFails(t *testing.T) {
+	allowCommands(t)
 	dir := t.TempDir()
 	nstest.Run(t, "sh", "-ec", "cd "+dir+"; mkdir is-a-dir; mkfifo pipe; ln -s /proc/self/nothing dangling")
 	prev := json.RawMessage(`{"cniVersion":"1.1.0"}`)
@@ -159,6 +210,7 @@ func TestDebugNeverFails(t *testing.T) {
 // Hooks run in the container's network namespace with the environment of the call, or not at all; those of GC and
 // STATUS, and the command, run on the host.
 func TestDebugHooks(t *testing.T) {
+	allowCommands(t)
 	dir := t.TempDir()
 	said := filepath.Join(dir, "said")
 	say := func(what string) string {

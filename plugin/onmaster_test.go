@@ -21,6 +21,7 @@ var setups = map[string]func(*testing.T){
 	"macvlan-probe":   uplink("macvlan"),
 	"macvtap":         uplink("macvtap"),
 	"ipvlan":          uplink("ipvlan"),
+	"debug":           allowCommands,
 	"tap":             needTap,
 	"tap-chain":       needTap,
 	"vlan":            uplink("vlan id 7"),

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -41,6 +42,34 @@ func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
 		return of(c)
 	}
 	return p
+}
+
+// permit takes the commands out of the journal if the node does not allow them. Calls that begin something fail then,
+// so that somebody sees it; the others do their work.
+func (j *Journal) permit(verb string) error {
+	programs := len(j.Command)
+	for _, hooks := range j.Hooks {
+		programs += len(hooks)
+	}
+	if programs == 0 {
+		return nil
+	}
+	allowed, err := calls.CommandsAllowed()
+	if allowed {
+		return nil
+	}
+	j.Command, j.Hooks = nil, nil
+	reason := spec.Errorf(spec.CodeConfig, "command and hooks: this node does not let network configurations execute "+
+		"programs as root: remove these keys, or allow it with {\"%s\": true} in %s", calls.CommandsKey, calls.Settings)
+	if err != nil {
+		reason = spec.Errorf(spec.CodeConfig, "command and hooks: whether this node lets network configurations "+
+			"execute programs as root is unknown: %w", err)
+	}
+	if verb == "ADD" || verb == "STATUS" {
+		return reason
+	}
+	slog.Warn("the call itself is not affected", "err", reason)
+	return nil
 }
 
 // A journalEntry describes one call.

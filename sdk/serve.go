@@ -157,8 +157,13 @@ func (s *site) serve(ctx context.Context, p Plugin, e environment, conf *spec.Co
 		return c.answer(ctx)
 	}
 	begin := time.Now()
-	out, err := c.answer(ctx)
-	c.note(p.journal(conf), begin, out, err)
+	j := p.journal(conf)
+	err := j.permit(e.Command)
+	var out []byte
+	if err == nil {
+		out, err = c.answer(ctx)
+	}
+	c.note(j, begin, out, err)
 	return out, err
 }
 

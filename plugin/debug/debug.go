@@ -1,12 +1,15 @@
 // Package debug records what a runtime asks of a list. For each ADD, CHECK, DEL, GC and STATUS it writes the
 // environment, the standard input, the result or the error, and the time. The previous result is passed on unchanged.
 //
-// The plugin makes no call fail: if it cannot write the file, or a command fails, it warns on stderr, so that the
-// container keeps its network. Its place in the list decides what it sees: as the last plugin, the result of all
-// others. Without a key it does nothing.
+// The plugin makes no call fail: if it cannot write the file, or a command that may run fails, it warns on stderr, so
+// that the container keeps its network. Its place in the list decides what it sees: as the last plugin, the result of
+// all others. Without a key it does nothing.
 //
-// Standard input may contain secrets, so only root can read the file that the plugin makes. Commands run only if they
-// are configured. The plugin does not undo what they change.
+// Standard input may contain secrets, so only root can read the file that the plugin makes.
+//
+// Commands and hooks run as root. So they run only if the administrator of the node allows it, with
+// {"debugCommands": true} in /etc/cni/fairlead.json. Otherwise ADD and STATUS of a configuration with commands fail,
+// and CHECK, DEL and GC skip them with a warning. The plugin does not undo what commands change.
 package debug
 
 import (

@@ -26,6 +26,12 @@ func TestSettingsSchema(t *testing.T) {
 			t.Errorf("%q: the plugins say %v", text, err)
 		}
 	}
+	if err := valid(t, s, `{"log": "all", "debugCommands": true}`); err != nil {
+		t.Error(err)
+	}
+	if valid(t, s, `{"debugCommands": "yes"}`) == nil {
+		t.Error("debugCommands that is no boolean is taken")
+	}
 	if valid(t, s, `{"logs": "all"}`) == nil {
 		t.Error("an unknown key is taken")
 	}
