@@ -16,10 +16,10 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install uninstall release test test-race test-busy test-vm test-skipped demo bench bench-vm docs lint generate clean
+.PHONY: help build install uninstall release signed-release test test-race test-busy test-vm test-skipped demo bench bench-vm docs lint generate clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 # The entries are hard links to one file: a symbolic link would dangle in a plugin directory that got a
 # copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
@@ -47,7 +47,7 @@ install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR
 	for n in 1 5 7; do mkdir -p $$share/man/man$$n; install -m 644 docs/man/*.$$n $$share/man/man$$n; done; \
 	mkdir -p $(DOC)/examples $(DOC)/schema $$units $$share/bash-completion/completions $$share/zsh/site-functions \
 	  $$share/fish/vendor_completions.d; \
-	install -m 644 LICENSE docs/*.svg $(DOC); \
+	install -m 644 LICENSE NOTICE docs/*.svg $(DOC); \
 	install -m 644 docs/examples/* $(DOC)/examples; install -m 644 docs/schema/* $(DOC)/schema; \
 	for f in README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md; do sed -E '$(TOP)' $$f >$(DOC)/$$f; done; \
 	for f in docs/*.md; do sed -E '$(PAGE)' $$f >$(DOC)/$${f##*/}; done; \
@@ -76,6 +76,9 @@ release: build ## archives, packages, an image, sums and an SBOM of VERSION for 
 	  done; done
 	$(BIN)/release/tool -version $(VERSION) -date $${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} -trees $(BIN)/release -out $(OUT) $(ARCHS)
 	@cat $(OUT)/SHA256SUMS
+
+signed-release: ## the same from a fresh clone of the tag VERSION, signed with the minisign key in the file KEY
+	@sh packaging/release.sh '$(VERSION)' '$(KEY)' '$(OUT)'
 
 test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
 	@.ci/packages
@@ -138,7 +141,7 @@ lint: ## gofmt, go vet, staticcheck and the architecture
 	$$($(GO) -C internal/tools tool -n staticcheck) ./...
 	$(GO) test ./internal/arch
 
-generate: ## docs/clauses.md, docs/graph.svg, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and cli/explain/reference.json anew, from the code
+generate: ## NOTICE, docs/clauses.md, docs/graph.svg, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and cli/explain/reference.json anew, from the code
 	$(GO) test ./internal/docgen -count=1 -update
 	$(GO) test ./graph -count=1 -run Golden -update
 

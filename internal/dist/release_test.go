@@ -2,10 +2,12 @@ package dist
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,14 +16,40 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
-// release runs make release for this machine.
-func release(t *testing.T, version, arch string) (out string) {
+// release runs make release in a tree.
+func release(t *testing.T, tree, version, arch string) (out string) {
 	t.Helper()
 	dir := t.TempDir()
 	out = filepath.Join(dir, "out")
-	run(t, "make", "--no-print-directory", "-C", "../..", "release", "BIN="+filepath.Join(dir, "bin"), "OUT="+out,
+	run(t, "make", "--no-print-directory", "-C", tree, "release", "BIN="+filepath.Join(dir, "bin"), "OUT="+out,
 		"VERSION="+version, "ARCHS="+arch)
 	return out
+}
+
+// signed makes the release that CHANGELOG.md names first, as its publisher does: a commit of this tree is tagged, and one
+// command makes and signs the files. The key is the test's.
+func signed(t *testing.T) (version, out, tree string) {
+	t.Helper()
+	nstest.NeedProgram(t, "minisign")
+	changes, err := os.ReadFile("../../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heading := regexp.MustCompile(`(?m)^## (\d+\.\d+\.\d+)$`).FindStringSubmatch(string(changes))
+	if heading == nil {
+		t.Fatal("CHANGELOG.md names no release")
+	}
+	version, tree = "v"+heading[1], t.TempDir()
+	out = filepath.Join(t.TempDir(), "out")
+	copyTree(t, tree)
+	run(t, "sh", "-euc", `cd "$1"
+		minisign -G -W -p packaging/minisign.pub -s ../fairlead.key >/dev/null
+		git init -q && git add -A
+		GIT_COMMITTER_DATE='1000000000 +0000' git -c user.name=test -c user.email=test@example.org commit -qm 'Release'
+		git tag "$0"
+		make --no-print-directory signed-release VERSION="$0" KEY=../fairlead.key OUT="$2" ARCHS="$3"`,
+		version, tree, out, runtime.GOARCH)
+	return version, out, tree
 }
 
 // only is the one file of a directory that matches the pattern.
@@ -34,12 +62,14 @@ func only(t *testing.T, dir, pattern string) string {
 	return files[0]
 }
 
-// What make release makes is the same bytes each time, and each file of it works as it is given to a host: archives are
-// unpacked where the reference's are, packages live in a root of their own, and the image installs.
+// The release that is prepared is the same bytes from another directory, its signature holds, and each file of it works as
+// it is given to a host: archives are unpacked where the reference's are, packages live in a root of their own, and the
+// image installs.
 func TestRelease(t *testing.T) {
-	older, newer, again := release(t, "v0.0.1", runtime.GOARCH), release(t, "v0.0.2", runtime.GOARCH), release(t, "v0.0.2",
-		runtime.GOARCH)
-	t.Run("the same bytes", func(t *testing.T) { run(t, "diff", "-r", newer, again) })
+	version, newer, tree := signed(t)
+	older, again := release(t, "../..", "v0.0.1", runtime.GOARCH), release(t, tree, version, runtime.GOARCH)
+	t.Run("the same bytes", func(t *testing.T) { run(t, "diff", "-r", "-x", "*.minisig", newer, again) })
+	t.Run("signature", func(t *testing.T) { signature(t, newer, filepath.Join(tree, "packaging/minisign.pub")) })
 	t.Run("sums", func(t *testing.T) {
 		run(t, "sh", "-c", "cd "+newer+" && sha256sum -c SHA256SUMS && sha256sum -c *.tgz.sha256 && sha512sum -c *.tgz.sha512")
 	})
@@ -52,7 +82,7 @@ func TestRelease(t *testing.T) {
 			t.Fatal(names, err)
 		}
 		for _, path := range names {
-			if name := filepath.Base(path); name != "LICENSE" && name != "README.md" {
+			if name := filepath.Base(path); name != "LICENSE" && name != "NOTICE" && name != "README.md" {
 				speaks(t, path)
 			}
 		}
@@ -63,6 +93,7 @@ func TestRelease(t *testing.T) {
 		run(t, filepath.Join(to, "bin/fairlead"), "install", "--dir", dir)
 		speaks(t, filepath.Join(dir, "bridge"))
 		links(t, filepath.Join(to, "share/doc/fairlead"))
+		notices(t, filepath.Join(to, "share/doc/fairlead/NOTICE"), filepath.Join(to, "bin/fairlead"))
 	})
 	for program, files := range map[string]string{"dpkg": "fairlead_*.deb", "rpm": "fairlead-*.rpm"} {
 		t.Run(program, func(t *testing.T) {
@@ -74,20 +105,49 @@ func TestRelease(t *testing.T) {
 			tree := t.TempDir() // the command that makes the host is not that of the package
 			run(t, "tar", "-xzf", only(t, newer, "fairlead-linux-*.tgz"), "-C", tree)
 			run(t, "env", "PATH="+os.Getenv("PATH")+":/usr/sbin:/sbin", filepath.Join(tree, "bin/fairlead"), "host", "--",
-				"sh", "testdata/life.sh", root, only(t, older, files), only(t, newer, files))
+				"sh", "testdata/life.sh", root, only(t, older, files), only(t, newer, files), version)
 		})
 	}
-	t.Run("apk", func(t *testing.T) { apk(t, only(t, newer, "fairlead_*.apk")) })
-	t.Run("image", func(t *testing.T) { layout(t, filepath.Join(newer, "fairlead-v0.0.2.oci.tar")) })
-	t.Run("materials", func(t *testing.T) { materials(t, filepath.Join(newer, "fairlead-v0.0.2.cdx.json")) })
+	t.Run("apk", func(t *testing.T) { apk(t, only(t, newer, "fairlead_*.apk"), version) })
+	t.Run("image", func(t *testing.T) { layout(t, filepath.Join(newer, "fairlead-"+version+".oci.tar")) })
+	t.Run("materials", func(t *testing.T) { materials(t, filepath.Join(newer, "fairlead-"+version+".cdx.json")) })
+}
+
+// signature verifies the release as a user does, with minisign(1) and sha256sum(1), and shows that a changed file and another
+// key are noticed.
+func signature(t *testing.T, dir, key string) {
+	verify := func() ([]byte, error) {
+		cmd := exec.Command("sh", "-c", `minisign -V -p "$0" -m SHA256SUMS && sha256sum -c --quiet SHA256SUMS`, key)
+		cmd.Dir = dir
+		return cmd.CombinedOutput()
+	}
+	if out, err := verify(); err != nil || !strings.Contains(string(out), "Signature and comment signature verified") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	sums := filepath.Join(dir, "SHA256SUMS")
+	text, err := os.ReadFile(sums)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, sums, strings.Replace(string(text), "a", "b", 1))
+	if out, err := verify(); err == nil {
+		t.Errorf("changed sums are verified: %s", out)
+	}
+	write(t, sums, string(text))
+	other := filepath.Join(t.TempDir(), "other.pub")
+	run(t, "minisign", "-G", "-W", "-p", other, "-s", other+".key")
+	key = other
+	if out, err := verify(); err == nil {
+		t.Errorf("verified by another key: %s", out)
+	}
 }
 
 // apk compares what a package of Alpine's has in it with what it should do there: no program for it is at hand.
-func apk(t *testing.T, path string) {
+func apk(t *testing.T, path, version string) {
 	to := t.TempDir()
 	run(t, "tar", "-xzf", path, "-C", to)
 	info, err := os.ReadFile(filepath.Join(to, ".PKGINFO"))
-	if err != nil || !strings.Contains(string(info), "pkgver = 0.0.2-r1\n") {
+	if err != nil || !strings.Contains(string(info), "pkgver = "+strings.TrimPrefix(version, "v")+"-r1\n") {
 		t.Errorf("%s: %v", info, err)
 	}
 	for script, does := range map[string]string{".post-install": "--keep-reference", ".post-upgrade": "--keep-reference",
@@ -97,6 +157,7 @@ func apk(t *testing.T, path string) {
 		}
 		run(t, "sh", "-n", filepath.Join(to, script))
 	}
+	notices(t, filepath.Join(to, "usr/share/doc/fairlead/NOTICE"), filepath.Join(to, "usr/bin/fairlead"))
 	dir := filepath.Join(t.TempDir(), "bin")
 	run(t, filepath.Join(to, "usr/bin/fairlead"), "install", "--dir", dir)
 	speaks(t, filepath.Join(dir, "bridge"))
@@ -141,6 +202,7 @@ func layout(t *testing.T, path string) {
 	to := filepath.Join(t.TempDir(), "opt/cni/bin")
 	command := append(append(conf.Config.Entrypoint, conf.Config.Cmd...), "--dir", to)
 	run(t, filepath.Join(root, command[0]), command[1:]...)
+	notices(t, filepath.Join(root, "usr/share/doc/fairlead/NOTICE"), filepath.Join(root, command[0]))
 	speaks(t, filepath.Join(to, "bridge"))
 }
 
@@ -152,7 +214,10 @@ func materials(t *testing.T, path string) {
 	}
 	var doc struct {
 		BomFormat  string
-		Components []struct{ Name, Version string }
+		Components []struct {
+			Name, Version string
+			Licenses      []struct{ License struct{ ID string } }
+		}
 	}
 	if err := json.Unmarshal(text, &doc); err != nil || doc.BomFormat != "CycloneDX" {
 		t.Fatalf("%v: %s", err, text)
@@ -160,6 +225,9 @@ func materials(t *testing.T, path string) {
 	var has []string
 	for _, c := range doc.Components {
 		has = append(has, c.Name+" "+c.Version)
+		if len(c.Licenses) != 1 || c.Licenses[0].License.ID == "" {
+			t.Errorf("%s: licences %v", c.Name, c.Licenses)
+		}
 	}
 	deps := run(t, "go", "list", "-C", "../..", "-deps", "-f",
 		"{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
@@ -173,12 +241,30 @@ func materials(t *testing.T, path string) {
 	}
 }
 
+// notices fails for each module in a program whose licence the file lacks.
+func notices(t *testing.T, path, program string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := buildinfo.ReadFile(program)
+	if err != nil || len(info.Deps) == 0 {
+		t.Fatalf("%s: %v", program, err)
+	}
+	for _, m := range info.Deps {
+		if !strings.Contains(string(text), "\n"+m.Path+" "+m.Version+"\nSPDX-License-Identifier: ") {
+			t.Errorf("%s lacks %s %s", path, m.Path, m.Version)
+		}
+	}
+}
+
 // The programs of another architecture run there.
 func TestOtherArchitecture(t *testing.T) {
 	const emulator = "qemu-aarch64-static"
 	nstest.NeedProgram(t, emulator)
 	to := t.TempDir()
-	run(t, "tar", "-xzf", filepath.Join(release(t, "v0.0.2", "arm64"), "fairlead-linux-arm64-v0.0.2.tgz"), "-C", to)
+	run(t, "tar", "-xzf", filepath.Join(release(t, "../..", "v0.0.2", "arm64"), "fairlead-linux-arm64-v0.0.2.tgz"), "-C", to)
 	cmd := exec.Command(emulator, "-0", "bridge", filepath.Join(to, "lib/fairlead/cni/bridge"))
 	cmd.Env = []string{"CNI_COMMAND=VERSION"}
 	if out, err := cmd.Output(); err != nil || !bytes.Contains(out, []byte("supportedVersions")) {

@@ -68,7 +68,7 @@ func (r release) make(trees string, archs []string) error {
 		if err != nil {
 			return err
 		}
-		images = append(images, image{arch, within(system, "bin", "lib/fairlead")})
+		images = append(images, image{arch, within(system, "bin", "lib/fairlead", "share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")})
 		err = errors.Join(
 			r.archive("cni-plugins-linux-"+arch+"-"+r.version+".tgz", flat(local)),
 			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", local),
@@ -117,11 +117,11 @@ func walk(root string) (all []file, err error) {
 	return all, err
 }
 
-// within is the files below some directories.
-func within(all []file, dirs ...string) (some []file) {
+// within is the files at some paths, or below them.
+func within(all []file, paths ...string) (some []file) {
 	for _, f := range all {
-		for _, dir := range dirs {
-			if strings.HasPrefix(f.path, dir+"/") {
+		for _, path := range paths {
+			if f.path == path || strings.HasPrefix(f.path, path+"/") {
 				some = append(some, f)
 			}
 		}
@@ -129,7 +129,7 @@ func within(all []file, dirs ...string) (some []file) {
 	return some
 }
 
-// flat is the plugins, the licence and the README in one directory, named as in the reference's archives.
+// flat is the plugins, the licences and the README in one directory, named as in the reference's archives.
 func flat(all []file) (some []file) {
 	for _, f := range all {
 		switch dir, name := filepath.Split(f.path); {
@@ -139,7 +139,7 @@ func flat(all []file) (some []file) {
 			}
 			f.path = "./" + name
 			some = append(some, f)
-		case dir == "share/doc/fairlead/" && (name == "LICENSE" || name == "README.md"):
+		case dir == "share/doc/fairlead/" && (name == "LICENSE" || name == "NOTICE" || name == "README.md"):
 			f.path = "./" + name
 			some = append(some, f)
 		}

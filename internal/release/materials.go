@@ -3,8 +3,11 @@ package main
 import (
 	"debug/buildinfo"
 	"encoding/json"
+	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -16,36 +19,69 @@ type component struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 	PURL    string `json:"purl"`
+
+	Licenses []licence `json:"licenses"`
 }
 
-func module(kind, path, version string) component {
+// A licence is named as SPDX does.
+type licence struct {
+	License struct {
+		ID string `json:"id"`
+	} `json:"license"`
+}
+
+func module(kind, path, version, spdx string) component {
 	purl := "pkg:golang/" + path + "@" + version
-	return component{kind, purl, path, version, purl}
+	c := component{Type: kind, Ref: purl, Name: path, Version: version, PURL: purl, Licenses: make([]licence, 1)}
+	c.Licenses[0].License.ID = spdx
+	return c
+}
+
+// licences are the names of the modules' licences, by path and version, as they stand in NOTICE.
+func licences(tree string) (map[string]string, error) {
+	notice, err := os.ReadFile(filepath.Join(tree, "share/doc/fairlead/NOTICE"))
+	if err != nil {
+		return nil, err
+	}
+	heading := regexp.MustCompile(`(?m)^={80}\n(\S+(?: \S+)?)\nSPDX-License-Identifier: (\S+)$`)
+	all := map[string]string{}
+	for _, m := range heading.FindAllStringSubmatch(string(notice), -1) {
+		all[m[1]] = m[2]
+	}
+	return all, nil
 }
 
 // materials writes the software bill of materials: what Go's linker says is in the programs.
 func (r release) materials(tree string) error {
+	licence, err := licences(tree)
+	if err != nil {
+		return err
+	}
 	var parts []component
 	for _, name := range []string{"bin/fairlead", "lib/fairlead/cni/loopback"} {
 		info, err := buildinfo.ReadFile(filepath.Join(tree, name))
 		if err != nil {
 			return err
 		}
-		parts = append(parts, module("library", "std", strings.TrimPrefix(info.GoVersion, "go")))
+		parts = append(parts, module("library", "std", strings.TrimPrefix(info.GoVersion, "go"), licence["std"]))
 		for _, dep := range info.Deps {
 			if dep.Replace != nil {
 				dep = dep.Replace
 			}
-			parts = append(parts, module("library", dep.Path, dep.Version))
+			spdx, ok := licence[dep.Path+" "+dep.Version]
+			if !ok {
+				return fmt.Errorf("NOTICE lacks the licence of %s %s: make generate", dep.Path, dep.Version)
+			}
+			parts = append(parts, module("library", dep.Path, dep.Version, spdx))
 		}
 	}
 	slices.SortFunc(parts, func(a, b component) int { return strings.Compare(a.Ref, b.Ref) })
-	parts = slices.Compact(parts)
+	parts = slices.CompactFunc(parts, func(a, b component) bool { return a.Ref == b.Ref })
 	refs := []string{}
 	for _, p := range parts {
 		refs = append(refs, p.Ref)
 	}
-	this := module("application", "github.com/fairlead-cni/fairlead", r.version)
+	this := module("application", "github.com/fairlead-cni/fairlead", r.version, "Apache-2.0")
 	doc := map[string]any{
 		"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
 		"metadata":     map[string]any{"timestamp": r.date, "component": this},

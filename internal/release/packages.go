@@ -45,7 +45,14 @@ func (r release) packages(arch string, tree []file) error {
 // info describes one package. Its scripts install the plugins where runtimes search them: the package has none of its
 // files there, because those of the reference's packages are there.
 func (r release) info(arch, format string, tree []file, scratch string) (*nfpm.Info, error) {
-	const after, before = "packaging/scripts/postinstall.sh", "packaging/scripts/preremove.sh"
+	after, err := r.script("packaging/scripts/postinstall.sh", scratch)
+	if err != nil {
+		return nil, err
+	}
+	before, err := r.script("packaging/scripts/preremove.sh", scratch)
+	if err != nil {
+		return nil, err
+	}
 	info := &nfpm.Info{
 		Name: "fairlead", Arch: map[string]string{"arm": "arm7"}[arch], Platform: "linux", Version: r.version,
 		Release: "1",
@@ -69,6 +76,16 @@ func (r release) info(arch, format string, tree []file, scratch string) (*nfpm.I
 		info.Contents = append(info.Contents, c)
 	}
 	return info, nil
+}
+
+// script is a copy of a script whose time is that of the release: a package of Alpine's has the time of the file.
+func (r release) script(source, scratch string) (string, error) {
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return "", err
+	}
+	to := filepath.Join(scratch, filepath.Base(source))
+	return to, errors.Join(os.WriteFile(to, text, 0o755), os.Chtimes(to, r.date, r.date))
 }
 
 // content is a file as a package has it. Packages know no hard links, so the plugins are symbolic ones there.

@@ -1,6 +1,7 @@
-# life.sh ROOT OLD NEW: a package is installed, upgraded, downgraded and removed in ROOT, with a container alive.
+# life.sh ROOT OLD NEW VERSION: a package of v0.0.1 is installed, upgraded to VERSION, downgraded and removed in ROOT, with a
+# container alive.
 set -eu
-root=$1 old=$2 new=$3
+root=$1 old=$2 new=$3 version=$4
 case $old in
 *.deb)
 	put() { dpkg --root="$root" --force-downgrade -i "$1" >/dev/null; }
@@ -37,6 +38,7 @@ is() { # the version that all is of
 	done
 	[ -x "$root/usr/lib/fairlead/cni/tap" ] || fail "usr/lib/fairlead/cni/tap"
 	[ -e "$root/usr/lib/systemd/system/fairlead-dhcp.socket" ] || fail 'no unit'
+	[ -e "$root/usr/share/doc/fairlead/NOTICE" ] || fail 'no NOTICE'
 	grep -q another "$root/opt/cni/bin/another" || fail 'a file of others was touched'
 }
 portmap() { cmp -s /usr/lib/cni/portmap "$root/opt/cni/bin/portmap"; }
@@ -47,7 +49,7 @@ portmap || fail 'the reference portmap was replaced without being asked'
 ip netns add c1
 fairlead add lan c1 >/dev/null
 put "$new"
-is v0.0.2
+is "$version"
 fairlead check lan c1 || fail 'check after the upgrade'
 chroot "$root" /usr/bin/fairlead install --from /usr/lib/fairlead/cni >/dev/null
 portmap && fail 'the reference portmap was not replaced when asked'

@@ -1,0 +1,22 @@
+#!/bin/sh
+# release.sh VERSION KEY OUT: makes the files of a release in OUT, from a fresh clone of the tag VERSION, and signs their
+# sums with the secret key of minisign in the file KEY. docs/releasing.md says how to make the key.
+set -eu
+version=$1 key=$(realpath "$2") out=$(realpath -m "$3")
+here=$(git rev-parse --show-toplevel)
+
+fail() {
+	echo "release: $*" >&2
+	exit 1
+}
+command -v minisign >/dev/null || fail 'minisign is not installed'
+clone=$(mktemp -d)
+trap 'rm -rf "$clone"' EXIT
+git -c advice.detachedHead=false clone -q --branch "$version" "$here" "$clone" || fail "there is no tag $version: git tag $version"
+cd "$clone"
+grep -qx "## ${version#v}" CHANGELOG.md || fail "CHANGELOG.md of $version has no heading '## ${version#v}'"
+[ -e packaging/minisign.pub ] || fail "$version has no packaging/minisign.pub, by which users verify the signature"
+make -s release VERSION="$version" OUT="$out"
+minisign -S -s "$key" -m "$out/SHA256SUMS" -t "fairlead $version"
+minisign -V -q -p packaging/minisign.pub -m "$out/SHA256SUMS" || fail "$key does not belong to packaging/minisign.pub"
+echo "signed: $out"
