@@ -20,7 +20,7 @@ const inChain = "-in-chain"
 // livesInChain are the lists whose lives are tested a second time in one process.
 func livesInChain() []string {
 	return []string{"bridge", "ptp-chain", "portmap", "firewall", "bandwidth", "tuning", "dhcp-bridge", "host-device-mac",
-		"vrf", "route", "debug", "alias"}
+		"vrf", "route", "debug", "alias", "bridge-gateways"}
 }
 
 func withChains(lists []chain) []chain {

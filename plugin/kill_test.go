@@ -15,7 +15,7 @@ import (
 func TestKill(t *testing.T) {
 	for _, c := range chains {
 		if !slices.Contains([]string{"bridge", "portmap", "portmap-iptables", "firewall", "firewall-iptables", "bandwidth",
-			"tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "dhcp-bridge", "debug", "route", "ovs", "alias", "ptp-chain" +
+			"tuning", "ptp", "bridge-named", "ptp-named", "tap", "macvlan", "macvlan-egress", "macvtap", "ipvlan", "vlan", "vrf", "dummy", "sbr", "host-device", "host-device-mac", "bridge-vlan", "bridge-empty", "bridge-gateways", "dhcp-bridge", "debug", "route", "ovs", "alias", "ptp-chain" +
 				inChain}, c.name) {
 			continue
 		}

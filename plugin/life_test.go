@@ -99,6 +99,13 @@ var chains = withChains([]chain{
 		{"down", host("ip", "link", "set", "br-empty", "down"), `state is down`},
 		{"bridge gone", host("ip", "link", "del", "br-empty"), `br-empty`},
 	}},
+	{"bridge-gateways", []string{`"type":"bridge","bridge":"br-gw","isDefaultGateway":true,"ipMasq":true,"runtimeConfig":{"ipRanges":[[{"subnet":"10.78.0.0/24"}]]},` + hostLocal}, []breaker{
+		{"one gateway's address gone", host("ip", "addr", "del", "10.78.0.1/24", "dev", "br-gw"), `addr host/br-gw 10\.78\.0\.1/24 as gateway: is missing`},
+		{"the other's gone", host("ip", "addr", "del", "10.77.0.1/24", "dev", "br-gw"), `addr host/br-gw 10\.77\.0\.1/24 as gateway: is missing`},
+		{"redirects on", host("sysctl", "-qw", "net.ipv4.conf.br-gw.send_redirects=1"), `send_redirects is 1, want 0`},
+		{"packet filter flushed", host("nft", "flush", "ruleset"), `nft|fairlead`},
+		{"bridge gone", host("ip", "link", "del", "br-gw"), `br-gw`},
+	}},
 	{"bridge-vlan", []string{`"type":"bridge","bridge":"br-vlan","access":100,"vlanFiltering":true,"isGateway":true,` + hostLocal}, []breaker{
 		{"the default VLAN too", onDev("veth", "bridge vlan add dev $dev vid 1"), `VLANs of veth\w+ is vid 1 vid 100 pvid untagged, want vid 100 pvid untagged`},
 		{"not in its VLAN", onDev("veth", "bridge vlan del dev $dev vid 100"), `is none, want vid 100`},

@@ -21,6 +21,10 @@ type Made struct {
 	kernel.Identity            // of the container's namespace, which another may have the path of by now
 	Path            string     // empty in the records of earlier versions
 	Owner           spec.Owner // likewise
+
+	// Ranges are those of the network when the attachment was made, if there were several of one family: an address of
+	// each, and its gateway.
+	Ranges []spec.IP `json:",omitempty"`
 }
 
 // Open opens that namespace. It returns nil if the namespace is gone.

@@ -90,7 +90,7 @@ func (s *site) extra(ctx context.Context, p Plugin, e environment, stdin []byte)
 	var answer any
 	var err error
 	if e.Command == verbPlan {
-		answer, err = p.foresee(ctx, e, stdin)
+		answer, err = p.foresee(ctx, s.all, e, stdin)
 	} else {
 		answer, err = p.repair(ctx, e, stdin)
 	}
@@ -109,7 +109,7 @@ func asked(stdin []byte, into any, raw *json.RawMessage) (*spec.Conf, error) {
 	return spec.ParseConf(*raw)
 }
 
-func (p Plugin) foresee(ctx context.Context, e environment, stdin []byte) (*PlanAnswer, error) {
+func (p Plugin) foresee(ctx context.Context, all []Plugin, e environment, stdin []byte) (*PlanAnswer, error) {
 	var q PlanRequest
 	conf, err := asked(stdin, &q, &q.Conf)
 	if err != nil {
@@ -124,6 +124,7 @@ func (p Plugin) foresee(ctx context.Context, e environment, stdin []byte) (*Plan
 	if q.IPAM != nil {
 		r.IPs, r.Routes = q.IPAM.IPs, q.IPAM.Routes
 	}
+	r.AskRanges(all)
 	want, notes, err := p.Plan(conf, r)
 	if err != nil {
 		return nil, err

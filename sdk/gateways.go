@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -51,6 +52,43 @@ func (c *call) addressable() error {
 		errs = append(errs, taken)
 	}
 	return errors.Join(errs...)
+}
+
+// ranges returns the addresses of a Request's Ranges.
+func ranges(a ipam.Allocator) []spec.IP {
+	g, ok := a.(ipam.Gatewayer)
+	if !ok {
+		return nil
+	}
+	return slices.Concat(g.Gateways()...)
+}
+
+// several returns ranges, or nil if no two of a family are of different subnets.
+func several(ranges []spec.IP) []spec.IP {
+	for i, ip := range ranges {
+		for _, before := range ranges[:i] {
+			sameFamily := ip.Address.Addr().Is4() == before.Address.Addr().Is4()
+			if sameFamily && ip.Address.Masked() != before.Address.Masked() {
+				return ranges
+			}
+		}
+	}
+	return nil
+}
+
+// AskRanges sets Ranges to those of the IPAM plugin of the configuration, if it is among all.
+func (r *Request) AskRanges(all []Plugin) {
+	i := slices.IndexFunc(all, func(p Plugin) bool { return p.Allocates() && p.Name == r.conf.IPAMType })
+	if i < 0 || !r.L3 {
+		return
+	}
+	asked, err := all[i].NewRequest(r.verb, r.Owner, r.Netns, r.conf, r.args)
+	if err != nil {
+		return
+	}
+	if a, _, err := all[i].open(r.conf, asked); err == nil {
+		r.Ranges = ranges(a)
+	}
 }
 
 func (c *call) free(want plan.Plan) error {

@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -71,8 +72,8 @@ func MasqueradeKinds() []plan.Kind {
 
 // Plan returns the masquerading of r's addresses by the configured backend.
 func (m Masquerade) Plan(r *Request) plan.Plan {
-	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: m.MasqExcept, Force: m.MasqForce,
-		SNATTo: m.SnatTo}
+	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: slices.Concat(otherSubnets(r), m.MasqExcept),
+		Force: m.MasqForce, SNATTo: m.SnatTo}
 	switch {
 	case !m.IPMasq:
 		return nil
@@ -80,4 +81,20 @@ func (m Masquerade) Plan(r *Request) plan.Plan {
 		return plan.Plan{masquerade.SourcesIPTables{Sources: k}}
 	}
 	return plan.Plan{k}
+}
+
+// otherSubnets returns the subnets of the network that none of r's addresses is in.
+func otherSubnets(r *Request) (others []netip.Prefix) {
+	if len(r.IPs) == 0 {
+		return nil
+	}
+	own := r.Prefixes()
+	for _, ip := range r.Ranges {
+		subnet := ip.Address.Masked()
+		isOwn := slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Masked() == subnet })
+		if !isOwn && !slices.Contains(others, subnet) {
+			others = append(others, subnet)
+		}
+	}
+	return others
 }

@@ -137,7 +137,7 @@ func (p Plugin) Wanted(a Attached) (plan.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Links = a.Links
+	r.Links, r.Ranges = a.Links, a.ranges
 	c := &call{p: p, conf: a.Conf, r: r}
 	return c.want()
 }

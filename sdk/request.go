@@ -29,6 +29,11 @@ type Request struct {
 	IPs    []spec.IP
 	Routes []spec.Route
 
+	// Ranges has, for each subnet that the network's configuration has addresses of, one of them and its gateway. It is
+	// empty if the IPAM plugin is another program, or does not know them before it allocates. In CHECK, it is what ADD
+	// recorded: nothing where there was no more than one subnet of a family.
+	Ranges []spec.IP
+
 	// Ledger is the number of the allocator's ledger, see ipam.Witness; 0: it has none, or the address was asked for by
 	// name.
 	Ledger int64
@@ -62,6 +67,8 @@ type Links struct {
 	// Policed is the bridge, or the gateway of its VLAN, that the attachment has a policy on, by what it recorded: in
 	// CHECK, where Peer is a port of no bridge any more; else empty.
 	Policed string
+
+	ranges []spec.IP // of the Request, as ADD recorded them
 }
 
 // A HostLink is a link on the host with its properties in the kernel.

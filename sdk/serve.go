@@ -190,6 +190,9 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 		if err := c.findIPAM(); err != nil {
 			return nil, err
 		}
+		if i, ok := c.ipam.(inside); ok && (c.r.verb == "ADD" || c.r.verb == "STATUS") {
+			c.r.Ranges = ranges(i.Allocator)
+		}
 	}
 	// What this program does itself takes a millisecond or two, and a DEL takes it back as after any kill. A
 	// delegate that is executed may hang, and only then it is worth the half millisecond of two more threads to

@@ -181,6 +181,7 @@ func (c *call) check(ctx context.Context) error {
 	if err := c.lookUpHostLinks(); err != nil {
 		return err
 	}
+	c.r.Ranges = c.r.ranges
 	want, err := c.want()
 	if err != nil {
 		return err

@@ -92,7 +92,7 @@ func (c *call) remember() (restore func() error, err error) {
 		restore = func() error { return c.w.Store.Put(netnsRecord, c.r.Owner, was) }
 	}
 	return restore, c.w.Store.Put(netnsRecord, c.r.Owner,
-		resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner})
+		resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner, Ranges: several(c.r.Ranges)})
 }
 
 func (c *call) forget() error {
@@ -162,6 +162,13 @@ func (c *call) lookUpHostLinks() (err error) {
 		return nil
 	}
 	c.r.Links = Links{}
+	if c.r.verb == "CHECK" {
+		var made resource.Made
+		if _, err := c.w.Store.Get(netnsRecord, c.r.Owner, &made); err != nil {
+			return err
+		}
+		c.r.ranges = made.Ranges
+	}
 	if c.r.InContainer() {
 		if c.r.Peer, err = resource.LookBehind(c.w, c.r.IfName); err != nil {
 			return err

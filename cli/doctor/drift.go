@@ -149,7 +149,7 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
 	case w.Kind == "Bridge" && w.Link != "":
 		d.bridge(w, c)
-	case w.Kind == "Gateway":
+	case w.Kind == "Gateway" && (w.Field == "" || w.LacksLink()):
 		d.add("bridge-address-missing", w.Link, "", who(c, text))
 	case w.Kind == "Veth":
 		d.veth(w, c)

@@ -147,6 +147,7 @@ func (t *Target) PlanOne(
 	if t.Offline || t.FindIPAM(conf) == nil {
 		r.IPs, r.Routes = Example(conf)
 	}
+	r.AskRanges(plugin.All())
 	answer, notes, err := p.Plan(conf, r)
 	for _, q := range plugin.All() {
 		if err == nil && q.Name == conf.IPAMType && q.Allocates() {

@@ -270,6 +270,11 @@ func (m Store) Find(kind, network string, fn func(owner [8]byte, b json.RawMessa
 	return m.find(kind, hex.EncodeToString(n[:]), fn)
 }
 
+// FindAny is Find for the records of all networks.
+func (m Store) FindAny(kind string, fn func(owner [8]byte, b json.RawMessage) bool) (bool, error) {
+	return m.find(kind, "", fn)
+}
+
 func (m Store) find(kind, network string, fn func(owner [8]byte, b json.RawMessage) bool) (bool, error) {
 	dir, err := os.Open(m.Dir)
 	if err != nil {

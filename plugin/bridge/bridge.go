@@ -10,6 +10,12 @@
 // and kubelet turn on), addresses are translated before the host routes the packets. Then ipMasq and published ports
 // do not work for VLANs with a gateway, and ADD warns on stderr.
 //
+// With isGateway, the containers of a network may have addresses of several subnets of a family, by `ipam.ranges` or by
+// the runtime's `ipRanges`: the bridge has a gateway for each, and traffic between them is not masqueraded. On such a
+// bridge the host sends no ICMP redirects for IPv4 (net.ipv4.conf.all.send_redirects and that of the bridge are 0). A
+// gateway that the plugin added stays until no container and no configuration of a network needs it. A gateway of
+// another network in its place is a conflict, which ADD and STATUS report.
+//
 // The plugin keeps the bridge that it makes, because others may use it. With removeWhenEmpty, DEL and GC remove the
 // bridge with its last port, and the gateways of its VLANs. They keep it if another program made it, gave it another
 // address or alias, or has a port or another interface on it.
@@ -47,8 +53,8 @@ type conf struct {
 	IsGateway bool `json:"isGateway"`
 	// Like isGateway, and also give the container a default route through the bridge. Default: false.
 	IsDefaultGateway bool `json:"isDefaultGateway"`
-	// Replace another IPv4 address of the bridge, or an IPv6 address of the same subnet, with the gateway's. Default:
-	// false, ADD refuses such a bridge.
+	// Replace another IPv4 address of the bridge, or an IPv6 address of the same subnet, with the gateway's. Other
+	// gateways of the network stay. Default: false, ADD refuses such a bridge.
 	ForceAddress bool `json:"forceAddress"`
 	sdk.Masquerade
 	sdk.Cable
@@ -108,7 +114,7 @@ func (c conf) validate(r *sdk.Request) error {
 // of an attachment may have lost its plugin firewall.
 func kinds(c conf) []plan.Kind {
 	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(sdk.First(c.Bridge, "cni0")), link.PortKind(),
-		spoof.Kind(), reference.SpoofCheckKind(), policy.Kind()}
+		spoof.Kind(), reference.SpoofCheckKind(), policy.Kind(), addr.GatewayKind()}
 	return append(all, sdk.MasqueradeKinds()...)
 }
 

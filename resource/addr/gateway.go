@@ -6,56 +6,112 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
-// A Gateway is the address that a bridge has as the gateway of its containers. Another address in its place is a
-// conflict: any other IPv4 address, or an IPv6 address of an overlapping subnet.
+// A Gateway is an address that a bridge has as the gateway of its containers. The gateways of one network may be on a
+// bridge together. Another address in the place of a Gateway is a conflict: any other IPv4 address, or an IPv6 address
+// of an overlapping subnet.
 type Gateway struct {
-	Link   string
-	Prefix netip.Prefix
-	Force  bool // replace what is in its place
+	Owner   spec.Owner // the attachment
+	Link    string
+	Prefix  netip.Prefix
+	Network []netip.Prefix // the gateways in the configuration of the owner's network
+	Force   bool           // replace what is in its place
 }
 
 func (g Gateway) String() string {
 	return resource.Line("addr", "host/"+g.Link, g.Prefix.String(), "as gateway", resource.Flag("force", g.Force))
 }
 
-// Ensure implements plan.Resource.
-func (g Gateway) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	index, there, conflicts, err := g.look(w)
-	if err != nil || there && (len(conflicts) == 0 || !g.Force) {
-		return false, err
+// Ensure implements plan.Resource. It reports whether it has added the address, which Remove undoes.
+func (g Gateway) Ensure(_ context.Context, w *kernel.World) (added bool, err error) {
+	added, _, err = g.ensure(w)
+	return added, err
+}
+
+func (g Gateway) fix(_ context.Context, w *kernel.World) (changed bool, err error) {
+	added, set, err := g.ensure(w)
+	return added || set, err
+}
+
+// ensure reports whether it has added the address, and whether it has set a sysctl.
+func (g Gateway) ensure(w *kernel.World) (added, set bool, err error) {
+	index, on, err := g.look(w)
+	if err != nil {
+		return false, false, err
 	}
-	if len(conflicts) > 0 && !g.Force {
-		return false, g.conflict(conflicts[0])
+	if len(on.conflicts) > 0 && !g.Force && !on.own {
+		return false, false, g.conflict(on.conflicts[0])
 	}
-	if !there {
+	if set, err = g.setSeveral(w, on); err != nil {
+		return false, set, err
+	}
+	if on.own && (len(on.conflicts) == 0 || !g.Force) {
+		return false, set, nil
+	}
+	added, err = g.place(w, index, on)
+	return added, set, err
+}
+
+// place adds the address and removes what is in its place.
+func (g Gateway) place(w *kernel.World, index int, on linkAddrs) (bool, error) {
+	if !on.own {
 		if err := errors.Join(spareRouters(w, g.Link, g.Prefix), warnOfOverlap(w, g.Link, g.Prefix)); err != nil {
 			return false, err
 		}
 	}
 	// The old one goes first: as the first of its subnet it would take the new one with it.
-	for i, c := range conflicts {
+	for i, c := range on.conflicts {
 		if err := rtnl.DelAddr(w.Host, index, c); err != nil {
-			return false, errors.Join(err, g.restore(w, index, conflicts[:i]))
+			return false, errors.Join(err, g.restore(w, index, on.conflicts[:i]))
 		}
 	}
+	if err := g.add(w, index); err != nil {
+		return false, errors.Join(err, g.restore(w, index, on.conflicts))
+	}
+	return true, nil
+}
+
+// add gives the link the address, and remembers that.
+func (g Gateway) add(w *kernel.World, index int) error {
 	if err := g.remember(w); err != nil {
-		return false, errors.Join(err, g.restore(w, index, conflicts))
+		return err
 	}
 	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
 	// the first container's first packet would find no gateway.
-	err = rtnl.AddAddr(w.Host, index, rtnl.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return false, errors.Join(err, g.restore(w, index, conflicts))
+	err := rtnl.AddAddr(w.Host, index, rtnl.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
+	if errors.Is(err, fs.ErrExist) {
+		return nil
 	}
-	return true, nil
+	return err
+}
+
+// several returns the settings of a link with several IPv4 gateways. The host leads packets from one of their subnets
+// to another out by the link that they came in by, and would tell the containers to send them past the host. If one of
+// two addresses of a subnet goes, the other stays. Redirects are sent unless both settings are 0; for other links their
+// own setting counts from then on, which is 1 unless somebody changed it.
+func (g Gateway) several() []procsys.Setting {
+	return []procsys.Setting{
+		{Key: "net/ipv4/conf/" + g.Link + "/promote_secondaries", Value: "1"},
+		{Key: "net/ipv4/conf/" + g.Link + "/send_redirects", Value: "0"},
+		{Key: "net/ipv4/conf/all/send_redirects", Value: "0"},
+	}
+}
+
+func (g Gateway) setSeveral(w *kernel.World, on linkAddrs) (changed bool, err error) {
+	if !g.Prefix.Addr().Is4() || len(on.siblings) == 0 {
+		return false, nil
+	}
+	return procsys.Set(w.Host, g.several()...)
 }
 
 // GatewayRecord is the name of the record of gateway addresses that this program has added. The kernel keeps no mark
@@ -66,18 +122,59 @@ func (g Gateway) record() spec.Owner {
 	return spec.Owner{ContainerID: g.Prefix.String(), IfName: g.Link}
 }
 
+// counted is the content of the record if each attachment that needs the address has a GatewayUse. Earlier versions
+// recorded the link alone.
+func (g Gateway) counted() string { return g.Prefix.String() + " dev " + g.Link }
+
 // remember comes before the address, so that a kill in between leaves none of ours that is not known.
 func (g Gateway) remember(w *kernel.World) error {
-	return w.Store.Put(GatewayRecord, g.record(), g.Link)
+	return w.Store.Put(GatewayRecord, g.record(), g.counted())
 }
 
-// made reports whether a Gateway gave the link that address.
-func (g Gateway) made(w *kernel.World) (bool, error) {
-	var link string
-	return w.Store.Get(GatewayRecord, g.record(), &link)
+// made reports whether a Gateway gave the link that address, and whether it is known who needs it.
+func (g Gateway) made(w *kernel.World) (made, counted bool, err error) {
+	var content string
+	made, err = w.Store.Get(GatewayRecord, g.record(), &content)
+	return made, content == g.counted(), err
 }
 
+// Forget deletes the record of an address that is gone.
 func (g Gateway) Forget(w *kernel.World) error { return w.Store.Delete(GatewayRecord, g.record()) }
+
+// Remove implements plan.Remover, for an ADD that fails after it has added the address. The address stays if another
+// attachment, or the configuration of another network, needs it. One that may have replaced another stays, too.
+func (g Gateway) Remove(_ context.Context, w *kernel.World) error {
+	if g.Force {
+		return nil
+	}
+	return g.release(w, identity.OwnerHash(g.Owner), identity.OwnerHash(networkOn(g.Owner.Network, g.Link)))
+}
+
+// release takes the address from the link unless an owner other than these needs it. Calls that begin to need it
+// record that before they look for the address: so it is enough to ask again afterwards.
+func (g Gateway) release(w *kernel.World, but ...[8]byte) error {
+	if needed, err := g.needed(w, but...); needed || err != nil {
+		return err
+	}
+	if _, counted, err := g.made(w); !counted || err != nil {
+		return err
+	}
+	index, err := rtnl.IndexOf(w.Host, g.Link)
+	if errors.Is(err, rtnl.ErrNoLink) {
+		return g.Forget(w)
+	}
+	if err != nil {
+		return err
+	}
+	if err := rtnl.DelAddr(w.Host, index, rtnl.Addr{Prefix: g.Prefix}); err != nil {
+		return err
+	}
+	needed, err := g.needed(w, but...)
+	if needed {
+		return g.add(w, index)
+	}
+	return errors.Join(err, g.Forget(w))
+}
 
 // HasForeignAddr reports whether a link has an address that neither a Gateway nor the kernel has given it.
 func HasForeignAddr(w *kernel.World, l *rtnl.Link) (bool, error) {
@@ -92,7 +189,7 @@ func HasForeignAddr(w *kernel.World, l *rtnl.Link) (bool, error) {
 		if resource.OwnLinkLocal(w.Host, l, a.Prefix) {
 			continue
 		}
-		if made, err := (Gateway{Link: l.Name, Prefix: a.Prefix}).made(w); err != nil || !made {
+		if made, _, err := (Gateway{Link: l.Name, Prefix: a.Prefix}).made(w); err != nil || !made {
 			return true, err
 		}
 	}
@@ -107,26 +204,59 @@ func (g Gateway) restore(w *kernel.World, index int, list []rtnl.Addr) error {
 	return errors.Join(errs...)
 }
 
-// look is the bridge's index, whether it has the address, and the addresses that are in the way of it.
-func (g Gateway) look(w *kernel.World) (index int, there bool, conflicts []rtnl.Addr, err error) {
+// linkAddrs are the addresses of a link, as a Gateway sees them.
+type linkAddrs struct {
+	own       bool        // its own is among them
+	siblings  []rtnl.Addr // other gateways of its network, which would be conflicts if they were another network's
+	conflicts []rtnl.Addr // what is in its place
+}
+
+// look returns the link's index and its addresses.
+func (g Gateway) look(w *kernel.World) (index int, on linkAddrs, err error) {
 	if index, err = rtnl.IndexOf(w.Host, g.Link); err != nil {
-		return
+		return index, on, err
 	}
 	list, err := rtnl.Addrs(w.Host, index)
 	if err != nil {
-		return
+		return index, on, err
 	}
 	for _, a := range list {
-		switch {
-		case a.Prefix == g.Prefix:
-			there = true
-		case a.Prefix.Addr().Is4() != g.Prefix.Addr().Is4(), a.Prefix.Addr().IsLinkLocalUnicast() &&
-			a.Prefix.Addr().Is6():
-		case a.Prefix.Addr().Is4(), a.Prefix.Masked().Overlaps(g.Prefix.Masked()):
-			conflicts = append(conflicts, a)
+		if a.Prefix == g.Prefix {
+			on.own = true
+			continue
+		}
+		if !g.rivals(a.Prefix) {
+			continue
+		}
+		sibling, err := g.sibling(w, a.Prefix)
+		if err != nil {
+			return index, on, err
+		}
+		if sibling {
+			on.siblings = append(on.siblings, a)
+		} else {
+			on.conflicts = append(on.conflicts, a)
 		}
 	}
-	return
+	return index, on, nil
+}
+
+// rivals reports whether an address is in the gateway's place, if it is another network's.
+func (g Gateway) rivals(p netip.Prefix) bool {
+	a := p.Addr()
+	if a.Is4() != g.Prefix.Addr().Is4() || a.Is6() && a.IsLinkLocalUnicast() {
+		return false
+	}
+	return a.Is4() || p.Masked().Overlaps(g.Prefix.Masked())
+}
+
+// sibling reports whether an address is a gateway of the same network: of its configuration, or of an attachment that
+// was made with an earlier one.
+func (g Gateway) sibling(w *kernel.World, p netip.Prefix) (bool, error) {
+	if slices.Contains(g.Network, p) || g.Owner.Network == "" {
+		return slices.Contains(g.Network, p), nil
+	}
+	return Gateway{Link: g.Link, Prefix: p}.usedIn(w, g.Owner.Network)
 }
 
 func (g Gateway) conflict(a rtnl.Addr) error {
@@ -136,29 +266,43 @@ func (g Gateway) conflict(a rtnl.Addr) error {
 
 // Free implements Freer.
 func (g Gateway) Free(w *kernel.World) error {
-	_, there, conflicts, err := g.look(w)
+	_, on, err := g.look(w)
 	switch {
-	case resource.ExceptNoLink(err) != nil || there:
+	case resource.ExceptNoLink(err) != nil || on.own:
 		return resource.ExceptNoLink(err)
-	case len(conflicts) > 0 && !g.Force:
-		return g.conflict(conflicts[0])
+	case len(on.conflicts) > 0 && !g.Force:
+		return g.conflict(on.conflicts[0])
 	}
 	return spareRouters(w, g.Link, g.Prefix)
 }
 
 // Verify implements plan.Resource.
 func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
-	_, there, conflicts, err := g.look(w)
-	switch {
-	case err != nil || there:
+	_, on, err := g.look(w)
+	if err != nil {
 		return err
-	case len(conflicts) > 0:
-		return spec.Missing("").Saying(fmt.Errorf("is missing; %s has %v", g.Link, conflicts[0].Prefix))
 	}
-	return spec.Missing("")
+	var d resource.Drift
+	switch {
+	case on.own:
+	case len(on.conflicts) > 0:
+		d.Add(spec.Missing("").Saying(fmt.Errorf("is missing; %s has %v", g.Link, on.conflicts[0].Prefix)))
+	default:
+		d.Add(spec.Missing(""))
+	}
+	if g.Prefix.Addr().Is4() && len(on.siblings) > 0 {
+		for _, s := range g.several() {
+			v, err := procsys.Get(w.Host, s.Key)
+			if err != nil {
+				return err
+			}
+			d.Want("sysctl "+s.Key, s.Value, v)
+		}
+	}
+	return d.Err()
 }
 
 // Traits implements resource.Describer.
 func (g Gateway) Traits() resource.Traits {
-	return resource.Traits{Fix: g.Ensure, On: resource.Iface{Where: resource.Host, Name: g.Link}}
+	return resource.Traits{Fix: g.fix, On: resource.Iface{Where: resource.Host, Name: g.Link}}
 }

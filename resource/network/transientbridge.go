@@ -160,6 +160,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 		for _, a := range addrs {
 			errs = append(errs, addr.Gateway{Link: l.Name, Prefix: a.Prefix}.Forget(w))
 		}
+		errs = append(errs, addr.ForgetGateways(w, t.Network, l.Name))
 	}
 	return errors.Join(append(errs, policy.SweepStages(ctx, w))...)
 }
