@@ -67,7 +67,7 @@ func scripts(t *testing.T, of int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drill, err := filepath.Abs("testdata/drill") // fixes and looks
+	drill, err := filepath.Abs(tree + "/cli/testdata/drill") // fixes and looks
 	if err != nil {
 		t.Fatal(err)
 	}
