@@ -24,7 +24,7 @@ type Files map[string][]byte
 func Generate(root string) (Files, error) {
 	files := Files{}
 	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, commandPages, explained,
-		notice} {
+		notice, sizes} {
 		if err := generate(root, files); err != nil {
 			return nil, err
 		}
