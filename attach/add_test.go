@@ -234,7 +234,7 @@ func TestAddDeadline(t *testing.T) {
 	ctx, cancel := context.WithCancel(bounded(t))
 	defer cancel()
 	w.Stderr = &trigger{text: "hanging", f: cancel}
-	w.Grace, w.Rollback = 20*time.Millisecond, 2*time.Second
+	w.Grace, w.Rollback = 20*time.Millisecond, 5*time.Second
 	_, err := w.Add(ctx, chain(t, "1.0.0", three, map[string]map[string]order{
 		"second": {"ADD": {Hang: true}}, "third": {"DEL": {Hang: true}}}), web(t))
 	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "plugin second") ||

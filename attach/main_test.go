@@ -13,7 +13,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -256,7 +255,6 @@ func web(t testing.TB) attach.Attachment {
 }
 
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
-	t.Cleanup(cancel)
+	ctx := nstest.Context(t)
 	return ctx
 }

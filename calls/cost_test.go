@@ -15,7 +15,7 @@ import (
 func TestCost(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "calls.log")
 	best := time.Hour
-	for n := 1; best > 100*time.Microsecond; n++ {
+	for n := 1; best > 100*time.Microsecond && !(nstest.Race && n > 10); n++ {
 		if time.Now().After(nstest.Deadline(t)) {
 			t.Fatalf("a line takes %v", best)
 		}

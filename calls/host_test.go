@@ -7,8 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,7 +39,7 @@ func start(t *testing.T, env string) (wait func() error) {
 func TestWatch(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "calls.log")
 	s := Setting{To: path, Size: minSize}
-	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	ctx, stop := context.WithCancel(nstest.Context(t))
 	defer stop()
 	const all = 300 // which are several files
 	var at Position

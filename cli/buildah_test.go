@@ -71,7 +71,7 @@ END
 $FAIRLEAD install --from from --dir cni
 c=$(buildah from scratch)
 buildah copy $c root /
-timeout -k 1 90 buildah run --isolation oci --runtime crun --runtime-flag cgroup-manager=disabled --network lan $c /bin/busybox ip -o addr
+timeout -k 1 600 buildah run --isolation oci --runtime crun --runtime-flag cgroup-manager=disabled --network lan $c /bin/busybox ip -o addr
 echo left: $(ls /var/lib/cni/results /var/lib/cni/networks/lan 2>/dev/null | grep -E '^(lan|10)')
 echo links: $(ip -o link show type veth)
 `

@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
@@ -34,7 +33,7 @@ func TestContainerd(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "lan.conflist"), []byte(list), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+			ctx, cancel := context.WithCancel(nstest.Context(t))
 			defer cancel()
 			cmd := exec.CommandContext(ctx, bin, "host", "--", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
 				"sh", "-eu", "-c", containerdScript)
@@ -204,18 +203,18 @@ conf_dir = "/etc/cni/net.d"
 END
 containerd -c containerd.toml >containerd.log 2>&1 &
 export CONTAINERD_ADDRESS=$D/sock
-timeout 60 sh -c 'until ctr version >/dev/null 2>&1; do :; done'
+timeout 600 sh -c 'until ctr version >/dev/null 2>&1; do :; done'
 ctr -n k8s.io images import --snapshotter native web.tar >&2
 left() {
 	echo left: $(ls -A /var/lib/cni/results) $(ls -A /var/lib/cni/networks/lan | grep '^10[.]')
 }
-timeout -k 1 90 ctr run --rm --cni --null-io --runc-binary $D/run --rootfs $D/root one /bin/busybox sh -c 'busybox ip -o addr >/out'
+timeout -k 1 600 ctr run --rm --cni --null-io --runc-binary $D/run --rootfs $D/root one /bin/busybox sh -c 'busybox ip -o addr >/out'
 cat root/out
 left
 echo ready
 read go
 echo port:
-timeout 20 sh -c "until timeout 2 ip netns exec wire busybox wget -q -O- http://10.9.0.254:8080/works; do :; done" || true
+timeout 600 sh -c "until timeout 2 ip netns exec wire busybox wget -q -O- http://10.9.0.254:8080/works; do :; done" || true
 $FAIRLEAD ls
 echo asked
 read go

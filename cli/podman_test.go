@@ -148,29 +148,29 @@ done > out/lacking
 ip netns exec wire dnsmasq --conf-file=/dev/null --user=root --pid-file= --port=0 --interface=ens3 --bind-interfaces --no-ping --leasefile-ro --dhcp-range=10.9.0.10,10.9.0.50,255.255.255.0,10m
 $FAIRLEAD dhcp daemon 2>daemon.log &
 $FAIRLEAD dns 2>dns.log &
-timeout 30 sh -c 'until test -S /run/cni/fairlead/dns.sock; do :; done'
-timeout 30 sh -c 'until $FAIRLEAD dhcp ls >/dev/null 2>&1; do :; done'
+timeout 600 sh -c 'until test -S /run/cni/fairlead/dns.sock; do :; done'
+timeout 600 sh -c 'until $FAIRLEAD dhcp ls >/dev/null 2>&1; do :; done'
 cat > one <<'END'
-timeout -k 1 90 podman run --rm --cgroups=disabled --network $1 --rootfs $PWD/root /bin/busybox sh -c 'busybox ip -o link; echo works' >out/$1 2>&1 || true
+timeout -k 1 600 podman run --rm --cgroups=disabled --network $1 --rootfs $PWD/root /bin/busybox sh -c 'busybox ip -o link; echo works' >out/$1 2>&1 || true
 END
 podman network ls >/dev/null # it makes its state once
 sed -n 's/^ *"name": "\(.*\)",$/\1/p' net.d/*.conflist | grep -vx card | xargs -P 4 -n 1 sh one
 sh one newest
 sh one card
 published() {
-	timeout -k 1 90 podman run --rm --cgroups=disabled --network chained -p 8085:80 --rootfs $PWD/root \
+	timeout -k 1 600 podman run --rm --cgroups=disabled --network chained -p 8085:80 --rootfs $PWD/root \
 		/bin/busybox nc -l -p 80 -e /bin/busybox echo answered
 }
 published >out/publishing 2>&1 &
 chained=$!
-timeout 60 sh -c 'until timeout 2 busybox nc 127.0.0.1 8085 </dev/null | grep answered; do :; done' >out/published || true
+timeout 600 sh -c 'until timeout 2 busybox nc 127.0.0.1 8085 </dev/null | grep answered; do :; done' >out/published || true
 wait $chained || true
 resolving() {
-	timeout -k 1 90 podman run --rm --cgroups=disabled --network apps "$@"
+	timeout -k 1 600 podman run --rm --cgroups=disabled --network apps "$@"
 }
 resolving --name pod-web --network-alias www --rootfs $PWD/root /bin/busybox sh -c 'echo ready; until [ -e /tmp/stop ]; do busybox sleep 0.1; done' >out/resolved 2>&1 &
 web=$!
-timeout 60 sh -c 'until grep -q ready out/resolved; do :; done' || true
+timeout 600 sh -c 'until grep -q ready out/resolved; do :; done' || true
 resolving --rootfs $PWD/root /bin/busybox sh -c 'cat /etc/resolv.conf; for n in pod-web www pod-web.apps.internal; do echo "== $n"; busybox nslookup $n; done' >out/resolving 2>&1 || true
 $FAIRLEAD ls --container pod-web >out/listed 2>&1 || true
 $FAIRLEAD inspect pod-web >out/inspected 2>&1 || true

@@ -70,6 +70,7 @@ func open(path string) (*directory, error) {
 func (d *directory) close() {
 	_ = os.RemoveAll(d.state(staged))
 	_ = os.Remove(d.state())
+	_ = unix.Flock(int(d.lock.Fd()), unix.LOCK_UN) // a process that is just being started may have the descriptor, too
 	d.lock.Close()
 }
 

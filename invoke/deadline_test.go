@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -56,7 +57,7 @@ func lifeline(t *testing.T) (path string, pipe *os.File) {
 // allGone waits until nobody holds the pipe open any more.
 func allGone(t *testing.T, pipe *os.File) {
 	t.Helper()
-	if err := pipe.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := pipe.SetReadDeadline(nstest.Deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := pipe.Read(make([]byte, 1)); n != 0 || err != io.EOF {
@@ -90,10 +91,11 @@ func TestDeadline(t *testing.T) {
 		status int
 		signal syscall.Signal
 		doc    bool
+		grace  time.Duration
 	}{
-		{"orderly", 1, 0, true}, // SIGTERM, and time to clean up
-		{"stubborn", -1, syscall.SIGKILL, false},
-		{"family", 1, 0, false}, // its delegate ignores SIGTERM and is killed all the same
+		{"orderly", 1, 0, true, time.Hour}, // SIGTERM, and time to clean up
+		{"stubborn", -1, syscall.SIGKILL, false, 50 * time.Millisecond},
+		{"family", 1, 0, false, 5 * time.Second}, // its delegate ignores SIGTERM and is killed all the same
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			alive, pipe := lifeline(t)
@@ -101,7 +103,7 @@ func TestDeadline(t *testing.T) {
 			defer cancel(nil)
 			c := call()
 			c.Env = append(os.Environ(), "ALIVE="+alive)
-			c.Grace = 50 * time.Millisecond
+			c.Grace = tc.grace
 			c.Stderr = &trigger{text: "ready", f: func() { cancel(gone) }}
 			_, err := invoke.Run(ctx, filepath.Join(dir, tc.name), c)
 			var e *invoke.ExecError

@@ -130,13 +130,13 @@ func wait(orderly bool) int {
 
 // family runs a stubborn delegate, as a plugin runs its IPAM plugin, and obeys SIGTERM itself.
 func family() int {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
 	child := exec.Command(filepath.Join(filepath.Dir(os.Args[0]), "stubborn"))
 	child.Stderr = os.Stderr
 	if err := child.Start(); err != nil {
 		return 9
 	}
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, syscall.SIGTERM)
 	<-term
 	return 1
 }

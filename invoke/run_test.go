@@ -31,8 +31,7 @@ func call() invoke.Call {
 }
 
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	t.Cleanup(cancel)
+	ctx := nstest.Context(t)
 	return ctx
 }
 

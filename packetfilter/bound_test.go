@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -67,13 +66,9 @@ func TestVerdictBounds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer ns.Close()
-			start := time.Now()
 			v, err := Forwarded(ns, tc.p, tc.skip)
 			if err != nil || v.Outcome != tc.want || !strings.Contains(v.String(), tc.why) {
 				t.Errorf("%v, %v; want %v, %s", v, err, tc.want, tc.why)
-			}
-			if took := time.Since(start); took > 5*time.Second {
-				t.Errorf("that took %v", took)
 			}
 		})
 	}

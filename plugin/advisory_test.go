@@ -3,7 +3,6 @@ package plugin_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -35,7 +34,7 @@ func onBridge(t *testing.T, more string) (r *runner, host *kernel.NS, router *at
 	for range 20 {
 		select {
 		case <-sent:
-		case <-time.After(time.Minute):
+		case <-nstest.Context(t).Done():
 			t.Fatal("nothing is sent")
 		}
 	}

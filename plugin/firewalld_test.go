@@ -58,7 +58,7 @@ func (s *site) firewalld() (stop func()) {
 	log := filepath.Join(dir, "log")
 	stop = start(false, "firewalld", "--nofork", "--nopid", "--system-config="+filepath.Join(dir, "fw"),
 		"--log-target=file", "--log-file="+log)
-	for end := time.Now().Add(30 * time.Second); ; { // each question takes a good while itself
+	for end := nstest.Deadline(s); ; { // each question takes a good while itself
 		out, err := exec.Command("firewall-cmd", "--state").CombinedOutput()
 		if err == nil {
 			return stop

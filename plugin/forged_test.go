@@ -130,7 +130,7 @@ func (s *site) forgeBy(what, from, victim string, by net.HardwareAddr, succeeds 
 			want = victim
 		}
 		me, it := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(s.addr[victim][v])
-		if got := s.udp(from, victim, v, func(local uint16) {
+		if got := s.udp(from, victim, v, s.patience(succeeds), func(local uint16) {
 			s.frame(from, by, datagram(it, me, unix.IPPROTO_UDP, transport(53, local, unix.IPPROTO_UDP, forged)))
 		}); got != succeeds {
 			s.Errorf("%s: %s to %s in the name of %s: what it sends then comes there: %v, want %v", what, proto, from,
@@ -140,15 +140,23 @@ func (s *site) forgeBy(what, from, victim string, by net.HardwareAddr, succeeds 
 		if from != "c1" && from != "outside" {
 			want = "" // conntrack takes the victim's SYN-ACK for invalid, and the policy keeps it from the attacker
 		}
-		if got := s.simultaneous(from, me, it, by); got != want {
+		if got := s.simultaneous(from, me, it, by, s.patience(want != "")); got != want {
 			s.Errorf("%s: tcp from %s to %s: %q, want %q", what, from, victim, got, want)
 		}
 	}
 }
 
+// patience is how long an answer is waited for: one that must not come, a quarter of a second.
+func (s *site) patience(comes bool) time.Duration {
+	if comes {
+		return nstest.Patience(s)
+	}
+	return 250 * time.Millisecond
+}
+
 // udp sends a datagram to port 53 after before has done what it wants with the local port, and reports whether it
 // comes.
-func (s *site) udp(from, to string, v int, before func(local uint16)) bool {
+func (s *site) udp(from, to string, v int, patience time.Duration, before func(local uint16)) bool {
 	s.Helper()
 	var c *net.UDPConn
 	if err := s.ns[from].Do(func() (err error) {
@@ -162,7 +170,7 @@ func (s *site) udp(from, to string, v int, before func(local uint16)) bool {
 	before(uint16(c.LocalAddr().(*net.UDPAddr).Port))
 	text := c.LocalAddr().String()
 	c.Write([]byte(text))
-	end := time.After(250 * time.Millisecond)
+	end := time.After(patience)
 	for {
 		select {
 		case came := <-s.datagrams[to]:
@@ -178,7 +186,7 @@ func (s *site) udp(from, to string, v int, before func(local uint16)) bool {
 const forged = "forged"
 
 // simultaneous has the host see a SYN of the victim's, and then connects to the victim's port.
-func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr) (answer string) {
+func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr, patience time.Duration) (answer string) {
 	s.Helper()
 	var l net.Listener // whose port is to be the one that is connected from
 	if err := s.ns[from].Do(func() (err error) {
@@ -191,7 +199,7 @@ func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr)
 	local := l.Addr().(*net.TCPAddr)
 	l.Close()
 	s.frame(from, by, datagram(to, me, unix.IPPROTO_TCP, transport(80, uint16(local.Port), unix.IPPROTO_TCP, "")))
-	d := net.Dialer{Timeout: 250 * time.Millisecond, LocalAddr: local}
+	d := net.Dialer{Timeout: patience, LocalAddr: local}
 	var c net.Conn
 	if err := s.ns[from].Do(func() (err error) {
 		c,
@@ -201,7 +209,7 @@ func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr)
 		return ""
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(250 * time.Millisecond))
+	c.SetDeadline(time.Now().Add(patience))
 	buf := make([]byte, 64)
 	n, _ := c.Read(buf)
 	return string(buf[:n])

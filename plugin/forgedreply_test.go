@@ -45,7 +45,7 @@ func (s *site) answerBy(what, from, victim string, by net.HardwareAddr) {
 	s.Helper()
 	for v, proto := range []string{"udp4", "udp6"} {
 		me, it := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(s.addr[victim][v])
-		if s.udp(from, victim, v, func(local uint16) {
+		if s.udp(from, victim, v, s.patience(false), func(local uint16) {
 			s.frame(from, by, datagram(me, it, unix.IPPROTO_UDP, transport(local, 53, unix.IPPROTO_UDP, forged)))
 			s.frame(from, by, datagram(it, me, unix.IPPROTO_UDP, transport(53, local, unix.IPPROTO_UDP, forged)))
 		}) {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -81,7 +80,7 @@ func TestHostDevicePackets(t *testing.T) {
 	r.must("del", r.del(&attachment{id: "a1", netns: a.netns}))
 	r.must("second del", r.del(a))
 	after := ""
-	if err := rtnl.Await(s.ns["host"], t.Context(), time.Minute, []uint{rtnl.LinkEvents, rtnl.IPv6AddrEvents},
+	if err := rtnl.Await(s.ns["host"], t.Context(), nstest.Patience(t), []uint{rtnl.LinkEvents, rtnl.IPv6AddrEvents},
 		func() (bool, error) {
 			after = s.sh("host", show) // without the kernel's own address, which comes later
 			return fieldsOf(after) == fieldsOf(before), nil

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -40,7 +39,7 @@ func newCard(t *testing.T, id, mac string) *pciCard {
 // await waits for a link of the host.
 func (c *pciCard) await(is func(*rtnl.Link) bool) (found *rtnl.Link) {
 	c.Helper()
-	err := rtnl.Await(c.ns, c.Context(), 30*time.Second, []uint{rtnl.LinkEvents}, func() (bool, error) {
+	err := rtnl.Await(c.ns, c.Context(), nstest.Patience(c), []uint{rtnl.LinkEvents}, func() (bool, error) {
 		links, err := rtnl.Links(c.ns)
 		for _, l := range links {
 			if is(l) {

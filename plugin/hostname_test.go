@@ -56,7 +56,7 @@ func TestHostInterfaceName(t *testing.T) {
 				t.Errorf("status while a container has the name: %v", err)
 			}
 			r.must("add", add(b, "db"))
-			nstest.RunIn(t, a.netns, "ping", "-c1", "-W3", b.text("IP4"))
+			nstest.RunIn(t, a.netns, "ping", "-c1", "-W600", b.text("IP4"))
 
 			r.must("del without name and result", r.del(&attachment{id: "c1", netns: a.netns}))
 			if out := nstest.Run(t, "ip", "-br", "link"); strings.Contains(out, "web@") || !strings.Contains(out, "db@") {

@@ -49,8 +49,8 @@ func TestMasterDown(t *testing.T) {
 			}
 			nstest.RunIn(t, r.host, "ip", "link", "set", "ens7", "up")
 			if kind != "macvtap" { // whose packets are a program's
-				nstest.RunIn(t, wire, "ping", "-qc1", "-w20", a.text("IP4"))
-				nstest.RunIn(t, wire, "ping", "-qc1", "-w20", a.text("IP6"))
+				nstest.RunIn(t, wire, "ping", "-qc1", "-w600", a.text("IP4"))
+				nstest.RunIn(t, wire, "ping", "-qc1", "-w600", a.text("IP6"))
 			}
 			r.must("CHECK", r.check(a))
 			if said.Len() > 0 {

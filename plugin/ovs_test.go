@@ -24,7 +24,7 @@ func static4(addr string) string {
 
 func ping(t *testing.T, from *attachment, to string) string {
 	t.Helper()
-	return nstest.RunIn(t, from.netns, "ping", "-c1", "-W20", to)
+	return nstest.RunIn(t, from.netns, "ping", "-c1", "-W600", to)
 }
 
 // pings reports whether a container hears an answer within two seconds.
@@ -141,7 +141,7 @@ func TestOVSTunnels(t *testing.T) {
 	h.r.chain.plugins[0] = strings.Replace(first, "10.77.0.1/", "10.77.0.9/", 1)
 	h.r.must("add a second", h.r.add(second))
 	h.r.must("del the first", h.r.del(h.a))
-	nstest.RunIn(t, second.netns, "ping", "-c1", "-W20", "10.77.0.2")
+	nstest.RunIn(t, second.netns, "ping", "-c1", "-W600", "10.77.0.2")
 	h.r.must("del the second", h.r.del(second))
 	if out := h.o.Ctl(t, "--bare", "--columns=name", "find", "interface", "type=vxlan"); strings.TrimSpace(out) != "" {
 		t.Errorf("the last DEL left tunnels %s", out)

@@ -97,7 +97,7 @@ func TestManyStaticAddresses(t *testing.T) {
 	}
 	r.must("check", r.check(a))
 	for _, ip := range []string{"10.77.1.1", "10.77.3.12"} {
-		nstest.RunIn(t, r.host, "ping", "-c1", "-W10", ip)
+		nstest.RunIn(t, r.host, "ping", "-c1", "-W600", ip)
 	}
 	r.must("del", r.del(a))
 }

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -31,7 +30,7 @@ func (s *site) cables(name string, more ...string) *runner {
 // ping sends two echo requests from a namespace, and waits for the answers.
 func (s *site) ping(from, to string) {
 	s.Helper()
-	s.sh(from, "busybox ping -q -c 2 -i 0.1 -W 3 "+to)
+	s.sh(from, "busybox ping -q -c 2 -i 0.1 -W 600 "+to)
 }
 
 // TestPtpPackets sends packets from container to container, to the host, and beyond it, where nobody has a way back
@@ -188,7 +187,7 @@ func TestPtpRouterAdvertisements(t *testing.T) {
 	for range 20 {
 		select {
 		case <-sent:
-		case <-time.After(time.Minute):
+		case <-nstest.Context(t).Done():
 			t.Fatal("nothing is sent")
 		}
 	}

@@ -53,7 +53,7 @@ func stream(t *testing.T, from, to side) *net.TCPConn {
 	defer l.Close()
 	var out net.Conn
 	if err := from.ns.Do(func() (err error) {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from.addr, 0)), Timeout: 10 * time.Second}
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from.addr, 0)), Deadline: nstest.Deadline(t)}
 		out, err = d.Dial("tcp", l.Addr().String())
 		return err
 	}); err != nil {
@@ -112,7 +112,7 @@ func wantRate(t *testing.T, what string, from, to side, rate float64) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.SetDeadline(nstest.Deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	take(0.7) // the burst is spent, and TCP has found the rate and sent again what it lost on the way
@@ -144,7 +144,7 @@ func wantFree(t *testing.T, what string, from, to side, rate float64) {
 	t.Helper()
 	c := stream(t, from, to)
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.SetDeadline(nstest.Deadline(t)); err != nil {
 		t.Fatal(err)
 	}
 	for range 10 {

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -21,12 +20,12 @@ func (f *fork) answerers(form string, n int) map[string]int {
 	count := map[string]int{}
 	for i := range n {
 		err := f.ns["c"].Do(func() error {
-			c, err := net.DialTimeout("tcp", net.JoinHostPort(fmt.Sprintf(form, i+1), "80"), 20*time.Second)
+			c, err := (&net.Dialer{Deadline: nstest.Deadline(f)}).Dial("tcp", net.JoinHostPort(fmt.Sprintf(form, i+1), "80"))
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			c.SetDeadline(time.Now().Add(20 * time.Second))
+			c.SetDeadline(nstest.Deadline(f))
 			who, err := io.ReadAll(c)
 			count[string(who)]++
 			return err
@@ -58,7 +57,7 @@ func TestRouteTraffic(t *testing.T) {
 	for i := range client {
 		f.expect("c", "", client[i], "r3")
 	}
-	f.sh("c", "busybox ping -q -c 2 -i 0.1 -W 3 198.51.100.7; busybox ping -q -c 2 -i 0.1 -W 3 2001:db8:7::7")
+	f.sh("c", "busybox ping -q -c 2 -i 0.1 -W 600 198.51.100.7; busybox ping -q -c 2 -i 0.1 -W 600 2001:db8:7::7")
 	for _, form := range []string{"203.0.113.%d", "2001:db8:113::%d"} {
 		if got := f.answerers(form, 40); got["r2"] == 0 || got["r3"] == 0 || got["r2"]+got["r3"] != 40 {
 			t.Errorf("%s: answered by %v, want both", form, got)

@@ -50,7 +50,7 @@ func newFork(t *testing.T) *fork {
 // expect is who answers from, which has the address local (or whatever the kernel gives it), at an address; "": nobody.
 func (f *fork) expect(from, local, to, want string) {
 	f.Helper()
-	patience := 30 * time.Second
+	patience := nstest.Patience(f)
 	if want == "" {
 		patience = 300 * time.Millisecond
 	}

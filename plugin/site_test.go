@@ -144,7 +144,7 @@ func (s *site) dial(from, addr string, patience time.Duration) (who string, err 
 // expect is who answers, or "" where nobody may.
 func (s *site) expect(what, from, addr, want string) {
 	s.Helper()
-	patience := 30 * time.Second
+	patience := nstest.Patience(s)
 	if want == "" {
 		patience = 400 * time.Millisecond
 	}

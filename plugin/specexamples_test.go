@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/internal/txtar"
@@ -174,7 +173,7 @@ func (h specHost) onBridge(r specResult) {
 	if len(r.Interfaces) != 3 || r.Interfaces[0].Name != "cni0" || r.Interfaces[2].Name != "eth0" {
 		h.Errorf("interfaces %+v", r.Interfaces)
 	}
-	h.sees(blue, "ping -c1 -W10 10.1.0.1", "1 received")
+	h.sees(blue, "ping -c1 -W600 10.1.0.1", "1 received")
 }
 
 // answered compares the result's address, and its gateway, which is the name server too.
@@ -208,12 +207,12 @@ func (h specHost) published(mac, gateway string) {
 	p.open("blue", blue)
 	p.serve("blue")
 	for _, addr := range []string{"127.0.0.1:8080", gateway + ":8080"} {
-		c, err := net.DialTimeout("tcp", addr, 20*time.Second)
+		c, err := (&net.Dialer{Deadline: nstest.Deadline(h)}).Dial("tcp", addr)
 		if err != nil {
 			h.Error(err)
 			continue
 		}
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(nstest.Deadline(h))
 		name := make([]byte, 4)
 		if _, err := c.Read(name); err != nil || string(name) != "blue" {
 			h.Errorf("at %s answers %q, %v", addr, name, err)
@@ -228,7 +227,7 @@ func (h specHost) onUplink(r specResult) {
 	h.sees(blue, "ip -d link show eth0", `eth0@if\d+: .*,UP[,>](?s).* macvlan mode bridge`)
 	h.sees(blue, "ip -br addr show eth0", `10\.0\.0\.\d+/24`)
 	h.sees(blue, "ip route show 10.0.0.0/8", `^10\.0\.0\.0/8 via 10\.0\.0\.1 dev eth0`)
-	h.sees(blue, "ping -c1 -W10 10.0.0.1", "1 received")
+	h.sees(blue, "ping -c1 -W600 10.0.0.1", "1 received")
 	h.answered(r, r.IPs[0].Address.String(), "10.0.0.1")
 }
 
@@ -432,7 +431,7 @@ func (h specHost) onSwitch(r specResult) {
 	for _, dst := range []string{"10.3.0.0/16", "10.4.0.0/16"} {
 		h.sees(blue, "ip route show "+dst, `via 10\.5\.0\.1 dev eth0`)
 	}
-	h.sees(blue, "ping -c1 -W10 10.5.0.1", "1 received")
+	h.sees(blue, "ping -c1 -W600 10.5.0.1", "1 received")
 	if len(r.IPs) != 1 || r.IPs[0].Gateway.String() != "10.5.0.1" {
 		h.Errorf("result %s", r.stdout)
 	}

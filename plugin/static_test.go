@@ -32,7 +32,7 @@ func TestStaticOnALAN(t *testing.T) {
 			r.must("check", r.check(a))
 			for _, addr := range c.addrs {
 				ip, router, _ := strings.Cut(addr, " ")
-				nstest.RunIn(t, a.netns, "busybox", "ping", "-c1", "-W5", router)
+				nstest.RunIn(t, a.netns, "busybox", "ping", "-c1", "-W600", router)
 				nstest.RunIn(t, a.netns, "ip", "addr", "del", ip, "dev", "eth0")
 				if err := r.check(a); err == nil || !strings.Contains(err.Error(), "addr cont/eth0 "+ip+": is missing") {
 					t.Errorf("CHECK without %s: %v", ip, err)

@@ -4,7 +4,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -36,7 +35,7 @@ func TestStatusDeviceGone(t *testing.T) {
 		_, err := rtnl.IndexOf(host, "beyond8")
 		return err != nil, nil
 	}
-	if err := rtnl.Await(host, t.Context(), time.Minute, []uint{rtnl.LinkEvents}, gone); err != nil {
+	if err := rtnl.Await(host, t.Context(), nstest.Patience(t), []uint{rtnl.LinkEvents}, gone); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range []*runner{h1, h2} {

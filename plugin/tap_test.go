@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -41,7 +40,7 @@ func (s *site) machine(r *runner, a *attachment) {
 func (s *site) settled(name, link, addr string) {
 	s.Helper()
 	ns := s.ns[name]
-	err := rtnl.Await(ns, s.Context(), time.Minute, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+	err := rtnl.Await(ns, s.Context(), nstest.Patience(s), []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
 		i, err := rtnl.IndexOf(ns, link)
 		if err != nil {
 			return false, err

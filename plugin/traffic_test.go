@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
@@ -63,7 +62,7 @@ func (p places) stream(from, link, addr string) {
 	sent := make([]byte, 1<<20)
 	_, _ = rand.NewChaCha8([32]byte([]byte(fmt.Sprintf("%32.32s", from+addr)))).Read(sent)
 	got, err := func() ([]byte, error) {
-		d := net.Dialer{Timeout: 10 * time.Second, Control: by(link)}
+		d := net.Dialer{Deadline: nstest.Deadline(p), Control: by(link)}
 		var c net.Conn
 		if err := p.ns[from].Do(func() (err error) {
 			c,
@@ -73,7 +72,7 @@ func (p places) stream(from, link, addr string) {
 			return nil, err
 		}
 		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		if err := c.SetDeadline(nstest.Deadline(p)); err != nil {
 			return nil, err
 		}
 		written := make(chan error, 1)
@@ -217,7 +216,7 @@ func TestTraffic(t *testing.T) {
 			for _, way := range []struct{ from, to, link string }{{"a1", "b1", c.link}, {"b1", "a1", c.link},
 				{"a1", "beyond", c.link}, {"b1", "beyond", c.link}, {"beyond", "a1", ""}, {"beyond", "b1", ""}} {
 				for _, addr := range s.addr[way.to] {
-					ping := "busybox ping -q -c 2 -i 0.1 -W 3 "
+					ping := "busybox ping -q -c 2 -i 0.1 -W 600 "
 					if way.link != "" {
 						ping += "-I " + way.link + " "
 					}

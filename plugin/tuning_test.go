@@ -59,7 +59,7 @@ func TestTuningAfterBridge(t *testing.T) {
 		r.must("check", r.check(a))
 	}
 	// The host's neighbours were told: what it sends arrives.
-	nstest.Run(t, "ping", "-c1", "-W2", a.text("IP4"))
+	nstest.Run(t, "ping", "-c1", "-W600", a.text("IP4"))
 	r.must("del", r.del(a))
 
 	// In versions before 1.1.0 a result has no MTU.

@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -14,13 +13,13 @@ import (
 
 // dialBy asks who answers at an address, from a link of a namespace.
 func (s *site) dialBy(from, link, addr string) (who string, err error) {
-	d := net.Dialer{Timeout: 3 * time.Second, Control: by(link)}
+	d := net.Dialer{Deadline: nstest.Deadline(s), Control: by(link)}
 	var c net.Conn
 	if err := s.ns[from].Do(func() (err error) { c, err = d.Dial("tcp", addr); return err }); err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(3 * time.Second))
+	c.SetDeadline(nstest.Deadline(s))
 	b, err := io.ReadAll(c)
 	return string(b), err
 }
@@ -56,7 +55,7 @@ func TestVRFPackets(t *testing.T) {
 			if who, err := s.dialBy("c", color, net.JoinHostPort(addr, "80")); who != color {
 				t.Errorf("%s by %s: %q answers, %v", addr, color, who, err)
 			}
-			s.sh("c", "busybox ping -q -c 2 -i 0.1 -W 3 -I "+color+" "+addr)
+			s.sh("c", "busybox ping -q -c 2 -i 0.1 -W 600 -I "+color+" "+addr)
 		}
 		s.ping(color, "10.81.0.2")
 		s.ping(color, "fd00:81::2")

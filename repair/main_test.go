@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -176,7 +175,7 @@ func (s *site) nextID() string {
 }
 
 func bounded(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithDeadline(context.Background(), nstest.Deadline(t)) // also when the test is over
 	t.Cleanup(cancel)
 	return ctx
 }

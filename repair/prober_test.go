@@ -114,7 +114,7 @@ func (st *stream) opens(t testing.TB, what string) {
 	}
 	select {
 	case <-st.come:
-	case <-time.After(5 * time.Second):
+	case <-nstest.Context(t).Done():
 		t.Errorf("%s: nothing comes through, so this test would not see it open", what)
 	}
 }
@@ -217,7 +217,7 @@ func (v *visitor) gap(t testing.TB, what string) time.Duration {
 	for range 3 { // one may be over already, and one may have begun before
 		select {
 		case <-v.came:
-		case <-time.After(20 * time.Second):
+		case <-nstest.Context(t).Done():
 			t.Errorf("%s: the published port answers no more", what)
 			return 0
 		}

@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // exposition is a text of Prometheus, read strictly (https://prometheus.io/docs/instrumenting/exposition_formats/): the
@@ -125,7 +125,7 @@ func TestMetricsHTTP(t *testing.T) {
 	} {
 		here, there := net.Pipe()
 		go func() {
-			here.SetDeadline(time.Now().Add(time.Minute))
+			here.SetDeadline(nstest.Deadline(t))
 			io.WriteString(here, request)
 			if want == "" {
 				here.Close()

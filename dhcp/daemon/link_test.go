@@ -86,7 +86,7 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	if err := rtnl.Await(host, t.Context(), time.Until(nstest.Deadline(t)), []uint{rtnl.LinkEvents}, func() (bool, error) {
+	if err := rtnl.Await(host, t.Context(), nstest.Patience(t), []uint{rtnl.LinkEvents}, func() (bool, error) {
 		return strings.Count(nstest.Run(t, "ip", "-br", "link", "show", "master", "cni0"), "veth") == 1, nil
 	}); err != nil {
 		t.Errorf("the namespace lives on: %v", err)

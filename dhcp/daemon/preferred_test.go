@@ -4,7 +4,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -28,7 +27,7 @@ func TestPreferred(t *testing.T) {
 	await := func(what string) {
 		t.Helper()
 		out := ""
-		err := rtnl.Await(ns, t.Context(), time.Until(nstest.Deadline(t)), []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+		err := rtnl.Await(ns, t.Context(), nstest.Patience(t), []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
 			out = nstest.RunIn(t, a.netns, "ip", "-6", "-o", "addr", "show", "dev", "eth0", "scope", "global")
 			return strings.Contains(out, what), nil
 		})

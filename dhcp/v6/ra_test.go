@@ -54,7 +54,7 @@ func TestGatewayFromRouter(t *testing.T) {
 	// The router may answer later than an ADD waits for it, on a machine that is busy; the kernel has its route then all
 	// the same.
 	out := ""
-	err := rtnl.Await(second.NS, t.Context(), time.Until(nstest.Deadline(t)), []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
+	err := rtnl.Await(second.NS, t.Context(), nstest.Patience(t), []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
 		out = show(t, second, "route")
 		return strings.Contains(out, "default via "+router.String()+" dev eth0 proto ra metric 2000"), nil
 	})

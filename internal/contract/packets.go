@@ -8,15 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"golang.org/x/sys/unix"
 )
 
-// Patience bounds what a test waits for a packet that has to come, and silence what it waits for one that must not.
-const (
-	Patience = 30 * time.Second
-	Silence  = 500 * time.Millisecond
-)
+// Silence is how long a test waits for a packet that must not come.
+const Silence = 500 * time.Millisecond
 
 // RawSocket is a raw ICMP or ICMPv6 socket in ns.
 func RawSocket(t testing.TB, ns *kernel.NS, family, proto int, limit time.Duration) int {
@@ -39,7 +37,7 @@ func RawSocket(t testing.TB, ns *kernel.NS, family, proto int, limit time.Durati
 // Ping sends one echo request from ns and waits for the answer: a packet that is lost is not sent again.
 func Ping(t testing.TB, ns *kernel.NS, to string) error {
 	t.Helper()
-	return PingWithin(t, ns, to, Patience)
+	return PingWithin(t, ns, to, nstest.Patience(t))
 }
 
 func PingWithin(t testing.TB, ns *kernel.NS, to string, limit time.Duration) error {

@@ -105,7 +105,7 @@ func (h *host) boot() {
 	}
 	h.off = make(chan error, 1)
 	go func(cmd *exec.Cmd) { h.off <- cmd.Wait() }(h.machine)
-	timeout := time.After(time.Minute)
+	timeout := nstest.Context(h.t).Done()
 	for h.pid = 0; ; {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", h.machine.Process.Pid))
 		if err == nil {
@@ -139,7 +139,7 @@ func (h *host) shutdown() {
 	select {
 	case <-h.off: // in a namespace, a first process that powers off ends by a signal
 		h.machine = nil
-	case <-time.After(time.Minute):
+	case <-nstest.Context(h.t).Done():
 		h.kill()
 		h.t.Errorf("it does not shut down:\n%s", h.console.Bytes())
 	}
@@ -155,7 +155,7 @@ func (h *host) kill() {
 
 // try runs a shell script on the host that runs.
 func (h *host) try(script string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithDeadline(context.Background(), nstest.Deadline(h.t)) // also when the test is over
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nsenter", fmt.Sprintf("--target=%d", h.pid), "--all", "env", "-i",
 		"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-euc", script)

@@ -6,20 +6,25 @@ import (
 	"time"
 )
 
-// Deadline is when a test gives up what it waits for: a little before -timeout ends the test binary, so that it still
-// says what did not come. No other bound is right: a machine may be as slow as it likes.
+// never is how long a test waits for one thing at most. No load makes a machine so slow: what has not come by then does
+// not come at all.
+const never = 10 * time.Minute
+
+// Deadline is when a test gives up one thing that it begins to wait for now. That is in any case a little before -timeout
+// ends the test binary, so that it still says what did not come.
 func Deadline(t testing.TB) time.Time {
 	const forWords = 20 * time.Second
-	bound, ok := t.(interface{ Deadline() (time.Time, bool) })
-	if !ok {
-		return time.Now().Add(time.Hour)
+	left := never
+	if bound, ok := t.(interface{ Deadline() (time.Time, bool) }); ok {
+		if end, ok := bound.Deadline(); ok {
+			left = min(left, max(time.Until(end)-forWords, time.Until(end)/2))
+		}
 	}
-	end, ok := bound.Deadline()
-	if !ok {
-		return time.Now().Add(24 * time.Hour)
-	}
-	return end.Add(-min(forWords, time.Until(end)/2))
+	return time.Now().Add(left)
 }
+
+// Patience is the time until the Deadline of what a test begins to wait for now.
+func Patience(t testing.TB) time.Duration { return time.Until(Deadline(t)) }
 
 // Context ends with the test, or at its Deadline.
 func Context(t testing.TB) context.Context {

@@ -382,7 +382,7 @@ func TestNamespaceOfPipe(t *testing.T) {
 		if ok {
 			t.Error("it says something")
 		}
-	case <-time.After(30 * time.Second):
+	case <-nstest.Context(t).Done():
 		t.Fatal("it is waited for")
 	}
 }

@@ -370,7 +370,7 @@ func waiters(t *testing.T, fd, n int) {
 		t.Fatal(err)
 	}
 	where := fmt.Sprintf(":%d ", st.Ino)
-	for end := time.Now().Add(10 * time.Second); ; {
+	for end := nstest.Deadline(t); ; {
 		b, err := os.ReadFile("/proc/locks")
 		if err != nil {
 			t.Fatal(err)

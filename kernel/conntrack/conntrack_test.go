@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -92,7 +91,7 @@ func TestForgetUDP(t *testing.T) {
 						}
 					}
 					for _, a := range []string{host, other} { // the kernel makes the routes of IPv6 addresses in its own time
-						if err := rtnl.Await(ns, t.Context(), time.Minute, []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
+						if err := rtnl.Await(ns, t.Context(), nstest.Patience(t), []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
 							r, err := rtnl.RouteTo(ns, addr(a))
 							return err == nil && r.Type == rtnl.Local, nil
 						}); err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -94,7 +94,7 @@ func TestMemoryNoFile(t *testing.T) {
 		}()
 		select {
 		case <-done:
-		case <-time.After(30 * time.Second):
+		case <-nstest.Context(t).Done():
 			t.Fatalf("%s: it is waited for", what)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -35,7 +36,7 @@ func advertise(t testing.TB, ns *kernel.NS, link string) {
 	net := netip.MustParseAddr("2001:db8:bad::").As16()
 	copy(prefix[16:], net[:])
 
-	fd := contract.RawSocket(t, ns, unix.AF_INET6, unix.IPPROTO_ICMPV6, contract.Patience)
+	fd := contract.RawSocket(t, ns, unix.AF_INET6, unix.IPPROTO_ICMPV6, nstest.Patience(t))
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +45,7 @@ func advertise(t testing.TB, ns *kernel.NS, link string) {
 		t.Fatal(err)
 	}
 	// Routers speak from their link-local address, which the kernel makes in its own time.
-	if err := rtnl.Await(ns, t.Context(), contract.Patience, []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
+	if err := rtnl.Await(ns, t.Context(), nstest.Patience(t), []uint{rtnl.IPv6AddrEvents}, func() (bool, error) {
 		list, err := rtnl.Addrs(ns, l.Index)
 		for _, a := range list {
 			if a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() && !a.Tentative {
@@ -72,7 +73,7 @@ func TestContainerAsRouter(t *testing.T) {
 	o := contract.Owner
 	believed := func(t *testing.T, w *kernel.World) {
 		t.Helper()
-		err := rtnl.Await(w.Host, t.Context(), contract.Patience, []uint{rtnl.IPv6RouteEvents, rtnl.IPv6AddrEvents},
+		err := rtnl.Await(w.Host, t.Context(), nstest.Patience(t), []uint{rtnl.IPv6RouteEvents, rtnl.IPv6AddrEvents},
 			func() (bool, error) {
 				ra := hostRA(t, w)
 				return strings.Contains(ra, "default via fe80") && strings.Contains(ra, "2001:db8:bad:"), nil
@@ -131,7 +132,7 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 		contract.Host(t, w, "ip -6 route add 2001:db8:1::/48 dev daemon0 proto ra")
 		contract.Must(t, w, Announce{Link: "r0", Port: "up0"})
 		advertise(t, w.Container, "r0")
-		if err := rtnl.Await(w.Host, t.Context(), contract.Patience, []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
+		if err := rtnl.Await(w.Host, t.Context(), nstest.Patience(t), []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
 			return strings.Contains(hostRA(t, w), "default"), nil
 		}); err != nil {
 			t.Fatalf("no default route to begin with: %v", err)
@@ -158,7 +159,7 @@ func TestForwardingKeepsTheUplink(t *testing.T) {
 	// And goes on to believe its router.
 	contract.Host(t, w, "ip -6 route del default")
 	advertise(t, w.Container, "r0")
-	if err := rtnl.Await(w.Host, t.Context(), contract.Patience, []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
+	if err := rtnl.Await(w.Host, t.Context(), nstest.Patience(t), []uint{rtnl.IPv6RouteEvents}, func() (bool, error) {
 		return strings.Contains(hostRA(t, w), "default"), nil
 	}); err != nil {
 		t.Errorf("does not come back: %v", err)
@@ -221,7 +222,7 @@ func TestAnnounce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	timeout := unix.NsecToTimeval(contract.Patience.Nanoseconds())
+	timeout := unix.NsecToTimeval(nstest.Patience(t).Nanoseconds())
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		t.Fatal(err)
 	}

@@ -334,7 +334,7 @@ func TestTablesMoveUnderTraffic(t *testing.T) {
 					return
 				default:
 				}
-				if got, err := l.Ask(l.Neighbour, "tcp", "", "192.0.2.1:8080", contract.Patience); err != nil {
+				if got, err := l.Ask(l.Neighbour, "tcp", "", "192.0.2.1:8080", nstest.Patience(t)); err != nil {
 					failed <- fmt.Errorf("asked for the %dth time: %q, %w", asked, got, err)
 					return
 				}

@@ -16,6 +16,7 @@ import (
 	"unsafe"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
@@ -157,8 +158,7 @@ func TestStoppedPolicy(t *testing.T) {
 					}
 					defer ns.Close()
 					other := &kernel.World{Host: ns, Store: w.Store}
-					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-					defer cancel()
+					ctx := nstest.Context(t)
 					if tt.other == "DEL" {
 						err = second.Remove(ctx, other)
 					}
@@ -224,8 +224,7 @@ func TestStoppedAccepts(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unlock()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-			defer cancel()
+			ctx := nstest.Context(t)
 			if _, err := second.Ensure(ctx, w); err != nil {
 				t.Error(err)
 			}

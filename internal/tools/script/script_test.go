@@ -100,15 +100,11 @@ func scripts(t *testing.T, of int) {
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
-	limit := 2 * time.Minute
-	if os.Getenv(nstest.Machine) != "" {
-		limit *= 5
-	}
 	for _, file := range scripts {
 		if part(strings.TrimSuffix(filepath.Base(file), ".txtar")) != of {
 			continue
 		}
-		params.Files, params.Deadline = []string{file}, time.Now().Add(limit)
+		params.Files, params.Deadline = []string{file}, nstest.Deadline(t)
 		testscript.RunT(oneByOne{t}, params)
 	}
 }
@@ -174,7 +170,7 @@ var (
 // linksLeft are the links of containers. The kernel takes a while to take down what was in a namespace whose
 // last user has gone, and says when it has.
 func linksLeft(fatal func(string, ...any)) (left []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	monitor := exec.CommandContext(ctx, "ip", "monitor", "link")
 	events, err := monitor.StdoutPipe()

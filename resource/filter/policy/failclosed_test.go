@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
@@ -150,7 +151,7 @@ func TestClosedOrder(t *testing.T) {
 		Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 	order := func(what string, do func()) (events []string) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), contract.Patience)
+		ctx, cancel := context.WithCancel(nstest.Context(t))
 		defer cancel()
 		monitor := exec.CommandContext(ctx, "nsenter", "--net="+w.Host.Path, "ip", "monitor", "rule")
 		out, err := monitor.StdoutPipe()

@@ -38,7 +38,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 				}
 				ask := func(want string) {
 					t.Helper()
-					limit := contract.Patience
+					limit := nstest.Patience(t)
 					if want == "" {
 						limit = contract.Silence
 					}
@@ -48,7 +48,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 					}
 				}
 				// Another flow to that port, which only passes through, stays in conntrack.
-				if _, err := l.Ask(l.Neighbour, c.network, "", c.bystander, contract.Patience); err != nil {
+				if _, err := l.Ask(l.Neighbour, c.network, "", c.bystander, nstest.Patience(t)); err != nil {
 					t.Fatal(err)
 				}
 				through := flows(l, c.bystander)
