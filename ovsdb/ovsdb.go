@@ -17,7 +17,7 @@ import (
 const database = "Open_vSwitch"
 
 // limit is how long a call waits for ovsdb-server at most.
-const limit = 10 * time.Second
+const limit = time.Minute
 
 // mostAnswer is how many bytes a call reads at most. A row of a port has some hundred.
 const mostAnswer = 64 << 20

@@ -68,6 +68,9 @@ func Tell(ns *kernel.NS, req *nl.NetlinkRequest) error {
 	return err
 }
 
+// The library finds out its byte order at the first call and keeps it unguarded: here, before any goroutine can call.
+var _ = nl.NativeEndian()
+
 func attrU32(kind int, v uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(v)) }
 
 func attrIP(kind int, a netip.Addr) *nl.RtAttr { return nl.NewRtAttr(kind, a.AsSlice()) }

@@ -37,8 +37,8 @@ const (
 )
 
 // applyLimit is how long ADD waits until ovs-vswitchd has acted on a change. It is milliseconds as a rule, and
-// seconds where it starts or has thousands of ports to look at.
-const applyLimit = 10 * time.Second
+// seconds where it starts or has thousands of ports to look at, or the host is busy.
+const applyLimit = time.Minute
 
 // starts is the hint where a daemon does not run.
 const starts = "The plugin ovs starts no daemon: systemctl enable --now openvswitch-switch (Debian, Ubuntu) or " +
