@@ -10,8 +10,8 @@ import (
 // not come at all.
 const never = 10 * time.Minute
 
-// Deadline is when a test gives up one thing that it begins to wait for now. That is in any case a little before -timeout
-// ends the test binary, so that it still says what did not come.
+// Deadline is when a test gives up one thing that it begins to wait for now. That is in any case a little before
+// -timeout ends the test binary, so that it still says what did not come.
 func Deadline(t testing.TB) time.Time {
 	const forWords = 20 * time.Second
 	left := never
