@@ -240,6 +240,28 @@ func (r *Rule) InFrom(v6, not bool, set *Set) *Rule {
 		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(4)).lookup(set, not)
 }
 
+// EndBehind appends "ct original ip saddr & mask . iifname @set", or "ct reply", of an end of the packet's connection,
+// without the family.
+func (r *Rule) EndBehind(v6 bool, bits int, reply bool, set *Set) *Rule {
+	key, size := uint32(unix.NFT_CT_SRC_IP), uint32(4)
+	if v6 {
+		key, size = unix.NFT_CT_SRC_IP6, 16
+	}
+	direction := byte(ctOriginal)
+	if reply {
+		direction = ctReply
+	}
+	r.expr("ct", func() {
+		r.code.U32(unix.NFTA_CT_DREG, reg(0))
+		r.code.U32(unix.NFTA_CT_KEY, key)
+		r.code.Attr(unix.NFTA_CT_DIRECTION, direction)
+	})
+	if bits < int(8*size) {
+		r.bitwise(prefixMask(size, bits))
+	}
+	return r.meta(unix.NFT_META_IIFNAME, reg(int(size/4))).lookup(set, false)
+}
+
 // From appends "ip saddr @set".
 func (r *Rule) From(v6 bool, set *Set) *Rule {
 	offset, size := AddressField(v6, false)

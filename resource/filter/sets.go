@@ -37,6 +37,24 @@ func (l LinkSets) Policies() []*nft.Rule {
 	}
 }
 
+// errors returns the rules that decide about ICMP errors. An error may pass where its sender may send new connections,
+// or where it comes by the link of an end of its connection. Within an isolated network there are only connections
+// that are published, so both ends are behind the link. A link that has no policy, such as that to the LAN, may have
+// routers.
+func (l LinkSets) errors() []*nft.Rule {
+	rule := nft.NewRule
+	return []*nft.Rule{
+		rule("within an isolated network").Between(l.Isolated).Jump("bothends"),
+		rule("within an isolated network, about others").Between(l.Isolated).Drop(),
+		rule("by the link of an end").Jump("ends"),
+		rule("within a network").Between(l.Within).Accept(),
+		rule("between networks").In(l.Policed).Out(l.Policed).Drop(),
+		rule("into a strict network").In(l.Known).Out(l.Strict).Drop(),
+		rule("from a strict network to another").In(l.Strict).Out(l.Known).Drop(),
+		rule("by routers").Accept(),
+	}
+}
+
 // IsolatedPorts returns the set of bridge ports that may not exchange frames with each other.
 func IsolatedPorts(t *nft.Table) *nft.Set {
 	return set(t, "isolated_ports", nft.Ifname)

@@ -64,10 +64,13 @@ func Inet() *nft.Table {
 		{Name: "onbridge", Open: true},     // one where a VLAN of a bridge is a network's,
 		{Name: "marking", Open: true},      // one, and
 		{Name: "sources", Open: true},      // two for each length of networks' prefixes,
+		{Name: "ends", Open: true},         // two,
+		{Name: "bothends", Open: true},     // one,
 		{Name: "conditions", Open: true},   // for each set of conditions,
 		{Name: "hairpin", Open: true},      // for each network with published ports,
 		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
 		publish,
+		{Name: "errors", Rules: l.errors()},
 		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
 		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*nft.Rule{
 			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
@@ -95,8 +98,8 @@ func Inet() *nft.Table {
 				rule("published ports, who may use them").Translated().Jump("allowfrom"),
 				rule("begun on a bridge").Confirmed().Jump("onbridge"),
 				rule("replies").Reply().Accept(),
-				rule("errors about connections").Related().Accept(),
 				rule("what a helper of conntrack expects").Expected().Accept(),
+				rule("errors about connections").Related().Jump("errors"),
 			}, l.Policies())},
 	}
 	return t

@@ -45,12 +45,26 @@ func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 			In(filter.LinkSetsOf(&p.Table).Policed).Drop())
 	marks := subnetMarks(s, filter.LinkSetsOf(&p.Table).Policed)
 	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.Links, s.Policed, s.Open, s.Strict)
+	p.Jumps = append(p.Jumps, endRules(s)...)
 	p.Jumps = append(p.Jumps,
 		filter.JumpRule{Chain: "marking", Rule: rule("subnets").Jump(marks.Name)},
 		filter.JumpRule{Chain: "sources", Rule: rule("by its own link").SubnetBy(s.V6, s.Bits, src, src, false,
 			s.Links).Return(),
 			First: true},
 		filter.JumpRule{Chain: "sources", Rule: rule("subnets").Jump(c.Name)})
+}
+
+// endRules accept ICMP errors that come by the link of an end of their connection: the one that began it, or the one
+// that answers, whose addresses are not translated. Within an isolated network both have to be behind the link.
+func endRules(s filter.SubnetSets) []filter.JumpRule {
+	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
+	length := fmt.Sprintf(", %s/%d", filter.FamilyName(s.V6), s.Bits)
+	return []filter.JumpRule{
+		{Chain: "ends", Rule: rule("of who began"+length).EndBehind(s.V6, s.Bits, false, s.Links).Accept()},
+		{Chain: "ends", Rule: rule("of who answers"+length).EndBehind(s.V6, s.Bits, true, s.Links).Accept()},
+		{Chain: "bothends", Rule: rule("of both"+length).EndBehind(s.V6, s.Bits, false, s.Links).
+			EndBehind(s.V6, s.Bits, true, s.Links).Accept()},
+	}
 }
 
 // subnetMarks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where

@@ -106,7 +106,7 @@ func TestSubnets(t *testing.T) {
 	contract.Ensure(t, w, of("a", policy.Strict, first))
 	after := filtertest.Elements(t, w)
 	filtertest.NFT(t, w, `flush chain inet fairlead input; delete chain inet fairlead input; flush chain inet fairlead sources;
-		flush chain inet fairlead marking; flush chain inet fairlead marking_ip_24; delete chain inet fairlead marking_ip_24;
+		flush chain inet fairlead marking; flush chain inet fairlead ends; flush chain inet fairlead bothends; flush chain inet fairlead marking_ip_24; delete chain inet fairlead marking_ip_24;
 		flush chain inet fairlead subnet_ip_24; delete chain inet fairlead subnet_ip_24;
 		delete set inet fairlead subnet_ip_24;
 		delete set inet fairlead policed_ip_24; delete set inet fairlead open_ip_24; delete set inet fairlead strict_ip_24; flush chain inet fairlead forward;
