@@ -6,21 +6,24 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"golang.org/x/sys/unix"
 )
 
-// turnBound is how long a call waits for its turn.
-const turnBound = time.Second
+// turnBound is how long a call waits for its turn behind others that go on.
+const turnBound = 45 * time.Second
 
-// Turn takes the lock of that name like Lock, for callers that only want to go one after the other. It is safe to go
-// on without the lock. So Turn returns after a second at most, and also if no lock can be made: a stopped process
-// keeps its locks. A caller that waited in vain does not wait again until it has found the lock free.
+// Turn takes the lock of that name, for callers that only want to go one after the other. It is safe to go on without
+// the lock. So Turn passes a stopped holder by after a second, and does not wait for one that it cannot see. It also
+// returns if no lock can be made, and before all the time of ctx is gone. A caller that waited in vain does not wait
+// again until it has found the lock free.
 func (ns *NS) Turn(ctx context.Context, name string) (done func(), err error) {
 	bound := turnBound
+	if end, ok := ctx.Deadline(); ok {
+		bound = min(bound, time.Until(end)/2)
+	}
 	if ns.overdue.Load() {
 		bound = 0
 	}
-	done, err = record.LockWithin(ctx, bound, name, unix.LOCK_EX)
+	held, err := record.Queue(ctx, bound, name, false)
 	if err != nil && ctx.Err() == nil {
 		if !ns.overdue.Swap(true) {
 			slog.Warn("going on without a lock that only keeps calls in order", "cause", err)
@@ -28,7 +31,10 @@ func (ns *NS) Turn(ctx context.Context, name string) (done func(), err error) {
 		return func() {}, nil
 	}
 	ns.overdue.Store(err != nil)
-	return done, err
+	if err != nil {
+		return nil, err
+	}
+	return held.Release, nil
 }
 
 // A World is what one call can reach: the host's namespace, the container's namespace (nil if the call has none), and

@@ -33,14 +33,15 @@ func LockWithin(ctx context.Context, bound time.Duration, name string, how int) 
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(ctx, bound, f, how); err != nil {
+	if err := flock(ctx, bound, f, how, nil); err != nil {
 		return nil, err
 	}
 	return func() { f.Close() }, nil
 }
 
-// flock locks an open file, or closes it. As a rule the lock is free, and there is no bound to be set up.
-func flock(ctx context.Context, bound time.Duration, f *os.File, how int) error {
+// flock locks an open file, or closes it. As a rule the lock is free, and there is no bound to be set up. While it
+// waits, it calls look twice a second, if there is one, and gives up with its error.
+func flock(ctx context.Context, bound time.Duration, f *os.File, how int, look func() error) error {
 	err := unix.Flock(int(f.Fd()), how|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
 		ctx, cancel := context.WithTimeout(ctx, bound)
@@ -57,21 +58,43 @@ func flock(ctx context.Context, bound time.Duration, f *os.File, how int) error 
 			}
 			got <- err
 		}()
-		select {
-		case err = <-got:
-		case <-ctx.Done():
+		if err := await(ctx, got, look); err != nil {
 			go func() { // nobody waits any more
 				<-got
 				f.Close()
 			}()
-			return fmt.Errorf("wait for the lock %s: %w", f.Name(), ctx.Err())
+			return fmt.Errorf("wait for the lock %s: %w", f.Name(), err)
 		}
+		err = <-got
 	}
 	if err != nil {
 		f.Close()
 		return fmt.Errorf("lock %s: %w", f.Name(), err)
 	}
 	return nil
+}
+
+// await waits until got has something, which it leaves there. The error says why it has not waited longer.
+func await(ctx context.Context, got chan error, look func() error) error {
+	var tick <-chan time.Time
+	if look != nil {
+		ticker := time.NewTicker(time.Second / 2)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		select {
+		case err := <-got:
+			got <- err
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick:
+			if err := look(); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // lockFile opens the file of a lock. Where there is no room to make it, or the file system is read-only, its directory

@@ -156,7 +156,7 @@ func create(path string) (*os.File, error) {
 			return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 		}
 		f := os.NewFile(uintptr(fd), path)
-		if err = flock(context.Background(), lockBound, f, unix.LOCK_EX); err != nil {
+		if err = flock(context.Background(), lockBound, f, unix.LOCK_EX, nil); err != nil {
 			return nil, err
 		}
 		var open, there unix.Stat_t

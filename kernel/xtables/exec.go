@@ -22,6 +22,9 @@ func (t *Table) Apply(ctx context.Context, lines ...string) error {
 	if len(lines) == 0 {
 		return nil
 	}
+	if err := fence(ctx); err != nil {
+		return err
+	}
 	in := "*" + t.Table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
 	_, err := t.run(ctx, in, "restore", "--noflush")
 	return err

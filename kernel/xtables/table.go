@@ -200,6 +200,9 @@ func (t *Table) Remove(ctx context.Context, rules []Rule, chains []string) error
 	for _, c := range chains {
 		b.RemoveChain(t.nft(), c)
 	}
+	if err := fence(ctx); err != nil {
+		return err
+	}
 	return n.Commit(&b)
 }
 

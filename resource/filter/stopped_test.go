@@ -18,13 +18,10 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
-	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
-	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -201,43 +198,6 @@ func TestStoppedPolicy(t *testing.T) {
 				t.Errorf("stopped at %d points only", points)
 			}
 			t.Logf("stopped at %d points", points)
-		})
-	}
-}
-
-// A stopped process that holds the lock of iptables keeps nobody from putting accepts into a chain that stands, or from
-// taking them away.
-func TestStoppedAccepts(t *testing.T) {
-	for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
-		t.Run(v.String(), func(t *testing.T) {
-			w := contract.NewWorld(t)
-			contract.Host(t, w, "iptables-%v -P FORWARD DROP", v)
-			of := func(id, addr string) forward.Forward {
-				o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
-				return forward.Forward{Owner: o, Backend: forward.IPTables,
-					Addrs: []netip.Addr{netip.MustParseAddr(addr)}}
-			}
-			first, second := of("c1", "10.1.2.5"), of("c2", "10.1.2.6")
-			contract.Ensure(t, w, first)
-			unlock, err := record.Lock(t.Context(), "iptables")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer unlock()
-			ctx := nstest.Context(t)
-			if _, err := second.Ensure(ctx, w); err != nil {
-				t.Error(err)
-			}
-			contract.Verify(t, w, first)
-			contract.Verify(t, w, second)
-			if err := first.Remove(ctx, w); err != nil {
-				t.Error(err)
-			}
-			contract.Verify(t, w, second)
-			if s := contract.Host(t, w, "iptables-%v -S", v); strings.Contains(s, "10.1.2.5") ||
-				strings.Count(s, "-s 10.1.2.6") != 1 {
-				t.Errorf("the rules are:\n%s", s)
-			}
 		})
 	}
 }

@@ -154,7 +154,7 @@ func (f Firewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, er
 		if err != nil {
 			return changed, err
 		}
-		err = iptables.WithLock(ctx, func() error {
+		err = iptables.WithLock(ctx, func(ctx context.Context) error {
 			saved, err := x.Save(ctx)
 			if err != nil {
 				return err

@@ -25,7 +25,7 @@ func ChainKind() plan.Kind {
 			if !found {
 				return nil
 			}
-			return iptables.WithLock(ctx, func() error {
+			return iptables.WithLock(ctx, func(ctx context.Context) error {
 				if !c.publishes {
 					return masquerade.RemoveContainerChain(ctx, w, c.v6, c.name, nil)
 				}

@@ -155,7 +155,7 @@ func (f Firewall) Remove(ctx context.Context, w *kernel.World) error {
 		// a late DEL must not hit who has the address by now
 		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere)
 		for _, x := range all {
-			errs = append(errs, iptables.WithLock(ctx, func() error {
+			errs = append(errs, iptables.WithLock(ctx, func(ctx context.Context) error {
 				rules, err := x.List(ctx, iptables.ChainForward)
 				if err != nil {
 					return err

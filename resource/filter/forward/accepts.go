@@ -75,7 +75,7 @@ func warnOfDropBefore(t *xtables.Table, rules []xtables.Rule) {
 // accept puts the accepts into a table, all at once. What all accepts share is made under the lock alone.
 func (f Forward) accept(ctx context.Context, w *kernel.World, t *xtables.Table) (changed bool, err error) {
 	shares := false
-	add := func() error {
+	add := func(ctx context.Context) error {
 		have, err := t.Save(ctx)
 		if err != nil {
 			return err

@@ -59,7 +59,7 @@ func ChangeHaving(ctx context.Context, w *kernel.World, chain string, own bool,
 		tables, err := Having(w, v6, "filter", chain)
 		errs = append(errs, err)
 		for _, t := range tables {
-			do := func() error {
+			do := func(ctx context.Context) error {
 				have, err := t.Save(ctx)
 				if err != nil {
 					return err

@@ -23,7 +23,7 @@ type NATRules interface {
 // to the attachment alone.
 func EnsureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.Owner, addrs []netip.Prefix,
 	rules NATRules) (changed bool, err error) {
-	err = WithLock(ctx, func() error {
+	err = WithLock(ctx, func(ctx context.Context) error {
 		var known Record
 		had, err := w.Store.Get(kind, o, &known)
 		if err != nil {
@@ -88,7 +88,7 @@ func RemoveNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, 
 	if err != nil || !there {
 		return err
 	}
-	return WithLock(ctx, func() error { return rules.RemoveRules(ctx, w) })
+	return WithLock(ctx, func(ctx context.Context) error { return rules.RemoveRules(ctx, w) })
 }
 
 // declaredFirst puts chains that are declared, which empties them, before the commands.

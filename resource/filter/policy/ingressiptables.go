@@ -231,7 +231,7 @@ func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 	}
 	made := false
 	for _, t := range tables {
-		err := iptables.WithLock(ctx, func() error {
+		err := iptables.WithLock(ctx, func(ctx context.Context) error {
 			have, err := t.Save(ctx)
 			if err != nil {
 				return err

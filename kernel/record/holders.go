@@ -1,0 +1,99 @@
+package record
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A watch looks again and again at those who hold a lock that is waited for.
+type watch struct {
+	file   unix.Stat_t
+	unseen bool // they need not be seen
+
+	missed int               // looks that saw nobody, one after the other
+	before map[string]string // what the last look saw of each stopped thread
+}
+
+// look returns an error if all holders have been stopped since the last look, or if nobody was seen twice.
+func (w *watch) look() error {
+	pids := w.holders()
+	if len(pids) == 0 {
+		if w.missed++; w.missed > 1 && !w.unseen {
+			return ErrUnseen
+		}
+		return nil
+	}
+	w.missed = 0
+
+	now := map[string]string{}
+	stopped := 0
+	for _, pid := range pids {
+		if w.stopped(pid, now) {
+			stopped++
+		}
+	}
+	w.before = now
+	if stopped == len(pids) {
+		return errStopped{pids}
+	}
+	return nil
+}
+
+// holders are the processes that /proc/locks names for the file. Those who wait have an arrow there.
+func (w *watch) holders() (pids []string) {
+	b, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return nil
+	}
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(w.file.Dev), unix.Minor(w.file.Dev), w.file.Ino)
+	for line := range strings.Lines(string(b)) {
+		// 1: FLOCK ADVISORY WRITE 13069 00:43:28 0 EOF
+		f := strings.Fields(line)
+		if len(f) == 8 && f[1] == "FLOCK" && f[5] == file {
+			pids = append(pids, f[4])
+		}
+	}
+	return pids
+}
+
+// stopped reports whether a thread of a process is stopped, by a signal or a debugger, and has not run since the last
+// look. It adds the stopped threads to now.
+func (w *watch) stopped(pid string, now map[string]string) (since bool) {
+	threads, err := filepath.Glob("/proc/" + pid + "/task/*/status")
+	if err != nil {
+		return false
+	}
+	for _, thread := range threads {
+		b, err := os.ReadFile(thread)
+		if err != nil {
+			continue
+		}
+		seen, is := stoppedState(string(b))
+		if !is {
+			continue
+		}
+		now[thread] = seen
+		since = since || w.before[thread] == seen
+	}
+	return since
+}
+
+// stoppedState returns how often a thread has been put on a processor, by its status in /proc, and whether it is
+// stopped.
+func stoppedState(status string) (switches string, is bool) {
+	for line := range strings.Lines(status) {
+		key, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch key {
+		case "State":
+			is = strings.HasPrefix(value, "T") || strings.HasPrefix(value, "t")
+		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+			switches += value + " "
+		}
+	}
+	return switches, is
+}

@@ -1,0 +1,86 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Held lock is one that others pass by while its holder is stopped. Then it is lost.
+type Held struct{ f *os.File }
+
+// Release gives the lock back.
+func (h *Held) Release() { h.f.Close() }
+
+// Lost reports whether somebody has passed this process by, because it was stopped. What it has read under the lock
+// counts no more.
+func (h *Held) Lost() bool {
+	var st unix.Stat_t
+	return unix.Fstat(int(h.f.Fd()), &st) != nil || st.Nlink == 0
+}
+
+// ErrUnseen means that the process that holds a lock cannot be seen, for instance from another PID namespace.
+var ErrUnseen = errors.New("the process that holds the lock cannot be seen")
+
+// errStopped means that all processes that hold a lock have been stopped for a while.
+type errStopped struct{ pids []string }
+
+func (e errStopped) Error() string {
+	return "it is held by a stopped process, " + strings.Join(e.pids, ", ")
+}
+
+// Queue takes the exclusive lock of that name below RunDir, after those who came before. It passes a holder by that has
+// been stopped for a while: it removes the lock's file, so that all take another one. Whoever is passed by learns
+// that by Lost. Queue waits no longer than bound. It waits for a holder that cannot be seen only if unseen is true;
+// else the error is ErrUnseen.
+func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (*Held, error) {
+	path := filepath.Join(RunDir, name+".lock")
+	until := time.Now().Add(bound)
+	for {
+		f, err := lockFile(path)
+		if err != nil {
+			return nil, err
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("stat %s: %w", path, err)
+		}
+		var stopped errStopped
+		watch := &watch{file: st, unseen: unseen}
+		err = flock(ctx, time.Until(until), f, unix.LOCK_EX, watch.look)
+		switch {
+		case errors.As(err, &stopped) && f.Name() == path:
+			if passBy(ctx, path, st) {
+				slog.Warn("passing by a stopped process that holds a lock", "lock", path, "pid", stopped.pids)
+			}
+			continue
+		case err != nil:
+			return nil, err
+		}
+		if h := (&Held{f}); !h.Lost() {
+			return h, nil
+		}
+		f.Close()
+	}
+}
+
+// passBy removes the file of a lock, if it is still that one, and reports whether it has. Only one at a time does so:
+// another one may have made a new file meanwhile.
+func passBy(ctx context.Context, path string, was unix.Stat_t) (removed bool) {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil || flock(ctx, time.Second, dir, unix.LOCK_EX, nil) != nil {
+		return false
+	}
+	defer dir.Close()
+	var now unix.Stat_t
+	same := unix.Lstat(path, &now) == nil && now.Dev == was.Dev && now.Ino == was.Ino
+	return same && unix.Unlink(path) == nil
+}

@@ -1,0 +1,126 @@
+package record
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// holder is another process that has the lock of that name.
+func holder(t *testing.T, name string) *exec.Cmd {
+	t.Helper()
+	unlock, err := Lock(t.Context(), name) // which makes the file
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	path := filepath.Join(RunDir, name+".lock")
+	cmd := exec.Command("flock", "--no-fork", path, "sh", "-c", "echo; exec sleep 1000")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// A holder that is stopped is passed by, by all who wait, and they keep their order: one at a time has the lock.
+func TestQueuePassesStopped(t *testing.T) {
+	stopped := holder(t, "passed")
+	if err := stopped.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	const waiting = 20
+	inside := make(chan struct{}, 1)
+	done := make(chan error, waiting)
+	for range waiting {
+		go func() {
+			held, err := Queue(t.Context(), time.Hour, "passed", false)
+			if err == nil {
+				select {
+				case inside <- struct{}{}:
+					<-inside
+				default:
+					err = errors.New("two have the lock")
+				}
+				if held.Lost() {
+					err = errors.New("the lock is lost")
+				}
+				held.Release()
+			}
+			done <- err
+		}()
+	}
+	for range waiting {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A holder that goes on is waited for, however long it takes.
+func TestQueueWaits(t *testing.T) {
+	busy := holder(t, "busy")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if _, err := Queue(ctx, time.Hour, "busy", false); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("with a holder that goes on: %v", err)
+	}
+	if err := busy.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	held, err := Queue(t.Context(), time.Hour, "busy", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Release()
+}
+
+// Whoever has the lock is told when it has been passed by, and who opened the file before that takes the new one.
+func TestQueueLost(t *testing.T) {
+	held, err := Queue(t.Context(), time.Hour, "lost", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Release()
+	var st unix.Stat_t
+	path := filepath.Join(RunDir, "lost.lock")
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	passBy(t.Context(), path, st)
+	if !held.Lost() {
+		t.Error("the lock is not lost")
+	}
+	next, err := Queue(t.Context(), time.Hour, "lost", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Release()
+	passBy(t.Context(), path, st) // which is not that file
+	if next.Lost() {
+		t.Error("who took the lock then has lost it, too")
+	}
+}
+
+// The state of a thread is read by proc(5)'s words.
+func TestStoppedState(t *testing.T) {
+	for state, want := range map[string]bool{"T (stopped)": true, "t (tracing stop)": true, "S (sleeping)": false} {
+		status := "Name:\tx\nState:\t" + state + "\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n"
+		if switches, is := stoppedState(status); is != want || strings.TrimSpace(switches) != "3 4" {
+			t.Errorf("%s: %q, %v", state, switches, is)
+		}
+	}
+}
