@@ -227,7 +227,9 @@ func TestTwoSubnetsOnePool(t *testing.T) {
 // killed.
 //
 // clause: P12
-func TestGatewaysGo(t *testing.T) {
+func TestGatewaysGo(t *testing.T) { nstest.Apart(t, "network", gatewaysGo) }
+
+func gatewaysGo(t *testing.T) {
 	const f, x, y = "10.81.0.1/24", "10.91.0.1/24", "10.92.0.1/24"
 	withX, withY := gatewaysBy("", "10.91.0.0/24"), gatewaysBy("", "10.92.0.0/24")
 	s := gatewaySite(t, withX)
@@ -281,7 +283,9 @@ func TestGatewaysGo(t *testing.T) {
 // and not the network's own.
 //
 // clause: P11
-func TestGatewaysOfTwoNetworks(t *testing.T) {
+func TestGatewaysOfTwoNetworks(t *testing.T) { nstest.Apart(t, "bridge", gatewaysOfTwoNetworks) }
+
+func gatewaysOfTwoNetworks(t *testing.T) {
 	s := gatewaySite(t, gatewaysBy("", "10.91.0.0/24"))
 	r := s.runners["a"]
 	a := s.attachEcho("a1")
@@ -341,7 +345,9 @@ func TestGatewaysOfTwoNetworks(t *testing.T) {
 // ADD with another one is not in conflict with it.
 //
 // clause: P11
-func TestGatewayOfFailedAdd(t *testing.T) {
+func TestGatewayOfFailedAdd(t *testing.T) { nstest.Apart(t, "static", gatewayOfFailedAdd) }
+
+func gatewayOfFailedAdd(t *testing.T) {
 	static := func(ip, gw, route string) string {
 		return `"type":"bridge","bridge":"br-a","isGateway":true,"ipam":{"type":"static","addresses":[{"address":"` + ip +
 			`","gateway":"` + gw + `"}],"routes":[` + route + `]}`
