@@ -124,20 +124,15 @@ type gift struct {
 
 // lookAtOwn finds the leases that o has already.
 func (c *call) lookAtOwn() error {
-	for _, t := range []string{text(c.o), oldText(c.o)} {
-		found, err := c.d.held(t)
-		if err != nil {
-			return err
-		}
-		for _, l := range found {
-			if c.outlived(c.d, c.o.Network, l) {
-				c.former = append(c.former, l)
-			} else {
-				c.own = append(c.own, l)
-			}
+	found, err := c.d.held(c.o)
+	for _, l := range found {
+		if c.outlived(c.d, c.o.Network, l) {
+			c.former = append(c.former, l)
+		} else {
+			c.own = append(c.own, l)
 		}
 	}
-	return nil
+	return err
 }
 
 // address allocates the address of set i for o.

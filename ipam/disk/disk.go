@@ -111,13 +111,16 @@ func text(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) + "\r\n
 // oldText returns what older versions of the reference wrote: only the container.
 func oldText(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) }
 
-// held returns the leases whose files contain text. Index entries that the files contradict are removed.
-func (d *directory) held(text string) ([]entry, error) {
+// held returns the leases whose files name o, in either format. Index entries that the files contradict are removed.
+// A program that writes a lease anew changes the file and not the directory. So the index may know the lease in the
+// other format.
+func (d *directory) held(o spec.Owner) ([]entry, error) {
 	var found []entry
-	for _, e := range slices.Collect(d.x.leases(ownerName(text))) {
+	names := []string{ownerName(text(o)), ownerName(oldText(o))}
+	for _, e := range slices.AppendSeq(slices.Collect(d.x.leases(names[0])), d.x.leases(names[1])) {
 		l, err := d.read(e.addr)
 		switch {
-		case err == nil && l.text == text:
+		case err == nil && (l.text == text(o) || l.text == oldText(o)):
 			if e.stamp != l.stamp {
 				e = entry{owner: e.owner, addr: e.addr, stamp: l.stamp}
 			}
@@ -156,9 +159,7 @@ func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 		return err
 	}
 	defer d.close()
-	found, err := d.held(text(o))
-	old, oerr := d.held(oldText(o))
-	found, err = append(found, old...), errors.Join(err, oerr)
+	found, err := d.held(o)
 	if slices.ContainsFunc(found, func(e entry) bool { return e.addr == a }) {
 		if r, rerr := d.readRecord(a); rerr == nil {
 			err = errors.Join(err, d.forget(a, r))

@@ -169,6 +169,27 @@ func TestOldFormat(t *testing.T) {
 	audit(t, s)
 }
 
+// A lease of ours that another program writes anew in the old format goes with its owner's DEL, and one in the old format
+// that names the interface now, too.
+func TestWrittenOver(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	put(t, s.DataDir, "10.1.0.9", "old")
+	for _, id := range []string{"a", "b"} {
+		add(t, s, id)
+	}
+	put(t, s.DataDir, "10.1.0.2", "a")
+	put(t, s.DataDir, "10.1.0.9", "old\r\neth0")
+	if _, err := s.Allocate(t.Context(), owner("a")); err == nil || !strings.Contains(err.Error(), "already has 10.1.0.2") {
+		t.Errorf("ADD twice: %v", err)
+	}
+	del(t, s, "a")
+	del(t, s, "old")
+	if got := leases(t, s.DataDir); len(got) != 1 || got["10.1.0.3"] != "b\r\neth0" {
+		t.Errorf("left: %v", got)
+	}
+	audit(t, s)
+}
+
 // clause: P22
 func TestSweep(t *testing.T) {
 	ctx := context.Background()
