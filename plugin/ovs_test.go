@@ -39,7 +39,7 @@ func ovs(t *testing.T) { nstest.NewOVS(t, "") }
 // TestOVS sends between containers of one bridge, by the datapath of ovs-vswitchd and the kernel's, apart where their
 // VLANs are, and before, while and after ovs-vswitchd is started again.
 func TestOVS(t *testing.T) {
-	for _, datapath := range []string{"netdev", "system"} {
+	for _, datapath := range []string{"netdev", "system", "bridge's"} {
 		nstest.Apart(t, datapath, func(t *testing.T) { pingsByOVS(t, datapath) })
 	}
 }
@@ -50,6 +50,10 @@ func pingsByOVS(t *testing.T, datapath string) {
 	}
 	o := nstest.NewOVS(t, "")
 	conf := func(more string) string { return strings.Replace(ovsConf(o, more), "netdev", datapath, 1) }
+	if datapath == "bridge's" {
+		o.Ctl(t, "add-br", "ovs0", "--", "set", "bridge", "ovs0", "datapath_type=netdev")
+		conf = func(more string) string { return strings.Replace(ovsConf(o, more), `"datapath_type":"netdev",`, "", 1) }
+	}
 	add := func(n int, more string) *attachment {
 		t.Helper()
 		r := newRunner(t, chain{name: "ovs-ping", plugins: []string{conf(more + static4(fmt.Sprint("10.77.0.", n)))}})

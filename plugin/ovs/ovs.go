@@ -132,8 +132,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if len(remotes) > 0 {
 		p = append(p, plan.Shared(ovs.Tunnels{DB: db, Bridge: c.Bridge, Overlay: overlay, VLANs: vlans}))
 	}
-	if c.DatapathType == "netdev" { // which is ovs-vswitchd's own, in user space
-		p = append(p, link.OffloadOff{Link: r.IfName})
+	if c.DatapathType != "system" { // netdev is ovs-vswitchd's own, in user space
+		p = append(p, ovs.OffloadOff{Bridge: bridge, Link: r.IfName})
 	}
 	if c.IPv6 == "off" { // before the link is up, so that it never gets an address of its own
 		p = append(p, sysctl.IPv6Off{Link: r.IfName}, link.Up{Link: r.IfName})
