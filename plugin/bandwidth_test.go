@@ -205,6 +205,39 @@ func TestBandwidthOfPort(t *testing.T) {
 	r.must("del", r.del(a))
 }
 
+// TestBandwidthBeside limits an interface of the container that has no other end on the host, where the result lists the
+// host end of another interface of that container. The other interface is not limited.
+func TestBandwidthBeside(t *testing.T) {
+	withoutBridges(t)
+	r := newRunner(t, chain{name: "beside", plugins: []string{`"type":"bridge","bridge":"br-beside"`, `"type":"bandwidth","ingressRate":100000000,"egressRate":20000000`}})
+	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
+	var err error
+	a.prev, err = r.run(0, "ADD", a, "")
+	r.must("add", err)
+	res, err := spec.DecodeResult(a.prev, spec.V110)
+	r.must("decode", err)
+	nstest.RunIn(t, a.netns, "ip", "link", "add", "net1", "type", "bridge")
+	res.Interfaces = append(res.Interfaces, spec.Interface{Name: "net1", Sandbox: a.netns})
+	b := &attachment{id: a.id, netns: a.netns}
+	b.prev, err = res.Encode(spec.V110)
+	r.must("encode", err)
+	r.ifName = "net1"
+	b.prev, err = r.run(1, "ADD", b, "")
+	r.must("add", err)
+	if s := nstest.Run(t, "tc", "qdisc", "show"); strings.Contains(s, "tbf") || strings.Contains(s, "ingress") {
+		t.Errorf("limited on the host: %s", s)
+	}
+	if s := nstest.RunIn(t, a.netns, "tc", "qdisc", "show", "dev", "net1"); !strings.Contains(s, "tbf") {
+		t.Errorf("not limited: %s", s)
+	}
+	_, err = r.run(1, "CHECK", b, "")
+	r.must("check", err)
+	_, err = r.run(1, "DEL", b, "")
+	r.must("del", err)
+	r.ifName = "eth0"
+	r.must("del", r.del(a))
+}
+
 // TestBandwidthOfPeer limits the other end of the container's link, whatever links on the host the result lists: with
 // another container's, a missing one, several, or none. DEL takes the limits off that end again, without a result and
 // where only the owner is known, and the container goes on sending.

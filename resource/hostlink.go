@@ -14,15 +14,25 @@ type HostLink struct {
 
 	// Elsewhere is set for one end of a veth pair whose other end is neither on the host nor in the container.
 	Elsewhere bool `json:"elsewhere,omitempty"`
+
+	// Beside is set for one end of a veth pair whose other end is another interface of the container.
+	Beside bool `json:"beside,omitempty"`
 }
 
-// Look returns the link of that name on the host. It returns nil without an error if there is none.
-func Look(w *kernel.World, name string) (*HostLink, error) {
+// Look returns the link of that name on the host, as one that may lead to the interface ifname of the container. It
+// returns nil without an error if there is none.
+func Look(w *kernel.World, name, ifname string) (*HostLink, error) {
 	l, err := rtnl.LinkByName(w.Host, name)
 	if err != nil {
 		return nil, ExceptNoLink(err)
 	}
-	return seen(w, l)
+	h, err := seen(w, l)
+	if h == nil || err != nil || h.Elsewhere || l.Kind != "veth" || !l.PeerAway || w.Container == nil {
+		return h, err
+	}
+	index, err := rtnl.IndexOf(w.Container, ifname)
+	h.Beside = err == nil && index != l.Peer
+	return h, ExceptNoLink(err)
 }
 
 // LookBehind returns the host-side interface of the container's veth pair. It returns nil without an error if there

@@ -180,11 +180,11 @@ func (c *call) lookUpHostLinks() (err error) {
 		}
 	}
 	for _, name := range c.r.hostSide() {
-		l, err := resource.Look(c.w, name)
+		l, err := resource.Look(c.w, name, c.r.IfName)
 		if err == nil && l == nil && c.r.verb == "CHECK" {
 			var now string
 			if now, err = link.Renamed(c.w, name, c.r.Owner); now != "" {
-				if l, err = resource.Look(c.w, now); l != nil {
+				if l, err = resource.Look(c.w, now, c.r.IfName); l != nil {
 					l.Was = name
 				}
 			}

@@ -117,7 +117,8 @@ func oldText(o spec.Owner) string { return strings.TrimSpace(o.ContainerID) }
 func (d *directory) held(o spec.Owner) ([]entry, error) {
 	var found []entry
 	names := []string{ownerName(text(o)), ownerName(oldText(o))}
-	for _, e := range slices.AppendSeq(slices.Collect(d.x.leases(names[0])), d.x.leases(names[1])) {
+	known := slices.AppendSeq(slices.Collect(d.x.leases(names[0])), d.x.leases(names[1]))
+	for _, e := range known {
 		l, err := d.read(e.addr)
 		switch {
 		case err == nil && (l.text == text(o) || l.text == oldText(o)):

@@ -3,7 +3,8 @@
 // Ingress is to the container, egress from it. The limits are on the host-side interface of the container's veth pair,
 // or on a tap on the host, where the container cannot change them: a token bucket filter (tbf) for what the interface
 // sends, and another one on an ifb that gets all packets that arrive on the interface. If the host has no such
-// interface, as with macvlan, both are on the container interface. A container with CAP_NET_ADMIN can remove them
+// interface, as with macvlan, both are on the container interface, also if the result lists the host-side interface of
+// another interface of the container. A container with CAP_NET_ADMIN can remove them
 // there; CHECK reports it, and the next ADD restores them.
 //
 // The plugin asks the kernel for the host-side interface of the container's veth pair. It uses the names in the
@@ -86,6 +87,7 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 		case l.Name == r.LinkName("veth"), l.Was == r.LinkName("veth"):
 			return resource.Host, l.Name, nil
 		case r.IsVLANGateway(l): // all in the VLAN share it
+		case l.Beside:
 		case l.Kind == "veth", l.Kind == "tun":
 			found = append(found, l.Name)
 		}

@@ -18,8 +18,8 @@ type OffloadOff struct {
 }
 
 func (o OffloadOff) String() string {
-	return resource.Line("offload cont/"+o.Link, "tx off", resource.Flag("if "+o.Bridge.Name+" has datapath_type netdev",
-		o.Bridge.Datapath == ""))
+	when := resource.Flag("if "+o.Bridge.Name+" has datapath_type netdev", o.Bridge.Datapath == "")
+	return resource.Line("offload cont/"+o.Link, "tx off", when)
 }
 
 // Ensure implements plan.Resource.
