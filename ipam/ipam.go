@@ -65,6 +65,12 @@ type Gatewayer interface {
 	Gateways() [][]spec.IP
 }
 
+// A Forecaster is an Allocator that knows, without looking at leases, what it allocates.
+type Forecaster interface {
+	// Forecast returns what an owner might get, and the pools that it comes from.
+	Forecast() (*spec.Result, []Set)
+}
+
 // A Roomer is an Allocator that can count its free addresses.
 type Roomer interface {
 	// Room is how many more owners of the network find an address, and how many there is room for in all.

@@ -183,3 +183,17 @@ func overlap(a, b Range) bool {
 func bad(path, format string, args ...any) error {
 	return spec.Errorf(spec.CodeConfig, path+": "+format, args...)
 }
+
+// First returns the address that s allocates first while all are free, except those reserved.
+func (s Set) First(reserved Reserved) (ip spec.IP, ok bool) {
+	for _, span := range reserved.Cut(s.After(netip.Addr{})) {
+		a := span.First
+		if a == span.Gateway {
+			a = a.Next()
+		}
+		if r, found := s.Find(a); found && !span.Last.Less(a) {
+			return spec.IP{Address: netip.PrefixFrom(a, r.Subnet.Bits()), Gateway: r.Gateway}, true
+		}
+	}
+	return spec.IP{}, false
+}

@@ -123,14 +123,7 @@ func (i inside) needsLink() bool {
 // many it has in all. Ok is false if the IPAM plugin is another program or cannot count.
 func (p Plugin) Room(ctx context.Context, all []Plugin, conf *spec.Conf) (free, size ipam.Count, ok bool, err error) {
 	for _, q := range append([]Plugin{p}, all...) {
-		if !q.Allocates() || q.Name != conf.IPAMType && q.Name != conf.Type {
-			continue
-		}
-		r, err := q.NewRequest("STATUS", spec.Owner{Network: conf.Name}, "", conf, nil)
-		if err != nil {
-			return free, size, false, err
-		}
-		a, _, err := q.open(conf, r)
+		a, err := q.allocator(conf, "STATUS")
 		if err != nil {
 			return free, size, false, err
 		}
@@ -142,15 +135,40 @@ func (p Plugin) Room(ctx context.Context, all []Plugin, conf *spec.Conf) (free, 
 	return free, size, false, nil
 }
 
+// Forecast returns what the IPAM plugin of the configuration might allocate, and from which pools. The result is nil if
+// the IPAM plugin is not among all, or does not know.
+func Forecast(all []Plugin, conf *spec.Conf) (*spec.Result, []ipam.Set) {
+	for _, q := range all {
+		a, err := q.allocator(conf, "STATUS")
+		if f, knows := a.(ipam.Forecaster); knows && err == nil {
+			return f.Forecast()
+		}
+	}
+	return nil, nil
+}
+
 // Ledger opens the leases of a network for inspection, if p is the IPAM plugin of conf and its leases can be inspected.
 // If lax is set, invalid values of the configuration count as absent.
 func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
-	if !p.Allocates() || p.Name != conf.IPAMType && p.Name != conf.Type {
-		return nil, nil
-	}
 	verb := "STATUS"
 	if lax {
 		verb = "DEL"
+	}
+	a, err := p.allocator(conf, verb)
+	if err != nil {
+		return nil, err
+	}
+	l, ok := a.(ipam.Ledger)
+	if ok {
+		l.Judge(Vanished)
+	}
+	return l, nil
+}
+
+// allocator opens p as the IPAM plugin of a configuration. It returns nil if p is not.
+func (p Plugin) allocator(conf *spec.Conf, verb string) (ipam.Allocator, error) {
+	if !p.Allocates() || p.Name != conf.IPAMType && p.Name != conf.Type {
+		return nil, nil
 	}
 	r, err := p.NewRequest(verb, spec.Owner{Network: conf.Name}, "", conf, nil)
 	if err != nil {
@@ -160,11 +178,7 @@ func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, ok := a.(ipam.Ledger)
-	if ok {
-		l.Judge(Vanished)
-	}
-	return l, nil
+	return a, nil
 }
 
 // outside is an IPAM plugin of another program, which is executed.

@@ -2,79 +2,62 @@ package netconf
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // wire is the segment that containers of a network share, and the ranges of their addresses.
 type wire struct {
-	segment string // the bridge or master, with the VLAN; for ptp the network itself
-	Link    string // on the host
-	Routed  bool   // the host is the containers' gateway
-	ranges  []ipam.Range
+	resource.Segment
+	Routed bool // the host is the containers' gateway
+	ranges []ipam.Range
 }
 
-// WireOf returns the wire of a network whose first plugin is of this project and uses host-local.
+// WireOf returns the wire of a network: what the plan of its first plugin says. Ok is false if the plugin is not of this
+// project, or the ranges of its addresses are not known.
 func WireOf(l *spec.List) (w wire, ok bool) {
 	l = l.WrittenOut()
-	if len(l.Plugins) == 0 || l.Plugins[0].IPAMType != "host-local" {
+	if len(l.Plugins) == 0 {
 		return w, false
 	}
-	var conf struct {
-		Bridge, Master                      string
-		IsGateway, IsDefaultGateway, IPMasq bool
-		Vlan, Access                        int
-		VlanTrunk, Trunk, VlanID            json.RawMessage
-		IPAM                                struct {
-			ipam.Range
-			Ranges [][]ipam.Range
-		}
+	all, conf := plugin.All(), l.Plugins[0]
+	example, sets := sdk.Forecast(all, conf)
+	i := slices.IndexFunc(all, func(p sdk.Plugin) bool { return p.Name == conf.Type })
+	if i < 0 || len(sets) == 0 {
+		return w, false
 	}
-	raw, err := l.Plugins[0].Object.MarshalJSON()
-	if err != nil || json.Unmarshal(raw, &conf) != nil {
+	owner := spec.Owner{Network: l.Name, ContainerID: "example", IfName: "eth0"}
+	r, err := all[i].NewRequest("ADD", owner, attached.NetnsDir+"/example", conf, nil)
+	if err != nil {
 		return w, false // the plugin reports the error
 	}
-	switch typ := l.Plugins[0].Type; typ {
-	case "bridge":
-		w.Link = conf.Bridge
-		if w.Link == "" {
-			w.Link = "cni0"
-		}
-		w.Routed = conf.IsGateway || conf.IsDefaultGateway || conf.IPMasq
-		w.segment = fmt.Sprintf("bridge %s", w.Link)
-		if n := conf.Vlan + conf.Access; n > 1 || conf.VlanTrunk != nil || conf.Trunk != nil {
-			w.segment += fmt.Sprintf(" VLAN %d%s%s", n, conf.VlanTrunk, conf.Trunk)
-		}
-	case "ptp":
-		w.segment, w.Routed = "network "+l.Name, true
-	case "macvlan", "ipvlan", "vlan":
-		w.Link = conf.Master
-		w.segment = fmt.Sprintf("master %s%s", conf.Master, conf.VlanID)
-	default:
+	r.IPs, r.Routes = example.IPs, example.Routes
+	answer, _, err := all[i].Plan(conf, r)
+	if err != nil {
 		return w, false
 	}
-	sets := []ipam.Set{}
-	if conf.IPAM.Range != (ipam.Range{}) {
-		sets = append(sets, ipam.Set{Path: "ipam", Ranges: []ipam.Range{conf.IPAM.Range}})
+	w.Segment, w.Routed = resource.SegmentOf(answer.Plan)
+	if w.Kind == "" {
+		w.Kind = "network " + l.Name
 	}
-	for i, r := range conf.IPAM.Ranges {
-		sets = append(sets, ipam.Set{Path: fmt.Sprintf("ipam.ranges[%d]", i), Ranges: r})
-	}
-	sets, err = ipam.Complete(sets)
 	for _, s := range sets {
 		w.ranges = append(w.ranges, s.Ranges...)
 	}
-	return w, err == nil
+	return w, true
 }
 
 // Wired is a network, and its wire if known.
@@ -100,12 +83,12 @@ func (w wire) overlap(other wire) string {
 	for _, a := range w.ranges {
 		for _, b := range other.ranges {
 			switch {
-			case w.segment == other.segment:
+			case w.Segment == other.Segment:
 				sameFamily := a.Subnet.Addr().Is4() == b.Subnet.Addr().Is4()
 				if sameFamily && a.RangeStart.Compare(b.RangeEnd) <= 0 && b.RangeStart.Compare(a.RangeEnd) <= 0 {
 					return fmt.Sprintf("both are on %s and allocate addresses of %v-%v and of %v-%v: two "+
 						"containers may get one address; give each network a range of its "+
-						"own", w.segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
+						"own", w.Segment, a.RangeStart, a.RangeEnd, b.RangeStart, b.RangeEnd)
 				}
 			case w.Routed && other.Routed && a.Subnet.Overlaps(b.Subnet):
 				return fmt.Sprintf("subnet %v overlaps with %v: the host reaches the containers of only one of the "+

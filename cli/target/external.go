@@ -5,6 +5,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -40,7 +41,9 @@ func (t *Target) planExternal(
 	}
 	if conf.IPAMType != "" && t.FindIPAM(conf) == nil {
 		q.IPAM = &spec.Result{CNIVersion: version}
-		q.IPAM.IPs, q.IPAM.Routes = Example(conf)
+		if res, _ := sdk.Forecast(plugin.All(), conf); res != nil {
+			q.IPAM.IPs, q.IPAM.Routes = res.IPs, res.Routes
+		}
 	}
 	owner := spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 	a, err := x.Foresee(context.Background(), owner, t.Netns, t.Args, q)

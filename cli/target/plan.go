@@ -145,7 +145,9 @@ func (t *Target) PlanOne(
 	}
 	r.HostLinks = slices.Clone(links)
 	if t.Offline || t.FindIPAM(conf) == nil {
-		r.IPs, r.Routes = Example(conf)
+		if res, _ := sdk.Forecast(plugin.All(), conf); res != nil {
+			r.IPs, r.Routes = res.IPs, res.Routes
+		}
 	}
 	r.AskRanges(plugin.All())
 	answer, notes, err := p.Plan(conf, r)

@@ -242,8 +242,8 @@ func (e *examination) known(conf *spec.Conf) bool {
 	if conf == nil {
 		return false
 	}
-	ips, _ := target.Example(conf)
-	return netconf.OfType(conf.Type) != nil && (conf.IPAMType == "" || len(ips) > 0)
+	res, _ := sdk.Forecast(plugin.All(), conf)
+	return netconf.OfType(conf.Type) != nil && (conf.IPAMType == "" || res != nil && len(res.IPs) > 0)
 }
 
 // misnamed returns an error if the type of a plugin is probably a misspelt one of this project, or if that plugin

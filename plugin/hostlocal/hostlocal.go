@@ -195,6 +195,17 @@ func (l *local) Status(ctx context.Context, network string) error {
 	return l.Store.Status(ctx, network)
 }
 
+// Forecast implements ipam.Forecaster.
+func (l *local) Forecast() (*spec.Result, []ipam.Set) {
+	res := &spec.Result{Routes: l.routes}
+	for _, set := range l.Sets {
+		if ip, ok := set.First(ipam.Union(l.Reserved)); ok {
+			res.IPs = append(res.IPs, ip)
+		}
+	}
+	return res, l.Sets
+}
+
 // Gateways implements ipam.Gatewayer.
 func (l *local) Gateways() (all [][]spec.IP) {
 	for _, s := range l.Sets {

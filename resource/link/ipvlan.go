@@ -45,7 +45,9 @@ func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.f
 
 // Traits implements resource.Describer.
 func (i IPvlan) Traits() resource.Traits {
-	return resource.Traits{Ifaces: i.ifaces(), Possible: resource.KindPossible("ipvlan"), Final: i.final}
+	return resource.Traits{
+		Ifaces: i.ifaces(), Segment: i.segment(), Possible: resource.KindPossible("ipvlan"), Final: i.final,
+	}
 }
 
 // Ensure implements plan.Resource.

@@ -69,7 +69,8 @@ func (m Macvlan) tapIndex() int {
 // Traits implements resource.Describer.
 func (m Macvlan) Traits() resource.Traits {
 	return resource.Traits{
-		Ifaces: m.ifaces(), Possible: resource.KindPossible(m.kind()), Tell: m.tell, Final: m.final,
+		Ifaces: m.ifaces(), Segment: m.segment(), Possible: resource.KindPossible(m.kind()), Tell: m.tell,
+		Final: m.final,
 	}
 }
 

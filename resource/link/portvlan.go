@@ -38,6 +38,17 @@ func (v VLANs) String() string {
 	return resource.Line(vlanText(v.want()), resource.Flag("and the default vid", v.Default))
 }
 
+// segment returns the VLANs as a Segment has them. VLAN 1 is what a bridge has without VLANs.
+func (v VLANs) segment() string {
+	switch {
+	case len(v.Tagged) > 0:
+		return v.String()
+	case v.Native > 1:
+		return strconv.Itoa(int(v.Native))
+	}
+	return ""
+}
+
 func vlanText(list []rtnl.PortVLAN) string {
 	var words []string
 	for _, p := range list {

@@ -45,6 +45,9 @@ func (s Stacked) ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: s.Name}}
 }
 
+// segment is the master's.
+func (s Stacked) segment() resource.Segment { return resource.Segment{Kind: "master", Link: s.Master.Link} }
+
 // A chosenMaster is the one that Ensure found. It is the master to verify where the configuration names none.
 type chosenMaster struct {
 	Where resource.Where

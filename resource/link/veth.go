@@ -47,10 +47,14 @@ func (v Veth) String() string {
 
 // Traits implements resource.Describer.
 func (v Veth) Traits() resource.Traits {
-	return resource.Traits{
+	is := resource.Traits{
 		Ifaces: []resource.Iface{{Where: resource.Host, Name: v.Host}, {Where: resource.Container, Name: v.Name}},
 		Final:  v.final, Fix: v.fix,
 	}
+	if v.Master != "" {
+		is.Segment = resource.Segment{Kind: "bridge", Link: v.Master, VLAN: v.VLANs.segment()}
+	}
+	return is
 }
 
 // Ensure implements plan.Resource. A link called Name in the container is always an error, even the same veth pair: a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -39,7 +40,9 @@ func (v VLAN) String() string {
 
 // Traits implements resource.Describer.
 func (v VLAN) Traits() resource.Traits {
-	return resource.Traits{Ifaces: v.ifaces(), Possible: resource.KindPossible("vlan"), Final: v.final}
+	at := v.segment()
+	at.VLAN = strconv.Itoa(v.ID)
+	return resource.Traits{Ifaces: v.ifaces(), Segment: at, Possible: resource.KindPossible("vlan"), Final: v.final}
 }
 
 // Ensure implements plan.Resource.

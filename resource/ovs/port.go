@@ -223,7 +223,7 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 
 // Traits implements resource.Describer.
 func (p Port) Traits() resource.Traits {
-	return resource.Traits{Fix: p.fix, On: resource.Iface{Where: resource.Host, Name: p.Link}}
+	return resource.Traits{Segment: resource.Segment{Kind: "ovs bridge", Link: p.Bridge, VLAN: p.VLANs.String()}, Fix: p.fix, On: resource.Iface{Where: resource.Host, Name: p.Link}}
 }
 
 // fix makes the rows anew. It makes none for a link that does not exist.
