@@ -24,11 +24,8 @@ type Traits struct {
 	// On is the link that its differences are about, if that is not the last one in Ifaces.
 	On Iface
 
-	// Segment is the network of layer 2 that it connects the container to.
-	Segment Segment
-
-	// Gateway says that with it the host routes to the container, and is its gateway.
-	Gateway bool
+	// Network is what it says about the attachment's network.
+	Network Network
 
 	// Object is its key among the resources of the link, such as a route's destination.
 	Object string
@@ -74,28 +71,6 @@ type Iface struct {
 	Where  Where
 	Name   string
 	Unseen bool // the kernel has no link for it: a program in user space drives its device
-}
-
-// A Segment is a network of layer 2 on the host: containers on one reach each other without the host's routes.
-type Segment struct {
-	Kind string // bridge or master; empty: none
-	Link string // the bridge or the master; empty: the link of the default route
-	VLAN string // in the words of bridge(8); empty: untagged
-}
-
-// String returns the words for a segment, such as "bridge cni0 VLAN 5".
-func (s Segment) String() string { return Line(s.Kind, s.Link, Opt("VLAN", s.VLAN)) }
-
-// SegmentOf returns the segment that a plan connects the container to, and whether the host is its gateway.
-func SegmentOf(p plan.Plan) (s Segment, gateway bool) {
-	for _, r := range p {
-		is := TraitsOf(r)
-		if is.Segment.Kind != "" {
-			s = is.Segment
-		}
-		gateway = gateway || is.Gateway
-	}
-	return s, gateway
 }
 
 // An Effect says what a resource's rules in the host's packet filter do to packets. A flush or reload of the packet

@@ -4,7 +4,6 @@ package graph
 
 import (
 	"cmp"
-	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/graph"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/spf13/cobra"
 )
 
@@ -80,6 +80,10 @@ func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error)
 		return nil, err
 	}
 	defer p.HostNS.Close()
+	if p.host, err = sdk.OpenHost(); err != nil {
+		return nil, err
+	}
+	defer p.host.Close()
 	for _, problem := range problems {
 		p.Blind("%v", problem)
 	}
@@ -187,6 +191,7 @@ func interfaceTree(to *term.Tree, e graph.End, s term.Style) {
 type painter struct {
 	doctor.Doctor
 	graph.Graph
+	host  *kernel.World
 	links []*rtnl.Link      // of the host
 	at    map[string]int    // index of a segment, by its kind and name
 	ends  []string          // host-side interfaces of containers
@@ -273,9 +278,9 @@ func (p *painter) attached(c attach.Cached, bare bool) {
 	for _, m := range attached.Mappings(c.Capabilities) {
 		e.Ports = append(e.Ports, m.String())
 	}
-	conf := configOf(c)
-	e.Marks = conf.marks
-	s := p.segment(c, conf, inner, &e)
+	net := netconf.NetworkOf(p.host, &c)
+	e.Marks = net.Marks
+	s := p.segment(c, net, inner, &e)
 	for _, l := range i.Links {
 		if l.Missing {
 			e.Wire = graph.Broken
@@ -293,107 +298,4 @@ func (p *painter) attached(c attach.Cached, bare bool) {
 		p.Segments = append(p.Segments, s)
 	}
 	p.Segments[n].Ends = append(p.Segments[n].Ends, e)
-}
-
-// segment returns what the interface of an attachment leads to, and records in e the way there.
-func (p *painter) segment(c attach.Cached, conf attachedConf, inner *rtnl.Link, e *graph.End) graph.Segment {
-	if inner != nil {
-		e.Kind = inner.Kind
-	}
-	e.Kind = cmp.Or(e.Kind, conf.Type)
-	e.Wire = graph.Up
-	ends := inspect.HostEnds(&p.Doctor, c, inner)
-	bridge, near := "", ""
-	for _, l := range ends {
-		switch {
-		case l.Missing:
-			e.Wire = graph.Broken
-		case l.Cut && e.Wire == graph.Up, len(ends) > 1 && l.Kind == "bridge" && near == "":
-			e.Wire = graph.Broken
-		case !l.Up && l.Kind == "veth" && e.Wire == graph.Up:
-			e.Wire = graph.Down
-		}
-		if l.Kind == "bridge" {
-			bridge = l.Name
-		} else if near == "" {
-			near = l.Name
-		}
-	}
-	stacked := slices.Contains([]string{"macvlan", "macvtap", "ipvlan", "vlan"}, e.Kind)
-	if near != "" && !stacked {
-		e.Host = near
-		p.ends = append(p.ends, near)
-	}
-	if l := p.link(near); l != nil && !stacked {
-		e.Marks = append(e.Marks, p.vlans(l)...)
-	}
-	switch {
-	case conf.Type == "ovs":
-		return graph.Segment{Name: conf.Bridge, Kind: "Open vSwitch bridge"}
-	case stacked:
-		e.Kind = strings.TrimSpace(e.Kind + " " + conf.Mode)
-		return graph.Segment{Name: cmp.Or(near, conf.Master, "unknown"), Kind: "master"}
-	case bridge != "":
-		return graph.Segment{Name: bridge, Kind: "bridge"}
-	case conf.Type == "bridge":
-		e.Wire = graph.Broken
-		return graph.Segment{Name: cmp.Or(conf.Bridge, "cni0"), Kind: "bridge"}
-	case near != "":
-		return graph.Segment{Name: c.Network, Kind: "routed"}
-	}
-	return graph.Segment{Name: c.Network, Kind: cmp.Or(conf.Type, "network")}
-}
-
-// vlans returns the VLANs of a bridge port, without the default one.
-func (p *painter) vlans(port *rtnl.Link) (marks []string) {
-	list, err := rtnl.PortVLANs(p.HostNS, port.Index)
-	if port.Port == nil || err != nil {
-		return nil
-	}
-	for _, v := range list {
-		switch {
-		case v.PVID && v.First != 1:
-			marks = append(marks, fmt.Sprintf("VLAN %d", v.First))
-		case v.PVID, v.First == 1 && v.Untagged:
-		case v.Last > v.First:
-			marks = append(marks, fmt.Sprintf("VLANs %d-%d tagged", v.First, v.Last))
-		default:
-			marks = append(marks, fmt.Sprintf("VLAN %d tagged", v.First))
-		}
-	}
-	return marks
-}
-
-// facts adds what a segment's link has besides containers.
-func (p *painter) facts(s *graph.Segment) {
-	l := p.link(s.Name)
-	if l == nil {
-		if s.Kind == "bridge" || s.Kind == "master" {
-			s.Up = graph.Broken
-		}
-		return
-	}
-	if s.Kind == "routed" {
-		return // it is a network's name, not a link's
-	}
-	s.Up = state(l.Up)
-	if all := p.addressesOf(l); len(all) > 0 {
-		s.Facts = append(s.Facts, strings.Join(all, " "))
-	}
-	var ports []string
-	for _, other := range p.links {
-		switch {
-		case other.Kind == "vlan" && other.Peer == l.Index && !other.PeerAway:
-			words := append([]string{other.Name}, p.addressesOf(other)...)
-			s.Facts = append(s.Facts, fmt.Sprintf("%s, VLAN %d", strings.Join(words, " "), other.Data.VLAN))
-		case other.Master == l.Index && !slices.Contains(p.ends, other.Name) && !other.PeerAway:
-			ports = append(ports, other.Name)
-		}
-	}
-	if len(ports) > 0 {
-		s.Facts = append(s.Facts, "ports "+strings.Join(ports, " "))
-	}
-	if m, err := rtnl.LinkByIndex(p.HostNS, l.Master); l.Master != 0 && err == nil {
-		s.Facts = append(s.Facts, fmt.Sprintf("in %s %s", m.Kind, m.Name))
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -15,46 +14,33 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plugin"
-	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // wire is the segment that containers of a network share, and the ranges of their addresses.
 type wire struct {
-	resource.Segment
+	sdk.Segment
 	Routed bool // the host is the containers' gateway
 	ranges []ipam.Range
 }
 
-// WireOf returns the wire of a network: what the plan of its first plugin says. Ok is false if the plugin is not of this
+// WireOf returns the wire of a network, as the plan of its first plugin says. Ok is false if the plugin is not of this
 // project, or the ranges of its addresses are not known.
 func WireOf(l *spec.List) (w wire, ok bool) {
 	l = l.WrittenOut()
 	if len(l.Plugins) == 0 {
 		return w, false
 	}
-	all, conf := plugin.All(), l.Plugins[0]
-	example, sets := sdk.Forecast(all, conf)
-	i := slices.IndexFunc(all, func(p sdk.Plugin) bool { return p.Name == conf.Type })
-	if i < 0 || len(sets) == 0 {
+	n, pools, ok := sdk.Foreseen(plugin.All(), l.Plugins[0], l.Name, attached.NetnsDir+"/example")
+	if !ok {
 		return w, false
 	}
-	owner := spec.Owner{Network: l.Name, ContainerID: "example", IfName: "eth0"}
-	r, err := all[i].NewRequest("ADD", owner, attached.NetnsDir+"/example", conf, nil)
-	if err != nil {
-		return w, false // the plugin reports the error
-	}
-	r.IPs, r.Routes = example.IPs, example.Routes
-	answer, _, err := all[i].Plan(conf, r)
-	if err != nil {
-		return w, false
-	}
-	w.Segment, w.Routed = resource.SegmentOf(answer.Plan)
+	w.Segment, w.Routed = n.Segment, n.Gateway
 	if w.Kind == "" {
 		w.Kind = "network " + l.Name
 	}
-	for _, s := range sets {
+	for _, s := range pools {
 		w.ranges = append(w.ranges, s.Ranges...)
 	}
 	return w, true

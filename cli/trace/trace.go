@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/trace"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -108,12 +109,17 @@ func (t *tracing) run(args []string) (err error) {
 		return err
 	}
 	defer d.Close()
+	host, err := sdk.OpenHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
 	q, err := t.question(d, args)
 	if err != nil {
 		return err
 	}
 	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(d.All),
-		Wanted: wantedOf(d.All)}
+		Wanted: wanted{host, d.All}}
 	var answer *trace.Answer
 	if t.live {
 		answer, err = tracer.Live(d.Ctx, q)

@@ -304,5 +304,6 @@ func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 
 // Traits implements resource.Describer.
 func (g Gateway) Traits() resource.Traits {
-	return resource.Traits{Gateway: true, Fix: g.fix, On: resource.Iface{Where: resource.Host, Name: g.Link}}
+	return resource.Traits{Network: resource.Network{Gateway: true}, Fix: g.fix,
+		On: resource.Iface{Where: resource.Host, Name: g.Link}}
 }

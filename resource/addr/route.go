@@ -52,7 +52,8 @@ func (r Route) String() string {
 
 // Traits implements resource.Describer.
 func (r Route) Traits() resource.Traits {
-	return resource.Traits{On: resource.Iface{Where: r.Where, Name: r.Link}, Object: r.Dst.String(), Gateway: r.Where == resource.Host}
+	return resource.Traits{On: resource.Iface{Where: r.Where, Name: r.Link}, Object: r.Dst.String(),
+		Network: resource.Network{Gateway: r.Where == resource.Host}}
 }
 
 // Ensure implements plan.Resource. If another link has a default route with the same metric, Ensure changes nothing

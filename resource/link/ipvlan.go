@@ -46,7 +46,7 @@ func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.f
 // Traits implements resource.Describer.
 func (i IPvlan) Traits() resource.Traits {
 	return resource.Traits{
-		Ifaces: i.ifaces(), Segment: i.segment(), Possible: resource.KindPossible("ipvlan"), Final: i.final,
+		Ifaces: i.ifaces(), Network: i.network(i.Mode), Possible: resource.KindPossible("ipvlan"), Final: i.final,
 	}
 }
 

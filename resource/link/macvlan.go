@@ -69,7 +69,7 @@ func (m Macvlan) tapIndex() int {
 // Traits implements resource.Describer.
 func (m Macvlan) Traits() resource.Traits {
 	return resource.Traits{
-		Ifaces: m.ifaces(), Segment: m.segment(), Possible: resource.KindPossible(m.kind()), Tell: m.tell,
+		Ifaces: m.ifaces(), Network: m.network(m.Mode), Possible: resource.KindPossible(m.kind()), Tell: m.tell,
 		Final: m.final,
 	}
 }

@@ -45,8 +45,10 @@ func (s Stacked) ifaces() []resource.Iface {
 	return []resource.Iface{{Where: resource.Container, Name: s.Name}}
 }
 
-// segment is the master's.
-func (s Stacked) segment() resource.Segment { return resource.Segment{Kind: "master", Link: s.Master.Link} }
+// network is the master's.
+func (s Stacked) network(mode string) resource.Network {
+	return resource.Network{Segment: resource.Segment{Kind: "master", Link: s.Master.Link}, Mode: mode}
+}
 
 // A chosenMaster is the one that Ensure found. It is the master to verify where the configuration names none.
 type chosenMaster struct {

@@ -52,7 +52,10 @@ func (v Veth) Traits() resource.Traits {
 		Final:  v.final, Fix: v.fix,
 	}
 	if v.Master != "" {
-		is.Segment = resource.Segment{Kind: "bridge", Link: v.Master, VLAN: v.VLANs.segment()}
+		is.Network.Segment = resource.Segment{Kind: "bridge", Link: v.Master, VLAN: v.VLANs.segment()}
+	}
+	if v.Isolated {
+		is.Network.Marks = []string{"port isolation"}
 	}
 	return is
 }

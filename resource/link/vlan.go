@@ -40,9 +40,10 @@ func (v VLAN) String() string {
 
 // Traits implements resource.Describer.
 func (v VLAN) Traits() resource.Traits {
-	at := v.segment()
-	at.VLAN = strconv.Itoa(v.ID)
-	return resource.Traits{Ifaces: v.ifaces(), Segment: at, Possible: resource.KindPossible("vlan"), Final: v.final}
+	on := v.network("")
+	on.Segment.VLAN = strconv.Itoa(v.ID)
+	on.Marks = []string{"VLAN " + on.Segment.VLAN}
+	return resource.Traits{Ifaces: v.ifaces(), Network: on, Possible: resource.KindPossible("vlan"), Final: v.final}
 }
 
 // Ensure implements plan.Resource.

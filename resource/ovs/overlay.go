@@ -131,7 +131,13 @@ func (t Tunnels) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 }
 
 // Traits implements resource.Describer. Repair makes the tunnels that are missing.
-func (t Tunnels) Traits() resource.Traits { return resource.Traits{Fix: t.Ensure} }
+func (t Tunnels) Traits() resource.Traits {
+	is := resource.Traits{Fix: t.Ensure}
+	if t.VNI != 0 {
+		is.Network.Marks = []string{fmt.Sprintf("VXLAN %d", t.VNI)}
+	}
+	return is
+}
 
 // alone refuses to join two overlays, which a bridge does whose VLANs do not keep them apart.
 func (t Tunnels) alone(rows []ovsdb.Row) error {

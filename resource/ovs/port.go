@@ -223,7 +223,8 @@ func (p Port) Verify(ctx context.Context, w *kernel.World) error {
 
 // Traits implements resource.Describer.
 func (p Port) Traits() resource.Traits {
-	return resource.Traits{Segment: resource.Segment{Kind: "ovs bridge", Link: p.Bridge, VLAN: p.VLANs.String()}, Fix: p.fix, On: resource.Iface{Where: resource.Host, Name: p.Link}}
+	return resource.Traits{Network: p.network(), Fix: p.fix,
+		On: resource.Iface{Where: resource.Host, Name: p.Link}}
 }
 
 // fix makes the rows anew. It makes none for a link that does not exist.
@@ -253,4 +254,15 @@ func removal(ports, qos []ovsdb.UUID) []ovsdb.Op {
 			ovsdb.Delete(qosTable, ovsdb.Is("_uuid", q)))
 	}
 	return ops
+}
+
+func (p Port) network() resource.Network {
+	n := resource.Network{Segment: resource.Segment{Kind: "ovs bridge", Link: p.Bridge, VLAN: p.VLANs.String()}}
+	if p.VLANs.Tag != 0 {
+		n.Marks = append(n.Marks, fmt.Sprintf("VLAN %d", p.VLANs.Tag))
+	}
+	if len(p.VLANs.Trunks) > 0 {
+		n.Marks = append(n.Marks, "trunk")
+	}
+	return n
 }

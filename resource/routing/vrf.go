@@ -76,7 +76,11 @@ func (v VRF) recall(w *kernel.World, ns *kernel.NS) (m member, known, elsewhere 
 
 // Traits implements resource.Describer.
 func (v VRF) Traits() resource.Traits {
-	return resource.Traits{Possible: resource.KindPossible("vrf"), On: resource.Iface{Name: v.Owner.IfName}}
+	is := resource.Traits{Possible: resource.KindPossible("vrf"), On: resource.Iface{Name: v.Owner.IfName}}
+	if v.Name != "" {
+		is.Network.Marks = []string{"VRF " + v.Name}
+	}
+	return is
 }
 
 // Ensure implements plan.Resource.

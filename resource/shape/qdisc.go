@@ -74,7 +74,15 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Traits implements resource.Describer.
 func (q Qdisc) Traits() resource.Traits {
-	return resource.Traits{Fix: q.fix, On: resource.Iface{Where: q.Where, Name: q.Link}}
+	is := resource.Traits{Fix: q.fix, On: resource.Iface{Where: q.Where, Name: q.Link}}
+	if q.Rate > 0 {
+		direction := "to it "
+		if q.Link == ifbName(q.Owner) {
+			direction = "from the container "
+		}
+		is.Network.Marks = []string{direction + resource.BitRate(float64(q.Rate)*8)}
+	}
+	return is
 }
 
 func (q Qdisc) fix(ctx context.Context, w *kernel.World) (bool, error) {

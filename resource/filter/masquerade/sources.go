@@ -138,7 +138,26 @@ func translate(r *nft.Rule, v6 bool, to []netip.Addr) *nft.Rule {
 }
 
 // Traits implements resource.Describer.
-func (Sources) Traits() resource.Traits { return resource.Traits{Effect: resource.Opens} }
+func (m Sources) Traits() resource.Traits {
+	is := resource.Traits{Effect: resource.Opens}
+	if len(m.From) > 0 {
+		is.Network = resource.Network{Marks: []string{"masquerade"}, Masquerades: m.masquerades}
+	}
+	return is
+}
+
+// masquerades reports whether packets from an address of the container get another source.
+func (m Sources) masquerades(src, dst netip.Addr) bool {
+	has := func(p netip.Prefix) bool { return p.Contains(dst) }
+	for _, from := range m.From {
+		if from.Addr() != src || dst.IsMulticast() {
+			continue
+		}
+		kept := has(from.Masked()) || slices.ContainsFunc(m.Except, has)
+		return !kept || slices.ContainsFunc(m.Force, has)
+	}
+	return false
+}
 
 // Kind returns the Kind of Sources.
 func Kind() plan.Kind { return filter.NewKind("masquerade", filter.Inet, filter.KindMasquerade) }

@@ -329,8 +329,18 @@ func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
 	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), Reference{i.Owner}.Remove(ctx, w))
 }
 
+// networkOf returns what a picture says of a policy.
+func networkOf(policy string) (n resource.Network) {
+	if policy != "" && policy != Open {
+		n.Marks = []string{policy}
+	}
+	return n
+}
+
 // Traits implements resource.Describer.
-func (Ingress) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
+func (i Ingress) Traits() resource.Traits {
+	return resource.Traits{Effect: resource.Closes, Network: networkOf(i.Policy)}
+}
 
 // Traits implements resource.Describer.
 func (IsolatedPort) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }

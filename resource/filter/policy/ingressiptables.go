@@ -36,7 +36,9 @@ func (i IngressIPTables) String() string {
 }
 
 // Traits implements resource.Describer.
-func (IngressIPTables) Traits() resource.Traits { return resource.Traits{Effect: resource.Closes} }
+func (i IngressIPTables) Traits() resource.Traits {
+	return resource.Traits{Effect: resource.Closes, Network: networkOf(i.Policy)}
+}
 
 // The reference has the first, as it has ChainStage1. In the second a strict network meets all that are known; in the
 // third new connections are asked in whose name they are; in the fourth stands what must not be in an open network's.

@@ -3,8 +3,10 @@ package publish
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 
@@ -84,4 +86,21 @@ func AllPieces(list []Mapping) (all []Mapping) {
 		all = append(all, m.pieces()...)
 	}
 	return all
+}
+
+// publishes reports whether a port of the host leads to the container. [::1] never does, and 127.0.0.1 only if the
+// answers come back.
+func (p Ports) publishes(dst netip.Addr, proto byte, port uint16) bool {
+	to := p.To4
+	if dst.Is6() {
+		to = p.To6
+	}
+	if !to.IsValid() || dst.IsLoopback() && (dst.Is6() || !p.SNAT) {
+		return false
+	}
+	return slices.ContainsFunc(p.Mappings, func(m Mapping) bool {
+		number, _ := kernel.ParseProto(m.Protocol)
+		all := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() && m.HostIP.Is6() == dst.Is6()
+		return number == proto && m.HostPort <= port && port <= m.Last() && (all || m.HostIP == dst)
+	})
 }

@@ -51,7 +51,8 @@ func (p Ports) String() string {
 
 // Traits implements resource.Describer. Permitted sources take effect in the same transaction as the port.
 func (p Ports) Traits() resource.Traits {
-	return resource.Traits{Effect: resource.Opens, Clears: len(p.Mappings) == 0}
+	return resource.Traits{Effect: resource.Opens, Clears: len(p.Mappings) == 0,
+		Network: resource.Network{Publishes: p.publishes}}
 }
 
 // published is what Ports come to in the table.

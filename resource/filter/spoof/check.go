@@ -21,7 +21,8 @@ func (s Check) final(f spec.Interface) plan.Resource {
 
 // Traits implements resource.Describer.
 func (s Check) Traits() resource.Traits {
-	return resource.Traits{Effect: resource.Closes, Final: s.final}
+	return resource.Traits{Effect: resource.Closes, Final: s.final,
+		Network: resource.Network{Marks: []string{"MAC check"}}}
 }
 
 // A Check drops frames that arrive on Link with a source address other than MAC. Link is the host-side interface of a
