@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install uninstall release signed-release test test-race test-busy test-vm test-skipped demo bench bench-vm docs lint generate clean
+.PHONY: help build install uninstall release signed-release test test-race test-busy test-vm test-skipped demo bench bench-newest bench-vm docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -124,6 +124,17 @@ bench: build ## side by side with the reference plugins in REFERENCE (/usr/lib/c
 	@mkdir -p $(BIN)/floor && cp --remove-destination $(BIN)/tmp/floor $(BIN)/floor/floor && rm -r $(BIN)/tmp
 	$$(chrt -r 10 true 2>/dev/null && echo chrt -r 10) $(BIN)/bench -plugins $(BIN)/cni -floor $(BIN)/floor \
 	  -reference $(REFERENCE) $(if $(BENCHFLAGS),$(BENCHFLAGS),-md docs/performance.md)
+
+# Go's proxy has the reference as a module, and its programs say which version they are.
+NEWEST ?= v1.9.1
+UPSTREAM := github.com/containernetworking/plugins
+$(BIN)/reference/$(NEWEST):
+	@mkdir -p $@.new && cd /tmp && source=$$($(GO) mod download -json $(UPSTREAM)@$(NEWEST) | sed -n 's/^\t"Dir": "\(.*\)",$$/\1/p') && \
+	  $(GO) -C "$$source" build -mod=mod -trimpath -ldflags '-s -w -X $(UPSTREAM)/pkg/utils/buildversion.BuildVersion=$(NEWEST)' \
+	  -o $(abspath $@.new)/ ./plugins/...
+	@mv $@.new $@
+bench-newest: $(BIN)/reference/$(NEWEST) ## the same beside the newest reference plugins, NEWEST, with both backends; a section of that page
+	$(MAKE) bench REFERENCE=$(abspath $<) BENCHFLAGS='-newest $(or $(BENCHFLAGS),-rows start,verbs,gc,path -md docs/performance.md)'
 
 bench-vm: build ## the same in the virtual machine, of what few kernels have
 	@.ci/packages bench && .ci/packages vm

@@ -109,16 +109,19 @@ func TestPage(t *testing.T) {
 		return report{Machine: machine{Virtual: virtual}, Lines: []line{{Case: name, Verb: "ADD"}}}
 	}
 	old := page(nil, at(false, "chain-a"))
-	both := page(old, at(true, "chain-b"))
+	newer := at(false, "chain-d")
+	newer.Machine.Newest = true
+	both := page(page(old, at(true, "chain-b")), newer)
 	again := string(page(both, at(false, "chain-c")))
 	if s := string(old); !strings.Contains(s, "chain-a") || strings.Contains(s, virtual) {
 		t.Errorf("here alone:\n%s", s)
 	}
 	if s := string(both); !strings.Contains(s, "chain-a") || !strings.Contains(s, "chain-b") ||
-		!bytes.HasPrefix(both, old) {
+		!strings.Contains(s, "chain-d") || !strings.Contains(s, newest) || !bytes.HasPrefix(both, old) {
 		t.Errorf("both:\n%s", s)
 	}
 	if strings.Contains(again, "chain-a") || !strings.Contains(again, "chain-b") || !strings.Contains(again, "chain-c") ||
+		!strings.Contains(again, "chain-d") ||
 		strings.Count(again, intro) != 1 {
 		t.Errorf("again:\n%s", again)
 	}

@@ -22,6 +22,7 @@ type benchCase struct {
 	Names   bool   // our name server runs, where the plugin alias is
 	Extra   bool   // the reference goes without the plugins that it does not have
 	Chained bool   // also as one plugin chain of ours
+	Newer   bool   // the reference of Debian 12 does not know what it has
 	Virtual bool   // measured in the virtual machine: few kernels have it
 }
 
@@ -56,6 +57,12 @@ func cases() []benchCase {
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "ipam": hostLocal("10.22")},
 			{"type": "portmap"},
 		}},
+		{Name: "bridge + host-local + ipMasq + portmap, backend nftables", Subnet: "10.33", Ports: true, Newer: true,
+			Plugins: []map[string]any{
+				{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables",
+					"ipam": hostLocal("10.33")},
+				{"type": "portmap", "backend": "nftables"},
+			}},
 		{Name: "bridge + host-local + sbr", Subnet: "10.28", Plugins: []map[string]any{
 			{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.28")},
 			{"type": "sbr"},

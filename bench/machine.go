@@ -22,7 +22,8 @@ type machine struct {
 	Scheduling            string
 	Rounds                int
 	LoadBefore, LoadAfter string
-	Virtual               bool
+	Virtual, Newest       bool
+	Ours                  string // version of our plugins, or commit
 }
 
 func machineFacts(o options) machine {
@@ -31,7 +32,19 @@ func machineFacts(o options) machine {
 		Go:        runtime.Version(),
 		Reference: referenceVersion(o.reference), Iptables: says("iptables", "-V"),
 		Scheduling: scheduling(), Rounds: o.rounds, LoadBefore: loadAverage(), Virtual: o.virtual,
+		Newest: o.newest, Ours: says(filepath.Join(o.plugins, "bridge")),
 	}
+}
+
+// section is where on the page the figures of this machine stand.
+func (m machine) section() string {
+	switch {
+	case m.Virtual:
+		return virtual
+	case m.Newest:
+		return newest
+	}
+	return here
 }
 
 func (m machine) facts() [][2]string {
@@ -40,6 +53,7 @@ func (m machine) facts() [][2]string {
 		{"kernel", m.Kernel},
 		{"processor", m.CPU + ", " + strconv.Itoa(m.Cores) + " cores"},
 		{"Go", m.Go},
+		{"ours", m.Ours},
 		{"reference", m.Reference},
 		{"iptables of the reference", m.Iptables},
 		{"scheduling", m.Scheduling},

@@ -28,7 +28,7 @@ type options struct {
 	collect             int
 	stream              time.Duration
 	only, rows          string
-	virtual             bool
+	virtual, newest     bool
 }
 
 func main() {
@@ -51,6 +51,8 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "only the cases with this in their name")
 	flag.BoolVar(&o.virtual, "virtual", false,
 		"the cases that few kernels have, and no others: for the virtual machine")
+	flag.BoolVar(&o.newest, "newest", false,
+		"the reference has nf_tables as backend: measure this, too, and write a section of its own")
 	flag.BoolVar(&asJSON, "json", false, "print JSON")
 	flag.StringVar(&from, "from", "", "measure nothing: take what -json has printed from this file")
 	flag.StringVar(&md, "md", "",
@@ -128,7 +130,8 @@ func measureAll(o options) (rep report, err error) {
 		}
 	}
 	for _, c := range cases() {
-		if !strings.Contains(c.Name, o.only) || c.Virtual != o.virtual {
+		if !strings.Contains(c.Name, o.only) || c.Virtual != o.virtual ||
+			c.Newer && !o.newest {
 			continue
 		}
 		if o.wants("verbs") {

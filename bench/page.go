@@ -11,18 +11,20 @@ import (
 	"strings"
 )
 
-// The page has two sections, of what was measured here and in the virtual machine. Each is written by a run of its own.
+// The page has three sections, of what was measured here, here with the newest reference, and in the virtual machine.
+// Each is written by a run of its own.
 const (
 	here    = "here"
+	newest  = "with the newest reference"
 	virtual = "in the virtual machine"
 )
 
-func sections() []string { return []string{here, virtual} }
+func sections() []string { return []string{here, newest, virtual} }
 
 const intro = `# Performance, side by side with the reference
 
-` + "`make bench`" + ` and ` + "`make bench-vm`" + ` wrote this page. It shows the measurement of one day on one machine, and is not a test. Read the
-ratios.
+` + "`make bench`, `make bench-newest`" + ` and ` + "`make bench-vm`" + ` wrote this page. It shows the measurement of one day on one machine, and is not a test. Read the
+ratios. Each section names the version of the reference and the version or commit of ours that it measured.
 
 - The same code runs all sides, as whole processes, in turn. Each side has a throw-away host of its own, and each container a fresh network
   namespace.
@@ -86,6 +88,13 @@ takes several times as long as on a real one, and computing slows down more than
 
 `
 
+const withNewest = `# With the newest reference plugins
+
+The same measurements beside the newest release of the reference, which was built from its Go module. Lines with "backend nftables" have both
+sides configured for nf_tables; in the others the reference uses iptables, its default.
+
+`
+
 func marks(section string) (begin, end string) {
 	return "<!-- " + section + " -->\n", "<!-- end: " + section + " -->\n"
 }
@@ -97,6 +106,9 @@ func writePage(path string, r report) error {
 		return err
 	}
 	for name, svg := range r.plots() {
+		if r.Machine.Newest {
+			break // the plots are of the first section
+		}
 		if err := os.WriteFile(filepath.Join(filepath.Dir(path), name), []byte(svg), 0o644); err != nil {
 			return err
 		}
@@ -111,7 +123,7 @@ func page(old []byte, r report) []byte {
 		begin, end := marks(section)
 		_, text, _ := strings.Cut(string(old), begin)
 		text, _, found := strings.Cut(text, end)
-		if (section == virtual) == r.Machine.Virtual {
+		if section == r.Machine.section() {
 			text, found = r.markdown(), true
 		}
 		if found {
@@ -153,8 +165,12 @@ func (b *pageText) sub(title string, head []string, rows [][]string, below strin
 
 func (r report) markdown() string {
 	b := &pageText{level: "#"}
-	if r.Machine.Virtual {
+	switch r.Machine.section() {
+	case virtual:
 		b.WriteString("#" + emulated)
+		b.level = "##"
+	case newest:
+		b.WriteString("#" + withNewest)
 		b.level = "##"
 	}
 	fmt.Fprintf(b, "%s# Machine\n\n", b.level)
@@ -175,7 +191,7 @@ func (r report) markdown() string {
 		b.WriteString(moving)
 	}
 	image := func(name, what string) {
-		if _, ok := r.plots()[name]; ok {
+		if _, ok := r.plots()[name]; ok && !r.Machine.Newest {
 			fmt.Fprintf(b, "![%s](%s)\n\n", what, name)
 		}
 	}
