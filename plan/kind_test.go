@@ -1,0 +1,87 @@
+package plan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A diaryKind writes down what is asked of it.
+type diaryKind struct {
+	name   string
+	h      *host
+	owners []spec.Owner
+	broken error
+}
+
+func (k diaryKind) Name() string { return k.name }
+
+func (k diaryKind) Owners(context.Context, *kernel.World, string) (tags []Tag, err error) {
+	for _, o := range k.owners {
+		tags = append(tags, TagOf(o))
+	}
+	return tags, nil
+}
+
+func (k diaryKind) Remove(_ context.Context, _ *kernel.World, tags ...Tag) error {
+	for _, t := range tags {
+		k.h.log = append(k.h.log, fmt.Sprintf("remove %s of %s", k.name, t.Owner.ContainerID))
+	}
+	return k.broken
+}
+
+func (k diaryKind) Tidy(_ context.Context, _ *kernel.World, network string, used bool) error {
+	k.h.log = append(k.h.log, fmt.Sprintf("tidy %s of %s, used %v", k.name, network, used))
+	return nil
+}
+
+// DEL removes kinds in the reverse of the order in which ADD makes them, and goes on past errors.
+//
+// clause: P12
+func TestRemoveKinds(t *testing.T) {
+	h, boom := newHost(), errors.New("boom")
+	kinds := []Kind{diaryKind{name: "link", h: h}, diaryKind{name: "addr", h: h, broken: boom},
+		diaryKind{name: "rule", h: h}}
+	err := Remove(t.Context(), nil, kinds, TagOf(spec.Owner{Network: "net", ContainerID: "c1"}))
+	if !errors.Is(err, boom) {
+		t.Errorf("remove: %v", err)
+	}
+	want := []string{"remove rule of c1", "remove addr of c1", "remove link of c1"}
+	if !slices.Equal(h.log, want) {
+		t.Errorf("did %q, want %q", h.log, want)
+	}
+}
+
+// GC removes what the dead have, the last kind first. Then it tidies what attachments share, also after an error.
+//
+// clause: P22
+func TestCollect(t *testing.T) {
+	living := spec.Owner{Network: "net", ContainerID: "living"}
+	dead := spec.Owner{Network: "net", ContainerID: "dead"}
+	for _, used := range []bool{true, false} {
+		h, boom := newHost(), errors.New("boom")
+		both := []spec.Owner{living, dead}
+		kinds := []Kind{diaryKind{name: "link", h: h, owners: both},
+			diaryKind{name: "rule", h: h, owners: both, broken: boom}}
+		var valid []spec.Owner
+		want := []string{"remove rule of living", "remove rule of dead", "remove link of living", "remove link of dead"}
+		if used {
+			valid = append(valid, living)
+			want = []string{"remove rule of dead", "remove link of dead"}
+		}
+		if err := Collect(t.Context(), nil, kinds, "net", valid); !errors.Is(err, boom) {
+			t.Errorf("collect: %v", err)
+		}
+		for _, name := range []string{"rule", "link"} {
+			want = append(want, fmt.Sprintf("tidy %s of net, used %v", name, used))
+		}
+		if !slices.Equal(h.log, want) {
+			t.Errorf("did %q, want %q", h.log, want)
+		}
+	}
+}
