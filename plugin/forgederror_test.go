@@ -51,7 +51,7 @@ func (s *site) unlimited(name string) {
 // TestAdvisoryForgedError: a container sends an ICMP error about a connection that is none of its own to an end of the
 // connection, which ends then.
 func TestAdvisoryForgedError(t *testing.T) {
-	for _, backend := range []string{"nftables"} {
+	for _, backend := range []string{"nftables", "iptables"} {
 		for _, bridged := range []string{"0", "1"} {
 			t.Run(backend+"/br_netfilter="+bridged, func(t *testing.T) {
 				t.Parallel()
@@ -144,7 +144,7 @@ func unreachable(src, dst netip.Addr, about []byte) []byte {
 // TestErrorsPass: the errors of the LAN, of containers that route, of containers with two networks that send by the
 // other one, and of those behind published ports and Services.
 func TestErrorsPass(t *testing.T) {
-	for _, backend := range []string{"nftables"} {
+	for _, backend := range []string{"nftables", "iptables"} {
 		for _, bridged := range []string{"0", "1"} {
 			t.Run(backend+"/br_netfilter="+bridged, func(t *testing.T) {
 				t.Parallel()

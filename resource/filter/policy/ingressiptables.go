@@ -42,17 +42,21 @@ func (i IngressIPTables) Traits() resource.Traits {
 
 // The reference has the first, as it has ChainStage1. In the second a strict network meets all that are known; in the
 // third new connections are asked in whose name they are; in the fourth stands what must not be in an open network's.
+// The fifth decides about ICMP errors; in the sixth errors meet the strict networks.
 const (
 	chainStage2  = "CNI-ISOLATION-STAGE-2"
 	chainStrict  = "CNI-ISOLATION-STRICT"
 	chainSource  = "CNI-ISOLATION-SOURCE"
 	chainPoliced = "CNI-ISOLATION-POLICED"
+	chainErrors  = "CNI-ISOLATION-ERRORS"
+	chainClosed  = "CNI-ISOLATION-CLOSED"
 
 	commentStages = "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)"
 )
 
 func policyChains() []string {
-	return []string{iptables.ChainStage1, chainStage2, chainStrict, chainSource, chainPoliced}
+	return []string{iptables.ChainStage1, chainStage2, chainStrict, chainSource, chainPoliced, chainErrors,
+		chainClosed}
 }
 
 func commentPolicy(policy string) string {
@@ -85,6 +89,8 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 		}
 		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
 	}
+	pass, drop := i.errorRules(link, subnets)
+	insert, ends = append(insert, pass...), append(ends, drop...)
 	if i.Policy == Open {
 		return insert, ends
 	}
@@ -110,8 +116,9 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 			rule(iptables.ChainStage1, policy, "!", "-i", link, "-o", link, "DROP"))
 	}
 	insert = append(insert,
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstatus", "EXPECTED", "RETURN"),
 		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,DNAT", "RETURN"),
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED", chainErrors),
+		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstatus", "EXPECTED", "RETURN"),
 		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "ESTABLISHED", "--ctdir", "REPLY",
 			"RETURN"),
 		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED",
@@ -120,6 +127,37 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 		rule("FORWARD", commentStages, iptables.ChainStage1))
 	return insert, append(ends, rule(iptables.ChainStage1, commentStages, "RETURN"),
 		rule(chainStage2, commentStages, "RETURN"))
+}
+
+// errorRules are those about ICMP errors from a link, as the chain errors of our table has them: what lets pass, which
+// is inserted, and what drops, which is appended.
+func (i IngressIPTables) errorRules(link string, subnets []netip.Prefix) (pass, drop []xtables.Rule) {
+	policy := commentPolicy(i.Policy)
+	rule := func(words ...string) xtables.Rule { return commented(chainErrors, policy, words...) }
+	for _, s := range subnets {
+		p := s.String()
+		if s.IsSingleIP() { // as iptables-save prints it here
+			p = s.Addr().String()
+		}
+		pass = append(pass,
+			rule("-i", link, "!", "-o", link, "-m", "conntrack", "--ctorigsrc", p, "RETURN"),
+			rule("-i", link, "!", "-o", link, "-m", "conntrack", "--ctreplsrc", p, "RETURN"))
+		if i.Policy == Isolated {
+			pass = append(pass,
+				rule("-i", link, "-o", link, "-m", "conntrack", "--ctorigsrc", p, "--ctreplsrc", p, "RETURN"))
+		}
+	}
+	if i.Policy == Isolated {
+		drop = append(drop, rule("-i", link, "-o", link, "DROP"))
+	}
+	if i.Policy != Open {
+		drop = append(drop, rule("-i", link, "!", "-o", link, chainStage2))
+	}
+	if i.Policy == Strict {
+		pass = append(pass, commented(chainClosed, policy, "-o", link, "DROP"))
+		drop = append(drop, rule("-i", link, "!", "-o", link, chainStrict))
+	}
+	return pass, append(drop, rule("-i", link, "!", "-o", link, chainClosed))
 }
 
 // commented is a rule that ends with a comment and the jump, which is the last of words.
