@@ -440,3 +440,21 @@ func planFrom(from, dir string, ownOnly bool) (*Change, error) {
 	}
 	return Plan(s, dir, ownOnly)
 }
+
+// After a rollback the reference's plugin is back. What becomes of it then is the administrator's, and a later
+// uninstallation puts back no plugin that was not there.
+func TestOriginalAfterRollback(t *testing.T) {
+	v1, _, dir := world(t)
+	_, err := installFrom(v1, dir, false)
+	must(t, err)
+	_, err = Rollback(dir)
+	must(t, err)
+	must(t, os.Remove(filepath.Join(dir, "bridge")))
+	_, err = installFrom(v1, dir, false)
+	must(t, err)
+	_, err = Uninstall(dir)
+	must(t, err)
+	if _, err := os.Lstat(filepath.Join(dir, "bridge")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a plugin of before the rollback is back: %v", err)
+	}
+}

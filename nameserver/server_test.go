@@ -253,6 +253,10 @@ func TestForward(t *testing.T) {
 		w.WriteMsg(m)
 	})
 	newUpstream(t, "127.0.0.5", func(dns.ResponseWriter, *dns.Msg, *dns.Msg) {})
+	newUpstream(t, "127.0.0.6", func(w dns.ResponseWriter, q, m *dns.Msg) {
+		m.Rcode = dns.RcodeRefused
+		w.WriteMsg(m)
+	})
 	r.record(true, "c1", names.Record{Addrs: addrs("10.1.0.2/16", "fd00:1::2/64")})
 	for i, tt := range []struct {
 		servers []string
@@ -264,6 +268,8 @@ func TestForward(t *testing.T) {
 		{[]string{"no-address", "127.0.0.4", "127.0.0.2"}, "192.0.2.1"},
 		{[]string{"127.0.0.5", "127.0.0.3"}, "192.0.2.2"},
 		{[]string{"127.0.0.9", "127.0.0.3"}, "192.0.2.2"}, // nobody listens
+		{[]string{"127.0.0.6", "127.0.0.3"}, "192.0.2.2"},
+		{[]string{"127.0.0.6"}, "REFUSED"},
 		{[]string{"127.0.0.4"}, "SERVFAIL"},
 		{[]string{gw4, gw6}, "SERVFAIL"},
 		{[]string{gw4, "127.0.0.2"}, "192.0.2.1"},

@@ -386,3 +386,72 @@ func TestNamespaceOfPipe(t *testing.T) {
 		t.Fatal("it is waited for")
 	}
 }
+
+// A lease file that was written after a reboot is of this boot, whatever the index says of the file that it replaced. So
+// its container is not gone. The index reads some files anew and goes by its entry for others.
+func TestNewerFileThanEntry(t *testing.T) {
+	for when, scanned := range map[string]bool{"before the scan of this boot": false, "after it": true} {
+		t.Run(when, func(t *testing.T) {
+			s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/29"), Log: testLog(t)}
+			add(t, s, "a")
+			reboot(t, "11111111-1111-1111-1111-111111111111")
+			if scanned {
+				add(t, s, "b")
+			}
+			put(t, s.DataDir, "10.1.0.2", "a\r\neth0")
+			later := time.Now().Add(time.Second)
+			if err := os.Chtimes(filepath.Join(s.DataDir, "net", "10.1.0.2"), later, later); err != nil {
+				t.Fatal(err)
+			}
+			for i := len(leases(t, s.DataDir)); i < 5; i++ {
+				add(t, s, fmt.Sprint("n", i))
+			}
+			if r, err := s.Allocate(t.Context(), owner("z")); !errors.Is(err, ipam.ErrExhausted) {
+				t.Errorf("got %v, %v", r, err)
+			}
+			if got := leases(t, s.DataDir); got["10.1.0.2"] != "a\r\neth0" {
+				t.Errorf("left: %v", got)
+			}
+		})
+	}
+}
+
+// An earlier boot's lease of the address that is the gateway today is not taken over, and takes no room in the range.
+func TestLeaseOnTodaysGateway(t *testing.T) {
+	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
+	if got := add(t, s, "a"); got[0] != "10.1.0.2" {
+		t.Fatal(got)
+	}
+	s.Sets[0].Ranges[0].Gateway = addr("10.1.0.2")
+	if free, size, err := s.Room(t.Context(), "net"); err != nil || free != size {
+		t.Errorf("room for %v of %v, %v", free, size, err)
+	}
+	reboot(t, "11111111-1111-1111-1111-111111111111")
+	if got := add(t, s, "a"); got[0] == "10.1.0.2" {
+		t.Errorf("got the gateway's address %s", got)
+	}
+	if got := leases(t, s.DataDir); len(got) != 1 {
+		t.Errorf("left: %v", got)
+	}
+}
+
+// STATUS counts an address as free that rests, or that is held for a sticky key: ADD gives it when no other is left.
+func TestStatusOfResting(t *testing.T) {
+	for name, key := range map[string]*Sticky{"rests": nil, "held": {Key: "k", TTL: time.Hour}} {
+		t.Run(name, func(t *testing.T) {
+			s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/30"), Cooldown: time.Hour, Sticky: key, Log: testLog(t)}
+			add(t, s, "a")
+			if err := s.Status(t.Context(), "net"); !errors.Is(err, ipam.ErrExhausted) {
+				t.Errorf("while it is in use: %v", err)
+			}
+			del(t, s, "a")
+			s.Sticky = nil
+			if err := s.Status(t.Context(), "net"); err != nil {
+				t.Error(err)
+			}
+			if got := add(t, s, "b"); got[0] != "10.1.0.2" {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
+}
