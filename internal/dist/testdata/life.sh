@@ -14,6 +14,27 @@ case $old in
 	drop() { rpm --root "$root" --nodeps -e fairlead; }
 	mkdir -p "$root/var/lib/rpm"
 	;;
+*.apk) # apk is in no registry that the tests reach: this does with a package what apk does, in its order
+	mkdir -p "$root/lib/apk"
+	in_root() { # SCRIPT OF THE PACKAGE, VERSION...
+		tar --warning=no-unknown-keyword -xzOf "$1" ".$2" >"$root/lib/apk/script"
+		shift 2
+		chroot "$root" /bin/sh /lib/apk/script "$@"
+	}
+	put() {
+		script=post-install
+		[ ! -e "$root/lib/apk/package" ] || script=post-upgrade
+		tar --warning=no-unknown-keyword -xzf "$1" --anchored --exclude='.*' -C "$root"
+		cp "$1" "$root/lib/apk/package"
+		in_root "$1" $script 0.0.2-r1 0.0.1-r1 >/dev/null
+	}
+	drop() {
+		in_root "$root/lib/apk/package" pre-deinstall 0.0.1-r1 >/dev/null
+		tar --warning=no-unknown-keyword -tzf "$root/lib/apk/package" --anchored --exclude='.*' | while read -r file; do
+			[ -d "$root/$file" ] && [ ! -L "$root/$file" ] || rm "$root/$file"
+		done
+	}
+	;;
 esac
 mkdir -p "$root/bin" "$root/tmp" "$root/opt/cni/bin" "$root/net.d"
 cp "$(command -v busybox)" "$root/bin/busybox"
