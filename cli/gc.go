@@ -29,6 +29,7 @@ type collected struct {
 	// attachments of the cache; what plugins removed besides is not listed
 	Removed   []attached.Key `json:"removed"`
 	Reclaimed []ipam.Address `json:"reclaimed,omitempty"` // --gone: leases without an attachment in the cache
+	names     []string       // of Removed, for people
 }
 
 // gcFlags are the flags that say which attachments are valid.
@@ -128,6 +129,7 @@ func gc(a *app.App, n *netconf.Network, f gcFlags) error {
 		if gone {
 			removed.Removed = append(removed.Removed,
 				attached.Key{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
+			removed.names = append(removed.names, attached.ShortOwner(b))
 			otherwise = append(otherwise, b)
 		}
 	}

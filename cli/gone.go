@@ -55,7 +55,10 @@ func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
 			}
 		}
 		removed, err := deleteGone(ctx, a, n, gone[network])
-		doc.Removed = append(doc.Removed, removed...)
+		for _, c := range removed {
+			doc.Removed = append(doc.Removed, attached.Describe(c).Key)
+			doc.names = append(doc.names, attached.ShortOwner(c))
+		}
 		errs = append(errs, err)
 		if p, err := netconf.PoolOf(n.List, true); err == nil && name != "" {
 			pools = append(pools, p)
@@ -69,26 +72,27 @@ func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
 		}
 	}
 	for _, p := range pools {
-		leases, err := p.Ledger.Reclaim(ctx, p.Network, false)
-		errs = append(errs, err)
-		for _, l := range leases {
-			doc.Reclaimed = append(doc.Reclaimed, ipam.LeaseAddress(p.Network, l))
-		}
+		errs = append(errs, doc.reclaim(ctx, p))
 	}
 	return errors.Join(append(errs, doc.print(a))...)
 }
 
-// print prints what was removed. If doc is about all networks, each line names its network.
+// reclaim removes the leases of a pool whose containers are proven gone.
+func (doc *collected) reclaim(ctx context.Context, p netconf.Pool) error {
+	leases, err := p.Ledger.Reclaim(ctx, p.Network, false)
+	for _, l := range leases {
+		doc.Reclaimed = append(doc.Reclaimed, ipam.LeaseAddress(p.Network, l))
+	}
+	return err
+}
+
+// print prints what was removed.
 func (doc collected) print(a *app.App) error {
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, doc)
 	}
-	for _, r := range doc.Removed {
-		if doc.Network == "" {
-			a.Print("removed %s/%s/%s\n", r.Network, r.ContainerID, r.IfName)
-		} else {
-			a.Print("removed %s/%s\n", r.ContainerID, r.IfName)
-		}
+	for _, name := range doc.names {
+		a.Print("removed %s\n", name)
 	}
 	for _, r := range doc.Reclaimed {
 		a.Print("%s\n", r.Reclaimed())
@@ -99,25 +103,21 @@ func (doc collected) print(a *app.App) error {
 // deleteGone deletes attachments of a network whose namespaces are gone, each by the list that attached it. It
 // returns those it removed.
 func deleteGone(ctx context.Context, a *app.App, n *netconf.Network,
-	gone []attach.Cached) (removed []attached.Key, err error) {
+	gone []attach.Cached) (removed []attach.Cached, err error) {
 	rt, err := netconf.Runtime(a, n)
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	var otherwise []attach.Cached
 	for i, err := range rt.DelEach(ctx, n.List, gone, attach.Continue()) {
-		c := gone[i]
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		removed = append(removed, attached.Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName,
-			Netns: c.Netns})
-		otherwise = append(otherwise, c)
+		removed = append(removed, gone[i])
 	}
 	if !n.Remembered {
-		target.NoteChanged(a, n.List, otherwise)
+		target.NoteChanged(a, n.List, removed)
 	}
 	return removed, errors.Join(errs...)
 }

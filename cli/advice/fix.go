@@ -213,7 +213,8 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 			if i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == o }); i >= 0 {
 				c = list[i]
 			}
-			say(o.String() + ": for what repair cannot restore: " + remake(c, o.Network, attached.ShortNetns(f.Netns)))
+			say(attached.ShortOwner(c) + ": for what repair cannot restore: " +
+				remake(c, o.Network, attached.ShortNetns(f.Netns)))
 		default:
 			say("what repair cannot restore needs a new container, from the runtime that attached this one")
 		}

@@ -14,9 +14,8 @@ type later struct {
 	lines []string
 }
 
-// LogLater holds back what resources log, for commands that print trees. say prints it as notes, each once, but for
-// those that begin with a text of but.
-func (a *App) LogLater(but ...string) (say func()) {
+// LogLater holds back what resources log, for commands that print trees. say prints it as notes, each once.
+func (a *App) LogLater() (say func()) {
 	was, l := slog.Default(), &later{}
 	slog.SetDefault(slog.New(l))
 	return func() {
@@ -24,9 +23,7 @@ func (a *App) LogLater(but ...string) (say func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for _, line := range l.lines {
-			if !slices.ContainsFunc(but, func(text string) bool { return strings.HasPrefix(line, text) }) {
-				a.Note("%s", line)
-			}
+			a.Note("%s", line)
 		}
 	}
 }

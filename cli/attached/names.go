@@ -100,11 +100,11 @@ func ShortID(id string) string {
 	return id[:digits]
 }
 
-// ShortOwner is an attachment as people see it: NETWORK/ID/INTERFACE, and what the runtime calls the container.
+// ShortOwner is an attachment as people see it: NETWORK/ID/INTERFACE, and the name of the container that ls prints.
 func ShortOwner(c attach.Cached) string {
 	o := c.Owner()
 	o.ContainerID = ShortID(o.ContainerID)
-	if name := spec.PodName(c.Args); name != "" && name != c.ContainerID {
+	if name := Name(c); name != "" && name != c.ContainerID {
 		return o.String() + " (" + name + ")"
 	}
 	return o.String()

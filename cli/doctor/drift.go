@@ -8,14 +8,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel/foreign"
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/advice"
+	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -74,7 +75,7 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 		d.Blind("the host side of attachments, and the packet filter: %v", err)
 		return nil
 	}
-	defer d.LogLater(foreign.Doubtful)() // ofFilters finds for certain what drops
+	sdk.LogTo(io.Discard) // what ADD warns of is a finding here
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
 		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Firewall: filter,
@@ -117,7 +118,7 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	for _, w := range f.Differences {
 		switch {
 		case w.Got == spec.Denied:
-			d.Blind("%s of %s: %s", cmp.Or(w.Resource, "the attachment"), c.Owner(), w.Text)
+			d.Blind("%s of %s: %s", cmp.Or(w.Resource, "the attachment"), attached.ShortOwner(c), w.Text)
 		case w.Resource != "" && (!w.Follows || !links):
 			d.drift(w, c)
 		case w.Resource != "":

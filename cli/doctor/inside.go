@@ -42,7 +42,7 @@ func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
 		err = ns.Do(func() error { return nil })
 	}
 	if err != nil {
-		d.Blind("container %s from inside: %v", c.Owner(), err)
+		d.Blind("container %s from inside: %v", attached.ShortOwner(c), err)
 		return
 	}
 	do(ns)
@@ -74,7 +74,7 @@ func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	}
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
-		d.Blind("the addresses of %s: %v", c.Owner(), err)
+		d.Blind("the addresses of %s: %v", attached.ShortOwner(c), err)
 	}
 	for _, a := range addrs {
 		if a.DADFailed {

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -104,6 +105,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	rt, err := netconf.Runtime(d.App, n)
 	if err == nil {
 		rt.Stderr = io.Discard // the evaluator's finding has more details
+		sdk.LogTo(io.Discard)
 		_, _, err = n.Serves(ctx, rt)
 	}
 	switch {

@@ -32,7 +32,7 @@ func (d *Doctor) ofPaths() {
 		for _, q := range d.questions(c, onward) {
 			answer, err := t.Trace(q)
 			if err != nil {
-				d.Blind("the paths of packets of container %s: %v", c.Owner(), err)
+				d.Blind("the paths of packets of container %s: %v", attached.ShortOwner(c), err)
 				break
 			}
 			if d.blocked(c, q, answer) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/resolv"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -61,7 +62,7 @@ func (d *Doctor) ofProbes() {
 		group.Go(func() {
 			defer func() { <-turns }()
 			if ctx.Err() != nil {
-				d.Blind("what container %s reaches: the time was used up", c.Owner())
+				d.Blind("what container %s reaches: the time was used up", attached.ShortOwner(c))
 				return
 			}
 			d.Inside(c, func(ns *kernel.NS) { d.probes(ns, c) })

@@ -38,7 +38,7 @@ func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 		switch {
 		case errors.Is(err, unix.ENETDOWN): // which is a finding
 		case err != nil:
-			d.Blind("whether another interface has %v of %s: %v", a, c.Owner(), err)
+			d.Blind("whether another interface has %v of %s: %v", a, attached.ShortOwner(c), err)
 		case mac != nil:
 			d.add("address-duplicate", "container", duplicate, who(c, fmt.Sprintf("%v is also at %v", a, mac)),
 				"NET", c.Network, "ADDRESS", a.String())

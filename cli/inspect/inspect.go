@@ -37,7 +37,7 @@ type inspection struct {
 	Attachments []*Inspected `json:"attachments"`
 	Listeners   []string     `json:"listeners,omitempty"` // in the container
 	DNS         *dnsSeen     `json:"dns,omitempty"`
-	Calls       []calls.Line `json:"calls,omitempty"` // no such container.`
+	Calls       []calls.Line `json:"calls,omitempty"`
 
 	OK       bool                `json:"ok"`
 	Findings []*doctor.Diagnosed `json:"findings"` // as of doctor
@@ -144,7 +144,8 @@ CONTAINER is a pod as NAMESPACE/NAME, podman's name, an ID or its beginning, NET
 namespace, the PID of a process in it, an address, a MAC, a port of the host or :PORT, or a host-side interface. If
 several containers match, they are listed.
 
-Exit status: 0 in order (there may be warnings), 1 something could not be seen, 2 several containers match, 3 a fault,`,
+Exit status: 0 in order (there may be warnings), 1 something could not be seen, 2 several containers match, 3 a fault,
+4 no such container.`,
 		Example: `  fairlead inspect default/web-0
   fairlead inspect 10.87.0.5
   fairlead inspect :8080`,

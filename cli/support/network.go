@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/doctor"
 	"github.com/fairlead-cni/fairlead/cli/inspect"
+	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -75,7 +76,8 @@ func (c *collector) namespaces(list []attach.Cached) {
 	}
 }
 
-// ofNamespace returns what write writes about a namespace.
+// ofNamespace returns what write writes about a namespace. The names of links and tables may have any characters, and
+// are shown as on a terminal.
 func ofNamespace(path string, write func(*kernel.NS, io.Writer) error) ([]byte, error) {
 	ns, err := kernel.Open(path)
 	if err != nil {
@@ -84,7 +86,19 @@ func ofNamespace(path string, write func(*kernel.NS, io.Writer) error) ([]byte, 
 	defer ns.Close()
 	var b bytes.Buffer
 	err = write(ns, &b)
-	return b.Bytes(), err
+	return printable(b.String()), err
+}
+
+// printable returns lines as they are shown on a terminal, with their tabs.
+func printable(text string) []byte {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		indented := strings.TrimLeft(line, "\t")
+		b.WriteString(line[:len(line)-len(indented)])
+		b.WriteString(string(term.Printable(indented)) + "\n")
+	}
+	return []byte(b.String())
 }
 
 // network adds a namespace's links, addresses, routes, rules, neighbours and sysctls.

@@ -62,7 +62,8 @@ func (t *Target) taken(host *kernel.NS) (warnings []string) {
 			if c.ContainerID != t.ContainerID && !attached.IsGone(c) &&
 				slices.ContainsFunc(attached.Mappings(c.Capabilities), same) {
 				warnings = append(warnings,
-					fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort, c.Owner()))
+					fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort,
+						attached.ShortOwner(c)))
 			}
 		}
 		for _, l := range listeners(m, host) {
