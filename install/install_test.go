@@ -31,7 +31,7 @@ func goProgram(t *testing.T, main, says string) string {
 	must(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module "+mod+"\n\ngo 1.26\n"), 0o644))
 	must(t, os.WriteFile(filepath.Join(pkg, "main.go"), []byte("package main\n\nfunc main() { println(`"+says+"`) }\n"), 0o644))
 	out := filepath.Join(dir, "program")
-	build := exec.Command("go", "build", "-o", out, main)
+	build := exec.Command("go", "build", "-trimpath", "-o", out, main)
 	build.Dir = dir
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {

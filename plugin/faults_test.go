@@ -21,7 +21,7 @@ func TestFaults(t *testing.T) {
 		if !slices.Contains([]string{"macvlan", "host-device", "bridge"}, c.name) {
 			continue
 		}
-		t.Run(c.name, func(t *testing.T) {
+		nstest.Apart(t, c.name, func(t *testing.T) {
 			r := newRunner(t, c)
 			withoutBridges(t)
 			warm := &attachment{id: "warm", netns: nstest.NewNS(t)}

@@ -29,7 +29,7 @@ import (
 // one from its own; and when it goes on, what both have made is there, once.
 func TestStoppedHolder(t *testing.T) {
 	for _, verb := range []string{"ADD", "DEL"} {
-		t.Run(verb, func(t *testing.T) {
+		nstest.Apart(t, verb, func(t *testing.T) {
 			const together = 28 // each waits for a lock, for a second
 			points := 0
 			for more := true; more; {
@@ -127,7 +127,7 @@ func TestStoppedPolicy(t *testing.T) {
 	}
 	for _, tt := range []struct{ stopped, other string }{{"DEL", "ADD"}, {"ADD", "DEL"}, {"DEL", "DEL"},
 		{"ADD", "ADD"}} {
-		t.Run(tt.stopped+" beside "+tt.other, func(t *testing.T) {
+		nstest.Apart(t, tt.stopped+" beside "+tt.other, func(t *testing.T) {
 			points := 0
 			for n := 1; ; n++ {
 				w := contract.NewWorld(t)
