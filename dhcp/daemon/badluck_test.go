@@ -147,11 +147,15 @@ func TestHangingDaemon(t *testing.T) {
 	defer ln.Close()
 	a := newAttachment(t, "c1", overBridge)
 	a.raw = []byte(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"` + a.netns + `"}],"ips":[]}`)
+	var both sync.WaitGroup
 	for _, verb := range []string{"STATUS", "CHECK"} {
-		if err := a.call(t, verb); err == nil || !strings.Contains(err.Error(), "deadline") {
-			t.Errorf("%s says %v", verb, err)
-		}
+		both.Go(func() {
+			if err := a.call(t, verb); err == nil || !strings.Contains(err.Error(), "deadline") {
+				t.Errorf("%s says %v", verb, err)
+			}
+		})
 	}
+	both.Wait()
 }
 
 // Only one daemon listens on a socket, and only one keeps the leases of a directory; the second one does no harm.

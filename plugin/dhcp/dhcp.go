@@ -75,7 +75,7 @@ func (l leases) NeedsLink() {}
 const (
 	addLimit = 5 * time.Minute
 	delLimit = 15 * time.Second
-	askLimit = 5 * time.Second
+	askLimit = 20 * time.Second
 )
 
 func (l leases) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
