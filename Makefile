@@ -87,7 +87,7 @@ test: ## all tests, in throw-away hosts of their own; as root or as an ordinary 
 # The race detector needs cgo, so a C compiler.
 RACE ?= ./attach ./calls ./dhcp/... ./install ./nameserver ./repair
 test-race: ## the packages whose goroutines share something, with the race detector
-	@.ci/packages
+	@.ci/packages race
 	CGO_ENABLED=1 $(GO) test -race -vet=off -count=1 -timeout 60m $(RACE)
 
 # Tests wait for events, so no load of the machine makes them fail.
