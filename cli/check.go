@@ -118,7 +118,7 @@ func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, sai
 		}
 	}
 	if rest != nil {
-		doc.Problems = strings.Split(rest.Error(), "\n")
+		doc.Problems = spec.DifferencesIn(rest).Lines()
 		said = append(append(said, "these could not be checked:"), doc.Problems...)
 	}
 	return doc, said, rest

@@ -174,7 +174,7 @@ func checkableOf(a *app.App, c attach.Cached) *checkable {
 func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable) (doc checkedState, said []string) {
 	doc = checkedState{checked{Key: attached.Describe(c).Key}, attached.Name(c), unchecked}
 	could := func(err error) (checkedState, []string) {
-		doc.Problems = strings.Split(err.Error(), "\n")
+		doc.Problems = spec.DifferencesIn(err).Lines()
 		return doc, doc.Problems
 	}
 	if attached.IsGone(c) {
