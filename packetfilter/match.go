@@ -147,6 +147,8 @@ func (w *walk) matchPorts(name string, info []byte) tri {
 	return t
 }
 
+const ctNotrack = 1 // XT_CT_NOTRACK
+
 // target does what a target of iptables does to the mark, and says how it ends the packet's way, 0 if it does not,
 // and what that depends on.
 func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decision, why string) {
@@ -164,8 +166,16 @@ func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decisi
 	case w.translates && slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, name),
 		w.through && slices.Contains([]string{"SNAT", "MASQUERADE"}, name):
 		return toTranslate, ""
-	case name == "CT" || name == "NOTRACK":
-		w.untracked = max(w.untracked, maybe) // of CT it is one of its options
+	case name == "NOTRACK", name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0:
+		if w.doubt != nil { // some packets do not come here
+			sure = maybe
+		}
+		if w.early {
+			w.untracked = max(w.untracked, sure)
+		}
+		return 0, ""
+	case name == "CT":
+		w.untracked = max(w.untracked, maybe)
 		return 0, ""
 	case name == "ACCEPT":
 		return toAccept, ""

@@ -54,6 +54,7 @@ type Packet struct {
 	lost      bool   // rules that were not followed may have changed sets, marks and what conntrack knows
 	altered   bool   // a rule or a program may have written into the packet
 	untracked tri
+	exempt    *Verdict // the rule for which conntrack does not look at it
 	asked     original // where it went before it was translated
 }
 
@@ -76,6 +77,10 @@ func (p Packet) String() string {
 	}
 	return s
 }
+
+// Exempt is the rule for which conntrack does not look at the packet, so that it is not translated either. It is nil if
+// there is none.
+func (p Packet) Exempt() *Verdict { return p.exempt }
 
 func (p Packet) is6() bool {
 	a := p.Src
@@ -113,6 +118,33 @@ type Verdict struct {
 	To      Translation // of Translated
 	Exact   bool        // no other rule can be the one that decides; only of Exact ones is the rule named that accepts
 	Why     string      // of Undecided: what is not known of the packet, or what is not understood
+}
+
+// Iptables is the program of iptables that changes the table of the verdict, with the table.
+func (v Verdict) Iptables() string {
+	tool := "iptables"
+	if v.Packet.is6() || v.Chain.Family == unix.NFPROTO_IPV6 {
+		tool = "ip6tables"
+	}
+	if v.Legacy {
+		tool += "-legacy"
+	}
+	if v.Chain.Table != "filter" {
+		tool += " -t " + v.Chain.Table
+	}
+	return tool
+}
+
+// Delete is the command that deletes the rule of the verdict. It is empty if a policy decided.
+func (v Verdict) Delete() string {
+	chain := cmp.Or(v.Jumped, v.Chain.Name)
+	switch {
+	case v.Number == 0:
+		return ""
+	case v.Legacy:
+		return fmt.Sprintf("%s -D %s %d", v.Iptables(), chain, v.Number)
+	}
+	return fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), chain, v.Number)
 }
 
 // String is one clause for an error message: "dropped by table ip filter chain FORWARD (iptables-nft, policy drop;
@@ -254,7 +286,7 @@ func decide(ns *kernel.NS, conn *nft.Conn, hook int, p Packet, chains []nft.Base
 
 // ask walks through one base chain.
 func (w *walk) ask(h hook) (Verdict, error) {
-	w.chains = h.table.chain
+	w.chains, w.entered = h.table.chain, h
 	w.early = int(h.Priority) < conntrack &&
 		(w.hook == Prerouting && !w.p.Local || w.hook == Output) // by lo it comes with what conntrack knew of it
 	altered := w.p.altered
@@ -262,7 +294,7 @@ func (w *walk) ask(h hook) (Verdict, error) {
 	if w.err != nil {
 		return v, fmt.Errorf("read what %v does: %w", h.BaseChain, w.err)
 	}
-	_, v.Legacy = h.table.(*legacyTable)
+	v.Legacy = h.legacy()
 	if altered && v.Outcome != Undecided {
 		v = Verdict{Chain: h.BaseChain, Legacy: v.Legacy, Packet: w.p,
 			Why: "a rule before it may have changed the packet"}
@@ -280,6 +312,12 @@ type hook struct {
 		chain(name string) ([]rule, error)
 		has(chain string) bool
 	}
+}
+
+// legacy reports whether the base chain is one of legacy iptables.
+func (h hook) legacy() bool {
+	_, is := h.table.(*legacyTable)
+	return is
 }
 
 // Where conntrack and translation have their turn, whatever priorities the chains have that say how to translate:

@@ -74,6 +74,7 @@ type walk struct {
 	translates bool // the hook is one where destinations are translated
 	early      bool // conntrack has not looked at the packet yet
 	untracked  tri  // conntrack is not to look at it
+	entered    hook // the base chain that is followed
 	ctWritten  bool // a rule has written a mark or a label to conntrack's entry
 
 	mark   bits                              // meta mark, which rules set
@@ -149,7 +150,13 @@ func (w *walk) follow(name string, depth int) (through bool) {
 			w.alter()
 			return false
 		}
-		for _, b := range r.run(w) {
+		tracked := w.untracked != yes
+		branches := r.run(w)
+		if tracked && w.untracked == yes {
+			w.p.exempt = &Verdict{Chain: w.entered.BaseChain, Legacy: w.entered.legacy(), Jumped: name, Rule: r.text(),
+				Number: r.number()}
+		}
+		for _, b := range branches {
 			before := w.mark
 			if w.take(b, &end{chain: name, rule: r, why: b.why}, &out, depth) || w.err != nil || w.left < 0 {
 				w.mark = out.mark

@@ -136,8 +136,7 @@ func (w *walk) crosses(p *place, from, to *rtnl.Link, frame packetfilter.Packet,
 			switch v.Outcome {
 			case packetfilter.Dropped:
 				w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: "neighbour", Text: text,
-					State: Stops, Verdict: &v,
-					Bridge: bridgeOf(p, v, true)})
+					State: Stops, Verdict: &v})
 				w.Verdict, w.Why = Stops, p.name+": "+text
 				return false
 			case packetfilter.Undecided:

@@ -64,6 +64,12 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 	unmasqueraded := w.doubt == nil && p.netns == "" && !w.p.Local && w.Wanted != nil &&
 		w.Wanted.Masquerades(w.p.Src, w.p.Dst)
+	if rule := w.p.Exempt(); unmasqueraded && rule != nil {
+		w.stop(p, "filter", fix(rule.Delete()), "leaves by %s with the source %v: table %s chain %s keeps it from "+
+			"connection tracking, so nothing masquerades it (rule: %s)", l.Name, w.p.Src, rule.Chain.TableName(),
+			rule.Jumped, rule.Rule)
+		return
+	}
 	if unmasqueraded {
 		w.stop(p, "link", fix("fairlead repair --firewall"),
 			"leaves by %s with the source %v, which the network masquerades, and the rule is missing", l.Name, w.p.Src)

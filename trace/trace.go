@@ -78,7 +78,6 @@ type Hop struct {
 	Differs  bool   `json:"differs,omitempty"`  // and that it is something else
 
 	Verdict *packetfilter.Verdict `json:"-"`
-	Bridge  string                `json:"-"` // of a filter of family bridge
 	Netns   string                `json:"-"` // of Place, a path; empty for the host
 	Out     string                `json:"-"` // the link of Place by which the packet leaves it, or would
 	Exact   bool                  `json:"-"` // Decision is for certain
@@ -265,7 +264,6 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 		w.Hops = append(w.Hops, h)
 		switch {
 		case v.Outcome == packetfilter.Dropped:
-			w.Hops[len(w.Hops)-1].Bridge = bridgeOf(p, v, bridge)
 			w.Verdict, w.Why = Stops, p.name+": "+name+": "+v.String()
 			return false
 		case v.Outcome == packetfilter.Undecided && w.doubt == nil:
@@ -277,22 +275,6 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 	}
 	w.p = after
 	return true
-}
-
-// bridgeOf is the bridge whose port a packet was at, if a filter of family bridge judged it.
-func bridgeOf(p *place, v packetfilter.Verdict, judged bool) string {
-	if !judged {
-		return ""
-	}
-	port, err := rtnl.LinkByName(p.ns, cmp.Or(v.Packet.In, v.Packet.Out))
-	if err != nil {
-		return ""
-	}
-	br, err := rtnl.LinkByIndex(p.ns, port.Master)
-	if err != nil {
-		return ""
-	}
-	return br.Name
 }
 
 // hopOf is a verdict as a hop.

@@ -124,6 +124,21 @@ func Remake(c attach.Cached) trace.Advice {
 	return trace.Advice{Fix: Remakes}
 }
 
+// Elsewhere says how a container gets another address than one that somebody else has, which stays reserved.
+func Elsewhere(c attach.Cached, taken netip.Addr) trace.Advice {
+	_, asked := c.Capabilities["ips"]
+	asks := slices.ContainsFunc(c.Args, func(kv [2]string) bool { return kv[0] == "IP" })
+	if asks || asked {
+		return trace.Advice{Look: fmt.Sprintf("the container asks for %v itself: attach it with another address", taken)}
+	}
+	if !strings.HasPrefix(c.ContainerID, "cnitool-") {
+		return Remake(c)
+	}
+	c.Result = nil // it does not ask for its present addresses
+	del, add := again(c, c.Network, attached.ShortNetns(c.Netns))
+	return trace.Advice{Fix: fmt.Sprintf("%s && fairlead ipam reserve %s %v && %s", del, c.Network, taken, add)}
+}
+
 // again returns the commands that detach and attach c with the same published ports, arguments and, if host-local
 // allocates them, addresses. A plain add would lose these.
 func again(c attach.Cached, network, netns string) (del, add string) {

@@ -157,8 +157,7 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 	case inside && w.Kind == "Addr":
 		d.add("container-address-missing", "container", "", who(c, text), how(advice.Remake(c))...)
 	case inside && w.Kind == "Route":
-		d.add("container-route-missing", "container", "", who(c, text),
-			how(advice.Route(c, advice.RouteTo(w.Object, c)))...)
+		d.routeMissing(c, text, advice.RouteTo(w.Object, c))
 	case inside || w.Kind == "Sysctl":
 		d.add("container-state-differs", "container", "", who(c, text), how(advice.Remake(c))...)
 	default:

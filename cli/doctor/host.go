@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -34,6 +35,7 @@ func (d *Doctor) ofHost() {
 			routed6 = append(routed6, c)
 		}
 	}
+	d.owned()
 	d.route(routed, rtnl.IPv4)
 	d.route(routed6, rtnl.IPv6)
 	d.forwarding(routed)
@@ -69,12 +71,21 @@ func (d *Doctor) route(routed []attach.Cached, family uint8) {
 		return
 	}
 	for _, r := range routes {
-		if r.Dst.Bits() == 0 && r.Type == rtnl.Unicast {
+		if r.Default() && r.Type == rtnl.Unicast {
 			return
 		}
 	}
-	if family == rtnl.IPv4 {
-		d.add("host-route-missing", "host", "the host has no IPv4 default route"+d.linksDown(), whom(routed))
+	down := d.linksDown()
+	switch {
+	case family == rtnl.IPv6 && d.any("host-route-missing"): // which says so
+		return
+	case family == rtnl.IPv4 && len(down) > 0:
+		what := "down is link " + strings.Join(down, ", ") + ", and the host has no default route"
+		d.add("host-route-missing", "host", what, whom(routed), "look", "ip link set dev "+down[0]+
+			" up && ip route add default via ROUTER dev "+down[0])
+		return
+	case family == rtnl.IPv4:
+		d.add("host-route-missing", "host", "the host has no IPv4 default route", whom(routed))
 		return
 	}
 	for _, c := range routed {
@@ -87,18 +98,41 @@ func (d *Doctor) route(routed []attach.Cached, family uint8) {
 }
 
 // linksDown names the links that are down and that may have had the host's default route.
-func (d *Doctor) linksDown() string {
+func (d *Doctor) linksDown() (down []string) {
 	links, _ := rtnl.Links(d.HostNS)
-	var down []string
 	for _, l := range links {
 		if l.Ethernet && !l.Up && l.Master == 0 && l.Kind != "bridge" && !identity.OfGroup(l.Group) {
 			down = append(down, l.Name)
 		}
 	}
-	if len(down) == 0 {
-		return ""
+	return down
+}
+
+// owned adds a finding for each address of a container that a link of the host has.
+func (d *Doctor) owned() {
+	addrs, err := rtnl.AllAddrs(d.HostNS)
+	if err != nil {
+		d.Blind("the addresses of the host: %v", err)
+		return
 	}
-	return ", and down is link " + strings.Join(down, ", ")
+	for _, c := range d.Mine {
+		if c.Result == nil || attached.IsGone(c) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			has := func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
+			i := slices.IndexFunc(addrs, has)
+			if i < 0 || !attached.OwnAddress(c, ip) {
+				continue
+			}
+			l, err := rtnl.LinkByIndex(d.HostNS, addrs[i].Link)
+			if err != nil {
+				continue
+			}
+			what := fmt.Sprintf("link %s of the host has the address %v of a container", l.Name, ip.Address.Addr())
+			d.add("host-has-address", OnHost, what, who(c), "ADDRESS/PREFIX", addrs[i].Prefix.String(), "LINK", l.Name)
+		}
+	}
 }
 
 // forwarding examines the links by which packets of containers reach the host. Repair reports settings of the whole

@@ -61,7 +61,7 @@ func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 		}
 	}
 	d.add("mtu-too-large", "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
-		mtu), who(c), how(advice.Remake(c))...)
+		mtu), who(c), how(smaller(ns, c, l, mtu))...)
 }
 
 const duplicate = "another interface on the segment has the container's address"
@@ -78,8 +78,8 @@ func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	}
 	for _, a := range addrs {
 		if a.DADFailed {
-			d.add("address-duplicate", "container", duplicate, who(c,
-				a.Prefix.Addr().String()), "NET", c.Network, "ADDRESS", a.Prefix.Addr().String())
+			d.add("address-duplicate", "container", duplicate, who(c, a.Prefix.Addr().String()),
+				how(advice.Elsewhere(c, a.Prefix.Addr()))...)
 		}
 	}
 }

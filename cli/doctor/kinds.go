@@ -16,6 +16,8 @@ type findingKind struct {
 	Look string // where no command can: one that shows more, or what to change by hand
 }
 
+const smallerMTU = "nsenter --net=NETNS ip route replace default via GATEWAY dev INTERFACE mtu MTU"
+
 // The sections of the answer.
 const (
 	OnHost      = "host"
@@ -36,7 +38,7 @@ func hostKinds() []findingKind {
 				"published, and no policy applies.", filter, ""},
 		{"packet-filter-incomplete", OnHost, false, "rules of attachments are missing in the packet filter",
 			"Rules or elements of sets were deleted. Their effect for the container is gone.", filter, ""},
-		{"accepts-missing", OnHost, false, "another program's packet filter lacks the accepts of the plugin firewall",
+		{"accepts-missing", OnHost, true, "another program's packet filter lacks the accepts of the plugin firewall",
 			"The other program's filter was reloaded, or was loaded after the containers were attached. It may drop " +
 				"their packets.", filter, ""},
 		{"bridge-missing", OnHost, false, "a bridge does not exist",
@@ -60,6 +62,9 @@ func hostKinds() []findingKind {
 			"ip link set dev NOW down && ip link set dev NOW name THEN up", ""},
 		{"host-interface-changed", OnHost, false, "the veth pair differs from what ADD made",
 			"One of its ends was changed or deleted.", repairs, ""},
+		{"host-has-address", OnHost, false, "the host itself has an address of a container",
+			"Packets that the host sends or forwards to the address stay on the host, and never reach the container.",
+			"ip addr del ADDRESS/PREFIX dev LINK", ""},
 		{"forwarding-off", OnHost, false, "forwarding is off",
 			"The host forwards no packets between containers and other networks. Tools that harden a host, and files " +
 				"in /etc/sysctl.d, turn forwarding off.", "sysctl -w KEY=1", ""},
@@ -137,6 +142,14 @@ func networkKinds() []findingKind {
 			"The file does not parse, or contradicts itself. Runtimes do not know its network, or report that the " +
 				"node is not ready.",
 			"", "fairlead validate FILE"},
+		{"network-file-missing", onNetwork, true, "the file of a network with attached containers does not exist",
+			"No container can be attached to the network, and a runtime that reads the file for DEL detaches nothing. The " +
+				"cache of attachments has a copy of the list, which the fix writes back.",
+			"jq -r .config ENTRY | base64 -d > FILE", ""},
+		{"bridge-shared", onNetwork, true, "two networks use one bridge",
+			"Their containers are on one segment: each sees the broadcasts of the other network and reaches its " +
+				"containers, whatever subnets and policies these have.",
+			"", "give each network a bridge or a VLAN of its own, in the files that `fairlead net ls` names"},
 		{"network-shadowed", onNetwork, true, "two files define one network",
 			"The first file by name applies, and lists apply before single configurations. The other file has no " +
 				"effect.",
@@ -212,17 +225,18 @@ func containerKinds() []findingKind {
 			advice.Remakes, ""},
 		{"address-duplicate", onContainer, false, "another interface on the segment has an address of the container",
 			"For IPv6, duplicate address detection found it, and the kernel does not use the address. For IPv4, a " +
-				"probe found it, and packets for the address go to either of the two. Reserve the address, and " +
-				"attach the container anew.",
-			"fairlead ipam reserve NET ADDRESS", "fairlead ipam ls NET"},
+				"probe found it, and packets for the address go to either of the two. A container that is attached " +
+				"again gets another address; `fairlead ipam reserve` keeps the first one out of use.",
+			advice.Remakes, ""},
 		{"mtu-too-large", onContainer, true, "the container's MTU is larger than that of the way out",
 			"Large packets are lost if a firewall on the way drops the ICMP messages that report it: small requests " +
-				"work, and transfers hang. Set \"mtu\": \"auto\" in the network's list.",
-			advice.Remakes, "fairlead trace CONTAINER to ADDRESS"},
+				"work, and transfers hang. The fix is for this container; for new ones set \"mtu\": \"auto\" in the " +
+				"network's list.",
+			smallerMTU, "set \"mtu\" in the network's list"},
 		{"path-mtu", onContainer, false, "large packets are lost on the way out, without an error",
 			"Small packets are answered. No ICMP message reports that the large ones are too large, so senders do " +
-				"not reduce their size: small requests work, and transfers hang. Set a smaller \"mtu\" in the " +
-				"network's list.", advice.Remakes, ""},
+				"not reduce their size: small requests work, and transfers hang. The fix is for this container; for " +
+				"new ones set a smaller \"mtu\" in the network's list.", smallerMTU, "set \"mtu\" in the network's list"},
 		{"container-state-differs", onContainer, false, "something in the container differs from what ADD made",
 			"It was changed in the container, where Fairlead repairs nothing.", advice.Remakes, ""},
 		{"port-nobody-listens", onContainer, false, "no process in the container listens on a published port",

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -36,7 +39,10 @@ func (d *Doctor) ofNetworks() {
 		}
 	}
 	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
-	looked := 0
+	looked, shared := 0, map[string]bool{}
+	if len(problems) == 0 { // a file that cannot be read may be the one
+		d.fileless(lists)
+	}
 	for _, l := range lists {
 		on := d.on(l.Name)
 		if d.named && len(on) == 0 {
@@ -44,17 +50,50 @@ func (d *Doctor) ofNetworks() {
 		}
 		looked++
 		for _, err := range netconf.Overlaps(l, all, said) {
-			if text := netconf.ProblemOf(err).Problem; strings.Contains(text, netconf.InsideRoute) {
+			var o *netconf.OverlapError
+			switch text := netconf.ProblemOf(err).Problem; {
+			case errors.As(err, &o) && o.Wider:
 				d.add("subnet-inside-route", "network "+l.Name, text, on)
-			} else {
+			case o != nil && d.any("host-has-address") && o.Kind == "address" && d.holds(o.With.Addr()):
+			default:
 				d.add("subnet-overlap", "network "+l.Name, text, on)
 			}
+		}
+		if others := netconf.Shared(l, all); len(others) > 0 && !shared[l.Name] {
+			for _, name := range append(others, l.Name) {
+				shared[name] = true
+			}
+			d.add("bridge-shared", "network "+l.Name, "networks "+strings.Join(append([]string{l.Name}, others...), ", ")+
+				" use one bridge", on)
 		}
 		d.understood(l, installed)
 		d.network(&netconf.Network{List: l, BuiltIn: l.File == ""}, on)
 	}
 	d.ofKinds()
 	d.Looked[onNetwork] = looked
+}
+
+// holds reports whether a container has an address.
+func (d *Doctor) holds(a netip.Addr) bool {
+	return slices.ContainsFunc(d.All, func(c attach.Cached) bool {
+		return c.Result != nil && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
+			return ip.Address.Addr() == a && attached.OwnAddress(c, ip)
+		})
+	})
+}
+
+// fileless adds a finding for each network that has containers and no file. A runtime with lists of its own, such as
+// Multus, has no files, so the list is looked for under the name that Fairlead would give the file.
+func (d *Doctor) fileless(lists []*spec.List) {
+	for _, c := range d.Mine {
+		configured := func(l *spec.List) bool { return l.Name == c.Network }
+		if attached.IsGone(c) || c.Network == attached.LoopbackNetwork || slices.ContainsFunc(lists, configured) {
+			continue
+		}
+		file := filepath.Join(netconf.ConfDir(), c.Network+".conflist")
+		d.add("network-file-missing", "network "+c.Network, "no file in "+netconf.ConfDir()+" defines the network", who(c),
+			"ENTRY", c.File, "FILE", file)
+	}
 }
 
 // on returns the containers on a network that the user asked about.

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
@@ -19,6 +20,12 @@ import (
 // containers that have a fault already, because that fault may stop the packets.
 func (d *Doctor) ofPaths() {
 	defer d.ofStrayed()
+	host, err := sdk.OpenHost()
+	if err != nil {
+		d.Blind("the paths of packets: %v", err)
+		return
+	}
+	defer host.Close()
 	end, onward := time.Now().Add(evaluation), map[string]bool{}
 	for i, c := range d.Mine {
 		if time.Now().After(end) {
@@ -28,7 +35,8 @@ func (d *Doctor) ofPaths() {
 		if d.gone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
 			continue
 		}
-		t := &trace.Tracer{Host: d.HostNS, Holder: d.Holder, Containers: []trace.Container{Traced(c)}}
+		t := &trace.Tracer{Host: d.HostNS, Holder: d.Holder, Containers: []trace.Container{Traced(c)},
+			Wanted: Wanted{Host: host, All: d.All}}
 		for _, q := range d.questions(c, onward) {
 			answer, err := t.Trace(q)
 			if err != nil {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -108,8 +109,26 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 		has := func(have rtnl.Route) bool { return have.Dst == r.Dst.Masked() }
 		if err == nil && r.Table == nil && !slices.ContainsFunc(routes, has) {
 			text := strings.Replace(r.Dst.String(), "0.0.0.0/0", "default", 1)
-			d.add("container-route-missing", "container", "", who(c, "route "+text+" is missing"),
-				how(advice.Route(c, r.Dst))...)
+			d.routeMissing(c, "route "+text+" is missing", r.Dst)
 		}
 	}
+}
+
+// routeMissing adds a finding for a route that a container lacks, and names the one to the same destination that it has.
+func (d *Doctor) routeMissing(c attach.Cached, text string, dst netip.Prefix) {
+	details := []string{text}
+	d.Inside(c, func(ns *kernel.NS) {
+		family := uint8(rtnl.IPv6)
+		if dst.Addr().Is4() {
+			family = rtnl.IPv4
+		}
+		routes, _ := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+		for _, r := range routes {
+			l, err := rtnl.LinkByIndex(ns, r.Link)
+			if r.Dst == dst.Masked() && r.Type == rtnl.Unicast && err == nil {
+				details = append(details, fmt.Sprintf("in its place is the route to %v via %v dev %s", r.Dst, r.Via, l.Name))
+			}
+		}
+	})
+	d.add("container-route-missing", "container", "", who(c, details...), how(advice.Route(c, dst))...)
 }

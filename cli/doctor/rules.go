@@ -15,8 +15,6 @@ import (
 // lets only answers and what is published.
 func allowing(v packetfilter.Verdict, link string) trace.Advice {
 	switch {
-	case v.Chain.Family == unix.NFPROTO_BRIDGE:
-		return bridging(v, link)
 	case strings.HasSuffix(v.Owner, "ufw"):
 		return trace.Advice{Look: "ufw route allow in on " + link + " && ufw route allow out on " + link}
 	case strings.HasSuffix(v.Owner, "firewalld"):
@@ -32,8 +30,6 @@ func allowing(v packetfilter.Verdict, link string) trace.Advice {
 // accepting says how a chain accepts all packets that come in by a link.
 func accepting(v packetfilter.Verdict, link string) trace.Advice {
 	switch {
-	case v.Chain.Family == unix.NFPROTO_BRIDGE:
-		return bridging(v, link)
 	case strings.HasSuffix(v.Owner, "ufw"):
 		return trace.Advice{Look: "ufw allow in on " + link}
 	case strings.HasSuffix(v.Owner, "firewalld"):
@@ -59,57 +55,18 @@ func inserting(v packetfilter.Verdict) string {
 	if strings.HasSuffix(v.Owner, "Docker") && chain == "FORWARD" {
 		chain = "DOCKER-USER"
 	}
-	return iptables(v) + " -I " + chain
-}
-
-// iptables is the program that changes the table of a verdict, and its table.
-func iptables(v packetfilter.Verdict) string {
-	tool := "iptables"
-	if v.Packet.Src.Is6() || v.Packet.Dst.Is6() {
-		tool = "ip6tables"
-	}
-	if v.Legacy {
-		tool += "-legacy"
-	}
-	if v.Chain.Table != "filter" {
-		tool += " -t " + v.Chain.Table
-	}
-	return tool
-}
-
-// bridging says how a chain of family bridge lets through what is on a bridge. That family has no `ct state` on older
-// kernels, so a rule that drops is deleted, and a policy gets accepts of the bridge.
-func bridging(v packetfilter.Verdict, bridge string) trace.Advice {
-	if v.Number != 0 {
-		return deleting(v)
-	}
-	insert := "insert rule " + v.Chain.TableName() + " " + v.Chain.Name
-	from := insert + " meta ibrname " + bridge + " accept"
-	to := insert + " meta obrname " + bridge + " accept"
-	switch v.Chain.Hook {
-	case packetfilter.Prerouting, packetfilter.Input:
-		return trace.Advice{Fix: "nft " + from}
-	case packetfilter.Output, packetfilter.Postrouting:
-		return trace.Advice{Fix: "nft " + to}
-	}
-	return trace.Advice{Fix: "nft '" + from + "; " + to + "'"}
+	return v.Iptables() + " -I " + chain
 }
 
 // deleting says how the rule of a verdict is deleted, or where it is listed if a policy decided.
 func deleting(v packetfilter.Verdict) trace.Advice {
-	chain := v.Chain.Name
-	if v.Jumped != "" {
-		chain = v.Jumped
-	}
 	switch {
-	case v.Number == 0 && v.Legacy:
-		return trace.Advice{Look: iptables(v) + " -nvL " + chain}
-	case v.Number == 0:
-		return trace.Advice{Look: "nft list chain " + v.Chain.TableName() + " " + chain}
+	case v.Number != 0:
+		return trace.Advice{Fix: v.Delete()}
 	case v.Legacy:
-		return trace.Advice{Fix: fmt.Sprintf("%s -D %s %d", iptables(v), chain, v.Number)}
+		return trace.Advice{Look: v.Iptables() + " -nvL " + v.Chain.Name}
 	}
-	return trace.Advice{Fix: fmt.Sprintf("nft delete rule %s %s handle %d", v.Chain.TableName(), chain, v.Number)}
+	return trace.Advice{Look: "nft list chain " + v.Chain.TableName() + " " + v.Chain.Name}
 }
 
 // undoing says how the rule that takes the packets for a published port is found or deleted.
@@ -141,8 +98,8 @@ func Advise(q trace.Question, answer *trace.Answer) {
 		answer.Look = "observe it: --live"
 	case v.Chain.Table == "fairlead":
 		answer.Look = "the network's configuration demands it; docs/nftables.md explains the rule"
-	case v.Chain.Family == unix.NFPROTO_BRIDGE:
-		answer.Advice = bridging(v, h.Bridge)
+	case v.Chain.Family == unix.NFPROTO_BRIDGE: // which has no ct state and no ibrname on all kernels
+		answer.Advice = deleting(v).In(h.Netns)
 	case v.Chain.Hook == packetfilter.Forward && h.Netns == "":
 		answer.Advice = allowing(v, link)
 	case v.Chain.Hook == packetfilter.Input && h.Netns == "":

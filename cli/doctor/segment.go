@@ -41,7 +41,7 @@ func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 			d.Blind("whether another interface has %v of %s: %v", a, attached.ShortOwner(c), err)
 		case mac != nil:
 			d.add("address-duplicate", "container", duplicate, who(c, fmt.Sprintf("%v is also at %v", a, mac)),
-				"NET", c.Network, "ADDRESS", a.String())
+				how(advice.Elsewhere(c, a))...)
 		}
 	}
 }
@@ -87,15 +87,25 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	if err != nil || !to.Is4() || l.MTU <= least4 {
 		return
 	}
-	if r, err := rtnl.RouteTo(ns, to); err != nil || r.Link != l.Index {
+	r, err := rtnl.RouteTo(ns, to)
+	if err != nil || r.Link != l.Index {
 		return
 	}
-	fits, err := largest(ns, to, l.MTU)
-	if err != nil || fits >= l.MTU {
+	mtu := l.MTU
+	if r.MTU != 0 {
+		mtu = min(mtu, r.MTU)
+	}
+	fits, err := largest(ns, to, mtu)
+	if err != nil || fits >= mtu {
 		return // without answers to small packets, the size says nothing
 	}
-	d.add("path-mtu", to.String(), fmt.Sprintf("packets of more than %d bytes get no answer from %v", fits, to),
-		who(c, fmt.Sprintf("its MTU is %d", l.MTU)), how(advice.Remake(c))...)
+	text := fmt.Sprintf("packets of more than %d bytes get no answer from %v", fits, to)
+	if link, burst := d.shaped(mtu); link != "" {
+		d.add("host-path-blocked", "qdisc", "", who(c, fmt.Sprintf("%s: qdisc tbf of %s has a burst of %d bytes", text, link,
+			burst)), "look", "tc -s qdisc show dev "+link)
+		return
+	}
+	d.add("path-mtu", to.String(), text, who(c, fmt.Sprintf("its MTU is %d", mtu)), how(smaller(ns, c, l, fits))...)
 }
 
 // router returns the next hop of the host's IPv4 default route.

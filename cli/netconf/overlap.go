@@ -2,6 +2,7 @@ package netconf
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -85,8 +86,15 @@ func (w wire) overlap(other wire) string {
 	return ""
 }
 
-// InsideRoute is a part of the warning about a subnet inside a wider route of the host.
-const InsideRoute = "lies inside the route"
+// An OverlapError says what a network's subnet overlaps with on the host.
+type OverlapError struct {
+	With  netip.Prefix // an address of a link, or a route
+	Kind  string       // address or route
+	Wider bool         // a route that is wider than the subnet: the host's route to the containers goes before it
+	text  string
+}
+
+func (o *OverlapError) Error() string { return o.text }
 
 // Overlaps returns warnings of a network that overlaps with one of the others, or with an address or route of this
 // host. Said holds the pairs that were reported. It leaves out what it may not read.
@@ -118,15 +126,15 @@ func Overlaps(l *spec.List, others []Wired, said map[[2]string]bool) (problems [
 		seen[r.Subnet] = true
 		link, kind, prefix, err := rtnl.Overlap(ns, mine.Link, r.Subnet)
 		if err == nil && link != "" && !strings.HasPrefix(link, mine.Link+".") { // the gateways of its VLANs
-			text := fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet",
+			o := &OverlapError{With: prefix, Kind: kind, Wider: kind == "route" && prefix.Bits() < r.Subnet.Bits()}
+			o.text = fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet",
 				r.Subnet, kind, prefix, link, rtnl.Overlapping)
-			// the host's route to the containers is more specific
-			if kind == "route" && prefix.Bits() < r.Subnet.Bits() {
-				text = fmt.Sprintf("subnet %v %s %v by link %s of the host, which no longer reaches that part of "+
-					"it; if a host there uses an address of the subnet, choose another "+
-					"subnet", r.Subnet, InsideRoute, prefix, link)
+			if o.Wider {
+				o.text = fmt.Sprintf("subnet %v lies inside the route %v by link %s of the host, which no longer reaches "+
+					"that part of it; if a host there uses an address of the subnet, choose another subnet", r.Subnet,
+					prefix, link)
 			}
-			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said, text)...)
+			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said, o)...)
 		}
 	}
 	return problems
@@ -143,14 +151,14 @@ func Overlapping(l *spec.List, others []Wired, said map[[2]string]bool) (problem
 			continue
 		}
 		if text := mine.overlap(other.wire); text != "" && other.File != "" {
-			problems = append(problems, overlapped(l, others, other.Name, said, text)...)
+			problems = append(problems, overlapped(l, others, other.Name, said, errors.New(text))...)
 		}
 	}
 	return problems
 }
 
 // overlapped returns a warning of l and a network or link called with, unless said has the pair.
-func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bool, text string) []error {
+func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bool, why error) []error {
 	pair := [2]string{min(l.Name, with), max(l.Name, with)}
 	if said[pair] {
 		return nil
@@ -162,7 +170,7 @@ func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bo
 			name = fmt.Sprintf("network %s (%s)", with, cmp.Or(other.File, "built in"))
 		}
 	}
-	return []error{&spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %s", l.Name, name, text)}}
+	return []error{&spec.FileError{File: l.File, Err: fmt.Errorf("network %s and %s: %w", l.Name, name, why)}}
 }
 
 // WarnOfOverlaps prints what n overlaps with, before its plugins do: those do not know the networks' names.
@@ -179,4 +187,18 @@ func WarnOfOverlaps(a *app.App, n *Network, rt *attach.Runtime) {
 		a.Note("correct one of the two; `fairlead net ls` checks all files")
 		s.Said.Store(rtnl.Overlapping, true)
 	}
+}
+
+// Shared returns the networks of others that are on the same bridge and VLAN as l.
+func Shared(l *spec.List, others []Wired) (names []string) {
+	mine, ok := WireOf(l)
+	if !ok || l.WrittenOut().Plugins[0].Type != "bridge" {
+		return nil
+	}
+	for _, other := range others {
+		if other.ok && other.Name != l.Name && other.wire.Segment == mine.Segment {
+			names = append(names, other.Name)
+		}
+	}
+	return names
 }

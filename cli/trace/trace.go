@@ -119,7 +119,7 @@ func (t *tracing) run(args []string) (err error) {
 		return err
 	}
 	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(d.All),
-		Wanted: wanted{host, d.All}}
+		Wanted: doctor.Wanted{Host: host, All: d.All}}
 	var answer *trace.Answer
 	if t.live {
 		answer, err = tracer.Live(d.Ctx, q)

@@ -16,7 +16,9 @@ func Egress(ns *kernel.NS) (*Link, error) {
 		}
 		var best *Route
 		for i, r := range routes {
-			if r.Dst.Bits() == 0 && r.Type == Unicast && r.Link != 0 && (best == nil || r.Priority < best.Priority) {
+			better := best == nil || r.Dst.Bits() > best.Dst.Bits() ||
+				r.Dst.Bits() == best.Dst.Bits() && r.Priority < best.Priority
+			if r.Default() && r.Type == Unicast && r.Link != 0 && better {
 				best = &routes[i]
 			}
 		}
@@ -37,7 +39,7 @@ func EgressMTU(ns *kernel.NS) (int, error) {
 			return 0, err
 		}
 		for _, r := range routes {
-			if r.Dst.Bits() != 0 || r.Type != Unicast || r.Link == 0 {
+			if !r.Default() || r.Type != Unicast || r.Link == 0 {
 				continue
 			}
 			l, err := LinkByIndex(ns, r.Link)

@@ -45,7 +45,7 @@ func Overlap(ns *kernel.NS, link string, subnet netip.Prefix) (other, kind strin
 	routes, err := Routes(ns, RouteFilter{Family: family, Table: MainTable})
 	for _, r := range routes {
 		l := others[r.Link]
-		if l != nil && r.Dst.IsValid() && r.Dst.Bits() > 0 && r.Dst.Overlaps(subnet.Masked()) &&
+		if l != nil && r.Dst.IsValid() && !r.Default() && r.Dst.Overlaps(subnet.Masked()) &&
 			!(r.Dst.IsSingleIP() && identity.OfGroup(l.Group)) {
 			if r.Dst.Bits() >= subnet.Bits() {
 				return l.Name, "route", r.Dst, nil

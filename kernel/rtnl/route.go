@@ -27,6 +27,10 @@ type Route struct {
 	Weight   int // of one next hop of several; zero where there is one alone
 }
 
+// Default reports whether the route is a default route, or a half of one: a VPN adds 0.0.0.0/1 and 128.0.0.0/1 to come
+// before a default route without replacing it.
+func (r Route) Default() bool { return r.Dst.IsValid() && r.Dst.Bits() <= 1 }
+
 // The kernel's names for the usual values of a Route.
 const (
 	MainTable = unix.RT_TABLE_MAIN

@@ -1,4 +1,4 @@
-package trace
+package doctor
 
 import (
 	"net/netip"
@@ -6,35 +6,34 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
-	"github.com/fairlead-cni/fairlead/cli/doctor"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// wanted implements trace.Wanted with the attachments in the cache and their plans.
-type wanted struct {
-	host *kernel.World
-	all  []attach.Cached
+// Wanted implements trace.Wanted with the attachments in the cache and their plans.
+type Wanted struct {
+	Host *kernel.World
+	All  []attach.Cached
 }
 
 // Masquerades implements trace.Wanted.
-func (w wanted) Masquerades(src, dst netip.Addr) bool {
+func (w Wanted) Masquerades(src, dst netip.Addr) bool {
 	return slices.ContainsFunc(w.living(), func(c attach.Cached) bool {
 		has := func(ip spec.IP) bool { return attached.OwnAddress(c, ip) && ip.Address.Addr() == src }
-		return slices.ContainsFunc(c.Result.IPs, has) && netconf.NetworkOf(w.host, &c).Masquerades(src, dst)
+		return slices.ContainsFunc(c.Result.IPs, has) && netconf.NetworkOf(w.Host, &c).Masquerades(src, dst)
 	})
 }
 
 // living returns the attachments whose containers live.
-func (w wanted) living() []attach.Cached {
-	return slices.DeleteFunc(slices.Clone(w.all), func(c attach.Cached) bool {
+func (w Wanted) living() []attach.Cached {
+	return slices.DeleteFunc(slices.Clone(w.All), func(c attach.Cached) bool {
 		return c.Result == nil || attached.IsGone(c)
 	})
 }
 
 // Gateway implements trace.Wanted.
-func (w wanted) Gateway(container string, six bool) (none netip.Addr) {
+func (w Wanted) Gateway(container string, six bool) (none netip.Addr) {
 	for _, c := range w.living() {
 		if !attached.SamePath(c.Netns, container) {
 			continue
@@ -57,10 +56,10 @@ func (w wanted) Gateway(container string, six bool) (none netip.Addr) {
 }
 
 // Publisher implements trace.Wanted.
-func (w wanted) Publisher(dst netip.Addr, proto byte, port uint16) string {
+func (w Wanted) Publisher(dst netip.Addr, proto byte, port uint16) string {
 	for _, c := range w.living() {
-		if len(attached.Mappings(c.Capabilities)) > 0 && netconf.NetworkOf(w.host, &c).Publishes(dst, proto, port) {
-			return doctor.Traced(c).Name
+		if len(attached.Mappings(c.Capabilities)) > 0 && netconf.NetworkOf(w.Host, &c).Publishes(dst, proto, port) {
+			return Traced(c).Name
 		}
 	}
 	return ""

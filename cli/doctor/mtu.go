@@ -1,0 +1,45 @@
+package doctor
+
+import (
+	"fmt"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/tc"
+	"github.com/fairlead-cni/fairlead/trace"
+)
+
+// smaller says how the container sends smaller packets by its default route. To attach it again would change nothing
+// while the network's list has no other mtu.
+func smaller(ns *kernel.NS, c attach.Cached, l *rtnl.Link, mtu int) trace.Advice {
+	routes, _ := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable, Link: l.Index})
+	for _, r := range routes {
+		plain := r.Via.IsValid() && !r.Src.IsValid() && r.Priority == 0 && r.AdvMSS == 0 && !r.OnLink
+		if r.Dst.Bits() == 0 && plain {
+			return trace.Advice{Fix: fmt.Sprintf("nsenter --net=%s ip route replace default via %v dev %s mtu %d", c.Netns,
+				r.Via, c.IfName, mtu)}
+		}
+	}
+	return trace.Advice{Look: fmt.Sprintf("set \"mtu\": %d in the list of network %s, and attach the container again", mtu,
+		c.Network)}
+}
+
+// shaped returns the burst, in bytes, of a qdisc tbf of the uplink if it is too small for packets of a size. The qdisc
+// drops these.
+func (d *Doctor) shaped(size int) (link string, burst int) {
+	const frameHeader = 14
+	uplink, err := rtnl.Egress(d.HostNS)
+	if err != nil {
+		return "", 0
+	}
+	q, err := tc.QdiscAt(d.HostNS, uplink.Index, tc.Root)
+	if err != nil || q == nil || q.Kind != "tbf" {
+		return "", 0
+	}
+	const tick = 64 // ns
+	if burst = int(uint64(q.Bucket.Ticks) * tick * q.Bucket.Rate / 1e9); burst >= size+frameHeader {
+		return "", 0
+	}
+	return uplink.Name, burst
+}
