@@ -129,7 +129,8 @@ func Elsewhere(c attach.Cached, taken netip.Addr) trace.Advice {
 	_, asked := c.Capabilities["ips"]
 	asks := slices.ContainsFunc(c.Args, func(kv [2]string) bool { return kv[0] == "IP" })
 	if asks || asked {
-		return trace.Advice{Look: fmt.Sprintf("the container asks for %v itself: attach it with another address", taken)}
+		text := fmt.Sprintf("the container asks for %v itself: attach it with another address", taken)
+		return trace.Advice{Look: text}
 	}
 	if !strings.HasPrefix(c.ContainerID, "cnitool-") {
 		return Remake(c)

@@ -142,6 +142,8 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 		d.add("accepts-missing", "packet filter", "", who(c, w.Text), remade(w, c)...)
 	case w.Rule && w.Field == "route": // ofPaths finds out why, if it follows a packet there
 		d.astray = append(d.astray, strayed{w.Text, c})
+	case w.Rule && w.Field == "hairpin": // of the port, which the bridge's plugin may want, too
+		d.add("host-interface-changed", "host", "hairpin is false, want true", who(c), remade(w, c)...)
 	case w.Rule:
 		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":

@@ -170,8 +170,9 @@ func (d *Diagnosis) settle() {
 		}
 		return false
 	})
-	d.cut([]string{"address-duplicate"}, "container-address-missing", "container-route-missing", "container-state-differs",
-		"container-path-blocked", "gateway-unreachable", "dns-unreachable", "address-unreachable")
+	d.cut([]string{"address-duplicate"}, "container-address-missing", "container-route-missing",
+		"container-state-differs", "container-path-blocked",
+		"gateway-unreachable", "dns-unreachable", "address-unreachable")
 	d.cut([]string{"dhcp-lease-lost"}, "container-address-missing", "container-route-missing")
 	d.cut([]string{"container-interface-missing"}, "container-address-missing", "container-route-missing",
 		"container-interface-changed", "gateway-unreachable", "dns-unreachable", "address-unreachable")

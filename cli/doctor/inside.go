@@ -51,14 +51,8 @@ func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
 // fits adds a finding if the container's MTU is larger than that of the way out.
 func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
-	if err != nil || mtu == 0 || l.MTU <= mtu {
+	if err != nil || mtu == 0 || routeMTU(ns, l) <= mtu {
 		return
-	}
-	routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable, Link: l.Index})
-	for _, r := range routes {
-		if err == nil && r.Dst.Bits() == 0 && r.MTU != 0 && r.MTU <= mtu {
-			return
-		}
 	}
 	d.add("mtu-too-large", "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
 		mtu), who(c), how(smaller(ns, c, l, mtu))...)

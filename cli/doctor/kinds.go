@@ -1,6 +1,8 @@
 package doctor
 
 import (
+	"slices"
+
 	"github.com/fairlead-cni/fairlead/cli/advice"
 )
 
@@ -27,7 +29,7 @@ const (
 
 // FindingKinds returns all kinds, in the order in which doctor prints them.
 func FindingKinds() []findingKind {
-	return append(append(hostKinds(), networkKinds()...), containerKinds()...)
+	return slices.Concat(hostKinds(), networkKinds(), addressKinds(), containerKinds())
 }
 
 func hostKinds() []findingKind {
@@ -143,8 +145,8 @@ func networkKinds() []findingKind {
 				"node is not ready.",
 			"", "fairlead validate FILE"},
 		{"network-file-missing", onNetwork, true, "the file of a network with attached containers does not exist",
-			"No container can be attached to the network, and a runtime that reads the file for DEL detaches nothing. The " +
-				"cache of attachments has a copy of the list, which the fix writes back.",
+			"No container can be attached to the network, and a runtime that reads the file for DEL detaches " +
+				"nothing. The cache of attachments has a copy of the list, which the fix writes back.",
 			"jq -r .config ENTRY | base64 -d > FILE", ""},
 		{"bridge-shared", onNetwork, true, "two networks use one bridge",
 			"Their containers are on one segment: each sees the broadcasts of the other network and reaches its " +
@@ -166,6 +168,12 @@ func networkKinds() []findingKind {
 			"Its CNI library does not know CNI 1.1. With 1.0.0 in cniVersion, and 1.1.0 in cniVersions, each program " +
 				"uses the newest version that it knows.",
 			`sed -i 's/"cniVersion": *"1.1.0"/"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]/' FILE`, ""},
+	}
+}
+
+// addressKinds are those of networks' addresses and leases, and of what STATUS says.
+func addressKinds() []findingKind {
+	return []findingKind{
 		{"range-exhausted", onNetwork, false, "a network has no address left",
 			"New containers are refused. If leases of containers that are gone remain, they can be reclaimed. " +
 				"Otherwise the range is too small.",
@@ -236,7 +244,8 @@ func containerKinds() []findingKind {
 		{"path-mtu", onContainer, false, "large packets are lost on the way out, without an error",
 			"Small packets are answered. No ICMP message reports that the large ones are too large, so senders do " +
 				"not reduce their size: small requests work, and transfers hang. The fix is for this container; for " +
-				"new ones set a smaller \"mtu\" in the network's list.", smallerMTU, "set \"mtu\" in the network's list"},
+				"new ones set a smaller \"mtu\" in the network's list.",
+			smallerMTU, "set \"mtu\" in the network's list"},
 		{"container-state-differs", onContainer, false, "something in the container differs from what ADD made",
 			"It was changed in the container, where Fairlead repairs nothing.", advice.Remakes, ""},
 		{"port-nobody-listens", onContainer, false, "no process in the container listens on a published port",

@@ -17,12 +17,12 @@ func smaller(ns *kernel.NS, c attach.Cached, l *rtnl.Link, mtu int) trace.Advice
 	for _, r := range routes {
 		plain := r.Via.IsValid() && !r.Src.IsValid() && r.Priority == 0 && r.AdvMSS == 0 && !r.OnLink
 		if r.Dst.Bits() == 0 && plain {
-			return trace.Advice{Fix: fmt.Sprintf("nsenter --net=%s ip route replace default via %v dev %s mtu %d", c.Netns,
-				r.Via, c.IfName, mtu)}
+			replace := fmt.Sprintf("ip route replace default via %v dev %s mtu %d", r.Via, c.IfName, mtu)
+			return trace.Advice{Fix: replace}.In(c.Netns)
 		}
 	}
-	return trace.Advice{Look: fmt.Sprintf("set \"mtu\": %d in the list of network %s, and attach the container again", mtu,
-		c.Network)}
+	text := fmt.Sprintf("set \"mtu\": %d in the list of network %s, and attach the container again", mtu, c.Network)
+	return trace.Advice{Look: text}
 }
 
 // shaped returns the burst, in bytes, of a qdisc tbf of the uplink if it is too small for packets of a size. The qdisc
@@ -42,4 +42,15 @@ func (d *Doctor) shaped(size int) (link string, burst int) {
 		return "", 0
 	}
 	return uplink.Name, burst
+}
+
+// routeMTU returns the MTU of a container's default route by a link, else that of the link.
+func routeMTU(ns *kernel.NS, l *rtnl.Link) int {
+	routes, _ := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable, Link: l.Index})
+	for _, r := range routes {
+		if r.Dst.Bits() == 0 && r.MTU != 0 {
+			return min(r.MTU, l.MTU)
+		}
+	}
+	return l.MTU
 }

@@ -63,8 +63,8 @@ func (d *Doctor) ofNetworks() {
 			for _, name := range append(others, l.Name) {
 				shared[name] = true
 			}
-			d.add("bridge-shared", "network "+l.Name, "networks "+strings.Join(append([]string{l.Name}, others...), ", ")+
-				" use one bridge", on)
+			names := strings.Join(append([]string{l.Name}, others...), ", ")
+			d.add("bridge-shared", "network "+l.Name, "networks "+names+" use one bridge", on)
 		}
 		d.understood(l, installed)
 		d.network(&netconf.Network{List: l, BuiltIn: l.File == ""}, on)
@@ -91,8 +91,8 @@ func (d *Doctor) fileless(lists []*spec.List) {
 			continue
 		}
 		file := filepath.Join(netconf.ConfDir(), c.Network+".conflist")
-		d.add("network-file-missing", "network "+c.Network, "no file in "+netconf.ConfDir()+" defines the network", who(c),
-			"ENTRY", c.File, "FILE", file)
+		what := "no file in " + netconf.ConfDir() + " defines the network"
+		d.add("network-file-missing", "network "+c.Network, what, who(c), "ENTRY", c.File, "FILE", file)
 	}
 }
 

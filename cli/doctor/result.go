@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -61,8 +62,15 @@ func BridgeOf(c attach.Cached) string {
 
 // gateways adds a finding for each gateway address of the containers that their bridge lacks.
 func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
-	if w, ok := netconf.WireOf(c.AttachedBy(&spec.List{})); bridge == nil || !bridge.Up || ok && !w.Routed {
+	if bridge == nil || !bridge.Up {
 		return
+	}
+	if l := c.AttachedBy(nil); l != nil {
+		var conf struct{ IsGateway, IsDefaultGateway bool }
+		raw, err := l.WrittenOut().Plugins[0].Object.MarshalJSON()
+		if err == nil && json.Unmarshal(raw, &conf) == nil && !conf.IsGateway && !conf.IsDefaultGateway {
+			return // a router on the segment may have the address
+		}
 	}
 	addrs, err := rtnl.Addrs(d.HostNS, bridge.Index)
 	if err != nil {
@@ -114,7 +122,8 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	}
 }
 
-// routeMissing adds a finding for a route that a container lacks, and names the one to the same destination that it has.
+// routeMissing adds a finding for a route that a container lacks. It names the one to the same destination that the
+// container has.
 func (d *Doctor) routeMissing(c attach.Cached, text string, dst netip.Prefix) {
 	details := []string{text}
 	d.Inside(c, func(ns *kernel.NS) {
@@ -126,7 +135,8 @@ func (d *Doctor) routeMissing(c attach.Cached, text string, dst netip.Prefix) {
 		for _, r := range routes {
 			l, err := rtnl.LinkByIndex(ns, r.Link)
 			if r.Dst == dst.Masked() && r.Type == rtnl.Unicast && err == nil {
-				details = append(details, fmt.Sprintf("in its place is the route to %v via %v dev %s", r.Dst, r.Via, l.Name))
+				other := fmt.Sprintf("in its place is the route to %v via %v dev %s", r.Dst, r.Via, l.Name)
+				details = append(details, other)
 			}
 		}
 	})

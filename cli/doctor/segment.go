@@ -87,22 +87,18 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	if err != nil || !to.Is4() || l.MTU <= least4 {
 		return
 	}
-	r, err := rtnl.RouteTo(ns, to)
-	if err != nil || r.Link != l.Index {
+	if r, err := rtnl.RouteTo(ns, to); err != nil || r.Link != l.Index {
 		return
 	}
-	mtu := l.MTU
-	if r.MTU != 0 {
-		mtu = min(mtu, r.MTU)
-	}
+	mtu := routeMTU(ns, l)
 	fits, err := largest(ns, to, mtu)
 	if err != nil || fits >= mtu {
 		return // without answers to small packets, the size says nothing
 	}
 	text := fmt.Sprintf("packets of more than %d bytes get no answer from %v", fits, to)
 	if link, burst := d.shaped(mtu); link != "" {
-		d.add("host-path-blocked", "qdisc", "", who(c, fmt.Sprintf("%s: qdisc tbf of %s has a burst of %d bytes", text, link,
-			burst)), "look", "tc -s qdisc show dev "+link)
+		text += fmt.Sprintf(": qdisc tbf of %s has a burst of %d bytes", link, burst)
+		d.add("host-path-blocked", "qdisc", "", who(c, text), "look", "tc -s qdisc show dev "+link)
 		return
 	}
 	d.add("path-mtu", to.String(), text, who(c, fmt.Sprintf("its MTU is %d", mtu)), how(smaller(ns, c, l, fits))...)

@@ -130,8 +130,9 @@ func Overlaps(l *spec.List, others []Wired, said map[[2]string]bool) (problems [
 			o.text = fmt.Sprintf("subnet %v overlaps with %s %v of link %s of the host, %s; choose another subnet",
 				r.Subnet, kind, prefix, link, rtnl.Overlapping)
 			if o.Wider {
-				o.text = fmt.Sprintf("subnet %v lies inside the route %v by link %s of the host, which no longer reaches "+
-					"that part of it; if a host there uses an address of the subnet, choose another subnet", r.Subnet,
+				o.text = fmt.Sprintf("subnet %v lies inside the route %v by link %s of the host, which no longer "+
+					"reaches that part of it; "+
+					"if a host there uses an address of the subnet, choose another subnet", r.Subnet,
 					prefix, link)
 			}
 			problems = append(problems, overlapped(l, others, cmp.Or(ofLink[link], link), said, o)...)

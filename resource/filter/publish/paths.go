@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -202,7 +201,7 @@ func (p Ports) hairpinPort(w *kernel.World, pub *published) (c closedPath) {
 	}
 	port := *l.Port
 	port.Hairpin = true
-	c.err = fmt.Errorf("link host/%s has hairpin off, want on", l.Name)
+	c.err = spec.DiffersBy("hairpin", "link host/%s has hairpin off, want on", l.Name)
 	c.open = func() error { return rtnl.SetLink(w.Host, l.Name, rtnl.LinkChange{Port: &port}) }
 	return c
 }
