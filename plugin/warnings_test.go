@@ -37,14 +37,16 @@ func TestWarnings(t *testing.T) {
 	for _, c := range []struct{ conf, say, strict string }{
 		{`"type":"macvlan","master":"ens3","ipam":{"typ":"host-local","subnet":"10.1.0.0/24"}`, `unknown key "ipam.typ", did you mean "type"?`, `ipam.typ: "host-local": unknown key, and "strict" is set; did you mean "type"?`},
 		{`"type":"bridge","ipam":{"subnet":"10.1.0.0/24"}`, `ipam: {"subnet":"10.1.0.0/24"}: has no "type", so nobody reads it`, `has no "type", so nobody reads it; and "strict" is set`},
-		{`"type":"bridge","ipam":{"type":"","subnet":"10.1.0.0/24"}`, `has no "type", so nobody reads it`, `has no "type"`},
+		{`"type":"bridge","ipam":{"type":"","subnet":"10.1.0.0/24"}`, `has no "type", so nobody reads it`,
+			`has no "type"`},
 		{`"type":"bridge","ipam":{"type":""}`, "", ""},
 		{`"type":"bridge","ipam":{}`, "", ""},
 		{`"type":"bridge","ipam":{"type":"host-local","subnet":"10.1.0.0/24"},"isGateway":true,"ipMasq":true`, "", ""},
 		{`"type":"bridge","isGateway":true`, "isGateway: true: has no effect", ""},
 		{`"type":"bridge","isDefaultGateway":true`, "isDefaultGateway: true: has no effect", ""},
 		{`"type":"bridge","ipMasq":true`, "ipMasq: true: has no effect", ""},
-		{`"type":"loopback","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}`, `unknown key "ipam"`, `unknown key, and "strict" is set`},
+		{`"type":"loopback","ipam":{"type":"host-local","subnet":"10.1.0.0/24"}`, `unknown key "ipam"`,
+			`unknown key, and "strict" is set`},
 		{`"type":"loopback"`, "", ""},
 	} {
 		said, err := warnings(t, "ADD", c.conf)
@@ -74,7 +76,8 @@ func TestWarningsOfChains(t *testing.T) {
 		`"type":"firewall","ingressPolicy":"isolated"` + veth:       "",
 		`"type":"firewall"` + macvlan:                               "",
 	} {
-		if said, err := warnings(t, "ADD", conf); err != nil || say == "" && said != "" || !strings.Contains(said, say) {
+		if said, err := warnings(t, "ADD", conf); err != nil || say == "" && said != "" || !strings.Contains(said,
+			say) {
 			t.Errorf("%s: said %q, error %v, want %q", conf, said, err, say)
 		}
 	}
@@ -132,11 +135,12 @@ func TestWarningsOfAdd(t *testing.T) {
 
 // A MAC that the bridge does not know of is dropped with all that it sends.
 func TestWarningOfSpoofCheck(t *testing.T) {
-	for keys, warned := range map[string]bool{`"macspoofchk":true,`: true, ``: false, `"macspoofchk":true,"runtimeConfig":{"mac":"02:00:00:00:00:77"},`: false} {
+	for keys, warned := range map[string]bool{`"macspoofchk":true,`: true, ``: false,
+		`"macspoofchk":true,"runtimeConfig":{"mac":"02:00:00:00:00:77"},`: false} {
 		r := newRunner(t, chain{"spoof-warn", []string{`"type":"bridge","bridge":"br-warn","removeWhenEmpty":true,` + keys + hostLocal, `"type":"tuning","mac":"02:00:00:00:00:77"`}, nil})
 		r.host = nstest.NewNS(t)
 		a := &attachment{id: "c1", netns: nstest.NewNS(t)}
-		if s := r.addSaying(a); strings.Contains(s, "the bridge drops all that the container sends") != warned {
+		if s := r.addSaying(a); strings.Contains(s, "the bridge drops all packets of the container") != warned {
 			t.Errorf("%s said %q", keys, s)
 		}
 		r.must("del", r.del(a))

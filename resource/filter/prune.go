@@ -48,7 +48,7 @@ func (f Tx) prune() error {
 			return err
 		}
 		if use[c] > len(own)+leading[c] {
-			slog.Warn("a chain that no attachment uses any more stays, for a rule of somebody else leads there",
+			slog.Warn("an unused chain is kept, because a rule of another program leads to it",
 				"chain", f.Table.String()+" "+c)
 			return nil
 		}
@@ -68,7 +68,7 @@ func (f Tx) prune() error {
 	}
 	err = f.Write(&b)
 	if errors.Is(err, unix.EBUSY) {
-		slog.Warn("what no attachment uses any more stays, for a rule of somebody else needs it", "error", err)
+		slog.Warn("unused chains and sets are kept, because a rule of another program needs them", "error", err)
 		return nil
 	}
 	return err

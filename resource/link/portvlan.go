@@ -255,8 +255,8 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 // link.
 func (g VLANGateway) warn(w *kernel.World) {
 	if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); err == nil && v != "0" {
-		slog.Warn("br_netfilter passes what is only bridged through the packet filter: what comes from the VLAN is "+
-			"not masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 "+
+		slog.Warn("br_netfilter passes bridged packets through the packet filter: packets from the VLAN are not "+
+			"masqueraded, and published ports may not answer; `sysctl net.bridge.bridge-nf-call-iptables=0 "+
 			"net.bridge.bridge-nf-call-ip6tables=0` fixes that", "link", g.Name())
 	}
 }

@@ -124,8 +124,8 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		return false, err
 	}
 	if vrf != nil {
-		slog.Warn("source routing has no effect on what has a route in the VRF's table, which is asked first", "link",
-			s.Owner.IfName, "vrf", vrf.Name)
+		slog.Warn("the kernel looks in the VRF's table first: source routing applies only to destinations without a "+
+			"route there", "link", s.Owner.IfName, "vrf", vrf.Name)
 		now.Made = withoutSources(now.Made)
 	}
 	rec.By[s.Table] = now

@@ -69,9 +69,8 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *rtnl.Link) err
 		}
 		if r.Table != m.Table && !told {
 			told = true
-			slog.Warn("what has a route in the VRF's table does not get to the link's routes in other tables", "link",
-				l.Name,
-				"vrf", vrf.Name, "table", r.Table)
+			slog.Warn("the kernel looks in the VRF's table first: the link's routes in other tables apply only to "+
+				"destinations without a route there", "link", l.Name, "vrf", vrf.Name, "table", r.Table)
 		}
 		r, err := beside(ns, r)
 		if err != nil {

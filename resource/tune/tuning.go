@@ -190,9 +190,9 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		return false, errors.Join(errs...)
 	}
 	if mac, ok := change["address"]; ok && spoof.Checked(ctx, w, t.Owner) {
-		slog.Warn("the bridge drops all that the container sends from now on, for its macspoofchk is about the MAC "+
-			"that bridge gave: tell bridge the same one (mac of runtimeConfig or args), or leave out one of the two",
-			"mac", mac)
+		slog.Warn("the bridge drops all packets of the container from now on, because macspoofchk allows only the "+
+			"MAC that the bridge plugin set: give the bridge plugin the same MAC (mac of runtimeConfig or args), or "+
+			"remove one of the two keys", "mac", mac)
 	}
 	return true, nil
 }

@@ -194,9 +194,9 @@ func (p Ports) Ensure(ctx context.Context, w *kernel.World) (changed bool, err e
 			continue
 		}
 		if port, ok := sockdiag.Listens(w.Host, c.proto, c.host, c.first, c.last); ok {
-			slog.Warn("a process listens on a port that is published now, and hears only what is not for the host's "+
-				"addresses",
-				"port", port, "protocol", kernel.ProtoName(c.proto), "attachment", p.Owner.String())
+			slog.Warn("a process listens on a port that is published now: packets to the host's addresses go to the "+
+				"container instead", "port", port, "protocol", kernel.ProtoName(c.proto), "attachment",
+				p.Owner.String())
 		}
 	}
 	return changed, p.ensured(ctx, w, pub)
