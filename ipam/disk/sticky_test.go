@@ -412,3 +412,16 @@ func TestStickyGarbage(t *testing.T) {
 		}
 	}
 }
+
+// A sticky address that is the gateway today is not given out again.
+func TestStickyOnTodaysGateway(t *testing.T) {
+	s := (&Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}).keyed("k", time.Hour)
+	if got := add(t, s, "a"); got[0] != "10.1.0.2" {
+		t.Fatal(got)
+	}
+	del(t, s, "a")
+	s.Sets[0].Ranges[0].Gateway = addr("10.1.0.2")
+	if got := add(t, s, "b"); got[0] == "10.1.0.2" {
+		t.Errorf("got the gateway's address %s", got)
+	}
+}
