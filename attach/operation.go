@@ -136,7 +136,7 @@ func (op *operation) inherit(c *Cached) {
 			op.args = args
 		}
 	}
-	if c.Result == nil || len(op.l.CNIVersions) == 0 {
+	if c.Result == nil {
 		return
 	}
 	if v := c.Result.CNIVersion; v == op.l.CNIVersion.Or010() || slices.Contains(op.l.CNIVersions, v) {
