@@ -69,7 +69,7 @@ asks for what no flag says.`,
 	f.StringArrayVar(&w.subnets, "subnet", nil, "`PREFIX` to allocate addresses from; once for each family")
 	f.BoolVar(&w.ipv6, "ipv6", false, "add an IPv6 subnet that derives from the network's name")
 	f.BoolVar(&w.dhcp, "dhcp", false, "get addresses from a DHCP server on the link")
-	f.BoolVar(&w.isolated, "isolated", false, "isolate containers from other networks and from each other")
+	f.BoolVar(&w.isolated, "isolated", false, "isolate containers from each other and from networks with a policy")
 	f.BoolVar(&w.names, "names", false,
 		"let the containers find each other by name, by the plugin alias and fairlead dns")
 	f.BoolVar(&w.closed, "no-masquerade", false, "do not masquerade what leaves the network")

@@ -13,15 +13,16 @@
 // them. Addresses that are reserved for a sticky key (`fairlead ipam reserve --for`) are allocated to containers with
 // that key, without asking, and to no others.
 //
-// `IP` in CNI_ARGS asks for an address (`IP=192.0.2.5`), and `ipam.sticky.key` may name keys of CNI_ARGS. The
-// interface plugin gets the same CNI_ARGS, and some interface plugins (bridge, macvlan, macvtap, tap) reject unknown
-// keys: add `IgnoreUnknown=1`.
+// `IP` in CNI_ARGS asks for an address (`IP=192.0.2.5`), or for one of each range (`IP=192.0.2.5,2001:db8::5`).
+// `ipam.sticky.key` may name keys of CNI_ARGS. The interface plugin gets the same CNI_ARGS, and some interface plugins
+// (bridge, macvlan, macvtap, tap) reject unknown keys: add `IgnoreUnknown=1`.
 package hostlocal
 
 import (
 	"context"
 	"net/netip"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -157,7 +158,7 @@ func (c conf) requested(r *sdk.Request, sets []ipam.Set) (asked []netip.Addr, er
 	read("runtimeConfig.ips", c.RuntimeConfig.IPs...)
 	read("args.cni.ips", c.Args.CNI.IPs...)
 	if ip, ok := r.Arg("IP"); ok && len(c.Args.CNI.IPs) == 0 { // args beats CNI_ARGS (clause K11)
-		read(inArgs, ip)
+		read(inArgs, strings.Split(ip, ",")...) // a container of both families has two
 	}
 	if err != nil {
 		return nil, err
