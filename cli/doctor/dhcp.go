@@ -56,7 +56,7 @@ func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 		case d.named && hit == nil:
 		case l.State == "lost":
 			d.add("dhcp-lease-lost", "network "+network, "", hit, "NET", network)
-		case l.State == "rebinding":
+		case l.State == "rebinding", l.State == "renewing" && l.Reason != "": // a try has failed
 			d.add("dhcp-server-silent", "network "+network, "the DHCP server "+l.Server+" does not answer", hit, "NET",
 				network)
 		}

@@ -155,13 +155,16 @@ func TestLeases(t *testing.T) {
 	soon, over := now.Add(3*time.Minute), now.Add(-time.Minute)
 	web := attach.Cached{Network: "lan", ContainerID: "web", IfName: "eth0"}
 	list := func(state string, ends time.Time) []dhcp.Leased {
+		state, reason, _ := strings.Cut(state, ": ")
 		return []dhcp.Leased{{Network: "lan", ContainerID: "web", IfName: "eth0", State: state,
 			Addresses: []string{"10.9.0.10/24"},
-			Server:    "10.9.0.1", Ends: &ends}}
+			Server:    "10.9.0.1", Ends: &ends, Reason: reason}}
 	}
 	for state, want := range map[string]string{
-		"bound":     "",
-		"renewing":  "",
+		"bound":    "",
+		"renewing": "",
+		"renewing: no answer": "warning dhcp-server-silent : the DHCP server 10.9.0.1 does not answer, " +
+			"10.9.0.10/24 ends in 3m0s: no answer: fairlead dhcp ls lan",
 		"rebinding": "warning dhcp-server-silent : the DHCP server 10.9.0.1 does not answer, 10.9.0.10/24 ends in 3m0s: fairlead dhcp ls lan",
 		"lost":      "fault dhcp-lease-lost : DHCP leases have expired, 10.9.0.10/24 expired 1m0s ago: fairlead dhcp ls lan",
 	} {
