@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -41,9 +42,10 @@ type Cached struct {
 	// Stored is when ADD remembered it, as far as its file tells.
 	Stored time.Time
 
-	seen     string // which namespace ADD saw, see identity
-	noResult error  // the file is an attachment, and its result cannot be read
-	stamp    stamp  // of its file, from List
+	seen     string                 // which namespace ADD saw, see identity
+	boot     func() (string, error) // bootID, read once for all entries of a List; nil: not read yet
+	noResult error                  // the file is an attachment, and its result cannot be read
+	stamp    stamp                  // of its file, from List
 }
 
 // Owner returns the owner of the attachment.
@@ -292,6 +294,7 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, fmt.Errorf("%w: %w", ErrUnseen, err)
 	}
+	boot := sync.OnceValues(bootID)
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
 		info, gone := f.Info() // before it is read: what replaces it then has another stamp
@@ -315,7 +318,7 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 		if c.noResult != nil {
 			problems = append(problems, c.noResult)
 		}
-		c.Stored, c.stamp = info.ModTime(), stampOf(info)
+		c.Stored, c.stamp, c.boot = info.ModTime(), stampOf(info), boot
 		if network == "" || c.Network == network {
 			list = append(list, *c)
 		}

@@ -36,7 +36,7 @@ func (r *Runtime) Gone(c *Cached) bool {
 
 // Hidden reports whether this program cannot see the attached namespace, although it may exist.
 func (c *Cached) Hidden() bool {
-	_, err := identity(c.Netns)
+	_, err := c.identity()
 	return err != nil && !c.stale()
 }
 

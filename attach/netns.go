@@ -53,7 +53,7 @@ func ownNamespace() (n namespace, err error) {
 
 // identity returns the string that the cache stores for a namespace: boot, device and inode. After a reboot the first
 // containers get the same inode numbers as the first containers before.
-func (n namespace) identity() (string, error) {
+func (n namespace) identity(bootID func() (string, error)) (string, error) {
 	boot, err := bootID()
 	if err != nil {
 		return "", err
@@ -72,7 +72,7 @@ func identity(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return n.identity()
+	return n.identity(bootID)
 }
 
 // netnsForDel returns the CNI_NETNS for DEL: path, or nothing if path is the runtime's own namespace, is not the one
@@ -96,7 +96,7 @@ func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := now.identity()
+	id, err := now.identity(bootID)
 	if err != nil {
 		return "", err
 	}

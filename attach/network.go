@@ -183,7 +183,7 @@ func (c *Cached) stale() bool {
 	if c.Netns == "" {
 		return false
 	}
-	now, err := identity(c.Netns)
+	now, err := c.identity()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return !spec.Unseen(c.Netns) || !c.thisBoot()
@@ -193,9 +193,25 @@ func (c *Cached) stale() bool {
 	return err == nil && c.seen != "" && c.seen != now && (!spec.Unseen(c.Netns) || !c.thisBoot())
 }
 
+// identity returns the identity of the namespace that is at the attachment's path now.
+func (c *Cached) identity() (string, error) {
+	n, err := lookAt(c.Netns)
+	if err != nil {
+		return "", err
+	}
+	return n.identity(c.bootID)
+}
+
+func (c *Cached) bootID() (string, error) {
+	if c.boot == nil {
+		return bootID()
+	}
+	return c.boot()
+}
+
 // thisBoot reports whether the attachment may have been made since the machine was started.
 func (c *Cached) thisBoot() bool {
-	boot, err := bootID()
+	boot, err := c.bootID()
 	return err != nil || c.seen == "" || strings.HasPrefix(c.seen, boot+"/")
 }
 

@@ -9,10 +9,13 @@ type Call struct {
 }
 
 // Begin begins the log line of a call with this environment. It returns nil if the setting turns logging off. The error
-// describes an invalid setting.
-func Begin(environ []string) (*Call, error) {
+// describes an invalid setting. File is ReadFile, or returns what that has returned; nil is ReadFile.
+func Begin(environ []string, file func() (Setting, error)) (*Call, error) {
 	began := time.Now()
-	s, err := Read(environ)
+	if file == nil {
+		file = ReadFile
+	}
+	s, err := inForce(environ, file)
 	if err != nil || !s.On {
 		return nil, err
 	}

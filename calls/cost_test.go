@@ -37,7 +37,7 @@ func TestCost(t *testing.T) {
 // costs writes a line as a plugin does, and then one that says how long that took.
 func costs(path string) int {
 	began := time.Now()
-	c, err := Begin([]string{"FAIRLEAD_LOG=all," + path})
+	c, err := Begin([]string{"FAIRLEAD_LOG=all," + path}, nil)
 	if err != nil {
 		return 1
 	}
@@ -54,7 +54,7 @@ func costs(path string) int {
 
 func BenchmarkOff(b *testing.B) {
 	for b.Loop() {
-		if c, err := Begin(nil); c != nil || err != nil {
+		if c, err := Begin(nil, nil); c != nil || err != nil {
 			b.Fatal(c, err)
 		}
 	}
@@ -63,7 +63,7 @@ func BenchmarkOff(b *testing.B) {
 func BenchmarkFile(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "calls.log")
 	for b.Loop() {
-		c, err := Begin([]string{"FAIRLEAD_LOG=all," + path})
+		c, err := Begin([]string{"FAIRLEAD_LOG=all," + path}, nil)
 		if err != nil {
 			b.Fatal(err)
 		}

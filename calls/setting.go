@@ -97,7 +97,9 @@ func parseSize(word string) (int64, error) {
 
 // Read returns the setting in force: FAIRLEAD_LOG in environ, or else the key log in /etc/cni/fairlead.json. The error
 // has place and value of an invalid setting; nothing is logged then.
-func Read(environ []string) (Setting, error) {
+func Read(environ []string) (Setting, error) { return inForce(environ, ReadFile) }
+
+func inForce(environ []string, file func() (Setting, error)) (Setting, error) {
 	if text := value(environ, Variable); text != "" {
 		s, err := Parse(text)
 		if err != nil {
@@ -105,11 +107,15 @@ func Read(environ []string) (Setting, error) {
 		}
 		return s, err
 	}
+	return file()
+}
+
+// ReadFile returns the setting in /etc/cni/fairlead.json; nothing is logged if the file does not exist.
+func ReadFile() (s Setting, err error) {
 	doc, err := readSettings(Settings)
 	if err == nil && doc == nil {
 		return Setting{}, nil
 	}
-	var s Setting
 	if err == nil {
 		s, err = decode(doc)
 	}

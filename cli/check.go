@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -72,7 +73,16 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		return err
 	}
 	was := t.Former()
-	doc, said, rest := compare(a, t, was)
+	sharing, err := sdk.Share()
+	if err != nil {
+		return err
+	}
+	defer sharing.Close()
+	w, err := sharing.Open(t.Owner(), t.Netns)
+	if err == nil {
+		defer w.Container.Close()
+	}
+	doc, said, rest := compare(a, t, was, sharing, w)
 	if errors.Is(rest, attach.ErrCorrupt) {
 		const hint = "`fairlead del %[1]s` moves that file aside and detaches the container. Then attach it again " +
 			"with `fairlead add %[1]s`, or with the runtime that attached it."
@@ -100,11 +110,17 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 
 // compare runs CHECK of an attachment's plugins. It returns the differences as a document and as lines to print. The
 // error is that of plugins that could not check. If the plugins find nothing, compare looks at the links in the
-// result of ADD, because CHECK of other projects' plugins does not report a link that is down.
-func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, said []string, rest error) {
-	found, rest := drifts(t.Runtime.Check(a.Interruptible(), t.List, t.Attachment, attach.Continue()))
+// result of ADD, because CHECK of other projects' plugins does not report a link that is down. The container is open in
+// w; w is nil if its namespace cannot be opened.
+func compare(a *app.App, t *target.Target, was *attach.Cached, sharing *sdk.Sharing,
+	w *kernel.World) (doc checked, said []string, rest error) {
+	ctx := sharing.In(a.Interruptible(), w)
+	found, rest := drifts(t.Runtime.Check(ctx, t.List, t.Attachment, attach.Continue()))
 	if len(found) == 0 && was != nil {
-		if off := linksOff(was); len(off) > 0 {
+		if w == nil {
+			w = sharing.Host()
+		}
+		if off := repair.LinksOff(w, was); len(off) > 0 {
 			found = []drifted{{differences: off}}
 		}
 	}
@@ -122,21 +138,6 @@ func compare(a *app.App, t *target.Target, was *attach.Cached) (doc checked, sai
 		said = append(append(said, "these could not be checked:"), doc.Problems...)
 	}
 	return doc, said, rest
-}
-
-// linksOff returns the links of an attachment that carry no traffic. A namespace that cannot be opened is skipped.
-func linksOff(c *attach.Cached) spec.Differences {
-	host, err := kernel.Open("")
-	if err != nil {
-		return nil
-	}
-	defer host.Close()
-	w := &kernel.World{Host: host}
-	if ns, err := kernel.Open(c.Netns); c.Netns != "" && err == nil {
-		defer ns.Close()
-		w.Container = ns
-	}
-	return repair.LinksOff(w, c)
 }
 
 // dead fails if the namespace of t does not exist, or is not the one that was attached. The hint says what to do.

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -41,6 +42,11 @@ func checkMany(a *app.App, name string) error {
 	if err != nil {
 		return err
 	}
+	sharing, err := sdk.Share()
+	if err != nil {
+		return err
+	}
+	defer sharing.Close()
 	a.Orphans = true
 	doc := struct {
 		OK          bool           `json:"ok"`
@@ -49,7 +55,7 @@ func checkMany(a *app.App, name string) error {
 	}{OK: true, Attachments: []checkedState{}}
 	s, count := a.Style(a.Stdout), map[string]int{}
 	for _, c := range list {
-		checked, said := checkCached(a, c, networks)
+		checked, said := checkCached(a, c, networks, sharing)
 		count[checked.State]++
 		doc.OK = doc.OK && (checked.State == inOrder || checked.State == attached.Gone)
 		doc.Attachments = append(doc.Attachments, checked)
@@ -171,13 +177,19 @@ func checkableOf(a *app.App, c attach.Cached) *checkable {
 }
 
 // checkCached checks an attachment of the cache. networks keeps those found so far.
-func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable) (doc checkedState, said []string) {
-	doc = checkedState{checked{Key: attached.Describe(c).Key}, attached.Name(c), unchecked}
+func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable,
+	sharing *sdk.Sharing) (doc checkedState, said []string) {
+	doc = checkedState{checked{Key: attached.KeyOf(c)}, attached.Name(c), unchecked}
 	could := func(err error) (checkedState, []string) {
 		doc.Problems = spec.DifferencesIn(err).Lines()
 		return doc, doc.Problems
 	}
-	if attached.IsGone(c) {
+	w, err := sharing.Open(c.Owner(), c.Netns)
+	if err == nil {
+		defer w.Container.Close()
+	}
+	// Open found the namespace that was attached, as far as Fairlead's plugins recorded it.
+	if c.Gone() || err != nil && attached.IsGone(c) {
 		doc.State = attached.Gone
 		return doc, nil
 	}
@@ -191,8 +203,7 @@ func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable) (d
 	}
 	t := &target.Target{Network: n.Network, Runtime: n.runtime,
 		Attachment: attach.Attachment{ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName}}
-	var err error
-	if doc.checked, said, err = compare(a, t, &c); err != nil && doc.OK {
+	if doc.checked, said, err = compare(a, t, &c, sharing, w); err != nil && doc.OK {
 		doc.OK = false
 		return doc, doc.Problems
 	}

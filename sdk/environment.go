@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -18,6 +19,8 @@ type environment struct {
 	here   bool      // this process is a runtime's
 	vars   []string  // all variables
 	stderr io.Writer // for that of what is executed
+
+	setting func() (calls.Setting, error) // of the node, if it is read already; else nil
 }
 
 func (e environment) netnsOverride() bool {

@@ -66,6 +66,7 @@ func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byt
 	e := environment{
 		Command: c.Command, ContainerID: c.ContainerID, Netns: c.Netns, IfName: c.IfName, Args: c.Args,
 		Path: strings.Join(c.Path, string(os.PathListSeparator)), here: true, vars: c.Environ(), stderr: c.Stderr,
+		setting: sharedIn(ctx).setting,
 	}
 	for _, kv := range e.vars {
 		if value, is := strings.CutPrefix(kv, "CNI_NETNS_OVERRIDE="); is {

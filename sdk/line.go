@@ -14,7 +14,7 @@ func (s *site) begin(p Plugin, e environment) {
 	if e.Command == "VERSION" {
 		return
 	}
-	line, err := calls.Begin(e.vars)
+	line, err := calls.Begin(e.vars, e.setting)
 	if err != nil {
 		slog.Warn("calls are not logged: " + err.Error())
 	}

@@ -114,8 +114,7 @@ func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) 
 	if err := speaks(e.Command, version); err != nil {
 		return versionOf(stdin), nil, err
 	}
-	s.w = newWorld()
-	defer s.w.Close()
+	defer s.enter(ctx, e)()
 	out, err := s.serve(ctx, p, e, conf)
 	return version, out, err
 }

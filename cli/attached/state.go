@@ -37,8 +37,7 @@ const (
 
 // Describe returns an attachment with its name, state and addresses.
 func Describe(c attach.Cached) Attachment {
-	l := Attachment{Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}, Name(c),
-		Alive, []netip.Prefix{}}
+	l := Attachment{KeyOf(c), Name(c), Alive, []netip.Prefix{}}
 	switch {
 	case c.Netns == "":
 		l.State = Unknown
@@ -80,4 +79,9 @@ type Key struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
 	Netns       string `json:"netns"`
+}
+
+// KeyOf returns the names of an attachment.
+func KeyOf(c attach.Cached) Key {
+	return Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}
 }

@@ -34,14 +34,15 @@ func AsAttached(a *app.App, t *Target) (err error) {
 // Former returns the attachment as the cache has it, or nil.
 func (t *Target) Former() *attach.Cached {
 	list, _ := t.Runtime.List(t.Name)
-	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == t.owner() })
+	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == t.Owner() })
 	if i < 0 {
 		return nil
 	}
 	return &list[i]
 }
 
-func (t *Target) owner() spec.Owner {
+// Owner returns the owner of the attachment.
+func (t *Target) Owner() spec.Owner {
 	return spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 }
 
