@@ -83,7 +83,7 @@ func (g Gateway) place(w *kernel.World, index int, on linkAddrs) (bool, error) {
 
 // add gives the link the address, and remembers that.
 func (g Gateway) add(w *kernel.World, index int) error {
-	if err := g.remember(w); err != nil {
+	if err := g.remember(w, index); err != nil {
 		return err
 	}
 	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
@@ -123,19 +123,21 @@ func (g Gateway) record() spec.Owner {
 }
 
 // counted is the content of the record if each attachment that needs the address has a GatewayUse. Earlier versions
-// recorded the link alone.
-func (g Gateway) counted() string { return g.Prefix.String() + " dev " + g.Link }
-
-// remember comes before the address, so that a kill in between leaves none of ours that is not known.
-func (g Gateway) remember(w *kernel.World) error {
-	return w.Store.Put(GatewayRecord, g.record(), g.counted())
+// recorded the link alone. A link that was made anew has another index: an address on it is not ours.
+func (g Gateway) counted(index int) string {
+	return fmt.Sprintf("%v dev %s index %d", g.Prefix, g.Link, index)
 }
 
-// made reports whether a Gateway gave the link that address, and whether it is known who needs it.
-func (g Gateway) made(w *kernel.World) (made, counted bool, err error) {
+// remember comes before the address, so that a kill in between leaves none of ours that is not known.
+func (g Gateway) remember(w *kernel.World, index int) error {
+	return w.Store.Put(GatewayRecord, g.record(), g.counted(index))
+}
+
+// made reports whether a Gateway gave the link with that index the address, and whether it is known who needs it.
+func (g Gateway) made(w *kernel.World, index int) (made, counted bool, err error) {
 	var content string
 	made, err = w.Store.Get(GatewayRecord, g.record(), &content)
-	return made, content == g.counted(), err
+	return made, content == g.counted(index), err
 }
 
 // Forget deletes the record of an address that is gone.
@@ -156,14 +158,14 @@ func (g Gateway) release(w *kernel.World, but ...[8]byte) error {
 	if needed, err := g.needed(w, but...); needed || err != nil {
 		return err
 	}
-	if _, counted, err := g.made(w); !counted || err != nil {
-		return err
-	}
 	index, err := rtnl.IndexOf(w.Host, g.Link)
 	if errors.Is(err, rtnl.ErrNoLink) {
 		return g.Forget(w)
 	}
 	if err != nil {
+		return err
+	}
+	if _, counted, err := g.made(w, index); !counted || err != nil {
 		return err
 	}
 	if err := rtnl.DelAddr(w.Host, index, rtnl.Addr{Prefix: g.Prefix}); err != nil {
@@ -189,7 +191,7 @@ func HasForeignAddr(w *kernel.World, l *rtnl.Link) (bool, error) {
 		if resource.OwnLinkLocal(w.Host, l, a.Prefix) {
 			continue
 		}
-		if made, _, err := (Gateway{Link: l.Name, Prefix: a.Prefix}).made(w); err != nil || !made {
+		if made, _, err := (Gateway{Link: l.Name, Prefix: a.Prefix}).made(w, l.Index); err != nil || !made {
 			return true, err
 		}
 	}
