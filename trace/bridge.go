@@ -65,6 +65,7 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 		w.stop(p, "link", fix(p.run("ip link set "+top.Name+" up")), "link %s is down", top.Name)
 		return
 	}
+	w.atDevice(p, top, true)
 	if !filtered {
 		w.receive(p, top)
 		return
@@ -235,6 +236,7 @@ func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, 
 			return
 		}
 	}
+	w.atDevice(p, to, false)
 	switch {
 	case !to.Up:
 		w.stop(p, "link", fix(p.run("ip link set "+to.Name+" up")), "port %s of bridge %s is down", to.Name, br.Name)

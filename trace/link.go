@@ -15,7 +15,7 @@ import (
 // transmit sends the packet out by a link of a place, to the next hop.
 func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 	w.leaveUntranslated(p, l)
-	w.atDevice(p, l)
+	w.atDevice(p, l, false)
 	if !l.Up {
 		w.stop(p, "link", fix(p.run("ip link set "+l.Name+" up")), "link %s is down", l.Name)
 		return
@@ -160,7 +160,7 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 		w.stop(p, "link", fix(p.run("ip link set "+l.Name+" up")), "link %s is down", l.Name)
 		return
 	}
-	w.atDevice(p, l)
+	w.atDevice(p, l, true)
 	if l.Master != 0 {
 		m, err := rtnl.LinkByIndex(p.ns, l.Master)
 		switch {
@@ -189,8 +189,9 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 	w.stop(p, "neighbour", advice, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
 }
 
-// atDevice wonders about chains at a link itself, which are not followed.
-func (w *walk) atDevice(p *place, l *rtnl.Link) {
+// atDevice wonders about programs and chains at a link itself, which are not followed.
+func (w *walk) atDevice(p *place, l *rtnl.Link, in bool) {
+	w.atPrograms(p, l, in)
 	conn, err := nft.Open(p.ns)
 	if err != nil {
 		return

@@ -67,7 +67,7 @@ const (
 // A Hop is one decision about the packet.
 type Hop struct {
 	Place string `json:"place"` // host, or the container
-	Kind  string `json:"kind"`  // route, filter, translation, link, neighbour, bridge, socket, note
+	Kind  string `json:"kind"`  // route, filter, translation, link, neighbour, bridge, socket, program, note
 	Text  string `json:"text"`
 	State State  `json:"state"`
 

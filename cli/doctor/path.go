@@ -43,9 +43,20 @@ func (d *Doctor) ofPaths() {
 				d.Blind("the paths of packets of container %s: %v", attached.ShortOwner(c), err)
 				break
 			}
+			d.programs(answer)
 			if d.blocked(c, q, answer) {
 				break
 			}
+		}
+	}
+}
+
+// programs notes the BPF programs on the way of a packet.
+func (d *Doctor) programs(answer *trace.Answer) {
+	for _, h := range answer.Hops {
+		text := h.Place + ": " + h.Text
+		if h.Kind == trace.Program && !slices.Contains(d.Notes, text) {
+			d.remark("%s", text)
 		}
 	}
 }

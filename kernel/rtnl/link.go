@@ -41,6 +41,7 @@ type Link struct {
 	Alias       string
 	Port        *BridgePort // where Master is a bridge, else nil
 	Traits      Traits
+	XDP         uint32           // id of the program at XDP, or zero
 	Permanent   net.HardwareAddr // that of the card, which nobody changes (Linux 5.6)
 
 	Data KindData

@@ -36,6 +36,13 @@ func (l *Link) parseTrait(kind uint16, v []byte) {
 		return
 	}
 	switch kind {
+	case unix.IFLA_XDP:
+		netlink.EachAttr(v, func(kind uint16, v []byte) {
+			// of the one program, or of each of several: of the driver, of packets in memory, of the card
+			if kind >= unix.IFLA_XDP_PROG_ID && kind <= unix.IFLA_XDP_HW_PROG_ID && l.XDP == 0 {
+				l.XDP = netlink.U32(v)
+			}
+		})
 	case unix.IFLA_PERM_ADDRESS:
 		l.Permanent = v
 	case unix.IFLA_LINKMODE:

@@ -22,6 +22,7 @@ type Filter struct {
 	Sel      []byte // what of the packet is looked at: AnyPacket or an AddressMatch
 	ClassID  uint32 // the class it goes to
 	Redirect int    // or the link that it is sent out by instead
+	Program  string // the name of a BPF program, as it was loaded
 }
 
 // The protocols of a Filter.
@@ -141,6 +142,9 @@ func parseFilter(b []byte) (f Filter, whole bool) {
 			f.Kind = netlink.Text(v)
 			whole = f.Kind != "u32" && netlink.U32(b[8:]) != 0
 		case nl.TCA_OPTIONS:
+			if f.Kind == "bpf" {
+				f.Program = netlink.Text(netlink.Attr(v, nl.TCA_BPF_NAME))
+			}
 			if f.Kind != "u32" {
 				return
 			}

@@ -1,0 +1,39 @@
+package trace
+
+import (
+	"cmp"
+
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/kernel/tc"
+)
+
+// The filters of packets that come in by a link, and of those that leave, in a qdisc clsact or ingress.
+const (
+	clsactIngress = tc.IngressHandle | 0xFFF2
+	clsactEgress  = tc.IngressHandle | 0xFFF3
+)
+
+// Program is the kind of hop that is a BPF program. What it does is not known.
+const Program = "program"
+
+// atPrograms wonders about the BPF programs that see the packet where it comes in by a link, or leaves.
+func (w *walk) atPrograms(p *place, l *rtnl.Link, in bool) {
+	ask := look(p.run("bpftool net show dev " + l.Name))
+	parent, where := uint32(clsactEgress), "egress"
+	if in {
+		parent, where = clsactIngress, "ingress"
+		if l.XDP != 0 {
+			w.wonder(p, Program, ask, "cannot tell what BPF program %d at XDP of %s does", l.XDP, l.Name)
+		}
+	}
+	filters, err := tc.Filters(p.ns, l.Index, parent)
+	if err != nil {
+		w.wonder(p, Program, ask, "BPF programs at tc %s of %s could not be read: %v", where, l.Name, err)
+	}
+	for _, f := range filters {
+		if f.Kind == "bpf" {
+			w.wonder(p, Program, ask, "cannot tell what BPF program %s at tc %s of %s does",
+				cmp.Or(f.Program, "without a name"), where, l.Name)
+		}
+	}
+}

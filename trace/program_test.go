@@ -1,0 +1,88 @@
+package trace
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// passAll loads an XDP program that passes every packet.
+func passAll(t *testing.T) int {
+	t.Helper()
+	const pass = 2                          // XDP_PASS
+	code := []uint64{0xb7 | pass<<32, 0x95} // r0 = XDP_PASS; exit
+	license := []byte("GPL\x00")
+	attr := struct {
+		kind, count   uint32
+		code, license uint64
+		rest          [16]uint64
+	}{kind: unix.BPF_PROG_TYPE_XDP, count: uint32(len(code)), code: uint64(uintptr(unsafe.Pointer(&code[0]))),
+		license: uint64(uintptr(unsafe.Pointer(&license[0])))}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		nstest.Skip(t, "the kernel does not load BPF programs: ", errno)
+	}
+	t.Cleanup(func() { unix.Close(int(fd)) })
+	return int(fd)
+}
+
+// TestPrograms follows packets past BPF programs at links: nobody can tell what becomes of them.
+func TestPrograms(t *testing.T) {
+	f := newField(t)
+	verdict := func(from string, dst string) *Answer {
+		t.Helper()
+		a, err := f.Trace(Question{From: f.byName[from], Dst: netip.MustParseAddr(dst), Proto: kernel.UDP, DstPort: 7000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	for _, c := range []struct{ from, dst, dev, hook string }{
+		{"a", "10.1.0.1", "va", "ingress"},
+		{"a", "10.1.0.1", "br0", "ingress"},
+		{"host", "10.1.0.2", "br0", "egress"},
+		{"host", "10.1.0.2", "va", "egress"},
+		{"host", "10.2.0.2", "vfar", "egress"},
+	} {
+		if a := verdict(c.from, c.dst); a.Verdict != Passes {
+			t.Fatalf("%s to %s without a program: %+v", c.from, c.dst, a)
+		}
+		nstest.Run(t, "tc", "qdisc", "add", "dev", c.dev, "clsact")
+		nstest.Run(t, "tc", "filter", "add", "dev", c.dev, c.hook, "bpf", "bytecode", "1,6 0 0 4294967295", "classid", "1:1")
+		a := verdict(c.from, c.dst)
+		want := "at tc " + c.hook + " of " + c.dev + " does"
+		if a.Verdict != Unknown || !strings.HasSuffix(a.Why, want) || a.Look != "bpftool net show dev "+c.dev {
+			t.Errorf("%s to %s: %s, %s (%+v); want %s", c.from, c.dst, a.Verdict, a.Why, a.Advice, want)
+		}
+		nstest.Run(t, "tc", "qdisc", "del", "dev", c.dev, "clsact")
+	}
+
+	fd := passAll(t)
+	for _, dev := range []string{"va", "br0"} {
+		link, err := netlink.LinkByName(dev)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const generic = 1 << 1 // XDP_FLAGS_SKB_MODE
+		if err := netlink.LinkSetXdpFdWithFlags(link, fd, generic); err != nil {
+			t.Fatal(err)
+		}
+		a := verdict("a", "10.1.0.1")
+		has := slices.ContainsFunc(a.Hops, func(h Hop) bool {
+			return h.Kind == Program && strings.HasSuffix(h.Text, "at XDP of "+dev+" does")
+		})
+		if a.Verdict != Unknown || !has {
+			t.Errorf("XDP at %s: %+v", dev, a)
+		}
+		if err := netlink.LinkSetXdpFdWithFlags(link, -1, generic); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
