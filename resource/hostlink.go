@@ -3,6 +3,7 @@ package resource
 import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A HostLink is a link on the host, with what the kernel tells about it.
@@ -62,6 +63,18 @@ func seen(w *kernel.World, l *rtnl.Link) (*HostLink, error) {
 		h.Elsewhere = here < 0 || l.PeerNS != here
 	}
 	return h, nil
+}
+
+// SwitchRecord is the kind of the records of ports of Open vSwitch. The kernel does not say which bridge of Open
+// vSwitch a link is a port of.
+const SwitchRecord = "ovs"
+
+// SwitchOf returns the bridge of Open vSwitch whose internal port has the container's packets without a VLAN, by what
+// ADD recorded. It returns "" if there is none.
+func SwitchOf(w *kernel.World, o spec.Owner) (bridge string, err error) {
+	var port struct{ Bridge string }
+	_, err = w.Store.Get(SwitchRecord, o, &port)
+	return port.Bridge, err
 }
 
 // HostEnd returns the host-side interface of the container's veth pair. It returns nil without an error if there is

@@ -4,10 +4,12 @@
 // in lower case and are valid in their network only.
 //
 // The name server of the node, `fairlead dns`, answers. It listens on the gateway addresses of the networks, so the
-// host must have these on the link that leads to the container: use bridge with isGateway, or ptp. The result's dns
-// names these addresses. All other names are forwarded to the name servers that dns named before, or else to those of
-// the host. The plugin starts no program: enable fairlead-dns.socket, which starts the server at the first ADD, or run
-// `fairlead dns`. Without a name server ADD fails with code 11, and STATUS with code 50.
+// host must have these on the link that leads to the container: use bridge with isGateway, or ptp. With ovs, add the
+// gateway's address to the bridge's interface yourself (ip addr add 10.1.0.1/24 dev ovs0), and set no vlan and no
+// trunk. The result's dns names these addresses. All other names are forwarded to the name servers that dns named
+// before, or else to those of the host. The plugin starts no program: enable fairlead-dns.socket, which starts the
+// server at the first ADD, or run `fairlead dns`. Without a name server ADD fails with code 11, and STATUS with code
+// 50.
 //
 // The container's names are K8S_POD_NAME of args.cni or CNI_ARGS (podman's name of the container), and the container
 // ID, cut to 12 characters if it is longer than 63. Host firewalls must let containers reach port 53 of the gateways,

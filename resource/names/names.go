@@ -81,11 +81,11 @@ func (n Names) String() string {
 func (n Names) onLink(w *kernel.World) (gateways []netip.Addr, addrs []netip.Prefix, err error) {
 	link, on, err := n.link(w)
 	why := fmt.Sprintf("%s leads to the container and does not have it (bridge: set isGateway)",
-		cmp.Or(n.Link, "no link of the host"))
+		cmp.Or(link.Name, "no link of the host"))
 	for _, g := range n.Gateways {
 		if err == nil && slices.ContainsFunc(on, func(a rtnl.Addr) bool { return a.Prefix.Addr() == g }) {
 			var other string
-			if other, err = elsewhere(w, link, g); other == "" {
+			if other, err = elsewhere(w, link.Index, g); other == "" {
 				gateways = append(gateways, g)
 			} else {
 				why = fmt.Sprintf("%v is an address of %s too", g, other)
@@ -109,17 +109,20 @@ func (n Names) onLink(w *kernel.World) (gateways []netip.Addr, addrs []netip.Pre
 	return gateways, addrs, err
 }
 
-// link returns the index and the addresses of the link that leads to the container.
-func (n Names) link(w *kernel.World) (index int, addrs []rtnl.Addr, err error) {
-	if n.Link == "" {
-		return 0, nil, nil
+// link returns the link that leads to the container, and its addresses. To a port of Open vSwitch, that is the internal
+// port of the bridge.
+func (n Names) link(w *kernel.World) (l rtnl.Link, addrs []rtnl.Addr, err error) {
+	bridge, err := resource.SwitchOf(w, n.Owner)
+	l.Name = cmp.Or(bridge, n.Link)
+	if l.Name == "" || err != nil {
+		return l, nil, err
 	}
-	l, err := rtnl.LinkByName(w.Host, n.Link)
+	found, err := rtnl.LinkByName(w.Host, l.Name)
 	if err != nil {
-		return 0, nil, resource.ExceptNoLink(err)
+		return l, nil, resource.ExceptNoLink(err)
 	}
-	addrs, err = rtnl.Addrs(w.Host, l.Index)
-	return l.Index, addrs, err
+	addrs, err = rtnl.Addrs(w.Host, found.Index)
+	return *found, addrs, err
 }
 
 // elsewhere returns the name of another link whose own address a gateway is, such as the uplink's: plugins put any

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 )
 
 // PortKind is the Kind of Port, and of the tunnels that ports need. The rows say whose they are; where they are is
@@ -37,7 +38,7 @@ type rows struct {
 
 // Owners implements plan.Kind.
 func (k portKind) Owners(ctx context.Context, w *kernel.World, network string) (tags []plan.Tag, err error) {
-	recorded, err := w.Store.Records(portRecord, network)
+	recorded, err := w.Store.Records(resource.SwitchRecord, network)
 	errs := []error{err}
 	dbs := map[DB]bool{k.db: false} // whether an attachment has recorded rows there
 	for hash, raw := range recorded {
@@ -84,7 +85,7 @@ func (k portKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag)
 			o.mark = identity.Tag(t.Owner)
 		}
 		db := found.db
-		raw, err := w.Store.Raw(portRecord, t.Network, t.Hash)
+		raw, err := w.Store.Raw(resource.SwitchRecord, t.Network, t.Hash)
 		if err != nil {
 			return err
 		}
@@ -114,7 +115,7 @@ func (k portKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag)
 			continue
 		}
 		for _, o := range byDB[db] {
-			errs = append(errs, w.Store.DeleteOf(portRecord, o.Network, o.Hash))
+			errs = append(errs, w.Store.DeleteOf(resource.SwitchRecord, o.Network, o.Hash))
 		}
 	}
 	return errors.Join(errs...)

@@ -102,14 +102,19 @@ func (p Port) String() string {
 		p.Limits.String())
 }
 
-const portRecord = "ovs"
-
 // A record says where an attachment's rows are, for a DEL without a configuration and for GC.
-type record struct{ DB DB }
+type record struct {
+	DB     DB
+	Bridge string `json:",omitempty"` // see resource.SwitchOf
+}
 
 // Ensure implements plan.Resource. Rows that a former call for the same attachment has left are replaced.
 func (p Port) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	if err := w.Store.Put(portRecord, p.Owner, record{p.DB}); err != nil {
+	at := record{DB: p.DB}
+	if p.VLANs.mode() == "" {
+		at.Bridge = p.Bridge
+	}
+	if err := w.Store.Put(resource.SwitchRecord, p.Owner, at); err != nil {
 		return false, err
 	}
 	err := p.DB.do(ctx, func(c *ovsdb.Conn) error {
