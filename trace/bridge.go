@@ -19,7 +19,7 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 	vlan := w.vlanOf(p, port, br)
 	top := w.onBridge(p, br, vlan)
 	up := top != nil && w.taken(p, top, next)
-	if up && next.IsValid() && w.misled(p, top, next) {
+	if up && next.IsValid() && (w.misled(p, top, next) || w.silent(p, top, next, w.asker(), w.known)) {
 		return
 	}
 	to, far, inner := (*rtnl.Link)(nil), (*place)(nil), (*rtnl.Link)(nil)

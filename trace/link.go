@@ -75,8 +75,10 @@ func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 			"leaves by %s with the source %v, which the network masquerades, and the rule is missing", l.Name, w.p.Src)
 		return
 	}
-	if l.Ethernet && !next.IsMulticast() && !w.reachable(p, l, next) {
-		return
+	if l.Ethernet && !next.IsMulticast() {
+		if w.heard(p, l, w.p.Src); !w.reachable(p, l, next) {
+			return
+		}
 	}
 	w.arrive(p, "link", "leaves by %s to %v, out of sight", l.Name, next)
 	w.Hops[len(w.Hops)-1].Out = l.Name
@@ -125,6 +127,11 @@ func (w *walk) reachable(p *place, l *rtnl.Link, next netip.Addr) bool {
 			"%v on %s is being asked for its MAC address and has not answered (neighbour INCOMPLETE)",
 			next, l.Name)
 	default:
+		if mac := elsewhere(p, l, entry); mac != nil {
+			w.stop(p, "neighbour", fix(p.run(fmt.Sprintf(forGood, next))),
+				"%s has %v for good at %v, and %v answers on %s", p.name, next, entry.MAC, mac, l.Name)
+			return false
+		}
 		w.pass(p, "neighbour", "%v on %s is at %v", next, l.Name, entry.MAC)
 	}
 	return true
@@ -177,7 +184,7 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 		l = m
 	}
 	if w.taken(p, l, next) {
-		if !w.misled(p, l, next) {
+		if !w.misled(p, l, next) && !w.silent(p, l, next, w.asker(), w.known) {
 			w.receive(p, l)
 		}
 		return
@@ -280,9 +287,9 @@ func (w *walk) misled(p *place, l *rtnl.Link, next netip.Addr) bool {
 	copy(w.p.DstMAC[:], l.MAC)
 	switch {
 	case !l.Ethernet || sent == none || w.known == nil || bytes.Equal(sent[:], l.MAC):
-	case w.known.State&(rtnl.Permanent|rtnl.NoARP) != 0:
+	case w.known.State&asksNothing != 0:
 		sender := w.asked[len(w.asked)-1].at
-		w.stop(sender, "neighbour", fix(sender.run(fmt.Sprintf("ip neigh flush to %v nud permanent", next))),
+		w.stop(sender, "neighbour", fix(sender.run(fmt.Sprintf(forGood, next))),
 			"the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name, l.MAC)
 		return true
 	default:

@@ -252,7 +252,9 @@ func (w *walk) onward(p *place, in *rtnl.Link) {
 	case !ok:
 		return
 	case r.Type == rtnl.Local:
-		w.deliver(p)
+		if w.deliver(p); w.Verdict == Passes {
+			w.returns(p)
+		}
 		return
 	case r.Type != rtnl.Unicast:
 		w.stop(p, "route", Advice{}, "%v is an address of broadcast or multicast", w.p.Dst)
@@ -268,7 +270,7 @@ func (w *walk) onward(p *place, in *rtnl.Link) {
 		return
 	}
 	w.answer(p, before)
-	if !w.filter(p, packetfilter.Postrouting, false) {
+	if !w.returns(p) || !w.filter(p, packetfilter.Postrouting, false) {
 		return
 	}
 	w.transmit(p, out, hopTo(r, w.p.Dst))

@@ -176,6 +176,7 @@ func (w *walk) begin(q Question) error {
 			return err
 		}
 		w.Packet = w.p.String()
+		w.heard(host, l, w.p.Dst)
 		w.enter(host, l, netip.Addr{})
 	}
 	return nil

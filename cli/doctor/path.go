@@ -123,11 +123,9 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 // blocked adds a finding for what stops a packet on this host. It skips a missing listener, which is another
 // finding, and drops in Fairlead's own table, which are policy.
 func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
-	if answer.Verdict != trace.Stops || len(answer.Hops) == 0 {
-		return false
-	}
-	h := answer.Hops[len(answer.Hops)-1]
-	if h.Kind == "socket" || d.left(answer) || h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
+	h := decidedAt(answer)
+	if h == nil || h.Kind == "socket" || answer.Verdict == trace.Stops && d.left(answer) ||
+		h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
 		return false
 	}
 	Advise(q, answer)
@@ -151,6 +149,21 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), advice...)
 	}
 	return true
+}
+
+// decidedAt returns the hop that stops a packet for certain, or that stops it before long; nil if none does.
+func decidedAt(answer *trace.Answer) *trace.Hop {
+	i := len(answer.Hops) - 1
+	switch {
+	case answer.Verdict == trace.Unknown && answer.Fix != "":
+		i = slices.IndexFunc(answer.Hops, func(h trace.Hop) bool { return h.State == trace.Unknown })
+	case answer.Verdict != trace.Stops:
+		i = -1
+	}
+	if i < 0 {
+		return nil
+	}
+	return &answer.Hops[i]
 }
 
 // left reports whether the packet leaves by the host's uplink: nothing on this host can correct what follows.

@@ -1,0 +1,176 @@
+package trace
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+)
+
+const (
+	asksNothing = rtnl.Permanent | rtnl.NoARP          // states of a neighbour that is never asked for its MAC address
+	claimTime   = 300 * time.Millisecond               // that a neighbour has to answer an ARP probe, of two
+	scopeHost   = uint8(254)                           // of an address, RT_SCOPE_HOST
+	forGood     = "ip neigh flush to %v nud permanent" // what corrects an entry of somebody who asks nothing
+)
+
+// mute is the command that has a place answer for an IPv4 address of its own on a link, where arp_ignore keeps it from
+// that; empty where it answers. From is who asks; invalid is anybody on the segment.
+func mute(p *place, l *rtnl.Link, a, from netip.Addr) string {
+	if r, err := rtnl.RouteTo(p.ns, a); !a.Is4() || !l.Ethernet || err != nil || r.Type != rtnl.Local {
+		return ""
+	}
+	level, set := 0, []string{"sysctl -w"}
+	for _, of := range []string{"all", l.Name} {
+		key := "net/ipv4/conf/" + of + "/arp_ignore"
+		v, _ := procsys.Get(p.ns, key)
+		if n, _ := strconv.Atoi(v); n > 0 {
+			level, set = max(level, n), append(set, key+"=0")
+		}
+	}
+	all, err := rtnl.AllAddrs(p.ns)
+	answers := err != nil || slices.ContainsFunc(all, func(x rtnl.LinkAddr) bool {
+		switch own := x.Prefix.Addr() == a; level {
+		case 1:
+			return own && x.Link == l.Index
+		case 2:
+			return own && x.Link == l.Index && (!from.IsValid() || x.Prefix.Contains(from))
+		case 3:
+			return own && x.Scope != scopeHost
+		}
+		return level != 8
+	})
+	if answers {
+		return ""
+	}
+	return strings.Join(set, " ")
+}
+
+// silent reports whether the packet stops because a place does not answer for an address on a link, and the sender, who
+// knows this of it, has to ask.
+func (w *walk) silent(p *place, l *rtnl.Link, next, from netip.Addr, known *rtnl.Neighbour) bool {
+	if known != nil && known.State&asksNothing != 0 {
+		return false
+	}
+	set := mute(p, l, next, from)
+	if set == "" {
+		return false
+	}
+	const text = "arp_ignore keeps %s from answering for %v on %s: "
+	if known != nil && len(known.MAC) > 0 && known.State&rtnl.Failed == 0 {
+		w.wonder(p, "neighbour", fix(p.run(set)), text+"packets are lost when the sender asks again", p.name, next,
+			l.Name)
+		return false
+	}
+	w.stop(p, "neighbour", fix(p.run(set)), text+"the sender does not learn the MAC address", p.name, next, l.Name)
+	return true
+}
+
+// asker is the source of the sender's questions; invalid where that is not known.
+func (w *walk) asker() (none netip.Addr) {
+	if !w.p.Local {
+		return none
+	}
+	return w.p.Src
+}
+
+// heard wonders about an address of a place's link for which the place does not answer who is out of sight there.
+func (w *walk) heard(p *place, l *rtnl.Link, a netip.Addr) {
+	own, _ := rtnl.Addrs(p.ns, l.Index)
+	if !slices.ContainsFunc(own, func(x rtnl.Addr) bool { return x.Prefix.Addr() == a }) {
+		return
+	}
+	if set := mute(p, l, a, netip.Addr{}); set != "" {
+		w.wonder(p, "neighbour", fix(p.run(set)), "arp_ignore keeps %s from answering for %v on %s: who asks for its "+
+			"MAC address there sends it nothing", p.name, a, l.Name)
+	}
+}
+
+// elsewhere asks for the MAC address of a neighbour that the sender has for good, and returns another one that answers.
+func elsewhere(p *place, l *rtnl.Link, entry *rtnl.Neighbour) net.HardwareAddr {
+	if entry.State&asksNothing == 0 || !entry.Addr.Is4() {
+		return nil
+	}
+	n, err := packet.ListenNeighbours(p.ns, l, false)
+	if err != nil {
+		return nil
+	}
+	defer func() { go n.Close() }() // Close waits for a grace period of the kernel
+	for range 2 {
+		if n.Ask(entry.Addr) != nil {
+			return nil
+		}
+		for until := time.Now().Add(claimTime); ; {
+			c, ok, err := n.Next(context.Background(), until)
+			switch {
+			case err != nil:
+				return nil
+			case ok && c.Addr == entry.Addr && !c.Probe && bytes.Equal(c.MAC, entry.MAC):
+				return nil
+			case ok && c.Addr == entry.Addr && !c.Probe:
+				return c.MAC
+			}
+			if !ok {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// returns reports whether what comes in answer finds its way from a place to the one before it.
+func (w *walk) returns(p *place) bool {
+	src := w.p.Src
+	if !src.IsValid() || src.IsLoopback() || src.IsLinkLocalUnicast() {
+		return true
+	}
+	r, err := rtnl.RouteTo(p.ns, src)
+	if err != nil {
+		if kernel.Unanswered(err) {
+			return true
+		}
+		w.pass(p, "note", "what comes in answer goes to %v", src)
+		w.p.Src, w.p.Dst = w.p.Dst, w.p.Src
+		w.noRoute(p, nil, err)
+		w.p.Src, w.p.Dst = w.p.Dst, w.p.Src
+		return w.Verdict != Stops
+	}
+	l, err := rtnl.LinkByIndex(p.ns, r.Link)
+	before := w.before(p)
+	if err != nil || r.Type != rtnl.Unicast || before == nil {
+		return true
+	}
+	next := hopTo(r, src)
+	to, known := w.holding(before, next), w.neighbour(p, l, next)
+	switch {
+	case to == nil || !to.Ethernet:
+	case known != nil && known.State&asksNothing != 0 && len(known.MAC) > 0 && !bytes.Equal(known.MAC, to.MAC):
+		w.stop(p, "neighbour", fix(p.run(fmt.Sprintf(forGood, next))),
+			"what comes in answer is lost: %s has %v for good at %v, and %s of %s is at %v", p.name, next, known.MAC,
+			to.Name, before.name, to.MAC)
+		return false
+	default:
+		return !w.silent(before, to, next, netip.Addr{}, known)
+	}
+	return true
+}
+
+// before is the place from which the packet came into p; nil where that is out of sight.
+func (w *walk) before(p *place) *place {
+	for _, at := range slices.Backward(w.passages) {
+		if at.at.netns != p.netns {
+			return at.at
+		}
+	}
+	return nil
+}
