@@ -81,6 +81,22 @@ func TestRows(t *testing.T) {
 	shown(t, rep)
 }
 
+// TestGCUntraced holds that the GC whose time counts is not traced, and that one that is traced tells its memory.
+func TestGCUntraced(t *testing.T) {
+	nstest.NeedProgram(t, "ip", "nft")
+	o := built(t)
+	c := benchCase{Name: wholeChain}
+	for _, watch := range []bool{false, true} {
+		a, err := o.collected(ours, c, 2, watch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := a.Took["GC"]; got.Time <= 0 || (got.Memory > 0) != watch {
+			t.Errorf("watched %v: %+v", watch, got)
+		}
+	}
+}
+
 // number is the case of l.
 func (l line) number(t *testing.T) int {
 	t.Helper()
