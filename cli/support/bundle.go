@@ -31,7 +31,8 @@ func Command(a *app.App) *cobra.Command {
 		Long: `Write one file with what a maintainer needs: versions; the files of networks, cache, leases and
 records; the output of doctor, status, ls, inspect and repair --dry-run; links, addresses, routes, rules and neighbours
 of the host and of containers; the packet filter rules of all programs; sysctls, modules, and the log of calls. The file
-README in it lists the contents. Nothing is changed, and no packet is sent.
+README in it lists the contents. Of more than 30 containers, the bundle has those with findings of doctor first, and
+the command says how many it leaves out. Nothing is changed, and no packet is sent.
 
 Values of keys such as password, token and secret are always removed. With --mask, addresses, MACs and the names of pods,
 containers and the host are replaced. The same name or address has the same replacement everywhere, and addresses of one
@@ -81,6 +82,9 @@ func supportBundle(a *app.App, file string, mask bool) error {
 		a.Note("masked: addresses, MACs, names of pods, containers and the host; values of secret keys are removed")
 	} else {
 		a.Note("values of secret keys are removed; addresses and names are not, --mask replaces them")
+	}
+	if c.left != "" {
+		a.Note("%s", c.left)
 	}
 	for _, line := range c.bundle.Failed() {
 		a.Note("not collected, or incomplete: %s", line)
@@ -167,10 +171,11 @@ type collector struct {
 	ctx    context.Context
 	bundle *support.Bundle
 	holder func(inode uint32) string // names the process that has a socket
+	left   string                    // which containers the bundle leaves out; "" if none
 }
 
-// part adds what collect returns, if it returns in time.
-func (c *collector) part(name, about string, collect func() ([]byte, error)) {
+// part adds what collect returns, if it returns in time, and returns it.
+func (c *collector) part(name, about string, collect func() ([]byte, error)) []byte {
 	type result struct {
 		b   []byte
 		err error
@@ -192,6 +197,7 @@ func (c *collector) part(name, about string, collect func() ([]byte, error)) {
 		p.Err = fmt.Errorf("it took too long: %w", context.Cause(ctx))
 	}
 	c.bundle.Add(p)
+	return p.Content
 }
 
 // file adds a file, if it exists.

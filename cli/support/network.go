@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/attach"
-	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/doctor"
 	"github.com/fairlead-cni/fairlead/cli/inspect"
 	"github.com/fairlead-cni/fairlead/cli/term"
@@ -56,8 +54,8 @@ func (c *collector) system() {
 	})
 }
 
-// namespaces adds the network of the host and of its containers, each namespace once.
-func (c *collector) namespaces(list []attach.Cached) {
+// host adds the network of the host.
+func (c *collector) host() {
 	c.network("host", "the host", "")
 	const nft = "nf_tables of all programs, in the words of nft(8) as doctor reads them"
 	c.part("host/nftables.txt", nft, func() ([]byte, error) {
@@ -66,14 +64,6 @@ func (c *collector) namespaces(list []attach.Cached) {
 	c.part("host/iptables-legacy.txt", "the rules of legacy iptables, as doctor reads them", func() ([]byte, error) {
 		return ofNamespace("", packetfilter.DumpLegacy)
 	})
-	seen := map[string]bool{}
-	for _, l := range list {
-		if l.Netns == "" || seen[l.Netns] || attached.IsGone(l) || len(seen) >= mostNamespaces {
-			continue
-		}
-		seen[l.Netns] = true
-		c.network("containers/"+attached.ShortID(l.ContainerID), "container "+attached.ShortID(l.ContainerID), l.Netns)
-	}
 }
 
 // ofNamespace returns what write writes about a namespace. The names of links and tables may have any characters, and

@@ -19,7 +19,6 @@ import (
 	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/app"
-	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/dhcp"
@@ -31,8 +30,7 @@ import (
 
 // Limits for each kind of part.
 const (
-	mostInspected  = 30
-	mostNamespaces = 100
+	mostContainers = 30  // the namespace and the output of inspect
 	mostFiles      = 400 // of a directory
 )
 
@@ -60,11 +58,11 @@ func (c *collector) all() {
 	for _, err := range problems {
 		c.bundle.Add(support.Part{Name: "cache/unread", About: "errors in the cache", Err: err})
 	}
+	doctor := c.command("doctor.json", "faults of the host, the networks and the containers", "doctor", "-o", "json")
 	c.part("environment.txt", "variables with paths",
 		func() ([]byte, error) { return environment(), nil })
 	for _, run := range []struct{ name, about, args string }{
 		{"version.json", "the version of Fairlead", "version -o json"},
-		{"doctor.json", "faults of the host, the networks and the containers", "doctor -o json"},
 		{"status.json", "which networks can serve a new container", "status -o json"},
 		{"networks.json", "the networks, and the errors in their files", "net ls -o json"},
 		{"ls.json", "the attachments", "ls -o json --all"},
@@ -84,23 +82,14 @@ func (c *collector) all() {
 		c.command("graph.svg", "the same as a picture", "graph", "-o", "svg")
 	}
 	c.system()
-	c.namespaces(list)
-	var seen []string
-	for _, l := range list {
-		if slices.Contains(seen, l.ContainerID) || l.Network == attached.LoopbackNetwork || len(seen) >= mostInspected {
-			continue
-		}
-		seen = append(seen, l.ContainerID)
-		c.command("containers/"+attached.ShortID(l.ContainerID)+"/inspect.json", "the output of inspect for "+
-			"container "+
-			attached.ShortID(l.ContainerID), "inspect", "-o", "json", "--", l.ContainerID)
-	}
+	c.host()
+	c.containers(list, doctor)
 }
 
 // command adds the output of a command of this program, run as a process of its own, so that its failure does not
-// affect the bundle.
-func (c *collector) command(name, about string, args ...string) {
-	c.part(name, about, func() ([]byte, error) {
+// affect the bundle. It returns that output.
+func (c *collector) command(name, about string, args ...string) (out []byte) {
+	return c.part(name, about, func() ([]byte, error) {
 		ctx, cancel := context.WithTimeout(c.ctx, partTime)
 		defer cancel()
 		var out, errs tail
