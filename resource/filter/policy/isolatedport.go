@@ -53,8 +53,10 @@ func (p IsolatedPort) port(w *kernel.World) (l *rtnl.Link, drops bool, err error
 	if l == nil || err != nil || !p.UnlessRules {
 		return l, true, err
 	}
-	if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-iptables"); err != nil || v == "0" {
-		return l, true, nil
+	for _, family := range []string{"iptables", "ip6tables"} { // without one of them, the rules of IP see half
+		if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-"+family); err != nil || v == "0" {
+			return l, true, nil
+		}
 	}
 	if l.Master == 0 {
 		return nil, false, nil
