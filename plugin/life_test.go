@@ -340,8 +340,8 @@ var chains = withChains([]chain{
 	}},
 	{"alias", []string{`"type":"bridge","bridge":"br-alias","isGateway":true,` + hostLocal,
 		`"type":"alias","domainName":"dns.test","runtimeConfig":{"aliases":["db","primary-db"]},"dns":{"nameservers":["192.0.2.53"]}`}, []breaker{
-		{"record gone", host("sh", "-c", "rm /run/cni/fairlead/memory/names.*"), `names c1,db,primary-db .*: its record is missing`},
-		{"another name", host("sh", "-c", "sed -i s/primary-db/secondary/ /run/cni/fairlead/memory/names.*"), `names is \[c1 db secondary\], want \[c1 db primary-db\]`},
+		{"record gone", host("sh", "-c", "rm /run/cni/fairlead/memory/names.*"), `names c1 alias db,primary-db .*: its record is missing`},
+		{"another name", host("sh", "-c", "sed -i s/primary-db/secondary/ /run/cni/fairlead/memory/names.*"), `aliases is \[db secondary\], want \[db primary-db\]`},
 		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24: is missing`},
 	}},
 	{"debug", []string{debugBridge, `"type":"debug","cniOutput":"/run/calls","addHooks":[["ip","route"]],"delHooks":[["ip","route"]]`}, []breaker{

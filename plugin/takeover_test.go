@@ -175,7 +175,7 @@ func TestTakeOverNFT(t *testing.T) {
 	r.must("del", r.del(b))
 	r.must("del of what the reference made", r.del(&attachment{id: "c1"}))
 	s := nstest.Run(t, "nft", "list", "ruleset")
-	for _, gone := range []string{"c1", "10.77.0.200", "fd00:77::200", "vethold"} {
+	for _, gone := range []string{`"c1"`, "-c1-", "10.77.0.200", "fd00:77::200", "vethold"} {
 		if strings.Contains(s, gone) {
 			t.Errorf("DEL left %s:\n%s", gone, s)
 		}
