@@ -270,7 +270,8 @@ func containerKinds() []findingKind {
 			"Names do not resolve in the container. Many programs report that as \"no network\".",
 			"", "ip netns exec NAME resolvectl query example.org"},
 		{"address-unreachable", onContainer, false, "the container does not reach the address that --to gives",
-			"The probe got no answer from the address.", "", "traceroute ADDRESS"},
+			"The probe got no answer from the address. The lines of the container say what becomes of a packet to " +
+				"it, and of one back if this host can follow it.", "", "traceroute ADDRESS"},
 		{"attachment-broken", onContainer, false, "an attachment has a fault that repair cannot correct",
 			"The finding says what it is.", "", "fairlead repair --dry-run"},
 		{"del-unfinished", onContainer, false, "a DEL was not completed",

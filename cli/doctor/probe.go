@@ -85,8 +85,10 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 	}
 	to, port, _ := SplitTarget(d.to)
 	if err := reach(ns, to, port); err != nil {
-		d.add("address-unreachable", d.to, err.Error(), who(c), "ADDRESS", to.String(), "traceroute",
-			"nsenter --net="+c.Netns+" traceroute")
+		details, fill := d.bothWays(c, to.Unmap(), port)
+		fill = append([]string{"ADDRESS", to.String(), "traceroute", "nsenter --net=" + c.Netns + " traceroute"},
+			fill...)
+		d.add("address-unreachable", d.to, err.Error(), who(c, details...), fill...)
 	}
 }
 

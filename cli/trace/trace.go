@@ -118,8 +118,7 @@ func (t *tracing) run(args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	tracer := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Containers: traceable(d.All),
-		Wanted: doctor.Wanted{Host: host, All: d.All}}
+	tracer := d.Tracer(host)
 	var answer *trace.Answer
 	if t.live {
 		answer, err = tracer.Live(d.Ctx, q)
@@ -141,18 +140,6 @@ func (t *tracing) run(args []string) (err error) {
 	}
 	t.print(answer)
 	return d.Ctx.Err()
-}
-
-// traceable returns the network namespaces of all containers, each once.
-func traceable(list []attach.Cached) (all []trace.Container) {
-	for _, c := range list {
-		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
-		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !attached.IsGone(c) &&
-			!slices.ContainsFunc(all, same) {
-			all = append(all, doctor.Traced(c))
-		}
-	}
-	return all
 }
 
 // question parses the arguments.
