@@ -198,7 +198,7 @@ func TestVRFAndSourceRouting(t *testing.T) {
 				r.must("add", err)
 				a.prev = out
 				if b, err := os.ReadFile(stderr); err != nil ||
-					(i == 2) != strings.Contains(string(b), "has a route in the VRF's table") {
+					(i == 2) != strings.Contains(string(b), "looks in the VRF's table first") {
 					t.Errorf("plugin %d prints %s, %v", i, b, err)
 				}
 				if took := time.Since(begin); took > 40*time.Second { // the wait for an address is a minute
