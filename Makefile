@@ -133,8 +133,9 @@ $(BIN)/reference/$(NEWEST):
 	  $(GO) -C "$$source" build -mod=mod -trimpath -ldflags '-s -w -X $(UPSTREAM)/pkg/utils/buildversion.BuildVersion=$(NEWEST)' \
 	  -o $(abspath $@.new)/ ./plugins/...
 	@mv $@.new $@
+NEWESTROWS = -rows start,verbs,gc,path -md docs/performance.md
 bench-newest: $(BIN)/reference/$(NEWEST) ## the same beside the newest reference plugins, NEWEST, with both backends; a section of that page
-	$(MAKE) bench REFERENCE=$(abspath $<) BENCHFLAGS='-newest $(or $(BENCHFLAGS),-rows start,verbs,gc,path -md docs/performance.md)'
+	$(MAKE) bench REFERENCE=$(abspath $<) BENCHFLAGS='-newest $(or $(BENCHFLAGS),$(NEWESTROWS))'
 
 bench-vm: build ## the same in the virtual machine, of what few kernels have
 	@.ci/packages bench && .ci/packages vm
