@@ -134,6 +134,12 @@ var chains = withChains([]chain{
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
 		renamed,
 	}},
+	{"cluster", []string{`"type":"ptp","ipMasq":true,"ipam":{"type":"cluster"}`}, []breaker{
+		{"address gone", in("ip", "addr", "del", "IP4/24", "dev", "eth0"), `addr cont/eth0 IP4/24`},
+		{"packets larger than the way", in("ip", "route", "change", "default", "via", "10.77.0.1", "mtu", "1500"), `mtu is 1500, want 1450`},
+		{"IPv6 default route gone", in("ip", "-6", "route", "del", "default"), `route -6 default via fd00:77::1`},
+		{"lease gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `lease IP4: is missing`},
+	}},
 	{"ptp-chain", []string{`"type":"ptp","ipMasq":true,"ipMasqBackend":"iptables",` + hostLocal, `"type":"portmap","runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80}]}`,
 		`"type":"firewall","backend":"nftables","ingressPolicy":"isolated"`, `"type":"bandwidth","ingressRate":100000000,"egressRate":20000000`,
 		`"type":"tuning","mtu":1300,"sysctl":{"net.core.somaxconn":"501"}`, `"type":"sbr"`}, []breaker{

@@ -33,6 +33,7 @@ var setups = map[string]func(*testing.T){
 	"routes-macvlan":  uplink("macvlan"),
 	"bridge-vlan":     bridgeVLANs,
 	"alias":           nameServer,
+	"cluster":         grantRanges,
 	"bad-alias":       nameServer,
 	"dhcp-bridge":     dhcpBridge,
 	"ovs":             ovs,

@@ -6,6 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plugin/bandwidth"
 	"github.com/fairlead-cni/fairlead/plugin/bridge"
 	"github.com/fairlead-cni/fairlead/plugin/chain"
+	"github.com/fairlead-cni/fairlead/plugin/cluster"
 	"github.com/fairlead-cni/fairlead/plugin/debug"
 	"github.com/fairlead-cni/fairlead/plugin/dhcp"
 	"github.com/fairlead-cni/fairlead/plugin/dummy"
@@ -36,6 +37,7 @@ func All() []sdk.Plugin {
 		bandwidth.Plugin,
 		bridge.Plugin,
 		chain.Plugin,
+		cluster.Plugin,
 		debug.Plugin,
 		dhcp.Plugin,
 		dummy.Plugin,

@@ -169,7 +169,7 @@ func (r Reference) key(path string) ([]explained, error) {
 	slices.Sort(names)
 	hint := fmt.Sprintf("`fairlead explain %s` lists the keys of the plugin.", r.Name)
 	if strings.HasPrefix(path, "ipam.") {
-		hint += " Those of ipam belong to the IPAM plugin: host-local, static or dhcp."
+		hint += " Those of ipam belong to the IPAM plugin: host-local, cluster, static or dhcp."
 	}
 	name := r.Name + "." + path
 	if near, ok := spec.Nearest(path, slices.Compact(names)); ok { // the plugin's name does not make two keys similar

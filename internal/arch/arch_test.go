@@ -20,7 +20,7 @@ func TestTree(t *testing.T) {
 	for _, p := range pkgs {
 		name, _ := rel(p.ImportPath)
 		t.Run(name, func(t *testing.T) {
-			report(t, Imports(p), Closure(p), Named(p))
+			report(t, Imports(p), Closure(p), Clusters(p), Named(p))
 			source := func(file string) []byte {
 				src, err := os.ReadFile(filepath.Join(p.Dir, file))
 				if err != nil {
@@ -117,6 +117,9 @@ func TestBites(t *testing.T) {
 		{"the evaluator in a plugin", Closure(pkg("cmd/cni", "./packetfilter")), "does not foresee"},
 		{"the evaluator in the command", Imports(pkg("cli/doctor", "./packetfilter")), ""},
 		{"the evaluator and a kind", Imports(pkg("resource", "./packetfilter")), "compares fields"},
+		{"Kubernetes in a plugin", Clusters(pkg("plugin/cluster", "k8s.io/client-go/rest")), "a module of its own"},
+		{"the agent in the sdk", Clusters(pkg("sdk", "./cluster/directory")), "a module of its own"},
+		{"a package of a similar name", Clusters(pkg("cmd/cni", "./plugin/cluster")), ""},
 		{"templates in the command", Closure(pkg("cli", "text/template")), ""},
 		{"a name that says nothing", Named(pkg("cli/helper")), "says nothing"},
 		{"a second program", Named(Package{ImportPath: Module + "/tool", Name: "main", Doc: "x"}), "one program"},

@@ -102,6 +102,19 @@ func restricted(name, imp string) (bad []string) {
 	return bad
 }
 
+// Clusters is what p brings of the libraries that only the module cluster may have.
+func Clusters(p Package) (bad []string) {
+	for _, dep := range p.Deps {
+		for _, lib := range clusterLibraries() {
+			if dep == lib || strings.HasPrefix(dep, lib+"/") {
+				bad = append(bad, fmt.Sprintf("%s reaches %s: the plugins, the command and the packages for runtimes "+
+					"and authors know no cluster; fairlead-agent is a module of its own", p.ImportPath, dep))
+			}
+		}
+	}
+	return bad
+}
+
 // Closure is what p brings into a plugin's process that costs too much at the start of every call.
 func Closure(p Package) (bad []string) {
 	name, _ := rel(p.ImportPath)

@@ -148,6 +148,9 @@ func rows() []row {
 			"kernel": "address arithmetic runs anywhere, in a test without a kernel too",
 			"*":      "address management knows ranges, leases and owners",
 		}},
+		{"ipam/grant", nil, map[string]string{
+			"*": "an agent of any source of addresses writes the file, whatever else it is made of",
+		}},
 		{"ipam/*", []string{"ipam", "spec"}, map[string]string{
 			"kernel": "a store is files or a service; the network's state is no part of it",
 			"*":      "a store knows leases",
@@ -335,6 +338,11 @@ func heavy() map[string]string {
 		Module + "/trace":        "it follows packets for a person, and links the evaluator",
 		Module + "/packetfilter": "an ADD is not refused for what it foresees, and a plugin does not foresee",
 	}
+}
+
+// clusterLibraries are what fairlead-agent is made of.
+func clusterLibraries() []string {
+	return []string{Module + "/cluster", "k8s.io", "sigs.k8s.io", "github.com/prometheus"}
 }
 
 // match is path.Match; a pattern that ends in ** means all that is below.

@@ -48,7 +48,7 @@ func listReference() explain.Reference {
 		{"plugins[].ipam", "object",
 			"How the container gets its addresses. Its keys are those of the IPAM plugin that ipam.type names."},
 		{"plugins[].ipam.type", "string",
-			"Name of the IPAM plugin: host-local, static, dhcp or another one."},
+			"Name of the IPAM plugin: host-local, cluster, static, dhcp or another one."},
 		{"plugins[].dns", "object",
 			"DNS settings of the container, for the result: nameservers, domain, search and options, as in " +
 				"resolv.conf(5). The runtime decides whether the container uses them."},

@@ -141,7 +141,7 @@ func (r *reference) everybodys() string {
 // further links to the documents that describe more of a plugin.
 func further(name string) string {
 	switch name {
-	case "host-local", "static":
+	case "host-local", "static", "cluster":
 		return "See also: how addresses are allocated, stored and repaired: [ipam.md](../ipam.md). "
 	case "dhcp":
 		return "See also: the daemon and its leases: [dhcp.md](../dhcp.md); IPv6: [dhcp6.md](../dhcp6.md). "

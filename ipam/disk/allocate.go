@@ -17,11 +17,13 @@ import (
 // boot, the one that it asks for, one that is reserved for its sticky key, the one that its key had last, and the next
 // one in order. If Allocate fails, it releases what it allocated and keeps what o had before.
 func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
+	if err := s.told(); err != nil { // before the network's directory is made
+		return nil, err
+	}
 	if len(s.Sets) == 0 {
 		return nil, noRanges()
 	}
-	want, err := ipam.Assign(s.Sets, s.Requested)
-	if err != nil {
+	if _, err := ipam.Assign(s.Sets, s.Requested); err != nil {
 		return nil, err
 	}
 	d, err := s.open(ctx, o.Network, true)
@@ -29,6 +31,13 @@ func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 		return nil, err
 	}
 	defer d.close()
+	if err := s.told(); err != nil {
+		return nil, err
+	}
+	want, err := ipam.Assign(s.Sets, s.Requested)
+	if err != nil {
+		return nil, err
+	}
 	c := &call{Store: s, d: d, o: o}
 	if c.reserved, c.back, err = s.reserved(d); err != nil {
 		return nil, err

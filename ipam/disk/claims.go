@@ -18,6 +18,9 @@ import (
 // missing returns the parts of b that the directory lacks. A part that contradicts the directory, or another part of b,
 // is an error.
 func (s *Store) missing(d *directory, b *ipam.Book, force bool) (*ipam.Book, error) {
+	if err := s.told(); err != nil {
+		return nil, err
+	}
 	c := claims{s: s, d: d, b: b, force: force, had: map[string]string{}}
 	add := &ipam.Book{}
 	for i, l := range b.Leases {

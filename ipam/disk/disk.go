@@ -39,11 +39,24 @@ type Store struct {
 	Results   string         // the runtime's cache of results; default: /var/lib/cni/results
 	Log       *slog.Logger   // default: slog.Default()
 
+	// Granted returns Sets, where somebody else says and changes them. It is called with the network's lock held, so
+	// that who changed them knows, once he had that lock, that no call uses the former ones. Verify does not need them:
+	// it takes every address of a result as one of the store's. Nil: Sets stay as they are.
+	Granted func() ([]ipam.Set, error)
+
 	vanished func(o spec.Owner, netns string) error // of Judge
 	since    int64                                  // of Since
 }
 
 var _ ipam.Allocator = (*Store)(nil)
+
+// told reads Sets again where somebody else says them.
+func (s *Store) told() (err error) {
+	if s.Granted != nil {
+		s.Sets, err = s.Granted()
+	}
+	return err
+}
 
 func (s *Store) open(ctx context.Context, network string, create bool) (*directory, error) {
 	path, err := s.path(network)
@@ -231,7 +244,7 @@ func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 	}
 	for _, ip := range prev.IPs {
 		a := ip.Address.Addr().Unmap()
-		if _, ok := s.find(a); !ok {
+		if _, ok := s.find(a); !ok && s.Granted == nil {
 			continue
 		}
 		ours++
@@ -277,17 +290,22 @@ func describe(sets []ipam.Set) string {
 // Status returns nil if each set has a free address, or one whose container is gone (clause P21). Addresses in their
 // cooldown count as free.
 func (s *Store) Status(ctx context.Context, network string) error {
-	if len(s.Sets) == 0 {
-		return noRanges()
-	}
 	d, err := s.open(ctx, network, false)
 	if err != nil {
 		return spec.Errorf(spec.CodeUnavailable, "%w", err)
 	}
+	if d != nil {
+		defer d.close()
+	}
+	if err := s.told(); err != nil {
+		return spec.Errorf(spec.CodeUnavailable, "%w", err)
+	}
+	if len(s.Sets) == 0 {
+		return noRanges()
+	}
 	if d == nil {
 		return s.writable()
 	}
-	defer d.close()
 	_, reserved, err := s.reserved(d)
 	if err != nil {
 		return spec.Errorf(spec.CodeUnavailable, "%w", err)
@@ -334,6 +352,9 @@ func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count
 		if _, reserved, err = s.reserved(d); err != nil {
 			return free, size, err
 		}
+	}
+	if err := s.told(); err != nil {
+		return free, size, err
 	}
 	for i, set := range s.Sets {
 		left := reserved.Size(set)

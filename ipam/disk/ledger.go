@@ -44,14 +44,18 @@ func (s *Store) Networks(context.Context) ([]string, error) {
 
 // Look reads the directory itself, not the index.
 func (s *Store) Look(ctx context.Context, network string, only ...netip.Addr) (*ipam.Book, error) {
-	b := &ipam.Book{Sets: s.Sets, Configured: s.Reserved, Keyed: s.Sticky != nil}
-	if b.Keyed {
-		b.KeyParts = s.Sticky.Parts
-	}
 	d, err := s.open(ctx, network, false)
 	if err != nil {
 		return nil, err
 	}
+	b := &ipam.Book{Configured: s.Reserved, Keyed: s.Sticky != nil}
+	if b.Keyed {
+		b.KeyParts = s.Sticky.Parts
+	}
+	if err := s.told(); err != nil {
+		b.Problems = append(b.Problems, err.Error())
+	}
+	b.Sets = s.Sets
 	reserved := ipam.Union(s.Reserved)
 	if d == nil {
 		d = &directory{x: openIndex("")}

@@ -1,0 +1,133 @@
+// Package grant reads and writes the file by which fairlead-agent tells the plugin cluster which addresses this node
+// may allocate. It imports the standard library alone, so that an agent of any other source of addresses can write the
+// file too.
+package grant
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// Dir is the directory of the grants. It has a file for each network, and does not outlive a boot.
+const Dir = "/run/fairlead/cluster"
+
+// A Grant is what a cluster gave a node for one network.
+type Grant struct {
+	// Cluster and Node name the cluster and this node in it.
+	Cluster string `json:"cluster"`
+	Node    string `json:"node"`
+
+	// Boot is the boot of the node that the grant is for, as [Boot] returns it. A grant of another boot counts for
+	// nothing, because the cluster may have given the ranges to another node since.
+	Boot string `json:"boot"`
+
+	// Ranges are the subnets to allocate from. A container gets one address of each family.
+	Ranges []netip.Prefix `json:"ranges"`
+
+	// Missing tells people why Ranges is empty, and Hint which command tells more. Both are empty otherwise.
+	Missing string `json:"missing,omitempty"`
+	Hint    string `json:"hint,omitempty"`
+
+	// MTU is the size in bytes of the largest packet that reaches the containers of every node. Zero is no opinion.
+	MTU int `json:"mtu,omitempty"`
+
+	// Prefixes are those of all nodes, to which packets of containers are sent without address translation.
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
+}
+
+// An Error says why a network has no grant that can be used.
+type Error struct {
+	Path string // of the file
+	Why  string
+	Hint string // what to do
+	Err  error  // the cause; nil: Why says all
+}
+
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Path + ": " + e.Why
+	}
+	return fmt.Sprintf("%s: %s: %v", e.Path, e.Why, e.Err)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+const startAgent = "Start fairlead-agent on this node; if it runs, its log says what it waits for " +
+	"(`journalctl -u fairlead-agent`, or `kubectl logs` of its pod)."
+
+// Boot returns the kernel's identifier of this boot.
+func Boot() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b)), err
+}
+
+// Path returns the file of a network's grant.
+func Path(network string) string { return filepath.Join(Dir, network+".json") }
+
+// Read returns the grant of a network, with at least one range. The error is an [Error].
+func Read(network string) (*Grant, error) {
+	path := Path(network)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &Error{Path: path, Hint: startAgent,
+			Why: "is missing: no agent has granted addresses to this node since it booted"}
+	}
+	if err != nil {
+		return nil, &Error{Path: path, Hint: startAgent, Why: "cannot be read", Err: err}
+	}
+	g := new(Grant)
+	if err := json.Unmarshal(b, g); err != nil {
+		return nil, &Error{Path: path, Hint: startAgent, Why: "is no grant, or was cut short", Err: err}
+	}
+	boot, err := Boot()
+	if err != nil {
+		return nil, &Error{Path: path, Hint: startAgent, Why: "cannot be compared with this boot", Err: err}
+	}
+	if g.Boot != boot {
+		return nil, &Error{Path: path, Hint: startAgent,
+			Why: fmt.Sprintf("is of boot %q, and this is boot %s: the node booted since, and the agent has not run",
+				g.Boot, boot)}
+	}
+	if len(g.Ranges) == 0 {
+		why := "grants no range"
+		if g.Missing != "" {
+			why += ": " + g.Missing
+		}
+		hint := g.Hint
+		if hint == "" {
+			hint = startAgent
+		}
+		return nil, &Error{Path: path, Hint: hint, Why: why}
+	}
+	return g, nil
+}
+
+// Write replaces the grant of a network in one step. It does not wait for a disk, because the file ends with the boot.
+func Write(network string, g Grant) error {
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		return err
+	}
+	b, err := json.MarshalIndent(g, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(Dir, "."+network+".*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), Path(network))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

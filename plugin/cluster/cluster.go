@@ -1,0 +1,145 @@
+// Package cluster allocates addresses from the range that a cluster gave this node, and keeps the leases on this host.
+//
+// fairlead-agent writes the range to /run/fairlead/cluster/NETWORK.json. ADD, CHECK, DEL, GC and STATUS ask neither the
+// agent nor the cluster, so they work while these are away. Without that file, or with one of an earlier boot, ADD
+// fails with code 11 and STATUS with code 50. CHECK, DEL and GC do not need it.
+//
+// The leases are host-local's: a network that allocates with host-local from the same range can change to cluster, and
+// its containers keep their addresses.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/ipam/disk"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Plugin is the cluster plugin.
+var Plugin = sdk.Allocator("cluster", "allocates addresses from the range that a cluster gave this node", open)
+
+type conf struct {
+	IPAM struct {
+		// The word cluster.
+		Type string `json:"type"`
+		// Routes of the container, which become part of the result. Default: a default route for each family of the
+		// node's range, with the MTU of the way to other nodes.
+		Routes []spec.Route `json:"routes"`
+		// Directory of the leases. Each network has a directory of its own in it. Default: /var/lib/cni/networks.
+		DataDir string `json:"dataDir"`
+	} `json:"ipam"`
+}
+
+// releaseCooldown is how long a released address rests while others are free, as in host-local.
+const releaseCooldown = 30 * time.Second
+
+func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
+	n := &node{network: r.Owner.Network, routes: c.IPAM.Routes}
+	n.Store = disk.Store{DataDir: c.IPAM.DataDir, Cooldown: releaseCooldown, Netns: r.Netns, Granted: n.granted}
+	return n, nil
+}
+
+// A node is the store of this node's leases, whose ranges are in the grant.
+type node struct {
+	disk.Store
+	network string
+	routes  []spec.Route
+
+	grant *grant.Grant // as granted read it last
+}
+
+// granted reads the grant. The addresses of each family are one set.
+func (n *node) granted() ([]ipam.Set, error) {
+	g, err := grant.Read(n.network)
+	if err != nil {
+		out := spec.AsError(err, spec.CodeTryAgain)
+		var why *grant.Error
+		if errors.As(err, &why) {
+			out.WithHint(why.Hint)
+		}
+		return nil, out
+	}
+	var v4, v6 []ipam.Range
+	for _, p := range g.Ranges {
+		if p.Addr().Is4() {
+			v4 = append(v4, ipam.Range{Subnet: p})
+		} else {
+			v6 = append(v6, ipam.Range{Subnet: p})
+		}
+	}
+	var sets []ipam.Set
+	for _, ranges := range [][]ipam.Range{v4, v6} {
+		if len(ranges) > 0 {
+			sets = append(sets, ipam.Set{Path: grant.Path(n.network), Ranges: ranges})
+		}
+	}
+	if sets, err = ipam.Complete(sets); err != nil {
+		return nil, err
+	}
+	n.grant = g
+	return sets, nil
+}
+
+// Allocate implements ipam.Allocator.
+func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
+	res, err := n.Store.Allocate(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	res.Routes = n.routesOf(n.Sets)
+	return res, nil
+}
+
+// routesOf returns the routes of a container with an address of each set.
+func (n *node) routesOf(sets []ipam.Set) []spec.Route {
+	if n.routes != nil {
+		return n.routes
+	}
+	var routes []spec.Route
+	for _, s := range sets {
+		zero := netip.IPv6Unspecified()
+		if s.Is4() {
+			zero = netip.IPv4Unspecified()
+		}
+		routes = append(routes, spec.Route{Dst: netip.PrefixFrom(zero, 0), MTU: n.grant.MTU})
+	}
+	return routes
+}
+
+// Forecast implements ipam.Forecaster. It knows nothing while there is no grant.
+func (n *node) Forecast() (*spec.Result, []ipam.Set) {
+	sets, err := n.granted()
+	if err != nil {
+		return nil, nil
+	}
+	res := &spec.Result{Routes: n.routesOf(sets)}
+	for _, set := range sets {
+		if ip, ok := set.First(nil); ok {
+			res.IPs = append(res.IPs, ip)
+		}
+	}
+	return res, sets
+}
+
+// Gateways implements ipam.Gatewayer. It knows nothing while there is no grant.
+func (n *node) Gateways() (all [][]spec.IP) {
+	sets, err := n.granted()
+	if err != nil {
+		return nil
+	}
+	for _, s := range sets {
+		var choices []spec.IP
+		for _, r := range s.Ranges {
+			choices = append(choices, spec.IP{Address: netip.PrefixFrom(r.RangeStart, r.Subnet.Bits()),
+				Gateway: r.Gateway})
+		}
+		all = append(all, choices)
+	}
+	return all
+}
