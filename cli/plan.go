@@ -42,7 +42,7 @@ Exit status: 0 done, 1 a plugin is missing or refuses its configuration, 4 no su
 			for _, note := range t.Notes {
 				a.Note("warning: %s: %s", note.Plugin, note.Text)
 			}
-			for _, note := range append(t.Undeclared(), t.Lacks(a.Interruptible())...) {
+			for _, note := range append(t.Undeclared(), t.Lacks()...) {
 				a.Note("warning: %s", note)
 			}
 			if a.JSON() {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -39,14 +40,14 @@ type attached struct {
 
 	externals []external
 
-	fixing sdk.Fixing
+	fixing restore.Fixing
 	sound  map[string]bool // rules that were correct before something other than a rule was restored
 }
 
 // plan computes what should exist.
 func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c *attach.Cached) *attached {
 	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c,
-		fixing: sdk.Fixing{DryRun: r.DryRun, Shared: r.shared}}
+		fixing: restore.Fixing{DryRun: r.DryRun, Shared: r.shared}}
 	switch {
 	case c.Bare:
 		a.broken(errNoConfig)
@@ -57,7 +58,7 @@ func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c
 		a.broken(fmt.Errorf("its DEL is not finished: %s failed after the interface was removed",
 			strings.Join(c.Left, ", ")))
 	default:
-		a.made, a.handed = sdk.WasAttached(host, a.Owner), sdk.HandedOver(host, a.Owner)
+		a.made, a.handed = restore.WasAttached(host, a.Owner), restore.HandedOver(host, a.Owner)
 		if a.handed && r.backend == "" {
 			a.State = Handed
 			return a
@@ -76,10 +77,11 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		return err
 	}
 	told, args, err := a.r.Runtime.Told(l, a.cached)
-	links, lerr := sdk.LookUp(a.host, a.Owner, a.cached.Netns, a.cached.Result)
-	if err := cmp.Or(err, lerr); err != nil {
+	if err != nil {
 		return err
 	}
+	at := &sdk.Attached{Host: a.host, Owner: a.Owner, Netns: a.cached.Netns, Args: args, Result: a.cached.Result,
+		Allocators: a.r.Plugins}
 	theirs := "" // why no plugin counts as ours for this attachment
 	for n, t := range told {
 		i := slices.IndexFunc(a.r.Plugins, func(p sdk.Plugin) bool { return p.Name == t.Conf.Type })
@@ -100,7 +102,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		if why != "" {
 			a.NotOurs = append(a.NotOurs, t.Conf.Type+": "+why)
 			if i >= 0 {
-				a.reference(a.r.Plugins[i], t, args, links)
+				a.reference(ctx, a.r.Plugins[i], t, *at)
 			}
 			continue
 		}
@@ -111,23 +113,21 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 		if a.r.backend != "" {
 			a.refuse = append(a.refuse, refused(t)...)
 		}
-		told := sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, Links: links}
-		p := a.r.Plugins[i]
-		switch err := p.Leases(ctx, a.r.Plugins, told); {
-		case errors.Is(err, ipam.ErrHeld):
-			a.gone("%v", err)
+		is, err := a.r.Plugins[i].Standing(ctx, at, conf)
+		switch {
+		case errors.Is(is.Leases, ipam.ErrHeld):
+			a.gone("%v", is.Leases)
 			a.want, a.Held = nil, true
 			return nil
 		case !a.r.Firewall: // the container lives, but its lease is missing
-			a.broken(err)
+			a.broken(is.Leases)
 		}
-		want, err := p.Wanted(told)
 		if err != nil {
 			return fmt.Errorf("plugin %s: %w", t.Conf.Type, err)
 		}
-		a.want = append(a.want, want...)
+		a.want = append(a.want, is.Plan...)
 	}
-	a.rules = slices.ContainsFunc(a.want, func(r plan.Resource) bool { _, rule := sdk.EffectOf(r); return rule })
+	a.rules = slices.ContainsFunc(a.want, func(r plan.Resource) bool { _, rule := restore.EffectOf(r); return rule })
 	return nil
 }
 
@@ -158,26 +158,11 @@ func (a *attached) differs(found ...spec.Difference) {
 	a.Differences = spec.Unique(append(a.Differences, found...))
 }
 
-// planned records what should exist.
-func (a *attached) planned(p plan.Plan, theirs bool) {
-	for _, r := range p {
-		if sdk.Clears(r) {
-			continue
-		}
-		_, rule := sdk.EffectOf(r)
-		a.Plan = append(a.Plan, sdk.Planned{Resource: r.String(), Kind: resource.TypeName(r), Rule: rule || theirs,
-			Theirs: theirs})
-	}
-}
-
 // finding returns the outcome for the attachment.
 func (a *attached) finding() Finding {
 	if a.r.DryRun {
 		said := a.Plan // by plugins of other projects
-		a.Plan = nil
-		a.planned(a.want, false)
-		a.planned(a.theirs, true)
-		a.Plan = append(a.Plan, said...)
+		a.Plan = slices.Concat(restore.PlannedOf(a.want, false), restore.PlannedOf(a.theirs, true), said)
 	}
 	switch {
 	case a.State != "":

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // repair restores the resources that have effect e. It waits for a runtime that attaches or detaches the container.
@@ -34,7 +34,7 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 	defer release()
 	a.fixing.Before = func() { a.before(ctx, w) }
 	for _, r := range part {
-		if _, rule := sdk.EffectOf(r); rule {
+		if _, rule := restore.EffectOf(r); rule {
 			a.behind(ctx, w)
 		}
 		a.one(ctx, w, r)
@@ -77,7 +77,7 @@ func (a *attached) before(ctx context.Context, w *kernel.World) {
 	}
 	a.sound = map[string]bool{}
 	for _, r := range a.want {
-		if _, rule := sdk.EffectOf(r); rule && r.Verify(ctx, w) == nil {
+		if _, rule := restore.EffectOf(r); rule && r.Verify(ctx, w) == nil {
 			a.sound[r.String()] = true
 		}
 	}
@@ -117,7 +117,7 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 		a.broken(err)
 		return nil, nil
 	}
-	w, err = sdk.OpenContainer(a.host, a.Owner, a.cached.Netns)
+	w, err = restore.OpenContainer(a.host, a.Owner, a.cached.Netns)
 	switch {
 	// for example loopback, or an attachment of an old library
 	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace):
@@ -146,7 +146,7 @@ func (a *attached) lost() string {
 // part returns the resources that have an effect.
 func (a *attached) part(want resource.Effect) (part plan.Plan) {
 	for _, r := range a.want {
-		if e, rule := sdk.EffectOf(r); e == want && (rule || !a.r.Firewall) {
+		if e, rule := restore.EffectOf(r); e == want && (rule || !a.r.Firewall) {
 			part = append(part, r)
 		}
 	}
@@ -156,7 +156,7 @@ func (a *attached) part(want resource.Effect) (part plan.Plan) {
 // alive fails if a part of the container is gone, for example after a DEL by a program that does not take Fairlead's
 // locks.
 func (a *attached) alive(w *kernel.World) error {
-	if a.made && !sdk.WasAttached(w, a.Owner) {
+	if a.made && !restore.WasAttached(w, a.Owner) {
 		return errors.New("it was deleted during the repair")
 	}
 	return nil
@@ -174,12 +174,12 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 // retract removes the rules of an attachment that was deleted during the repair by a program that does not take
 // Fairlead's locks. An attachment that is being added again has a record of that from its beginning.
 func (a *attached) retract(ctx context.Context) {
-	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 || sdk.WasAttached(a.host, a.Owner) {
+	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 || restore.WasAttached(a.host, a.Owner) {
 		return
 	}
 	var mine plan.Plan
 	for _, r := range a.want {
-		if _, rule := sdk.EffectOf(r); rule {
+		if _, rule := restore.EffectOf(r); rule {
 			mine = append(mine, r)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
@@ -64,7 +65,7 @@ func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
 		if !slices.Contains(networks, c.Network) {
 			networks = append(networks, c.Network)
 		}
-		if c.Result == nil || c.Gone() || !sdk.WasAttached(host, c.Owner()) {
+		if c.Result == nil || c.Gone() || !restore.WasAttached(host, c.Owner()) {
 			continue
 		}
 		for _, f := range c.Result.Interfaces {
@@ -126,7 +127,7 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 		a.State = Handed
 	}
 	if !a.r.DryRun {
-		a.broken(errors.Join(reference.ForgetHandedOver(w, a.Owner), sdk.HandOver(w, a.Owner)))
+		a.broken(errors.Join(reference.ForgetHandedOver(w, a.Owner), restore.HandOver(w, a.Owner)))
 	}
 }
 

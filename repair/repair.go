@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -48,7 +49,7 @@ type Repairer struct {
 	List func() ([]attach.Cached, []error)
 
 	backend string // during a handover
-	shared  *sdk.Verified
+	shared  *restore.Verified
 }
 
 // State is the outcome for an attachment.
@@ -82,7 +83,7 @@ type Finding struct {
 	Left        []string // plugins that failed in a DEL after the interface was removed
 	NotOurs     []string // plugins of its list that were skipped, and why
 
-	Plan []sdk.Planned // dry run: what should exist, in order
+	Plan []restore.Planned // dry run: what should exist, in order
 }
 
 // Report is the outcome of a repair.
@@ -149,7 +150,7 @@ func (r *Repairer) on(ctx context.Context, host *kernel.World) (*Report, error) 
 
 func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report) (again bool, err error) {
 	ctx = filter.Together(ctx)
-	r.shared = new(sdk.Verified)
+	r.shared = new(restore.Verified)
 	list, problems := r.list()
 	if err := report.unlisted(problems, r.Network); err != nil {
 		return false, err

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter/forward"
@@ -12,18 +13,19 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// reference adds what the reference's plugin p makes in iptables, as far as that is known.
-func (a *attached) reference(p sdk.Plugin, t attach.Told, args [][2]string, links sdk.Links) {
+// reference adds what the reference's plugin p makes in iptables, as far as that is known. It does not ask for leases.
+func (a *attached) reference(ctx context.Context, p sdk.Plugin, t attach.Told, at sdk.Attached) {
 	conf, err := spec.ParseConf(t.Stdin)
 	if err != nil {
 		return
 	}
-	want, err := p.Wanted(sdk.Attached{Owner: a.Owner, Netns: a.cached.Netns, Args: args, Conf: conf, Links: links})
+	at.Allocators = nil
+	is, err := p.Standing(ctx, &at, conf)
 	if err != nil {
 		return
 	}
 	a.known = true
-	for _, r := range want {
+	for _, r := range is.Plan {
 		r = plan.Unwrap(r)
 		if reference.Theirs(r) {
 			a.theirs = append(a.theirs, r)
@@ -60,7 +62,7 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 // others reports whether the list's first plugin p is of this project now, but was of another when it attached: the
 // program was replaced since.
 func (a *attached) others(p sdk.Plugin) bool {
-	return !a.made && !a.handed && p.MakesLinks() && !tagged(a.host, a.cached)
+	return !a.made && !a.handed && !p.Chained() && !tagged(a.host, a.cached)
 }
 
 // Whose returns Foreign for an attachment that another program made, Handed for one that was handed over, and else
@@ -71,8 +73,8 @@ func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
 		return "", err
 	}
 	defer host.Close()
-	a := &attached{host: host, cached: c, made: sdk.WasAttached(host, c.Owner()),
-		handed: sdk.HandedOver(host, c.Owner())}
+	a := &attached{host: host, cached: c, made: restore.WasAttached(host, c.Owner()),
+		handed: restore.HandedOver(host, c.Owner())}
 	switch {
 	case a.handed:
 		return Handed, nil

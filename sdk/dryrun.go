@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -14,9 +15,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// LinksOf returns the links on the host that a list has made once the plan want exists: the known ones and those in
+// linksOf returns the links on the host that a list has made once the plan want exists: the known ones and those in
 // want.
-func LinksOf(known []HostLink, want plan.Plan) []HostLink {
+func linksOf(known []HostLink, want plan.Plan) []HostLink {
 	for _, r := range want {
 		for _, f := range resource.TraitsOf(r).Ifaces {
 			if f.Where != resource.Host {
@@ -47,22 +48,44 @@ func LinksOf(known []HostLink, want plan.Plan) []HostLink {
 	return known
 }
 
-// Clears reports whether a resource makes nothing, and only removes what an earlier configuration wanted.
-func Clears(r plan.Resource) bool { return resource.TraitsOf(r).Clears }
+// Foresee returns what ADD would do for a request of NewRequest, in which the caller has set HostLinks, IPs and Routes
+// as far as they are known. It asks the IPAM plugin for its ranges if that is among all. With a host, the answer says
+// what the plugin requires and the host lacks, unless that may not be read. With an error, it has the notes alone.
+func (p Plugin) Foresee(ctx context.Context, all []Plugin, host *kernel.NS, r *Request) (*PlanAnswer, error) {
+	r.askRanges(all)
+	want, notes, err := p.Plan(r.conf, r)
+	a := &PlanAnswer{Resources: []string{}, HostLinks: r.HostLinks, Result: r.Prev, Notes: notes}
+	if err != nil {
+		return a, err
+	}
+	for _, res := range want.Plan {
+		if !resource.TraitsOf(res).Clears {
+			a.Resources = append(a.Resources, res.String())
+		}
+	}
+	a.HostLinks, a.Result = linksOf(slices.Clone(r.HostLinks), want.Plan), r.foreseen(want)
+	if host != nil {
+		if err := p.unmet(ctx, host, *r.conf); !errors.Is(err, fs.ErrPermission) {
+			a.Unmet = spec.DifferencesIn(err).Lines()
+		}
+	}
+	return a, nil
+}
 
-// Unmet returns an error for each thing that a configuration requires of the host or its kernel and that is missing. It
+// unmet returns an error for each thing that a configuration requires of the host or its kernel and that is missing. It
 // changes nothing.
-func (p Plugin) Unmet(ctx context.Context, host *kernel.NS, conf *spec.Conf) error {
+func (p Plugin) unmet(ctx context.Context, host *kernel.NS, conf spec.Conf) error {
+	conf.PrevResult = nil // as in STATUS
 	if p.plan == nil {
 		return nil
 	}
-	r, err := p.NewRequest("STATUS", spec.Owner{Network: conf.Name}, "", conf, nil)
+	r, err := p.NewRequest("STATUS", spec.Owner{Network: conf.Name}, "", &conf, nil)
 	if err != nil {
 		return err
 	}
-	want, _, err := p.Plan(conf, r)
+	want, _, err := p.Plan(&conf, r)
 	if err != nil {
-		return nil // which a plan has said
+		return nil // which the plan of ADD says
 	}
 	w := newWorld()
 	w.Host = host

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -56,19 +57,11 @@ type RepairRequest struct {
 
 // A RepairAnswer lists what was repaired, and what is still wrong.
 type RepairAnswer struct {
-	Plan     []Planned `json:"plan"`               // what there should be
-	Repaired []string  `json:"repaired,omitempty"` // what was made, in the words of ip(8) and nft(8)
+	Plan     []restore.Planned `json:"plan"`               // what there should be
+	Repaired []string          `json:"repaired,omitempty"` // what was made, in the words of ip(8) and nft(8)
 
 	// what is wrong and was not fixed; in a dry run, Repair says what a repair would fix
 	Wrong spec.Differences `json:"wrong,omitempty"`
-}
-
-// A Planned is one resource of an attachment's plan.
-type Planned struct {
-	Resource string `json:"resource"`         // in the words of ip(8) and nft(8)
-	Kind     string `json:"kind,omitempty"`   // as its type is called
-	Rule     bool   `json:"rule,omitempty"`   // it is one of the packet filter
-	Theirs   bool   `json:"theirs,omitempty"` // the reference plugins made it
 }
 
 // offer returns the extra verbs that p answers; nil for an allocator and for a chain, which are asked in another way.
@@ -124,33 +117,22 @@ func (p Plugin) foresee(ctx context.Context, all []Plugin, e environment, stdin 
 	if q.IPAM != nil {
 		r.IPs, r.Routes = q.IPAM.IPs, q.IPAM.Routes
 	}
-	r.AskRanges(all)
-	want, notes, err := p.Plan(conf, r)
+	host, err := kernel.Open("")
 	if err != nil {
 		return nil, err
 	}
-	a := &PlanAnswer{Resources: []string{}, HostLinks: LinksOf(q.HostLinks, want.Plan), Result: r.Foreseen(want),
-		Notes: notes}
-	for _, res := range want.Plan {
-		if !Clears(res) {
-			a.Resources = append(a.Resources, res.String())
-		}
-	}
-	if host, err := kernel.Open(""); err == nil {
-		defer host.Close()
-		a.Unmet = spec.DifferencesIn(p.Unmet(ctx, host, conf)).Lines()
-	}
-	return a, nil
+	defer host.Close()
+	return p.Foresee(ctx, all, host, r)
 }
 
-// Foreseen returns the result that the next plugin of the list would get, as far as a dry run can tell.
-func (r *Request) Foreseen(a Answer) *spec.Result {
+// foreseen returns the result that the next plugin of the list would get, as far as a dry run can tell.
+func (r *Request) foreseen(a Answer) *spec.Result {
 	if r.conf.IPAMType == "" && r.Prev != nil {
 		return r.Prev
 	}
 	res := &spec.Result{CNIVersion: r.conf.CNIVersion, Interfaces: []spec.Interface{{Name: r.IfName, Sandbox: r.Netns}},
 		Routes: a.Routes}
-	for _, l := range LinksOf(nil, a.Plan) {
+	for _, l := range linksOf(nil, a.Plan) {
 		res.Interfaces = append(res.Interfaces, spec.Interface{Name: l.Name})
 	}
 	for _, ip := range a.IPs {
@@ -169,18 +151,14 @@ func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*Repai
 		return nil, err
 	}
 	a := Attached{Owner: spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}, Netns: e.Netns,
-		Args: e.args, Conf: conf}
-	host, err := OpenHost()
-	if err != nil {
+		Args: e.args, Result: conf.PrevResult}
+	if a.Host, err = OpenHost(); err != nil {
 		return nil, err
 	}
-	defer host.Close()
-	if a.Links, err = LookUp(host, a.Owner, a.Netns, conf.PrevResult); err != nil {
-		return nil, err
-	}
-	w := host
+	defer a.Host.Close()
+	w := a.Host
 	if a.Netns != "" {
-		switch inside, err := OpenContainer(host, a.Owner, a.Netns); {
+		switch inside, err := restore.OpenContainer(a.Host, a.Owner, a.Netns); {
 		case err == nil:
 			defer inside.Container.Close()
 			w = inside
@@ -188,31 +166,27 @@ func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*Repai
 			return nil, err
 		}
 	}
-	want, err := p.Wanted(a)
+	is, err := p.Standing(ctx, &a, conf)
 	if err != nil {
 		return nil, err
 	}
-	return fix(ctx, w, want, q), nil
+	return fix(ctx, w, is.Plan, q), nil
 }
 
 // fix repairs the resources of want: first rules that keep packets out, then other rules and everything else. If it
 // repaired something that rules may depend on, such as a link, it goes through all resources once more.
 func fix(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) *RepairAnswer {
-	answer := &RepairAnswer{Plan: []Planned{}}
-	for _, r := range want {
-		_, rule := EffectOf(r)
-		answer.Plan = append(answer.Plan, Planned{Resource: r.String(), Kind: resource.TypeName(r), Rule: rule})
-	}
+	answer := &RepairAnswer{Plan: restore.PlannedOf(want, false)}
 	turns := []resource.Effect{resource.Closes, resource.Opens}
 	if q.Closes {
 		turns = turns[:1]
 	}
-	m := Fixing{DryRun: q.DryRun, Fixed: true}
+	m := restore.Fixing{DryRun: q.DryRun, Fixed: true}
 	for round := 0; round < 2 && m.Fixed; round++ {
 		m.Fixed, answer.Wrong = false, nil
 		for _, turn := range turns {
 			for _, r := range want {
-				if e, rule := EffectOf(r); e != turn || q.Firewall && !rule {
+				if e, rule := restore.EffectOf(r); e != turn || q.Firewall && !rule {
 					continue
 				}
 				changed, wrong := m.One(ctx, w, r)

@@ -76,8 +76,8 @@ func several(ranges []spec.IP) []spec.IP {
 	return nil
 }
 
-// AskRanges sets Ranges to those of the IPAM plugin of the configuration, if it is among all.
-func (r *Request) AskRanges(all []Plugin) {
+// askRanges sets Ranges to those of the IPAM plugin of the configuration, if it is among all.
+func (r *Request) askRanges(all []Plugin) {
 	i := slices.IndexFunc(all, func(p Plugin) bool { return p.Allocates() && p.Name == r.conf.IPAMType })
 	if i < 0 || !r.L3 {
 		return

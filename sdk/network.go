@@ -4,8 +4,6 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -15,25 +13,6 @@ type Network = resource.Network
 
 // A Segment is a network of layer 2 on the host.
 type Segment = resource.Segment
-
-// NetworkOf returns what the plans of an attachment's plugins say about its network. Plugins that are not of this
-// project, or whose plan is not known, say nothing. For an attachment that the reference made, plugins say what ours of
-// their type would have made.
-func NetworkOf(all []Plugin, host *kernel.World, parts []Attached) Network {
-	var whole plan.Plan
-	for _, part := range parts {
-		i := slices.IndexFunc(all, func(p Plugin) bool { return p.Name == part.Conf.Type })
-		if i < 0 {
-			continue
-		}
-		// without the links, fewer plans are known
-		part.Links, _ = LookUp(host, part.Owner, part.Netns, part.Conf.PrevResult)
-		if want, err := all[i].Wanted(part); err == nil {
-			whole = append(whole, want...)
-		}
-	}
-	return resource.NetworkOf(whole)
-}
 
 // Foreseen returns what the plan of an interface plugin says about a network before anything is attached to it, and the
 // pools of its addresses. Ok is false if the plugin is not of this project, or its addresses are not known.

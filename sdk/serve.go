@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/tap"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -213,7 +214,7 @@ func (c *call) findIPAM() (err error) {
 	// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same reason,
 	// and so got none.
 	c.ipam = lost{err}
-	known, rerr := c.w.Store.Get(netnsRecord, c.r.Owner, new(kernel.Identity))
+	known, rerr := c.w.Store.Get(resource.MadeRecord, c.r.Owner, new(kernel.Identity))
 	if verb == "DEL" && c.r.Prev == nil && !known && rerr == nil {
 		c.ipam = nil
 	}

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -33,7 +34,7 @@ func (s *Sharing) Host() *kernel.World { return s.host }
 
 // Open is OpenContainer with the host's namespace of s.
 func (s *Sharing) Open(o spec.Owner, netns string) (*kernel.World, error) {
-	return OpenContainer(s.host, o, netns)
+	return restore.OpenContainer(s.host, o, netns)
 }
 
 // In returns a context in which Here answers CHECK of the container in w, which Open opened, without opening its

@@ -254,7 +254,7 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	if err := plan.Collect(ctx, w, plan.Union(kinds...), network, valid); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(all, Plugin.MakesLinks) {
+	if !slices.ContainsFunc(all, func(p Plugin) bool { return p.role == makesLinks }) {
 		return nil
 	}
 	living := map[[8]byte]bool{}

@@ -74,13 +74,11 @@ func (c *call) stranded(err error) {
 	os.Exit(1)
 }
 
-const netnsRecord = resource.MadeRecord
-
 // remember records the identity of the container's namespace for DEL. Restore undoes this: an ADD that is refused
 // because the attachment exists must not replace the record of its namespace.
 func (c *call) remember() (restore func() error, err error) {
 	var was resource.Made
-	known, err := c.w.Store.Get(netnsRecord, c.r.Owner, &was)
+	known, err := c.w.Store.Get(resource.MadeRecord, c.r.Owner, &was)
 	if err != nil {
 		return func() error { return nil }, err
 	}
@@ -89,9 +87,9 @@ func (c *call) remember() (restore func() error, err error) {
 		return func() error { return nil }, err
 	}
 	if restore = c.forget; known {
-		restore = func() error { return c.w.Store.Put(netnsRecord, c.r.Owner, was) }
+		restore = func() error { return c.w.Store.Put(resource.MadeRecord, c.r.Owner, was) }
 	}
-	return restore, c.w.Store.Put(netnsRecord, c.r.Owner,
+	return restore, c.w.Store.Put(resource.MadeRecord, c.r.Owner,
 		resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner, Ranges: several(c.r.Ranges)})
 }
 
@@ -99,7 +97,8 @@ func (c *call) forget() error {
 	if c.p.role != makesLinks {
 		return nil
 	}
-	return errors.Join(c.w.Store.Delete(netnsRecord, c.r.Owner), c.w.Store.Delete(handedRecord, c.r.Owner))
+	return errors.Join(c.w.Store.Delete(resource.MadeRecord, c.r.Owner),
+		c.w.Store.Delete(resource.HandedRecord, c.r.Owner))
 }
 
 // openContainerForDel opens the container's namespace if it is still the one that ADD saw. If the path leads nowhere,
@@ -122,7 +121,7 @@ func (c *call) openContainerForDel() error {
 	}
 	var was kernel.Identity
 	isHost, herr := kernel.Same(c.w.Host, cont)
-	known, err := c.w.Store.Get(netnsRecord, c.r.Owner, &was)
+	known, err := c.w.Store.Get(resource.MadeRecord, c.r.Owner, &was)
 	same := true
 	if known && err == nil {
 		same, err = cont.Is(was)
@@ -164,7 +163,7 @@ func (c *call) lookUpHostLinks() (err error) {
 	c.r.Links = Links{}
 	if c.r.verb == "CHECK" {
 		var made resource.Made
-		if _, err := c.w.Store.Get(netnsRecord, c.r.Owner, &made); err != nil {
+		if _, err := c.w.Store.Get(resource.MadeRecord, c.r.Owner, &made); err != nil {
 			return err
 		}
 		c.r.ranges = made.Ranges

@@ -1,25 +1,30 @@
 package netconf
 
 import (
+	"context"
+
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// NetworkOf returns what the plans of an attachment's plugins say about its network.
+// NetworkOf returns what the plans of an attachment's plugins say about its network. Plugins that are not of this
+// project say nothing. For an attachment that the reference made, plugins say what ours of their type would have made.
 func NetworkOf(host *kernel.World, c *attach.Cached) sdk.Network {
 	l := c.AttachedBy(nil)
 	if l == nil {
-		return sdk.NetworkOf(plugin.All(), host, nil)
+		return sdk.NetworkOf()
 	}
 	told, args, _ := (&attach.Runtime{}).Told(l, c)
-	var parts []sdk.Attached
+	at := &sdk.Attached{Host: host, Owner: c.Owner(), Netns: c.Netns, Args: args, Result: c.Result}
+	var parts []sdk.Standing
 	for _, t := range told {
-		if conf, err := spec.ParseConf(t.Stdin); err == nil {
-			parts = append(parts, sdk.Attached{Owner: c.Owner(), Netns: c.Netns, Args: args, Conf: conf})
+		p := OfType(t.Conf.Type)
+		if conf, err := spec.ParseConf(t.Stdin); err == nil && p != nil {
+			is, _ := p.Standing(context.Background(), at, conf) // without the links, fewer plans are known
+			parts = append(parts, is)
 		}
 	}
-	return sdk.NetworkOf(plugin.All(), host, parts)
+	return sdk.NetworkOf(parts...)
 }

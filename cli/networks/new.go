@@ -182,7 +182,7 @@ func write(a *app.App, name, file string, w wish) error {
 		}
 		a.Note("%s is written; an add would make this:", file)
 	}
-	for _, note := range t.Lacks(a.Interruptible()) {
+	for _, note := range t.Lacks() {
 		a.Note("warning: %s", note)
 	}
 	t.Tree(a.Style(out), steps).Print(out, a.Style(out))

@@ -50,9 +50,7 @@ func (t *Target) planExternal(
 	if err != nil {
 		return nil, err
 	}
-	for _, text := range a.Unmet {
-		a.Notes = append(a.Notes, sdk.Note{Text: text})
-	}
+	t.lack(conf.Type, a.Unmet)
 	for _, note := range a.Notes {
 		t.Notes = append(t.Notes, noted{conf.Type, note})
 	}

@@ -1,52 +1,29 @@
 package target
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
-	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
-	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Lacks returns warnings of what an ADD of t would miss on this host now: what the plugins require, kinds of links
-// that the kernel lacks, and ports that are in use. It leaves out what it may not read.
-func (t *Target) Lacks(ctx context.Context) (warnings []string) {
+// Lacks returns warnings of what an ADD of t would miss on this host now, after Plan has looked: what the plugins
+// require, kinds of links that the kernel lacks, and ports that are in use. It leaves out what it may not read.
+func (t *Target) Lacks() (warnings []string) {
+	warnings = slices.Clone(t.unmet)
+	if !t.Publishes() {
+		return warnings
+	}
 	host, err := kernel.Open("")
 	if err != nil {
-		return nil
+		return warnings
 	}
 	defer host.Close()
-	version, err := spec.Select(t.List)
-	if err != nil {
-		return nil
-	}
-	for _, conf := range t.WrittenOut().Plugins {
-		p := netconf.OfType(conf.Type)
-		raw, err := t.request(conf, version)
-		if p == nil || err != nil {
-			continue
-		}
-		if conf, err = spec.ParseConf(raw); err != nil {
-			continue
-		}
-		if err := p.Unmet(ctx, host, conf); err != nil && !app.Denied(err) {
-			for line := range strings.SplitSeq(err.Error(), "\n") {
-				warnings = append(warnings, p.Name+": "+line)
-			}
-		}
-	}
-	if t.Publishes() {
-		warnings = append(warnings, t.taken(host)...)
-	}
-	return warnings
+	return append(warnings, t.taken(host)...)
 }
 
 // taken returns warnings of the ports of t that are in use.

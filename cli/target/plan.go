@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -57,7 +57,7 @@ func Plan(l *spec.List, capabilities map[string]any) ([]Step, error) {
 	if err := errors.Join(t.Missing()...); err != nil {
 		return nil, err
 	}
-	return t.Plan()
+	return t.plan(nil)
 }
 
 // ExampleAttachment returns an attachment of a container that does not exist.
@@ -66,8 +66,18 @@ func ExampleAttachment() attach.Attachment {
 	return attach.Attachment{ContainerID: attached.ContainerID(path), Netns: path, IfName: "eth0"}
 }
 
-// Plan asks each plugin of this project in the list for its plan, in this process. A missing plugin is skipped.
+// Plan asks each plugin of this project in the list for its plan, in this process. A missing plugin is skipped. It
+// changes nothing, and looks at what the plugins require of this host.
 func (t *Target) Plan() ([]Step, error) {
+	host, err := kernel.Open("")
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	return t.plan(host)
+}
+
+func (t *Target) plan(host *kernel.NS) ([]Step, error) {
 	if err := t.Headless(); err != nil {
 		return nil, err
 	}
@@ -104,17 +114,12 @@ func (t *Target) Plan() ([]Step, error) {
 			}
 			st.Resources, prev, links = a.Resources, a.Result, a.HostLinks
 		} else if i >= 0 {
-			var want plan.Plan
-			if want, prev, err = t.PlanOne(all[i], p, version, prev, links); err != nil {
+			a, err := t.PlanOne(all[i], host, p, version, prev, links)
+			if err != nil {
 				return nil, fmt.Errorf("plugin %s: %w", p.Type, err)
 			}
-			for _, r := range want {
-				if sdk.Clears(r) {
-					continue
-				}
-				st.Resources = append(st.Resources, r.String())
-			}
-			links = sdk.LinksOf(links, want)
+			t.lack(p.Type, a.Unmet)
+			st.Resources, prev, links = a.Resources, a.Result, a.HostLinks
 		}
 		if p.IPAMType != "" && prev != nil {
 			for _, ip := range prev.IPs {
@@ -126,48 +131,51 @@ func (t *Target) Plan() ([]Step, error) {
 	return steps, nil
 }
 
-// PlanOne returns the plan of one plugin, and the result that the next plugin would get.
+// PlanOne returns what one plugin would do. With a host, the answer says what that lacks.
 func (t *Target) PlanOne(
-	p sdk.Plugin, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
-) (plan.Plan, *spec.Result, error) {
+	p sdk.Plugin, host *kernel.NS, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
+) (*sdk.PlanAnswer, error) {
 	raw, err := t.request(conf, version)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if conf, err = spec.ParseConf(raw); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	conf.PrevResult = prev
 	owner := spec.Owner{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName}
 	r, err := p.NewRequest("ADD", owner, t.Netns, conf, t.Args)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	r.HostLinks = slices.Clone(links)
+	r.HostLinks = links
 	if t.Offline || t.FindIPAM(conf) == nil {
 		if res, _ := sdk.Forecast(plugin.All(), conf); res != nil {
 			r.IPs, r.Routes = res.IPs, res.Routes
 		}
 	}
-	r.AskRanges(plugin.All())
-	answer, notes, err := p.Plan(conf, r)
+	answer, err := p.Foresee(context.Background(), plugin.All(), host, r)
 	for _, q := range plugin.All() {
 		if err == nil && q.Name == conf.IPAMType && q.Allocates() {
 			var more []sdk.Note
 			_, more, err = q.Plan(conf, r)
-			notes = append(notes, more...)
+			answer.Notes = append(answer.Notes, more...)
 			if err == nil && len(r.IPs) == 0 {
 				err = t.allocates(q, conf)
 			}
 		}
 	}
-	for _, note := range notes {
+	for _, note := range answer.Notes {
 		t.Notes = append(t.Notes, noted{p.Name, note})
 	}
-	if err != nil {
-		return answer.Plan, prev, err
+	return answer, err
+}
+
+// lack takes down what a plugin requires and this host lacks.
+func (t *Target) lack(typ string, unmet []string) {
+	for _, text := range unmet {
+		t.unmet = append(t.unmet, typ+": "+text)
 	}
-	return answer.Plan, r.Foreseen(answer), nil
 }
 
 // noAddress is why an IPAM plugin allocates no address at all.

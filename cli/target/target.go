@@ -46,6 +46,8 @@ type Target struct {
 	Runtime *attach.Runtime
 	Notes   []noted // notes of the plan functions about the configuration
 	Offline bool    // do not look at leases
+
+	unmet []string // what the host lacks, by the plan
 }
 
 // noted is a plugin's note about its configuration.

@@ -203,14 +203,14 @@ func (e *examination) plan(part []byte, outer *spec.Conf, d *draft) (err error) 
 	if err != nil || p == nil {
 		return err
 	}
-	made, answer, err := e.t.PlanOne(*p, d.conf, e.version, e.prev, e.links)
+	answer, err := e.t.PlanOne(*p, nil, d.conf, e.version, e.prev, e.links)
 	for _, n := range e.t.Notes {
 		if n.Unknown != "" {
 			d.unknown[n.Unknown] = n.Text
 		}
 	}
 	if err == nil {
-		d.links, d.res = sdk.LinksOf(e.links, made), answer
+		d.links, d.res = answer.HostLinks, answer.Result
 	}
 	return err
 }

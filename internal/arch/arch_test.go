@@ -153,13 +153,19 @@ func TestBites(t *testing.T) {
 	}
 }
 
-// TestPlansArePure holds the plan functions of all plugins to read nothing of the machine: neither files, as of sysfs,
-// nor its identity, nor the clock.
-func TestPlansArePure(t *testing.T) {
-	g, err := loadCalls(Module + "/plugin/...")
+// TestCalls follows the uses of functions through the tree.
+func TestCalls(t *testing.T) {
+	g, err := loadCalls(Module+"/cmd/...", Module+"/sdk/sdktest")
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Run("plans are pure", func(t *testing.T) { pure(t, g) })
+	t.Run("sdk has nothing for a repair alone", func(t *testing.T) { surface(t, g) })
+}
+
+// pure holds the plan functions of all plugins to read nothing of the machine: neither files, as of sysfs, nor its
+// identity, nor the clock.
+func pure(t *testing.T, g *callGraph) {
 	if len(g.plans) < 15 {
 		t.Fatalf("%d plan functions: not all are found", len(g.plans))
 	}
@@ -168,5 +174,21 @@ func TestPlansArePure(t *testing.T) {
 		if f.Name() == "ReadHost" && len(g.way(g.mentions[f])) == 0 {
 			t.Errorf("%s reads nothing", f.FullName())
 		}
+	}
+}
+
+// surface holds package sdk to export nothing that only a repair needs.
+func surface(t *testing.T, g *callGraph) {
+	if len(g.users) < 50 {
+		t.Fatalf("%d exported names of sdk are used: not all are found", len(g.users))
+	}
+	report(t, g.forRepair())
+	for o := range g.users { // what a repair uses, too, bites where nothing else uses it
+		if o.Name() == "OpenHost" {
+			g.users[o] = []string{"repair", "cli/repair"}
+		}
+	}
+	if bad := g.forRepair(); len(bad) != 1 || !strings.Contains(bad[0], "only a repair uses OpenHost") {
+		t.Errorf("%q, want OpenHost", bad)
 	}
 }

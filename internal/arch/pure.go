@@ -43,6 +43,7 @@ type callGraph struct {
 	fset     *token.FileSet
 	mentions map[*types.Func][]*types.Func
 	plans    []planFunc
+	users    map[types.Object][]string // the packages that use an exported name of package sdk
 }
 
 // A planFunc is the plan function that a plugin is declared with.
@@ -108,7 +109,8 @@ func loadCalls(patterns ...string) (*callGraph, error) {
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w", err)
 	}
-	g := &callGraph{fset: token.NewFileSet(), mentions: map[*types.Func][]*types.Func{}}
+	g := &callGraph{fset: token.NewFileSet(), mentions: map[*types.Func][]*types.Func{},
+		users: map[types.Object][]string{}}
 	exports, ours := map[string]string{}, map[string]*types.Package{}
 	compiled := importer.ForCompiler(g.fset, "gc",
 		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
@@ -147,6 +149,7 @@ func loadCalls(patterns ...string) (*callGraph, error) {
 		for _, f := range files {
 			g.add(name, f, info)
 		}
+		g.use(name, info)
 	}
 }
 

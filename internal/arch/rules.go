@@ -173,7 +173,7 @@ func rows() []row {
 			"*":      "the server answers from records",
 		}},
 		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "resource/filter/*", "kernel",
-			"kernel/*", "ipam"},
+			"kernel/*", "ipam", "internal/restore"},
 			map[string]string{
 				"attach": "a plugin is run; it runs only its delegates, through invoke",
 				"plugin": "the author's side knows no plugin: it would be for ours alone",
@@ -194,7 +194,7 @@ func rows() []row {
 			}},
 		// It plans with plugins as CHECK does, and runs none.
 		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam", "kernel",
-			"kernel/*", "spec"},
+			"kernel/*", "spec", "internal/restore"},
 			map[string]string{
 				"plugin": "who repairs says which plugins are his",
 				"*":      "a repair is the plans of what the runtime's side remembers",
@@ -277,6 +277,9 @@ func rows() []row {
 			map[string]string{
 				"*": "documents are made from the list of plugins, the command line and source text",
 			}},
+		{"internal/restore", []string{"plan", "resource", "kernel", "kernel/*", "spec"}, map[string]string{
+			"*": "it is what sdk and repair have in common",
+		}},
 		{"internal/*", nil, map[string]string{
 			"*": "what watches over the tree is no part of it",
 		}},

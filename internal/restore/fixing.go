@@ -1,4 +1,4 @@
-package sdk
+package restore
 
 import (
 	"context"
@@ -112,4 +112,26 @@ func EffectOf(p plan.Resource) (e resource.Effect, rule bool) {
 		return e, true
 	}
 	return resource.Opens, false
+}
+
+// A Planned is one resource of an attachment's plan.
+type Planned struct {
+	Resource string `json:"resource"`         // in the words of ip(8) and nft(8)
+	Kind     string `json:"kind,omitempty"`   // as its type is called
+	Rule     bool   `json:"rule,omitempty"`   // it is one of the packet filter
+	Theirs   bool   `json:"theirs,omitempty"` // the reference plugins made it
+}
+
+// PlannedOf returns the resources of a plan, without those that only remove what an earlier configuration wanted.
+func PlannedOf(want plan.Plan, theirs bool) []Planned {
+	all := []Planned{}
+	for _, r := range want {
+		if resource.TraitsOf(r).Clears {
+			continue
+		}
+		_, rule := EffectOf(r)
+		all = append(all, Planned{Resource: r.String(), Kind: resource.TypeName(r), Rule: rule || theirs,
+			Theirs: theirs})
+	}
+	return all
 }
