@@ -154,6 +154,10 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 		d.bridge(w, c)
 	case w.Kind == "Gateway" && (w.Field == "" || w.LacksLink()):
 		d.add("bridge-address-missing", w.Link, "", who(c, text))
+	case w.Kind == "Gateway" && w.Field == "route":
+		d.add("bridge-route-missing", w.Link, "the host has no route to "+w.Want, who(c))
+	case w.Kind == "Gateway": // a setting of the bridge, whichever of its gateways needs it
+		d.add("host-state-differs", w.Link, w.Text, who(c))
 	case w.Kind == "Veth":
 		d.veth(w, c)
 	case inside && w.Kind == "Addr":

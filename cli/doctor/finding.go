@@ -181,9 +181,10 @@ func (d *Diagnosis) settle() {
 	d.cut([]string{"container-address-missing"}, "container-route-missing", "gateway-unreachable", "dns-unreachable",
 		"address-unreachable")
 	d.cut([]string{"container-route-missing", "gateway-unreachable"}, "dns-unreachable", "address-unreachable")
-	d.cut([]string{"bridge-missing", "bridge-down", "bridge-address-missing", "host-interface-down",
-		"host-interface-missing", "host-interface-detached", "foreign-filter-drops", "host-path-blocked",
-		"container-path-blocked", "subnet-overlap"}, "gateway-unreachable", "dns-unreachable", "address-unreachable")
+	d.cut([]string{"bridge-missing", "bridge-down", "bridge-address-missing", "bridge-route-missing",
+		"host-interface-down", "host-interface-missing", "host-interface-detached", "foreign-filter-drops",
+		"host-path-blocked", "container-path-blocked", "subnet-overlap"},
+		"gateway-unreachable", "dns-unreachable", "address-unreachable")
 	for _, f := range d.Findings {
 		slices.SortFunc(f.Containers, func(a, b affected) int { return cmp.Compare(a.Container, b.Container) })
 		if f.Where == "container" && len(f.Containers) == 1 {

@@ -49,6 +49,9 @@ func hostKinds() []findingKind {
 			"A bridge that is down forwards no packets, and the host has no route to its subnet.", repairs, ""},
 		{"bridge-address-missing", OnHost, false, "the gateway's address is missing on its link",
 			"The containers get no answer from their gateway, so they reach only their own segment.", repairs, ""},
+		{"bridge-route-missing", OnHost, false, "the host has no route to the subnet of a bridge",
+			"The kernel added the route with the gateway's address, and the route was deleted. The host sends " +
+				"packets to the containers elsewhere, so they get no answers.", repairs, ""},
 		{"bridge-changed", OnHost, false, "a bridge differs from the configuration of its network",
 			"A setting that containers depend on was changed.", repairs, ""},
 		{"host-interface-down", OnHost, false, "the host-side interface is down",

@@ -77,14 +77,35 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 		return
 	}
 	for _, ip := range c.Result.IPs {
-		has := func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Gateway }
+		if !ip.Gateway.IsValid() || !attached.OwnAddress(c, ip) {
+			continue
+		}
+		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
+		if slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Gateway }) {
+			d.subnetRoute(c, bridge, gw)
+			continue
+		}
 		routed := func(r spec.Route) bool { return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == ip.Gateway.Is4() }
-		missing := ip.Gateway.IsValid() && !slices.ContainsFunc(addrs, has)
-		if attached.OwnAddress(c, ip) && missing && slices.ContainsFunc(c.Result.Routes, routed) {
-			gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits()).String()
-			d.add("bridge-address-missing", bridge.Name, "", who(c, gw), "fix", "ip addr add "+gw+" dev "+bridge.Name)
+		if slices.ContainsFunc(c.Result.Routes, routed) {
+			d.add("bridge-address-missing", bridge.Name, "", who(c, gw.String()),
+				"fix", fmt.Sprintf("ip addr add %v dev %s", gw, bridge.Name))
 		}
 	}
+}
+
+// subnetRoute adds a finding if the host has no route to the subnet of a gateway.
+func (d *Doctor) subnetRoute(c attach.Cached, bridge *rtnl.Link, gw netip.Prefix) {
+	if missing, err := rtnl.LacksSubnetRoute(d.HostNS, bridge.Index, gw); err != nil || !missing {
+		return
+	}
+	subnet := gw.Masked().String()
+	add := "ip route add " + subnet + " dev " + bridge.Name + " proto kernel"
+	if gw.Addr().Is4() {
+		add += " scope link src " + gw.Addr().String()
+	} else {
+		add += " metric 256"
+	}
+	d.add("bridge-route-missing", bridge.Name, "the host has no route to "+subnet, who(c), "fix", add)
 }
 
 // insideByResult compares the inside of the container.

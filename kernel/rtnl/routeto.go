@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -56,16 +57,48 @@ func RouteFor(ns *kernel.NS, p Packet) (Route, error) {
 // HolderOf returns the index of the link that has an address of the host: the first of them, if several have it. It
 // returns 0 if the host lacks the address.
 func HolderOf(ns *kernel.NS, a netip.Addr) (int, error) {
-	req := newRequest(unix.RTM_GETROUTE, 0)
 	// The entry of the table names the link that has the address. The route that packets take names lo.
-	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(a), Dst_len: uint8(a.BitLen()),
-		Flags: unix.RTM_F_FIB_MATCH}})
-	req.AddData(attrIP(unix.RTA_DST, a))
-	r, err := routeOf(ns, req, a)
+	r, err := EntryTo(ns, a)
 	if netlink.Is(err, unix.ENETUNREACH, unix.EHOSTUNREACH) || err == nil && r.Type != Local {
 		return 0, nil
 	}
 	return r.Link, err
+}
+
+// EntryTo returns the entry of a routing table that decides about packets of this host to dst.
+func EntryTo(ns *kernel.NS, dst netip.Addr) (Route, error) {
+	req := newRequest(unix.RTM_GETROUTE, 0)
+	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(dst), Dst_len: uint8(dst.BitLen()),
+		Flags: unix.RTM_F_FIB_MATCH}})
+	req.AddData(attrIP(unix.RTA_DST, dst))
+	return routeOf(ns, req, dst)
+}
+
+// LacksSubnetRoute reports whether a link has no route to the subnet of its own address. The kernel adds the route with
+// the address, but keeps the address if the route is deleted: then packets to the subnet go elsewhere. A link that is
+// down has no such route, and gets it again when it is set up.
+func LacksSubnetRoute(ns *kernel.NS, index int, own netip.Prefix) (bool, error) {
+	if own.IsSingleIP() {
+		return false, nil
+	}
+	subnet := own.Masked()
+	leads := func(r Route) bool {
+		return r.Dst == subnet && r.Link == index && r.Type == Unicast && !r.Via.IsValid()
+	}
+	// This answers in nearly all cases. The rest lists all routes.
+	other := subnet.Addr().Next()
+	if other == own.Addr() {
+		other = other.Next()
+	}
+	if r, err := EntryTo(ns, other); err == nil && leads(r) {
+		return false, nil
+	}
+	routes, err := Routes(ns, RouteFilter{Family: family(subnet.Addr()), Link: index})
+	if err != nil || slices.ContainsFunc(routes, leads) {
+		return false, err
+	}
+	l, err := LinkByIndex(ns, index)
+	return err == nil && l.Up, err
 }
 
 // routeOf sends a question for the route to dst.

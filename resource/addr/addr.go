@@ -33,7 +33,11 @@ func (a Addr) String() string {
 
 // Traits implements resource.Describer.
 func (a Addr) Traits() resource.Traits {
-	return resource.Traits{On: resource.Iface{Where: a.Where, Name: a.Link}}
+	is := resource.Traits{On: resource.Iface{Where: a.Where, Name: a.Link}}
+	if a.Where == resource.Host {
+		is.Fix = a.Ensure
+	}
+	return is
 }
 
 // Ensure implements plan.Resource.

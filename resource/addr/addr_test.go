@@ -66,7 +66,15 @@ func TestGateway(t *testing.T) {
 	contract.Must(t, w, link.Bridge{Name: "cni0"})
 	for _, p := range []string{"10.1.0.1/16", "fd00::1/64"} {
 		g := Gateway{Link: "cni0", Prefix: netip.MustParsePrefix(p)}
-		contract.Test(t, w, g, contract.Break("gone", contract.On(w, "ip addr del "+p+" dev cni0"), "is missing"))
+		fix := func(t *testing.T) {
+			if changed, err := g.Traits().Fix(t.Context(), w); !changed || err != nil {
+				t.Errorf("fix: %v, %v", changed, err)
+			}
+		}
+		contract.Terms{Repair: fix}.Test(t, w, g,
+			contract.Break("gone", contract.On(w, "ip addr del "+p+" dev cni0"), "is missing"),
+			contract.Break("no route to the subnet", contract.On(w, "ip route del "+g.Prefix.Masked().String()+" dev cni0"),
+				"route "+g.Prefix.Masked().String()+" dev cni0 is missing"))
 	}
 	for _, c := range []struct {
 		have, want string

@@ -56,7 +56,8 @@ func (g Gateway) ensure(w *kernel.World) (added, set bool, err error) {
 		return false, set, err
 	}
 	if on.own && (len(on.conflicts) == 0 || !g.Force) {
-		return false, set, nil
+		routed, err := g.restoreRoute(w, index)
+		return false, set || routed, err
 	}
 	added, err = g.place(w, index, on)
 	return added, set, err
@@ -266,6 +267,32 @@ func (g Gateway) conflict(a rtnl.Addr) error {
 		"dev %s`, or set forceAddress to replace it", g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
 }
 
+// restoreRoute adds the route to the gateway's subnet, as the kernel would with the address, if the link lacks it.
+func (g Gateway) restoreRoute(w *kernel.World, index int) (added bool, err error) {
+	missing, err := rtnl.LacksSubnetRoute(w.Host, index, g.Prefix)
+	if err != nil || !missing {
+		return false, err
+	}
+	r := rtnl.Route{Dst: g.Prefix.Masked(), Link: index, Table: rtnl.MainTable, Protocol: rtnl.ByKernel}
+	if g.Prefix.Addr().Is4() {
+		r.Src, r.Scope = g.Prefix.Addr(), rtnl.ScopeLink
+	} else {
+		r.Priority = 256
+	}
+	vrf, err := resource.VRFOf(w.Host, index)
+	if err != nil {
+		return false, err
+	}
+	if vrf != nil {
+		r.Table = int(vrf.Data.Table)
+	}
+	err = rtnl.AddRoute(w.Host, r, true)
+	if errors.Is(err, fs.ErrExist) { // another call was faster, or the subnet leads elsewhere: Verify knows
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Free implements Freer.
 func (g Gateway) Free(w *kernel.World) error {
 	_, on, err := g.look(w)
@@ -280,13 +307,22 @@ func (g Gateway) Free(w *kernel.World) error {
 
 // Verify implements plan.Resource.
 func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
-	_, on, err := g.look(w)
+	index, on, err := g.look(w)
 	if err != nil {
 		return err
 	}
 	var d resource.Drift
 	switch {
 	case on.own:
+		missing, err := rtnl.LacksSubnetRoute(w.Host, index, g.Prefix)
+		if err != nil {
+			return err
+		}
+		if missing {
+			subnet := g.Prefix.Masked()
+			d.Add(spec.Difference{Field: "route", Want: subnet.String(), Got: spec.Absent,
+				Text: fmt.Sprintf("route %v dev %s is missing", subnet, g.Link)})
+		}
 	case len(on.conflicts) > 0:
 		d.Add(spec.Missing("").Saying(fmt.Errorf("is missing; %s has %v", g.Link, on.conflicts[0].Prefix)))
 	default:

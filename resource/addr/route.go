@@ -52,8 +52,11 @@ func (r Route) String() string {
 
 // Traits implements resource.Describer.
 func (r Route) Traits() resource.Traits {
-	return resource.Traits{On: resource.Iface{Where: r.Where, Name: r.Link}, Object: r.Dst.String(),
-		Network: resource.Network{Gateway: r.Where == resource.Host}}
+	is := resource.Traits{On: resource.Iface{Where: r.Where, Name: r.Link}, Object: r.Dst.String()}
+	if r.Where == resource.Host {
+		is.Network, is.Fix = resource.Network{Gateway: true}, r.Ensure
+	}
+	return is
 }
 
 // Ensure implements plan.Resource. If another link has a default route with the same metric, Ensure changes nothing
