@@ -17,12 +17,16 @@ type KindData struct {
 	Filtering  bool   // bridge: keeps VLANs apart
 	PVID       uint16 // bridge: the VLAN that new ports are in
 	Tun        *TunData
+	VXLAN      *VXLAN
 }
 
 // parseData reads IFLA_INFO_DATA. The attribute with the kind, which says how its own are numbered, comes before.
 func (l *Link) parseData(b []byte) {
-	if l.Kind == "tun" {
+	switch l.Kind {
+	case "tun":
 		l.Data.Tun = &TunData{}
+	case "vxlan":
+		l.Data.VXLAN = &VXLAN{}
 	}
 	netlink.EachAttr(b, func(attr uint16, v []byte) {
 		switch l.Kind {
@@ -53,6 +57,8 @@ func (l *Link) parseData(b []byte) {
 			}
 		case "tun":
 			l.Data.Tun.set(attr, v)
+		case "vxlan":
+			l.Data.VXLAN.set(attr, v)
 		case "bridge":
 			switch {
 			case attr == nl.IFLA_BR_VLAN_FILTERING && len(v) > 0:

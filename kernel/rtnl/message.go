@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -227,8 +228,13 @@ func Drop(ns *kernel.NS, m Message) error {
 	req := newRequest(int(m.Type)+1, unix.NLM_F_ACK) // RTM_DELROUTE and so on
 	req.AddRawData(m.Body)
 	err := Tell(ns, req)
-	if netlink.Is(err, unix.ESRCH, unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.EAFNOSUPPORT) {
+	if netlink.Is(err, absent()...) {
 		return nil
 	}
 	return err
+}
+
+// absent are the kernel's answers to the deletion of what does not exist.
+func absent() []syscall.Errno {
+	return []syscall.Errno{unix.ESRCH, unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.EAFNOSUPPORT}
 }

@@ -52,9 +52,11 @@ func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uin
 	}
 }
 
-// The groups of rtnetlink events that Await can listen to.
+// The groups of rtnetlink events that Await and Watch can listen to.
 const (
 	LinkEvents      = unix.RTNLGRP_LINK
 	IPv6AddrEvents  = unix.RTNLGRP_IPV6_IFADDR
 	IPv6RouteEvents = unix.RTNLGRP_IPV6_ROUTE
+	IPv4RouteEvents = unix.RTNLGRP_IPV4_ROUTE
+	NeighbourEvents = unix.RTNLGRP_NEIGH // entries of forwarding tables, too
 )

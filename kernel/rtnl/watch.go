@@ -1,0 +1,57 @@
+package rtnl
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Watch calls changed with the index of the link that an event of these rtnetlink groups is about, until ctx ends. It
+// calls it with zero at first, and when events were lost: anything may have changed.
+func Watch(ctx context.Context, ns *kernel.NS, groups []uint, changed func(link int)) error {
+	var s *nl.NetlinkSocket
+	if err := ns.Do(func() (err error) {
+		s, err = nl.Subscribe(unix.NETLINK_ROUTE, groups...)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer s.Close()
+	defer context.AfterFunc(ctx, s.Close)()
+	changed(0)
+	for {
+		msgs, _, err := s.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, unix.ENOBUFS):
+			changed(0)
+		case errors.Is(err, unix.EAGAIN):
+		case err != nil:
+			return err
+		}
+		for _, m := range msgs {
+			changed(linkOf(m))
+		}
+	}
+}
+
+// linkOf returns the index of the link that an event is about.
+func linkOf(m syscall.NetlinkMessage) (index int) {
+	switch m.Header.Type {
+	case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH, unix.RTM_NEWADDR, unix.RTM_DELADDR:
+		if len(m.Data) >= 8 {
+			index = int(netlink.U32(m.Data[4:]))
+		}
+	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
+		for _, hop := range parseRoute(m.Data) {
+			index = hop.Link
+		}
+	}
+	return index
+}

@@ -1,0 +1,188 @@
+// Package overlay holds what a node has on its way to the containers of other nodes: a VXLAN device, and for each other
+// node a neighbour, a forwarding entry and routes. They belong to the node and to no attachment.
+package overlay
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// mark is the alias of devices of this package.
+const mark = "fairlead-cluster"
+
+// MAC returns the MAC address of a node's device. It follows from the names of the cluster and the node, so that other
+// nodes know it, and it is the same after a boot and after the node was registered again.
+func MAC(cluster, node string) net.HardwareAddr {
+	sum := sha256.Sum256([]byte(cluster + "\x00" + node))
+	mac := net.HardwareAddr(sum[:6])
+	mac[0] = mac[0]&^1 | 2 // of one station, and locally administered
+	return mac
+}
+
+// Overhead returns the bytes that VXLAN adds to a packet between nodes whose addresses are of the family of local: an
+// Ethernet, a VXLAN, a UDP and an IP header.
+func Overhead(local netip.Addr) int {
+	if local.Is4() {
+		return 50
+	}
+	return 70
+}
+
+// A Device is the VXLAN device of a node. It learns no MAC addresses, and has no uplink of its own: a packet to another
+// node leaves as the host's routes say.
+type Device struct {
+	Name  string
+	ID    uint32 // network identifier, 24 bits
+	Port  uint16 // UDP port of all nodes
+	Local netip.Addr
+	MAC   net.HardwareAddr
+	MTU   int // bytes; zero is no opinion
+}
+
+func (d Device) String() string {
+	return resource.Line("vxlan host/"+d.Name, "address "+d.MAC.String(),
+		fmt.Sprintf("id %d dstport %d", d.ID, d.Port), resource.Opt("local", d.Local), "nolearning",
+		resource.Opt("mtu", d.MTU))
+}
+
+// Traits implements resource.Describer.
+func (d Device) Traits() resource.Traits {
+	return resource.Traits{On: resource.Iface{Where: resource.Host, Name: d.Name},
+		Possible: resource.KindPossible("vxlan")}
+}
+
+// Ensure implements plan.Resource. What the kernel lets nobody change of a device takes a new one, and the routes by
+// the former one go with it.
+func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+	have, err := d.own(w)
+	if resource.ExceptNoLink(err) != nil {
+		return false, err
+	}
+	if have != nil && d.fixed(have).Err() != nil {
+		if err := rtnl.DelLink(w.Host, have.Index); err != nil {
+			return false, err
+		}
+		have = nil
+	}
+	if have == nil {
+		return d.add(w)
+	}
+	on, err := d.enableIPv6(w)
+	if err != nil {
+		return on, err
+	}
+	var change rtnl.LinkChange
+	if !bytes.Equal(have.MAC, d.MAC) {
+		change.MAC = d.MAC
+	}
+	if d.MTU != 0 && have.MTU != d.MTU {
+		change.MTU = d.MTU
+	}
+	change.Up = !have.Up
+	if change.MAC == nil && change.MTU == 0 && !change.Up {
+		return on, nil
+	}
+	return true, rtnl.SetLink(w.Host, d.Name, change)
+}
+
+// add makes the device.
+func (d Device) add(w *kernel.World) (bool, error) {
+	data := rtnl.VXLAN{ID: d.ID, Port: d.Port, Local: d.Local}
+	err := rtnl.AddLink(w.Host, rtnl.NewLink{Name: d.Name, Kind: "vxlan", MAC: d.MAC, MTU: d.MTU, Alias: mark, Up: true,
+		Data: data.Add})
+	if err != nil {
+		return false, fmt.Errorf("%w%s", err, d.rival(w))
+	}
+	if _, err := d.enableIPv6(w); err != nil {
+		index, _ := rtnl.IndexOf(w.Host, d.Name)
+		return false, fmt.Errorf("%w (the device was removed again: %v)", err, rtnl.DelLink(w.Host, index))
+	}
+	return true, nil
+}
+
+// rival names the device that has the port and the network identifier, which only one device can have.
+func (d Device) rival(w *kernel.World) string {
+	links, err := rtnl.Links(w.Host)
+	if err != nil {
+		return ""
+	}
+	for _, l := range links {
+		if v := l.Data.VXLAN; v != nil && v.ID == d.ID && v.Port == d.Port {
+			return fmt.Sprintf(": link %s has id %d and port %d already: choose another id or port for the cluster, "+
+				"or delete it with `ip link del %[1]s`", l.Name, d.ID, d.Port)
+		}
+	}
+	return ""
+}
+
+// enableIPv6 allows the next hops of the routes, which are IPv6 addresses, on a host that has IPv6 off by default.
+func (d Device) enableIPv6(w *kernel.World) (bool, error) {
+	return procsys.Set(w.Host, procsys.Setting{Key: d.ipv6(), Value: "0"})
+}
+
+func (d Device) ipv6() string { return "net/ipv6/conf/" + d.Name + "/disable_ipv6" }
+
+// own returns the device. A link of that name that this package has not made is an error.
+func (d Device) own(w *kernel.World) (*rtnl.Link, error) {
+	l, err := rtnl.LinkByName(w.Host, d.Name)
+	if err != nil {
+		return nil, err
+	}
+	if l.Kind != "vxlan" || l.Alias != mark {
+		return nil, spec.DiffersBy("type", "link %s: is %s that another program made: delete it with `ip link del "+
+			"%[1]s`, or choose another name for the device", d.Name, resource.KindOf(l))
+	}
+	return l, nil
+}
+
+// fixed returns the differences of what stays as it is for the life of a device.
+func (d Device) fixed(have *rtnl.Link) (drift resource.Drift) {
+	is := have.Data.VXLAN
+	drift.Want("id", d.ID, is.ID)
+	drift.Want("dstport", d.Port, is.Port)
+	drift.Want("local", d.Local, is.Local)
+	drift.Want("learning", false, is.Learning)
+	return drift
+}
+
+// Verify implements plan.Resource.
+func (d Device) Verify(ctx context.Context, w *kernel.World) error {
+	have, err := d.own(w)
+	if err != nil {
+		return err
+	}
+	drift := d.fixed(have)
+	drift.Want("address", d.MAC, have.MAC)
+	if d.MTU != 0 {
+		drift.Want("mtu", d.MTU, have.MTU)
+	}
+	if !have.Up {
+		drift.Add(spec.Differs("state", "up", "down"))
+	}
+	if off, err := procsys.Get(w.Host, d.ipv6()); err != nil || off != "0" {
+		drift.Add(spec.Differs("disable_ipv6", "0", off))
+	}
+	return drift.Err()
+}
+
+// Remove implements plan.Remover. It leaves a link that another program made.
+func (d Device) Remove(ctx context.Context, w *kernel.World) error {
+	l, err := rtnl.LinkByName(w.Host, d.Name)
+	if err != nil {
+		return resource.ExceptNoLink(err)
+	}
+	if l.Kind != "vxlan" || l.Alias != mark {
+		return nil
+	}
+	return rtnl.DelLink(w.Host, l.Index)
+}
