@@ -117,7 +117,7 @@ func (d *Doctor) understood(l *spec.List, all []client) {
 	}
 	for _, c := range all {
 		if !c.Speaks.AtLeast(spec.V110) {
-			d.add("version-too-new", "network "+l.Name,
+			d.add(VersionTooNew, "network "+l.Name,
 				"cniVersion is "+string(l.CNIVersion)+", and "+c.Name+" "+c.Version+
 					" takes up to "+string(c.Speaks), nil, "FILE", l.File)
 		}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,19 +16,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// asksDaemon is the beginning of errors of the plugin dhcp that could not reach its daemon.
-const asksDaemon = "ask the DHCP daemon: "
-
 // dhcp checks the leases of a network that the DHCP daemon keeps.
 func (d *Doctor) dhcp(ctx context.Context, n *netconf.Network) {
 	if !byDHCP(n.List) {
 		return
 	}
-	socket := dhcp.ConfiguredSocket(n.Name)
-	if socket == "" {
-		socket = rpc.DefaultSocket
-	}
-	list, err := dhcp.Leases(ctx, socket, func(l dhcp.Leased) bool { return l.Network == n.Name })
+	list, err := leasesOf(ctx, n)
 	switch {
 	case err == nil:
 		d.leased(n.Name, list, time.Now())
@@ -37,6 +31,28 @@ func (d *Doctor) dhcp(ctx context.Context, n *netconf.Network) {
 	default:
 		d.remark("the leases of network %s are not known: %v", n.Name, err)
 	}
+}
+
+// leasesOf returns the leases of a network from its DHCP daemon.
+func leasesOf(ctx context.Context, n *netconf.Network) ([]dhcp.Leased, error) {
+	socket := cmp.Or(dhcp.ConfiguredSocket(n.Name), rpc.DefaultSocket)
+	return dhcp.Leases(ctx, socket, func(l dhcp.Leased) bool { return l.Network == n.Name })
+}
+
+// daemonless adds a finding if the DHCP daemon of a network does not answer, and reports whether it did. what is what
+// STATUS said.
+func (d *Doctor) daemonless(n *netconf.Network, what string, on []affected) bool {
+	ctx, cancel := context.WithTimeout(d.Ctx, 2*answerTime)
+	defer cancel()
+	id := DHCPDaemonAbsent
+	switch _, err := leasesOf(ctx, n); {
+	case errors.Is(err, context.DeadlineExceeded):
+		id = DHCPDaemonSilent
+	case !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED):
+		return false
+	}
+	d.add(id, "network "+n.Name, what, on)
+	return true
 }
 
 func byDHCP(l *spec.List) bool {
@@ -55,9 +71,9 @@ func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 		switch {
 		case d.named && hit == nil:
 		case l.State == "lost":
-			d.add("dhcp-lease-lost", "network "+network, "", hit, "NET", network)
+			d.add(DHCPLeaseLost, "network "+network, "", hit, "NET", network)
 		case l.State == "rebinding", l.State == "renewing" && l.Reason != "": // a try has failed
-			d.add("dhcp-server-silent", "network "+network, "the DHCP server "+l.Server+" does not answer", hit, "NET",
+			d.add(DHCPServerSilent, "network "+network, "the DHCP server "+l.Server+" does not answer", hit, "NET",
 				network)
 		}
 	}

@@ -35,6 +35,9 @@ type Doctor struct {
 	lacked   map[string]*lacking // by kind of link
 	nameless atomic.Int32        // number of containers whose name servers are unknown
 
+	unknown  bool             // the attachments could not be read
+	compared bool             // plans is known
+	plans    *repair.Report   // how Mine differs from its plans
 	Found    []repair.Finding // of all attachments
 	Verdicts []judged
 	astray   []strayed
@@ -147,26 +150,15 @@ func (d *Doctor) diagnose(names []string) (err error) {
 		if d.named {
 			return err
 		}
+		d.unknown = true
 		d.Blind("%v", err)
 	} else {
 		if err := d.choose(names); err != nil {
 			return err
 		}
 		d.Looked[onContainer] = len(d.Mine)
-		d.ofRepair()
 	}
-	d.ofHost()
-	d.ofState(problems)
-	d.ofFilters()
-	d.ofInput()
-	d.ofKernel()
-	d.ofNetworks()
-	d.ofPorts()
-	d.ofContainers()
-	d.ofPaths()
-	if d.named || d.probe {
-		d.ofProbes()
-	}
+	d.examine()
 	d.settle()
 	return d.Ctx.Err()
 }

@@ -31,22 +31,29 @@ func TestFindingKinds(t *testing.T) {
 		}
 		return all
 	}
-	var said []string
-	for _, m := range regexp.MustCompile(`d\.add\("([a-z0-9-]+)"`).FindAllStringSubmatch(read("*.go"), -1) {
-		said = append(said, m[1])
+	var added string // the code of the examinations
+	for _, m := range regexp.MustCompile(`(?s)\tid(, \w+)? :?= \w+|add\(\w+`).FindAllString(read("*.go"), -1) {
+		added += m + "\n"
+	}
+	constants := map[ID]string{}
+	for _, m := range regexp.MustCompile(`(\w+) +ID = "([a-z0-9-]+)"`).FindAllStringSubmatch(read("ids.go"), -1) {
+		constants[ID(m[2])] = m[1]
 	}
 	drills := read("../testdata/script/doctor*.txtar")
 	// The sizes of these tables belong to the machine.
-	undrilled := []string{"conntrack-full", "conntrack-near", "neighbour-table-full",
+	undrilled := []ID{"conntrack-full", "conntrack-near", "neighbour-table-full",
 		"range-near", "attachment-broken"}
-	var known []string
+	var known []ID
 	for _, k := range FindingKinds() {
 		if slices.Contains(known, k.ID) {
 			t.Errorf("%s is there twice", k.ID)
 		}
 		known = append(known, k.ID)
-		if !slices.Contains(said, k.ID) {
-			t.Errorf("%s is in the table, and never said", k.ID)
+		if !regexp.MustCompile(`\b` + constants[k.ID] + `\b`).MatchString(added) {
+			t.Errorf("%s is in the table, and no examination adds it", k.ID)
+		}
+		if len(k.match)+len(k.late) == 0 {
+			t.Errorf("%s has no examination", k.ID)
 		}
 		if k.What == "" || k.Fix+k.Look == "" || strings.HasSuffix(k.What, ".") || !strings.HasSuffix(k.Why, ".") {
 			t.Errorf("%s: %q %q %q", k.ID, k.What, k.Why, k.Fix)
@@ -55,14 +62,14 @@ func TestFindingKinds(t *testing.T) {
 		if k.Fix == "" {
 			command = "looks "
 		}
-		drilled := regexp.MustCompile(`[ ']` + command + k.ID + `\b`).MatchString(drills)
+		drilled := regexp.MustCompile(`[ ']` + command + string(k.ID) + `\b`).MatchString(drills)
 		if drilled == slices.Contains(undrilled, k.ID) {
 			t.Errorf("%s: \"exec %s\" in a script is %v, and the list of those without says otherwise", k.ID, command, drilled)
 		}
 	}
-	for _, id := range said {
+	for id := range constants {
 		if !slices.Contains(known, id) {
-			t.Errorf("%s is said, and not in the table", id)
+			t.Errorf("%s has no row in the tables", id)
 		}
 	}
 }
@@ -84,7 +91,7 @@ func TestConntrack(t *testing.T) {
 		d.conntrack(dir)
 		got := ""
 		for _, f := range d.Findings {
-			got += f.Severity + " " + f.ID + " : " + f.What + ": " + f.Fix + f.Look
+			got += f.Severity + " " + string(f.ID) + " : " + f.What + ": " + f.Fix + f.Look
 		}
 		if got != tc.want {
 			t.Errorf("%s of %s: %q, want %q", tc.count, tc.most, got, tc.want)
@@ -176,7 +183,7 @@ func TestLeases(t *testing.T) {
 		d.leased("lan", list(state, ends), now)
 		got := ""
 		for _, f := range d.Findings {
-			got += f.Severity + " " + f.ID + " : " + f.What + ", " + f.Containers[0].Details[0] + ": " + f.Fix + f.Look
+			got += f.Severity + " " + string(f.ID) + " : " + f.What + ", " + f.Containers[0].Details[0] + ": " + f.Fix + f.Look
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", state, got, want)

@@ -2,11 +2,13 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 
@@ -22,14 +24,13 @@ import (
 
 // ofRepair adds what a dry run of repair finds: it compares each attachment with its plan.
 func (d *Doctor) ofRepair() {
-	report := d.repairs(d.Mine, false)
+	report := d.ofPlans()
 	if report == nil {
 		return
 	}
 	for _, p := range report.Problems {
-		d.add("cache-unreadable", "/var/lib/cni", p, nil)
+		d.add(CacheUnreadable, "/var/lib/cni", p, nil)
 	}
-	d.Found = report.Findings
 	foreigners := 0
 	mine := map[spec.Owner]int{}
 	for i, c := range d.Mine {
@@ -50,6 +51,26 @@ func (d *Doctor) ofRepair() {
 		d.remark("%d of %d attachments are of other plugins: doctor compares them with the result of ADD, and "+
 			"knows little of their rules", foreigners, len(d.Mine))
 	}
+}
+
+// ofPlans returns how the attachments differ from their plans; nil if that cannot be known. It compares once in a run.
+func (d *Doctor) ofPlans() *repair.Report {
+	if !d.compared && !d.unknown {
+		d.compared = true
+		if d.plans = d.repairs(d.Mine, false); d.plans != nil {
+			d.Found = d.plans.Findings
+		}
+	}
+	return d.plans
+}
+
+// differs reports whether a resource of a kind differs from the plan of an attachment that was asked about.
+func (d *Doctor) differs(kind string) bool {
+	report := d.ofPlans()
+	return report != nil && slices.ContainsFunc(report.Findings, func(f repair.Finding) bool {
+		is := func(w spec.Difference) bool { return w.Kind == kind && w.Got != spec.Denied }
+		return slices.ContainsFunc(f.Differences, is)
+	})
 }
 
 // RulesMissing returns which of these attachments lack rules in the packet filter.
@@ -93,7 +114,7 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	switch f.State {
 	case repair.Gone:
-		d.add("container-gone", "network "+c.Network, "", who(c, f.Differences.Lines()...))
+		d.add(ContainerGone, "network "+c.Network, "", who(c, f.Differences.Lines()...))
 		return
 	case repair.Offline:
 		var rules []string
@@ -103,14 +124,14 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 			}
 		}
 		if len(rules) > 0 {
-			d.add("reference-rules-missing", "packet filter", "", who(c, rules...))
+			d.add(ReferenceRulesMissing, "packet filter", "", who(c, rules...))
 		}
 		return
 	case repair.InOrder, repair.Foreign, repair.Handed, repair.Busy:
 		return
 	}
 	if len(f.Left) > 0 {
-		d.add("del-unfinished", "network "+c.Network, "", who(c, strings.Join(f.Left, ", ")+" failed"),
+		d.add(DELUnfinished, "network "+c.Network, "", who(c, strings.Join(f.Left, ", ")+" failed"),
 			"fix", strings.Trim(advice.Deletes(c.Owner(), c.Netns), "`"))
 		return
 	}
@@ -122,11 +143,17 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 		case w.Resource != "" && (!w.Follows || !links):
 			d.drift(w, c)
 		case w.Resource != "":
+		case w.Kind == spec.KindLease && w.File == "": // of the DHCP daemon
+			d.add(AttachmentBroken, "network "+c.Network, w.Text, who(c)).causes = causes{StateUnwritable: here,
+				DHCPDaemonAbsent: here, DHCPDaemonSilent: here, DHCPLeaseLost: here}
 		case w.Kind == spec.KindLease && w.Got == spec.Absent:
-			d.add("lease-missing", w.File, "", who(c, w.Object), "CONTAINER", c.ContainerID, "INTERFACE", c.IfName,
+			d.add(LeaseMissing, w.File, "", who(c, w.Object), "CONTAINER", c.ContainerID, "INTERFACE", c.IfName,
 				"FILE", filepath.Join(w.File, w.Object))
 		default:
-			d.add("attachment-broken", "network "+c.Network, w.Text, who(c))
+			f := d.add(AttachmentBroken, "network "+c.Network, w.Text, who(c))
+			if errors.Is(w, syscall.ENOSPC) || errors.Is(w, syscall.EROFS) {
+				f.causes = causes{StateUnwritable: here}
+			}
 		}
 	}
 }
@@ -137,37 +164,37 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 	text := w.Resource + ": " + w.Text
 	switch {
 	case w.Field == "table" && w.Got == spec.Absent:
-		d.add("packet-filter-missing", "host", "table "+w.Want+" is missing", who(c))
+		d.add(PacketFilterMissing, "host", "table "+w.Want+" is missing", who(c))
 	case w.Kind == "Forward":
-		d.add("accepts-missing", "packet filter", "", who(c, w.Text), remade(w, c)...)
+		d.add(AcceptsMissing, "packet filter", "", who(c, w.Text), remade(w, c)...)
 	case w.Rule && w.Field == "route": // ofPaths finds out why, if it follows a packet there
 		d.astray = append(d.astray, strayed{w.Text, c})
 	case w.Rule && w.Field == "hairpin": // of the port, which the bridge's plugin may want, too
-		d.add("host-interface-changed", "host", "hairpin is false, want true", who(c), remade(w, c)...)
+		d.add(HostInterfaceChanged, "host", "hairpin is false, want true", who(c), remade(w, c)...)
 	case w.Rule:
-		d.add("packet-filter-incomplete", "packet filter", "", who(c, text), remade(w, c)...)
+		d.add(PacketFilterIncomplete, "packet filter", "", who(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":
-		d.add("forwarding-off", "host", w.Text, who(c), "fix", "fairlead repair")
+		d.add(ForwardingOff, "host", w.Text, who(c), "fix", "fairlead repair")
 	case inside && w.Field == "state" && w.Got == "down":
-		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceDown, "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
 	case w.Kind == "Bridge" && w.Link != "":
 		d.bridge(w, c)
 	case w.Kind == "Gateway" && (w.Field == "" || w.LacksLink()):
-		d.add("bridge-address-missing", w.Link, "", who(c, text))
+		d.add(BridgeAddressMissing, w.Link, "", who(c, text))
 	case w.Kind == "Gateway" && w.Field == "route":
-		d.add("bridge-route-missing", w.Link, "the host has no route to "+w.Want, who(c))
+		d.add(BridgeRouteMissing, w.Link, "the host has no route to "+w.Want, who(c))
 	case w.Kind == "Gateway": // a setting of the bridge, whichever of its gateways needs it
-		d.add("host-state-differs", w.Link, w.Text, who(c))
+		d.add(HostStateDiffers, w.Link, w.Text, who(c))
 	case w.Kind == "Veth":
 		d.veth(w, c)
 	case inside && w.Kind == "Addr":
-		d.add("container-address-missing", "container", "", who(c, text), how(advice.Remake(c))...)
+		d.add(ContainerAddressMissing, "container", "", who(c, text), how(advice.Remake(c))...)
 	case inside && w.Kind == "Route":
 		d.routeMissing(c, text, advice.RouteTo(w.Object, c))
 	case inside || w.Kind == "Sysctl":
-		d.add("container-state-differs", "container", "", who(c, text), how(advice.Remake(c))...)
+		d.add(ContainerStateDiffers, "container", "", who(c, text), how(advice.Remake(c))...)
 	default:
-		d.add("host-state-differs", "host", text, who(c), remade(w, c)...)
+		d.add(HostStateDiffers, "host", text, who(c), remade(w, c)...)
 	}
 }
 
@@ -175,11 +202,11 @@ func (d *Doctor) bridge(w spec.Difference, c attach.Cached) {
 	fix := remade(w, c)
 	switch {
 	case w.LacksLink():
-		d.add("bridge-missing", w.Link, "bridge "+w.Link+" does not exist", who(c), fix...)
+		d.add(BridgeMissing, w.Link, "bridge "+w.Link+" does not exist", who(c), fix...)
 	case w.Field == "state" && w.Got == "down":
-		d.add("bridge-down", w.Link, "bridge "+w.Link+" is down", who(c), fix...)
+		d.add(BridgeDown, w.Link, "bridge "+w.Link+" is down", who(c), fix...)
 	default:
-		d.add("bridge-changed", w.Link, w.Text, who(c), fix...)
+		d.add(BridgeChanged, w.Link, w.Text, who(c), fix...)
 	}
 }
 
@@ -188,20 +215,20 @@ func (d *Doctor) veth(w spec.Difference, c attach.Cached) {
 	onHost := w.Where == spec.OnHost
 	switch {
 	case (w.LacksLink() || w.Field == "name") && !onHost:
-		d.add("container-interface-missing", "container", "", who(c, w.Text), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceMissing, "container", "", who(c, w.Text), how(advice.Remake(c))...)
 	case w.Field == "name" && onHost:
-		d.add("host-interface-renamed", "host",
+		d.add(HostInterfaceRenamed, "host",
 			fmt.Sprintf("the host-side interface %s is called %s now", w.Want, w.Got), who(c), "NOW", w.Got, "THEN",
 			w.Want)
 	case w.Field == "host state" && w.Got == "down":
-		d.add("host-interface-down", "host", "", who(c, w.Link))
+		d.add(HostInterfaceDown, "host", "", who(c, w.Link))
 	case w.Field == "master" && onHost:
-		d.add("host-interface-detached", w.Want, "a host-side interface is not a port of bridge "+w.Want, who(c,
+		d.add(HostInterfaceDetached, w.Want, "a host-side interface is not a port of bridge "+w.Want, who(c,
 			w.Link))
 	case w.Repair == spec.ByRepair, strings.HasPrefix(w.Field, "host "):
-		d.add("host-interface-changed", "host", w.Text, who(c, w.Link), remade(w, c)...)
+		d.add(HostInterfaceChanged, "host", w.Text, who(c, w.Link), remade(w, c)...)
 	default:
-		d.add("container-interface-changed", "container", "", who(c, w.Text), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceChanged, "container", "", who(c, w.Text), how(advice.Remake(c))...)
 	}
 }
 

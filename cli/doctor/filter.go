@@ -53,11 +53,11 @@ func (d *Doctor) ofFilters() {
 		}
 		where, rule := decider(v)
 		advice := allowing(v, p.link)
-		if d.any("accepts-missing") {
+		if d.differs("Forward") {
 			advice = trace.Advice{Fix: "fairlead repair --firewall"}
 		}
 		text := fmt.Sprintf("%s drops packets of containers on %s: %s", owner(v), p.link, rule)
-		d.add("foreign-filter-drops", where, text, who(p.From, p.What), how(advice)...)
+		d.add(ForeignFilterDrops, where, text, who(p.From, p.What), how(advice)...)
 	}
 }
 
@@ -81,7 +81,7 @@ func (d *Doctor) ofInput() {
 			if v.Outcome == packetfilter.Dropped {
 				where, rule := decider(v)
 				text := fmt.Sprintf("%s drops queries to the name server at %v: %s", owner(v), ip.Gateway, rule)
-				d.add("host-input-drops", where, text, who(c), how(accepting(v, link))...)
+				d.add(HostInputDrops, where, text, who(c), how(accepting(v, link))...)
 			}
 		}
 	}

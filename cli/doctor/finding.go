@@ -12,7 +12,7 @@ import (
 
 // Diagnosed is a finding: one cause, with all affected containers.
 type Diagnosed struct {
-	ID       string `json:"id"`
+	ID       ID     `json:"id"`
 	Section  string `json:"section"`
 	Severity string `json:"severity"` // fault or warning
 	Where    string `json:"where"`
@@ -21,7 +21,8 @@ type Diagnosed struct {
 	trace.Advice
 	Containers []affected `json:"containers,omitempty"`
 
-	rank int
+	rank   int
+	causes causes // beside those of its kind
 }
 
 // affected is a container that a finding affects.
@@ -49,37 +50,42 @@ type Diagnosis struct {
 	Notes    []string       `json:"notes,omitempty"`
 	Looked   map[string]int `json:"looked"` // how many networks and containers were examined
 
-	mu sync.Mutex // probes run in parallel
+	mu    sync.Mutex // probes run in parallel
+	kinds []Kind
 }
 
 func newDiagnosis() *Diagnosis { return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}} }
 
-// add records a finding. Findings that differ only in the container become one. fill has pairs: a placeholder in the
-// kind's advice and its value, or one of the words fix and look and the advice that replaces the kind's.
-func (d *Diagnosis) add(id, where, what string, who []affected, fill ...string) {
-	kinds := FindingKinds()
-	i := slices.IndexFunc(kinds, func(k findingKind) bool { return k.ID == id })
-	k := kinds[i]
+// add records a finding, and returns it. Findings that differ only in the container become one. fill has pairs: a
+// placeholder in the kind's advice and its value, or one of the words fix and look and the advice that replaces the
+// kind's.
+func (d *Diagnosis) add(id ID, where, what string, who []affected, fill ...string) *Diagnosed {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kinds == nil {
+		d.kinds = FindingKinds()
+	}
+	i := slices.IndexFunc(d.kinds, func(k Kind) bool { return k.ID == id })
+	k := d.kinds[i]
 	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: cmp.Or(what, k.What), Why: k.Why,
 		rank: i}
 	if k.Warning {
 		f.Severity = warning
 	}
 	f.Advice = k.filled(fill)
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	for _, g := range d.Findings {
 		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
 			g.hits(who, f.Advice)
-			return
+			return g
 		}
 	}
 	f.hits(who, f.Advice)
 	d.Findings = append(d.Findings, f)
+	return f
 }
 
 // filled returns the advice of a kind with its placeholders filled in, or the other advice that fill gives.
-func (k findingKind) filled(fill []string) trace.Advice {
+func (k Kind) filled(fill []string) trace.Advice {
 	advice := trace.Advice{Fix: k.Fix}
 	if k.Fix == "" {
 		advice = trace.Advice{Look: k.Look}
@@ -141,50 +147,17 @@ func (d *Diagnosis) remark(format string, args ...any) {
 	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
 }
 
-// has reports whether there is a finding id at where.
-func (d *Diagnosis) has(id, where string) bool {
-	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.ID == id && f.Where == where })
-}
-
-// any reports whether there is a finding id.
-func (d *Diagnosis) any(id string) bool {
-	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.ID == id })
-}
-
 // settle removes findings that are consequences of others, and sorts the rest.
 func (d *Diagnosis) settle() {
+	follows := map[*Diagnosed]func(affected) bool{}
+	for _, f := range d.Findings {
+		follows[f] = d.consequence(f)
+	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
-		switch f.ID {
-		case "bridge-address-missing":
-			return d.has("bridge-missing", f.Where) || d.has("bridge-down", f.Where)
-		case "host-interface-detached":
-			return d.has("bridge-missing", f.Where)
-		case "network-not-ready":
-			return d.any("state-unwritable") && unwritable(f.What)
-		case "attachment-broken": // the plugin dhcp reports its leases there
-			return d.any("state-unwritable") && unwritable(f.What) || strings.HasPrefix(f.What, asksDaemon) &&
-				(d.any("dhcp-daemon-absent") || d.any("dhcp-daemon-silent")) ||
-				strings.HasPrefix(f.What, "lease ") && strings.Contains(f.What, " is over") && d.any("dhcp-lease-lost")
-		case "accepts-missing": // the evaluator names the chain
-			return d.any("foreign-filter-drops")
-		}
-		return false
+		some := len(f.Containers) > 0
+		f.Containers = slices.DeleteFunc(f.Containers, follows[f])
+		return some && len(f.Containers) == 0 || !some && follows[f](affected{})
 	})
-	d.cut([]string{"address-duplicate"}, "container-address-missing", "container-route-missing",
-		"container-state-differs", "container-path-blocked",
-		"gateway-unreachable", "dns-unreachable", "address-unreachable")
-	d.cut([]string{"dhcp-lease-lost"}, "container-address-missing", "container-route-missing")
-	d.cut([]string{"container-interface-missing"}, "container-address-missing", "container-route-missing",
-		"container-interface-changed", "gateway-unreachable", "dns-unreachable", "address-unreachable")
-	d.below("container-interface-down", "container-address-missing", "container-route-missing",
-		"container-path-blocked", "gateway-unreachable", "dns-unreachable", "address-unreachable")
-	d.cut([]string{"container-address-missing"}, "container-route-missing", "gateway-unreachable", "dns-unreachable",
-		"address-unreachable")
-	d.cut([]string{"container-route-missing", "gateway-unreachable"}, "dns-unreachable", "address-unreachable")
-	d.cut([]string{"bridge-missing", "bridge-down", "bridge-address-missing", "bridge-route-missing",
-		"host-interface-down", "host-interface-missing", "host-interface-detached", "foreign-filter-drops",
-		"host-path-blocked", "container-path-blocked", "subnet-overlap"},
-		"gateway-unreachable", "dns-unreachable", "address-unreachable")
 	for _, f := range d.Findings {
 		slices.SortFunc(f.Containers, func(a, b affected) int { return cmp.Compare(a.Container, b.Container) })
 		if f.Where == "container" && len(f.Containers) == 1 {
@@ -195,47 +168,41 @@ func (d *Diagnosis) settle() {
 	d.OK = len(d.Unseen) == 0 && !d.faulty()
 }
 
-// faulty reports whether a finding is a fault, and not just a warning.
-func (d *Diagnosis) faulty() bool {
-	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
-}
-
-// below is cut, and writes what is cut to the cause as its consequence.
-func (d *Diagnosis) below(cause string, follow ...string) {
-	for _, f := range d.Findings {
-		for _, g := range d.Findings {
-			if f.ID != cause || !slices.Contains(follow, g.ID) {
-				continue
-			}
-			for i, hit := range f.Containers {
-				for _, c := range g.Containers {
-					for _, line := range c.Details {
-						if c.Container == hit.Container {
-							f.Containers[i].Details = append(f.Containers[i].Details, "consequence: "+line)
-						}
-					}
+// consequence tells whether a finding is the consequence of another one for a container, or without any.
+func (d *Diagnosis) consequence(f *Diagnosed) func(affected) bool {
+	everywhere, of := false, map[string]bool{}
+	for _, g := range d.Findings {
+		scope := cmp.Or(f.causes[g.ID], d.kinds[f.rank].causes[g.ID])
+		switch scope {
+		case anywhere:
+			everywhere = true
+		case samePlace:
+			everywhere = everywhere || f.Where == g.Where
+		case here, told:
+			everywhere = everywhere || len(g.Containers) == 0
+			for i, c := range g.Containers {
+				of[c.Container] = true
+				if scope == told {
+					g.Containers[i].tell(f)
 				}
 			}
 		}
 	}
-	d.cut([]string{cause}, follow...)
+	return func(c affected) bool { return everywhere || of[c.Container] }
 }
 
-// cut removes, from the findings in follow, the containers that a finding in causes affects.
-func (d *Diagnosis) cut(causes []string, follow ...string) {
-	hit := map[string]bool{}
-	for _, f := range d.Findings {
-		if slices.Contains(causes, f.ID) {
-			for _, c := range f.Containers {
-				hit[c.Container] = true
+// tell adds what a finding says of a container, as a consequence.
+func (c *affected) tell(f *Diagnosed) {
+	for _, o := range f.Containers {
+		for _, line := range o.Details {
+			if o.Container == c.Container {
+				c.Details = append(c.Details, "consequence: "+line)
 			}
 		}
 	}
-	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
-		if !slices.Contains(follow, f.ID) {
-			return false
-		}
-		f.Containers = slices.DeleteFunc(f.Containers, func(c affected) bool { return hit[c.Container] })
-		return len(f.Containers) == 0
-	})
+}
+
+// faulty reports whether a finding is a fault, and not just a warning.
+func (d *Diagnosis) faulty() bool {
+	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
 }

@@ -18,29 +18,29 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ofHost adds findings about the host itself, independent of attachments.
-func (d *Doctor) ofHost() {
-	var routed, routed6 []attach.Cached // those whose default route leads to this host
-	for _, c := range d.Mine {
-		if _, link := d.wayIn(c); link == "" || d.gone(c) {
-			continue
-		}
-		if d.routes(c, rtnl.IPv4) {
-			routed = append(routed, c)
-		}
-		if d.routes(c, rtnl.IPv6) && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
+// ofRoutes examines the default routes of the host.
+func (d *Doctor) ofRoutes() {
+	if d.routeMissingFor(d.routed(rtnl.IPv4), rtnl.IPv4) {
+		return
+	}
+	needs6 := func(c attach.Cached) bool {
+		return slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
 			a := ip.Address.Addr() // from a private address, programs prefer IPv4 (RFC 6724)
 			return attached.OwnAddress(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, rtnl.IPv4))
-		}) {
-			routed6 = append(routed6, c)
+		})
+	}
+	routed6 := slices.DeleteFunc(d.routed(rtnl.IPv6), func(c attach.Cached) bool { return !needs6(c) })
+	d.routeMissingFor(routed6, rtnl.IPv6)
+}
+
+// routed returns the attachments whose default route of a family leads to this host.
+func (d *Doctor) routed(family uint8) (all []attach.Cached) {
+	for _, c := range d.Mine {
+		if _, link := d.wayIn(c); link != "" && !d.gone(c) && d.routes(c, family) {
+			all = append(all, c)
 		}
 	}
-	d.owned()
-	d.route(routed, rtnl.IPv4)
-	d.route(routed6, rtnl.IPv6)
-	d.forwarding(routed)
-	d.conntrack("/proc/sys/net/netfilter/")
-	d.neighbours("/proc")
+	return all
 }
 
 // hasDefaultRoute reports whether the result of ADD has a default route of a family.
@@ -61,40 +61,41 @@ func (d *Doctor) routes(c attach.Cached, family uint8) bool {
 	})
 }
 
-func (d *Doctor) route(routed []attach.Cached, family uint8) {
+// routeMissingFor adds the finding that the host lacks the default route of these attachments, and reports whether it
+// does.
+func (d *Doctor) routeMissingFor(routed []attach.Cached, family uint8) bool {
 	if len(routed) == 0 {
-		return
+		return false
 	}
 	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 	if err != nil {
 		d.Blind("the host's routes: %v", err)
-		return
+		return false
 	}
 	for _, r := range routes {
 		if r.Default() && r.Type == rtnl.Unicast {
-			return
+			return false
 		}
 	}
 	down := d.linksDown()
 	switch {
-	case family == rtnl.IPv6 && d.any("host-route-missing"): // which says so
-		return
 	case family == rtnl.IPv4 && len(down) > 0:
 		what := "down is link " + strings.Join(down, ", ") + ", and the host has no default route"
-		d.add("host-route-missing", "host", what, whom(routed), "look", "ip link set dev "+down[0]+
+		d.add(HostRouteMissing, "host", what, whom(routed), "look", "ip link set dev "+down[0]+
 			" up && ip route add default via ROUTER dev "+down[0])
-		return
+		return true
 	case family == rtnl.IPv4:
-		d.add("host-route-missing", "host", "the host has no IPv4 default route", whom(routed))
-		return
+		d.add(HostRouteMissing, "host", "the host has no IPv4 default route", whom(routed))
+		return true
 	}
 	for _, c := range routed {
 		if hasDefaultRoute(c, rtnl.IPv4) {
-			d.add("host-route6-missing", "host", "", who(c))
+			d.add(HostRoute6Missing, "host", "", who(c))
 		} else {
-			d.add("host-route-missing", "host", "the host has no IPv6 default route", who(c), "ip route", "ip -6 route")
+			d.add(HostRouteMissing, "host", "the host has no IPv6 default route", who(c), "ip route", "ip -6 route")
 		}
 	}
+	return true
 }
 
 // linksDown names the links that are down and that may have had the host's default route.
@@ -108,8 +109,8 @@ func (d *Doctor) linksDown() (down []string) {
 	return down
 }
 
-// owned adds a finding for each address of a container that a link of the host has.
-func (d *Doctor) owned() {
+// ofAddresses adds a finding for each address of a container that a link of the host has.
+func (d *Doctor) ofAddresses() {
 	addrs, err := rtnl.AllAddrs(d.HostNS)
 	if err != nil {
 		d.Blind("the addresses of the host: %v", err)
@@ -130,14 +131,15 @@ func (d *Doctor) owned() {
 				continue
 			}
 			what := fmt.Sprintf("link %s of the host has the address %v of a container", l.Name, ip.Address.Addr())
-			d.add("host-has-address", OnHost, what, who(c), "ADDRESS/PREFIX", addrs[i].Prefix.String(), "LINK", l.Name)
+			d.add(HostHasAddress, OnHost, what, who(c), "ADDRESS/PREFIX", addrs[i].Prefix.String(), "LINK", l.Name)
 		}
 	}
 }
 
-// forwarding examines the links by which packets of containers reach the host. Repair reports settings of the whole
+// ofForwarding examines the links by which packets of containers reach the host. Repair reports settings of the whole
 // host.
-func (d *Doctor) forwarding(routed []attach.Cached) {
+func (d *Doctor) ofForwarding() {
+	routed := d.routed(rtnl.IPv4)
 	if len(routed) == 0 {
 		return
 	}
@@ -147,11 +149,10 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 		return
 	}
 	if all == "0" {
-		if d.has("forwarding-off", "host") { // already reported
-			return
+		if !d.differs("Forwarding") {
+			d.add(ForwardingOff, "host", "net/ipv4/ip_forward is 0, want 1", whom(routed), "KEY",
+				"net/ipv4/ip_forward")
 		}
-		d.add("forwarding-off", "host", "net/ipv4/ip_forward is 0, want 1", whom(routed), "KEY",
-			"net/ipv4/ip_forward")
 		return
 	}
 	uplink, err := rtnl.Egress(d.HostNS)
@@ -167,11 +168,13 @@ func (d *Doctor) forwarding(routed []attach.Cached) {
 		for _, name := range names {
 			key := "net/ipv4/conf/" + name + "/forwarding"
 			if v, err := procsys.Get(d.HostNS, key); err == nil && v == "0" {
-				d.add("forwarding-off", name, key+" is 0", who(c), "KEY", key)
+				d.add(ForwardingOff, name, key+" is 0", who(c), "KEY", key)
 			}
 		}
 	}
 }
+
+func (d *Doctor) ofConntrack() { d.conntrack("/proc/sys/net/netfilter/") }
 
 // conntrack compares the number of tracked connections with its limit.
 func (d *Doctor) conntrack(dir string) {
@@ -195,11 +198,13 @@ func (d *Doctor) conntrack(dir string) {
 	more := []string{"MORE", strconv.Itoa(2 * most)}
 	switch {
 	case most > 0 && count >= most:
-		d.add("conntrack-full", "host", what, nil, more...)
+		d.add(ConntrackFull, "host", what, nil, more...)
 	case most > 0 && count >= most/10*9:
-		d.add("conntrack-near", "host", what, nil, more...)
+		d.add(ConntrackNear, "host", what, nil, more...)
 	}
 }
+
+func (d *Doctor) ofNeighbours() { d.neighbours("/proc") }
 
 // neighbours compares the size of the neighbour tables, which all namespaces share, with their limit.
 func (d *Doctor) neighbours(proc string) {
@@ -213,7 +218,7 @@ func (d *Doctor) neighbours(proc string) {
 		_, rows, _ := strings.Cut(string(stat), "\n")
 		if f := strings.Fields(rows); err == nil && err2 == nil && len(f) > 0 {
 			if n, err := strconv.ParseInt(f[0], 16, 64); err == nil && most > 0 && int(n) >= most {
-				d.add("neighbour-table-full", OnHost, strconv.Itoa(int(n))+" of "+strconv.Itoa(most)+" neighbours of "+
+				d.add(NeighbourTableFull, OnHost, strconv.Itoa(int(n))+" of "+strconv.Itoa(most)+" neighbours of "+
 					t[0], nil, "FAMILY", t[0], "MORE", strconv.Itoa(4*most))
 			}
 		}

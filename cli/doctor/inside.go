@@ -54,7 +54,7 @@ func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 	if err != nil || mtu == 0 || routeMTU(ns, l) <= mtu {
 		return
 	}
-	d.add("mtu-too-large", "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
+	d.add(MTUTooLarge, "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
 		mtu), who(c), how(smaller(ns, c, l, mtu))...)
 }
 
@@ -72,7 +72,7 @@ func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	}
 	for _, a := range addrs {
 		if a.DADFailed {
-			d.add("address-duplicate", "container", duplicate, who(c, a.Prefix.Addr().String()),
+			d.add(AddressDuplicate, "container", duplicate, who(c, a.Prefix.Addr().String()),
 				how(advice.Elsewhere(c, a.Prefix.Addr()))...)
 		}
 	}

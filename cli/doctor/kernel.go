@@ -22,16 +22,9 @@ import (
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
-// ofKernel examines settings and features of the kernel: bridged packets in the packet filter, the reverse path
-// filter, the clock.
-func (d *Doctor) ofKernel() {
-	d.bridged()
-	d.clock(time.Now())
-}
-
-// bridged examines what other programs' packet filters do with packets between two containers of one bridge. They
+// ofBridges examines what other programs' packet filters do with packets between two containers of one bridge. They
 // see these packets only with br_netfilter, which kube-proxy needs.
-func (d *Doctor) bridged() {
+func (d *Doctor) ofBridges() {
 	ports := map[string][]attach.Cached{}
 	for _, c := range d.All {
 		if a, link := d.wayIn(c); a.IsValid() && !d.gone(c) && d.isBridge(link) {
@@ -84,10 +77,10 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 			return
 		}
 		where, rule := decider(v)
-		if v.Outcome != packetfilter.Dropped || d.has("foreign-filter-drops", where) {
+		if v.Outcome != packetfilter.Dropped {
 			return
 		}
-		d.add("bridge-filter-drops", where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link,
+		d.add(BridgeFilterDrops, where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link,
 			rule),
 			whom(mine), how(accepting(v, link))...)
 		return
@@ -119,7 +112,7 @@ func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 	if !loaded {
 		advice = trace.Advice{Look: "modprobe br_netfilter && sysctl -w " + key + "=1"}
 	}
-	d.add("bridge-filter-off", OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), how(advice)...)
+	d.add(BridgeFilterOff, OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), how(advice)...)
 }
 
 // reversePath adds a finding if the container drops packets for its published port because its answer would leave by
@@ -158,7 +151,7 @@ func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapp
 	if other == "" || strict != "1" {
 		return
 	}
-	d.add("reverse-path-filter", "container",
+	d.add(ReversePathFilter, "container",
 		fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName,
 			other), who(c, "publishes "+m.String()), "NETNS", c.Netns)
 }
@@ -213,15 +206,16 @@ func (d *Doctor) ofKinds() {
 		if module == "" {
 			module = kind
 		}
-		d.add("kernel-lacks-kind", "network "+strings.Join(k.networks, ", "), k.why, nil, "MODULE", module)
+		d.add(KernelLacksKind, "network "+strings.Join(k.networks, ", "), k.why, nil, "MODULE", module)
 	}
 }
 
 // clockSlack is how far a file system's time may be ahead of the clock.
 const clockSlack = time.Minute
 
-// clock adds a finding if an attachment of this host is later than now, because the clock was set back.
-func (d *Doctor) clock(now time.Time) {
+// ofClock adds a finding if an attachment of this host is later than now, because the clock was set back.
+func (d *Doctor) ofClock() {
+	now := time.Now()
 	var last time.Time
 	var late []attach.Cached
 	for _, c := range d.Mine {
@@ -233,7 +227,7 @@ func (d *Doctor) clock(now time.Time) {
 		}
 	}
 	if len(late) > 0 {
-		d.add("clock-behind", OnHost, fmt.Sprintf("the clock says %s, but an attachment was made at %s",
+		d.add(ClockBehind, OnHost, fmt.Sprintf("the clock says %s, but an attachment was made at %s",
 			now.UTC().Format(time.DateTime), last.UTC().Format(time.DateTime)), whom(late))
 	}
 }

@@ -35,7 +35,7 @@ func (d *Doctor) ofNetworks() {
 		if app.Denied(err) {
 			d.Blind("%v", err)
 		} else if !d.named {
-			d.add("network-file-unusable", p.File, p.String(), nil, "FILE", p.File)
+			d.add(NetworkFileUnusable, p.File, p.String(), nil, "FILE", p.File)
 		}
 	}
 	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
@@ -51,12 +51,13 @@ func (d *Doctor) ofNetworks() {
 		looked++
 		for _, err := range netconf.Overlaps(l, all, said) {
 			var o *netconf.OverlapError
-			switch text := netconf.ProblemOf(err).Problem; {
-			case errors.As(err, &o) && o.Wider:
-				d.add("subnet-inside-route", "network "+l.Name, text, on)
-			case o != nil && d.any("host-has-address") && o.Kind == "address" && d.holds(o.With.Addr()):
-			default:
-				d.add("subnet-overlap", "network "+l.Name, text, on)
+			id, text := SubnetOverlap, netconf.ProblemOf(err).Problem
+			if errors.As(err, &o) && o.Wider {
+				id = SubnetInsideRoute
+			}
+			f := d.add(id, "network "+l.Name, text, on)
+			if o != nil && o.Kind == "address" && d.holds(o.With.Addr()) {
+				f.causes = causes{HostHasAddress: anywhere}
 			}
 		}
 		if others := netconf.Shared(l, all); len(others) > 0 && !shared[l.Name] {
@@ -64,7 +65,7 @@ func (d *Doctor) ofNetworks() {
 				shared[name] = true
 			}
 			names := strings.Join(append([]string{l.Name}, others...), ", ")
-			d.add("bridge-shared", "network "+l.Name, "networks "+names+" use one bridge", on)
+			d.add(BridgeShared, "network "+l.Name, "networks "+names+" use one bridge", on)
 		}
 		d.understood(l, installed)
 		d.network(&netconf.Network{List: l, BuiltIn: l.File == ""}, on)
@@ -92,7 +93,7 @@ func (d *Doctor) fileless(lists []*spec.List) {
 		}
 		file := filepath.Join(netconf.ConfDir(), c.Network+".conflist")
 		what := "no file in " + netconf.ConfDir() + " defines the network"
-		d.add("network-file-missing", "network "+c.Network, what, who(c), "ENTRY", c.File, "FILE", file)
+		d.add(NetworkFileMissing, "network "+c.Network, what, who(c), "ENTRY", c.File, "FILE", file)
 	}
 }
 
@@ -111,7 +112,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	where := "network " + n.Name
 	for _, w := range n.Warnings {
 		if p := netconf.ProblemOf(w); p.File != n.File && p.File != "" {
-			d.add("network-shadowed", where, p.String(), nil, "FILE", p.File)
+			d.add(NetworkShadowed, where, p.String(), nil, "FILE", p.File)
 		}
 	}
 	if missing := n.Missing(); len(missing) > 0 {
@@ -129,7 +130,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 					fill = []string{"fix", "fairlead install --dir " + absent.Dir}
 				}
 			}
-			d.add("plugin-missing", where, err.Error(), on, fill...)
+			d.add(PluginMissing, where, err.Error(), on, fill...)
 		}
 		return
 	}
@@ -152,16 +153,13 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 		d.dhcp(ctx, n)
 	case app.Denied(err):
 		d.Blind("whether network %s would serve a container: %v", n.Name, err)
-	case strings.Contains(said(err), asksDaemon) && strings.HasSuffix(said(err), context.DeadlineExceeded.Error()):
-		d.add("dhcp-daemon-silent", where, said(err), on)
-	case strings.Contains(said(err), asksDaemon):
-		d.add("dhcp-daemon-absent", where, said(err), on)
+	case byDHCP(n.List) && d.daemonless(n, said(err), on):
 	default:
 		fill := []string{"NET", n.Name}
 		if hint := spec.AsError(err, 0).Hint; hint != "" {
 			fill = []string{"look", unquoted(hint)}
 		}
-		d.add("network-not-ready", where, said(err), on, fill...)
+		d.add(NetworkNotReady, where, said(err), on, fill...)
 	}
 }
 
@@ -214,14 +212,14 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 		}
 		switch {
 		case u.Available.IsZero():
-			d.add("range-exhausted", "network "+n.Name, what, nil, fix...)
+			d.add(RangeExhausted, "network "+n.Name, what, nil, fix...)
 			exhausted = true
 		case near(u):
-			d.add("range-near", "network "+n.Name, what, nil, fix...)
+			d.add(RangeNear, "network "+n.Name, what, nil, fix...)
 		}
 	}
 	if left > 0 && !exhausted { // the others are removed with their attachments
-		d.add("leases-of-the-dead", "network "+n.Name,
+		d.add(LeasesOfTheDead, "network "+n.Name,
 			fmt.Sprintf("%d of %d leases belong to containers that are gone", left,
 				len(b.Leases)), nil, fill...)
 	}

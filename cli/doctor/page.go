@@ -3,6 +3,7 @@ package doctor
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/cli/advice"
@@ -18,7 +19,7 @@ func code(text string) string {
 
 // Page returns docs/doctor.md: how to use doctor, and an entry for each kind of finding.
 func Page() []byte {
-	b := bytes.NewBufferString(`<!-- Made by "make generate" from cli/doctor/kinds.go. Do not edit. -->
+	b := bytes.NewBufferString(`<!-- Made by "make generate" from the tables of cli/doctor. Do not edit. -->
 # doctor: findings and how to correct them
 
 Find out why a container has no network:
@@ -57,7 +58,8 @@ A probe waits for up to four seconds. After half a minute doctor starts no more 
 
 ## What does doctor not see?
 
-- **Consequences.** Doctor leaves out what follows from another finding. For example, a missing bridge has no address and no ports.
+- **Consequences.** Doctor leaves out what follows from another finding. For example, a missing bridge has no address and no ports. Below,
+  "not beside" names the findings that another one is left out for.
 - **Other plugins.** Doctor compares attachments of other plugins with the answer of their ADD. It knows little of their rules.
 - **Other packet filters.** Doctor reads their rules but sends no packet to test them. ` + "`foreign-filter-drops`" + ` names the chain and the rule that would
   drop a packet, also of Docker, ufw, firewalld and kube-proxy. Doctor does not read BPF programs. A filter at the host's input hook does not see
@@ -80,6 +82,14 @@ A probe waits for up to four seconds. After half a minute doctor starts no more 
 			severity = "Warning"
 		}
 		fmt.Fprintf(b, "### %s\n\n%s: %s.\n\n%s\n\n", k.ID, severity, k.What, k.Why)
+		if len(k.causes) > 0 {
+			var names []string
+			for cause := range k.causes {
+				names = append(names, "`"+string(cause)+"`")
+			}
+			slices.Sort(names)
+			fmt.Fprintf(b, "Not beside: %s.\n\n", strings.Join(names, ", "))
+		}
 		for _, advised := range []struct{ word, text string }{{"Fix", k.Fix}, {"Look", k.Look}} {
 			if advised.text != "" {
 				fmt.Fprintf(b, "%s: %s\n\n", advised.word, code(advised.text))

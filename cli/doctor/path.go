@@ -71,7 +71,7 @@ type strayed struct {
 func (d *Doctor) ofStrayed() {
 	for _, s := range d.astray {
 		if !d.faulted(s.c) {
-			d.add("host-path-blocked", "route", "", who(s.c, s.line), "look", "ip route get "+strings.Fields(s.line)[2])
+			d.add(HostPathBlocked, "route", "", who(s.c, s.line), "look", "ip route get "+strings.Fields(s.line)[2])
 		}
 	}
 }
@@ -79,7 +79,8 @@ func (d *Doctor) ofStrayed() {
 // faulted reports whether a finding explains why an attachment's packets do not arrive.
 func (d *Doctor) faulted(c attach.Cached) bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool {
-		return f.Severity == fault && !strings.HasPrefix(f.ID, "port-") && !strings.HasPrefix(f.ID, "range-") &&
+		return f.Severity == fault && f.ID != PortNobodyListens && f.ID != PortLoopbackOnly &&
+			d.kinds[f.rank].causes[HostPathBlocked] == 0 &&
 			slices.ContainsFunc(f.Containers, func(a affected) bool { return a.Container == c.Owner().String() })
 	})
 }
@@ -141,12 +142,12 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	case h.Place == "host" && h.Verdict != nil:
 		_, link := d.wayIn(c)
 		where, rule := decider(*h.Verdict)
-		d.add("foreign-filter-drops", where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict),
+		d.add(ForeignFilterDrops, where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict),
 			link, rule), who(c, h.Hook+", "+answer.Packet), advice...)
 	case h.Place == "host":
-		d.add("host-path-blocked", h.Kind, "", who(c, answer.Packet+": "+h.Text), advice...)
+		d.add(HostPathBlocked, h.Kind, "", who(c, answer.Packet+": "+h.Text), advice...)
 	default:
-		d.add("container-path-blocked", "container", "", who(c, answer.Packet+": "+h.Text), advice...)
+		d.add(ContainerPathBlocked, "container", "", who(c, answer.Packet+": "+h.Text), advice...)
 	}
 	return true
 }

@@ -40,7 +40,7 @@ func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 	for _, l := range listeners {
 		if given != nil || host.IsUnspecified() || l.Takes(host) {
 			port := strconv.Itoa(m.HostPort)
-			d.add("published-port-taken", "port "+port+"/"+m.Protocol,
+			d.add(PublishedPortTaken, "port "+port+"/"+m.Protocol,
 				fmt.Sprintf("%s listens on %v", d.Holder(l.Inode), l.At), who(c, m.String()), "PORT", port)
 		}
 	}
@@ -52,7 +52,7 @@ func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 	addrs, err2 := rtnl.AllAddrs(d.HostNS)
 	has := func(l rtnl.LinkAddr) bool { return l.Prefix.Addr() == a }
 	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !slices.ContainsFunc(addrs, has) {
-		d.add("published-address-missing", a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
+		d.add(PublishedAddressMissing, a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
 	}
 }
 
@@ -83,7 +83,7 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 		return // they publish ports this way for containers that they attach
 	}
 	where, rule := decider(v)
-	d.add("published-port-diverted", where, fmt.Sprintf("%s takes the packets for port %d/%s: "+
+	d.add(PublishedPortDiverted, where, fmt.Sprintf("%s takes the packets for port %d/%s: "+
 		"%s", owner(v), m.HostPort,
 		m.Protocol,
 		rule), who(c, m.String()), how(undoing(v, m))...)
@@ -113,13 +113,13 @@ func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) 
 	where := fmt.Sprintf("port %d/%s", m.ContainerPort, m.Protocol)
 	switch {
 	case len(listeners) == 0:
-		d.add("port-nobody-listens", where, "", who(c, "publishes "+m.String()), "NETNS", c.Netns)
+		d.add(PortNobodyListens, where, "", who(c, "publishes "+m.String()), "NETNS", c.Netns)
 	case !slices.ContainsFunc(listeners, func(l sockdiag.Listener) bool { return l.Takes(to) }):
 		var at []string
 		for _, l := range listeners {
 			at = append(at, l.At.String())
 		}
-		d.add("port-loopback-only", where, fmt.Sprintf("the server listens on %s, and packets are for %v",
+		d.add(PortLoopbackOnly, where, fmt.Sprintf("the server listens on %s, and packets are for %v",
 			strings.Join(at, ", "), to), who(c, "publishes "+m.String()), "NETNS", c.Netns)
 	}
 }

@@ -78,7 +78,7 @@ func (f *Diagnosed) Print(a *app.App, s term.Style) {
 	case len(f.Containers) == 1 && f.Where == f.Containers[0].Container:
 		where = " (" + f.Containers[0].short + ")"
 	}
-	node := &term.Tree{Text: term.Sprintf("%s%s: %s", paint(f.Severity+" "+f.ID), where, f.What)}
+	node := &term.Tree{Text: term.Sprintf("%s%s: %s", paint(f.Severity+" "+string(f.ID)), where, f.What)}
 	node.Add("why: %s", f.Why)
 	if n := len(f.Containers); n > 0 {
 		const most = 3

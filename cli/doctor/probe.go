@@ -50,6 +50,9 @@ const (
 
 // ofProbes sends packets from inside the containers.
 func (d *Doctor) ofProbes() {
+	if !d.named && !d.probe {
+		return
+	}
 	ctx, cancel := context.WithTimeout(d.Ctx, probeTime)
 	defer cancel()
 	var group sync.WaitGroup
@@ -88,7 +91,7 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 		details, fill := d.bothWays(c, to.Unmap(), port)
 		fill = append([]string{"ADDRESS", to.String(), "traceroute", "nsenter --net=" + c.Netns + " traceroute"},
 			fill...)
-		d.add("address-unreachable", d.to, err.Error(), who(c, details...), fill...)
+		d.add(AddressUnreachable, d.to, err.Error(), who(c, details...), fill...)
 	}
 }
 
@@ -104,7 +107,7 @@ func (d *Doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 				continue
 			}
 			if err := reach(ns, r.Via, 0); err != nil {
-				d.add("gateway-unreachable", r.Via.String(), err.Error(), who(c))
+				d.add(GatewayUnreachable, r.Via.String(), err.Error(), who(c))
 			}
 		}
 	}
@@ -122,7 +125,7 @@ func (d *Doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 			continue
 		}
 		if err := askName(ns, a); err != nil {
-			d.add("dns-unreachable", "name server "+s, err.Error(), who(c),
+			d.add(DNSUnreachable, "name server "+s, err.Error(), who(c),
 				"look", fmt.Sprintf("nsenter --net=%s nslookup example.org %s", c.Netns, s))
 		}
 	}

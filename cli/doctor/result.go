@@ -31,15 +31,15 @@ func (d *Doctor) byResult(c attach.Cached) {
 		isBridge := err == nil && l.Kind == "bridge" || bridge == "" && i.Name == BridgeOf(c)
 		switch {
 		case isBridge && err != nil:
-			d.add("bridge-missing", i.Name, "bridge "+i.Name+" does not exist", who(c), "fix", advice.Remakes)
+			d.add(BridgeMissing, i.Name, "bridge "+i.Name+" does not exist", who(c), "fix", advice.Remakes)
 		case err != nil:
-			d.add("host-interface-missing", OnHost, "", who(c, i.Name), how(advice.Remake(c))...)
+			d.add(HostInterfaceMissing, OnHost, "", who(c, i.Name), how(advice.Remake(c))...)
 		case isBridge && !l.Up:
-			d.add("bridge-down", i.Name, "bridge "+i.Name+" is down", who(c), "fix", "ip link set dev "+i.Name+" up")
+			d.add(BridgeDown, i.Name, "bridge "+i.Name+" is down", who(c), "fix", "ip link set dev "+i.Name+" up")
 		case !l.Up:
-			d.add("host-interface-down", OnHost, "", who(c, i.Name), "fix", "ip link set dev "+i.Name+" up")
+			d.add(HostInterfaceDown, OnHost, "", who(c, i.Name), "fix", "ip link set dev "+i.Name+" up")
 		case !isBridge && bridge != "" && l.Kind == "veth" && l.Master == 0:
-			d.add("host-interface-detached", bridge, "a host-side interface is not a port of bridge "+bridge,
+			d.add(HostInterfaceDetached, bridge, "a host-side interface is not a port of bridge "+bridge,
 				who(c, i.Name), "fix", "ip link set dev "+i.Name+" master "+bridge)
 		}
 		if isBridge {
@@ -87,7 +87,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 		}
 		routed := func(r spec.Route) bool { return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == ip.Gateway.Is4() }
 		if slices.ContainsFunc(c.Result.Routes, routed) {
-			d.add("bridge-address-missing", bridge.Name, "", who(c, gw.String()),
+			d.add(BridgeAddressMissing, bridge.Name, "", who(c, gw.String()),
 				"fix", fmt.Sprintf("ip addr add %v dev %s", gw, bridge.Name))
 		}
 	}
@@ -105,18 +105,18 @@ func (d *Doctor) subnetRoute(c attach.Cached, bridge *rtnl.Link, gw netip.Prefix
 	} else {
 		add += " metric 256"
 	}
-	d.add("bridge-route-missing", bridge.Name, "the host has no route to "+subnet, who(c), "fix", add)
+	d.add(BridgeRouteMissing, bridge.Name, "the host has no route to "+subnet, who(c), "fix", add)
 }
 
 // insideByResult compares the inside of the container.
 func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {
-		d.add("container-interface-missing", "container", "", who(c, err.Error()), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceMissing, "container", "", who(c, err.Error()), how(advice.Remake(c))...)
 		return
 	}
 	if !l.Up {
-		d.add("container-interface-down", "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceDown, "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
 	}
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
@@ -125,7 +125,7 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	for _, ip := range c.Result.IPs {
 		has := func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
 		if attached.OwnAddress(c, ip) && !slices.ContainsFunc(addrs, has) {
-			d.add("container-address-missing", "container", "", who(c, ip.Address.String()+" is missing"),
+			d.add(ContainerAddressMissing, "container", "", who(c, ip.Address.String()+" is missing"),
 				how(advice.Remake(c))...)
 		}
 	}
@@ -161,5 +161,5 @@ func (d *Doctor) routeMissing(c attach.Cached, text string, dst netip.Prefix) {
 			}
 		}
 	})
-	d.add("container-route-missing", "container", "", who(c, details...), how(advice.Route(c, dst))...)
+	d.add(ContainerRouteMissing, "container", "", who(c, details...), how(advice.Route(c, dst))...)
 }

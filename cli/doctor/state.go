@@ -10,7 +10,7 @@ import (
 )
 
 // ofState examines the files of attachments and leases.
-func (d *Doctor) ofState(problems []error) {
+func (d *Doctor) ofState() {
 	for _, dir := range []string{"/var/lib/cni/results", "/var/lib/cni/networks", "/run/cni"} {
 		d.writable(dir)
 	}
@@ -18,7 +18,7 @@ func (d *Doctor) ofState(problems []error) {
 	if err != nil {
 		d.Blind("the links of the host: %v", err)
 	}
-	if d.named || len(problems) > 0 { // attachments that cannot be read are unknown
+	if d.named || len(d.unread) > 0 { // attachments that cannot be read are unknown
 		return
 	}
 	known := map[[8]byte]bool{}
@@ -28,7 +28,7 @@ func (d *Doctor) ofState(problems []error) {
 	for _, l := range links {
 		_, owner, text, ok := identity.ParseTag(l.Alias)
 		if ok && !known[owner] && !strings.Contains(text, "//") { // the network's own link
-			d.add("cache-missing", OnHost, "", []affected{{Container: text, Details: []string{"has link " + l.Name},
+			d.add(CacheMissing, OnHost, "", []affected{{Container: text, Details: []string{"has link " + l.Name},
 				short: text}})
 		}
 	}
@@ -43,15 +43,10 @@ func (d *Doctor) writable(dir string) {
 	const readOnly = 1 // ST_RDONLY
 	switch {
 	case st.Flags&readOnly != 0:
-		d.add("state-unwritable", dir, "the file system of "+dir+" is read-only", nil,
+		d.add(StateUnwritable, dir, "the file system of "+dir+" is read-only", nil,
 			"fix", "mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")")
 	case st.Blocks > 0 && st.Bfree == 0, st.Files > 0 && st.Ffree == 0:
-		d.add("state-unwritable", dir, "no space left on the file system of "+dir, nil,
+		d.add(StateUnwritable, dir, "no space left on the file system of "+dir, nil,
 			"look", "df -h "+dir+" && df -i "+dir)
 	}
-}
-
-// unwritable reports whether an error is that of a full or read-only file system.
-func unwritable(text string) bool {
-	return strings.Contains(text, syscall.EROFS.Error()) || strings.Contains(text, syscall.ENOSPC.Error())
 }

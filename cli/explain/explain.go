@@ -105,14 +105,15 @@ func explanations(args []string) (all []explained, err error) {
 	name := strings.TrimPrefix(plainPath(args[0]), "plugins.") // errors put this before a key
 	var names []string
 	for _, k := range doctor.FindingKinds() {
-		names = append(names, k.ID)
-		if strings.EqualFold(k.ID, name) {
+		id := string(k.ID)
+		names = append(names, id)
+		if strings.EqualFold(id, name) {
 			severity := "A fault"
 			if k.Warning {
 				severity = "A warning"
 			}
 			text := severity + " that doctor finds: " + k.What + "."
-			return []explained{{Name: k.ID, Text: text, More: k.Why, Fix: k.Fix, Look: k.Look}}, nil
+			return []explained{{Name: id, Text: text, More: k.Why, Fix: k.Fix, Look: k.Look}}, nil
 		}
 	}
 	for _, e := range explainedSettings() {
@@ -348,7 +349,7 @@ func completeExplain(_ *cobra.Command, args []string, word string) (names []stri
 		}
 	}
 	for _, k := range doctor.FindingKinds() {
-		names = append(names, k.ID+"\t"+k.What)
+		names = append(names, string(k.ID)+"\t"+k.What)
 	}
 	for _, e := range explainedSettings() {
 		names = append(names, filepath.Base(e.Name)+"\t"+e.Text)

@@ -221,7 +221,7 @@ func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspect
 			if hit.Container != c.Owner().String() {
 				continue
 			}
-			line := f.ID + ": " + f.What
+			line := string(f.ID) + ": " + f.What
 			if len(hit.Details) == 1 { // the finding lists all of them
 				line += "; " + hit.Details[0]
 			}

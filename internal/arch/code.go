@@ -20,8 +20,8 @@ const (
 
 // tables are the functions that may be longer, for they are nothing but rows or text.
 func tables() []string {
-	return []string{"internal/arch rows", "cli/doctor hostKinds", "cli/doctor containerKinds", "cli/doctor Page",
-		"bench cases"}
+	return []string{"internal/arch rows", "cli/doctor hostKinds", "cli/doctor networkKinds",
+		"cli/doctor containerKinds", "cli/doctor Page", "bench cases"}
 }
 
 // calls are functions that production code reaches only where they are the matter itself.

@@ -105,6 +105,17 @@ const (
 )
 
 func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
+	all := spec.DifferencesIn(l.verify(ctx, prev))
+	for i := range all {
+		all[i].Kind = spec.KindLease
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return all.Err()
+}
+
+func (l leases) verify(ctx context.Context, prev *spec.Result) error {
 	_, err := l.ask(ctx, askLimit, "CHECK")
 	if absent(err) { // which says nothing of the container
 		return spec.Errorf(spec.CodeUnavailable, "%w%s", err, absence).WithHint(advice)

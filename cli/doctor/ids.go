@@ -1,0 +1,87 @@
+package doctor
+
+// ID is the name of a kind of finding.
+type ID string
+
+// The kinds of findings about the host.
+const (
+	PacketFilterMissing     ID = "packet-filter-missing"
+	PacketFilterIncomplete  ID = "packet-filter-incomplete"
+	AcceptsMissing          ID = "accepts-missing"
+	BridgeMissing           ID = "bridge-missing"
+	BridgeDown              ID = "bridge-down"
+	BridgeAddressMissing    ID = "bridge-address-missing"
+	BridgeRouteMissing      ID = "bridge-route-missing"
+	BridgeChanged           ID = "bridge-changed"
+	HostInterfaceDown       ID = "host-interface-down"
+	HostInterfaceMissing    ID = "host-interface-missing"
+	HostInterfaceDetached   ID = "host-interface-detached"
+	HostInterfaceRenamed    ID = "host-interface-renamed"
+	HostInterfaceChanged    ID = "host-interface-changed"
+	HostHasAddress          ID = "host-has-address"
+	ForwardingOff           ID = "forwarding-off"
+	ForeignFilterDrops      ID = "foreign-filter-drops"
+	HostInputDrops          ID = "host-input-drops"
+	HostRouteMissing        ID = "host-route-missing"
+	HostRoute6Missing       ID = "host-route6-missing"
+	BridgeFilterDrops       ID = "bridge-filter-drops"
+	BridgeFilterOff         ID = "bridge-filter-off"
+	ClockBehind             ID = "clock-behind"
+	PublishedPortDiverted   ID = "published-port-diverted"
+	PublishedPortTaken      ID = "published-port-taken"
+	PublishedAddressMissing ID = "published-address-missing"
+	HostStateDiffers        ID = "host-state-differs"
+	ConntrackFull           ID = "conntrack-full"
+	ConntrackNear           ID = "conntrack-near"
+	NeighbourTableFull      ID = "neighbour-table-full"
+	StateUnwritable         ID = "state-unwritable"
+	CacheMissing            ID = "cache-missing"
+	HostPathBlocked         ID = "host-path-blocked"
+	CacheUnreadable         ID = "cache-unreadable"
+)
+
+// The kinds of findings about networks.
+const (
+	NetworkFileUnusable ID = "network-file-unusable"
+	NetworkFileMissing  ID = "network-file-missing"
+	BridgeShared        ID = "bridge-shared"
+	NetworkShadowed     ID = "network-shadowed"
+	PluginMissing       ID = "plugin-missing"
+	KernelLacksKind     ID = "kernel-lacks-kind"
+	VersionTooNew       ID = "version-too-new"
+	RangeExhausted      ID = "range-exhausted"
+	RangeNear           ID = "range-near"
+	LeasesOfTheDead     ID = "leases-of-the-dead"
+	LeaseMissing        ID = "lease-missing"
+	DHCPDaemonAbsent    ID = "dhcp-daemon-absent"
+	DHCPDaemonSilent    ID = "dhcp-daemon-silent"
+	DHCPLeaseLost       ID = "dhcp-lease-lost"
+	DHCPServerSilent    ID = "dhcp-server-silent"
+	SubnetOverlap       ID = "subnet-overlap"
+	SubnetInsideRoute   ID = "subnet-inside-route"
+	NetworkNotReady     ID = "network-not-ready"
+)
+
+// The kinds of findings about containers.
+const (
+	ContainerInterfaceMissing ID = "container-interface-missing"
+	ContainerInterfaceDown    ID = "container-interface-down"
+	ContainerInterfaceChanged ID = "container-interface-changed"
+	ContainerAddressMissing   ID = "container-address-missing"
+	ContainerRouteMissing     ID = "container-route-missing"
+	AddressDuplicate          ID = "address-duplicate"
+	MTUTooLarge               ID = "mtu-too-large"
+	PathMTU                   ID = "path-mtu"
+	ContainerStateDiffers     ID = "container-state-differs"
+	PortNobodyListens         ID = "port-nobody-listens"
+	ReversePathFilter         ID = "reverse-path-filter"
+	PortLoopbackOnly          ID = "port-loopback-only"
+	ContainerPathBlocked      ID = "container-path-blocked"
+	GatewayUnreachable        ID = "gateway-unreachable"
+	DNSUnreachable            ID = "dns-unreachable"
+	AddressUnreachable        ID = "address-unreachable"
+	AttachmentBroken          ID = "attachment-broken"
+	DELUnfinished             ID = "del-unfinished"
+	ReferenceRulesMissing     ID = "reference-rules-missing"
+	ContainerGone             ID = "container-gone"
+)
