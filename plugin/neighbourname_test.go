@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -306,9 +307,5 @@ func (s *site) tagged(from string, to net.HardwareAddr, tags int, packet []byte)
 	if packet[0]>>4 == 6 {
 		proto = unix.ETH_P_IPV6
 	}
-	for range tags {
-		packet = append([]byte{0, 0, byte(proto >> 8), byte(proto)}, packet...)
-		proto = unix.ETH_P_8021Q
-	}
-	s.raw(from, to, proto, packet)
+	s.behindTags(from, to, slices.Repeat([]uint16{unix.ETH_P_8021Q}, tags), proto, packet)
 }

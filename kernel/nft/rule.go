@@ -182,13 +182,19 @@ func (r *Rule) Between(set *Set) *Rule {
 }
 
 // SetMark appends "meta mark set meta mark | bits".
-func (r *Rule) SetMark(bits uint32) *Rule {
+func (r *Rule) SetMark(bits uint32) *Rule { return r.changeMark(bits, bits) }
+
+// ClearMark appends "meta mark set meta mark & ~bits".
+func (r *Rule) ClearMark(bits uint32) *Rule { return r.changeMark(bits, 0) }
+
+// changeMark gives bits of the mark the values that they have in to.
+func (r *Rule) changeMark(bits, to uint32) *Rule {
 	r.meta(unix.NFT_META_MARK, reg(0)).expr("bitwise", func() {
 		r.code.U32(unix.NFTA_BITWISE_SREG, reg(0))
 		r.code.U32(unix.NFTA_BITWISE_DREG, reg(0))
 		r.code.U32(unix.NFTA_BITWISE_LEN, 4)
 		putValue(&r.code, unix.NFTA_BITWISE_MASK, binary.NativeEndian.AppendUint32(nil, ^bits))
-		putValue(&r.code, unix.NFTA_BITWISE_XOR, binary.NativeEndian.AppendUint32(nil, bits))
+		putValue(&r.code, unix.NFTA_BITWISE_XOR, binary.NativeEndian.AppendUint32(nil, to))
 	})
 	return r.expr("meta", func() {
 		r.code.U32(unix.NFTA_META_SREG, reg(0))

@@ -78,7 +78,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	}
 	if isolated {
 		p = append(p, policy.IsolatedPort{Owner: r.Owner, Link: port, Addrs: to,
-			UnlessRules: c.Backend == forward.IPTables})
+			ByRules: c.Backend == forward.IPTables})
 	}
 	answer.Plan = append(p, accepts)
 	return answer, nil

@@ -64,7 +64,7 @@ func isPortAddressSet(name string) bool {
 	return slices.ContainsFunc(sets, func(s *nft.Set) bool { return s.Name == name })
 }
 
-// marks are the rules that mark packets in the name of another container.
+// marks are the rules that mark packets in the name of another container, and all packets until IP sees them.
 //
 // They ask for the protocol by "meta protocol". Before a tag of VLAN 0 the frame has the type of the tag, but the
 // kernel strips the tag and takes the packet. It strips a second tag of VLAN 0 only after the bridge, so what has one
@@ -78,6 +78,7 @@ func (p PortAddressSets) marks() (rules []*nft.Rule) {
 		rules = append(rules, nft.NewRule("address of another container").In(p.Guarded).Protocol(f.protocol).
 			Source(f.v6, p.Addresses(f.v6)).InFrom(f.v6, true, p.Pairs(f.v6)).SetMark(ForgedMark))
 	}
+	rules = append(rules, nft.NewRule("not seen by the rules of IP yet").In(p.Guarded).SetMark(UnseenMark))
 	for _, tag := range []uint16{vlan, serviceVLAN} {
 		rules = append(rules, nft.NewRule("address behind a second tag of VLAN 0").In(p.Guarded).
 			InnerVLAN0().Protocol(tag).SetMark(ForgedMark))

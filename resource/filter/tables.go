@@ -73,13 +73,11 @@ func Inet() *nft.Table {
 		{Name: "errors", Rules: l.errors()},
 		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
 		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*nft.Rule{
+			rule("IP sees it").Mark(true, 0, UnseenMark).ClearMark(UnseenMark),
 			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
 			rule("127/8 from outside").NotLo().Family(false).Prefix(false, false, loopback).Drop(),
 		}},
-		// Here and not in forward and input, because programs that restore the mark of a connection overwrite this one.
-		{Name: "forged", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioForged, Rules: []*nft.Rule{
-			rule("in the name of another container").Mark(true, 0, ForgedMark).NewOrRelated().Drop(),
-		}},
+		forgedChain(),
 		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
 		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
 		post,
@@ -105,6 +103,15 @@ func Inet() *nft.Table {
 	return t
 }
 
+// forgedChain drops what begins a connection in the name of another container. It does so here and not in forward and
+// input, because programs that restore the mark of a connection overwrite this one.
+func forgedChain() *nft.Chain {
+	return &nft.Chain{Name: "forged", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioForged,
+		Rules: []*nft.Rule{
+			nft.NewRule("in the name of another container").Mark(true, 0, ForgedMark).NewOrRelated().Drop(),
+		}}
+}
+
 // DecidedMark is the bit of a packet's mark that means that the chain forward decides about the packet. Substitutes
 // for that chain ignore packets with the bit: they act where packets do not pass the chain, and after a flush. No
 // other program is known to use the bit: not Kubernetes (0x4000, 0x8000), the reference's plugins (0x2000), Cilium
@@ -120,6 +127,11 @@ const StrictMark = 0x4000000
 // address of another container (see PortAddressSets). The bridge sets it, and the chain forged asks for it before other
 // programs see the packet.
 const ForgedMark = 0x80
+
+// UnseenMark is the bit of a packet's mark that means that the packet came by an isolated port of a bridge, and that
+// the rules of IP have not seen it. The bridge sets it, and the chain guard clears it. A packet on a bridge comes there
+// only where br_netfilter passes it through the rules of IP.
+const UnseenMark = 0x40
 
 // BridgeNamed returns table bridge fairlead with its name only, as InetNamed does for the other table. bridgeSets is
 // the counterpart of InetSets.
@@ -139,7 +151,7 @@ func bridgeSets() *nft.Table {
 func Bridge() *nft.Table {
 	t := bridgeSets()
 	links, pairs := SpoofSets(t)
-	ports := IsolatedPorts(t)
+	ports, guarded := IsolatedPorts(t), PortAddressSetsOf(t).Guarded
 	t.Chains = []*nft.Chain{
 		{Name: "user", Open: true},
 		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge,
@@ -152,6 +164,7 @@ func Bridge() *nft.Table {
 			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published
 			// port may lead from one port of the bridge to another.
 			nft.NewRule("within an isolated network").In(ports).Out(ports).Mark(false, 0, DecidedMark).Drop(),
+			nft.NewRule("unseen by the rules of IP").In(guarded).Out(guarded).Mark(true, 0, UnseenMark).Drop(),
 		}},
 	}
 	return t

@@ -24,14 +24,14 @@ type IsolatedPort struct {
 	Link  string       // the host end; empty: that of the container's veth
 	Addrs []netip.Addr // the container's addresses
 
-	// UnlessRules leaves the frames to the rules of IP where br_netfilter passes the bridge's frames through those.
-	// These rules name the bridge only where the host is on it by the bridge itself: see Ingress.
-	UnlessRules bool
+	// ByRules leaves frames that br_netfilter passes through the rules of IP to those, and drops the others. The rules
+	// name the bridge only where the host is on it by the bridge itself: see Ingress.
+	ByRules bool
 }
 
 func (p IsolatedPort) String() string {
 	return resource.Line("isolated port", resource.Opt("iifname", p.Link), resource.Opt("saddr", addrText(p.Addrs)),
-		"drop", resource.Flag("unless by br_netfilter", p.UnlessRules))
+		"drop", resource.Flag("unless by br_netfilter", p.ByRules))
 }
 
 func addrText(addrs []netip.Addr) string {
@@ -42,21 +42,16 @@ func addrText(addrs []netip.Addr) string {
 	return strings.Join(words, ",")
 }
 
-// port is the link that frames of the container come in by, or nil, and whether the bridge is to drop frames to other
-// isolated ports.
-func (p IsolatedPort) port(w *kernel.World) (l *rtnl.Link, drops bool, err error) {
+// port is the link that frames of the container come in by, or nil, and whether the bridge is to drop all frames to
+// other isolated ports.
+func (p IsolatedPort) port(w *kernel.World) (l *rtnl.Link, dropsAll bool, err error) {
 	if p.Link == "" {
 		l, err = resource.HostEnd(w, p.Owner.IfName)
 	} else {
 		l, err = rtnl.LinkByName(w.Host, p.Link)
 	}
-	if l == nil || err != nil || !p.UnlessRules {
+	if l == nil || err != nil || !p.ByRules {
 		return l, true, err
-	}
-	for _, family := range []string{"iptables", "ip6tables"} { // without one of them, the rules of IP see half
-		if v, err := procsys.Get(w.Host, "net/bridge/bridge-nf-call-"+family); err != nil || v == "0" {
-			return l, true, nil
-		}
 	}
 	if l.Master == 0 {
 		return nil, false, nil
@@ -72,19 +67,33 @@ func (p IsolatedPort) port(w *kernel.World) (l *rtnl.Link, drops bool, err error
 	return l, at.Index != br.Index, nil
 }
 
+// withoutTables is nil where the kernel has no nf_tables and the rules of IP decide nearly alone, and otherwise err.
+func (p IsolatedPort) withoutTables(w *kernel.World, dropsAll bool, err error) error {
+	if dropsAll || !filter.Unavailable(err) {
+		return err
+	}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		if v, perr := procsys.Get(w.Host, "net/bridge/bridge-nf-call-"+family); perr != nil || v == "0" {
+			return err
+		}
+	}
+	return nil
+}
+
 // Ensure implements plan.Resource.
 func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	l, drops, err := p.port(w)
-	if err != nil || l == nil && p.UnlessRules {
+	l, dropsAll, err := p.port(w)
+	if err != nil || l == nil && p.ByRules {
 		return false, err
 	}
-	if p.UnlessRules { // otherwise Ingress has made the table
+	if p.ByRules { // otherwise Ingress has made the table
 		err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
 			return f.EnsureBase(filter.NewChainSet(f.Table))
 		})
-		if filter.Unavailable(err) && !drops {
+		if err != nil && p.withoutTables(w, dropsAll, err) == nil {
 			slog.Warn("the kernel has no nf_tables, so a container can begin connections with the address of another "+
-				"container of its network", "network", p.Owner.Network, "error", err)
+				"container of its network, and send that one frames with VLAN tags", "network", p.Owner.Network,
+				"error", err)
 			return false, nil
 		}
 		if err != nil {
@@ -96,7 +105,7 @@ func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool
 		if err := f.EnsureBase(filter.NewChainSet(f.Table)); err != nil {
 			return err
 		}
-		e, err := p.edit(f, l, drops)
+		e, err := p.edit(f, l, dropsAll)
 		if err != nil {
 			return err
 		}
@@ -113,20 +122,17 @@ func (p IsolatedPort) Ensure(ctx context.Context, w *kernel.World) (changed bool
 
 // Verify implements plan.Resource.
 func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
-	l, drops, err := p.port(w)
-	if err != nil || l == nil && p.UnlessRules {
+	l, dropsAll, err := p.port(w)
+	if err != nil || l == nil && p.ByRules {
 		return err
 	}
-	if p.UnlessRules {
+	if p.ByRules {
 		err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
 			d, err := f.Standing(filter.NewChainSet(f.Table))
 			return errors.Join(err, d.Err())
 		})
-		if filter.Unavailable(err) && !drops {
-			return nil
-		}
 		if err != nil {
-			return err
+			return p.withoutTables(w, dropsAll, err)
 		}
 	}
 	return filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
@@ -134,7 +140,7 @@ func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil || d.All() {
 			return errors.Join(err, d.Err())
 		}
-		e, err := p.edit(f, l, drops)
+		e, err := p.edit(f, l, dropsAll)
 		if err != nil {
 			return err
 		}

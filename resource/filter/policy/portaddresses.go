@@ -36,7 +36,7 @@ type sibling struct {
 }
 
 // edit reads what the port and the container's other attachments have.
-func (p IsolatedPort) edit(f filter.Tx, l *rtnl.Link, drops bool) (e portEdit, err error) {
+func (p IsolatedPort) edit(f filter.Tx, l *rtnl.Link, dropsAll bool) (e portEdit, err error) {
 	e = portEdit{port: p}
 	me := identity.OwnerHash(p.Owner)
 	if e.have, err = f.Entries(me, filter.KindIsolatedPort); err != nil || l == nil {
@@ -47,7 +47,7 @@ func (p IsolatedPort) edit(f filter.Tx, l *rtnl.Link, drops bool) (e portEdit, e
 		e.want = append(e.want, nft.Elem{Set: set, Key: nft.Key(key...), Comment: filter.CommentOf(p.Owner)})
 	}
 	elem(sets.Guarded, l.Name)
-	if drops {
+	if dropsAll {
 		elem(filter.IsolatedPorts(f.Table), l.Name)
 	}
 	elem(sets.Containers, identity.ContainerHash(p.Owner.ContainerID))

@@ -74,29 +74,3 @@ func TestPortsOfContainer(t *testing.T) {
 		}
 	}
 }
-
-// TestBridgeDropsWithHalfOfBridgeNetfilter leaves frames to the rules of IP only if those see both families.
-func TestBridgeDropsWithHalfOfBridgeNetfilter(t *testing.T) {
-	for _, off := range []string{"iptables", "ip6tables"} {
-		t.Run(off, func(t *testing.T) {
-			w := contract.NewWorld(t)
-			contract.Wire(t, w)
-			contract.Host(t, w, "sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1")
-			contract.Host(t, w, "sysctl -qw net.bridge.bridge-nf-call-%s=0", off)
-			contract.Host(t, w, "ip link add br0 type bridge")
-			contract.Host(t, w, "ip addr add 10.1.2.254/24 dev br0")
-			contract.Host(t, w, "ip link set br0 up")
-			contract.Host(t, w, "ip link add p1 type veth peer name p2")
-			contract.Host(t, w, "ip link set p1 master br0")
-			filtertest.MakeTables(t, w)
-			port := policy.IsolatedPort{Owner: contract.Owner, Link: "p1", UnlessRules: true,
-				Addrs: []netip.Addr{netip.MustParseAddr("10.1.2.1")}}
-			contract.Ensure(t, w, port)
-			if list := setText(filtertest.NFT(t, w, "list ruleset"), "isolated_ports"); !strings.Contains(list, `"p1"`) {
-				t.Errorf("the bridge does not drop frames of p1: isolated_ports has %q", list)
-			}
-			contract.Verify(t, w, port)
-			contract.Remove(t, w, port)
-		})
-	}
-}

@@ -1,0 +1,136 @@
+package plugin_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"golang.org/x/sys/unix"
+)
+
+// TestAdvisoryNeighbourFrame: a container of an isolated network sends frames to its neighbor's address and to all. None
+// comes out at the neighbor: with VLAN tags, of protocols that br_netfilter does not look at, and ARP.
+func TestAdvisoryNeighbourFrame(t *testing.T) {
+	for _, backend := range []string{"nftables", "iptables"} {
+		for _, bridged := range []string{"0 0", "1 1", "1 0", "0 1"} {
+			t.Run(backend+"/br_netfilter="+bridged, func(t *testing.T) {
+				t.Parallel()
+				s := isolatedSite(t, backend, "1", true)
+				s.sh("host", brNetfilter(bridged))
+				s.add("a3")
+				came := s.capture("a3")
+				for _, bridged := range []string{bridged, "1 1", "0 0"} { // the last two without another ADD
+					s.sh("host", brNetfilter(bridged))
+					s.framesToNeighbour("a1", "a3")
+					if got := came(s.patience(false), nil); len(got) > 0 {
+						t.Errorf("with br_netfilter=%s came to the neighbor: %q", bridged, got)
+					}
+				}
+				s.sh("host", "nft flush chain bridge fairlead forward")
+				names := s.framesToNeighbour("a1", "a3")
+				if got := came(s.patience(true), names); len(got) < len(names) {
+					t.Errorf("without the rules, only these of %d frames come: %q", len(names), got)
+				}
+			})
+		}
+	}
+}
+
+// brNetfilter sets for which families br_netfilter passes the frames of bridges through the rules of IP.
+func brNetfilter(families string) string {
+	four, six, _ := strings.Cut(families, " ")
+	return "sysctl -qw net.bridge.bridge-nf-call-iptables=" + four + " net.bridge.bridge-nf-call-ip6tables=" + six
+}
+
+// framesToNeighbour sends frames to the neighbor's address and to all, each with its name in double brackets.
+func (s *site) framesToNeighbour(from, to string) (names []string) {
+	s.Helper()
+	type sent struct {
+		name   string
+		proto  uint16
+		packet func(text string) []byte
+	}
+	plain := func(head string) func(string) []byte {
+		return func(text string) []byte { return []byte(head + text) }
+	}
+	arp := slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, 2}, s.mac(from), netip.MustParseAddr("10.81.0.1").AsSlice(), s.mac(to),
+		netip.MustParseAddr(s.addr[to][0]).AsSlice())
+	frames := []sent{
+		{"PPPoE", unix.ETH_P_PPP_SES, plain("\x11\x00\x00\x01\x00\x40\x00\x21")},
+		{"MPLS", unix.ETH_P_MPLS_UC, plain("\x00\x00\x01\xff")},
+		{"unknown", 0x88b5, plain("")},
+		{"ARP", unix.ETH_P_ARP, plain(string(arp))},
+	}
+	for v, proto := range []uint16{unix.ETH_P_IP, unix.ETH_P_IPV6} {
+		me, it := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(s.addr[to][v])
+		frames = append(frames, sent{fmt.Sprint("IPv", 4+2*v), proto, func(text string) []byte {
+			return datagram(me, it, unix.IPPROTO_UDP, transport(9, 53, unix.IPPROTO_UDP, text))
+		}})
+	}
+	everybody := net.HardwareAddr{255, 255, 255, 255, 255, 255}
+	for _, f := range frames {
+		for _, tags := range [][]uint16{nil, {unix.ETH_P_8021Q}, {unix.ETH_P_8021AD}, {unix.ETH_P_8021Q, unix.ETH_P_8021Q},
+			{unix.ETH_P_8021AD, unix.ETH_P_8021Q}, {unix.ETH_P_8021Q, unix.ETH_P_8021AD}} {
+			for _, mac := range []net.HardwareAddr{s.mac(to), everybody} {
+				name := fmt.Sprintf("%s tags %x to %v", f.name, tags, mac)
+				names = append(names, name)
+				s.behindTags(from, mac, tags, f.proto, f.packet("[["+name+"]]"))
+			}
+		}
+	}
+	return names
+}
+
+// behindTags sends a packet behind tags of VLAN 0.
+func (s *site) behindTags(from string, to net.HardwareAddr, tags []uint16, proto uint16, packet []byte) {
+	s.Helper()
+	for _, tag := range slices.Backward(tags) {
+		packet = append([]byte{0, 0, byte(proto >> 8), byte(proto)}, packet...)
+		proto = tag
+	}
+	s.raw(from, to, proto, packet)
+}
+
+// capture hears all frames that come to a place's eth0. What it returns waits until all names came, and returns those
+// that did.
+func (s *site) capture(name string) func(patience time.Duration, all []string) []string {
+	s.Helper()
+	l, err := rtnl.LinkByName(s.ns[name], "eth0")
+	if err != nil {
+		s.Fatal(err)
+	}
+	fd := -1
+	if err := s.ns[name].Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		everything := uint16(unix.ETH_P_ALL)
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: everything<<8 | everything>>8, Ifindex: l.Index})
+	}); err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { unix.Close(fd) })
+	return func(patience time.Duration, all []string) (got []string) {
+		end := time.Now().Add(patience)
+		buf := make([]byte, 2048)
+		for left := patience; left > 0 && (len(all) == 0 || len(got) < len(all)); left = time.Until(end) {
+			tv := unix.NsecToTimeval(int64(left))
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &tv)
+			n, _, err := unix.Recvfrom(fd, buf, 0)
+			if err != nil {
+				continue
+			}
+			_, rest, _ := strings.Cut(string(buf[:n]), "[[")
+			if name, _, ok := strings.Cut(rest, "]]"); ok && !slices.Contains(got, name) {
+				got = append(got, name)
+			}
+		}
+		return got
+	}
+}
