@@ -168,12 +168,12 @@ func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) err
 	}
 	if len(living) > 0 && f.all {
 		return app.Fail(app.ExitUsage, "--force removes it all the same; --gone removes only what is gone.",
-			"may be alive, so nothing is removed: %s", strings.Join(living, ", "))
+			"may be alive, so nothing is removed: %s", app.Names(living))
 	}
 	if len(living) > 0 {
 		return app.Fail(app.ExitUsage,
 			"Name it with --valid, or remove it with --force. --gone removes only what is gone.",
-			"not named as valid, and may be alive, so nothing is removed: %s", strings.Join(living, ", "))
+			"not named as valid, and may be alive, so nothing is removed: %s", app.Names(living))
 	}
 	return nil
 }

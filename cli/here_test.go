@@ -39,7 +39,7 @@ func inProcess(t *testing.T, list string) (*attach.Runtime, *spec.List) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &attach.Runtime{PluginDirs: []string{dir}, Stderr: io.Discard, Run: sdk.Here(plugin.All())}, l
+	return &attach.Runtime{PluginDirs: []string{dir}, Stderr: io.Discard, Run: sdk.Here(plugin.All(), "")}, l
 }
 
 const listHere = `{"cniVersion":"1.1.0","name":"here","plugins":[
@@ -202,4 +202,79 @@ func TestHereFails(t *testing.T) {
 		t.Error(err)
 	}
 	nstest.Run(t, "sh", "-c", "ip link del br-here 2>/dev/null || true")
+}
+
+// onlyVersion is a plugin that says of which release it is, and fails otherwise. It counts how often it is run.
+const onlyVersion = `package main
+
+import (
+	"fmt"
+	"os"
+)
+
+func main() {
+	runs, _ := os.OpenFile(os.Getenv("RUNS"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	fmt.Fprint(runs, "x")
+	if os.Getenv("CNI_COMMAND") != "VERSION" {
+		fmt.Print(` + "`" + `{"cniVersion":"1.1.0","code":99,"msg":"executed"}` + "`" + `)
+		os.Exit(1)
+	}
+	fmt.Print(` + "`" + `{"cniVersion":"1.1.0","supportedVersions":["1.1.0"],"fairlead":{"release":"github.com/fairlead-cni/fairlead@v1.2.3"}}` + "`" + `)
+}
+`
+
+// TestSameRelease: a plugin whose program is of the same release is not executed, and neither is the IPAM plugin that it
+// delegates to. A script is executed, whatever it says.
+func TestSameRelease(t *testing.T) {
+	dir := t.TempDir()
+	source := filepath.Join(dir, "main.go")
+	if err := os.WriteFile(source, []byte(onlyVersion), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "program")
+	nstest.Run(t, "go", "build", "-o", program, source)
+	script := filepath.Join(dir, "script")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec "+program+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := spec.ParseList([]byte(`{"cniVersion":"1.1.0","name":"same","plugins":[{"type":"ptp",
+		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.78.0.0/24"}]]}}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name, file, build string
+		executed          bool
+	}{
+		{"same", program, "v1.2.3", false},
+		{"other", program, "v1.2.4", true},
+		{"unknown", program, "", true},
+		{"script", script, "v1.2.3", true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			plugins := t.TempDir()
+			for _, name := range []string{"ptp", "host-local"} {
+				if err := os.Link(tc.file, filepath.Join(plugins, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			runs := filepath.Join(plugins, "runs")
+			t.Setenv("RUNS", runs)
+			rt := &attach.Runtime{PluginDirs: []string{plugins}, Stderr: io.Discard, Run: sdk.Here(plugin.All(), tc.build)}
+			a := attach.Attachment{ContainerID: "c", Netns: nstest.NewNS(t), IfName: "eth0"}
+			_, err := rt.Add(context.Background(), l, a)
+			if executed := err != nil; executed != tc.executed {
+				t.Fatalf("executed: %v (%v)", executed, err)
+			}
+			if err == nil {
+				err = rt.Del(context.Background(), l, a)
+			}
+			if tc.executed {
+				return
+			}
+			if asked, readErr := os.ReadFile(runs); err != nil || readErr != nil || len(asked) != 1 {
+				t.Errorf("run %d times, want 1: %v, %v", len(asked), err, readErr)
+			}
+		})
+	}
 }

@@ -150,7 +150,7 @@ func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 		return innerPlugin{}, err
 	}
 	l := innerPlugin{at: i, conf: conf}
-	if l.path, l.lost = invoke.Find(conf.Type, filepath.SplitList(c.env.Path)); l.lost != nil || !sameProgram(l.path) {
+	if l.path, l.lost = invoke.Find(conf.Type, filepath.SplitList(c.env.Path)); l.lost != nil || !c.own(l.path) {
 		return l, nil
 	}
 	for _, p := range c.all {

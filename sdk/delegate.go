@@ -45,7 +45,7 @@ func (c *call) newDelegate() (delegate, error) {
 				"ipam.type: %q: is not an IPAM plugin, because it makes interfaces; want an IPAM plugin, such as "+
 					"host-local", typ)
 		}
-		if errors.Is(err, invoke.ErrNotFound) || err == nil && sameProgram(path) {
+		if errors.Is(err, invoke.ErrNotFound) || err == nil && c.own(path) {
 			return c.newInside(p)
 		}
 	}

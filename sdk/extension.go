@@ -22,9 +22,12 @@ const (
 	verbRepair = "FAIRLEAD_REPAIR"
 )
 
-// An Offer is the part of the answer to VERSION that names the extra verbs of a plugin: for each verb the version of
-// its documents, or 0 if the plugin does not offer it.
+// An Offer is the part of the answer to VERSION that says more of a plugin than CNI does: for each extra verb the
+// version of its documents, or 0 if the plugin does not offer it.
 type Offer struct {
+	// module and version of its program, or "" if the version does not name one state of the source
+	Release string `json:"release,omitempty"`
+
 	Plan   int `json:"plan,omitempty"`
 	Repair int `json:"repair,omitempty"`
 }
@@ -64,12 +67,13 @@ type RepairAnswer struct {
 	Wrong spec.Differences `json:"wrong,omitempty"`
 }
 
-// offer returns the extra verbs that p answers; nil for an allocator and for a chain, which are asked in another way.
-func (p Plugin) offer() *Offer {
-	if p.plan == nil {
-		return nil
+// offer returns the extra verbs that p answers; none for an allocator and for a chain, which are asked in another way.
+func (p Plugin) offer(build string) Offer {
+	offered := Offer{Release: release(build)}
+	if p.plan != nil {
+		offered.Plan, offered.Repair = 1, 1
 	}
-	return &Offer{Plan: 1, Repair: 1}
+	return offered
 }
 
 // extra answers a verb that is not part of CNI.

@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -8,22 +9,25 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Here returns a Runner that runs a plugin in this process if the file found for it is this program, or a hard link to
-// it. Other plugins are executed, as by invoke.Run. It is for runtimes whose program also serves the plugins (see
-// Serve) and that make several calls at a time.
+// Here returns a Runner that runs a plugin in this process if the file found for it is this program, a hard link to it,
+// or a program that says by VERSION that it was built from the same release. Other plugins are executed, as by
+// invoke.Run. It is for runtimes whose program also serves the plugins (see Serve) and that make several calls at a
+// time. Build is the version of this program; if it is "", only files are compared.
 //
 // Warnings of the plugins go to slog's default logger, see LogTo. When ctx ends, an ADD is rolled back; nothing is
 // killed.
-func Here(all []Plugin) invoke.Runner {
+func Here(all []Plugin, build string) invoke.Runner {
+	own := &ownFiles{build: build}
 	return func(ctx context.Context, path string, c invoke.Call) ([]byte, error) {
 		i := slices.IndexFunc(all, func(p Plugin) bool { return p.Name == filepath.Base(path) })
-		if i < 0 || !sameFile(path) {
+		if i < 0 || !own.has(path) {
 			return invoke.Run(ctx, path, c)
 		}
 		began := time.Now()
@@ -32,7 +36,7 @@ func Here(all []Plugin) invoke.Runner {
 		done := make(chan struct{})
 		go func() { // the caller's thread may be locked into another namespace (clause R11)
 			defer close(done)
-			out, doc = here(ctx, all, all[i], c.With(ctx))
+			out, doc = here(ctx, &site{all: all, build: build, own: own.has}, all[i], c.With(ctx))
 		}()
 		if <-done; doc != nil {
 			return nil, invoke.Refused(ctx, path, c, doc, time.Since(began))
@@ -41,19 +45,53 @@ func Here(all []Plugin) invoke.Runner {
 	}
 }
 
-// sameFile reports whether the file at path is this program.
-func sameFile(path string) bool {
-	a, err := os.Stat(path)
+// ownFiles knows which files hold the plugins of this program.
+type ownFiles struct {
+	build string
+
+	mu    sync.Mutex
+	known []knownFile
+}
+
+type knownFile struct {
+	info os.FileInfo
+	own  bool
+}
+
+// has reports whether the file at path holds the plugins of this program. Several plugins are usually one file, which
+// is asked once.
+func (f *ownFiles) has(path string) bool {
+	file, err := os.Stat(path)
 	if err != nil {
 		return false
 	}
-	b, err := os.Stat("/proc/self/exe")
-	return err == nil && os.SameFile(a, b)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range f.known {
+		if os.SameFile(k.info, file) && k.info.ModTime().Equal(file.ModTime()) {
+			return k.own
+		}
+	}
+	own := sameProgram(path) || f.sameRelease(path)
+	f.known = append(f.known, knownFile{file, own})
+	return own
+}
+
+// sameRelease reports whether the program at path says that it was built from the release of this program. A script in
+// the place of a plugin, which does more than the plugin that it calls, is never asked.
+func (f *ownFiles) sameRelease(path string) bool {
+	const elf = "\x7fELF"
+	start, err := head(path)
+	own := release(f.build)
+	if err != nil || !bytes.HasPrefix(start, []byte(elf)) || own == "" {
+		return false
+	}
+	offered := AskExternal(context.Background(), path, invoke.Call{Type: filepath.Base(path)})
+	return offered != nil && offered.Offer.Release == own
 }
 
 // here answers one call in this process. The error has the form that a plugin would print.
-func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byte, failed *spec.Error) {
-	s := &site{all: all}
+func here(ctx context.Context, s *site, p Plugin, c invoke.Call) (out []byte, failed *spec.Error) {
 	version, err := spec.Newest, error(nil)
 	defer func() {
 		if cause := recover(); cause != nil { // the runtime has other things to do
@@ -75,7 +113,7 @@ func here(ctx context.Context, all []Plugin, p Plugin, c invoke.Call) (out []byt
 	}
 	s.begin(p, e)
 	if c.Command == "VERSION" {
-		out, err = versions(p, c.Stdin)
+		out, err = versions(p, s.build, c.Stdin)
 		return out, nil
 	}
 	if err = e.validate(); err == nil {

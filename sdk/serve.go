@@ -45,7 +45,7 @@ func Serve(all []Plugin, name, build string) int {
 			p.Name, Version(build), p.Synopsis, join4(spec.Versions()))
 		return 0
 	}
-	s := &site{all: all}
+	s := &site{all: all, build: build, own: sameProgram}
 	s.begin(p, e)
 	version, out, err := answer(s, p, e)
 	if err != nil {
@@ -83,7 +83,7 @@ const maxConf = spec.MaxFile
 // once.
 func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	if e.Command == "VERSION" {
-		out, err := versions(p, askedVersion())
+		out, err := versions(p, s.build, askedVersion())
 		return spec.Newest, out, err
 	}
 	if err := e.validate(); err != nil {
@@ -140,7 +140,9 @@ func complete(p Plugin, verb string, conf *spec.Conf) error {
 
 // A site is what calls share that are answered together, such as those of the plugins in a chain.
 type site struct {
-	all   []Plugin // of the program
+	all   []Plugin               // of the program
+	build string                 // its version, or "" for that of its module
+	own   func(path string) bool // whether the file at path holds the plugins of this program, too
 	w     *kernel.World
 	swept bool        // GC has been over the kinds of all plugins
 	line  *calls.Call // the call that is written down; nil: none is

@@ -25,6 +25,16 @@ func Version(build string) string {
 	return info.Main.Version
 }
 
+// release returns module and version of this program, or "" if the version does not name one state of the source: git
+// and the toolchain mark a changed one as dirty.
+func release(version string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || version == "" || version == "devel" || version == "unknown" || strings.Contains(version, "dirty") {
+		return ""
+	}
+	return info.Main.Path + "@" + version
+}
+
 // versionOf returns the version in a configuration that could not be parsed, as far as it is visible.
 func versionOf(stdin []byte) spec.Version {
 	var v struct{ CNIVersion spec.Version }
@@ -44,8 +54,9 @@ func askedVersion() (stdin []byte) {
 	return nil
 }
 
-// versions answers VERSION (clauses V1, V2), and adds the plugin's Offer if the input asks for it.
-func versions(p Plugin, stdin []byte) ([]byte, error) {
+// versions answers VERSION (clauses V1, V2), and adds the plugin's Offer if the input asks for it. Build is the version
+// of the program.
+func versions(p Plugin, build string, stdin []byte) ([]byte, error) {
 	info := spec.VersionInfo{CNIVersion: spec.Newest, SupportedVersions: spec.Versions()}
 	var asked struct {
 		CNIVersion spec.Version
@@ -56,8 +67,8 @@ func versions(p Plugin, stdin []byte) ([]byte, error) {
 		if asked.Fairlead != nil {
 			out, err := json.Marshal(struct {
 				spec.VersionInfo
-				Offer *Offer `json:"fairlead,omitempty"`
-			}{info, p.offer()})
+				Offer Offer `json:"fairlead"`
+			}{info, p.offer(Version(build))})
 			return append(out, '\n'), err
 		}
 	}

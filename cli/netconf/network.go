@@ -215,7 +215,7 @@ func Runner(a *app.App, stderr io.Writer) invoke.Runner {
 		return invoke.Run
 	}
 	sdk.LogTo(stderr)
-	return sdk.Here(plugin.All())
+	return sdk.Here(plugin.All(), a.Version)
 }
 
 // Search returns the directories in which n's plugins are searched, and whether this program stands in for missing

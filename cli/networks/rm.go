@@ -84,18 +84,14 @@ func inUse(name string, list []attach.Cached, problems []error) error {
 	if len(list) == 0 {
 		return nil
 	}
-	const most = 5
 	var who []string
-	for _, c := range list[:min(len(list), most)] {
+	for _, c := range list {
 		who = append(who, attached.ShortOwner(c))
-	}
-	if more := len(list) - most; more > 0 {
-		who = append(who, fmt.Sprintf("and %d more", more))
 	}
 	hint := fmt.Sprintf("Detach them first: `fairlead ls %[1]s` lists them, and `fairlead gc %[1]s --gone` removes "+
 		"those whose containers are gone. --force removes the file all the same.", name)
 	return app.Fail(app.ExitUsage, hint, "network %s is in use, so its file is not removed: %s", name,
-		strings.Join(who, ", "))
+		app.Names(who))
 }
 
 // noteBridge says that the bridge of a removed network is still on the host, if no other network uses it.
