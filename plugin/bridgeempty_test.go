@@ -2,6 +2,7 @@ package plugin_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -146,6 +147,51 @@ func TestRemoveWhenEmpty(t *testing.T) {
 			left("an ADD failed, and it was the only one")
 			r.must("del", r.del(a))
 			left("del")
+		})
+	}
+}
+
+// TestRemoveWhenEmptyKilled kills DEL after it has removed the bridge, when it deletes a record of the bridge's gateways.
+// The next DEL, or garbage collection, leaves no such record.
+//
+// clause: P12 P22
+func TestRemoveWhenEmptyKilled(t *testing.T) {
+	for _, vlan := range []string{"", `"access":100,`} {
+		nstest.Apart(t, "vlan"+strconv.FormatBool(vlan != ""), func(t *testing.T) {
+			if vlan != "" {
+				needBridgeVLANs(t)
+			}
+			r := newRunner(t, chain{name: "empty-killed", plugins: []string{`"type":"bridge","bridge":"br7","removeWhenEmpty":true,"isGateway":true,` + vlan + hostLocal}})
+			records := func() []string {
+				return strings.Fields(nstest.Run(t, "find", "/run/cni/fairlead/memory", "-name", "gateway*"))
+			}
+			for _, next := range []string{"DEL", "GC"} {
+				a := &attachment{id: "k", netns: nstest.NewNS(t)}
+				r.must("add", r.add(a))
+				all := records()
+				r.must("del", r.del(a))
+				for _, file := range all {
+					r.must("add", r.add(a))
+					if _, err := r.run(0, "DEL", a, "", "strace", "-f", "-qqq", "-o", "/dev/null", "-P", file, "-e",
+						"inject=unlinkat:signal=SIGKILL"); err == nil {
+						t.Fatalf("DEL was not killed at %s", file)
+					}
+					if links := nstest.Run(t, "ip", "-br", "link"); strings.Contains(links, "br7 ") {
+						t.Fatalf("at %s, DEL has not removed the bridge:\n%s", file, links)
+					}
+					if next == "GC" {
+						r.must("gc", r.gc())
+					} else {
+						r.must("del", r.del(a))
+					}
+					if left := records(); len(left) > 0 {
+						t.Errorf("after a kill at %s and %s there is %v", file, next, left)
+					}
+				}
+				if len(all) < 3 {
+					t.Errorf("a bridge with two gateways has the records %v", all)
+				}
+			}
 		})
 	}
 }

@@ -278,6 +278,44 @@ func gatewaysGo(t *testing.T) {
 	r.must("del", r.del(h))
 }
 
+// TestSubnetOfEmptiedNetwork has the subnet of a network change while it has no container: the old gateway goes with the
+// next ADD, unless another network needs it.
+//
+// clause: P11
+func TestSubnetOfEmptiedNetwork(t *testing.T) { nstest.Apart(t, "network", subnetOfEmptiedNetwork) }
+
+func subnetOfEmptiedNetwork(t *testing.T) {
+	of := func(subnet string) string {
+		return `"type":"bridge","bridge":"br-a","isGateway":true,"ipam":{"type":"host-local","subnet":"` + subnet + `"}`
+	}
+	s := gatewaySite(t, of("10.81.0.0/24"))
+	r := s.runners["a"]
+	a := s.attachEcho("a1")
+	r.must("del", r.del(a))
+	r.chain.plugins[0] = of("10.82.0.0/24")
+	r.must("status", r.status())
+	b := s.attachEcho("a2")
+	s.wantOn("after the next ADD", "br-a", "10.82.0.1/24")
+	r.must("check", r.check(b))
+	r.must("del", r.del(b))
+
+	same := newRunner(t, chain{"same", []string{of("10.82.0.0/24")}, nil})
+	same.host = s.host
+	sa := &attachment{id: "s1", netns: nstest.NewNS(t)}
+	same.must("add", same.add(sa))
+	same.must("del", same.del(sa))
+	r.chain.plugins[0] = of("10.83.0.0/24")
+	const say = "10.82.0.1 is the gateway of another network, so give this one a bridge or a VLAN of its own"
+	wantCode(t, "status beside a network with the old subnet", r.status(), spec.CodeUnavailable, say)
+	c := &attachment{id: "a3", netns: nstest.NewNS(t)}
+	wantCode(t, "add beside a network with the old subnet", r.add(c), spec.CodeInternal, say)
+	s.wantOn("after an ADD that was refused", "br-a", "10.82.0.1/24")
+
+	// An address that an administrator gave a bridge made anew is not the network's.
+	s.sh("host", "ip link del br-a; ip link add br-a type bridge; ip link set br-a up; ip addr add 10.82.0.1/24 dev br-a")
+	wantCode(t, "status beside an administrator's address", r.status(), spec.CodeUnavailable, "br-a already has 10.82.0.1/24")
+}
+
 // TestGatewaysOfTwoNetworks has two networks on a bridge: an address of the other is a conflict that is found before
 // anything is made, a gateway that both have stays until neither needs it, and forceAddress replaces what is another's
 // and not the network's own.
@@ -300,6 +338,9 @@ func gatewaysOfTwoNetworks(t *testing.T) {
 	fa := &attachment{id: "f1", netns: nstest.NewNS(t)}
 	const say = "br-a already has 10."
 	wantCode(t, "status of another network", foreign.status(), spec.CodeUnavailable, say)
+	if err := foreign.status(); strings.Contains(err.Error(), "ip addr del") || !strings.Contains(err.Error(), "of its own") {
+		t.Errorf("beside a gateway that another network needs, the advice is %v", err)
+	}
 	wantCode(t, "add of another network", foreign.add(fa), spec.CodeInternal, say)
 	if after := s.sh("host", seen); after != before {
 		t.Errorf("it became\n%s\nfrom\n%s", after, before)

@@ -50,7 +50,7 @@ func (g Gateway) ensure(w *kernel.World) (added, set bool, err error) {
 		return false, false, err
 	}
 	if len(on.conflicts) > 0 && !g.Force && !on.own {
-		return false, false, g.conflict(on.conflicts[0])
+		return false, false, g.conflict(w, on.conflicts[0].Prefix)
 	}
 	if set, err = g.setSeveral(w, on); err != nil {
 		return false, set, err
@@ -231,7 +231,7 @@ func (g Gateway) look(w *kernel.World) (index int, on linkAddrs, err error) {
 		if !g.rivals(a.Prefix) {
 			continue
 		}
-		sibling, err := g.sibling(w, a.Prefix)
+		sibling, err := g.sibling(w, index, a.Prefix)
 		if err != nil {
 			return index, on, err
 		}
@@ -253,18 +253,33 @@ func (g Gateway) rivals(p netip.Prefix) bool {
 	return a.Is4() || p.Masked().Overlaps(g.Prefix.Masked())
 }
 
-// sibling reports whether an address is a gateway of the same network: of its configuration, or of an attachment that
-// was made with an earlier one.
-func (g Gateway) sibling(w *kernel.World, p netip.Prefix) (bool, error) {
+// sibling reports whether an address is a gateway of the same network: of its configuration, of an attachment that was
+// made with an earlier one, or of an earlier one alone.
+func (g Gateway) sibling(w *kernel.World, index int, p netip.Prefix) (bool, error) {
 	if slices.Contains(g.Network, p) || g.Owner.Network == "" {
 		return slices.Contains(g.Network, p), nil
 	}
-	return Gateway{Link: g.Link, Prefix: p}.usedIn(w, g.Owner.Network)
+	other := Gateway{Owner: g.Owner, Link: g.Link, Prefix: p}
+	used, err := other.usedIn(w, g.Owner.Network)
+	if used || err != nil {
+		return used, err
+	}
+	return other.outdated(w, index)
 }
 
-func (g Gateway) conflict(a rtnl.Addr) error {
-	return fmt.Errorf("%s already has %v, and its gateway is to be %v: either configure %v, or run `ip addr del %v "+
-		"dev %s`, or set forceAddress to replace it", g.Link, a.Prefix, g.Prefix, a.Prefix.Masked(), a.Prefix, g.Link)
+// conflict is the error for another address in the gateway's place. No advice removes what another network needs.
+func (g Gateway) conflict(w *kernel.World, a netip.Prefix) error {
+	needed, err := Gateway{Link: g.Link, Prefix: a}.needed(w)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s already has %v, and its gateway is to be %v", g.Link, a, g.Prefix)
+	if needed {
+		return fmt.Errorf("%s: %v is the gateway of another network, so give this one a bridge or a VLAN of its own",
+			text, a.Addr())
+	}
+	return fmt.Errorf("%s: either configure %v, or, if nothing else needs %v, run `ip addr del %v dev %s` or set "+
+		"forceAddress to replace it", text, a.Masked(), a.Addr(), a, g.Link)
 }
 
 // restoreRoute adds the route to the gateway's subnet, as the kernel would with the address, if the link lacks it.
@@ -300,7 +315,7 @@ func (g Gateway) Free(w *kernel.World) error {
 	case resource.ExceptNoLink(err) != nil || on.own:
 		return resource.ExceptNoLink(err)
 	case len(on.conflicts) > 0 && !g.Force:
-		return g.conflict(on.conflicts[0])
+		return g.conflict(w, on.conflicts[0].Prefix)
 	}
 	return spareRouters(w, g.Link, g.Prefix)
 }

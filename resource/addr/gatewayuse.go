@@ -6,9 +6,11 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -110,6 +112,22 @@ func (g Gateway) usedIn(w *kernel.World, network string) (bool, error) {
 	return w.Store.Find(usedGateways, network, func(_ [8]byte, b json.RawMessage) bool { return g.in(b) })
 }
 
+// outdated reports whether only an earlier configuration of the owner's network needs the address. Then the next
+// GatewayUse of the network removes it.
+func (g Gateway) outdated(w *kernel.World, index int) (bool, error) {
+	of := networkOn(g.Owner.Network, g.Link)
+	var was gatewaysOn
+	_, err := w.Store.Get(networkGateways, of, &was)
+	if err != nil || !slices.Contains(was[g.Link], g.Prefix) {
+		return false, err
+	}
+	if _, counted, err := g.made(w, index); err != nil || !counted {
+		return false, err
+	}
+	needed, err := g.needed(w, identity.OwnerHash(of))
+	return !needed, err
+}
+
 // in reports whether the address is in a record.
 func (g Gateway) in(b json.RawMessage) bool {
 	var on gatewaysOn
@@ -163,7 +181,28 @@ func releaseGateways(w *kernel.World, t plan.Tag, on gatewaysOn) error {
 	return errors.Join(errs...)
 }
 
-// ForgetGateways deletes the record of the network's gateways on a link that is gone.
-func ForgetGateways(w *kernel.World, network, link string) error {
-	return w.Store.Delete(networkGateways, networkOn(network, link))
+// ForgetGateways deletes what is recorded of a network's gateways on a bridge and its VLANs, of links that are gone.
+func ForgetGateways(w *kernel.World, network, bridge string) error {
+	records, err := w.Store.Records(networkGateways, network)
+	errs := []error{err}
+	for owner, b := range records {
+		var on gatewaysOn
+		if json.Unmarshal(b, &on) != nil {
+			continue
+		}
+		for link, gateways := range on {
+			if link != bridge && !strings.HasPrefix(link, bridge+".") {
+				continue
+			}
+			if _, err := rtnl.IndexOf(w.Host, link); !errors.Is(err, rtnl.ErrNoLink) {
+				errs = append(errs, err)
+				continue
+			}
+			for _, p := range gateways {
+				errs = append(errs, Gateway{Link: link, Prefix: p}.Forget(w))
+			}
+			errs = append(errs, w.Store.DeleteOf(networkGateways, network, owner))
+		}
+	}
+	return errors.Join(errs...)
 }

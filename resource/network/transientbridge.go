@@ -160,16 +160,16 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 		for _, a := range addrs {
 			errs = append(errs, addr.Gateway{Link: l.Name, Prefix: a.Prefix}.Forget(w))
 		}
-		errs = append(errs, addr.ForgetGateways(w, t.Network, l.Name))
 	}
-	return errors.Join(append(errs, policy.SweepStages(ctx, w))...)
+	return errors.Join(append(errs, addr.ForgetGateways(w, t.Network, t.Name), policy.SweepStages(ctx, w))...)
 }
 
 // empty reports whether the bridge is to go, and with it the links by which the host is in its VLANs, which come first.
+// If a removal was killed, there may be no link any more.
 func (t TransientBridge) empty(w *kernel.World) (links []*rtnl.Link, doomed bool, err error) {
 	br, err := rtnl.LinkByName(w.Host, t.Name)
 	if err != nil {
-		return nil, false, resource.ExceptNoLink(err)
+		return nil, errors.Is(err, rtnl.ErrNoLink), resource.ExceptNoLink(err)
 	}
 	if br.Kind != "bridge" || !t.ours(br) || br.Master != 0 || br.Watchers() > 0 {
 		return nil, false, nil
