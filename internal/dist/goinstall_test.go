@@ -13,6 +13,7 @@ import (
 // What `go install …/cmd/fairlead@VERSION` makes says its version, and has the plugins. The module comes from a proxy in
 // files, as Go's proxy has it: without the modules that lie in its directories.
 func TestGoInstall(t *testing.T) {
+	t.Parallel()
 	const version = "v0.9.0-test.1"
 	proxy, bin := t.TempDir(), t.TempDir()
 	publish(t, filepath.Join(proxy, "github.com/fairlead-cni/fairlead/@v"), version)

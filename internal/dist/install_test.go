@@ -14,7 +14,9 @@ import (
 // What `make install` puts on a host is complete: units start programs that are there, and no document, manual page or
 // unit leads to a file that is not. `make uninstall` removes it, and nothing of others.
 func TestInstall(t *testing.T) {
-	bin := build(t)
+	t.Parallel()
+	bin := filepath.Join(t.TempDir(), "bin") // make uninstall writes there
+	run(t, "cp", "-a", build(t), bin)
 	for _, prefix := range []string{"/usr", "/usr/local"} {
 		t.Run(prefix, func(t *testing.T) {
 			dest := t.TempDir()

@@ -54,6 +54,7 @@ const (
 
 // The units under systemd: enabled as the documents say, with nftables, then firewalld, through three boots.
 func TestUnitsLive(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	nstest.NeedProgram(t, "nft", "firewalld", "dnsmasq", "ip", "dbus-daemon", "busybox", "ping")
 	bin, tree := build(t), t.TempDir()

@@ -62,13 +62,13 @@ func only(t *testing.T, dir, pattern string) string {
 	return files[0]
 }
 
-// The release that is prepared is the same bytes from another directory, its signature holds, and each file of it works as
-// it is given to a host: archives are unpacked where the reference's are, packages live in a root of their own, and the
-// image installs.
+// The release that is prepared is made (twice, by packaging/release.sh, which compares the bytes), its signature holds, and
+// each file of it works as it is given to a host: archives are unpacked where the reference's are, packages live in a root
+// of their own, and the image installs.
 func TestRelease(t *testing.T) {
+	t.Parallel()
 	version, newer, tree := signed(t)
-	older, again := release(t, "../..", "v0.0.1", runtime.GOARCH), release(t, tree, version, runtime.GOARCH)
-	t.Run("the same bytes", func(t *testing.T) { run(t, "diff", "-r", "-x", "*.minisig", newer, again) })
+	older := release(t, "../..", "v0.0.1", runtime.GOARCH)
 	t.Run("signature", func(t *testing.T) { signature(t, newer, filepath.Join(tree, "packaging/minisign.pub")) })
 	t.Run("sums", func(t *testing.T) {
 		run(t, "sh", "-c", "cd "+newer+" && sha256sum -c SHA256SUMS && sha256sum -c *.tgz.sha256 && sha512sum -c *.tgz.sha512")
@@ -263,6 +263,7 @@ func notices(t *testing.T, path, program string) {
 
 // The programs of another architecture run there.
 func TestOtherArchitecture(t *testing.T) {
+	t.Parallel()
 	const emulator = "qemu-aarch64-static"
 	nstest.NeedProgram(t, emulator)
 	to := t.TempDir()

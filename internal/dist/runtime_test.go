@@ -25,6 +25,7 @@ WantedBy=multi-user.target
 // A real runtime under systemd, by the unit of its package: after a boot its container gets its network, and the sweep
 // has removed what the one of the last boot had before the runtime started.
 func TestRuntimeLive(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	nstest.NeedProgram(t, "containerd", "ctr", "crun", "busybox", "dbus-daemon")
 	bin, tree := build(t), t.TempDir()

@@ -37,6 +37,7 @@ func unit(t *testing.T, path string) map[string][]string {
 
 // Each unit can be read, by systemd too where that is installed, and runs commands that there are.
 func TestUnits(t *testing.T) {
+	t.Parallel()
 	paths, err := filepath.Glob("../../packaging/systemd/*.*")
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
