@@ -156,6 +156,9 @@ func TestBadInput(t *testing.T) {
 	}
 	for kind, rows := range byKind {
 		t.Run(kind, func(t *testing.T) {
+			if kind == "alias" {
+				nameServer(t)
+			}
 			r := newRunner(t, chain{name: "bad-" + kind, plugins: []string{""}})
 			r.host = host
 			before := show()

@@ -17,16 +17,12 @@ import (
 // inChain ends the names of lists that are in one plugin chain.
 const inChain = "-in-chain"
 
-// livesInChain are the lists whose lives are tested a second time in one process.
-func livesInChain() []string {
-	return []string{"bridge", "ptp-chain", "portmap", "firewall", "bandwidth", "tuning", "dhcp-bridge", "host-device-mac",
-		"vrf", "route", "debug", "alias", "bridge-gateways"}
-}
-
-func withChains(lists []chain) []chain {
+// withChains adds the lives in one plugin chain.
+func withChains(lists []life) []life {
 	for _, c := range slices.Clone(lists) {
-		if slices.Contains(livesInChain(), c.name) {
-			lists = append(lists, asChain(c))
+		if c.inChain {
+			c.chain, c.kill = asChain(c.chain), c.killInChain
+			lists = append(lists, c)
 		}
 	}
 	return lists
@@ -66,9 +62,9 @@ func asChain(c chain) chain {
 	return chain{c.name + inChain, []string{strings.TrimSuffix(strings.TrimPrefix(string(b), "{"), "}")}, c.breaks}
 }
 
-func listed(t *testing.T, name string) chain {
+func listed(t *testing.T, name string) life {
 	t.Helper()
-	i := slices.IndexFunc(chains, func(c chain) bool { return c.name == name })
+	i := slices.IndexFunc(chains, func(c life) bool { return c.name == name })
 	if i < 0 {
 		t.Fatalf("no list %s", name)
 	}
@@ -84,8 +80,8 @@ func TestChainCrossed(t *testing.T) {
 		"sbr", "vrf"} {
 		nstest.Apart(t, name, func(t *testing.T) {
 			c := listed(t, name)
-			list := newRunner(t, c)
-			one := newRunner(t, asChain(c))
+			list := c.runner(t)
+			one := newRunner(t, asChain(c.chain))
 			one.chain.name = c.name // one network
 			withoutBridges(t)
 			netns := nstest.NewNS(t)
@@ -156,7 +152,7 @@ func (r *runner) program(name, script string) (dir string) {
 //
 // clause: R1 R2 R7 C9
 func TestChainOthers(t *testing.T) {
-	c := listed(t, "portmap")
+	c := listed(t, "portmap").chain
 	c.plugins = []string{c.plugins[0], `"type":"foreign","key":[1,2]`, c.plugins[1]}
 	c = asChain(c)
 	c.plugins[0] = strings.Replace(c.plugins[0], `"key":[1,2]`, `"key":[1,2],"capabilities":{"mac":true,"ips":false}`, 1)
@@ -212,7 +208,7 @@ cat >DIR/$CNI_COMMAND
 // clause: R4 R5 P8 P11 P12
 func TestChainFails(t *testing.T) {
 	broken := `cat >/dev/null; case $CNI_COMMAND in DIRVERBS) echo '{"cniVersion":"1.1.0","code":111,"msg":"no such luck","details":"at all"}'; exit 1;; esac`
-	c := listed(t, "portmap")
+	c := listed(t, "portmap").chain
 	last := asChain(chain{c.name, append(slices.Clone(c.plugins), `"type":"broken"`), nil})
 	last.name = c.name
 	r := newRunner(t, last)
@@ -325,7 +321,7 @@ func TestChainDeclares(t *testing.T) {
 //
 // clause: R2 P18
 func TestChainAfter(t *testing.T) {
-	c := listed(t, "ptp-chain")
+	c := listed(t, "ptp-chain").chain
 	rest := asChain(chain{c.name, c.plugins[1:], nil})
 	c = chain{"after", append(slices.Clone(c.plugins[:1]), rest.plugins...), nil}
 	r := newRunner(t, c)

@@ -21,6 +21,7 @@ func TestTap(t *testing.T) {
 		t.Skip(err)
 	}
 	tun.Close()
+	needTap(t)
 	r := newRunner(t, chain{name: "tap", plugins: []string{`"type":"bridge","bridge":"br-tap"`}})
 	ns := nstest.NewNS(t)
 	nstest.Run(t, "ip", "tuntap", "add", "tap0", "mode", "tap")

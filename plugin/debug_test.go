@@ -51,6 +51,7 @@ func TestDebug(t *testing.T) {
 	withoutBridges(t)
 	file := filepath.Join(t.TempDir(), "calls")
 	debug := fmt.Sprintf(`"type":"debug","cniOutput":%q,"format":"json"`, file)
+	allowCommands(t)
 	r := newRunner(t, chain{"debug", []string{debugBridge, debug}, nil})
 	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
 	r.must("status", r.status())

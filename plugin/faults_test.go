@@ -22,7 +22,7 @@ func TestFaults(t *testing.T) {
 			continue
 		}
 		nstest.Apart(t, c.name, func(t *testing.T) {
-			r := newRunner(t, c)
+			r := c.runner(t)
 			withoutBridges(t)
 			warm := &attachment{id: "warm", netns: nstest.NewNS(t)}
 			r.must("ADD", r.add(warm))

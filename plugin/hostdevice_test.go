@@ -17,9 +17,6 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// renewals make what a chain needs of the host again where it went with a container.
-var renewals = map[string]func(*testing.T){"host-device": card, "host-device-mac": card}
-
 // spare gives the host a network card that nobody uses, ens9, which is a veth's end and has its cable in a LAN.
 func spare(t *testing.T) {
 	card(t)
@@ -27,6 +24,7 @@ func spare(t *testing.T) {
 	t.Cleanup(func() { nstest.Run(t, "sh", "-c", "ip link del ens9 2>/dev/null || true") })
 }
 
+// card makes the network card where it is gone.
 func card(t *testing.T) {
 	if exec.Command("ip", "link", "show", "ens9").Run() == nil {
 		return
@@ -157,6 +155,7 @@ func fieldsOf(s string) string {
 //
 // clause: P20
 func TestHostDeviceRace(t *testing.T) {
+	spare(t)
 	r := newRunner(t, chain{"host-device", []string{`"type":"host-device","device":"ens9",` + hostLocal4}, nil})
 	var all [8]attachment
 	var errs [8]error
@@ -184,6 +183,7 @@ func TestHostDeviceRace(t *testing.T) {
 //
 // clause: P12
 func TestHostDeviceKilledDel(t *testing.T) {
+	spare(t)
 	r := newRunner(t, chain{"host-device", []string{`"type":"host-device","device":"ens9",` + hostLocal4}, nil})
 	warm := &attachment{id: "k", netns: nstest.NewNS(t)}
 	r.must("add", r.add(warm))
@@ -224,6 +224,7 @@ func TestHostDeviceKilledDel(t *testing.T) {
 //
 // clause: P12
 func TestHostDeviceReference(t *testing.T) {
+	spare(t)
 	ours := newRunner(t, chain{"host-device", []string{`"cniVersion":"1.0.0","type":"host-device","device":"ens9",` + hostLocal4}, nil})
 	theirs, newer := *ours, *ours
 	theirs.dir = reference

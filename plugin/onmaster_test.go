@@ -13,33 +13,6 @@ import (
 // hostLocal4 are addresses that nobody has to be asked about, which takes a second or two: IPv4's.
 const hostLocal4 = `"ipam":{"type":"host-local","ranges":[[{"subnet":"10.77.0.0/24"}]],"routes":[{"dst":"0.0.0.0/0"}]}`
 
-// setups are what the host needs for a chain, by its name.
-var setups = map[string]func(*testing.T){
-	"macvlan":         uplink("macvlan"),
-	"macvlan-egress":  uplink("macvlan", "ip route add default dev ens3"),
-	"static-macvlan":  uplink("macvlan"),
-	"macvlan-probe":   uplink("macvlan"),
-	"macvtap":         uplink("macvtap"),
-	"ipvlan":          uplink("ipvlan"),
-	"debug":           allowCommands,
-	"tap":             needTap,
-	"tap-chain":       needTap,
-	"vlan":            uplink("vlan id 7"),
-	"host-device":     spare,
-	"host-device-mac": spare,
-	"dummy":           func(t *testing.T) { nstest.Need(t, "dummy") },
-	"vrf":             func(t *testing.T) { nstest.Need(t, "vrf", "table", "7") },
-	"routes-tap":      needTap,
-	"routes-macvlan":  uplink("macvlan"),
-	"bridge-vlan":     bridgeVLANs,
-	"alias":           nameServer,
-	"cluster":         grantRanges,
-	"bad-alias":       nameServer,
-	"dhcp-bridge":     dhcpBridge,
-	"ovs":             ovs,
-	"dhcp-macvlan":    dhcpUplink,
-}
-
 // uplink gives the host a network card, ens3, without addresses.
 func uplink(kind string, more ...string) func(*testing.T) {
 	return func(t *testing.T) {

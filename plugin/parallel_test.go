@@ -14,7 +14,7 @@ import (
 //
 // clause: P20
 func TestParallel(t *testing.T) {
-	r := newRunner(t, chains[1])
+	r := listed(t, "bridge").runner(t)
 	const n = 64
 	var all [n]attachment
 	var wg sync.WaitGroup

@@ -14,11 +14,11 @@ import (
 // clause: P22
 func TestGCRenamed(t *testing.T) {
 	for _, c := range chains {
-		if len(c.breaks) == 0 || !hasRenamed(c) {
+		if len(c.breaks) == 0 || !hasRenamed(c.chain) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			r := newRunner(t, c)
+			r := c.runner(t)
 			withoutBridges(t)
 			a := &attachment{id: "c1", netns: nstest.NewNS(t)}
 			r.must("add", r.add(a))
@@ -50,11 +50,11 @@ func hasRenamed(c chain) bool {
 // neither takes that of another attachment of the container for it.
 func TestForgedMark(t *testing.T) {
 	for _, c := range chains {
-		if !hasRenamed(c) || len(c.plugins) > 1 || strings.Contains(c.plugins[0], `"bridge"`) || strings.Contains(c.plugins[0], `"ptp"`) {
+		if !hasRenamed(c.chain) || len(c.plugins) > 1 || strings.Contains(c.plugins[0], `"bridge"`) || strings.Contains(c.plugins[0], `"ptp"`) {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
-			r := newRunner(t, c)
+			r := c.runner(t)
 			alien := identity.Tag(spec.Owner{Network: "elsewhere", ContainerID: "c9", IfName: "eth0"})
 			second := identity.Tag(spec.Owner{Network: r.network(), ContainerID: "c1", IfName: "eth0"})
 			for _, forgery := range []string{

@@ -48,6 +48,12 @@ func TestRoutes(t *testing.T) {
 		"tap":     `"type":"tap",`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			switch name {
+			case "macvlan":
+				uplink("macvlan")(t)
+			case "tap":
+				needTap(t)
+			}
 			r := newRunner(t, chain{name: "routes-" + name})
 			var asked []string
 			for _, rt := range routes {

@@ -41,9 +41,6 @@ type runner struct {
 }
 
 func newRunner(t *testing.T, c chain) *runner {
-	if f := setups[strings.TrimSuffix(c.name, inChain)]; f != nil {
-		f(t)
-	}
 	var types []string
 	for _, p := range plugin.All() {
 		types = append(types, p.Name)

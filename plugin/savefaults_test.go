@@ -13,7 +13,7 @@ import (
 // TestHalfSaved lets each question fail that iptables-save asks of the kernel. It then prints a part of the rules, or
 // none, and succeeds. What ADD does not read it does not make a second time.
 func TestHalfSaved(t *testing.T) {
-	r := newRunner(t, listed(t, "firewall-iptables"))
+	r := listed(t, "firewall-iptables").runner(t)
 	withoutBridges(t)
 	r.must("ADD", r.add(&attachment{id: "first", netns: nstest.NewNS(t)}))
 	before := state(t)

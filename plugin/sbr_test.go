@@ -382,6 +382,7 @@ func TestSourceRoutingOfOtherLinks(t *testing.T) {
 	t.Cleanup(func() { nstest.Run(t, "ip", "link", "del", "master0") })
 	nstest.RunIn(t, ns, "sh", "-ec", `ip link set eth0 up; ip addr add 10.94.0.2/24 dev eth0; ip addr add fd94::2/64 dev eth0
 		ip route add default via 10.94.0.1; ip route add default via fd94::1`)
+	uplink("macvlan")(t)
 	r := newRunner(t, chain{"macvlan", []string{`"type":"sbr"`}, nil})
 	prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":%q}],"ips":[{"address":"10.94.0.2/24","gateway":"10.94.0.1","interface":0},{"address":"fd94::2/64","gateway":"fd94::1","interface":0}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"vendor":1}`, ns)
 	before := rules(t, ns)

@@ -389,7 +389,7 @@ func TestReadOnlyRun(t *testing.T) {
 	netns := nstest.NewNS(t)
 	r := newRunner(t, chain{})
 	for _, c := range chains { // without what its ADD needs of the host
-		r.chain = c
+		r.chain = c.chain
 		if err := r.del(&attachment{id: "never", netns: netns}); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
