@@ -19,10 +19,12 @@ import (
 	"time"
 )
 
-// partsVar names the file that Apart writes its subtests to, and partVar the one subtest that Apart runs.
+// partsVar names the file that Apart writes its subtests to, partVar the one subtest that Apart runs, and sharedVar the
+// directory that all hosts of a test binary have in common.
 const (
-	partsVar = "FAIRLEAD_NSTEST_PARTS"
-	partVar  = "FAIRLEAD_NSTEST_PART"
+	partsVar  = "FAIRLEAD_NSTEST_PARTS"
+	partVar   = "FAIRLEAD_NSTEST_PART"
+	sharedVar = "FAIRLEAD_NSTEST_SHARED"
 )
 
 // ran is whether Apart ran the subtest that partVar names.
@@ -168,7 +170,7 @@ func (h *hosts) one(name string, part bool) {
 		flags = append(flags, "-test.timeout="+left.String())
 	}
 	cmd := throwAway(slices.Insert(slices.Clone(os.Args[1:]), len(os.Args)-1-flag.NArg(), flags...)...)
-	cmd.Env = append(cmd.Env, partsVar+"="+file)
+	cmd.Env = append(cmd.Env, partsVar+"="+file, sharedVar+"="+h.dir)
 	if part {
 		cmd.Env = append(cmd.Env, partsVar+"=", partVar+"="+name)
 	}

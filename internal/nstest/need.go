@@ -8,6 +8,8 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // Skipped names, in the environment, a file that gets a line of package and test for each test that Skip skips
@@ -76,13 +78,29 @@ const (
 	Program = "FAIRLEAD_PROGRAM"
 )
 
-// Fairlead is the path of cmd/fairlead, built for the test from the tree of that path.
+// Fairlead is the path of cmd/fairlead, built from the tree of that path: once for all tests that Main runs.
 func Fairlead(t testing.TB, tree string) string {
 	t.Helper()
 	if path := os.Getenv(Program); path != "" {
 		return path
 	}
-	path := filepath.Join(t.TempDir(), "fairlead")
+	dir := os.Getenv(sharedVar)
+	if dir == "" {
+		dir = t.TempDir()
+	}
+	path := filepath.Join(dir, "fairlead")
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatalf("lock %s: %v", lock.Name(), err)
+	}
+	if _, err := os.Stat(path); err == nil {
+		return path
+	}
+
 	cmd := exec.Command("go", "build", "-o", path, "./cmd/fairlead")
 	cmd.Dir = tree
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

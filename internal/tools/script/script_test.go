@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -24,42 +23,30 @@ const tree = "../../.."
 
 func TestMain(m *testing.M) { nstest.Main(m) }
 
-// oneByOne runs scripts one after the other: they share a host, and testscript would run them side by side.
-type oneByOne struct{ *testing.T }
+// oneScript runs a script as the test that it is given.
+type oneScript struct{ *testing.T }
 
-func (oneByOne) Parallel() {}
+func (oneScript) Parallel() {}
 
-func (oneByOne) Verbose() bool { return testing.Verbose() }
+func (oneScript) Verbose() bool { return testing.Verbose() }
 
-func (o oneByOne) Run(name string, fn func(testscript.T)) {
-	o.T.Run(name, func(t *testing.T) { fn(oneByOne{t}) })
-}
+func (o oneScript) Run(_ string, fn func(testscript.T)) { fn(o) }
 
-// TestScript runs the real program in a throw-away host, with ip(8) and nft(8) as witnesses. The scripts
-// share the host and run one after the other; each has to leave it as it was. Those of the other two tests are in hosts
-// of their own, beside it.
+// TestScript runs the real program in throw-away hosts, one for each script, with ip(8) and nft(8) as witnesses.
 //
 // clause: C10 K1 P22 R6 R10
-func TestScript(t *testing.T) { scripts(t, 0) }
-
-// TestScriptDoctor runs the drills of doctor.
-func TestScriptDoctor(t *testing.T) { scripts(t, 1) }
-
-// TestScriptPictures runs the scripts of what looks at a whole host, or builds programs.
-func TestScriptPictures(t *testing.T) { scripts(t, 2) }
-
-// part is the test that a script is of.
-func part(name string) int {
-	switch {
-	case strings.HasPrefix(name, "doctor"):
-		return 1
-	case slices.Contains([]string{"bundle", "external", "graph", "inspect", "log", "metrics", "predict", "trace"}, name):
-		return 2
+func TestScript(t *testing.T) {
+	scripts, err := filepath.Glob(tree + "/cli/testdata/script/*.txtar")
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("no scripts: %v", err)
 	}
-	return 0
+	for _, file := range scripts {
+		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
+		nstest.Apart(t, name, func(t *testing.T) { script(t, oneScript{t}, file) })
+	}
 }
 
-func scripts(t *testing.T, of int) {
+func script(t *testing.T, by testscript.T, file string) {
 	bin := filepath.Dir(nstest.Fairlead(t, tree))
 	// An ordinary user's PATH often lacks the directories where ip and nft live.
 	t.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
@@ -83,6 +70,7 @@ func scripts(t *testing.T, of int) {
 				}
 			}
 			bare(t.Fatalf)
+			e.Defer(func() { killDescendants(t.Fatalf) })
 			e.Setenv("PATH", bin+":"+drill+":"+os.Getenv("PATH"))
 			e.Setenv("NETCONFPATH", e.WorkDir+"/net.d")
 			e.Setenv("FAIRLEAD", filepath.Join(bin, "fairlead"))
@@ -96,17 +84,8 @@ func scripts(t *testing.T, of int) {
 			"nothing-left": nothingLeft,
 		},
 	}
-	scripts, err := filepath.Glob(tree + "/cli/testdata/script/*.txtar")
-	if err != nil || len(scripts) == 0 {
-		t.Fatalf("no scripts: %v", err)
-	}
-	for _, file := range scripts {
-		if part(strings.TrimSuffix(filepath.Base(file), ".txtar")) != of {
-			continue
-		}
-		params.Files, params.Deadline = []string{file}, nstest.Deadline(t)
-		testscript.RunT(oneByOne{t}, params)
-	}
+	params.Files, params.Deadline = []string{file}, nstest.Deadline(t)
+	testscript.RunT(by, params)
 }
 
 // goEnvironment is what a script needs to build with this tree, TREE, and without a network.
