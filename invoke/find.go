@@ -31,7 +31,7 @@ func Find(typ string, dirs []string) (string, error) {
 	if err := spec.ValidType(typ); err != nil {
 		return "", fmt.Errorf("find plugin: %w", err)
 	}
-	var odd []string
+	var odd []error
 	for _, dir := range dirs {
 		if dir == "" { // it would mean the working directory
 			continue
@@ -44,12 +44,12 @@ func Find(typ string, dirs []string) (string, error) {
 		case err == nil && info.Mode().IsRegular():
 			return path, nil
 		case err == nil:
-			odd = append(odd, fmt.Sprintf("%s is a %s", path, kind(info.Mode())))
+			odd = append(odd, fmt.Errorf("%s is a %s", path, kind(info.Mode())))
 		case !errors.Is(err, os.ErrNotExist):
-			odd = append(odd, err.Error())
+			odd = append(odd, err)
 		default:
 			if target, err := os.Readlink(path); err == nil {
-				odd = append(odd, fmt.Sprintf("%s is a link to %s, which does not exist", path, target))
+				odd = append(odd, fmt.Errorf("%s is a link to %s, which does not exist", path, target))
 			}
 		}
 	}
@@ -68,15 +68,13 @@ func kind(m os.FileMode) string {
 	return "device"
 }
 
-func notFound(typ string, dirs, odd []string) error {
-	var b strings.Builder
+func notFound(typ string, dirs []string, odd []error) error {
+	err := fmt.Errorf("find plugin %q: %w in %s", typ, ErrNotFound, strings.Join(dirs, ":"))
 	if len(slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return d == "" })) == 0 {
-		b.WriteString(" (no plugin directory is set)")
-	} else {
-		fmt.Fprintf(&b, " in %s", strings.Join(dirs, ":"))
+		err = fmt.Errorf("find plugin %q: %w (no plugin directory is set)", typ, ErrNotFound)
 	}
 	for _, o := range odd {
-		b.WriteString("; " + o)
+		err = fmt.Errorf("%w; %w", err, o)
 	}
 	var there []string
 	for _, p := range List(dirs) {
@@ -85,11 +83,10 @@ func notFound(typ string, dirs, odd []string) error {
 	hint := "Set CNI_PATH to the directories that have the plugins; `fairlead` has the usual ones and its own " +
 		"plugins where that is unset."
 	if near, ok := spec.Nearest(typ, there); ok {
-		fmt.Fprintf(&b, "; did you mean %q?", near)
+		err = fmt.Errorf("%w; did you mean %q?", err, near)
 		hint = "Correct the type in the network's configuration; `fairlead net ls` says in which file it is."
 	}
-	return spec.AsError(fmt.Errorf("find plugin %q: %w%s", typ, ErrNotFound, b.String()),
-		spec.CodeConfig).WithHint(hint)
+	return spec.AsError(err, spec.CodeConfig).WithHint(hint)
 }
 
 // List returns all plugins that Find would find in dirs, sorted by type.

@@ -113,7 +113,8 @@ type Verdict struct {
 	Jumped  string        // the chain that Rule stands in
 	Rule    string        // in the words of nft(8); empty where no rule but the policy decides
 	Number  uint64        // of Rule: its handle (nft -a list chain), with Legacy its line (iptables -L --line-numbers)
-	Owner   string        // whose it seems to be: Docker, firewalld, ufw, iptables-nft, …
+	Program string        // whose it seems to be: Docker, Firewalld, …; empty if its chains have no known name
+	Owner   string        // that for people, such as "iptables-nft of ufw"
 	Packet  Packet
 	To      Translation // of Translated
 	Exact   bool        // no other rule can be the one that decides; only of Exact ones is the rule named that accepts
@@ -272,7 +273,7 @@ func (w *walk) ask(h hook) (Verdict, error) {
 		v = Verdict{Chain: h.BaseChain, Legacy: v.Legacy, Packet: w.p,
 			Why: "a rule before it may have changed the packet"}
 	}
-	if v.Owner = h.owner(v); v.Outcome == Accepted && !w.through {
+	if v.Owner, v.Program = h.owner(v); v.Outcome == Accepted && !w.through {
 		v = Verdict{Outcome: Accepted, Packet: w.p}
 	}
 	return v, nil

@@ -206,7 +206,7 @@ func encodeDetails(all Differences) string {
 // decodeDetails returns the differences in the details of an error, or nil if the details are a text.
 func decodeDetails(text string) Differences {
 	var d details
-	if !strings.HasPrefix(text, "{") || json.Unmarshal([]byte(text), &d) != nil {
+	if json.Unmarshal([]byte(text), &d) != nil {
 		return nil
 	}
 	return d.Differences

@@ -21,6 +21,7 @@ var ErrNotFound = errors.New("network not found")
 type FileError struct {
 	File         string
 	Line, Column int
+	Path         string // of the value that Err is about, such as plugins[0].mtu; empty: unknown, or it does not exist
 	Err          error
 }
 

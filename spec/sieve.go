@@ -214,7 +214,11 @@ func (s *Sieve) fault(at Place, text string, err error) {
 		return
 	}
 	whole := &Error{Code: AsError(err, CodeConfig).Code, Msg: text, cause: err}
-	s.Faults = append(s.Faults, &FileError{Line: at.Line, Column: at.Column, Err: whole})
+	fault := &FileError{Line: at.Line, Column: at.Column, Err: whole}
+	if !at.missing {
+		fault.Path = at.Path
+	}
+	s.Faults = append(s.Faults, fault)
 }
 
 // blank removes a member or an item, with its comma. The name of a network is replaced by another one, because nothing

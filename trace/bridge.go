@@ -136,8 +136,9 @@ func (w *walk) crosses(p *place, from, to *rtnl.Link, frame packetfilter.Packet,
 			text := fmt.Sprintf("bridge %s: %s is %v", hookName(hook), what, v)
 			switch v.Outcome {
 			case packetfilter.Dropped:
-				w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: "neighbour", Text: text,
-					State: Stops, Verdict: &v})
+				w.decisive = &Hop{Place: p.name, Netns: p.netns, Kind: "neighbour", Text: text, State: Stops,
+					Verdict: &v}
+				w.Hops = append(w.Hops, *w.decisive)
 				w.Verdict, w.Why = Stops, p.name+": "+text
 				return false
 			case packetfilter.Undecided:

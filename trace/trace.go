@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -94,15 +93,14 @@ type Answer struct {
 	Seen    State  `json:"seen,omitempty"` // what became of the packet that Live sent
 	Result  string `json:"live,omitempty"` // that in words
 	Differs bool   `json:"differs,omitempty"`
+
+	decisive *Hop // what Why says
 }
 
 // Decisive is the filter that the verdict rests on, and nil if it is none.
 func (a *Answer) Decisive() *Hop {
-	for i := range a.Hops {
-		if h := &a.Hops[i]; h.Verdict != nil && h.State == a.Verdict && h.State != Passes &&
-			strings.HasSuffix(a.Why, h.Verdict.String()) {
-			return h
-		}
+	if h := a.decisive; h != nil && h.Verdict != nil && h.State == a.Verdict {
+		return h
 	}
 	return nil
 }
@@ -187,9 +185,9 @@ func (w *walk) settle() {
 	switch {
 	case w.Verdict == Stops:
 	case w.unanswered != "":
-		w.Verdict, w.Why = Stops, w.unanswered
+		w.Verdict, w.Why, w.decisive = Stops, w.unanswered, nil
 	case w.doubt != nil:
-		w.Verdict, w.Why, w.Advice = Unknown, w.doubt.Place+": "+w.doubt.Text, w.advice
+		w.Verdict, w.Why, w.Advice, w.decisive = Unknown, w.doubt.Place+": "+w.doubt.Text, w.advice, w.doubt
 	case w.Verdict == "":
 		w.Verdict, w.Why = Unknown, "its way could not be followed"
 	}
@@ -265,7 +263,7 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 		w.Hops = append(w.Hops, h)
 		switch {
 		case v.Outcome == packetfilter.Dropped:
-			w.Verdict, w.Why = Stops, p.name+": "+name+": "+v.String()
+			w.Verdict, w.Why, w.decisive = Stops, p.name+": "+name+": "+v.String(), &h
 			return false
 		case v.Outcome == packetfilter.Undecided && w.doubt == nil:
 			w.doubt = &h

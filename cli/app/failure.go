@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"syscall"
 )
 
@@ -13,12 +12,7 @@ const HintEnvironment = "`fairlead help environment` describes the variables."
 
 // Denied reports whether err is for lack of a privilege.
 func Denied(err error) bool {
-	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EPERM) || DeniedText(fmt.Sprint(err))
-}
-
-// DeniedText is Denied for an error of which only the text is known.
-func DeniedText(line string) bool {
-	return strings.Contains(line, "permission denied") || strings.Contains(line, "operation not permitted")
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EPERM)
 }
 
 // The exit statuses. docs/cli.md says what each means.

@@ -1,10 +1,13 @@
 package app
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Operands returns the Args function of a command with these operands. It names a missing one. Optional ones are in
@@ -30,8 +33,9 @@ func Misused(c *cobra.Command, err error) error {
 	if name != "" {
 		name += ": "
 	}
-	if said, _, number := strings.Cut(err.Error(), ": strconv.Parse"); number {
-		err = fmt.Errorf("%s: want a number", said)
+	var bad *pflag.InvalidValueError
+	if errors.As(err, &bad) && errors.As(err, new(*strconv.NumError)) {
+		err = fmt.Errorf("invalid argument %q for \"--%s\" flag: want a number", bad.GetValue(), bad.GetFlag().Name)
 	}
 	return Fail(ExitUsage, "Usage: "+c.UseLine(), "%s%w", name, err)
 }

@@ -79,7 +79,7 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 		return
 	}
 	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped ||
-		owner(v) == "the reference plugins" {
+		v.Program == packetfilter.Reference {
 		return // they publish ports this way for containers that they attach
 	}
 	where, rule := decider(v)

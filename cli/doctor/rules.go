@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel/foreign"
@@ -15,9 +14,9 @@ import (
 // lets only answers and what is published.
 func allowing(v packetfilter.Verdict, link string) trace.Advice {
 	switch {
-	case strings.HasSuffix(v.Owner, "ufw"):
+	case v.Program == packetfilter.UFW:
 		return trace.Advice{Look: "ufw route allow in on " + link + " && ufw route allow out on " + link}
-	case strings.HasSuffix(v.Owner, "firewalld"):
+	case v.Program == packetfilter.Firewalld:
 		return accepting(v, link)
 	case plainTable(v):
 		return trace.Advice{Fix: foreign.Fix(v.Chain.TableName()+" "+v.Chain.Name, link)}
@@ -30,9 +29,9 @@ func allowing(v packetfilter.Verdict, link string) trace.Advice {
 // accepting says how a chain accepts all packets that come in by a link.
 func accepting(v packetfilter.Verdict, link string) trace.Advice {
 	switch {
-	case strings.HasSuffix(v.Owner, "ufw"):
+	case v.Program == packetfilter.UFW:
 		return trace.Advice{Look: "ufw allow in on " + link}
-	case strings.HasSuffix(v.Owner, "firewalld"):
+	case v.Program == packetfilter.Firewalld:
 		add := "firewall-cmd --zone=trusted --add-interface=" + link
 		return trace.Advice{Look: add + " && firewall-cmd --permanent --zone=trusted --add-interface=" + link}
 	case plainTable(v):
@@ -45,14 +44,14 @@ func accepting(v packetfilter.Verdict, link string) trace.Advice {
 
 // plainTable reports whether nft(8) alone changes the table of a verdict.
 func plainTable(v packetfilter.Verdict) bool {
-	docker := strings.HasSuffix(v.Owner, "Docker") && v.Chain.Name == "FORWARD"
+	docker := v.Program == packetfilter.Docker && v.Chain.Name == "FORWARD"
 	return !v.Legacy && !docker && v.Chain.Owner() != "iptables-nft"
 }
 
 // inserting is the command of iptables(8), without its match, that inserts a rule where a verdict was given.
 func inserting(v packetfilter.Verdict) string {
 	chain := v.Chain.Name
-	if strings.HasSuffix(v.Owner, "Docker") && chain == "FORWARD" {
+	if v.Program == packetfilter.Docker && chain == "FORWARD" {
 		chain = "DOCKER-USER"
 	}
 	return v.Iptables() + " -I " + chain
@@ -71,12 +70,12 @@ func deleting(v packetfilter.Verdict) trace.Advice {
 
 // undoing says how the rule that takes the packets for a published port is found or deleted.
 func undoing(v packetfilter.Verdict, m attached.PortMapping) trace.Advice {
-	switch {
-	case strings.HasSuffix(owner(v), "Docker"):
+	switch v.Program {
+	case packetfilter.Docker:
 		return trace.Advice{Look: fmt.Sprintf("docker ps --filter publish=%d/%s", m.HostPort, m.Protocol)}
-	case owner(v) == "kube-proxy":
+	case packetfilter.KubeProxy:
 		return trace.Advice{Look: fmt.Sprintf("kubectl get services -A | grep -w %d", m.HostPort)}
-	case owner(v) == "netavark":
+	case packetfilter.Netavark:
 		return trace.Advice{Look: fmt.Sprintf("podman ps --format '{{.Names}} {{.Ports}}' | grep -w %d", m.HostPort)}
 	}
 	return deleting(v)

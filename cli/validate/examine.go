@@ -300,7 +300,5 @@ func (e *examination) say(file, severity string, err error) {
 
 // taken reports whether there is a remark about that place already.
 func taken(faults []*spec.FileError, at spec.Place) bool {
-	return slices.ContainsFunc(faults, func(f *spec.FileError) bool {
-		return strings.HasPrefix(f.Err.Error(), at.Path+":")
-	})
+	return slices.ContainsFunc(faults, func(f *spec.FileError) bool { return f.Path == at.Path })
 }

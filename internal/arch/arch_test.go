@@ -161,6 +161,10 @@ func TestCalls(t *testing.T) {
 	}
 	t.Run("plans are pure", func(t *testing.T) { pure(t, g) })
 	t.Run("sdk has nothing for a repair alone", func(t *testing.T) { surface(t, g) })
+	t.Run("nothing reads prose", func(t *testing.T) {
+		report(t, g.readProse())
+		report(t, g.unknownFields())
+	})
 }
 
 // pure holds the plan functions of all plugins to read nothing of the machine: neither files, as of sysfs, nor its

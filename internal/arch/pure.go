@@ -44,6 +44,7 @@ type callGraph struct {
 	mentions map[*types.Func][]*types.Func
 	plans    []planFunc
 	users    map[types.Object][]string // the packages that use an exported name of package sdk
+	checked  []checked
 }
 
 // A planFunc is the plan function that a plugin is declared with.
@@ -140,12 +141,14 @@ func loadCalls(patterns ...string) (*callGraph, error) {
 			}
 			files = append(files, file)
 		}
-		info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
+		info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+			Types: map[ast.Expr]types.TypeAndValue{}, Selections: map[*ast.SelectorExpr]*types.Selection{}}
 		pkg, err := check.Check(p.ImportPath, g.fset, files, info)
 		if err != nil {
 			return nil, err
 		}
 		ours[p.ImportPath] = pkg
+		g.checked = append(g.checked, checked{name, files, info})
 		for _, f := range files {
 			g.add(name, f, info)
 		}
