@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // floorHost is what the floor finds on its host, as the first ADD of plugins makes it for theirs.
@@ -55,16 +57,15 @@ func (h host) collect(count int) (ans answer, err error) {
 		}
 		ans.count(h, "GC", i, c)
 	}
-	left, err := filepath.Glob("/var/lib/cni/networks/*/[1-9]*")
-	ans.Left = len(left)
-	return ans, err
+	ans.Left = leasesLeft()
+	return ans, nil
 }
 
 // measureGC measures a GC of that many attachments of a case, on the sides that have GC: its time, and its memory in a
 // second GC, because a process that is watched takes longer.
 func measureGC(o options, c benchCase, count int) (l gcLine, err error) {
 	l = gcLine{c.Name, count, map[string]cost{}, map[string]int{}}
-	for _, name := range o.sides(c) {
+	for _, name := range append(o.sides(c), command) {
 		if name == reference {
 			out, _, err := spawn(filepath.Join(o.reference, "bridge"), []string{"CNI_COMMAND=VERSION"}, nil, false)
 			if err != nil {
@@ -93,8 +94,58 @@ func measureGC(o options, c benchCase, count int) (l gcLine, err error) {
 	return l, nil
 }
 
+// collectGone attaches that many containers as a runtime does, which remembers them, lets their namespaces go, and runs
+// the command that removes what they left.
+func (h host) collectGone(count int) (ans answer, err error) {
+	const dir = "/etc/cni/net.d"
+	doc, err := json.Marshal(map[string]any{"cniVersion": gcVersion, "name": "bench", "plugins": h.c.Plugins})
+	if err != nil {
+		return ans, err
+	}
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/bench.conflist", doc, 0o644)); err != nil {
+		return ans, err
+	}
+	program := filepath.Join(h.dir, "..", "fairlead")
+	plugins := "CNI_PATH=" + h.dir
+	if err := calmly(func() error { return attachAndLeave(program, plugins, count) }); err != nil {
+		return ans, err
+	}
+
+	ans.Took = map[string]cost{}
+	_, ans.Took["GC"], err = spawn(program, []string{plugins}, nil, h.watch, "gc", "bench", "--gone")
+	ans.Left = leasesLeft()
+	return ans, err
+}
+
+func attachAndLeave(program, plugins string, count int) error {
+	netns := func(i int) string { return fmt.Sprint("/run/netns/gone", i) }
+	for i := range count {
+		if err := nstest.MakeNS(netns(i)); err != nil {
+			return err
+		}
+		if _, _, err := spawn(program, []string{plugins}, nil, false, "add", "bench", netns(i)); err != nil {
+			return err
+		}
+	}
+	for i := range count {
+		if err := nstest.RemoveNS(netns(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// leasesLeft counts the leases of this host.
+func leasesLeft() int {
+	left, _ := filepath.Glob("/var/lib/cni/networks/*/[1-9]*") // its only error is a wrong pattern
+	return len(left)
+}
+
 // collected is the answer of a side that removes that many attachments by GC.
 func (o options) collected(name string, c benchCase, count int, watch bool) (answer, error) {
+	if name == command {
+		return o.alone(name, order{Case: c.number(), Gone: count, Watch: watch})
+	}
 	return o.alone(name, order{Case: c.number(), Populate: &load{count, "attachments"}, From: -1},
 		order{Case: c.number(), Collect: count, Watch: watch})
 }

@@ -21,6 +21,7 @@ const (
 	chained   = "ours in one chain"
 	reference = "reference"
 	floored   = "floor"
+	command   = "`fairlead gc --gone`" // in the table of GC alone
 )
 
 // sides are those of a case.
@@ -46,7 +47,8 @@ type side struct {
 
 // start makes the host of a side.
 func (o options) start(name string) (*side, error) {
-	dirs := map[string]string{ours: o.plugins, chained: o.plugins, reference: o.reference, floored: o.floor}
+	dirs := map[string]string{ours: o.plugins, chained: o.plugins, command: o.plugins, reference: o.reference,
+		floored: o.floor}
 	dir, err := absolute(dirs[name])
 	if err != nil {
 		return nil, err

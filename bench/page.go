@@ -59,7 +59,8 @@ With Fairlead the host-side interfaces have no IPv6. Otherwise each change of a 
 
 `
 
-const collecting = `This is a GC without any valid attachment. It removes all attachments. Their links exist until then. Memory is that
+const collecting = `This is a GC without any valid attachment. It removes all attachments. Their links exist until then. The command removes
+attachments whose namespaces, and so their links, are gone: it calls DEL of each plugin for each attachment. Memory is that
 of a second GC, because watching a process takes time. A reference that is not listed has no
 GC (CNI 1.1.0).
 

@@ -94,7 +94,7 @@ const allowed = 1.4
 func keys[T any](by map[string]T) (names []string) { return slices.Collect(maps.Keys(by)) }
 
 func inOrder(names []string) (sorted []string) {
-	for _, name := range []string{ours, chained, reference, floored, pathIptables, pathNftables} {
+	for _, name := range []string{ours, chained, command, reference, floored, pathIptables, pathNftables} {
 		if slices.Contains(names, name) {
 			sorted = append(sorted, name)
 		}

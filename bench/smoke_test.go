@@ -66,7 +66,7 @@ func TestRows(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{ours, chained, floored} {
+	for _, name := range []string{ours, chained, command, floored} {
 		if c := rep.GC[0].By[name]; c.Time <= 0 || c.Memory <= 0 || rep.GC[0].Left[name] > 0 {
 			t.Errorf("GC, %s: %+v, %d leases left", name, c, rep.GC[0].Left[name])
 		}

@@ -29,6 +29,7 @@ type order struct {
 	Watch    bool      // see what the processes have in memory, too
 	Burst    *burst    // many of them
 	Collect  int       // remove that many by GC
+	Gone     int       // remove that many by the command, after their namespaces are gone
 	Path     *dataPath // measure through a published port
 }
 
@@ -91,6 +92,8 @@ func obey(o order) (a answer, err error) {
 		return a, err
 	case o.Collect > 0:
 		return h.collect(o.Collect)
+	case o.Gone > 0:
+		return h.collectGone(o.Gone)
 	case o.Path != nil:
 		p, err := h.path(*o.Path)
 		return answer{Path: &p}, err
