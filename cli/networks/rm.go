@@ -1,6 +1,7 @@
 package networks
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,17 +48,15 @@ func remove(a *app.App, name string, force bool) error {
 	if n.BuiltIn {
 		return app.Usage("network %s is built in: it has no file to remove", name)
 	}
-	list, problems := (&attach.Runtime{}).List(name)
-	if !force {
-		if err := inUse(name, list, problems); err != nil {
-			return err
-		}
+	file := filepath.Clean(n.File)
+	if force {
+		err = os.Remove(file)
+	} else {
+		err = removeUnused(a, name, file)
 	}
-
-	if err := os.Remove(n.File); err != nil {
+	if err != nil {
 		return err
 	}
-	file := filepath.Clean(n.File)
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, struct {
 			Network string `json:"network"`
@@ -76,8 +75,33 @@ func remove(a *app.App, name string, force bool) error {
 	return nil
 }
 
+// removeUnused removes the file of a network without attachments. The file has another name, which runtimes ignore, while
+// this waits for operations that began with it: an ADD among them keeps the file.
+func removeUnused(a *app.App, name, file string) error {
+	if err := inUse(name); err != nil {
+		return err
+	}
+	aside := filepath.Join(filepath.Dir(file), "."+filepath.Base(file)+".removed")
+	if err := os.Rename(file, aside); err != nil {
+		return err
+	}
+	release, err := (&attach.Runtime{}).HoldNetwork(a.Interruptible(), name)
+	if err == nil {
+		defer release()
+		err = inUse(name)
+	}
+	if err == nil {
+		return os.Remove(aside)
+	}
+	if back := os.Link(aside, file); back != nil { // unlike a rename, it replaces no newer file
+		return errors.Join(err, fmt.Errorf("the file of network %s is now %s: %w", name, aside, back))
+	}
+	return errors.Join(err, os.Remove(aside))
+}
+
 // inUse fails if attachments of a network exist, or may exist.
-func inUse(name string, list []attach.Cached, problems []error) error {
+func inUse(name string) error {
+	list, problems := (&attach.Runtime{}).List(name)
 	if err := attached.Unseen(problems); err != nil {
 		return err
 	}
