@@ -63,6 +63,9 @@ func main() {
 	var err error
 	if worker {
 		if err = nstest.Enter(); err == nil {
+			err = os.WriteFile("/etc/cni/fairlead.json", []byte(`{"debugCommands": true}`), 0o644) // debug writes to /run
+		}
+		if err == nil {
 			err = work(os.Stdin, os.Stdout)
 		}
 	} else {

@@ -19,7 +19,7 @@ const (
 	Key      = "log"
 )
 
-// CommandsKey is the key of the file by which a node lets network configurations execute programs.
+// CommandsKey is the key of the file by which a node lets network configurations execute programs and write any file.
 const CommandsKey = "debugCommands"
 
 // File receives the lines if no journald runs, unless the setting names another file.
@@ -164,8 +164,8 @@ func readSettings(path string) ([]byte, error) {
 	}
 }
 
-// CommandsAllowed reports whether this node lets network configurations execute programs, as the plugin debug does: the
-// key debugCommands in /etc/cni/fairlead.json is true. The file is the administrator's; no configuration and no
+// CommandsAllowed reports whether this node lets network configurations execute programs and write any file as root, by
+// the plugin debug: the key debugCommands in /etc/cni/fairlead.json is true. The file is the administrator's; no configuration and no
 // variable takes its place. What cannot be read does not allow it.
 func CommandsAllowed() (bool, error) {
 	doc, err := readSettings(Settings)

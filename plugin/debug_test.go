@@ -49,6 +49,7 @@ const debugBridge = `"type":"bridge","bridge":"br-debug","isGateway":true,` + ho
 // clause: P1 P18
 func TestDebug(t *testing.T) {
 	withoutBridges(t)
+	allowCommands(t)
 	file := filepath.Join(t.TempDir(), "calls")
 	debug := fmt.Sprintf(`"type":"debug","cniOutput":%q,"format":"json"`, file)
 	allowCommands(t)
@@ -95,6 +96,7 @@ func TestDebug(t *testing.T) {
 
 // The lines for people begin as those of the reference's plugin do, in its order.
 func TestDebugText(t *testing.T) {
+	allowCommands(t)
 	file := filepath.Join(t.TempDir(), "calls")
 	r := newRunner(t, chain{"debug-text", []string{fmt.Sprintf(`"type":"debug","cniOutput":%q`, file)}, nil})
 	a := &attachment{id: "c1", netns: nstest.NewNS(t), prev: json.RawMessage(`{"cniVersion":"1.1.0","vendor":[1]}`)}
@@ -121,7 +123,7 @@ func TestDebugText(t *testing.T) {
 	}
 }
 
-// allowCommands lets configurations execute programs on this host.
+// allowCommands lets configurations execute programs and write files on this host.
 func allowCommands(t *testing.T) {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll("/etc/cni", 0o755),
@@ -167,6 +169,35 @@ func TestDebugCommandsNeedConsent(t *testing.T) {
 	}
 	if text, err := os.ReadFile(said); err == nil {
 		t.Errorf("commands ran: %s", text)
+	}
+}
+
+// Without the node's consent a configuration names only a file of its own, /var/log/cni-*: root can write any other.
+func TestDebugFilesNeedConsent(t *testing.T) {
+	nstest.Run(t, "mount", "-t", "tmpfs", "tmpfs", "/var/log")
+	named := filepath.Join(t.TempDir(), "cron")
+	prev := json.RawMessage(`{"cniVersion":"1.1.0"}`)
+	for _, file := range []string{named, "/var/log/cni-/../auth.log", "/var/log/cni-x/calls", "/var/log/auth.log"} {
+		r := newRunner(t, chain{"debug-file", []string{fmt.Sprintf(`"type":"debug","cniOutput":%q`, file)}, nil})
+		a := &attachment{id: "c1", netns: nstest.NewNS(t), prev: prev}
+		for verb, fails := range map[string]bool{"ADD": true, "STATUS": true, "CHECK": false, "DEL": false} {
+			out, err := r.run(0, verb, a, "")
+			if (err != nil) != fails {
+				t.Errorf("%s: %s: %v", file, verb, err)
+			}
+			if said := fmt.Sprint(string(out), err); fails &&
+				(!strings.Contains(said, "/etc/cni/fairlead.json") || !strings.Contains(said, file)) {
+				t.Errorf("%s: %s: %s does not name the file and what allows it", file, verb, said)
+			}
+		}
+		if _, err := os.Stat(file); err == nil {
+			t.Errorf("%s is written", file)
+		}
+	}
+	r := newRunner(t, chain{"debug-file", []string{`"type":"debug","cniOutput":"/var/log/cni-calls"`}, nil})
+	r.must("check", r.check(&attachment{id: "c1", netns: nstest.NewNS(t), prev: prev}))
+	if _, err := os.Stat("/var/log/cni-calls"); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -244,6 +275,7 @@ func TestDebugHooks(t *testing.T) {
 
 // The file has a bound, and many calls at a time lose no record and mix none.
 func TestDebugSize(t *testing.T) {
+	allowCommands(t)
 	file := filepath.Join(t.TempDir(), "calls")
 	conf := fmt.Sprintf(`"type":"debug","format":"json","cniOutput":%q,"maxSize":`, file)
 	prev := json.RawMessage(`{"cniVersion":"1.1.0"}`)

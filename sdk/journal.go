@@ -44,26 +44,40 @@ func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
 	return p
 }
 
-// permit takes the commands out of the journal if the node does not allow them. Calls that begin something fail then,
-// so that somebody sees it; the others do their work.
+// ownFiles matches the files that a configuration may name without the node's consent.
+const ownFiles = "/var/log/cni-*"
+
+// permit takes the commands, and a file that others may use, out of the journal if the node does not allow them. Calls
+// that begin something fail then, so that somebody sees it; the others do their work.
 func (j *Journal) permit(verb string) error {
 	programs := len(j.Command)
 	for _, hooks := range j.Hooks {
 		programs += len(hooks)
 	}
-	if programs == 0 {
+	own, err := filepath.Match(ownFiles, j.File)
+	own = j.File == "" || own && err == nil
+	if programs == 0 && own {
 		return nil
 	}
 	allowed, err := calls.CommandsAllowed()
 	if allowed {
 		return nil
 	}
-	j.Command, j.Hooks = nil, nil
-	reason := spec.Errorf(spec.CodeConfig, "command and hooks: this node does not let network configurations execute "+
-		"programs as root: remove these keys, or allow it with {\"%s\": true} in %s", calls.CommandsKey, calls.Settings)
+	var keys, does []string
+	if programs > 0 {
+		keys, does = append(keys, "command and hooks"), append(does, "execute programs")
+		j.Command, j.Hooks = nil, nil
+	}
+	if !own {
+		keys, does = append(keys, "cniOutput "+j.File), append(does, "write files other than "+ownFiles)
+		j.File = ""
+	}
+	key, what := strings.Join(keys, ", "), strings.Join(does, " and ")+" as root"
+	reason := spec.Errorf(spec.CodeConfig, "%s: this node does not let network configurations %s: remove these keys, "+
+		"or allow it with {\"%s\": true} in %s", key, what, calls.CommandsKey, calls.Settings)
 	if err != nil {
-		reason = spec.Errorf(spec.CodeConfig, "command and hooks: whether this node lets network configurations "+
-			"execute programs as root is unknown: %w", err)
+		reason = spec.Errorf(spec.CodeConfig, "%s: whether this node lets network configurations %s is unknown: %w",
+			key, what, err)
 	}
 	if verb == "ADD" || verb == "STATUS" {
 		return reason

@@ -9,8 +9,8 @@ func settingsSchema() ([]byte, error) {
 	key["description"] = "which calls of plugins are written down (off, errors, all), where (journald, file, or a " +
 		"path), and how many bytes files may take (20M), with commas between them"
 	key["examples"] = []any{"all", "errors,journald", "all,file,64M"}
-	commands := object{"type": "boolean", "description": "whether network configurations may execute programs as " +
-		"root (command and hooks of the plugin debug)"}
+	commands := object{"type": "boolean", "description": "whether network configurations may execute programs and " +
+		"write any file as root (command, hooks and cniOutput of the plugin debug)"}
 	return marshal(object{
 		"$schema":              "https://json-schema.org/draft/2020-12/schema",
 		"title":                calls.Settings,

@@ -7,9 +7,10 @@
 //
 // Standard input may contain secrets, so only root can read the file that the plugin makes.
 //
-// Commands and hooks run as root. So they run only if the administrator of the node allows it, with
-// {"debugCommands": true} in /etc/cni/fairlead.json. Otherwise ADD and STATUS of a configuration with commands fail,
-// and CHECK, DEL and GC skip them with a warning. The plugin does not undo what commands change.
+// Commands and hooks run as root, and the file is written as root. So commands run, and files other than
+// /var/log/cni-* are written, only if the administrator of the node allows it, with {"debugCommands": true} in
+// /etc/cni/fairlead.json. Otherwise ADD and STATUS of such a configuration fail, and CHECK, DEL and GC skip both with a
+// warning. The plugin does not undo what commands change.
 package debug
 
 import (
@@ -39,7 +40,8 @@ const (
 type argv []string
 
 type conf struct {
-	// Absolute path of the file that each call is appended to, by one write. Default: none, no file is written.
+	// Absolute path of the file that each call is appended to, by one write: /var/log/cni-NAME, or any other where the
+	// node allows it. Default: none, no file is written.
 	CNIOutput string `json:"cniOutput" want:"/^/[^\\x00]*$/" says:"the absolute path of a file, such as /var/log/cni-calls"`
 	// Format of the calls in the file. text: the lines of the reference plugin, followed by Time, Result or Error, and
 	// Took. json: one object on a line, with time, took, env (the variables that begin with CNI_), stdin, and result or
