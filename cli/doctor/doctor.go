@@ -70,9 +70,6 @@ will be without network, 4 no such container.`,
   fairlead doctor web --to 192.0.2.1:443      also try to reach an address from inside`,
 		RunE: func(c *cobra.Command, args []string) error {
 			d.Ctx, d.named = a.Interruptible(), len(args) > 0
-			if _, _, err := SplitTarget(d.to); d.to != "" && err != nil {
-				return app.Usage("--to %s: %w", d.to, err)
-			}
 			if d.to != "" && !d.named && !d.probe {
 				return app.Usage("--to: name a container, or add --probe for all")
 			}
@@ -90,7 +87,7 @@ will be without network, 4 no such container.`,
 	}
 	c.Flags().BoolVar(&d.probe, "probe", false,
 		"send packets from inside all containers, not only those that are named")
-	c.Flags().StringVar(&d.to, "to", "", "try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside")
+	c.Flags().StringVar(&d.to, "to", "", "try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside, or another container")
 	return c
 }
 
@@ -155,6 +152,11 @@ func (d *Doctor) diagnose(names []string) (err error) {
 	} else {
 		if err := d.choose(names); err != nil {
 			return err
+		}
+		for _, c := range d.Mine {
+			if _, err := d.Target(d.to, c); d.to != "" && err != nil {
+				return err
+			}
 		}
 		d.Looked[onContainer] = len(d.Mine)
 	}

@@ -48,7 +48,8 @@ type Diagnosis struct {
 	Findings []*Diagnosed   `json:"findings"`
 	Unseen   []string       `json:"unseen,omitempty"` // what could not be examined, and why
 	Notes    []string       `json:"notes,omitempty"`
-	Looked   map[string]int `json:"looked"` // how many networks and containers were examined
+	Answers  []answered     `json:"answers,omitempty"` // of the address of --to
+	Looked   map[string]int `json:"looked"`            // how many networks and containers were examined
 
 	mu    sync.Mutex // probes run in parallel
 	kinds []Kind

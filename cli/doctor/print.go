@@ -19,6 +19,13 @@ func (d *Doctor) print() {
 			f.Print(d.App, s)
 		}
 	}
+	for _, a := range d.Answers {
+		text := fmt.Sprintf("%s answers %s %s: %s after %v", a.To, a.Container, a.Path, a.Answer, a.Took)
+		if a.Why != "" {
+			text += ": " + a.Why
+		}
+		d.Note("%s", text)
+	}
 	for _, line := range d.Unseen {
 		d.Note("could not be seen: %s", line)
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,12 +9,15 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/resolv"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -25,21 +29,41 @@ import (
 // answerTime is how long a probe waits for an answer. Each probe is sent twice.
 const answerTime = time.Second
 
-// SplitTarget parses ADDRESS or ADDRESS:PORT. Without a port, the port is 0.
-func SplitTarget(text string) (netip.Addr, uint16, error) {
-	if a, err := netip.ParseAddr(text); err == nil {
-		return a, 0, nil
+// Target returns the address and port that text means for packets of a container: ADDRESS or ADDRESS:PORT, or instead
+// of the address a container on a network that the sender is on, too; from outside, on any. Without a port, it is 0.
+func (d *Doctor) Target(text string, sender attach.Cached) (to netip.AddrPort, err error) {
+	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")); err == nil {
+		return netip.AddrPortFrom(a.Unmap(), 0), nil
 	}
-	if inner, ok := strings.CutSuffix(text, "]"); ok && strings.HasPrefix(inner, "[") {
-		if a, err := netip.ParseAddr(inner[1:]); err == nil && a.Is6() {
-			return a, 0, nil
+	if to, err := netip.ParseAddrPort(text); err == nil {
+		return netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), nil
+	}
+	name, number, given := strings.Cut(text, ":")
+	found := attached.Find(name, d.All)
+	if len(found) == 0 {
+		return to, app.Usage("%q: want an address, such as 192.0.2.1, 192.0.2.1:443 or [2001:db8::1]:443, or a container",
+			text)
+	}
+	port, err := strconv.ParseUint(number, 10, 16)
+	if given && (err != nil || port == 0) {
+		return to, app.Usage("%q: %s is not a port", text, number)
+	}
+	for _, c := range found {
+		shared := func(o attach.Cached) bool {
+			return o.Network == c.Network && attached.SamePath(o.Netns, sender.Netns)
+		}
+		if attached.IsGone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork ||
+			sender.Netns != "" && !slices.ContainsFunc(d.All, shared) {
+			continue
+		}
+		for _, ip := range c.Result.IPs {
+			if attached.OwnAddress(c, ip) {
+				return netip.AddrPortFrom(ip.Address.Addr(), uint16(port)), nil
+			}
 		}
 	}
-	at, err := netip.ParseAddrPort(text)
-	if err != nil {
-		return netip.Addr{}, 0, errors.New("want an address, such as 192.0.2.1, 192.0.2.1:443 or [2001:db8::1]:443")
-	}
-	return at.Addr(), at.Port(), nil
+	return to, app.Fail(app.ExitNotFound, "Give an address.", "container %s has no address on a network of %s", name,
+		attached.Name(sender))
 }
 
 // How many containers are probed in parallel, and how long all probes may take.
@@ -86,13 +110,60 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 	if d.to == "" {
 		return
 	}
-	to, port, _ := SplitTarget(d.to)
-	if err := reach(ns, to, port); err != nil {
-		details, fill := d.bothWays(c, to.Unmap(), port)
-		fill = append([]string{"ADDRESS", to.String(), "traceroute", "nsenter --net=" + c.Netns + " traceroute"},
-			fill...)
-		d.add(AddressUnreachable, d.to, err.Error(), who(c, details...), fill...)
+	to, err := d.Target(d.to, c)
+	if err != nil {
+		return // diagnose has said it
 	}
+	answer, took, err := reach(ns, to.Addr(), to.Port())
+	if err == nil {
+		d.answers(ns, c, to, answered{Answer: answer, Took: took})
+		return
+	}
+	details, fill, closed := d.bothWays(c, to)
+	if errors.Is(err, syscall.ECONNREFUSED) && (fill == nil || closed != "") {
+		d.answers(ns, c, to, answered{Answer: refused, Took: took, Why: cmp.Or(closed, "the port is closed")})
+		return
+	}
+	fill = append([]string{"ADDRESS", to.Addr().String(), "traceroute", "nsenter --net=" + c.Netns + " traceroute"},
+		fill...)
+	d.add(AddressUnreachable, shown(to), err.Error(), who(c, details...), fill...)
+}
+
+// refused is the answer of a host to a connection to a port that no program listens on.
+const refused = "connection refused"
+
+// answered is the answer of the address of --to to one container.
+type answered struct {
+	Container string        `json:"container"`
+	To        string        `json:"to"`
+	Path      string        `json:"path"` // the route from the container, as ip(8) writes it
+	Answer    string        `json:"answer"`
+	Why       string        `json:"why,omitempty"` // it is a refusal
+	Took      time.Duration `json:"tookNanoseconds"`
+}
+
+// answers records that an address answers a container.
+func (d *Doctor) answers(ns *kernel.NS, c attach.Cached, to netip.AddrPort, a answered) {
+	a.Container, a.To, a.Took = Traced(c).Name, shown(to), a.Took.Round(time.Microsecond)
+	if r, err := rtnl.RouteTo(ns, to.Addr()); err == nil {
+		if r.Via.IsValid() {
+			a.Path = "via " + r.Via.String() + " "
+		}
+		if l, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
+			a.Path += "dev " + l.Name
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Answers = append(d.Answers, a)
+}
+
+// shown returns ADDRESS or ADDRESS:PORT.
+func shown(to netip.AddrPort) string {
+	if to.Port() == 0 {
+		return to.Addr().String()
+	}
+	return to.String()
 }
 
 // probeGateways probes the gateways of a container's default routes.
@@ -106,7 +177,7 @@ func (d *Doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 			if r.Dst.Bits() != 0 || !r.Via.IsValid() || r.Via.IsLinkLocalUnicast() {
 				continue
 			}
-			if err := reach(ns, r.Via, 0); err != nil {
+			if _, _, err := reach(ns, r.Via, 0); err != nil {
 				d.add(GatewayUnreachable, r.Via.String(), err.Error(), who(c))
 			}
 		}
@@ -155,22 +226,29 @@ func ContainerServers(ns *kernel.NS, c attach.Cached) []string {
 	return servers
 }
 
-// reach returns why an address does not answer, or nil. Without a port, any answer counts, also an ICMP error from
-// the address or a refusal. With a port, only the TCP connection counts.
-func reach(ns *kernel.NS, to netip.Addr, port uint16) error {
-	return ns.Do(func() error {
+// reach returns what an address answers and after what time, or why it does not answer. Without a port, any answer
+// counts, also an ICMP error from the address or a refusal. With a port, only the TCP connection counts.
+func reach(ns *kernel.NS, to netip.Addr, port uint16) (answer string, took time.Duration, err error) {
+	err = ns.Do(func() error {
+		began := time.Now()
+		defer func() { took = time.Since(began) }()
 		if port != 0 {
+			answer = "a TCP connection"
 			return dial(to, port)
 		}
+		answer = "an echo reply"
 		if ping(to) == nil {
 			return nil
 		}
+		began = time.Now()
+		answer = refused
 		err := dial(to, 9) // discard: a host that exists refuses it
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil
 		}
 		return err
 	})
+	return answer, took, err
 }
 
 func dial(to netip.Addr, port uint16) error {

@@ -79,7 +79,8 @@ const sizeTime = 400 * time.Millisecond
 // probeSize sends unfragmentable packets of the size of the container's MTU to the address of --to, or else to the
 // gateway of the host. If large packets are lost without an ICMP error, TCP connections hang.
 func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
-	to, _, err := SplitTarget(d.to)
+	given, err := d.Target(d.to, c)
+	to := given.Addr()
 	if err != nil {
 		to = d.router()
 	}

@@ -29,15 +29,15 @@ func (d *Doctor) Tracer(host *kernel.World) *trace.Tracer {
 
 // bothWays follows a packet from a container to an address that does not answer, and one back where the address is of
 // the host or of another container. It returns what becomes of them, and the advice about the first that this host
-// loses.
-func (d *Doctor) bothWays(c attach.Cached, to netip.Addr, port uint16) (details, advice []string) {
+// loses. A packet that is only refused because no process listens is not lost: closed says so.
+func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details, advice []string, closed string) {
 	host, err := sdk.OpenHost()
 	if err != nil {
-		return nil, nil
+		return nil, nil, ""
 	}
 	defer host.Close()
 	t := d.Tracer(host)
-	for _, q := range d.ways(c, to, port) {
+	for _, q := range d.ways(c, to.Addr(), to.Port()) {
 		answer, err := t.Trace(q)
 		if err != nil {
 			details = append(details, err.Error())
@@ -49,11 +49,18 @@ func (d *Doctor) bothWays(c attach.Cached, to netip.Addr, port uint16) (details,
 			word = "cannot tell"
 		}
 		details = append(details, fmt.Sprintf("trace of %s: %s: %s", answer.Packet, word, answer.Why))
-		if advice == nil && answer.Verdict == trace.Stops && !d.left(answer) && !answer.Advice.IsZero() {
+		if answer.Verdict != trace.Stops || d.left(answer) || answer.Advice.IsZero() {
+			continue
+		}
+		last := answer.Hops[len(answer.Hops)-1]
+		if last.Kind == "socket" && answer.Fix == "" {
+			closed = last.Text
+		}
+		if advice == nil {
 			advice = how(answer.Advice)
 		}
 	}
-	return details, advice
+	return details, advice, closed
 }
 
 // ways returns the packet from a container to an address, and that back from who has the address.

@@ -5,7 +5,6 @@ package trace
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -152,35 +151,32 @@ func (t *tracing) question(d *doctor.Doctor, args []string) (q trace.Question, e
 	if at > 1 || len(args) != at+2 {
 		return q, app.Usage("want at most one CONTAINER, and one ADDRESS[:PORT][/PROTOCOL] after \"to\"")
 	}
-	text := args[at+1]
+	var sender attach.Cached
 	if at > 0 {
-		if text, err = inTarget(d, args[0], text); err != nil {
+		found, err := d.Seek(args[0])
+		if err != nil {
 			return q, err
 		}
+		sender = found[0]
 	}
-	to, err := parseTarget(text)
-	if err != nil {
-		return q, app.Usage("%q: %w", args[at+1], err)
+	find := func(text string) (netip.AddrPort, error) { return d.Target(text, sender) }
+	if err := target(&q, args[at+1], find); err != nil {
+		return q, err
 	}
-	q.Dst, q.DstPort, q.Proto = to.addr, to.port, to.proto
 	if at == 0 {
 		return q, t.outside(d, &q)
 	}
 	if t.from != "" || t.in != "" {
 		return q, app.Usage("--from and --in are for packets from outside, without a CONTAINER")
 	}
-	found, err := d.Seek(args[0])
-	if err != nil {
-		return q, err
-	}
-	if attached.IsGone(found[0]) || found[0].Netns == "" {
+	if attached.IsGone(sender) || sender.Netns == "" {
 		return q, app.Fail(app.ExitNotFound, "", "the network namespace of container %s is gone",
-			attached.ShortOwner(found[0]))
+			attached.ShortOwner(sender))
 	}
 	if !q.Dst.IsValid() {
 		return q, app.Usage("%q: want an address before the port, for a packet from a container", args[at+1])
 	}
-	from := doctor.Traced(found[0])
+	from := doctor.Traced(sender)
 	q.From = &from
 	return q, nil
 }
@@ -236,87 +232,49 @@ func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 	return nil
 }
 
-// inTarget replaces the name of a container in a target by its address on a network that the sender is on too.
-func inTarget(d *doctor.Doctor, sender, target string) (string, error) {
-	name, proto := target, ""
-	if i := strings.LastIndex(target, "/"); i >= 0 {
-		if _, known := kernel.ParseProto(target[i+1:]); known || target[i+1:] == "icmp" {
-			name, proto = target[:i], target[i:]
+// target parses the destination of a packet, ADDRESS[:PORT][/PROTOCOL] or :PORT[/PROTOCOL]. The name of a container may
+// contain slashes.
+func target(q *trace.Question, text string, find func(string) (netip.AddrPort, error)) error {
+	where, proto := text, ""
+	if i := strings.LastIndex(text, "/"); i >= 0 {
+		if _, err := find(text); err != nil {
+			where, proto = text[:i], text[i+1:]
 		}
 	}
-	name, port, _ := strings.Cut(name, ":")
-	to := attached.Find(name, d.All)
-	// an IPv6 address
-	if _, _, err := doctor.SplitTarget(name); err == nil || len(to) == 0 || strings.Contains(port, ":") {
-		return target, nil
-	}
-	from, err := d.Seek(sender)
-	if err != nil {
-		return "", err
-	}
-	for _, c := range to {
-		same := func(o attach.Cached) bool {
-			return o.Network == c.Network &&
-				attached.SamePath(o.Netns, from[0].Netns)
-		}
-		if attached.IsGone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork ||
-			!slices.ContainsFunc(d.All, same) {
-			continue
-		}
-		for _, ip := range c.Result.IPs {
-			switch text := ip.Address.Addr().String(); {
-			case !attached.OwnAddress(c, ip):
-			case port != "":
-				return net.JoinHostPort(text, port) + proto, nil
-			default:
-				return text + proto, nil
-			}
-		}
-	}
-	return "", app.Fail(app.ExitNotFound, "Give an address.", "container %s has no address on a network of %s", name,
-		sender)
-}
-
-// packetTarget is the destination of a packet.
-type packetTarget struct {
-	addr  netip.Addr
-	port  uint16
-	proto byte
-}
-
-func parseTarget(text string) (to packetTarget, err error) {
-	where, proto, given := strings.Cut(text, "/")
 	if number, port := strings.CutPrefix(where, ":"); port && !strings.Contains(number, ":") {
 		n, err := strconv.ParseUint(number, 10, 16)
 		if err != nil || n == 0 {
-			return to, fmt.Errorf("%s is not a port", number)
+			return app.Usage("%q: %s is not a port", text, number)
 		}
-		to.port = uint16(n)
-	} else if to.addr, to.port, err = doctor.SplitTarget(where); err != nil {
-		return to, err
+		q.DstPort = uint16(n)
+	} else {
+		to, err := find(where)
+		if err != nil {
+			return err
+		}
+		q.Dst, q.DstPort = to.Addr(), to.Port()
 	}
-	to.addr = to.addr.Unmap()
 	icmp := byte(kernel.ICMP)
-	if to.addr.Is6() {
+	if q.Dst.Is6() {
 		icmp = kernel.ICMPv6
 	}
 	switch number, known := kernel.ParseProto(proto); {
-	case !given && to.port != 0:
-		to.proto = kernel.TCP
-	case !given || strings.EqualFold(proto, "icmp"):
-		to.proto = icmp
+	case proto == "" && q.DstPort != 0:
+		q.Proto = kernel.TCP
+	case proto == "" || strings.EqualFold(proto, "icmp"):
+		q.Proto = icmp
 	case !known:
-		return to, fmt.Errorf("want tcp, udp, sctp or icmp, not %q", proto)
+		return app.Usage("%q: want tcp, udp, sctp or icmp, not %q", text, proto)
 	default:
-		to.proto = number
+		q.Proto = number
 	}
-	if to.proto == icmp && to.port != 0 {
-		return to, errors.New("icmp has no ports")
+	if q.Proto == icmp && q.DstPort != 0 {
+		return app.Usage("%q: icmp has no ports", text)
 	}
-	if to.proto != icmp && to.port == 0 {
-		return to, fmt.Errorf("%s needs a port", proto)
+	if q.Proto != icmp && q.DstPort == 0 {
+		return app.Usage("%q: %s needs a port", text, proto)
 	}
-	return to, nil
+	return nil
 }
 
 // print prints the hops place by place, and the verdict.
