@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/cli/advice"
@@ -164,13 +165,16 @@ func help(c *cobra.Command, args []string) error {
 	return about.Help()
 }
 
-// meant returns ", did you mean ...?" with the subcommands of c that resemble word, or nothing.
+// meant returns ", did you mean ...?" with the subcommands of c that resemble word or mean the same, or nothing.
 func meant(c *cobra.Command, word string) string {
+	same := [][]string{{"ls", "list"}, {"rm", "remove", "del", "delete", "release", "detach"}, {"new", "create", "add"},
+		{"show", "get", "inspect"}}
+	i := slices.IndexFunc(same, func(words []string) bool { return slices.Contains(words, word) })
 	var all, begin []string
 	for _, sub := range c.Commands() {
 		if sub.IsAvailableCommand() {
 			all = append(all, sub.Name())
-			if strings.HasPrefix(sub.Name(), word) {
+			if strings.HasPrefix(sub.Name(), word) || i >= 0 && slices.Contains(same[i], sub.Name()) {
 				begin = append(begin, fmt.Sprintf("%q", sub.Name()))
 			}
 		}

@@ -46,7 +46,7 @@ type attached struct {
 
 // plan computes what should exist.
 func (r *Repairer) plan(ctx context.Context, host *kernel.World, lists lookUp, c *attach.Cached) *attached {
-	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns}, r: r, host: host, cached: c,
+	a := &attached{Finding: Finding{Owner: c.Owner(), Netns: c.Netns, Args: c.Args}, r: r, host: host, cached: c,
 		fixing: restore.Fixing{DryRun: r.DryRun, Shared: r.shared}}
 	switch {
 	case c.Bare:

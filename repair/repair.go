@@ -73,6 +73,7 @@ const (
 type Finding struct {
 	Owner    spec.Owner
 	Netns    string
+	Args     [][2]string // CNI_ARGS of its ADD
 	State    State
 	Repaired []string // what was restored, in the words of ip(8) and nft(8)
 	// what differs and could not be restored; in a dry run, also what could

@@ -25,6 +25,7 @@ import (
 // repaired is an attachment in the answer of repair.
 type repaired struct {
 	attached.Key
+	Name     string       `json:"name,omitempty"`
 	State    repair.State `json:"state"`
 	Repaired []string     `json:"repaired,omitempty"`
 	Drift    []string     `json:"drift,omitempty"`
@@ -149,6 +150,7 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 		doc.Attachments = append(doc.Attachments, repaired{
 			attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName,
 				Netns: f.Netns},
+			attached.Name(attach.Cached{ContainerID: f.Owner.ContainerID, Netns: f.Netns, Args: f.Args}),
 			f.State, f.Repaired, f.Differences.Lines(), f.Differences, f.NotOurs, f.Changed})
 	}
 	if a.JSON() {
