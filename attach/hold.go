@@ -61,8 +61,8 @@ func (r *Runtime) Hold(ctx context.Context, c *Cached) (release func(), still bo
 	return nil, false, err
 }
 
-// HoldNetwork waits until no operation of this package works on a network, and lets others wait until release is called,
-// as GC does.
+// HoldNetwork waits until no operation of this package works on a network, and lets others wait until release is
+// called, as GC does.
 func (r *Runtime) HoldNetwork(ctx context.Context, network string) (release func(), err error) {
 	return r.lockNetwork(ctx, network, true)
 }

@@ -164,9 +164,9 @@ func readSettings(path string) ([]byte, error) {
 	}
 }
 
-// CommandsAllowed reports whether this node lets network configurations execute programs and write any file as root, by
-// the plugin debug: the key debugCommands in /etc/cni/fairlead.json is true. The file is the administrator's; no configuration and no
-// variable takes its place. What cannot be read does not allow it.
+// CommandsAllowed reports whether this node lets network configurations execute programs and write any file as root,
+// by the plugin debug: the key debugCommands in /etc/cni/fairlead.json is true. The file is the administrator's; no
+// configuration and no variable takes its place. What cannot be read does not allow it.
 func CommandsAllowed() (bool, error) {
 	doc, err := readSettings(Settings)
 	if err == nil && doc == nil {

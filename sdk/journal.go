@@ -44,8 +44,8 @@ func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
 	return p
 }
 
-// ownFiles matches the files that a configuration may name without the node's consent.
-const ownFiles = "/var/log/cni-*"
+// journalFiles matches the files that a configuration may name without the node's consent.
+const journalFiles = "/var/log/cni-*"
 
 // permit takes the commands, and a file that others may use, out of the journal if the node does not allow them. Calls
 // that begin something fail then, so that somebody sees it; the others do their work.
@@ -54,7 +54,7 @@ func (j *Journal) permit(verb string) error {
 	for _, hooks := range j.Hooks {
 		programs += len(hooks)
 	}
-	own, err := filepath.Match(ownFiles, j.File)
+	own, err := filepath.Match(journalFiles, j.File)
 	own = j.File == "" || own && err == nil
 	if programs == 0 && own {
 		return nil
@@ -69,7 +69,7 @@ func (j *Journal) permit(verb string) error {
 		j.Command, j.Hooks = nil, nil
 	}
 	if !own {
-		keys, does = append(keys, "cniOutput "+j.File), append(does, "write files other than "+ownFiles)
+		keys, does = append(keys, "cniOutput "+j.File), append(does, "write files other than "+journalFiles)
 		j.File = ""
 	}
 	key, what := strings.Join(keys, ", "), strings.Join(does, " and ")+" as root"

@@ -87,7 +87,8 @@ will be without network, 4 no such container.`,
 	}
 	c.Flags().BoolVar(&d.probe, "probe", false,
 		"send packets from inside all containers, not only those that are named")
-	c.Flags().StringVar(&d.to, "to", "", "try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside, or another container")
+	c.Flags().StringVar(&d.to, "to", "",
+		"try to reach `ADDRESS` or ADDRESS:PORT (TCP) from inside, or another container")
 	return c
 }
 

@@ -41,8 +41,8 @@ func (d *Doctor) Target(text string, sender attach.Cached) (to netip.AddrPort, e
 	name, number, given := strings.Cut(text, ":")
 	found := attached.Find(name, d.All)
 	if len(found) == 0 {
-		return to, app.Usage("%q: want an address, such as 192.0.2.1, 192.0.2.1:443 or [2001:db8::1]:443, or a container",
-			text)
+		return to, app.Usage("%q: want an address, such as 192.0.2.1, 192.0.2.1:443 or [2001:db8::1]:443, "+
+			"or a container", text)
 	}
 	port, err := strconv.ParseUint(number, 10, 16)
 	if given && (err != nil || port == 0) {

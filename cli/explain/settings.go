@@ -15,9 +15,9 @@ func explainedSettings() []explained {
 			"size such as 64M is the maximum of the file and its predecessor together; default 20M. Example: " +
 			"\"errors,file,64M\"."}}
 	keys = append(keys, ReferenceKey{Path: calls.CommandsKey, Value: "true or false",
-		Doc: "Whether network configurations may execute programs and write any file as root: command, the hooks, and " +
-			"cniOutput other than /var/log/cni-NAME of the plugin debug. Without true, ADD and STATUS of a configuration " +
-			"that has them fail. Default: false."})
+		Doc: "Whether network configurations may execute programs and write any file as root: command, the hooks, " +
+			"and cniOutput other than /var/log/cni-NAME of the plugin debug. Without true, ADD and STATUS of a " +
+			"configuration that has them fail. Default: false."})
 	return []explained{
 		{Name: calls.Settings, Text: "the settings of Fairlead's plugins on this node, a JSON object",
 			More: "The file may be absent. A change takes effect with the next call. docs/log.md has more on the log.",

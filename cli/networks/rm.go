@@ -75,8 +75,8 @@ func remove(a *app.App, name string, force bool) error {
 	return nil
 }
 
-// removeUnused removes the file of a network without attachments. The file has another name, which runtimes ignore, while
-// this waits for operations that began with it: an ADD among them keeps the file.
+// removeUnused removes the file of a network without attachments. The file has another name, which runtimes ignore,
+// while this waits for operations that began with it: an ADD among them keeps the file.
 func removeUnused(a *app.App, name, file string) error {
 	if err := inUse(name); err != nil {
 		return err
