@@ -19,7 +19,7 @@ import (
 
 const (
 	asksNothing = rtnl.Permanent | rtnl.NoARP          // states of a neighbour that is never asked for its MAC address
-	claimTime   = 300 * time.Millisecond               // that a neighbour has to answer an ARP probe, of two
+	claimTime   = 300 * time.Millisecond               // that a neighbour has to answer a question, of two
 	scopeHost   = uint8(254)                           // of an address, RT_SCOPE_HOST
 	forGood     = "ip neigh flush to %v nud permanent" // what corrects an entry of somebody who asks nothing
 )
@@ -98,10 +98,10 @@ func (w *walk) heard(p *place, l *rtnl.Link, a netip.Addr) {
 
 // elsewhere asks for the MAC address of a neighbour that the sender has for good, and returns another one that answers.
 func elsewhere(p *place, l *rtnl.Link, entry *rtnl.Neighbour) net.HardwareAddr {
-	if entry.State&asksNothing == 0 || !entry.Addr.Is4() {
+	if entry.State&asksNothing == 0 {
 		return nil
 	}
-	n, err := packet.ListenNeighbours(p.ns, l, false)
+	n, err := packet.ListenNeighbours(p.ns, l, entry.Addr.Is6())
 	if err != nil {
 		return nil
 	}

@@ -20,8 +20,10 @@ const Program = "program"
 func (w *walk) atPrograms(p *place, l *rtnl.Link, in bool) {
 	ask := look(p.run("bpftool net show dev " + l.Name))
 	parent, where := uint32(clsactEgress), "egress"
+	tcx, netkit := tc.TCXEgress, tc.NetkitPrimary
 	if in {
 		parent, where = clsactIngress, "ingress"
+		tcx, netkit = tc.TCXIngress, tc.NetkitPeer
 		if l.XDP != 0 {
 			w.wonder(p, Program, ask, "cannot tell what BPF program %d at XDP of %s does", l.XDP, l.Name)
 		}
@@ -35,5 +37,21 @@ func (w *walk) atPrograms(p *place, l *rtnl.Link, in bool) {
 			w.wonder(p, Program, ask, "cannot tell what BPF program %s at tc %s of %s does",
 				cmp.Or(f.Program, "without a name"), where, l.Name)
 		}
+	}
+	w.attached(p, l, tcx, "tcx "+where)
+	if l.Kind == "netkit" {
+		w.attached(p, l, netkit, "netkit")
+	}
+}
+
+// attached wonders about the BPF programs at an attachment of a link.
+func (w *walk) attached(p *place, l *rtnl.Link, at tc.Attachment, name string) {
+	ask := look(p.run("bpftool net show dev " + l.Name))
+	ids, err := tc.Programs(p.ns, l.Index, at)
+	if err != nil {
+		w.wonder(p, Program, ask, "BPF programs at %s of %s could not be read: %v", name, l.Name, err)
+	}
+	for _, id := range ids {
+		w.wonder(p, Program, ask, "cannot tell what BPF program %d at %s of %s does", id, name, l.Name)
 	}
 }

@@ -13,17 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passAll loads an XDP program that passes every packet.
-func passAll(t *testing.T) int {
+// load loads a program that returns a verdict for every packet.
+func load(t *testing.T, kind uint32, verdict uint64) int {
 	t.Helper()
-	const pass = 2                          // XDP_PASS
-	code := []uint64{0xb7 | pass<<32, 0x95} // r0 = XDP_PASS; exit
+	code := []uint64{0xb7 | verdict<<32, 0x95} // r0 = verdict; exit
 	license := []byte("GPL\x00")
 	attr := struct {
 		kind, count   uint32
 		code, license uint64
 		rest          [16]uint64
-	}{kind: unix.BPF_PROG_TYPE_XDP, count: uint32(len(code)), code: uint64(uintptr(unsafe.Pointer(&code[0]))),
+	}{kind: kind, count: uint32(len(code)), code: uint64(uintptr(unsafe.Pointer(&code[0]))),
 		license: uint64(uintptr(unsafe.Pointer(&license[0])))}
 	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	if errno != 0 {
@@ -31,6 +30,34 @@ func passAll(t *testing.T) int {
 	}
 	t.Cleanup(func() { unix.Close(int(fd)) })
 	return int(fd)
+}
+
+// attach attaches a program that lets the next one decide, at tcx of a link. It returns nil if the kernel has no tcx.
+func attach(t *testing.T, dev string, at uint32) (detach func()) {
+	t.Helper()
+	link, err := netlink.LinkByName(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const next = 0xffffffff // TCX_NEXT
+	fd := load(t, unix.BPF_PROG_TYPE_SCHED_CLS, next)
+	attr := struct{ link, program, at, flags, replace, relative uint32 }{uint32(link.Attrs().Index), uint32(fd), at, 0, 0, 0}
+	call := func(command uintptr) unix.Errno {
+		_, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		return errno
+	}
+	switch errno := call(unix.BPF_PROG_ATTACH); errno {
+	case 0:
+	case unix.EINVAL: // before Linux 6.6
+		return nil
+	default:
+		t.Fatal(errno)
+	}
+	return func() {
+		if errno := call(unix.BPF_PROG_DETACH); errno != 0 {
+			t.Error(errno)
+		}
+	}
 }
 
 // TestPrograms follows packets past BPF programs at links: nobody can tell what becomes of them.
@@ -64,7 +91,31 @@ func TestPrograms(t *testing.T) {
 		nstest.Run(t, "tc", "qdisc", "del", "dev", c.dev, "clsact")
 	}
 
-	fd := passAll(t)
+	for _, c := range []struct {
+		from, dst, dev, hook string
+		at                   uint32
+	}{
+		{"a", "10.1.0.1", "va", "ingress", unix.BPF_TCX_INGRESS},
+		{"host", "10.2.0.2", "vfar", "egress", unix.BPF_TCX_EGRESS},
+	} {
+		detach := attach(t, c.dev, c.at)
+		if detach == nil {
+			t.Log("the kernel has no tcx")
+			break
+		}
+		a := verdict(c.from, c.dst)
+		want := "at tcx " + c.hook + " of " + c.dev + " does"
+		if a.Verdict != Unknown || !strings.HasSuffix(a.Why, want) || a.Look != "bpftool net show dev "+c.dev {
+			t.Errorf("%s to %s: %s, %s (%+v); want %s", c.from, c.dst, a.Verdict, a.Why, a.Advice, want)
+		}
+		detach()
+		if a := verdict(c.from, c.dst); a.Verdict != Passes {
+			t.Errorf("%s to %s after the program has gone: %+v", c.from, c.dst, a)
+		}
+	}
+
+	const xdpPass = 2
+	fd := load(t, unix.BPF_PROG_TYPE_XDP, xdpPass)
 	for _, dev := range []string{"va", "br0"} {
 		link, err := netlink.LinkByName(dev)
 		if err != nil {

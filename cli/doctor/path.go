@@ -101,8 +101,8 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 		}
 		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},
 			trace.Question{Dst: ip.Address.Addr(), Proto: icmp})
-		if to := d.router(); family == rtnl.IPv4 && to.IsValid() && !onward[link] {
-			onward[link] = true
+		if to := d.router(family); to.IsValid() && !onward[link+to.String()] {
+			onward[link+to.String()] = true
 			all = append(all, trace.Question{From: &from, Dst: to, Proto: icmp})
 		}
 	}

@@ -82,7 +82,7 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	given, err := d.Target(d.to, c)
 	to := given.Addr()
 	if err != nil {
-		to = d.router()
+		to = d.router(rtnl.IPv4)
 	}
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil || !to.Is4() || l.MTU <= least4 {
@@ -105,11 +105,13 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	d.add(PathMTU, to.String(), text, who(c, fmt.Sprintf("its MTU is %d", mtu)), how(smaller(ns, c, l, fits))...)
 }
 
-// router returns the next hop of the host's IPv4 default route.
-func (d *Doctor) router() (via netip.Addr) {
-	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable})
+// router returns the next hop of the host's default route of a family, unless it has a link-local address, which
+// containers cannot send to.
+func (d *Doctor) router(family uint8) (via netip.Addr) {
+	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 	for _, r := range routes {
-		if err == nil && r.Dst.Bits() == 0 && r.Type == rtnl.Unicast && r.Via.IsValid() {
+		usable := r.Dst.Bits() == 0 && r.Type == rtnl.Unicast && r.Via.IsValid() && !r.Via.IsLinkLocalUnicast()
+		if err == nil && usable {
 			return r.Via
 		}
 	}
