@@ -21,22 +21,22 @@ func TestFaults(t *testing.T) {
 		if !slices.Contains([]string{"macvlan", "host-device", "bridge"}, c.name) {
 			continue
 		}
-		nstest.Apart(t, c.name, func(t *testing.T) {
-			r := c.runner(t)
-			withoutBridges(t)
-			warm := &attachment{id: "warm", netns: nstest.NewNS(t)}
-			r.must("ADD", r.add(warm))
-			r.must("DEL", r.del(warm))
-			before := state(t)
-			numbers := []unix.Errno{unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOMEM, unix.EPERM}
-			for i, call := range []string{"socket", "setns", "openat", "ioctl", "fstat", "getsockopt", "sendto"} {
-				for _, verb := range []string{"ADD", "DEL"} {
+		numbers := []unix.Errno{unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOMEM, unix.EPERM}
+		for i, call := range []string{"socket", "setns", "openat", "ioctl", "fstat", "getsockopt", "sendto"} {
+			for _, verb := range []string{"ADD", "DEL"} {
+				nstest.Apart(t, strings.Join([]string{c.name, verb, call}, "/"), func(t *testing.T) {
+					r := c.runner(t)
+					withoutBridges(t)
+					warm := &attachment{id: "warm", netns: nstest.NewNS(t)}
+					r.must("ADD", r.add(warm))
+					r.must("DEL", r.del(warm))
+					before := state(t)
 					for n, fired := 1, true; fired && !t.Failed(); n++ {
 						fired = fault(t, r, before, verb, call, n, numbers[(i+n)%len(numbers)])
 					}
-				}
+				})
 			}
-		})
+		}
 	}
 }
 
