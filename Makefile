@@ -100,7 +100,7 @@ test-busy: ## three rounds of the tests that wait, beside eight busy processes
 	for round in $$(seq $(ROUNDS)); do echo "round $$round"; $(GO) test -vet=off -count=1 -timeout 2h $(TESTFLAGS) $(BUSY) || exit; done
 
 # make test-vm VMFLAGS='-v -run TestVLAN'; all takes most of an hour. With SKIPPED=FILE, what skipped for want of something in
-# `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment; with PART=17/12, one of twelve parts of it. With
+# `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment; with PART=17/24, one of 24 parts of it. With
 # ARCH=arm64 or s390x, what internal/vm/elsewhere.txt names, in a machine of that architecture; an empty SKIPPED runs all there.
 $(if $(ARCH),$(eval SKIPPED ?= internal/vm/elsewhere.txt))
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
