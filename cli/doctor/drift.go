@@ -112,11 +112,14 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 
 // attachment adds the findings of one attachment.
 func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
-	switch f.State {
-	case repair.Gone:
+	switch {
+	case f.Held: // the container lives, and another one has its address
+		d.add(AttachmentBroken, "network "+c.Network, f.Differences.Error(), who(c), how(advice.Remake(c))...)
+		return
+	case f.State == repair.Gone:
 		d.add(ContainerGone, "network "+c.Network, "", who(c, f.Differences.Lines()...))
 		return
-	case repair.Offline:
+	case f.State == repair.Offline:
 		var rules []string
 		for _, d := range f.Differences {
 			if d.Resource != "" { // byResult reports links
@@ -127,7 +130,7 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 			d.add(ReferenceRulesMissing, "packet filter", "", who(c, rules...))
 		}
 		return
-	case repair.InOrder, repair.Foreign, repair.Handed, repair.Busy:
+	case slices.Contains([]repair.State{repair.InOrder, repair.Foreign, repair.Handed, repair.Busy}, f.State):
 		return
 	}
 	if len(f.Left) > 0 {

@@ -110,7 +110,7 @@ func (w *wish) ask(a *app.App, c *cobra.Command, name string) {
 		w.ipv6 = yes("Add an IPv6 subnet?")
 	}
 	if !said("isolated") && w.master == "" {
-		w.isolated = yes("Isolate containers from other networks and from each other?")
+		w.isolated = yes("Isolate containers from each other and from networks with a policy?")
 	}
 	if !said("names") && w.master == "" && !w.dhcp {
 		w.names = yes("Let the containers find each other by name?")

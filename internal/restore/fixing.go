@@ -27,7 +27,7 @@ type Fixing struct {
 // first what a repair would correct, which is only left in a dry run.
 func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (changed bool, wrong spec.Differences) {
 	is := resource.TraitsOf(r)
-	rule := is.Effect != resource.NoRule
+	_, rule := EffectOf(r)
 	fixable := is.Fix != nil && len(plan.Plan{r}.Required()) == 0
 	var err error
 	switch {
