@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/dhcp"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
@@ -35,24 +36,51 @@ func (d *Doctor) dhcp(ctx context.Context, n *netconf.Network) {
 
 // leasesOf returns the leases of a network from its DHCP daemon.
 func leasesOf(ctx context.Context, n *netconf.Network) ([]dhcp.Leased, error) {
-	socket := cmp.Or(dhcp.ConfiguredSocket(n.Name), rpc.DefaultSocket)
-	return dhcp.Leases(ctx, socket, func(l dhcp.Leased) bool { return l.Network == n.Name })
+	return dhcp.Leases(ctx, daemonOf(n.Name), func(l dhcp.Leased) bool { return l.Network == n.Name })
 }
 
-// daemonless adds a finding if the DHCP daemon of a network does not answer, and reports whether it did. what is what
-// STATUS said.
-func (d *Doctor) daemonless(n *netconf.Network, what string, on []affected) bool {
-	ctx, cancel := context.WithTimeout(d.Ctx, 2*answerTime)
-	defer cancel()
-	id := DHCPDaemonAbsent
-	switch _, err := leasesOf(ctx, n); {
+// daemonOf returns the socket of a network's DHCP daemon.
+func daemonOf(network string) string {
+	return cmp.Or(dhcp.ConfiguredSocket(network), rpc.DefaultSocket)
+}
+
+// daemonTime is how long a DHCP daemon may take to list its leases, for which it asks no server.
+const daemonTime = 5 * time.Second
+
+// daemonless returns the finding about a network's DHCP daemon that does not answer, and the error; "" if it answers.
+// Each daemon is asked once in a run, and none for a network without DHCP.
+func (d *Doctor) daemonless(l *spec.List) (ID, error) {
+	if !byDHCP(l) {
+		return "", nil
+	}
+	socket := daemonOf(l.Name)
+	err, asked := d.daemons[socket]
+	if !asked {
+		ctx, cancel := context.WithTimeout(d.Ctx, daemonTime)
+		defer cancel()
+		_, err = dhcp.Leases(ctx, socket, func(dhcp.Leased) bool { return false })
+		if d.daemons == nil {
+			d.daemons = map[string]error{}
+		}
+		d.daemons[socket] = err
+	}
+	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		id = DHCPDaemonSilent
-	case !errors.Is(err, syscall.ENOENT) && !errors.Is(err, syscall.ECONNREFUSED):
+		return DHCPDaemonSilent, err
+	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
+		return DHCPDaemonAbsent, err
+	}
+	return "", nil
+}
+
+// silent reports whether the DHCP daemon of an attachment does not answer.
+func (d *Doctor) silent(c attach.Cached) bool {
+	l := c.AttachedBy(nil)
+	if l == nil {
 		return false
 	}
-	d.add(id, "network "+n.Name, what, on)
-	return true
+	id, _ := d.daemonless(l)
+	return id == DHCPDaemonSilent
 }
 
 func byDHCP(l *spec.List) bool {

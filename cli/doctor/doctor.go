@@ -33,6 +33,7 @@ type Doctor struct {
 	to    string // an address to probe
 
 	lacked   map[string]*lacking // by kind of link
+	daemons  map[string]error    // what DHCP daemons answered, by socket
 	nameless atomic.Int32        // number of containers whose name servers are unknown
 
 	unknown  bool             // the attachments could not be read

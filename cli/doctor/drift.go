@@ -97,8 +97,12 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 		return nil
 	}
 	sdk.LogTo(io.Discard) // what ADD warns of is a finding here
+	plugins := plugin.All()
+	if slices.ContainsFunc(of, d.silent) { // each lease would wait for the daemon
+		plugins = slices.DeleteFunc(plugins, func(p sdk.Plugin) bool { return p.Name == "dhcp" })
+	}
 	r := repair.Repairer{
-		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
+		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugins, Foreign: netconf.Foreign(),
 		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Firewall: filter,
 		List: func() ([]attach.Cached, []error) { return slices.Clone(of), d.unread },
 	}

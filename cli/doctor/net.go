@@ -142,6 +142,11 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	if d.leases(ctx, n) {
 		return
 	}
+	daemon, err := d.daemonless(n.List)
+	if daemon == DHCPDaemonSilent { // STATUS would wait for it
+		d.add(daemon, where, err.Error(), on)
+		return
+	}
 	rt, err := netconf.Runtime(d.App, n)
 	if err == nil {
 		rt.Stderr = io.Discard // the evaluator's finding has more details
@@ -153,7 +158,8 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 		d.dhcp(ctx, n)
 	case app.Denied(err):
 		d.Blind("whether network %s would serve a container: %v", n.Name, err)
-	case byDHCP(n.List) && d.daemonless(n, said(err), on):
+	case daemon != "":
+		d.add(daemon, where, said(err), on)
 	default:
 		fill := []string{"NET", n.Name}
 		if hint := spec.AsError(err, 0).Hint; hint != "" {
