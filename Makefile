@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install uninstall release signed-release test test-race test-busy test-vm test-skipped demo bench bench-newest bench-vm docs lint generate clean
+.PHONY: help build install uninstall release signed-release test test-race test-busy test-vm test-skipped test-kube demo bench bench-newest bench-vm docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -107,6 +107,14 @@ test-vm: ## the tests that touch the kernel, again in a virtual machine whose ke
 	@.ci/packages vm $(ARCH) || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
 	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./packetfilter ./trace ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
+
+# Building the API server takes ten minutes of a processor; afterwards Go's cache has it.
+test-kube: ## fairlead-agent on two nodes of a real API server, in network namespaces
+	@.ci/packages kube
+	$(GO) -C cluster/kube build -trimpath -o $(abspath $(BIN))/kube/ k8s.io/kubernetes/cmd/kube-apiserver
+	$(GO) -C cluster build -trimpath -o $(abspath $(BIN))/kube/ ./cmd/fairlead-agent
+	$(GO) build -o $(BIN)/kube/ ./cmd/fairlead
+	$(GO) -C cluster test -tags kube -count=1 -timeout 60m $(TESTFLAGS) ./kubetest
 
 $(BIN)/skipped:
 	@mkdir -p $(BIN) && : >$@.new && FAIRLEAD_SKIPPED=$(abspath $@.new) $(MAKE) test TESTFLAGS=-count=1 && mv $@.new $@

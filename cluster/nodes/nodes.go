@@ -1,0 +1,136 @@
+// Package nodes reads the nodes of a cluster from the API server of Kubernetes. It writes nothing there.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"reflect"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
+)
+
+// Watch calls changed with all nodes of the cluster once it knows them, and after each change that concerns other
+// nodes. While the API server does not answer it calls nothing, and tries again. It returns when ctx ends.
+func Watch(ctx context.Context, config *rest.Config, cluster string, changed func([]directory.Node)) error {
+	client, err := newClient(config)
+	if err != nil {
+		return err
+	}
+	var store cache.Store
+	tell := func() {
+		var list []directory.Node
+		for _, obj := range store.List() {
+			if n, ok := obj.(*corev1.Node); ok {
+				list = append(list, nodeOf(cluster, n))
+			}
+		}
+		changed(list)
+	}
+	synced := make(chan struct{}) // until then, the list is not complete
+	told := func() {
+		select {
+		case <-synced:
+			tell()
+		default:
+		}
+	}
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(client, "nodes", metav1.NamespaceAll, fields.Everything()),
+		ObjectType:    &corev1.Node{},
+		Transform:     strip,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { told() },
+			DeleteFunc: func(any) { told() },
+			UpdateFunc: func(former, now any) {
+				was, _ := former.(*corev1.Node)
+				is, _ := now.(*corev1.Node)
+				if was == nil || is == nil || !reflect.DeepEqual(nodeOf(cluster, was), nodeOf(cluster, is)) {
+					told()
+				}
+			},
+		},
+	})
+	go func() {
+		if cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
+			close(synced)
+			tell()
+		}
+	}()
+	controller.RunWithContext(ctx)
+	return ctx.Err()
+}
+
+// newClient returns a client that knows the objects of the core group, and speaks protobuf.
+func newClient(config *rest.Config) (*rest.RESTClient, error) {
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	c := rest.CopyConfig(config)
+	c.APIPath, c.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.ContentType = runtime.ContentTypeProtobuf
+	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	if c.UserAgent == "" {
+		c.UserAgent = "fairlead-agent"
+	}
+	return rest.RESTClientFor(c)
+}
+
+// strip leaves of a Node object what nodeOf reads. An object has 10 to 30 kB with its images and conditions.
+func strip(obj any) (any, error) {
+	n, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
+			CreationTimestamp: n.CreationTimestamp},
+		Spec:   corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
+		Status: corev1.NodeStatus{Addresses: n.Status.Addresses},
+	}, nil
+}
+
+// nodeOf returns what a Node object says of its node. What is no address or prefix is left out: the API server refuses
+// it.
+func nodeOf(cluster string, n *corev1.Node) directory.Node {
+	out := directory.Node{Name: n.Name, Since: n.CreationTimestamp.UTC(), MAC: overlay.MAC(cluster, n.Name).String()}
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if a.Type == corev1.NodeInternalIP && err == nil {
+			out.Endpoints = append(out.Endpoints, ip.Unmap())
+		}
+	}
+	cidrs := n.Spec.PodCIDRs
+	if len(cidrs) == 0 && n.Spec.PodCIDR != "" {
+		cidrs = []string{n.Spec.PodCIDR}
+	}
+	for _, s := range cidrs {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			out.Prefixes = append(out.Prefixes, p.Masked())
+		}
+	}
+	return out
+}
+
+// ErrNotInCluster means that the agent runs in no pod and was told no kubeconfig.
+var ErrNotInCluster = errors.New("this is no pod of a cluster: say --kubeconfig FILE")
+
+// InCluster returns the configuration of a pod.
+func InCluster() (*rest.Config, error) {
+	c, err := rest.InClusterConfig()
+	if errors.Is(err, rest.ErrNotInCluster) {
+		return nil, ErrNotInCluster
+	}
+	return c, err
+}
