@@ -285,8 +285,13 @@ func (s *site) frame(from string, to net.HardwareAddr, packet []byte) {
 // raw sends a frame by eth0.
 func (s *site) raw(from string, to net.HardwareAddr, proto uint16, packet []byte) {
 	s.Helper()
+	s.rawBy(from, "eth0", to, proto, packet)
+}
+
+func (s *site) rawBy(from, link string, to net.HardwareAddr, proto uint16, packet []byte) {
+	s.Helper()
 	ns := s.ns[from]
-	l, err := rtnl.LinkByName(ns, "eth0")
+	l, err := rtnl.LinkByName(ns, link)
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func TestAdvisoryNeighbourFrame(t *testing.T) {
 						t.Errorf("with br_netfilter=%s came to the neighbor: %q", bridged, got)
 					}
 				}
-				s.sh("host", "nft flush chain bridge fairlead forward")
+				s.sh("host", "nft flush chain bridge fairlead forward; nft flush chain bridge fairlead prerouting")
 				names := s.framesToNeighbour("a1", "a3")
 				if got := came(s.patience(true), names); len(got) < len(names) {
 					t.Errorf("without the rules, only these of %d frames come: %q", len(names), got)

@@ -233,17 +233,45 @@ func (r *Rule) InnerVLAN0() *Rule {
 		cmp(unix.NFT_CMP_EQ, Key(uint16(0)))
 }
 
-// Source appends "ip saddr @set", without the family.
-func (r *Rule) Source(v6 bool, set *Set) *Rule {
-	offset, size := AddressField(v6, false)
-	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
+// A Claim is an address that the sender of a frame claims to have.
+type Claim int
+
+// The claims.
+const (
+	ClaimIP  Claim = iota // source address of a packet
+	ClaimIP6              // the same
+	ClaimARP              // sender of an ARP message
+)
+
+// claimed loads the address of a claim.
+func (r *Rule) claimed(c Claim, dreg uint32) *Rule {
+	offset, size := AddressField(c == ClaimIP6, false)
+	if c == ClaimARP {
+		offset = 14
+	}
+	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, dreg)
 }
 
-// InFrom appends "iifname . ip saddr @set", without the family.
-func (r *Rule) InFrom(v6, not bool, set *Set) *Rule {
-	offset, size := AddressField(v6, false)
-	return r.meta(unix.NFT_META_IIFNAME, reg(0)).
-		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(4)).lookup(set, not)
+// Claims appends "ip saddr @addresses iifname . ip saddr != @pairs", without the family, for a claimed address.
+func (r *Rule) Claims(c Claim, addresses, pairs *Set) *Rule {
+	return r.claimed(c, reg(0)).lookup(addresses, false).
+		meta(unix.NFT_META_IIFNAME, reg(0)).claimed(c, reg(4)).lookup(pairs, true)
+}
+
+// Fragment appends "ip frag-off & 0x3fff != 0", or "exthdr frag exists", without the family.
+func (r *Rule) Fragment(v6 bool) *Rule {
+	if !v6 {
+		return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 6, 2, reg(0)).bitwise(Key(uint16(0x3fff))).
+			cmp(unix.NFT_CMP_NEQ, Key(uint16(0)))
+	}
+	r.expr("exthdr", func() {
+		r.code.U32(unix.NFTA_EXTHDR_DREG, reg(0))
+		r.code.Attr(unix.NFTA_EXTHDR_TYPE, unix.IPPROTO_FRAGMENT)
+		r.code.U32(unix.NFTA_EXTHDR_OFFSET, 0)
+		r.code.U32(unix.NFTA_EXTHDR_LEN, 1)
+		r.code.U32(unix.NFTA_EXTHDR_FLAGS, unix.NFT_EXTHDR_F_PRESENT)
+	})
+	return r.cmp(unix.NFT_CMP_EQ, []byte{1})
 }
 
 // EndBehind appends "ct original ip saddr & mask . iifname @set", or "ct reply", of an end of the packet's connection,

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"golang.org/x/sys/unix"
 )
 
 // containersSet is the name of the set of containers that have a guarded port, whose holders are their attachments.
@@ -64,24 +65,33 @@ func isPortAddressSet(name string) bool {
 	return slices.ContainsFunc(sets, func(s *nft.Set) bool { return s.Name == name })
 }
 
-// marks are the rules that mark packets in the name of another container, and all packets until IP sees them.
+// rules are those for packets from guarded ports. They mark packets in the name of another container, and all packets
+// until IP sees them. They drop what the mark does not help against:
+//   - fragments, for the kernel puts them together to a packet with the mark of the first one and the link of the last
+//     one, which may come by different links;
+//   - ARP and neighbor discovery from another container's address, which are no connections. A neighbor advertisement
+//     from the container's own address may be about another one: nft(8) has no word for that field and could
+//     not load its own listing;
+//   - frames with a second tag of VLAN 0, which the kernel strips only after the bridge, so that nothing is compared.
 //
 // They ask for the protocol by "meta protocol". Before a tag of VLAN 0 the frame has the type of the tag, but the
-// kernel strips the tag and takes the packet. It strips a second tag of VLAN 0 only after the bridge, so what has one
-// is not compared, and marked.
-func (p PortAddressSets) marks() (rules []*nft.Rule) {
-	const ip, ip6, vlan, serviceVLAN = 0x0800, 0x86dd, 0x8100, 0x88a8
-	for _, f := range []struct {
-		v6       bool
-		protocol uint16
-	}{{false, ip}, {true, ip6}} {
-		rules = append(rules, nft.NewRule("address of another container").In(p.Guarded).Protocol(f.protocol).
-			Source(f.v6, p.Addresses(f.v6)).InFrom(f.v6, true, p.Pairs(f.v6)).SetMark(ForgedMark))
+// kernel strips the tag and takes the packet.
+func (p PortAddressSets) rules() (rules []*nft.Rule) {
+	const ip, arp, ip6, vlan, serviceVLAN = 0x0800, 0x0806, 0x86dd, 0x8100, 0x88a8
+	from := func(comment string) *nft.Rule { return nft.NewRule(comment).In(p.Guarded) }
+	claim := func(comment string, protocol uint16, c nft.Claim, v6 bool) *nft.Rule {
+		return from(comment).Protocol(protocol).Claims(c, p.Addresses(v6), p.Pairs(v6))
 	}
-	rules = append(rules, nft.NewRule("not seen by the rules of IP yet").In(p.Guarded).SetMark(UnseenMark))
+
 	for _, tag := range []uint16{vlan, serviceVLAN} {
-		rules = append(rules, nft.NewRule("address behind a second tag of VLAN 0").In(p.Guarded).
-			InnerVLAN0().Protocol(tag).SetMark(ForgedMark))
+		rules = append(rules, from("address behind a second tag of VLAN 0").InnerVLAN0().Protocol(tag).Drop())
 	}
-	return rules
+	return append(rules,
+		claim("address of another container", ip, nft.ClaimIP, false).SetMark(ForgedMark),
+		claim("fragment with it", ip, nft.ClaimIP, false).Fragment(false).Drop(),
+		claim("ARP with it", arp, nft.ClaimARP, false).Drop(),
+		claim("address of another container", ip6, nft.ClaimIP6, true).SetMark(ForgedMark),
+		claim("fragment with it", ip6, nft.ClaimIP6, true).Fragment(true).Drop(),
+		claim("neighbor discovery with it", ip6, nft.ClaimIP6, true).Proto(false, unix.IPPROTO_ICMPV6).Drop(),
+		from("not seen by the rules of IP yet").SetMark(UnseenMark))
 }

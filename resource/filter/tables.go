@@ -158,7 +158,7 @@ func Bridge() *nft.Table {
 			Rules: append([]*nft.Rule{
 				nft.NewRule("administrator").Jump("user"),
 				nft.NewRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
-			}, PortAddressSetsOf(t).marks()...)},
+			}, PortAddressSetsOf(t).rules()...)},
 		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*nft.Rule{
 			nft.NewRule("administrator").Jump("user"),
 			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published
