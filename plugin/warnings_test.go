@@ -133,15 +133,17 @@ func TestWarningsOfAdd(t *testing.T) {
 	}
 }
 
-// A MAC that the bridge does not know of is dropped with all that it sends.
-func TestWarningOfSpoofCheck(t *testing.T) {
-	for keys, warned := range map[string]bool{`"macspoofchk":true,`: true, ``: false,
+// What a MAC that the bridge does not know of sends is dropped, so ADD is refused.
+func TestTuningBesideSpoofCheck(t *testing.T) {
+	for keys, refused := range map[string]bool{`"macspoofchk":true,`: true, ``: false,
 		`"macspoofchk":true,"runtimeConfig":{"mac":"02:00:00:00:00:77"},`: false} {
 		r := newRunner(t, chain{"spoof-warn", []string{`"type":"bridge","bridge":"br-warn","removeWhenEmpty":true,` + keys + hostLocal, `"type":"tuning","mac":"02:00:00:00:00:77"`}, nil})
 		r.host = nstest.NewNS(t)
 		a := &attachment{id: "c1", netns: nstest.NewNS(t)}
-		if s := r.addSaying(a); strings.Contains(s, "the bridge drops all packets of the container") != warned {
-			t.Errorf("%s said %q", keys, s)
+		err := r.add(a)
+		if (err != nil) != refused ||
+			refused && !strings.Contains(err.Error(), "the bridge would drop all packets of the container") {
+			t.Errorf("%s: %v", keys, err)
 		}
 		r.must("del", r.del(a))
 	}

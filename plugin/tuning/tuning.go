@@ -22,7 +22,8 @@ type conf struct {
 	// IFNAME stands for the name of the interface. If /etc/cni/tuning/allowlist.conf exists, each sysctl must match one
 	// of its lines, which are regular expressions.
 	Sysctl sysctls `json:"sysctl"`
-	// MAC of the interface. With macspoofchk of the bridge plugin, bridge must get the same MAC. Default: unchanged.
+	// MAC of the interface. With macspoofchk of the bridge plugin, bridge must get the same MAC: ADD fails with
+	// another, because the bridge would drop all packets of the container. Default: unchanged.
 	MAC string `json:"mac" want:"mac"`
 	// MTU of the interface in bytes, 68 to 65535, and at least 1280 if it has IPv6 addresses. Default: unchanged.
 	MTU int `json:"mtu" want:"0|68..65535 bytes"`

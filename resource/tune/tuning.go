@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -170,6 +169,11 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 	if len(change) == 0 && len(write) == 0 {
 		return false, nil
 	}
+	if mac, ok := change["address"]; ok && spoof.Checked(ctx, w, t.Owner) {
+		return false, spec.Errorf(spec.CodeConfig, "mac %s: the bridge would drop all packets of the container, "+
+			"because macspoofchk allows only the MAC that the bridge plugin set, %v: give the bridge plugin the same "+
+			"MAC (mac of runtimeConfig or args), or remove one of the two keys", mac, l.MAC)
+	}
 	for name, v := range change {
 		rec.Link.Note(name, attrsOf(l)[name], v, v)
 	}
@@ -188,11 +192,6 @@ func (t Tuning) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 			errs = append(errs, t.forget(w))
 		}
 		return false, errors.Join(errs...)
-	}
-	if mac, ok := change["address"]; ok && spoof.Checked(ctx, w, t.Owner) {
-		slog.Warn("the bridge drops all packets of the container from now on, because macspoofchk allows only the "+
-			"MAC that the bridge plugin set: give the bridge plugin the same MAC (mac of runtimeConfig or args), or "+
-			"remove one of the two keys", "mac", mac)
 	}
 	return true, nil
 }

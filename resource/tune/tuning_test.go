@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource/filter/spoof"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/link/linktest"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
@@ -431,4 +432,27 @@ func TestTuningStale(t *testing.T) {
 		t.Error(err)
 	}
 	none("gc")
+}
+
+// TestTuningBesideSpoofCheck: where the bridge lets only the container's first MAC pass, another one is refused, and
+// nothing is changed. The same one is not.
+func TestTuningBesideSpoofCheck(t *testing.T) {
+	w := tuningWorld(t)
+	l, err := rtnl.LinkByName(w.Container, "eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contract.Must(t, w, spoof.Check{Owner: contract.Owner, Link: "veth0", MAC: l.MAC.String()})
+	r := Tuning{Owner: contract.Owner, Link: "eth0", MAC: "02:00:5e:00:00:0a", MTU: 1300, DataDir: t.TempDir()}
+	before := tunedState(w, r.DataDir)(t)
+	refused := new(spec.Error)
+	if _, err := r.Ensure(t.Context(), w); !errors.As(err, &refused) || refused.Code != spec.CodeConfig ||
+		!strings.Contains(err.Error(), "02:00:5e:00:00:0a") {
+		t.Errorf("the MAC that the bridge drops: %v", err)
+	}
+	if got := tunedState(w, r.DataDir)(t); got != before {
+		t.Errorf("differs:%s", contract.Difference(before, got))
+	}
+	r.MAC = l.MAC.String()
+	contract.Must(t, w, r)
 }
