@@ -182,16 +182,28 @@ func (i Ingress) subnetsBehind(w *kernel.World, link string, kind uint32,
 	return list, nil
 }
 
-// behind reports whether the host reaches an address by a link, and by no router.
+// behind reports whether the host reaches an address by a link, and by no router, or would if it had the route to the
+// subnet of the link's own address, which repair restores.
 func behind(w *kernel.World, a netip.Addr, l *rtnl.Link) (bool, error) {
 	r, err := rtnl.RouteTo(w.Host, a)
+	if err == nil && r.Link == l.Index && !r.Via.IsValid() && r.Type == rtnl.Unicast {
+		return true, nil
+	}
 	// What the kernel says of the types of routes that lead nowhere.
-	for _, no := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
-		if errors.Is(err, no) {
-			return false, nil
+	nowhere := []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL}
+	if err != nil && !slices.ContainsFunc(nowhere, func(no error) bool { return errors.Is(err, no) }) {
+		return false, err
+	}
+	addrs, err := rtnl.Addrs(w.Host, l.Index)
+	for _, own := range addrs {
+		if !own.Prefix.Contains(a) {
+			continue
+		}
+		if lacks, err := rtnl.LacksSubnetRoute(w.Host, l.Index, own.Prefix); lacks || err != nil {
+			return lacks, err
 		}
 	}
-	return err == nil && r.Link == l.Index && !r.Via.IsValid() && r.Type == rtnl.Unicast, err
+	return false, err
 }
 
 // subnetKind is the kind of the entries for subnets beside those for links.
