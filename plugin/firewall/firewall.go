@@ -34,7 +34,8 @@ type conf struct {
 	FirewalldZone string `json:"firewalldZone" want:"/^[a-zA-Z0-9_.][a-zA-Z0-9_.-]{0,16}$/" says:"the name of a zone, of at most 17 letters, digits and - _ . characters"`
 	// Who may open connections to the network's containers. open: everybody. same-bridge: not containers of other
 	// networks with a policy. isolated: no containers of networks with a policy, not even of the same network. strict:
-	// only containers of the same network. Replies and published ports always pass. Default: open.
+	// only containers of the same network. Replies and published ports always pass. On ports of Open vSwitch (plugin
+	// ovs) only open has an effect: the host's packet filter does not see their packets there. Default: open.
 	IngressPolicy string `json:"ingressPolicy" want:"open|same-bridge|isolated|strict"`
 }
 
