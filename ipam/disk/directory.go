@@ -74,7 +74,7 @@ func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
 	name := filepath.Join(d.path, "lock")
 	d.lock, err = unix.Openat(d.fd, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // DEL, which makes room, has one that is there
-		if fd, rerr := unix.Openat(d.fd, "lock", unix.O_RDONLY|unix.O_CLOEXEC, 0); rerr == nil {
+		if fd, rerr := unix.Openat(d.fd, "lock", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); rerr == nil {
 			d.lock, err = fd, nil
 		}
 	}

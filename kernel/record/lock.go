@@ -110,7 +110,7 @@ func lockFile(path string) (*os.File, error) {
 	}
 	unmade := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS)
 	for dir := filepath.Dir(path); unmade; dir = filepath.Dir(dir) {
-		if f, derr := os.Open(dir); derr == nil {
+		if f, derr := os.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY, 0); derr == nil {
 			return f, nil
 		} else if dir == "/" || !errors.Is(derr, fs.ErrNotExist) {
 			break

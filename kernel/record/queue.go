@@ -75,7 +75,7 @@ func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (
 // passBy removes the file of a lock, if it is still that one, and reports whether it has. Only one at a time does so:
 // another one may have made a new file meanwhile.
 func passBy(ctx context.Context, path string, was unix.Stat_t) (removed bool) {
-	dir, err := os.Open(filepath.Dir(path))
+	dir, err := os.OpenFile(filepath.Dir(path), os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil || flock(ctx, time.Second, dir, unix.LOCK_EX, nil) != nil {
 		return false
 	}

@@ -80,7 +80,7 @@ func (m Store) put(kind string, o spec.Owner, v any, sync bool) error {
 	if err != nil || !sync {
 		return err
 	}
-	dir, err := os.Open(m.Dir)
+	dir, err := os.OpenFile(m.Dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
@@ -276,7 +276,7 @@ func (m Store) FindAny(kind string, fn func(owner [8]byte, b json.RawMessage) bo
 }
 
 func (m Store) find(kind, network string, fn func(owner [8]byte, b json.RawMessage) bool) (bool, error) {
-	dir, err := os.Open(m.Dir)
+	dir, err := os.OpenFile(m.Dir, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
