@@ -78,18 +78,21 @@ var ErrUnseen = errors.New("the attachments cannot be read")
 // attachment nor a result.
 var ErrCorrupt = errors.New("not a valid entry of the cache")
 
-// Unread is the problem of List about a file that may be an attachment and cannot be read.
+// Unread is the problem of List about a file that cannot be read. It may be an attachment, unless a DEL has set it
+// aside.
 type Unread struct {
-	File string
-	Err  error
+	File  string
+	Err   error
+	Aside bool
 }
 
 func (u *Unread) Error() string { return u.Err.Error() }
 func (u *Unread) Unwrap() error { return u.Err }
 
-// Of reports whether the file may belong to the network: the names of its files begin with the name of the network.
+// Of reports whether the file may be an attachment of the network, or of any network if the name is empty: the names
+// of a network's files begin with its name.
 func (u *Unread) Of(network string) bool {
-	return network == "" || strings.HasPrefix(filepath.Base(u.File), network+"-")
+	return !u.Aside && (network == "" || strings.HasPrefix(filepath.Base(u.File), network+"-"))
 }
 
 func (r *Runtime) resultsDir() string { return filepath.Join(r.cacheDir(), "results") }
@@ -306,11 +309,11 @@ func (r *Runtime) list(network string) (list []Cached, problems []error, err err
 		case errors.Is(err, fs.ErrNotExist): // its DEL was faster
 			continue
 		case err != nil && strings.HasSuffix(path, corruptSuffix):
-			problems = append(problems,
-				fmt.Errorf("%w; an earlier DEL set the file aside; look at it, then remove it", err))
+			err = fmt.Errorf("%w; an earlier DEL set the file aside; look at it, then remove it", err)
+			problems = append(problems, &Unread{path, err, true})
 			continue
 		case err != nil:
-			problems = append(problems, &Unread{path, err})
+			problems = append(problems, &Unread{path, err, false})
 			continue
 		case c.Bare:
 			c.guess(f.Name(), network)

@@ -67,11 +67,12 @@ func checkMany(a *app.App, name string) error {
 			node.Print(a.Stdout, s)
 		}
 	}
-	problems = append(problems, unusable(name == "", networks)...)
-	for _, p := range problems {
-		doc.Problems = append(doc.Problems, p.Error())
+	unreadable, failed := attached.Unreadable("", problems)
+	doc.Problems = unreadable
+	for _, p := range unusable(name == "", networks) {
+		doc.Problems, failed = append(doc.Problems, p.Error()), true
 	}
-	doc.OK = doc.OK && len(problems) == 0
+	doc.OK = doc.OK && !failed
 	switch {
 	case count[differs] > 0:
 		a.Status = app.ExitDrift

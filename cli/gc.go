@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/ipam"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
@@ -64,7 +65,7 @@ fairlead-gc.service runs it once a boot, before the runtimes start.
 
 NETNS is accepted for compatibility with cnitool and has no effect.
 
-Exit status: 0 done, 1 something could not be removed, 2 refused without --force, 4 no such network.`,
+Exit status: 0 done, 1 something could not be removed or read, 2 refused without --force, 4 no such network.`,
 		Example: `  fairlead gc --gone                                          remove what dead containers left, in all networks
   fairlead gc lan --gone                                      the same in one network
   fairlead gc lan --valid web1/eth0 --valid web2/eth0
@@ -109,9 +110,16 @@ func gc(a *app.App, n *netconf.Network, f gcFlags) error {
 	if err != nil {
 		return err
 	}
-	before, _ := rt.List(n.Name)
+	s, err := snapshot.Open(n.Name)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if _, failed := attached.Unreadable(n.Name, s.Unread); failed { // GC names them
+		a.Status = app.ExitFailure
+	}
 	if !f.force {
-		if err := doubtful(before, keep, f); err != nil {
+		if err := doubtful(s, keep, f); err != nil {
 			return err
 		}
 	}
@@ -121,7 +129,7 @@ func gc(a *app.App, n *netconf.Network, f gcFlags) error {
 	after, _ := rt.List(n.Name)
 	var otherwise []attach.Cached
 	removed := collected{Network: n.Name, Removed: []attached.Key{}}
-	for _, b := range before {
+	for _, b := range s.All {
 		gone := true
 		for _, a := range after {
 			gone = gone && a.Owner() != b.Owner()
@@ -142,14 +150,14 @@ func gc(a *app.App, n *netconf.Network, f gcFlags) error {
 // doubtful refuses a list of valid attachments that looks like a mistake: it names one that is not attached, or it
 // leaves out one that may be alive. Another program's list, read from stdin, may name attachments that this cache
 // does not know.
-func doubtful(remembered []attach.Cached, keep []spec.Attachment, f gcFlags) error {
-	known := make([]string, 0, len(remembered))
+func doubtful(s *snapshot.Snapshot, keep []spec.Attachment, f gcFlags) error {
+	known := make([]string, 0, len(s.All))
 	var living []string
-	for _, c := range remembered {
+	for _, c := range s.All {
 		name := c.ContainerID + "/" + c.IfName
 		known = append(known, name)
 		kept := slices.Contains(keep, spec.Attachment{ContainerID: c.ContainerID, IfName: c.IfName})
-		if state := attached.Describe(c).State; state != attached.Gone && !kept {
+		if state := s.State(c); state != attached.Gone && !kept {
 			living = append(living, fmt.Sprintf("%s of %s (%s)", name, cmp.Or(c.Netns, "its namespace is not "+
 				"recorded"),
 				state))

@@ -25,8 +25,12 @@ func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
 	if err := attached.Unseen(problems); err != nil {
 		return err
 	}
-	for _, p := range problems {
-		a.Note("%v", p) // whether these attachments are gone is unknown
+	unreadable, failed := attached.Unreadable(name, problems)
+	for _, line := range unreadable {
+		a.Note("%s", line) // whether these attachments are gone is unknown
+	}
+	if failed {
+		a.Status = app.ExitFailure
 	}
 	gone := map[string][]attach.Cached{}
 	var networks []string
@@ -56,7 +60,7 @@ func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
 		}
 		removed, err := deleteGone(ctx, a, n, gone[network])
 		for _, c := range removed {
-			doc.Removed = append(doc.Removed, attached.Describe(c).Key)
+			doc.Removed = append(doc.Removed, attached.KeyOf(c))
 			doc.names = append(doc.names, attached.ShortOwner(c))
 		}
 		errs = append(errs, err)

@@ -7,12 +7,13 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/spf13/cobra"
 )
 
 func lsCommand(a *app.App) *cobra.Command {
-	var f netconf.Filter
+	var f snapshot.Filter
 	c := &cobra.Command{
 		Use: "ls [NET]", GroupID: "look", Args: app.Operands("[NET]"),
 		Short: "List attachments, made by any runtime",
@@ -34,26 +35,25 @@ which containerd sets up lo of each pod, are only counted, unless NET is that ne
 
 		ValidArgsFunction: netconf.CompleteNetworks,
 	}
-	netconf.FilterFlags(c, &f)
+	snapshot.FilterFlags(c, &f)
 	return c
 }
 
-func ls(a *app.App, network string, f netconf.Filter) error {
-	list, problems, err := netconf.Selected(a, network, f)
+func ls(a *app.App, network string, f snapshot.Filter) error {
+	s, err := snapshot.Select(network, f)
 	if err != nil {
 		return err
 	}
+	defer s.Close()
 	doc := struct {
-		Attachments []attached.Attachment `json:"attachments"`
+		Attachments []snapshot.Attachment `json:"attachments"`
 		Problems    []string              `json:"problems,omitempty"`
-	}{Attachments: []attached.Attachment{}}
-	for _, c := range list {
-		doc.Attachments = append(doc.Attachments, attached.Describe(c))
+	}{Attachments: []snapshot.Attachment{}}
+	for _, c := range s.All {
+		doc.Attachments = append(doc.Attachments, s.Describe(c))
 	}
-	for _, p := range problems {
-		doc.Problems = append(doc.Problems, p.Error())
-	}
-	if len(problems) > 0 {
+	var failed bool
+	if doc.Problems, failed = attached.Unreadable(network, s.Unread); failed {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {
@@ -62,13 +62,13 @@ func ls(a *app.App, network string, f netconf.Filter) error {
 	rows := doc.Attachments
 	if network == "" && !f.All {
 		rows = slices.DeleteFunc(slices.Clone(rows),
-			func(l attached.Attachment) bool { return l.Network == attached.LoopbackNetwork })
+			func(l snapshot.Attachment) bool { return l.Network == attached.LoopbackNetwork })
 	}
 	printListed(a, rows)
 	switch folded := len(doc.Attachments) - len(rows); {
 	case folded > 0:
 		a.Note("%d of network %s are not listed; --all lists them too", folded, attached.LoopbackNetwork)
-	case len(rows) > 0, len(problems) > 0: // an entry that cannot be read may be an attachment
+	case len(rows) > 0, failed: // an entry that cannot be read may be an attachment
 	case f.State != "":
 		a.Print("no attachment is %s\n", f.State)
 	default:
@@ -81,7 +81,7 @@ func ls(a *app.App, network string, f netconf.Filter) error {
 }
 
 // printListed prints attachments as a table. It has a NAME column if any attachment has a name.
-func printListed(a *app.App, list []attached.Attachment) {
+func printListed(a *app.App, list []snapshot.Attachment) {
 	if len(list) == 0 {
 		return
 	}
@@ -99,7 +99,7 @@ func printListed(a *app.App, list []attached.Attachment) {
 		t = append(t, []any{l.Network, attached.ShortID(l.ContainerID), l.Name, l.IfName, strings.Join(addrs, " "),
 			l.Netns, state})
 	}
-	if !slices.ContainsFunc(list, func(l attached.Attachment) bool { return l.Name != "" }) {
+	if !slices.ContainsFunc(list, func(l snapshot.Attachment) bool { return l.Name != "" }) {
 		for i, row := range t {
 			t[i] = slices.Delete(row, 2, 3)
 		}

@@ -45,8 +45,9 @@ is changed. NET is the name of a network, or the path of a file that defines one
 Fairlead's plugins are asked whatever the cniVersion of NET is. Plugins of others are asked only if NET allows 1.1.0,
 the version that brought STATUS. NETNS is accepted for compatibility with cnitool and has no effect.
 
-Exit status: 0 ready for new attachments, 1 not ready, 4 no such network, 5 try again. For all networks it is that of the
-first one that is not ready, or 1 if a file of a network or of the cache cannot be read.`,
+Exit status: 0 ready for new attachments, 1 not ready, or ready and an attachment in the cache cannot be read, 4 no such
+network, 5 try again. For all networks it is that of the first one that is not ready, or 1 if the file of a network cannot
+be read.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return statusOfAll(a)
@@ -59,13 +60,18 @@ first one that is not ready, or 1 if a file of a network or of the cache cannot 
 				return err
 			}
 			list, problems := (&attach.Runtime{}).List(n.Name)
-			noteUnread(a, n.Name, problems)
+			failed := noteUnread(a, n.Name, problems)
 			r, err := statusOf(a, n, cached{list, problems})
 			if r == nil {
 				return err
 			}
+			if failed {
+				a.Status = app.ExitFailure
+			}
+			if exit := r.refused(err); exit != app.ExitOK {
+				a.Status = exit
+			}
 			if a.JSON() {
-				a.Status = r.refused(err)
 				return term.PrintJSON(a.Stdout, r)
 			}
 			r.print(a)
@@ -124,11 +130,11 @@ func statusOfAll(a *app.App) error {
 			a.Note("%s", term.Lines(p))
 		}
 	}
-	noteUnread(a, "", all.problems)
+	failed := noteUnread(a, "", all.problems)
 	for _, p := range all.problems {
 		doc.Problems = append(doc.Problems, netconf.ProblemOf(p))
 	}
-	if a.Status == app.ExitOK && len(doc.Problems) > 0 {
+	if a.Status == app.ExitOK && (failed || len(problems) > 0) {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {
@@ -148,13 +154,13 @@ func (c cached) of(network string) []attach.Cached {
 	return slices.DeleteFunc(slices.Clone(c.list), func(c attach.Cached) bool { return c.Network != network })
 }
 
-// noteUnread names the files of the cache that cannot be read, and may be of a network.
-func noteUnread(a *app.App, network string, problems []error) {
-	for _, p := range problems {
-		if u := new(attach.Unread); !errors.As(p, &u) || u.Of(network) {
-			a.Note("warning: %v", p)
-		}
+// noteUnread names the files of the cache that cannot be read: see attached.Unreadable.
+func noteUnread(a *app.App, network string, problems []error) (failed bool) {
+	lines, failed := attached.Unreadable(network, problems)
+	for _, line := range lines {
+		a.Note("warning: %s", line)
 	}
+	return failed
 }
 
 // statusOf asks whether a network is ready. The error says why it is not. If the answer is nil, the network could

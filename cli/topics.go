@@ -29,7 +29,7 @@ The network "` + netconf.DefaultNetwork + `" exists without a file.
 
 Exit statuses:
   0  done
-  1  failed
+  1  failed, or a file of the cache or of a network cannot be read: it is named, and the rest is shown or done
   2  the command line is wrong, or asks for something that is done only with --force
   3  check: something is missing or was changed; repair: something cannot be restored; doctor: there is a fault;
      install --check: an install would change something

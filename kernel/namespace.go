@@ -43,6 +43,8 @@ type NS struct {
 
 	overdue atomic.Bool // see Turn
 
+	view *view // of OpenView; nil: each question goes to the kernel
+
 	mu   sync.Mutex
 	work chan func() // to the thread inside, started by Do
 }
@@ -103,9 +105,10 @@ func Hidden(path string, err error) bool {
 
 // Close closes the descriptor and the sockets, and ends the thread. Close of a nil NS does nothing.
 func (ns *NS) Close() {
-	if ns == nil {
+	if ns == nil || ns.leave() {
 		return
 	}
+	ns.closeInner()
 	ns.closeConns()
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

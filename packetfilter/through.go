@@ -77,7 +77,7 @@ func ThroughBridge(ns *kernel.NS, hook int, p Packet) (verdicts []Verdict, after
 }
 
 func through(ns *kernel.NS, hook int, p Packet, bridge bool) (verdicts []Verdict, after Packet, err error) {
-	steady, err := whileSteady(ns, func(conn *nft.Conn, chains []nft.BaseChain) error {
+	steady, err := whileSteady(ns, func(r *rules) error {
 		verdicts = nil
 		w := newWalk(ns, p)
 		w.hook, w.through = hook, true
@@ -85,12 +85,12 @@ func through(ns *kernel.NS, hook int, p Packet, bridge bool) (verdicts []Verdict
 			w.pf = unix.NFPROTO_BRIDGE
 		}
 		var mine []nft.BaseChain
-		for _, c := range chains {
+		for _, c := range r.chains {
 			if int(c.Hook) == hook {
 				mine = append(mine, c)
 			}
 		}
-		hooks, err := w.hooks(conn, mine)
+		hooks, err := w.hooks(r, mine)
 		if err != nil {
 			return err
 		}

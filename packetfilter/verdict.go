@@ -19,7 +19,6 @@ package packetfilter
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -178,8 +177,8 @@ func Arriving(ns *kernel.NS, p Packet, before int32, skip ...string) (Verdict, e
 
 func at(ns *kernel.NS, hook int, p Packet, skip []string, late func(nft.BaseChain) bool) (Verdict, error) {
 	v := Verdict{Packet: p}
-	steady, err := whileSteady(ns, func(conn *nft.Conn, chains []nft.BaseChain) (err error) {
-		v, err = decide(ns, conn, hook, p, slices.DeleteFunc(slices.Clone(chains), func(c nft.BaseChain) bool {
+	steady, err := whileSteady(ns, func(r *rules) (err error) {
+		v, err = decide(ns, r, hook, p, slices.DeleteFunc(slices.Clone(r.chains), func(c nft.BaseChain) bool {
 			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || late != nil && late(c)
 		}))
 		return err
@@ -192,53 +191,10 @@ func at(ns *kernel.NS, hook int, p Packet, skip []string, late func(nft.BaseChai
 
 const unsteady = "the rules change while they are read"
 
-// whileSteady calls look with the base chains that there are, until none of them has changed meanwhile. It gives up in
-// the end: then steady is false.
-func whileSteady(ns *kernel.NS, look func(*nft.Conn, []nft.BaseChain) error) (steady bool, err error) {
-	conn, err := nft.Open(ns)
-	if err != nil {
-		return false, err
-	}
-	for range 8 {
-		chains, err := conn.BaseChains()
-		if err != nil {
-			return false, err
-		}
-		if len(chains) == 0 { // perhaps there is no nf_tables, which has generations
-			return true, look(conn, nil)
-		}
-		from, err := conn.Generation()
-		if err != nil {
-			return false, err
-		}
-		err = look(conn, chains)
-		if errors.Is(err, unix.ENOENT) {
-			continue // somebody deletes what the rules that were read lead to
-		}
-		if err != nil {
-			return false, err
-		}
-		// A chain that is made anew lets all through for a moment, of the new generation already, until it has its
-		// policy.
-		if err := conn.Settle(from); err != nil {
-			return false, err
-		}
-		now, err := conn.BaseChains()
-		if err != nil {
-			return false, err
-		}
-		to, err := conn.Generation() // after the chains, which may be those of another transaction that goes on
-		if err != nil || from == to && slices.Equal(now, chains) {
-			return true, err
-		}
-	}
-	return false, nil
-}
-
-func decide(ns *kernel.NS, conn *nft.Conn, hook int, p Packet, chains []nft.BaseChain) (Verdict, error) {
+func decide(ns *kernel.NS, r *rules, hook int, p Packet, chains []nft.BaseChain) (Verdict, error) {
 	w := newWalk(ns, p)
 	w.hook, w.translates = hook, hook == unix.NF_INET_PRE_ROUTING
-	hooks, err := w.hooks(conn, chains)
+	hooks, err := w.hooks(r, chains)
 	if err != nil {
 		return Verdict{Packet: p}, err
 	}
@@ -327,25 +283,19 @@ func legacyTables(hook int) map[string]int32 {
 }
 
 // hooks are the base chains that a packet passes at one, in their order.
-func (w *walk) hooks(conn *nft.Conn, chains []nft.BaseChain) (hooks []hook, err error) {
-	tables := map[string]*nftTable{}
+func (w *walk) hooks(r *rules, chains []nft.BaseChain) (hooks []hook, err error) {
 	for _, c := range chains {
 		if w.pf == unix.NFPROTO_BRIDGE && c.Family != w.pf ||
 			w.pf != unix.NFPROTO_BRIDGE && c.Family != unix.NFPROTO_INET && c.Family != w.pf {
 			continue
 		}
-		dormant, err := conn.Dormant(&nft.Table{Family: c.Family, Name: c.Table})
+		t, err := r.table(c)
 		if err != nil {
 			return nil, err
 		}
-		if dormant {
-			continue
+		if t != nil {
+			hooks = append(hooks, hook{c, t})
 		}
-		name := c.TableName()
-		if tables[name] == nil {
-			tables[name] = newTable(conn, c.Family, c.Table)
-		}
-		hooks = append(hooks, hook{c, tables[name]})
 	}
 	legacy := legacyTables(w.hook)
 	if w.pf == unix.NFPROTO_BRIDGE {

@@ -135,7 +135,7 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 
 // lost says that a namespace is gone, and whether another has its path.
 func (a *attached) lost() string {
-	there, err := kernel.Open(a.cached.Netns)
+	there, err := a.host.Host.Enter(a.cached.Netns)
 	if err != nil {
 		return fmt.Sprintf("its network namespace %s is gone", a.cached.Netns)
 	}

@@ -32,6 +32,8 @@ type Repairer struct {
 	Firewall bool   // only what belongs to the packet filter
 	DryRun   bool   // change nothing
 
+	View *kernel.World // of a dry run: the host as sdk.OpenView opens it; nil opens the host
+
 	// Now returns the networks as they are configured now. A list is used if an attachment was made from the same
 	// text, because the folder beside its file may have added plugins.
 	Now func() []*spec.List
@@ -98,8 +100,11 @@ type Report struct {
 }
 
 // OK reports whether everything is as it should be now.
-func (r *Report) OK() bool {
-	return len(r.Problems) == 0 && !slices.ContainsFunc(r.Findings, func(f Finding) bool {
+func (r *Report) OK() bool { return len(r.Problems) == 0 && !r.Differs() }
+
+// Differs reports whether an attachment is not as it should be.
+func (r *Report) Differs() bool {
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool {
 		return f.State == Broken || f.State == ToRepair || f.State == Offline || f.Held
 	})
 }
@@ -113,6 +118,9 @@ const maxRounds = 5
 // Run repairs. Its order fails closed: first the shared parts of Fairlead's tables, which let no packet in; then the
 // blocking rules of all attachments; then everything else.
 func (r *Repairer) Run(ctx context.Context) (*Report, error) {
+	if r.View != nil {
+		return r.on(ctx, r.View)
+	}
 	host, err := sdk.OpenHost()
 	if err != nil {
 		return nil, err
@@ -237,8 +245,13 @@ func (r *Report) unlisted(problems []error, network string) error {
 		if errors.Is(p, attach.ErrUnseen) {
 			return p
 		}
+		u := new(attach.Unread)
+		known := errors.As(p, &u)
+		if known && !u.Of(network) {
+			continue
+		}
 		r.Problems = append(r.Problems, p.Error())
-		if u := new(attach.Unread); errors.As(p, &u) && u.Of(network) {
+		if known {
 			r.Unread++
 		}
 	}

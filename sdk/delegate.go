@@ -73,7 +73,7 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	// Which namespace an owner had, an interface plugin of ours has just written down; where another's asks, it may
 	// have attached an owner anew that ours had before.
 	if l, ok := a.(ipam.Ledger); ok && c.p.role == makesLinks {
-		l.Judge(Vanished)
+		l.Judge(Vanished(nil))
 	}
 	return inside{a, c}, report(c.conf, c.r.verb, unknown)
 }
@@ -160,7 +160,7 @@ func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
 	}
 	l, ok := a.(ipam.Ledger)
 	if ok {
-		l.Judge(Vanished)
+		l.Judge(Vanished(nil))
 	}
 	return l, nil
 }

@@ -18,26 +18,37 @@ func OpenHost() (*kernel.World, error) {
 	return c.w, c.openHost()
 }
 
-// Vanished returns why the container of o has no namespace at netns any more: there is none, or it is not the one that
-// ADD saw. It returns nil if the namespace may exist. Names and inode numbers of namespaces are reused, so the identity
-// that an interface plugin of Fairlead recorded is compared. For attachments of other plugins only the path counts.
-func Vanished(o spec.Owner, netns string) error {
-	if netns == "" {
+// OpenView is OpenHost for a program that only looks: see kernel.OpenView.
+func OpenView(lost func(error)) (w *kernel.World, err error) {
+	w = newWorld()
+	w.Host, err = kernel.OpenView(lost)
+	return w, err
+}
+
+// Vanished returns a function that says why the container of o has no namespace at netns any more: there is none, or it
+// is not the one that ADD saw. The function returns nil if the namespace may exist. Names and inode numbers of
+// namespaces are reused, so the identity that an interface plugin of Fairlead recorded is compared. For attachments of
+// other plugins only the path counts. Containers are opened from host, if that is not nil.
+func Vanished(host *kernel.NS) func(o spec.Owner, netns string) error {
+	store := newWorld().Store
+	return func(o spec.Owner, netns string) error {
+		if netns == "" {
+			return nil
+		}
+		cont, err := host.Enter(netns)
+		switch {
+		case errors.Is(err, kernel.ErrNoNamespace) && !kernel.Hidden(netns, err):
+			return err
+		case err != nil:
+			return nil
+		}
+		defer cont.Close()
+		err = restore.CheckIdentity(store, o, cont)
+		if errors.Is(err, kernel.ErrNoNamespace) && !spec.Unseen(netns) {
+			return err
+		}
 		return nil
 	}
-	cont, err := kernel.Open(netns)
-	switch {
-	case errors.Is(err, kernel.ErrNoNamespace) && !kernel.Hidden(netns, err):
-		return err
-	case err != nil:
-		return nil
-	}
-	defer cont.Close()
-	err = restore.CheckIdentity(newWorld().Store, o, cont)
-	if errors.Is(err, kernel.ErrNoNamespace) && !spec.Unseen(netns) {
-		return err
-	}
-	return nil
 }
 
 // An Attached is an attachment that an earlier call made, for the plugins of its list.

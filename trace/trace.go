@@ -199,7 +199,7 @@ func (w *walk) open(c Container) (*place, error) {
 			return p, nil
 		}
 	}
-	ns, err := kernel.Open(c.Netns)
+	ns, err := w.Host.Enter(c.Netns)
 	if err == nil {
 		if err = ns.Do(func() error { return nil }); err != nil {
 			ns.Close()

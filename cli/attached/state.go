@@ -11,14 +11,6 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Attachment is an attachment as ls prints it.
-type Attachment struct {
-	Key
-	Name      string         `json:"name,omitempty"` // NAMESPACE/POD, or podman's name
-	State     string         `json:"state"`          // alive, gone, unknown
-	Addresses []netip.Prefix `json:"addresses"`
-}
-
 // Unseen returns the error of a cache that cannot be read at all, so that nothing is known of attachments; else nil.
 func Unseen(problems []error) error {
 	for _, p := range problems {
@@ -29,31 +21,40 @@ func Unseen(problems []error) error {
 	return nil
 }
 
+// Unreadable is what all commands do about files of the cache that cannot be read. They show the rest, name each file
+// that may be of the network (any if it is empty), and end with exit status 1 instead of 0 if failed is true. A file
+// that a DEL has set aside is no attachment: it is named, and does not count.
+func Unreadable(network string, problems []error) (lines []string, failed bool) {
+	for _, p := range problems {
+		u := new(attach.Unread)
+		known := errors.As(p, &u)
+		if known && !u.Aside && !u.Of(network) {
+			continue
+		}
+		lines = append(lines, p.Error())
+		failed = failed || !known || !u.Aside
+	}
+	return lines, failed
+}
+
 const (
 	Alive   = "alive"
 	Gone    = "gone"
 	Unknown = "unknown"
 )
 
-// Describe returns an attachment with its name, state and addresses.
-func Describe(c attach.Cached) Attachment {
-	l := Attachment{KeyOf(c), Name(c), Alive, []netip.Prefix{}}
-	switch {
-	case c.Netns == "":
-		l.State = Unknown
-	case IsGone(c):
-		l.State = Gone
-	case c.Hidden():
-		l.State = Unknown
+// OwnAddresses returns the addresses of the container's interface by the result of ADD.
+func OwnAddresses(c attach.Cached) []netip.Prefix {
+	all := []netip.Prefix{}
+	if c.Result == nil {
+		return all
 	}
-	if c.Result != nil {
-		for _, ip := range c.Result.IPs {
-			if OwnAddress(c, ip) {
-				l.Addresses = append(l.Addresses, ip.Address)
-			}
+	for _, ip := range c.Result.IPs {
+		if OwnAddress(c, ip) {
+			all = append(all, ip.Address)
 		}
 	}
-	return l
+	return all
 }
 
 // IsGone reports whether the network namespace of an attachment is gone. All commands use it.
@@ -62,7 +63,7 @@ func IsGone(c attach.Cached) bool {
 }
 
 // Vanished reports whether the namespace is gone by the record that Fairlead's plugins made of it.
-func Vanished(c *attach.Cached) bool { return sdk.Vanished(c.Owner(), c.Netns) != nil }
+func Vanished(c *attach.Cached) bool { return sdk.Vanished(nil)(c.Owner(), c.Netns) != nil }
 
 // OwnAddress reports whether an address of c's result belongs to the container's interface, and not to a host-side
 // one.

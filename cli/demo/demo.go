@@ -317,7 +317,7 @@ func (d *demo) addresses() error {
 	for _, m := range d.members {
 		for _, c := range list {
 			if c.ContainerID == m.name {
-				m.addrs = attached.Describe(c).Addresses
+				m.addrs = attached.OwnAddresses(c)
 			}
 		}
 		if len(m.addrs) == 0 {

@@ -261,7 +261,7 @@ link, and the server may give it to another machine.`,
 				"no lease of %s is kept", o)
 		}
 		for _, l := range released {
-			if !*force && sdk.Vanished(o, l.Netns) == nil {
+			if !*force && sdk.Vanished(nil)(o, l.Netns) == nil {
 				return app.Fail(app.ExitUsage,
 					"Detach the container (`fairlead del`), or give its lease back with --force if you know that it "+
 						"is gone.",

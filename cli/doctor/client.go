@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"debug/buildinfo"
-	"os"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -23,7 +22,7 @@ type client struct {
 // Clients returns the installed clients whose CNI version is known from their program or from the list of Debian's
 // packages.
 func Clients() (all []client) {
-	dpkg, _ := os.ReadFile("/var/lib/dpkg/status")
+	dpkg, _ := spec.ReadLinked("/var/lib/dpkg/status", 4*spec.MaxFile)
 	for _, name := range []string{"containerd", "crio", "podman"} {
 		if name == "podman" && !podmanByCNI() {
 			continue
@@ -96,11 +95,11 @@ func release2(version string) (major, minor int) {
 
 // podmanByCNI reports whether podman uses CNI and not netavark.
 func podmanByCNI() bool {
-	noted, _ := os.ReadFile("/var/lib/containers/storage/defaultNetworkBackend")
+	noted, _ := spec.ReadLinked("/var/lib/containers/storage/defaultNetworkBackend", spec.MaxFile)
 	if strings.TrimSpace(string(noted)) == "cni" {
 		return true
 	}
-	text, _ := os.ReadFile("/etc/containers/containers.conf")
+	text, _ := spec.ReadLinked("/etc/containers/containers.conf", spec.MaxFile)
 	for line := range strings.Lines(string(text)) {
 		key, value, _ := strings.Cut(line, "=")
 		if strings.TrimSpace(key) == "network_backend" {

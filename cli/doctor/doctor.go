@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
-	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/trace"
 	"github.com/spf13/cobra"
@@ -22,11 +22,9 @@ import (
 type Doctor struct {
 	*app.App
 	*Diagnosis
-	Ctx    context.Context
-	HostNS *kernel.NS
-	All    []attach.Cached // all attachments of the host
-	Mine   []attach.Cached // those that the user asked about
-	unread []error         // problems with other files of the cache
+	*snapshot.Snapshot
+	Ctx  context.Context
+	Mine []attach.Cached // those that the user asked about
 
 	named bool   // the user named containers
 	probe bool   // send packets from inside containers
@@ -43,7 +41,6 @@ type Doctor struct {
 	Verdicts []judged
 	astray   []strayed
 	holders  func(inode uint32) string
-	dead     map[string]bool // whether the namespace of an attachment is gone, by its file in the cache
 }
 
 // Command is `fairlead doctor`.
@@ -96,25 +93,25 @@ will be without network, 4 no such container.`,
 // Open returns a Doctor for another command. It knows all attachments and has examined nothing. Open fails if the
 // attachments cannot be read.
 func Open(a *app.App) (d *Doctor, err error) {
-	d = &Doctor{App: a, named: true, Ctx: a.Interruptible(), Diagnosis: newDiagnosis()}
-	if d.HostNS, err = kernel.Open(""); err != nil {
+	s, err := snapshot.Open("")
+	if err != nil {
 		return nil, err
 	}
-	list, problems := (&attach.Runtime{}).List("")
-	if err := attached.Unseen(problems); err != nil {
-		d.Close()
+	if err := attached.Unseen(s.Unread); err != nil {
+		s.Close()
 		return nil, err
 	}
-	d.All, d.unread = list, problems
-	return d, nil
+	return Of(a, s), nil
 }
 
-// Close closes what Open opened.
-func (d *Doctor) Close() { d.HostNS.Close() }
+// Of returns a Doctor that examines a snapshot.
+func Of(a *app.App, s *snapshot.Snapshot) *Doctor {
+	return &Doctor{App: a, Snapshot: s, named: true, Ctx: a.Interruptible(), Diagnosis: newDiagnosis()}
+}
 
 // Examine examines the attachments in Mine, sends no packet, and keeps the findings that concern them.
 func (d *Doctor) Examine() {
-	for _, p := range d.unread {
+	for _, p := range d.Unread {
 		d.Blind("%v", p)
 	}
 	d.ofRepair()
@@ -139,13 +136,11 @@ func (d *Doctor) Conclude() {
 // diagnose runs all examinations.
 func (d *Doctor) diagnose(names []string) (err error) {
 	d.Diagnosis = newDiagnosis()
-	if d.HostNS, err = kernel.Open(""); err != nil {
+	if d.Snapshot, err = snapshot.Open(""); err != nil {
 		return err
 	}
-	defer d.HostNS.Close()
-	list, problems := (&attach.Runtime{}).List("")
-	d.All, d.unread = list, problems
-	if err := attached.Unseen(problems); err != nil {
+	defer d.Close()
+	if err := attached.Unseen(d.Unread); err != nil {
 		if d.named {
 			return err
 		}
@@ -165,21 +160,6 @@ func (d *Doctor) diagnose(names []string) (err error) {
 	d.examine()
 	d.settle()
 	return d.Ctx.Err()
-}
-
-// gone reports whether the namespace of an attachment is gone. It looks once in a run.
-func (d *Doctor) gone(c attach.Cached) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	is, known := d.dead[c.File]
-	if !known {
-		if d.dead == nil {
-			d.dead = map[string]bool{}
-		}
-		is = attached.IsGone(c)
-		d.dead[c.File] = is
-	}
-	return is
 }
 
 // choose selects the attachments that names mean, or all.

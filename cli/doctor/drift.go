@@ -90,7 +90,7 @@ func (d *Doctor) RulesMissing(of []attach.Cached) map[spec.Owner]bool {
 // repairs is what a repair of these attachments would find, in all or in the packet filter alone; nil if that cannot be
 // known.
 func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
-	if conn, err := nft.Open(d.HostNS); err != nil {
+	if conn, err := nft.Open(d.Host); err != nil {
 		d.Blind("the packet filter: %v", err)
 	} else if _, err := conn.BaseChains(); err != nil {
 		d.Blind("the host side of attachments, and the packet filter: %v", err)
@@ -103,8 +103,8 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 	}
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugins, Foreign: netconf.Foreign(),
-		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Firewall: filter,
-		List: func() ([]attach.Cached, []error) { return slices.Clone(of), d.unread },
+		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Firewall: filter, View: d.World,
+		List: func() ([]attach.Cached, []error) { return slices.Clone(of), d.Unread },
 	}
 	report, err := r.Run(d.Ctx)
 	if err != nil {

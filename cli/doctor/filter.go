@@ -42,7 +42,7 @@ func (d *Doctor) ofFilters() {
 				len(packets))
 			break
 		}
-		v, err := packetfilter.Forwarded(d.HostNS, p.Packet, "inet fairlead")
+		v, err := packetfilter.Forwarded(d.Host, p.Packet, "inet fairlead")
 		if err != nil {
 			d.Blind("the packet filters of others: %v", err)
 			return
@@ -65,14 +65,14 @@ func (d *Doctor) ofFilters() {
 func (d *Doctor) ofInput() {
 	for _, c := range d.Mine {
 		a, link := d.wayIn(c)
-		if link == "" || d.gone(c) {
+		if link == "" || d.Gone(c) {
 			continue
 		}
 		for _, ip := range c.Result.IPs {
 			if !attached.OwnAddress(c, ip) || ip.Address.Addr() != a || !d.serves(ip.Gateway) {
 				continue
 			}
-			v, err := packetfilter.Received(d.HostNS, packetfilter.Packet{In: link, Src: a, Dst: ip.Gateway,
+			v, err := packetfilter.Received(d.Host, packetfilter.Packet{In: link, Src: a, Dst: ip.Gateway,
 				Proto: kernel.UDP, DstPort: 53}, "inet fairlead")
 			if err != nil {
 				d.Blind("the packet filters at the host's input: %v", err)
@@ -89,7 +89,7 @@ func (d *Doctor) ofInput() {
 
 // serves reports whether a name server of the host listens on that address.
 func (d *Doctor) serves(a netip.Addr) bool {
-	listeners, err := sockdiag.Listeners(d.HostNS, kernel.UDP, 53)
+	listeners, err := sockdiag.Listeners(d.Host, kernel.UDP, 53)
 	here := func(l sockdiag.Listener) bool { return l.At.Addr() == a }
 	return a.IsValid() && err == nil && slices.ContainsFunc(listeners, here)
 }
@@ -118,13 +118,13 @@ func owner(v packetfilter.Verdict) string {
 // each published port. For containers named by the user, it returns all.
 func (d *Doctor) packets() (all []forwarded) {
 	uplink := ""
-	if l, err := rtnl.Egress(d.HostNS); err == nil {
+	if l, err := rtnl.Egress(d.Host); err == nil {
 		uplink = l.Name
 	}
 	asked := map[string]bool{}
 	for _, c := range d.Mine {
 		_, link := d.wayIn(c)
-		if link == "" || c.Result == nil || d.gone(c) {
+		if link == "" || c.Result == nil || d.Gone(c) {
 			continue
 		}
 		for _, ip := range c.Result.IPs {

@@ -49,7 +49,7 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 	}
 	if a, err := netip.ParseAddr(arg); err == nil {
 		add("address "+arg, func(c attach.Cached) bool {
-			return slices.ContainsFunc(attached.Describe(c).Addresses,
+			return slices.ContainsFunc(attached.OwnAddresses(c),
 				func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
 		})
 	}

@@ -36,7 +36,7 @@ func (d *Doctor) ofRoutes() {
 // routed returns the attachments whose default route of a family leads to this host.
 func (d *Doctor) routed(family uint8) (all []attach.Cached) {
 	for _, c := range d.Mine {
-		if _, link := d.wayIn(c); link != "" && !d.gone(c) && d.routes(c, family) {
+		if _, link := d.wayIn(c); link != "" && !d.Gone(c) && d.routes(c, family) {
 			all = append(all, c)
 		}
 	}
@@ -53,7 +53,7 @@ func hasDefaultRoute(c attach.Cached, family uint8) bool {
 // routes reports whether the gateway of a container is this host. If the list's IPAM gives another gateway, the
 // host's own routes do not matter.
 func (d *Doctor) routes(c attach.Cached, family uint8) bool {
-	addrs, err := rtnl.AllAddrs(d.HostNS)
+	addrs, err := rtnl.AllAddrs(d.Host)
 	return hasDefaultRoute(c, family) && slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
 		here := func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == r.GW }
 		return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == (family == rtnl.IPv4) &&
@@ -67,7 +67,7 @@ func (d *Doctor) routeMissingFor(routed []attach.Cached, family uint8) bool {
 	if len(routed) == 0 {
 		return false
 	}
-	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+	routes, err := rtnl.Routes(d.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 	if err != nil {
 		d.Blind("the host's routes: %v", err)
 		return false
@@ -100,7 +100,7 @@ func (d *Doctor) routeMissingFor(routed []attach.Cached, family uint8) bool {
 
 // linksDown names the links that are down and that may have had the host's default route.
 func (d *Doctor) linksDown() (down []string) {
-	links, _ := rtnl.Links(d.HostNS)
+	links, _ := rtnl.Links(d.Host)
 	for _, l := range links {
 		if l.Ethernet && !l.Up && l.Master == 0 && l.Kind != "bridge" && !identity.OfGroup(l.Group) {
 			down = append(down, l.Name)
@@ -111,13 +111,13 @@ func (d *Doctor) linksDown() (down []string) {
 
 // ofAddresses adds a finding for each address of a container that a link of the host has.
 func (d *Doctor) ofAddresses() {
-	addrs, err := rtnl.AllAddrs(d.HostNS)
+	addrs, err := rtnl.AllAddrs(d.Host)
 	if err != nil {
 		d.Blind("the addresses of the host: %v", err)
 		return
 	}
 	for _, c := range d.Mine {
-		if c.Result == nil || attached.IsGone(c) {
+		if c.Result == nil || d.Gone(c) {
 			continue
 		}
 		for _, ip := range c.Result.IPs {
@@ -126,7 +126,7 @@ func (d *Doctor) ofAddresses() {
 			if i < 0 || !attached.OwnAddress(c, ip) {
 				continue
 			}
-			l, err := rtnl.LinkByIndex(d.HostNS, addrs[i].Link)
+			l, err := rtnl.LinkByIndex(d.Host, addrs[i].Link)
 			if err != nil {
 				continue
 			}
@@ -143,7 +143,7 @@ func (d *Doctor) ofForwarding() {
 	if len(routed) == 0 {
 		return
 	}
-	all, err := procsys.Get(d.HostNS, "net/ipv4/ip_forward")
+	all, err := procsys.Get(d.Host, "net/ipv4/ip_forward")
 	if err != nil {
 		d.Blind("%v", err)
 		return
@@ -155,7 +155,7 @@ func (d *Doctor) ofForwarding() {
 		}
 		return
 	}
-	uplink, err := rtnl.Egress(d.HostNS)
+	uplink, err := rtnl.Egress(d.Host)
 	if err != nil {
 		uplink = nil
 	}
@@ -167,7 +167,7 @@ func (d *Doctor) ofForwarding() {
 		}
 		for _, name := range names {
 			key := "net/ipv4/conf/" + name + "/forwarding"
-			if v, err := procsys.Get(d.HostNS, key); err == nil && v == "0" {
+			if v, err := procsys.Get(d.Host, key); err == nil && v == "0" {
 				d.add(ForwardingOff, name, key+" is 0", who(c), "KEY", key)
 			}
 		}
@@ -240,12 +240,12 @@ func (d *Doctor) wayIn(c attach.Cached) (a netip.Addr, link string) {
 		if i.Sandbox != "" {
 			continue
 		}
-		l, err := rtnl.LinkByName(d.HostNS, i.Name)
+		l, err := rtnl.LinkByName(d.Host, i.Name)
 		if err != nil {
 			continue
 		}
 		if link = l.Name; l.Master != 0 {
-			if m, err := rtnl.LinkByIndex(d.HostNS, l.Master); err == nil {
+			if m, err := rtnl.LinkByIndex(d.Host, l.Master); err == nil {
 				return a, m.Name
 			}
 		}

@@ -12,12 +12,12 @@ import (
 
 // ofContainers examines containers from inside: listeners of published ports, MTU, and duplicate addresses.
 func (d *Doctor) ofContainers() {
-	mtu, err := rtnl.EgressMTU(d.HostNS)
+	mtu, err := rtnl.EgressMTU(d.Host)
 	if err != nil {
 		d.Blind("the MTU of the way out: %v", err)
 	}
 	for _, c := range d.Mine {
-		if d.gone(c) || c.Result == nil || c.Netns == "" {
+		if d.Gone(c) || c.Result == nil || c.Netns == "" {
 			continue
 		}
 		_, link := d.wayIn(c)
@@ -36,7 +36,7 @@ func (d *Doctor) ofContainers() {
 
 // Inside calls do with the container's namespace, if that can be opened.
 func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
-	ns, err := kernel.Open(c.Netns)
+	ns, err := d.Host.Enter(c.Netns)
 	if err == nil {
 		defer ns.Close()
 		err = ns.Do(func() error { return nil })

@@ -27,7 +27,7 @@ import (
 func (d *Doctor) ofBridges() {
 	ports := map[string][]attach.Cached{}
 	for _, c := range d.All {
-		if a, link := d.wayIn(c); a.IsValid() && !d.gone(c) && d.isBridge(link) {
+		if a, link := d.wayIn(c); a.IsValid() && !d.Gone(c) && d.isBridge(link) {
 			ports[link] = append(ports[link], c)
 		}
 	}
@@ -41,7 +41,7 @@ func (d *Doctor) ofBridges() {
 		if a.Is6() {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
-		value, err := procsys.Get(d.HostNS, key)
+		value, err := procsys.Get(d.Host, key)
 		switch {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			d.Blind("%v", err)
@@ -54,7 +54,7 @@ func (d *Doctor) ofBridges() {
 }
 
 func (d *Doctor) isBridge(name string) bool {
-	l, err := rtnl.LinkByName(d.HostNS, name)
+	l, err := rtnl.LinkByName(d.Host, name)
 	return name != "" && err == nil && l.Kind == "bridge"
 }
 
@@ -70,7 +70,7 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 		if dst == from || dst.Is4() != from.Is4() {
 			continue
 		}
-		v, err := packetfilter.Forwarded(d.HostNS, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst},
+		v, err := packetfilter.Forwarded(d.Host, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst},
 			"inet fairlead")
 		if err != nil {
 			d.Blind("the packet filters of others: %v", err)
@@ -90,7 +90,7 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 // unfiltered adds a finding if kube-proxy is in use and does not see bridged packets. loaded says whether br_netfilter
 // is.
 func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
-	conn, err := nft.Open(d.HostNS)
+	conn, err := nft.Open(d.Host)
 	if err != nil {
 		return // ofFilters reports it
 	}
@@ -98,7 +98,7 @@ func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 	there, err := conn.HasChain(&nft.Table{Family: nft.Family(strings.HasSuffix(key, "ip6tables")),
 		Name: "nat"}, chain)
 	if !there {
-		t := xtables.NewTable(d.HostNS, xtables.Legacy, strings.HasSuffix(key, "ip6tables"), "nat")
+		t := xtables.NewTable(d.Host, xtables.Legacy, strings.HasSuffix(key, "ip6tables"), "nat")
 		legacy, err2 := t.HasChain(chain)
 		there, err = legacy, errors.Join(err, err2)
 	}
@@ -168,7 +168,7 @@ func kinds(plugin string) []string {
 func (d *Doctor) lacks(l *spec.List) (missing bool) {
 	for _, p := range l.WrittenOut().Plugins {
 		for _, kind := range kinds(p.Type) {
-			err := rtnl.NoKind(d.HostNS, kind)
+			err := rtnl.NoKind(d.Host, kind)
 			if kind == "tun" { // these links need a device file
 				err = nil
 				if _, none := os.Stat("/dev/net/tun"); errors.Is(none, fs.ErrNotExist) {

@@ -29,11 +29,11 @@ func smaller(ns *kernel.NS, c attach.Cached, l *rtnl.Link, mtu int) trace.Advice
 // drops these.
 func (d *Doctor) shaped(size int) (link string, burst int) {
 	const frameHeader = 14
-	uplink, err := rtnl.Egress(d.HostNS)
+	uplink, err := rtnl.Egress(d.Host)
 	if err != nil {
 		return "", 0
 	}
-	q, err := tc.QdiscAt(d.HostNS, uplink.Index, tc.Root)
+	q, err := tc.QdiscAt(d.Host, uplink.Index, tc.Root)
 	if err != nil || q == nil || q.Kind != "tbf" {
 		return "", 0
 	}

@@ -41,7 +41,7 @@ func (d *Doctor) ofNetworks() {
 	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
 	looked, shared := 0, map[string]bool{}
 	if len(problems) == 0 { // a file that cannot be read may be the one
-		d.fileless(lists)
+		looked = d.fileless(lists)
 	}
 	for _, l := range lists {
 		on := d.on(l.Name)
@@ -83,18 +83,21 @@ func (d *Doctor) holds(a netip.Addr) bool {
 	})
 }
 
-// fileless adds a finding for each network that has containers and no file. A runtime with lists of its own, such as
+// fileless adds a finding for each network that has containers and no file, and returns how many there are. A runtime with lists of its own, such as
 // Multus, has no files, so the list is looked for under the name that Fairlead would give the file.
-func (d *Doctor) fileless(lists []*spec.List) {
+func (d *Doctor) fileless(lists []*spec.List) int {
+	missing := map[string]bool{}
 	for _, c := range d.Mine {
 		configured := func(l *spec.List) bool { return l.Name == c.Network }
-		if attached.IsGone(c) || c.Network == attached.LoopbackNetwork || slices.ContainsFunc(lists, configured) {
+		if d.Gone(c) || c.Network == attached.LoopbackNetwork || slices.ContainsFunc(lists, configured) {
 			continue
 		}
+		missing[c.Network] = true
 		file := filepath.Join(netconf.ConfDir(), c.Network+".conflist")
 		what := "no file in " + netconf.ConfDir() + " defines the network"
 		d.add(NetworkFileMissing, "network "+c.Network, what, who(c), "ENTRY", c.File, "FILE", file)
 	}
+	return len(missing)
 }
 
 // on returns the containers on a network that the user asked about.
@@ -192,7 +195,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 	if err != nil {
 		return false // another allocator
 	}
-	b, err := p.Ledger.Look(ctx, n.Name)
+	b, err := d.Leases(ctx, p)
 	if err != nil {
 		d.Blind("the leases of network %s: %v", n.Name, err)
 		return false

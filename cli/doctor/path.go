@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
@@ -20,23 +19,17 @@ import (
 // containers that have a fault already, because that fault may stop the packets.
 func (d *Doctor) ofPaths() {
 	defer d.ofStrayed()
-	host, err := sdk.OpenHost()
-	if err != nil {
-		d.Blind("the paths of packets: %v", err)
-		return
-	}
-	defer host.Close()
 	end, onward := time.Now().Add(evaluation), map[string]bool{}
 	for i, c := range d.Mine {
 		if time.Now().After(end) {
 			d.Blind("the paths of packets of %d containers: the time was used up", len(d.Mine)-i)
 			return
 		}
-		if d.gone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
+		if d.Gone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
 			continue
 		}
-		t := &trace.Tracer{Host: d.HostNS, Holder: d.Holder, Containers: []trace.Container{Traced(c)},
-			Wanted: Wanted{Host: host, All: d.All}}
+		t := &trace.Tracer{Host: d.Host, Holder: d.Holder, Containers: []trace.Container{Traced(c)},
+			Wanted: wanted{d.Snapshot}}
 		for _, q := range d.questions(c, onward) {
 			answer, err := t.Trace(q)
 			if err != nil {
@@ -90,7 +83,7 @@ func (d *Doctor) faulted(c attach.Cached) bool {
 func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
 	from := Traced(c)
 	_, link := d.wayIn(c)
-	uplink, none := rtnl.Egress(d.HostNS)
+	uplink, none := rtnl.Egress(d.Host)
 	for _, ip := range c.Result.IPs {
 		family, icmp := uint8(rtnl.IPv4), byte(kernel.ICMP)
 		if ip.Address.Addr().Is6() {
@@ -169,7 +162,7 @@ func decidedAt(answer *trace.Answer) *trace.Hop {
 
 // left reports whether the packet leaves by the host's uplink: nothing on this host can correct what follows.
 func (d *Doctor) left(answer *trace.Answer) bool {
-	uplink, err := rtnl.Egress(d.HostNS)
+	uplink, err := rtnl.Egress(d.Host)
 	return err == nil && slices.ContainsFunc(answer.Hops, func(h trace.Hop) bool {
 		return h.Netns == "" && h.Out == uplink.Name
 	})

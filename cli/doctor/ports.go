@@ -18,7 +18,7 @@ import (
 // ofPorts adds findings about the host's side of published ports.
 func (d *Doctor) ofPorts() {
 	for _, c := range d.Mine {
-		if d.gone(c) || c.Result == nil {
+		if d.Gone(c) || c.Result == nil {
 			continue
 		}
 		for _, m := range attached.Mappings(c.Capabilities) {
@@ -31,7 +31,7 @@ func (d *Doctor) ofPorts() {
 
 // taken adds a finding if a process of the host listens on a published port.
 func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
-	listeners, err := sockdiag.Listeners(d.HostNS, m.Number(), uint16(m.HostPort))
+	listeners, err := sockdiag.Listeners(d.Host, m.Number(), uint16(m.HostPort))
 	if err != nil {
 		d.Blind("which ports of the host have a listener: %v", err)
 		return
@@ -49,7 +49,7 @@ func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 // addressed adds a finding if the host lacks the address that a port is published on.
 func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 	a, err := netip.ParseAddr(m.HostIP)
-	addrs, err2 := rtnl.AllAddrs(d.HostNS)
+	addrs, err2 := rtnl.AllAddrs(d.Host)
 	has := func(l rtnl.LinkAddr) bool { return l.Prefix.Addr() == a }
 	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !slices.ContainsFunc(addrs, has) {
 		d.add(PublishedAddressMissing, a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
@@ -63,7 +63,7 @@ const publishes = -99
 // translated adds a finding if another program's packet filter takes the packets for a published port.
 func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 	to, err := netip.ParseAddr(m.HostIP)
-	uplink, none := rtnl.Egress(d.HostNS)
+	uplink, none := rtnl.Egress(d.Host)
 	if none != nil || to.IsLoopback() {
 		return // no packet comes from there
 	}
@@ -72,7 +72,7 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 			return
 		}
 	}
-	v, err := packetfilter.Arriving(d.HostNS, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(),
+	v, err := packetfilter.Arriving(d.Host, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(),
 		DstPort: uint16(m.HostPort)}, publishes, "inet fairlead")
 	if err != nil {
 		d.Blind("whether another program takes the packets for published ports: %v", err)
@@ -91,7 +91,7 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 
 // AddrOf returns an address of a link that other hosts can reach.
 func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
-	addrs, err := rtnl.Addrs(d.HostNS, l.Index)
+	addrs, err := rtnl.Addrs(d.Host, l.Index)
 	if err != nil {
 		d.Blind("the addresses of %s: %v", l.Name, err)
 	}

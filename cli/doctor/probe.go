@@ -52,7 +52,7 @@ func (d *Doctor) Target(text string, sender attach.Cached) (to netip.AddrPort, e
 		shared := func(o attach.Cached) bool {
 			return o.Network == c.Network && attached.SamePath(o.Netns, sender.Netns)
 		}
-		if attached.IsGone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork ||
+		if d.Gone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork ||
 			sender.Netns != "" && !slices.ContainsFunc(d.All, shared) {
 			continue
 		}
@@ -82,7 +82,7 @@ func (d *Doctor) ofProbes() {
 	var group sync.WaitGroup
 	turns := make(chan struct{}, probers)
 	for _, c := range d.Mine {
-		if d.gone(c) {
+		if d.Gone(c) {
 			continue
 		}
 		turns <- struct{}{}
@@ -212,7 +212,7 @@ func ContainerServers(ns *kernel.NS, c attach.Cached) []string {
 			if to, err := os.Readlink(path); err != nil || to != want {
 				continue
 			}
-			text, err := os.ReadFile(strings.TrimSuffix(path, "ns/net") + "root" + resolv.EtcResolv)
+			text, err := spec.ReadLinked(strings.TrimSuffix(path, "ns/net")+"root"+resolv.EtcResolv, spec.MaxFile)
 			if servers, local := resolv.Nameservers(text); err == nil {
 				return append(servers, local...)
 			}

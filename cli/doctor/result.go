@@ -27,7 +27,7 @@ func (d *Doctor) byResult(c attach.Cached) {
 		if i.Sandbox != "" {
 			continue
 		}
-		l, err := rtnl.LinkByName(d.HostNS, i.Name)
+		l, err := rtnl.LinkByName(d.Host, i.Name)
 		isBridge := err == nil && l.Kind == "bridge" || bridge == "" && i.Name == BridgeOf(c)
 		switch {
 		case isBridge && err != nil:
@@ -72,7 +72,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 			return // a router on the segment may have the address
 		}
 	}
-	addrs, err := rtnl.Addrs(d.HostNS, bridge.Index)
+	addrs, err := rtnl.Addrs(d.Host, bridge.Index)
 	if err != nil {
 		return
 	}
@@ -95,7 +95,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 
 // subnetRoute adds a finding if the host has no route to the subnet of a gateway.
 func (d *Doctor) subnetRoute(c attach.Cached, bridge *rtnl.Link, gw netip.Prefix) {
-	if missing, err := rtnl.LacksSubnetRoute(d.HostNS, bridge.Index, gw); err != nil || !missing {
+	if missing, err := rtnl.LacksSubnetRoute(d.Host, bridge.Index, gw); err != nil || !missing {
 		return
 	}
 	subnet := gw.Masked().String()

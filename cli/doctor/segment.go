@@ -108,7 +108,7 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 // router returns the next hop of the host's default route of a family, unless it has a link-local address, which
 // containers cannot send to.
 func (d *Doctor) router(family uint8) (via netip.Addr) {
-	routes, err := rtnl.Routes(d.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+	routes, err := rtnl.Routes(d.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 	for _, r := range routes {
 		usable := r.Dst.Bits() == 0 && r.Type == rtnl.Unicast && r.Via.IsValid() && !r.Via.IsLinkLocalUnicast()
 		if err == nil && usable {

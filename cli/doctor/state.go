@@ -14,11 +14,11 @@ func (d *Doctor) ofState() {
 	for _, dir := range []string{"/var/lib/cni/results", "/var/lib/cni/networks", "/run/cni"} {
 		d.writable(dir)
 	}
-	links, err := rtnl.Links(d.HostNS)
+	links, err := rtnl.Links(d.Host)
 	if err != nil {
 		d.Blind("the links of the host: %v", err)
 	}
-	if d.named || len(d.unread) > 0 { // attachments that cannot be read are unknown
+	if d.named || len(d.Unread) > 0 { // attachments that cannot be read are unknown
 		return
 	}
 	known := map[[8]byte]bool{}

@@ -7,35 +7,26 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Wanted implements trace.Wanted with the attachments in the cache and their plans.
-type Wanted struct {
-	Host *kernel.World
-	All  []attach.Cached
-}
+// wanted implements trace.Wanted with the attachments in the cache and their plans.
+type wanted struct{ *snapshot.Snapshot }
 
 // Masquerades implements trace.Wanted.
-func (w Wanted) Masquerades(src, dst netip.Addr) bool {
-	return slices.ContainsFunc(w.living(), func(c attach.Cached) bool {
+func (w wanted) Masquerades(src, dst netip.Addr) bool {
+	return slices.ContainsFunc(w.All, func(c attach.Cached) bool {
 		has := func(ip spec.IP) bool { return attached.OwnAddress(c, ip) && ip.Address.Addr() == src }
-		return slices.ContainsFunc(c.Result.IPs, has) && netconf.NetworkOf(w.Host, &c).Masquerades(src, dst)
-	})
-}
-
-// living returns the attachments whose containers live.
-func (w Wanted) living() []attach.Cached {
-	return slices.DeleteFunc(slices.Clone(w.All), func(c attach.Cached) bool {
-		return c.Result == nil || attached.IsGone(c)
+		return c.Result != nil && slices.ContainsFunc(c.Result.IPs, has) && !w.Gone(c) &&
+			netconf.NetworkOf(w.World, &c).Masquerades(src, dst)
 	})
 }
 
 // Gateway implements trace.Wanted.
-func (w Wanted) Gateway(container string, six bool) (none netip.Addr) {
-	for _, c := range w.living() {
-		if !attached.SamePath(c.Netns, container) {
+func (w wanted) Gateway(container string, six bool) (none netip.Addr) {
+	for _, c := range w.All {
+		if c.Result == nil || !attached.SamePath(c.Netns, container) || w.Gone(c) {
 			continue
 		}
 		for _, r := range c.Result.Routes {
@@ -56,9 +47,10 @@ func (w Wanted) Gateway(container string, six bool) (none netip.Addr) {
 }
 
 // Publisher implements trace.Wanted.
-func (w Wanted) Publisher(dst netip.Addr, proto byte, port uint16) string {
-	for _, c := range w.living() {
-		if len(attached.Mappings(c.Capabilities)) > 0 && netconf.NetworkOf(w.Host, &c).Publishes(dst, proto, port) {
+func (w wanted) Publisher(dst netip.Addr, proto byte, port uint16) string {
+	for _, c := range w.All {
+		if c.Result != nil && len(attached.Mappings(c.Capabilities)) > 0 && !w.Gone(c) &&
+			netconf.NetworkOf(w.World, &c).Publishes(dst, proto, port) {
 			return Traced(c).Name
 		}
 	}

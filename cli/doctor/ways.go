@@ -9,17 +9,16 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
 // Tracer returns what follows packets between the host and all containers.
-func (d *Doctor) Tracer(host *kernel.World) *trace.Tracer {
-	t := &trace.Tracer{Host: d.HostNS, Holder: attached.Holder, Wanted: Wanted{Host: host, All: d.All}}
+func (d *Doctor) Tracer() *trace.Tracer {
+	t := &trace.Tracer{Host: d.Host, Holder: d.Holder, Wanted: wanted{d.Snapshot}}
 	for _, c := range d.All {
 		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
-		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !attached.IsGone(c) &&
+		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !d.Gone(c) &&
 			!slices.ContainsFunc(t.Containers, same) {
 			t.Containers = append(t.Containers, Traced(c))
 		}
@@ -31,12 +30,8 @@ func (d *Doctor) Tracer(host *kernel.World) *trace.Tracer {
 // the host or of another container. It returns what becomes of them, and the advice about the first that this host
 // loses. A packet that is only refused because no process listens is not lost: closed says so.
 func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details, advice []string, closed string) {
-	host, err := sdk.OpenHost()
-	if err != nil {
-		return nil, nil, ""
-	}
-	defer host.Close()
-	t := d.Tracer(host)
+	d.Host.Forget() // the probe has told the kernel about neighbours
+	t := d.Tracer()
 	for _, q := range d.ways(c, to.Addr(), to.Port()) {
 		answer, err := t.Trace(q)
 		if err != nil {
@@ -83,12 +78,12 @@ func (d *Doctor) ways(c attach.Cached, to netip.Addr, port uint16) (all []trace.
 		return all
 	}
 	back := trace.Question{Dst: c.Result.IPs[i].Address.Addr(), Proto: echo}
-	if r, err := rtnl.RouteTo(d.HostNS, to); err == nil && r.Type == rtnl.Local {
+	if r, err := rtnl.RouteTo(d.Host, to); err == nil && r.Type == rtnl.Local {
 		return append(all, back)
 	}
 	for _, o := range d.All {
 		has := func(ip spec.IP) bool { return attached.OwnAddress(o, ip) && ip.Address.Addr() == to }
-		if o.Result != nil && !d.gone(o) && slices.ContainsFunc(o.Result.IPs, has) {
+		if o.Result != nil && !d.Gone(o) && slices.ContainsFunc(o.Result.IPs, has) {
 			other := Traced(o)
 			back.From = &other
 			return append(all, back)

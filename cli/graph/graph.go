@@ -14,17 +14,17 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/doctor"
 	"github.com/fairlead-cni/fairlead/cli/inspect"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/graph"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/spf13/cobra"
 )
 
 // Command is `fairlead graph`.
 func Command(a *app.App) *cobra.Command {
-	var f netconf.Filter
+	var f snapshot.Filter
 	fold, format := 0, ""
 	formats := []string{"text", "svg", "dot", "mermaid", "json"}
 	c := &cobra.Command{
@@ -61,7 +61,7 @@ says so.`,
 		},
 		ValidArgsFunction: netconf.CompleteNetworks,
 	}
-	netconf.FilterFlags(c, &f)
+	snapshot.FilterFlags(c, &f)
 	c.Flags().IntVar(&fold, "fold", 0, "draw only `N` interfaces of each bridge or master, and count the others")
 	c.Flags().StringVarP(&format, "output", "o", "text", "`FORMAT` of the answer: "+strings.Join(formats, ", "))
 	c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
@@ -69,25 +69,18 @@ says so.`,
 }
 
 // drawing collects the attachments that ls would list.
-func drawing(a *app.App, network string, f netconf.Filter) (*graph.Graph, error) {
-	list, problems, err := netconf.Selected(a, network, f)
+func drawing(a *app.App, network string, f snapshot.Filter) (*graph.Graph, error) {
+	s, err := snapshot.Select(network, f)
 	if err != nil {
 		return nil, err
 	}
-	p := painter{Doctor: doctor.Doctor{App: a, Ctx: a.Interruptible(), Diagnosis: &doctor.Diagnosis{}},
-		at: map[string]int{}, names: map[string]string{}}
-	if p.HostNS, err = kernel.Open(""); err != nil {
-		return nil, err
-	}
-	defer p.HostNS.Close()
-	if p.host, err = sdk.OpenHost(); err != nil {
-		return nil, err
-	}
-	defer p.host.Close()
-	for _, problem := range problems {
+	defer s.Close()
+	list := s.All
+	p := painter{Doctor: doctor.Of(a, s), at: map[string]int{}, names: map[string]string{}}
+	for _, problem := range s.Unread {
 		p.Blind("%v", problem)
 	}
-	if p.links, err = rtnl.Links(p.HostNS); err != nil {
+	if p.links, err = rtnl.Links(p.World.Host); err != nil {
 		p.Blind("the links of the host: %v", err)
 	}
 	p.Host, _ = os.Hostname()
@@ -189,9 +182,8 @@ func interfaceTree(to *term.Tree, e graph.End, s term.Style) {
 
 // painter collects what a graph shows.
 type painter struct {
-	doctor.Doctor
+	*doctor.Doctor
 	graph.Graph
-	host  *kernel.World
 	links []*rtnl.Link      // of the host
 	at    map[string]int    // index of a segment, by its kind and name
 	ends  []string          // host-side interfaces of containers
@@ -212,7 +204,7 @@ func (p *painter) uplinks() {
 	p.Uplinks = []string{}
 	at := map[int]int{} // by the link's index
 	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
-		routes, err := rtnl.Routes(p.HostNS, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+		routes, err := rtnl.Routes(p.World.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 		if err != nil {
 			p.Blind("the routes of the host: %v", err)
 		}
@@ -242,7 +234,7 @@ func state(up bool) graph.State {
 
 // addressesOf returns the addresses of a host's link, without link-local ones.
 func (p *painter) addressesOf(l *rtnl.Link) (all []string) {
-	addrs, err := rtnl.Addrs(p.HostNS, l.Index)
+	addrs, err := rtnl.Addrs(p.World.Host, l.Index)
 	if err != nil {
 		p.Blind("the addresses of %s: %v", l.Name, err)
 	}
@@ -256,7 +248,7 @@ func (p *painter) addressesOf(l *rtnl.Link) (all []string) {
 
 // attached takes an attachment down; bare is set where its rules of the packet filter are missing.
 func (p *painter) attached(c attach.Cached, bare bool) {
-	about := attached.Describe(c)
+	about := p.Describe(c)
 	e := graph.End{Container: cmp.Or(p.names[c.ContainerID], attached.ShortID(c.ContainerID)),
 		ID:    attached.ShortID(c.ContainerID),
 		Whole: c.ContainerID, Alive: about.State, Network: c.Network, Name: c.IfName}
@@ -266,7 +258,7 @@ func (p *painter) attached(c attach.Cached, bare bool) {
 	i := &inspect.Inspected{}
 	var inner *rtnl.Link
 	if about.State == attached.Alive && c.Netns != "" {
-		p.Inside(c, func(ns *kernel.NS) { inner = inspect.LinkSeen(&p.Doctor, ns, c, i) })
+		p.Inside(c, func(ns *kernel.NS) { inner = inspect.LinkSeen(p.Doctor, ns, c, i) })
 	}
 	if len(i.Addresses) == 0 || inner == nil {
 		i.Addresses = nil
@@ -278,7 +270,7 @@ func (p *painter) attached(c attach.Cached, bare bool) {
 	for _, m := range attached.Mappings(c.Capabilities) {
 		e.Ports = append(e.Ports, m.String())
 	}
-	net := netconf.NetworkOf(p.host, &c)
+	net := netconf.NetworkOf(p.World, &c)
 	e.Marks = net.Marks
 	s := p.segment(c, net, inner, &e)
 	for _, l := range i.Links {

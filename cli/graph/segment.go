@@ -21,7 +21,7 @@ func (p *painter) segment(c attach.Cached, net sdk.Network, inner *rtnl.Link, e 
 	}
 	e.Kind = cmp.Or(e.Kind, typ)
 	e.Wire = graph.Up
-	ends := inspect.HostEnds(&p.Doctor, c, inner)
+	ends := inspect.HostEnds(p.Doctor, c, inner)
 	bridge, near := "", ""
 	for _, l := range ends {
 		switch {
@@ -74,7 +74,7 @@ func firstType(c attach.Cached) string {
 
 // vlans returns the VLANs of a bridge port, without the default one.
 func (p *painter) vlans(port *rtnl.Link) (marks []string) {
-	list, err := rtnl.PortVLANs(p.HostNS, port.Index)
+	list, err := rtnl.PortVLANs(p.World.Host, port.Index)
 	if port.Port == nil || err != nil {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (p *painter) facts(s *graph.Segment) {
 	if len(ports) > 0 {
 		s.Facts = append(s.Facts, "ports "+strings.Join(ports, " "))
 	}
-	if m, err := rtnl.LinkByIndex(p.HostNS, l.Master); l.Master != 0 && err == nil {
+	if m, err := rtnl.LinkByIndex(p.World.Host, l.Master); l.Master != 0 && err == nil {
 		s.Facts = append(s.Facts, fmt.Sprintf("in %s %s", m.Kind, m.Name))
 	}
 }

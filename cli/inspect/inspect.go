@@ -167,7 +167,7 @@ func inspect(a *app.App, arg string) (err error) {
 	d.Examine()
 	c := d.Mine[0]
 	doc := &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns,
-		State: attached.Describe(c).State}
+		State: d.State(c)}
 	for _, c := range d.Mine {
 		doc.Attachments = append(doc.Attachments, attachmentSeen(d, c, doc))
 	}
@@ -188,7 +188,7 @@ func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspect
 	i := &Inspected{Network: c.Network, IfName: c.IfName, Since: c.Stored, Links: []linkEnd{}, Addresses: []string{},
 		Routes: []string{}, Leases: leasesOf(d, c)}
 	var inner *rtnl.Link
-	if !attached.IsGone(c) && c.Netns != "" {
+	if !d.Gone(c) && c.Netns != "" {
 		d.Inside(c, func(ns *kernel.NS) {
 			i.portsSeen(ns, c, d.Holder)
 			inner = LinkSeen(d, ns, c, i)
@@ -258,13 +258,13 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	}
 	if p, err := netconf.PoolOf(l, true); err == nil {
 		var addrs []netip.Addr
-		for _, a := range attached.Describe(c).Addresses {
+		for _, a := range attached.OwnAddresses(c) {
 			addrs = append(addrs, a.Addr())
 		}
 		if len(addrs) == 0 {
 			return nil
 		}
-		book, err := p.Ledger.Look(d.Ctx, l.Name, addrs...)
+		book, err := d.Leases(d.Ctx, p, addrs...)
 		if err != nil {
 			d.Blind("the leases of network %s: %v", l.Name, err)
 			return nil

@@ -88,7 +88,7 @@ func HostEnds(d *doctor.Doctor, c attach.Cached, inner *rtnl.Link) (ends []linkE
 		if i.Sandbox != "" {
 			continue
 		}
-		l, err := rtnl.LinkByName(d.HostNS, i.Name)
+		l, err := rtnl.LinkByName(d.Host, i.Name)
 		switch {
 		case err != nil && i.Name != doctor.BridgeOf(c):
 			ends = append(ends, linkEnd{Name: i.Name, Where: doctor.OnHost, Missing: true})
@@ -102,11 +102,11 @@ func HostEnds(d *doctor.Doctor, c attach.Cached, inner *rtnl.Link) (ends []linkE
 		}
 	}
 	if near == nil && len(ends) == 0 && inner != nil && inner.Peer != 0 && inner.PeerAway {
-		near, _ = rtnl.LinkByIndex(d.HostNS, inner.Peer)
+		near, _ = rtnl.LinkByIndex(d.Host, inner.Peer)
 	}
 	if near != nil {
 		ends = append(ends, endOf(near, doctor.OnHost))
-		if master, err := rtnl.LinkByIndex(d.HostNS, near.Master); err == nil && near.Master != 0 {
+		if master, err := rtnl.LinkByIndex(d.Host, near.Master); err == nil && near.Master != 0 {
 			return append(ends, endOf(master, doctor.OnHost))
 		}
 	}

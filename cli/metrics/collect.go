@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -15,13 +16,14 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/cli/app"
-	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/calllog"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
+	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -36,27 +38,33 @@ func collectMetrics(ctx context.Context, a *app.App, drift bool) *samples {
 	defer null.Close()
 	quiet := &app.App{Stderr: null} // what is noted would be noted by each run
 	m.add("fairlead_build_info", 1, a.Version)
-	list, problems := (&attach.Runtime{}).List("")
-	for _, p := range problems {
+	s, err := snapshot.Open("")
+	if err != nil {
+		m.problem("%v", err)
+		return m
+	}
+	defer s.Close()
+	for _, p := range s.Unread {
 		m.problem("%v", p)
 	}
 	attachments := byState{}
-	for _, c := range list {
+	for _, c := range s.All {
 		attachments.none(c.Network)
-		attachments[[2]string{c.Network, attached.Describe(c).State}]++
+		attachments[[2]string{c.Network, s.State(c)}]++
 	}
-	collectPools(ctx, quiet, m, attachments)
+	collectPools(ctx, quiet, m, attachments, s)
 	attachments.add(m, "fairlead_attachments")
 	collectCalls(ctx, m)
 	collectRepair(m)
 	if drift {
-		collectDrift(ctx, quiet, m)
+		collectDrift(ctx, quiet, m, s)
 	}
 	return m
 }
 
 // collectPools looks at the ranges and the leases of host-local. Of their networks there are attachments, if only none.
-func collectPools(ctx context.Context, a *app.App, m *samples, attachments byState) {
+func collectPools(ctx context.Context, a *app.App, m *samples, attachments byState,
+	s *snapshot.Snapshot) {
 	pools, problems, err := netconf.Pools(ctx, a, "")
 	if err != nil {
 		m.problem("%v", err)
@@ -64,7 +72,7 @@ func collectPools(ctx context.Context, a *app.App, m *samples, attachments bySta
 	m.problems = append(m.problems, problems...)
 	leases := byState{}
 	for _, p := range pools {
-		b, err := p.Ledger.Look(ctx, p.Network)
+		b, err := s.Leases(ctx, p)
 		if err != nil {
 			m.problem("%v", err)
 			continue
@@ -88,10 +96,11 @@ func collectPools(ctx context.Context, a *app.App, m *samples, attachments bySta
 }
 
 // collectDrift counts the attachments that are not as they should be, of those that are looked at.
-func collectDrift(ctx context.Context, a *app.App, m *samples) {
+func collectDrift(ctx context.Context, a *app.App, m *samples, s *snapshot.Snapshot) {
 	defer a.LogLater()()
 	r := repair.Repairer{Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(),
-		Foreign: netconf.Foreign(), Now: netconf.Configured, DryRun: true}
+		Foreign: netconf.Foreign(), Now: netconf.Configured, DryRun: true, View: s.World,
+		List: func() ([]attach.Cached, []error) { return s.All, s.Unread }}
 	report, err := r.Run(ctx)
 	if err != nil {
 		m.problem("what attachments should have: %v", err)
@@ -138,7 +147,7 @@ func RecordRepair(a *app.App, report *repair.Report) {
 }
 
 func collectRepair(m *samples) {
-	doc, err := os.ReadFile(repairFile)
+	doc, err := spec.ReadPlain(repairFile, spec.MaxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -246,6 +255,9 @@ func count(ctx context.Context, log calllog.CallLog) (t callCount, err error) {
 		return t, err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return t, errors.Join(err, fmt.Errorf("%s: it is %w: remove it", countFile, spec.ErrNotPlain))
+	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return t, err
 	}

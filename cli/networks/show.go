@@ -5,10 +5,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -19,7 +19,7 @@ type shown struct {
 	Name        string                `json:"name"`
 	File        string                `json:"file"` // empty: built in
 	List        json.RawMessage       `json:"list"` // with the plugins from the folder beside the file
-	Attachments []attached.Attachment `json:"attachments"`
+	Attachments []snapshot.Attachment `json:"attachments"`
 	Warnings    []netconf.FileProblem `json:"warnings,omitempty"`
 	Problems    []string              `json:"problems,omitempty"` // of the cache
 }
@@ -45,7 +45,7 @@ func show(a *app.App, arg string) error {
 	if err != nil {
 		return err
 	}
-	doc := shown{Name: n.Name, Attachments: []attached.Attachment{}}
+	doc := shown{Name: n.Name, Attachments: []snapshot.Attachment{}}
 	if n.File != "" {
 		doc.File = filepath.Clean(n.File)
 	}
@@ -54,12 +54,16 @@ func show(a *app.App, arg string) error {
 	}
 	lists, _ := spec.LoadDir(netconf.ConfDir())
 	doc.Warnings = infoOf(a, n.List, netconf.Wires(lists), map[[2]string]bool{}).Warnings
-	list, problems := (&attach.Runtime{}).List(n.Name)
-	for _, c := range list {
-		doc.Attachments = append(doc.Attachments, attached.Describe(c))
+	s, err := snapshot.Open(n.Name)
+	if err != nil {
+		return err
 	}
-	for _, p := range problems {
-		doc.Problems = append(doc.Problems, p.Error())
+	defer s.Close()
+	for _, c := range s.All {
+		doc.Attachments = append(doc.Attachments, s.Describe(c))
+	}
+	var failed bool
+	if doc.Problems, failed = attached.Unreadable(n.Name, s.Unread); failed {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {

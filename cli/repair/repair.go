@@ -60,7 +60,7 @@ Rules that block packets are restored first, and ports are published again last.
 or whose address belongs to another container by now, are left to gc. Attachments that the reference plugins made are
 left alone too. --adopt attaches them again with Fairlead's plugins and the same addresses, while their containers live.
 
-Exit status: 0 everything is in order or restored, 1 the repair failed, 3 something could not be restored, is missing
+Exit status: 0 everything is in order or restored, 1 the repair failed or an attachment cannot be read, 3 something could not be restored, is missing
 (with --dry-run), or is a rule of the reference plugins that is missing.`,
 		Example: `  fairlead repair --firewall             after nft flush ruleset, or a reload of firewalld
   fairlead repair --dry-run              list what is missing, and change nothing
@@ -119,8 +119,11 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 	if !r.DryRun {
 		metrics.RecordRepair(a, report)
 	}
-	if !report.OK() {
+	switch {
+	case report.Differs():
 		a.Status = app.ExitDrift
+	case !report.OK():
+		a.Status = app.ExitFailure
 	}
 	return printRepair(a, report, r.DryRun)
 }

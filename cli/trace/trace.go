@@ -17,7 +17,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/trace"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -108,16 +107,11 @@ func (t *tracing) run(args []string) (err error) {
 		return err
 	}
 	defer d.Close()
-	host, err := sdk.OpenHost()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
 	q, err := t.question(d, args)
 	if err != nil {
 		return err
 	}
-	tracer := d.Tracer(host)
+	tracer := d.Tracer()
 	var answer *trace.Answer
 	if t.live {
 		answer, err = tracer.Live(d.Ctx, q)
@@ -169,7 +163,7 @@ func (t *tracing) question(d *doctor.Doctor, args []string) (q trace.Question, e
 	if t.from != "" || t.in != "" {
 		return q, app.Usage("--from and --in are for packets from outside, without a CONTAINER")
 	}
-	if attached.IsGone(sender) || sender.Netns == "" {
+	if d.Gone(sender) || sender.Netns == "" {
 		return q, app.Fail(app.ExitNotFound, "", "the network namespace of container %s is gone",
 			attached.ShortOwner(sender))
 	}
@@ -200,17 +194,17 @@ func (t *tracing) outside(d *doctor.Doctor, q *trace.Question) (err error) {
 	l := &rtnl.Link{}
 	switch {
 	case t.in != "":
-		l, err = rtnl.LinkByName(d.HostNS, t.in)
+		l, err = rtnl.LinkByName(d.Host, t.in)
 	case q.Src.IsValid():
 		var r rtnl.Route
-		if r, err = rtnl.RouteTo(d.HostNS, q.Src); err == nil {
-			l, err = rtnl.LinkByIndex(d.HostNS, r.Link)
+		if r, err = rtnl.RouteTo(d.Host, q.Src); err == nil {
+			l, err = rtnl.LinkByIndex(d.Host, r.Link)
 		} else if errors.Is(err, unix.ENETUNREACH) {
 			return app.Fail(app.ExitUsage, "Give the host a default route, with `ip route add default via ROUTER`, or "+
 				"name the link by which the packet comes in: --in LINK.", "the host has no route back to %v", q.Src)
 		}
 	default:
-		if l, err = rtnl.Egress(d.HostNS); errors.Is(err, rtnl.ErrNoLink) {
+		if l, err = rtnl.Egress(d.Host); errors.Is(err, rtnl.ErrNoLink) {
 			return app.Fail(app.ExitUsage, "Name the link of the host by which it comes in: --in LINK.",
 				"the host has no default route")
 		}

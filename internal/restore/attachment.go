@@ -15,7 +15,7 @@ import (
 // OpenContainer returns host with the namespace of o's container at netns. The caller closes only w.Container. The
 // error is kernel.ErrNoNamespace if the namespace no longer exists or is not the one that ADD saw.
 func OpenContainer(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, err error) {
-	cont, err := kernel.Open(netns)
+	cont, err := host.Host.Enter(netns)
 	if errors.Is(err, kernel.ErrNotNamespace) {
 		return nil, fmt.Errorf("%s: %w", netns, kernel.ErrNoNamespace)
 	} else if err != nil {

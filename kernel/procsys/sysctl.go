@@ -48,14 +48,17 @@ func Get(ns *kernel.NS, key string) (value string, err error) {
 	if err != nil {
 		return "", err
 	}
-	err = ns.Do(func() error {
-		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if err != nil {
+	value, err = kernel.Once(ns, path, func() (value string, err error) {
+		err = ns.Do(func() error {
+			fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			value, err = readAll(fd)
 			return err
-		}
-		defer unix.Close(fd)
-		value, err = readAll(fd)
-		return err
+		})
+		return value, err
 	})
 	if err != nil {
 		return "", fmt.Errorf("read sysctl %s: %w", key, err)

@@ -21,6 +21,19 @@ func newRequest(proto, flags int) *nl.NetlinkRequest { return nl.NewNetlinkReque
 // Call sends a request and returns the replies of the given type. The error contains the kernel's error number and
 // text. Call replaces the library's Execute, which panics if a failed dump ends with a text.
 func Call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, err error) {
+	const get = 2 // of the four messages of a kind: RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK
+	if req.Type%4 != get {
+		return call(ns, req, reply)
+	}
+	req.Seq = 0
+	question := request(req.Serialize())
+	return kernel.Once(ns, question, func() ([][]byte, error) { return call(ns, req, reply) })
+}
+
+// request is a message to the kernel without a sequence number, as a question to a view.
+type request string
+
+func call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, err error) {
 	c, err := ns.Conn(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err

@@ -13,7 +13,11 @@ import (
 // Await waits until done returns true. It calls done at once, and again after each event of these rtnetlink groups.
 // If ctx ends or limit passes before, the error is context.DeadlineExceeded.
 func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uint, done func() (bool, error)) error {
-	if ok, err := done(); ok || err != nil {
+	ask := func() (bool, error) {
+		ns.Forget()
+		return done()
+	}
+	if ok, err := ask(); ok || err != nil {
 		return err
 	}
 	deadline := time.Now().Add(limit)
@@ -31,7 +35,7 @@ func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uin
 	defer context.AfterFunc(ctx, s.Close)()
 	for {
 		// Asked once more after subscribing: what happened in between sends no event.
-		if ok, err := done(); ok || err != nil {
+		if ok, err := ask(); ok || err != nil {
 			return err
 		}
 		left := time.Until(deadline)

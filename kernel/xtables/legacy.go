@@ -21,23 +21,30 @@ func LegacyTables(ns *kernel.NS, v6 bool) (names []string, err error) {
 	if v6 {
 		file = "/proc/thread-self/net/ip6_tables_names"
 	}
-	err = ns.Do(func() error {
-		fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		// ip_tables is not loaded, or this kernel does not have it. In a user namespace the file is the
-		// first root's alone, although tables can be made there: they are taken for none.
-		if netlink.Is(err, unix.ENOENT, unix.EACCES, unix.EPERM) {
-			return nil
-		}
-		if err != nil {
-			return &os.PathError{Op: "open", Path: file, Err: err}
-		}
-		defer unix.Close(fd)
-		var buf [1024]byte // there are five tables
-		n, err := unix.Read(fd, buf[:])
-		names = strings.Fields(string(buf[:max(n, 0)]))
-		return err
+	return kernel.Once(ns, file, func() (names []string, err error) {
+		err = ns.Do(func() (err error) {
+			names, err = tableNames(file)
+			return err
+		})
+		return names, err
 	})
-	return names, err
+}
+
+// tableNames reads the tables of the namespace that the thread is in.
+func tableNames(file string) ([]string, error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	// ip_tables is not loaded, or this kernel does not have it. In a user namespace the file is the
+	// first root's alone, although tables can be made there: they are taken for none.
+	if netlink.Is(err, unix.ENOENT, unix.EACCES, unix.EPERM) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: file, Err: err}
+	}
+	defer unix.Close(fd)
+	var buf [1024]byte // there are five tables
+	n, err := unix.Read(fd, buf[:])
+	return strings.Fields(string(buf[:max(n, 0)])), err
 }
 
 // Numbers of ip_tables. The first user chain's entry is found by its target, whose name is ERROR.

@@ -1,4 +1,4 @@
-package netconf
+package snapshot
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/spf13/cobra"
 )
 
@@ -26,26 +27,36 @@ func FilterFlags(c *cobra.Command, f *Filter) {
 		attached.Unknown}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// Selected returns the attachments of a network, or of all networks, that match f, and the errors in the cache.
-func Selected(a *app.App, network string, f Filter) (list []attach.Cached, problems []error, err error) {
+// Select is Open for the attachments of a network, or of all networks, that match f. It fails if none can be read.
+func Select(network string, f Filter) (s *Snapshot, err error) {
 	if !slices.Contains([]string{"", attached.Alive, attached.Gone, attached.Unknown}, f.State) {
-		return nil, nil, app.Usage("--state %q: want alive, gone or unknown", f.State)
+		return nil, app.Usage("--state %q: want alive, gone or unknown", f.State)
 	}
-	if err := Known(network); err != nil {
-		return nil, nil, err
+	if err := netconf.Known(network); err != nil {
+		return nil, err
 	}
-	list, problems = (&attach.Runtime{}).List(network)
-	if err := attached.Unseen(problems); err != nil {
-		return nil, nil, err
+	if s, err = Open(network); err != nil {
+		return nil, err
+	}
+	if err = s.selected(f); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// selected leaves the attachments that match f.
+func (s *Snapshot) selected(f Filter) error {
+	if err := attached.Unseen(s.Unread); err != nil {
+		return err
 	}
 	if f.container != "" {
-		found := attached.Find(f.container, list)
+		found := attached.Find(f.container, s.All)
 		if len(found) == 0 {
-			return nil, nil, attached.NotAttached(f.container, list)
+			return attached.NotAttached(f.container, s.All)
 		}
-		list = found
+		s.All = found
 	}
-	return slices.DeleteFunc(list, func(c attach.Cached) bool {
-		return f.State != "" && f.State != attached.Describe(c).State
-	}), problems, nil
+	s.All = slices.DeleteFunc(s.All, func(c attach.Cached) bool { return f.State != "" && f.State != s.State(c) })
+	return nil
 }

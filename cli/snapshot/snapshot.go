@@ -1,0 +1,89 @@
+// Package snapshot reads what the commands show of this host: the attachments in the cache, and the namespaces of the
+// host and of the containers. Commands are views of it. Each part is read when a command first needs it, and once, so
+// examinations need no order, and what a command does not show is not read.
+package snapshot
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Snapshot is this host as one command sees it. Its methods may be used concurrently.
+type Snapshot struct {
+	*kernel.World                 // the host, as kernel.OpenView opens it
+	All           []attach.Cached // all attachments, or those of one network
+	Unread        []error         // problems with other files of the cache
+
+	mu       sync.Mutex
+	gone     map[string]bool // by the file of an attachment in the cache
+	vanished func(o spec.Owner, netns string) error
+}
+
+// Open opens this host, and reads the attachments of a network, or of all networks if it is empty. Unseen says whether
+// the cache could be read at all.
+func Open(network string) (*Snapshot, error) {
+	w, err := sdk.OpenView(func(err error) {
+		fmt.Fprintln(os.Stderr, "fairlead:", err)
+		os.Exit(1)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{World: w, gone: map[string]bool{}, vanished: sdk.Vanished(w.Host)}
+	s.All, s.Unread = (&attach.Runtime{}).List(network)
+	return s, nil
+}
+
+// Gone reports whether the namespace of an attachment is gone.
+func (s *Snapshot) Gone(c attach.Cached) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is, known := s.gone[c.File]
+	if !known {
+		vanished := func(c *attach.Cached) bool { return s.vanished(c.Owner(), c.Netns) != nil }
+		is = (&attach.Runtime{Vanished: vanished}).Gone(&c)
+		s.gone[c.File] = is
+	}
+	return is
+}
+
+// Leases returns the leases of a pool, those of addresses or all.
+func (s *Snapshot) Leases(ctx context.Context, p netconf.Pool, of ...netip.Addr) (*ipam.Book, error) {
+	p.Ledger.Judge(s.vanished)
+	return p.Ledger.Look(ctx, p.Network, of...)
+}
+
+// Attachment is an attachment as ls prints it.
+type Attachment struct {
+	attached.Key
+	Name      string         `json:"name,omitempty"` // NAMESPACE/POD, or podman's name
+	State     string         `json:"state"`          // alive, gone, unknown
+	Addresses []netip.Prefix `json:"addresses"`
+}
+
+// Describe returns an attachment with its name, state and addresses.
+func (s *Snapshot) Describe(c attach.Cached) Attachment {
+	return Attachment{attached.KeyOf(c), attached.Name(c), s.State(c), attached.OwnAddresses(c)}
+}
+
+// State returns the state of an attachment: alive, gone or unknown.
+func (s *Snapshot) State(c attach.Cached) string {
+	switch {
+	case s.Gone(c):
+		return attached.Gone
+	case c.Netns == "", c.Hidden():
+		return attached.Unknown
+	}
+	return attached.Alive
+}
