@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/invoke"
@@ -73,11 +74,12 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		return err
 	}
 	was := t.Former()
-	sharing, err := sdk.Share()
+	host, err := snapshot.Look()
 	if err != nil {
 		return err
 	}
-	defer sharing.Close()
+	defer host.Close()
+	sharing := sdk.Share(host)
 	w, err := sharing.Open(t.Owner(), t.Netns)
 	if err == nil {
 		defer w.Container.Close()
@@ -118,7 +120,7 @@ func compare(a *app.App, t *target.Target, was *attach.Cached, sharing *sdk.Shar
 	found, rest := drifts(t.Runtime.Check(ctx, t.List, t.Attachment, attach.Continue()))
 	if len(found) == 0 && was != nil {
 		if w == nil {
-			w = sharing.Host()
+			w = sharing.Host
 		}
 		if off := repair.LinksOff(w, was); len(off) > 0 {
 			found = []drifted{{differences: off}}

@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -33,20 +34,17 @@ type checkedState struct {
 
 // checkMany checks the attachments of the network or container called name; all if name is empty.
 func checkMany(a *app.App, name string) error {
-	list, problems := (&attach.Runtime{}).List("")
-	if err := attached.Unseen(problems); err != nil {
+	shot, err := snapshot.Open("")
+	if err != nil {
 		return err
 	}
+	defer shot.Close()
 	networks := map[string]*checkable{}
-	list, err := chosen(a, name, list, networks)
+	list, err := chosen(a, name, shot.All, networks)
 	if err != nil {
 		return err
 	}
-	sharing, err := sdk.Share()
-	if err != nil {
-		return err
-	}
-	defer sharing.Close()
+	sharing := sdk.Share(shot.World)
 	a.Orphans = true
 	doc := struct {
 		OK          bool           `json:"ok"`
@@ -55,7 +53,7 @@ func checkMany(a *app.App, name string) error {
 	}{OK: true, Attachments: []checkedState{}}
 	s, count := a.Style(a.Stdout), map[string]int{}
 	for _, c := range list {
-		checked, said := checkCached(a, c, networks, sharing)
+		checked, said := checkCached(a, c, networks, shot, sharing)
 		count[checked.State]++
 		doc.OK = doc.OK && (checked.State == inOrder || checked.State == attached.Gone)
 		doc.Attachments = append(doc.Attachments, checked)
@@ -67,12 +65,11 @@ func checkMany(a *app.App, name string) error {
 			node.Print(a.Stdout, s)
 		}
 	}
-	unreadable, failed := attached.Unreadable("", problems)
-	doc.Problems = unreadable
+	doc.Problems = shot.Problems(a, "")
 	for _, p := range unusable(name == "", networks) {
-		doc.Problems, failed = append(doc.Problems, p.Error()), true
+		doc.Problems, a.Status = append(doc.Problems, p.Error()), app.ExitFailure
 	}
-	doc.OK = doc.OK && !failed
+	doc.OK = doc.OK && a.Status == app.ExitOK
 	switch {
 	case count[differs] > 0:
 		a.Status = app.ExitDrift
@@ -179,7 +176,7 @@ func checkableOf(a *app.App, c attach.Cached) *checkable {
 
 // checkCached checks an attachment of the cache. networks keeps those found so far.
 func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable,
-	sharing *sdk.Sharing) (doc checkedState, said []string) {
+	s *snapshot.Snapshot, sharing *sdk.Sharing) (doc checkedState, said []string) {
 	doc = checkedState{checked{Key: attached.KeyOf(c)}, attached.Name(c), unchecked}
 	could := func(err error) (checkedState, []string) {
 		doc.Problems = spec.DifferencesIn(err).Lines()
@@ -190,7 +187,7 @@ func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable,
 		defer w.Container.Close()
 	}
 	// Open found the namespace that was attached, as far as Fairlead's plugins recorded it.
-	if c.Gone() || err != nil && attached.IsGone(c) {
+	if c.Gone() || err != nil && s.Gone(c) {
 		doc.State = attached.Gone
 		return doc, nil
 	}

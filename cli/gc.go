@@ -110,14 +110,12 @@ func gc(a *app.App, n *netconf.Network, f gcFlags) error {
 	if err != nil {
 		return err
 	}
-	s, err := snapshot.Open(n.Name)
+	s, err := snapshot.Read(n.Name)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	if _, failed := attached.Unreadable(n.Name, s.Unread); failed { // GC names them
-		a.Status = app.ExitFailure
-	}
+	s.Problems(a, n.Name) // GC names them
 	if !f.force {
 		if err := doubtful(s, keep, f); err != nil {
 			return err

@@ -3,12 +3,15 @@ package cli
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/ipam"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/cli/term"
 )
@@ -21,35 +24,27 @@ func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
 	if only != nil {
 		name = only.Name
 	}
-	list, problems := (&attach.Runtime{}).List(name)
-	if err := attached.Unseen(problems); err != nil {
+	s, err := snapshot.Open(name)
+	if err != nil {
 		return err
 	}
-	unreadable, failed := attached.Unreadable(name, problems)
-	for _, line := range unreadable {
+	defer s.Close()
+	for _, line := range s.Problems(a, name) {
 		a.Note("%s", line) // whether these attachments are gone is unknown
 	}
-	if failed {
-		a.Status = app.ExitFailure
-	}
 	gone := map[string][]attach.Cached{}
-	var networks []string
 	if name != "" {
-		networks = append(networks, name)
+		gone[name] = nil
 	}
-	for _, c := range list {
-		if !attached.IsGone(c) {
-			continue
+	for _, c := range s.All {
+		if s.Gone(c) {
+			gone[c.Network] = append(gone[c.Network], c)
 		}
-		if gone[c.Network] == nil && name == "" {
-			networks = append(networks, c.Network)
-		}
-		gone[c.Network] = append(gone[c.Network], c)
 	}
 	doc := collected{Network: name, Removed: []attached.Key{}}
 	var errs []error
 	var pools []netconf.Pool
-	for _, network := range networks {
+	for _, network := range slices.Sorted(maps.Keys(gone)) {
 		n := only
 		if n == nil {
 			var err error

@@ -52,10 +52,7 @@ func ls(a *app.App, network string, f snapshot.Filter) error {
 	for _, c := range s.All {
 		doc.Attachments = append(doc.Attachments, s.Describe(c))
 	}
-	var failed bool
-	if doc.Problems, failed = attached.Unreadable(network, s.Unread); failed {
-		a.Status = app.ExitFailure
-	}
+	doc.Problems = s.Problems(a, network)
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, doc)
 	}
@@ -68,7 +65,7 @@ func ls(a *app.App, network string, f snapshot.Filter) error {
 	switch folded := len(doc.Attachments) - len(rows); {
 	case folded > 0:
 		a.Note("%d of network %s are not listed; --all lists them too", folded, attached.LoopbackNetwork)
-	case len(rows) > 0, failed: // an entry that cannot be read may be an attachment
+	case len(rows) > 0, a.Status != app.ExitOK: // an entry that cannot be read may be an attachment
 	case f.State != "":
 		a.Print("no attachment is %s\n", f.State)
 	default:

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/cli/validate"
@@ -59,14 +60,15 @@ be read.`,
 			if err != nil {
 				return err
 			}
-			list, problems := (&attach.Runtime{}).List(n.Name)
-			failed := noteUnread(a, n.Name, problems)
-			r, err := statusOf(a, n, cached{list, problems})
-			if r == nil {
+			s, err := snapshot.Read(n.Name)
+			if err != nil {
 				return err
 			}
-			if failed {
-				a.Status = app.ExitFailure
+			defer s.Close()
+			noteUnread(a, n.Name, s)
+			r, err := statusOf(a, n, s)
+			if r == nil {
+				return err
 			}
 			if exit := r.refused(err); exit != app.ExitOK {
 				a.Status = exit
@@ -84,9 +86,12 @@ be read.`,
 // statusOfAll prints the status of each network.
 func statusOfAll(a *app.App) error {
 	lists, problems := spec.LoadDir(netconf.ConfDir())
-	all := cached{}
-	all.list, all.problems = (&attach.Runtime{}).List("")
-	if len(all.of(netconf.DefaultNetwork)) > 0 || len(lists) == 0 {
+	all, err := snapshot.Read("")
+	if err != nil {
+		return err
+	}
+	defer all.Close()
+	if len(all.On(netconf.DefaultNetwork)) > 0 || len(lists) == 0 {
 		if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
 			l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here()))
 			if err != nil {
@@ -114,13 +119,8 @@ func statusOfAll(a *app.App) error {
 		if doc.Networks = append(doc.Networks, r); a.JSON() {
 			continue
 		}
-		if s := a.Style(a.Stdout); err != nil {
-			node := &term.Tree{Text: term.Sprintf("%s is %s for new attachments: %s", n.Name, s.Bad("not ready"),
-				term.Lines(err))}
-			if r.Hint != "" {
-				node.Add("%s", r.Hint)
-			}
-			node.Print(a.Stdout, s)
+		if err != nil {
+			r.printRefusal(a, err)
 		}
 		r.print(a)
 	}
@@ -130,11 +130,11 @@ func statusOfAll(a *app.App) error {
 			a.Note("%s", term.Lines(p))
 		}
 	}
-	failed := noteUnread(a, "", all.problems)
-	for _, p := range all.problems {
+	noteUnread(a, "", all)
+	for _, p := range all.Unread {
 		doc.Problems = append(doc.Problems, netconf.ProblemOf(p))
 	}
-	if a.Status == app.ExitOK && (failed || len(problems) > 0) {
+	if a.Status == app.ExitOK && len(problems) > 0 {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {
@@ -143,29 +143,16 @@ func statusOfAll(a *app.App) error {
 	return nil
 }
 
-// cached is what the cache has: the attachments, and the problems with its files.
-type cached struct {
-	list     []attach.Cached
-	problems []error
-}
-
-// of returns the attachments of a network.
-func (c cached) of(network string) []attach.Cached {
-	return slices.DeleteFunc(slices.Clone(c.list), func(c attach.Cached) bool { return c.Network != network })
-}
-
-// noteUnread names the files of the cache that cannot be read: see attached.Unreadable.
-func noteUnread(a *app.App, network string, problems []error) (failed bool) {
-	lines, failed := attached.Unreadable(network, problems)
-	for _, line := range lines {
+// noteUnread names the files of the cache that cannot be read.
+func noteUnread(a *app.App, network string, s *snapshot.Snapshot) {
+	for _, line := range s.Problems(a, network) {
 		a.Note("warning: %s", line)
 	}
-	return failed
 }
 
 // statusOf asks whether a network is ready. The error says why it is not. If the answer is nil, the network could
 // not be asked.
-func statusOf(a *app.App, n *netconf.Network, all cached) (*readiness, error) {
+func statusOf(a *app.App, n *netconf.Network, all *snapshot.Snapshot) (*readiness, error) {
 	rt, err := netconf.Runtime(a, n)
 	if err != nil {
 		return nil, err
@@ -205,6 +192,17 @@ func (r *readiness) refused(err error) (exit int) {
 	return exit
 }
 
+// printRefusal prints why a network is not ready.
+func (r *readiness) printRefusal(a *app.App, err error) {
+	s := a.Style(a.Stdout)
+	node := &term.Tree{Text: term.Sprintf("%s is %s for new attachments: %s", r.Network, s.Bad("not ready"),
+		term.Lines(err))}
+	if r.Hint != "" {
+		node.Add("%s", r.Hint)
+	}
+	node.Print(a.Stdout, s)
+}
+
 // print prints what is known of a network, except why it is not ready.
 func (r *readiness) print(a *app.App) {
 	s := a.Style(a.Stdout)
@@ -234,16 +232,16 @@ type existing struct {
 }
 
 // existingOn counts the attachments of n. It returns nil if that is not possible.
-func existingOn(ctx context.Context, a *app.App, n *netconf.Network, all cached) *existing {
+func existingOn(ctx context.Context, a *app.App, n *netconf.Network, all *snapshot.Snapshot) *existing {
 	defer a.LogLater()()
 	r := repair.Repairer{
 		Runtime: &attach.Runtime{Stderr: term.NewScreen(a.Stderr)}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
 		External: netconf.Externals(), Network: n.Name, Now: func() []*spec.List { return []*spec.List{n.List} },
-		DryRun: true, List: func() ([]attach.Cached, []error) { return all.of(n.Name), all.problems },
+		DryRun: true, View: all.World, List: func() ([]attach.Cached, []error) { return all.On(n.Name), all.Unread },
 	}
 	report, err := r.Run(ctx)
 	if err != nil {
-		if attached.Unseen(all.problems) == nil { // noteUnread says that
+		if attached.Unseen(all.Unread) == nil { // noteUnread says that
 			a.Note("warning: the attachments could not be checked: %v", err)
 		}
 		return nil

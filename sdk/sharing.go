@@ -13,28 +13,18 @@ import (
 // A Sharing is what the CHECKs of one command have in common that Here answers: the host's namespace with its sockets,
 // and the settings of the node. Each is opened or read once.
 type Sharing struct {
-	host    *kernel.World
+	Host    *kernel.World
 	setting func() (calls.Setting, error)
 }
 
-// Share opens a Sharing.
-func Share() (*Sharing, error) {
-	host, err := OpenHost()
-	if err != nil {
-		return nil, err
-	}
-	return &Sharing{host, sync.OnceValues(calls.ReadFile)}, nil
+// Share returns a Sharing of a host, which the caller closes.
+func Share(host *kernel.World) *Sharing {
+	return &Sharing{host, sync.OnceValues(calls.ReadFile)}
 }
 
-// Close closes what Share opened.
-func (s *Sharing) Close() { s.host.Close() }
-
-// Host returns the host's namespace, as a World without a container.
-func (s *Sharing) Host() *kernel.World { return s.host }
-
-// Open is OpenContainer with the host's namespace of s.
+// Open returns the host with the container of o at netns. The caller closes only the container.
 func (s *Sharing) Open(o spec.Owner, netns string) (*kernel.World, error) {
-	return restore.OpenContainer(s.host, o, netns)
+	return restore.OpenContainer(s.Host, o, netns)
 }
 
 // In returns a context in which Here answers CHECK of the container in w, which Open opened, without opening its

@@ -21,22 +21,6 @@ func Unseen(problems []error) error {
 	return nil
 }
 
-// Unreadable is what all commands do about files of the cache that cannot be read. They show the rest, name each file
-// that may be of the network (any if it is empty), and end with exit status 1 instead of 0 if failed is true. A file
-// that a DEL has set aside is no attachment: it is named, and does not count.
-func Unreadable(network string, problems []error) (lines []string, failed bool) {
-	for _, p := range problems {
-		u := new(attach.Unread)
-		known := errors.As(p, &u)
-		if known && !u.Aside && !u.Of(network) {
-			continue
-		}
-		lines = append(lines, p.Error())
-		failed = failed || !known || !u.Aside
-	}
-	return lines, failed
-}
-
 const (
 	Alive   = "alive"
 	Gone    = "gone"

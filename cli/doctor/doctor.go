@@ -97,10 +97,6 @@ func Open(a *app.App) (d *Doctor, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := attached.Unseen(s.Unread); err != nil {
-		s.Close()
-		return nil, err
-	}
 	return Of(a, s), nil
 }
 
@@ -136,7 +132,7 @@ func (d *Doctor) Conclude() {
 // diagnose runs all examinations.
 func (d *Doctor) diagnose(names []string) (err error) {
 	d.Diagnosis = newDiagnosis()
-	if d.Snapshot, err = snapshot.Open(""); err != nil {
+	if d.Snapshot, err = snapshot.Read(""); err != nil {
 		return err
 	}
 	defer d.Close()

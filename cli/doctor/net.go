@@ -83,8 +83,9 @@ func (d *Doctor) holds(a netip.Addr) bool {
 	})
 }
 
-// fileless adds a finding for each network that has containers and no file, and returns how many there are. A runtime with lists of its own, such as
-// Multus, has no files, so the list is looked for under the name that Fairlead would give the file.
+// fileless adds a finding for each network that has containers and no file, and returns how many there are. A runtime
+// with lists of its own, such as Multus, has no files, so the list is looked for under the name that Fairlead would
+// give the file.
 func (d *Doctor) fileless(lists []*spec.List) int {
 	missing := map[string]bool{}
 	for _, c := range d.Mine {

@@ -38,7 +38,7 @@ func collectMetrics(ctx context.Context, a *app.App, drift bool) *samples {
 	defer null.Close()
 	quiet := &app.App{Stderr: null} // what is noted would be noted by each run
 	m.add("fairlead_build_info", 1, a.Version)
-	s, err := snapshot.Open("")
+	s, err := snapshot.Read("")
 	if err != nil {
 		m.problem("%v", err)
 		return m

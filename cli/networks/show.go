@@ -54,7 +54,7 @@ func show(a *app.App, arg string) error {
 	}
 	lists, _ := spec.LoadDir(netconf.ConfDir())
 	doc.Warnings = infoOf(a, n.List, netconf.Wires(lists), map[[2]string]bool{}).Warnings
-	s, err := snapshot.Open(n.Name)
+	s, err := snapshot.Read(n.Name)
 	if err != nil {
 		return err
 	}
@@ -62,10 +62,7 @@ func show(a *app.App, arg string) error {
 	for _, c := range s.All {
 		doc.Attachments = append(doc.Attachments, s.Describe(c))
 	}
-	var failed bool
-	if doc.Problems, failed = attached.Unreadable(n.Name, s.Unread); failed {
-		a.Status = app.ExitFailure
-	}
+	doc.Problems = s.Problems(a, n.Name)
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, doc)
 	}

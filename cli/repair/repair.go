@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/metrics"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
@@ -109,6 +110,14 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 		return watchRepair(a.Interruptible(), a, r)
 	}
 	defer a.LogLater()()
+	if r.DryRun {
+		view, err := snapshot.Look()
+		if err != nil {
+			return err
+		}
+		defer view.Close()
+		r.View = view
+	}
 	report, err := r.Run(a.Interruptible())
 	if err != nil {
 		return err

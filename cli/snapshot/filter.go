@@ -47,9 +47,6 @@ func Select(network string, f Filter) (s *Snapshot, err error) {
 
 // selected leaves the attachments that match f.
 func (s *Snapshot) selected(f Filter) error {
-	if err := attached.Unseen(s.Unread); err != nil {
-		return err
-	}
 	if f.container != "" {
 		found := attached.Find(f.container, s.All)
 		if len(found) == 0 {

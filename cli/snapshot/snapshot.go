@@ -5,12 +5,15 @@ package snapshot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -30,19 +33,59 @@ type Snapshot struct {
 	vanished func(o spec.Owner, netns string) error
 }
 
-// Open opens this host, and reads the attachments of a network, or of all networks if it is empty. Unseen says whether
-// the cache could be read at all.
+// Open is Read. It fails if the cache cannot be read at all, so that nothing is known of attachments.
 func Open(network string) (*Snapshot, error) {
-	w, err := sdk.OpenView(func(err error) {
-		fmt.Fprintln(os.Stderr, "fairlead:", err)
-		os.Exit(1)
-	})
+	s, err := Read(network)
+	if err != nil {
+		return nil, err
+	}
+	if err := attached.Unseen(s.Unread); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Read opens this host, and reads the attachments of a network, or of all networks if it is empty.
+func Read(network string) (*Snapshot, error) {
+	w, err := Look()
 	if err != nil {
 		return nil, err
 	}
 	s := &Snapshot{World: w, gone: map[string]bool{}, vanished: sdk.Vanished(w.Host)}
 	s.All, s.Unread = (&attach.Runtime{}).List(network)
 	return s, nil
+}
+
+// Look opens this host without its attachments.
+func Look() (*kernel.World, error) {
+	return sdk.OpenView(func(err error) {
+		fmt.Fprintln(os.Stderr, "fairlead:", err)
+		os.Exit(app.ExitFailure)
+	})
+}
+
+// Problems names the files of the cache that cannot be read and may be of the network, or of any if it is empty. It is
+// one rule for all commands: they show the rest, and end with exit status 1 instead of 0. A file that a DEL has set
+// aside is no attachment: it is named, and does not count.
+func (s *Snapshot) Problems(a *app.App, network string) (lines []string) {
+	for _, p := range s.Unread {
+		u := new(attach.Unread)
+		known := errors.As(p, &u)
+		aside := known && u.Aside
+		if known && !aside && !u.Of(network) {
+			continue
+		}
+		if lines = append(lines, p.Error()); !aside && a.Status == app.ExitOK {
+			a.Status = app.ExitFailure
+		}
+	}
+	return lines
+}
+
+// On returns the attachments of a network.
+func (s *Snapshot) On(network string) []attach.Cached {
+	return slices.DeleteFunc(slices.Clone(s.All), func(c attach.Cached) bool { return c.Network != network })
 }
 
 // Gone reports whether the namespace of an attachment is gone.

@@ -221,7 +221,7 @@ func rows() []row {
 		{"cli/networks", networks("cli/snapshot", "cli/target", "cli/validate"), below},
 		{"cli/scaffold", networks(), below},
 		{"cli/metrics", networks("cli/calllog", "cli/snapshot", "calls", "dhcp/daemon", "ipam", "repair"), below},
-		{"cli/repair", networks("cli/advice", "cli/metrics", "cli/target", "repair"), below},
+		{"cli/repair", networks("cli/advice", "cli/metrics", "cli/snapshot", "cli/target", "repair"), below},
 		{"cli/run", networks("cli/advice", "cli/resolv", "cli/target", "internal/hide", "invoke"), below},
 		{"cli/demo", networks("cli/resolv", "cli/run"), below},
 		{"cli/doctor", networks("cli/advice", "cli/dhcp", "cli/resolv", "cli/snapshot", "dhcp/rpc", "invoke", "ipam",
