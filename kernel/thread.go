@@ -17,7 +17,8 @@ func (ns *NS) Do(fn func() error) error {
 		return fn() // every thread of the process is in it
 	}
 	if ns.Stranded != nil {
-		if home := wayBack(); home >= 0 {
+		if home, leave := ns.wayBack(); home >= 0 {
+			defer leave()
 			return ns.inNetns(home, fn)
 		}
 		ns.Stranded = nil
@@ -44,25 +45,27 @@ func (ns *NS) Do(fn func() error) error {
 	return <-done
 }
 
-// wayBack locks the caller's thread and opens the namespace that it is in, or is -1 where it could not come back: where
-// that is of another user namespace than the program, which may enter a container's and not this one.
-func wayBack() (home int) {
+// wayBack locks the caller's thread and opens the namespace that it is in, until leave is called. Home is -1 where the
+// thread could not come back: where its namespace is of another user namespace than the program, which may enter a
+// container's and not this one. All threads of a view are in one namespace, which is tried once.
+func (ns *NS) wayBack() (home int, leave func()) {
 	runtime.LockOSThread()
+	if ns.view != nil && ns.view.host.view.returns() {
+		return int(ns.view.host.FD), runtime.UnlockOSThread
+	}
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		if err = unix.Setns(home, unix.CLONE_NEWNET); err == nil {
-			return home
+			return home, func() { unix.Close(home); runtime.UnlockOSThread() }
 		}
 		unix.Close(home)
 	}
 	runtime.UnlockOSThread()
-	return -1
+	return -1, nil
 }
 
 // inNetns runs fn on the caller's thread, which is at home and locked.
 func (ns *NS) inNetns(home int, fn func() error) error {
-	defer runtime.UnlockOSThread()
-	defer unix.Close(home)
 	if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter netns %s: %w", ns.Path, err)
 	}

@@ -15,6 +15,7 @@ type view struct {
 	answers map[any]answer
 	inner   map[string]*NS // of host: containers by their paths
 	room    int            // of host: how many more containers may stay open
+	returns func() bool    // of host: whether a thread of this process may enter it
 }
 
 type answer struct {
@@ -31,7 +32,8 @@ func OpenView(lost func(error)) (*NS, error) {
 		return nil, err
 	}
 	ns.Stranded = lost
-	ns.view = &view{host: ns, answers: map[any]answer{}, inner: map[string]*NS{}, room: roomForViews()}
+	ns.view = &view{host: ns, answers: map[any]answer{}, inner: map[string]*NS{}, room: roomForViews(),
+		returns: sync.OnceValue(func() bool { return unix.Setns(int(ns.FD), unix.CLONE_NEWNET) == nil })}
 	return ns, nil
 }
 
