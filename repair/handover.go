@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/reference"
-	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // The states of a handover. Repair leaves an attachment that was handed over alone until it is attached again.
@@ -27,7 +26,7 @@ const (
 // backend iptables or nftables, so that those can check and remove them. It makes their rules before it removes
 // Fairlead's, so that ports stay published.
 func (r *Repairer) HandOver(ctx context.Context, backend string) (*Report, error) {
-	host, err := sdk.OpenHost()
+	host, err := restore.OpenHost()
 	if err != nil {
 		return nil, err
 	}

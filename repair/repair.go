@@ -121,7 +121,7 @@ func (r *Repairer) Run(ctx context.Context) (*Report, error) {
 	if r.View != nil {
 		return r.on(ctx, r.View)
 	}
-	host, err := sdk.OpenHost()
+	host, err := restore.OpenHost()
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func (r *Repairer) Run(ctx context.Context) (*Report, error) {
 // Shut prepares for a flush of the packet filter. It removes the containers' way to 127.0.0.0/8 of the host, which
 // Fairlead's rules protect, until the next repair. Until then, ports published on 127.0.0.1 do not answer.
 func Shut(ctx context.Context) (did []string, err error) {
-	host, err := sdk.OpenHost()
+	host, err := restore.OpenHost()
 	if err != nil {
 		return nil, err
 	}

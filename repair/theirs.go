@@ -68,7 +68,7 @@ func (a *attached) others(p sdk.Plugin) bool {
 // Whose returns Foreign for an attachment that another program made, Handed for one that was handed over, and else
 // "". P is the first plugin of its list.
 func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
-	host, err := sdk.OpenHost()
+	host, err := restore.OpenHost()
 	if err != nil {
 		return "", err
 	}

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel/nft"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +21,7 @@ const (
 // them, until ctx ends. Done is called after each repair. Watch ignores the removal of single set elements, because
 // each DEL does that.
 func (r *Repairer) Watch(ctx context.Context, done func(*Report, error)) error {
-	host, err := sdk.OpenHost()
+	host, err := restore.OpenHost()
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -95,7 +96,7 @@ func (p Plugin) unmet(ctx context.Context, host *kernel.NS, conf spec.Conf) erro
 // Sweep removes what the plugins have made on the host for attachments of the network that are not in valid, except
 // addresses. It does the work of GC for lists whose version has no GC.
 func Sweep(ctx context.Context, all []Plugin, network string, valid []spec.Attachment) error {
-	host, err := OpenHost()
+	host, err := restore.OpenHost()
 	if err != nil {
 		return err
 	}

@@ -156,7 +156,7 @@ func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*Repai
 	}
 	a := Attached{Owner: spec.Owner{Network: conf.Name, ContainerID: e.ContainerID, IfName: e.IfName}, Netns: e.Netns,
 		Args: e.args, Result: conf.PrevResult}
-	if a.Host, err = OpenHost(); err != nil {
+	if a.Host, err = restore.OpenHost(); err != nil {
 		return nil, err
 	}
 	defer a.Host.Close()

@@ -12,13 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// OpenHost opens the host's namespace, as a World without a container.
-func OpenHost() (*kernel.World, error) {
-	c := &call{site: &site{w: newWorld()}}
-	return c.w, c.openHost()
-}
-
-// OpenView is OpenHost for a program that only looks: see kernel.OpenView.
+// OpenView opens the host for a program that only looks: see kernel.OpenView.
 func OpenView(lost func(error)) (w *kernel.World, err error) {
 	w = newWorld()
 	w.Host, err = kernel.OpenView(lost)

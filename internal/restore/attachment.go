@@ -12,6 +12,13 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
+// OpenHost opens the host's namespace, as a World without a container.
+func OpenHost() (w *kernel.World, err error) {
+	w = &kernel.World{Store: record.Store{Dir: record.Dir}}
+	w.Host, err = kernel.Open("")
+	return w, err
+}
+
 // OpenContainer returns host with the namespace of o's container at netns. The caller closes only w.Container. The
 // error is kernel.ErrNoNamespace if the namespace no longer exists or is not the one that ADD saw.
 func OpenContainer(host *kernel.World, o spec.Owner, netns string) (w *kernel.World, err error) {
