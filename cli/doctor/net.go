@@ -148,7 +148,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	}
 	daemon, err := d.daemonless(n.List)
 	if daemon == DHCPDaemonSilent { // STATUS would wait for it
-		d.add(daemon, where, err.Error(), on)
+		d.add(DHCPDaemonSilent, where, err.Error(), on)
 		return
 	}
 	rt, err := netconf.Runtime(d.App, n)
@@ -162,8 +162,8 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 		d.dhcp(ctx, n)
 	case app.Denied(err):
 		d.Blind("whether network %s would serve a container: %v", n.Name, err)
-	case daemon != "":
-		d.add(daemon, where, said(err), on)
+	case daemon == DHCPDaemonAbsent:
+		d.add(DHCPDaemonAbsent, where, said(err), on)
 	default:
 		fill := []string{"NET", n.Name}
 		if hint := spec.AsError(err, 0).Hint; hint != "" {
