@@ -2,6 +2,9 @@ package tc
 
 import (
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -50,8 +53,18 @@ func Programs(ns *kernel.NS, link int, at Attachment) (ids []uint32, err error) 
 	switch {
 	case err == nil:
 		return all[:q.count], nil
-	case netlink.Is(err, unix.EINVAL, unix.ENOSYS, unix.EPERM, unix.ENODEV):
+	case netlink.Is(err, unix.EINVAL, unix.ENOSYS, unix.ENODEV), netlink.Is(err, unix.EPERM) && inUserNamespace():
 		return nil, nil
 	}
 	return nil, fmt.Errorf("BPF programs of link #%d: %w", link, err)
+}
+
+// inUserNamespace reports whether this process is in a user namespace other than the first one, which maps every user.
+func inUserNamespace() bool {
+	users, err := os.ReadFile("/proc/self/uid_map")
+	if err != nil {
+		return false
+	}
+	const every = "4294967295"
+	return !slices.Equal(strings.Fields(string(users)), []string{"0", "0", every})
 }
