@@ -45,6 +45,9 @@ type World struct {
 	Store     record.Store
 }
 
+// NewWorld returns a World without a container, with the records of this boot. Host may be nil: nothing is opened yet.
+func NewWorld(host *NS) *World { return &World{Host: host, Store: record.Store{Dir: record.Dir}} }
+
 // Close closes both namespaces.
 func (w *World) Close() {
 	w.Host.Close()

@@ -32,7 +32,7 @@ type Repairer struct {
 	Firewall bool   // only what belongs to the packet filter
 	DryRun   bool   // change nothing
 
-	View *kernel.World // of a dry run: the host as sdk.OpenView opens it; nil opens the host
+	View *kernel.World // of a dry run: the host as kernel.OpenView opens it; nil opens the host
 
 	// Now returns the networks as they are configured now. A list is used if an attachment was made from the same
 	// text, because the folder beside its file may have added plugins.

@@ -88,8 +88,7 @@ func (p Plugin) unmet(ctx context.Context, host *kernel.NS, conf spec.Conf) erro
 	if err != nil {
 		return nil // which the plan of ADD says
 	}
-	w := newWorld()
-	w.Host = host
+	w := kernel.NewWorld(host)
 	return errors.Join(want.Plan.Required().Verify(ctx, w), possible(w, want.Plan))
 }
 

@@ -82,7 +82,7 @@ func (s *site) extra(ctx context.Context, p Plugin, e environment, stdin []byte)
 		return nil, spec.Errorf(spec.CodeEnvironment, "CNI_COMMAND %q: %s was not offered by its VERSION", e.Command,
 			p.Name)
 	}
-	s.w = newWorld()
+	s.w = kernel.NewWorld(nil)
 	defer s.w.Close()
 	var answer any
 	var err error

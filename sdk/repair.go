@@ -12,19 +12,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// OpenView opens the host for a program that only looks: see kernel.OpenView.
-func OpenView(lost func(error)) (w *kernel.World, err error) {
-	w = newWorld()
-	w.Host, err = kernel.OpenView(lost)
-	return w, err
-}
-
 // Vanished returns a function that says why the container of o has no namespace at netns any more: there is none, or it
 // is not the one that ADD saw. The function returns nil if the namespace may exist. Names and inode numbers of
 // namespaces are reused, so the identity that an interface plugin of Fairlead recorded is compared. For attachments of
 // other plugins only the path counts. Containers are opened from host, if that is not nil.
 func Vanished(host *kernel.NS) func(o spec.Owner, netns string) error {
-	store := newWorld().Store
+	store := kernel.NewWorld(host).Store
 	return func(o spec.Owner, netns string) error {
 		if netns == "" {
 			return nil

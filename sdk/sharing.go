@@ -53,6 +53,6 @@ func (s *site) enter(ctx context.Context, e environment) (leave func()) {
 		s.w = &kernel.World{Host: w.Host, Container: w.Container, Store: w.Store}
 		return func() {}
 	}
-	s.w = newWorld()
+	s.w = kernel.NewWorld(nil)
 	return s.w.Close
 }

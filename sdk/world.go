@@ -7,7 +7,6 @@ import (
 	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -199,9 +198,4 @@ func (c *call) lookUpHostLinks() (err error) {
 	}
 	c.seen = &c.r.Links
 	return nil
-}
-
-// newWorld returns a World in which nothing is opened yet.
-func newWorld() *kernel.World {
-	return &kernel.World{Store: record.Store{Dir: record.Dir}}
 }

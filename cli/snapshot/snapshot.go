@@ -59,10 +59,11 @@ func Read(network string) (*Snapshot, error) {
 
 // Look opens this host without its attachments.
 func Look() (*kernel.World, error) {
-	return sdk.OpenView(func(err error) {
+	host, err := kernel.OpenView(func(err error) {
 		fmt.Fprintln(os.Stderr, "fairlead:", err)
 		os.Exit(app.ExitFailure)
 	})
+	return kernel.NewWorld(host), err
 }
 
 // Problems names the files of the cache that cannot be read and may be of the network, or of any if it is empty. It is

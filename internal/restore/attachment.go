@@ -13,10 +13,9 @@ import (
 )
 
 // OpenHost opens the host's namespace, as a World without a container.
-func OpenHost() (w *kernel.World, err error) {
-	w = &kernel.World{Store: record.Store{Dir: record.Dir}}
-	w.Host, err = kernel.Open("")
-	return w, err
+func OpenHost() (*kernel.World, error) {
+	host, err := kernel.Open("")
+	return kernel.NewWorld(host), err
 }
 
 // OpenContainer returns host with the namespace of o's container at netns. The caller closes only w.Container. The
