@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/validate"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -25,6 +27,7 @@ func TestExamples(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	grantPods(t)
 	seen := map[string]bool{}
 	for _, e := range examples(t) {
 		t.Run(e.where, func(t *testing.T) {
@@ -76,6 +79,19 @@ func TestExamples(t *testing.T) {
 		if !seen[p.Name] {
 			t.Errorf("no example has %s", p.Name)
 		}
+	}
+}
+
+// grantPods grants addresses to the network of the example with the plugin cluster, as fairlead-agent does.
+func grantPods(t *testing.T) {
+	t.Helper()
+	boot, err := grant.Boot()
+	if err == nil {
+		err = grant.Write("pods", grant.Grant{Cluster: "c", Node: "n", Boot: boot,
+			Ranges: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}})
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

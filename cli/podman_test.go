@@ -130,8 +130,9 @@ mount -t tmpfs cgroup /sys/fs/cgroup
 mount -t tmpfs shm /dev/shm
 mount -t tmpfs run /run
 mount -t tmpfs cni /var/lib/cni
-mkdir -p /run/netns /run/lock /run/cni out root/bin root/etc root/proc root/sys root/dev root/tmp root/run
+mkdir -p /run/netns /run/lock /run/cni /run/fairlead/cluster out root/bin root/etc root/proc root/sys root/dev root/tmp root/run
 cp "$(command -v busybox)" root/bin/busybox
+printf '{"cluster":"c","node":"n","boot":"%s","ranges":["10.244.1.0/24"]}' $(cat /proc/sys/kernel/random/boot_id) >/run/fairlead/cluster/pods.json
 ip link set lo up
 ip netns add wire
 for nic in ens3 ens4; do
