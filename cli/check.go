@@ -122,7 +122,7 @@ func compare(a *app.App, t *target.Target, was *attach.Cached, sharing *sdk.Shar
 		if w == nil {
 			w = sharing.Host
 		}
-		if off := repair.LinksOff(w, was); len(off) > 0 {
+		if _, off := repair.Links(w, was); len(off) > 0 {
 			found = []drifted{{differences: off}}
 		}
 	}

@@ -11,11 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// LinksOff returns the links without which an attachment carries no traffic, whichever plugin made it: a link of the
-// result of ADD that is missing or down, and a host-side interface that has left its bridge.
-func LinksOff(w *kernel.World, c *attach.Cached) (off spec.Differences) {
+// Links compares an attachment with the links in the result of its ADD, whichever plugin made it. It returns those of
+// the host, and why the attachment carries no traffic: a link is missing or down, or a host-side interface has left its
+// bridge.
+func Links(w *kernel.World, c *attach.Cached) (host []*rtnl.Link, off spec.Differences) {
 	if c.Result == nil {
-		return nil
+		return nil, nil
 	}
 	look := func(ns *kernel.NS, name string) *rtnl.Link {
 		l, err := rtnl.LinkByName(ns, name)
@@ -35,18 +36,21 @@ func LinksOff(w *kernel.World, c *attach.Cached) (off spec.Differences) {
 			continue
 		}
 		l := look(w.Host, i.Name)
-		if l != nil && l.Up && l.Kind == "veth" && bridge != nil && l.Master == 0 {
+		if l == nil {
+			continue
+		}
+		if host = append(host, l); l.Up && l.Kind == "veth" && bridge != nil && l.Master == 0 {
 			off = append(off, spec.Difference{Link: l.Name, Field: "master", Want: bridge.Name,
 				Text: fmt.Sprintf("link %s is not a port of bridge %s", l.Name, bridge.Name)})
 		}
-		if l != nil && l.Kind == "bridge" {
+		if l.Kind == "bridge" {
 			bridge = l
 		}
 	}
 	if w.Container != nil {
 		look(w.Container, c.IfName)
 	}
-	return off
+	return host, off
 }
 
 // tagged reports whether a link on the host bears Fairlead's mark of an attachment.

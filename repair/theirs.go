@@ -45,7 +45,7 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 	}
 	defer release()
 	if !a.r.Firewall {
-		a.offline = LinksOff(w, a.cached)
+		_, a.offline = Links(w, a.cached)
 	}
 	if there, err := reference.InNFT(w); there || err != nil {
 		return

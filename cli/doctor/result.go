@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -22,29 +23,31 @@ func (d *Doctor) byResult(c attach.Cached) {
 	if c.Result == nil {
 		return
 	}
+	links, off := repair.Links(d.World, &c)
 	bridge := ""
-	for _, i := range c.Result.Interfaces {
-		if i.Sandbox != "" {
-			continue
-		}
-		l, err := rtnl.LinkByName(d.Host, i.Name)
-		isBridge := err == nil && l.Kind == "bridge" || bridge == "" && i.Name == BridgeOf(c)
-		switch {
-		case isBridge && err != nil:
-			d.add(BridgeMissing, i.Name, "bridge "+i.Name+" does not exist", who(c), "fix", advice.Remakes)
-		case err != nil:
-			d.add(HostInterfaceMissing, OnHost, "", who(c, i.Name), how(advice.Remake(c))...)
-		case isBridge && !l.Up:
-			d.add(BridgeDown, i.Name, "bridge "+i.Name+" is down", who(c), "fix", "ip link set dev "+i.Name+" up")
-		case !l.Up:
-			d.add(HostInterfaceDown, OnHost, "", who(c, i.Name), "fix", "ip link set dev "+i.Name+" up")
-		case !isBridge && bridge != "" && l.Kind == "veth" && l.Master == 0:
-			d.add(HostInterfaceDetached, bridge, "a host-side interface is not a port of bridge "+bridge,
-				who(c, i.Name), "fix", "ip link set dev "+i.Name+" master "+bridge)
-		}
-		if isBridge {
-			bridge = i.Name
+	for _, l := range links {
+		if l.Kind == "bridge" {
+			bridge = l.Name
 			d.gateways(c, l)
+		}
+	}
+	if bridge == "" {
+		bridge = BridgeOf(c)
+	}
+	for _, w := range off {
+		set := "ip link set dev " + w.Link
+		switch {
+		case w.LacksLink() && w.Want == bridge:
+			d.add(BridgeMissing, bridge, "bridge "+bridge+" does not exist", who(c), "fix", advice.Remakes)
+		case w.LacksLink():
+			d.add(HostInterfaceMissing, OnHost, "", who(c, w.Want), how(advice.Remake(c))...)
+		case w.Field == "master":
+			d.add(HostInterfaceDetached, bridge, "a host-side interface is not a port of bridge "+bridge,
+				who(c, w.Link), "fix", set+" master "+bridge)
+		case w.Link == bridge:
+			d.add(BridgeDown, bridge, "bridge "+bridge+" is down", who(c), "fix", set+" up")
+		default:
+			d.add(HostInterfaceDown, OnHost, "", who(c, w.Link), "fix", set+" up")
 		}
 	}
 	d.Inside(c, func(ns *kernel.NS) { d.insideByResult(ns, c) })
@@ -62,7 +65,7 @@ func BridgeOf(c attach.Cached) string {
 
 // gateways adds a finding for each gateway address of the containers that their bridge lacks.
 func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
-	if bridge == nil || !bridge.Up {
+	if !bridge.Up {
 		return
 	}
 	if l := c.AttachedBy(nil); l != nil {

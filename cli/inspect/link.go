@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
+	"github.com/fairlead-cni/fairlead/repair"
 )
 
 func endOf(l *rtnl.Link, where string) linkEnd {
@@ -84,22 +85,25 @@ func HostEnds(d *doctor.Doctor, c attach.Cached, inner *rtnl.Link) (ends []linkE
 	}
 	var near *rtnl.Link
 	var bridge *linkEnd
-	for _, i := range c.Result.Interfaces {
-		if i.Sandbox != "" {
-			continue
-		}
-		l, err := rtnl.LinkByName(d.Host, i.Name)
+	links, off := repair.Links(d.World, &c)
+	for _, w := range off {
+		e := linkEnd{Name: w.Want, Where: doctor.OnHost, Missing: true}
 		switch {
-		case err != nil && i.Name != doctor.BridgeOf(c):
-			ends = append(ends, linkEnd{Name: i.Name, Where: doctor.OnHost, Missing: true})
-		case err != nil:
-			bridge = &linkEnd{Name: i.Name, Where: doctor.OnHost, Kind: "bridge", Missing: true}
-		case l.Kind == "bridge":
-			e := endOf(l, doctor.OnHost)
+		case !w.LacksLink():
+		case w.Want == doctor.BridgeOf(c):
+			e.Kind = "bridge"
 			bridge = &e
 		default:
-			near = l
+			ends = append(ends, e)
 		}
+	}
+	for _, l := range links {
+		if l.Kind != "bridge" {
+			near = l
+			continue
+		}
+		e := endOf(l, doctor.OnHost)
+		bridge = &e
 	}
 	if near == nil && len(ends) == 0 && inner != nil && inner.Peer != 0 && inner.PeerAway {
 		near, _ = rtnl.LinkByIndex(d.Host, inner.Peer)
