@@ -8,10 +8,10 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/cli/validate"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -56,17 +56,16 @@ func list(a *app.App) error {
 		}
 		lists = append(lists, l)
 	}
-	cached, wrong := (&attach.Runtime{}).List("")
-	blind := attached.Unseen(wrong)
+	s, err := snapshot.Read("")
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	blind := attached.Unseen(s.Unread)
 	said, all := map[[2]string]bool{}, netconf.Wires(lists)
 	for _, l := range lists {
 		i := infoOf(a, l, all, said)
-		if n := 0; blind == nil {
-			for _, c := range cached {
-				if c.Network == l.Name {
-					n++
-				}
-			}
+		if n := len(s.On(l.Name)); blind == nil {
 			i.Attached = &n
 		}
 		doc.Networks = append(doc.Networks, i)

@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -101,15 +102,16 @@ func removeUnused(a *app.App, name, file string) error {
 
 // inUse fails if attachments of a network exist, or may exist.
 func inUse(name string) error {
-	list, problems := (&attach.Runtime{}).List(name)
-	if err := attached.Unseen(problems); err != nil {
+	s, err := snapshot.Open(name)
+	if err != nil {
 		return err
 	}
-	if len(list) == 0 {
+	defer s.Close()
+	if len(s.All) == 0 {
 		return nil
 	}
 	var who []string
-	for _, c := range list {
+	for _, c := range s.All {
 		who = append(who, attached.ShortOwner(c))
 	}
 	hint := fmt.Sprintf("Detach them first: `fairlead ls %[1]s` lists them, and `fairlead gc %[1]s --gone` removes "+

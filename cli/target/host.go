@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/sockdiag"
 )
@@ -18,32 +18,31 @@ func (t *Target) Lacks() (warnings []string) {
 	if !t.Publishes() {
 		return warnings
 	}
-	host, err := kernel.Open("")
+	s, err := snapshot.Read("")
 	if err != nil {
 		return warnings
 	}
-	defer host.Close()
-	return append(warnings, t.taken(host)...)
+	defer s.Close()
+	return append(warnings, t.taken(s)...)
 }
 
 // taken returns warnings of the ports of t that are in use.
-func (t *Target) taken(host *kernel.NS) (warnings []string) {
-	list, _ := (&attach.Runtime{}).List("")
+func (t *Target) taken(s *snapshot.Snapshot) (warnings []string) {
 	holder := attached.Holders()
 	for _, m := range attached.Mappings(t.Capabilities) {
-		for _, c := range list {
+		for _, c := range s.All {
 			same := func(o attached.PortMapping) bool {
 				return o.HostPort == m.HostPort && o.Protocol == m.Protocol &&
 					(o.HostIP == m.HostIP || everywhere(m) || everywhere(o))
 			}
-			if c.ContainerID != t.ContainerID && !attached.IsGone(c) &&
+			if c.ContainerID != t.ContainerID && !s.Gone(c) &&
 				slices.ContainsFunc(attached.Mappings(c.Capabilities), same) {
 				warnings = append(warnings,
 					fmt.Sprintf("portmap: %s port %d is published by %s", m.Protocol, m.HostPort,
 						attached.ShortOwner(c)))
 			}
 		}
-		for _, l := range listeners(m, host) {
+		for _, l := range listeners(m, s.Host) {
 			warnings = append(warnings,
 				fmt.Sprintf("portmap: %s port %d: %s listens on %v; once the port is published, it no longer gets "+
 					"packets for the host's addresses", m.Protocol, m.HostPort, holder(l.Inode), l.At))

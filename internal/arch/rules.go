@@ -211,7 +211,7 @@ func rows() []row {
 		{"cli/attached", command("sdk"), below},
 		{"cli/netconf", command("cli/attached", "calls", "invoke", "ipam", "plugin", "sdk"), below},
 		{"cli/snapshot", networks("ipam", "repair"), below},
-		{"cli/target", networks("invoke", "ipam", "plan"), below},
+		{"cli/target", networks("cli/snapshot", "invoke", "ipam", "plan"), below},
 		{"cli/advice", networks("cli/target", "invoke", "ipam", "repair", "trace"), below},
 		{"cli/validate", networks("cli/target"), below},
 		{"cli/calllog", networks("calls"), below},
