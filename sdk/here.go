@@ -62,7 +62,7 @@ type knownFile struct {
 // is asked once.
 func (f *ownFiles) has(path string) bool {
 	file, err := os.Stat(path)
-	if err != nil {
+	if err != nil || file.Mode()&0o111 == 0 { // to execute it says why it cannot be
 		return false
 	}
 	f.mu.Lock()
