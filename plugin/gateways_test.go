@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/sdk/sdktest"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -220,6 +221,81 @@ func TestTwoSubnetsOnePool(t *testing.T) {
 			s.wantOn("with no container", "br-a", "10.81.0.1/24", "10.91.0.1/24") // the configuration has both
 		})
 	}
+}
+
+// subnetBy returns the plugin of a network with one subnet of each family, which it masquerades.
+func subnetBy(backend string, n int) string {
+	return fmt.Sprintf(`"type":"bridge","bridge":"br-a","isDefaultGateway":true,"ipMasq":true,`+
+		`"ipMasqBackend":"%s","ipam":{"type":"host-local","ranges":[[{"subnet":"10.%d.0.0/24"}],`+
+		`[{"subnet":"fd00:%d::/64"}]]}`, backend, n, n)
+}
+
+// TestLaterSubnet has a container of a subnet that is not in the configuration of the one before it. They reach each
+// other without masquerading in either direction, for as long as the later one is there.
+func TestLaterSubnet(t *testing.T) {
+	for _, backend := range []string{"nftables", "iptables"} {
+		for _, end := range []string{"DEL", "GC"} {
+			nstest.Apart(t, backend+" "+end, func(t *testing.T) { laterSubnet(t, backend, end) })
+		}
+	}
+}
+
+func laterSubnet(t *testing.T, backend, end string) {
+	plugin := func(n int) string { return subnetBy(backend, n) }
+	s := gatewaySite(t, plugin(81))
+	r := s.runners["a"]
+	a := s.attachEcho("a1")
+	r.chain.plugins[0] = plugin(91)
+	b := s.attachEcho("a2")
+	for range 2 {
+		for _, other := range []struct{ first, later string }{
+			{"10.81.0.2", "10.91.0.2"}, {"fd00:81::2", "fd00:91::2"},
+		} {
+			s.asks("a1", other.first, other.later, other.first)
+			s.asks("a2", other.later, other.first, other.later)
+		}
+		r.must("check of the later one", r.check(b))
+		r.chain.plugins[0] = plugin(81)
+		r.must("check of the first", r.check(a))
+		r.chain.plugins[0] = plugin(91)
+	}
+
+	r.chain.plugins[0] = plugin(81)
+	if end == "DEL" {
+		r.must("del of the later one", r.del(b))
+	} else {
+		r.must("gc", r.gc("a1"))
+	}
+	r.must("check without the later one", r.check(a))
+	s.sh("outside", "ip addr add 10.91.0.2/32 dev lo")
+	s.sh("host", "ip route replace 10.91.0.2 via 192.0.2.2")
+	s.echoesOn("outside", 81)
+	s.asksAt("a1", "10.81.0.2", "10.91.0.2:81", "192.0.2.1")
+	r.must("del", r.del(a))
+}
+
+// TestLaterSubnetKilled kills the ADD that brings a subnet at each call that can change something. DEL leaves the
+// rules of the container before it as they were.
+//
+// clause: P11 P12
+func TestLaterSubnetKilled(t *testing.T) { nstest.Apart(t, "iptables", laterSubnetKilled) }
+
+func laterSubnetKilled(t *testing.T) {
+	r := newRunner(t, chain{"killed", []string{subnetBy("iptables", 81)}, nil})
+	a := &attachment{id: "a1", netns: nstest.NewNS(t)}
+	r.must("add", r.add(a))
+	r.chain.plugins[0] = subnetBy("iptables", 91)
+	warm := &attachment{id: "k", netns: nstest.NewNS(t)}
+	r.must("add", r.add(warm))
+	if rules := nstest.Run(t, "iptables-save", "-t", "nat"); !strings.Contains(rules, "subnet of ") {
+		t.Fatalf("ADD changes no rules of the other container:\n%s", rules)
+	}
+	r.must("del", r.del(warm))
+	sdktest.Killed(t, func(netns string, under ...string) error {
+		return r.add(&attachment{id: "k", netns: netns}, under...)
+	}, func(netns string) error { return r.del(&attachment{id: "k", netns: netns}) })
+	r.chain.plugins[0] = subnetBy("iptables", 81)
+	r.must("check", r.check(a))
 }
 
 // TestGatewaysGo has the configuration of a network change while it has containers: a gateway stays for as long as an

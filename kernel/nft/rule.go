@@ -302,6 +302,12 @@ func (r *Rule) From(v6 bool, set *Set) *Rule {
 	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
 }
 
+// Toward appends "ip daddr @set".
+func (r *Rule) Toward(v6 bool, set *Set) *Rule {
+	offset, size := AddressField(v6, true)
+	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
+}
+
 // To appends "ip daddr . meta l4proto . th dport @set".
 func (r *Rule) To(v6 bool, set *Set) *Rule {
 	return r.Family(v6).keyed(v6, true).lookup(set, false)

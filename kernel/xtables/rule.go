@@ -42,6 +42,12 @@ func (r Rule) Append() string { return r.line("-A") }
 // Insert returns the line for Apply that adds the rule at the beginning of its chain.
 func (r Rule) Insert() string { return r.line("-I") }
 
+// InsertAt returns "-I chain n words", which makes the rule the nth of its chain.
+func (r Rule) InsertAt(n int) string {
+	r.Words = append([]string{strconv.Itoa(n)}, r.Words...)
+	return r.Insert()
+}
+
 // Delete returns the line for Apply that deletes the first rule with the same words. Apply fails if there is none.
 func (r Rule) Delete() string { return r.line("-D") }
 

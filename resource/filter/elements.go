@@ -66,7 +66,7 @@ func (f Tx) ParseEntry(record nft.Elem) (e Entry, tag string) {
 // Entries returns an owner's entries of one kind.
 func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
 	owners := OwnersSet(f.Table)
-	for n := uint32(2); ; n *= 4 { // most have one or two
+	for n := uint32(4); ; n *= 4 { // most have fewer
 		var ask []nft.Elem
 		for i := uint32(len(all)); i < n; i++ {
 			ask = append(ask, nft.Elem{Set: owners, Key: OwnerKey(hash, kind|i)})

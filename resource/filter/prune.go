@@ -132,7 +132,7 @@ func sharedBy(name string) string {
 	if i < 0 || len(name)-i-1 != 12 || strings.Trim(name[i+1:], "0123456789abcdef") != "" {
 		return ""
 	}
-	for _, prefix := range []string{"masquerade_", "hairpin_", "allow_"} {
+	for _, prefix := range []string{"masquerade_", "network_", "hairpin_", "allow_"} {
 		if strings.HasPrefix(name, prefix) {
 			return name
 		}

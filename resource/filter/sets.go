@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
@@ -96,12 +97,18 @@ func holdersSet(t *nft.Table) *nft.Set {
 // container addresses and ports that something published leads to.
 func sharedSet(t *nft.Table, chain string) *nft.Set {
 	a := address(strings.Contains(chain, "_ip6_"))
-	if strings.HasPrefix(chain, "masquerade_") {
+	if strings.HasPrefix(chain, "masquerade_") || strings.HasPrefix(chain, "network_") {
 		return set(t, chain, a)
 	}
 	s := set(t, chain, a, nft.Proto, nft.Service)
 	s.Interval = strings.Contains(chain, "_range_")
 	return s
+}
+
+// NetworkSet returns the set of the addresses of a network's containers that masquerade. The rules of the network ask
+// it for those in other subnets than the container's own. It is shared as ChainSets are.
+func NetworkSet(t *nft.Table, v6 bool, network string) *nft.Set {
+	return sharedSet(t, "network_"+FamilyName(v6)+"_"+identity.ShortHash(network))
 }
 
 // ItselfSet returns the set of pairs of a container's address with itself. It lets a container use its own published
@@ -181,8 +188,8 @@ func setNamed(t *nft.Table, name string) *nft.Set {
 	if i := slices.IndexFunc(t.Sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
 		return t.Sets[i]
 	}
-	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "hairpin_") ||
-		strings.HasPrefix(name, "allow_") {
+	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "network_") ||
+		strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
 		return sharedSet(t, name)
 	}
 	var sets []*nft.Set

@@ -176,7 +176,7 @@ func (f Tx) Relist(records []nft.Elem, all []Unlisted) error {
 func kindOfSet(name string) uint32 {
 	first, _, _ := strings.Cut(name, "_")
 	switch {
-	case first == "masquerade":
+	case first == "masquerade" || first == "network":
 		return KindMasquerade
 	case slices.Contains([]string{"publish", "claims", "ranges", "hairpin", "allow", "itself"}, first):
 		return KindPublish

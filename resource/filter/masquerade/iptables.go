@@ -23,8 +23,8 @@ func (m SourcesIPTables) String() string { return "iptables " + m.Sources.String
 // ContainerChain returns the reference's name for the chain of a container on a network.
 func ContainerChain(o spec.Owner) string { return "CNI-" + resource.ReferenceHash(o, 24) }
 
-// own are the rules of the container's chain, for addresses of one family.
-func (m SourcesIPTables) own(from []netip.Prefix, v6 bool) (rules []xtables.Rule) {
+// own are the rules of the container's chain, for addresses of one family. Others are those of other containers.
+func (m SourcesIPTables) own(from, others []netip.Prefix, v6 bool) (rules []xtables.Rule) {
 	add := func(words ...string) {
 		rules = append(rules, xtables.NewRule(ContainerChain(m.Owner), words...))
 	}
@@ -54,6 +54,12 @@ func (m SourcesIPTables) own(from []netip.Prefix, v6 bool) (rules []xtables.Rule
 	}
 	each(from, "-j", "ACCEPT")
 	each(m.Except, "-j", "ACCEPT")
+	kept := filter.Masked(slices.Concat(from, m.Except))
+	for _, p := range subnets(others, v6) {
+		if !slices.Contains(kept, p) {
+			rules = append(rules, keeps(ContainerChain(m.Owner), p, m.Owner))
+		}
+	}
 	add(slices.Concat([]string{"!", "-d", multicast}, comment, to)...)
 	return rules
 }
@@ -68,15 +74,19 @@ func (m SourcesIPTables) jumps(v6 bool) (rules []xtables.Rule) {
 	return rules
 }
 
-// neighbours are the addresses of the container's other interfaces on the network, which share the chain.
-func (m SourcesIPTables) neighbours(w *kernel.World) (all []netip.Prefix, err error) {
+// neighbours are the addresses of the container's other interfaces on the network, which share the chain, and the
+// records of other containers of the network.
+func (m SourcesIPTables) neighbours(w *kernel.World) (same []netip.Prefix, others []iptables.Record, err error) {
 	records, err := iptables.Records(w, IPTablesRecord, m.Owner.Network)
 	for _, r := range records {
-		if r.ContainerID == m.Owner.ContainerID && r.IfName != m.Owner.IfName {
-			all = append(all, r.Addrs...)
+		switch {
+		case r.ContainerID != m.Owner.ContainerID:
+			others = append(others, r)
+		case r.IfName != m.Owner.IfName:
+			same = append(same, r.Addrs...)
 		}
 	}
-	return all, err
+	return same, others, err
 }
 
 // Ensure implements plan.Resource.
@@ -93,7 +103,7 @@ func (m SourcesIPTables) Open(context.Context, *kernel.World) (bool, error) { re
 // Draft implements iptables.NATRules.
 func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, x *xtables.Table, d *iptables.Draft) error {
 	mine, chain := m.jumps(x.V6), ContainerChain(m.Owner)
-	neighbours, err := m.neighbours(w)
+	same, others, err := m.neighbours(w)
 	if err != nil {
 		return err
 	}
@@ -101,7 +111,7 @@ func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, x *xtables.Ta
 	if err != nil {
 		return err
 	}
-	if want := m.own(slices.Concat(m.From, neighbours), x.V6); !slices.EqualFunc(d.Saved[chain], want,
+	if want := m.own(slices.Concat(m.From, same), addrsOf(others), x.V6); !slices.EqualFunc(d.Saved[chain], want,
 		xtables.Rule.Same) {
 		d.Lines = append(d.Lines, ":"+chain+" -")
 		for _, r := range want {
@@ -117,13 +127,14 @@ func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, x *xtables.Ta
 	for _, j := range mine {
 		d.Has(j, false)
 	}
+	m.draftOthers(others, x.V6, d)
 	return nil
 }
 
 // Verify implements plan.Resource.
 func (m SourcesIPTables) Verify(ctx context.Context, w *kernel.World) error {
 	var d resource.Drift
-	neighbours, err := m.neighbours(w)
+	same, others, err := m.neighbours(w)
 	if err != nil {
 		return err
 	}
@@ -136,7 +147,7 @@ func (m SourcesIPTables) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		own := m.own(slices.Concat(m.From, neighbours), v6)
+		own := m.own(slices.Concat(m.From, same), addrsOf(others), v6)
 		missing, err := x.Missing(ctx, slices.Concat(jumps, own)...)
 		if err != nil {
 			return err
@@ -157,7 +168,7 @@ func (m SourcesIPTables) RemoveRules(ctx context.Context, w *kernel.World) error
 	keep, err := iptables.Survivors(w, IPTablesRecord, m.Owner)
 	errs := []error{err}
 	for _, v6 := range []bool{false, true} {
-		errs = append(errs, RemoveContainerChain(ctx, w, v6, ContainerChain(m.Owner), keep))
+		errs = append(errs, RemoveContainerChain(ctx, w, v6, ContainerChain(m.Owner), keep), m.leaveOthers(ctx, w, v6))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

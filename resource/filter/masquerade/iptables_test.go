@@ -1,6 +1,7 @@
 package masquerade_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -115,6 +116,52 @@ func TestMasqueradeIPTablesShared(t *testing.T) {
 		contract.Remove(t, w, next)
 		if after := contract.IPTablesState(t, w, v); after != before {
 			t.Errorf("left: %s", contract.Difference(before, after))
+		}
+	})
+}
+
+// A subnet that comes with a later container is kept from masquerading in the chains of those before it, until its last
+// container goes. An exception of the configuration stays.
+func TestMasqueradeIPTablesSubnets(t *testing.T) {
+	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
+		w := contract.NewWorld(t)
+		contract.SettleOn(t, w, v)
+		of := func(id string, subnet int) masquerade.SourcesIPTables {
+			m := filtertest.SourcesByIPTables()
+			m.Owner.ContainerID = id
+			m.From = []netip.Prefix{contract.Prefix(fmt.Sprintf("10.%d.2.5/24", subnet)),
+				contract.Prefix(fmt.Sprintf("fd00:%d::5/64", subnet))}
+			return m
+		}
+		one, seven, five, other := of("c1", 1), of("c7", 7), of("c5", 5), of("c8", 7)
+		one.Except = []netip.Prefix{contract.Prefix("10.5.2.0/24"), contract.Prefix("192.0.2.0/24")}
+		one.Force = []netip.Prefix{contract.Prefix("198.51.100.0/24")}
+		contract.Ensure(t, w, one)
+		alone := contract.IPTablesState(t, w, v)
+		for _, m := range []masquerade.SourcesIPTables{seven, five, other} {
+			contract.Ensure(t, w, m)
+		}
+		for _, m := range []masquerade.SourcesIPTables{one, seven, five, other} {
+			contract.Verify(t, w, m)
+			if changed, err := m.Ensure(t.Context(), w); changed || err != nil {
+				t.Errorf("%v again: changed %v, %v", m, changed, err)
+			}
+		}
+
+		contract.Remove(t, w, seven)
+		contract.Verify(t, w, one)
+		if s := contract.IPTablesState(t, w, v); !strings.Contains(s, "-d 10.7.2.0/24 -m comment --comment \"subnet of ") {
+			t.Errorf("another container has the subnet, which is gone:\n%s", s)
+		}
+		contract.Host(t, w, "iptables-%v -t nat -D %s 6", v, masquerade.ContainerChain(one.Owner))
+		if err := one.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "-d 10.7.2.0/24") {
+			t.Errorf("the rule was deleted: %v", err)
+		}
+		contract.Ensure(t, w, one)
+		contract.Remove(t, w, other)
+		contract.Remove(t, w, five)
+		if after := contract.IPTablesState(t, w, v); after != alone {
+			t.Errorf("left: %s", contract.Difference(alone, after))
 		}
 	})
 }

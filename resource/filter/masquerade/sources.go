@@ -14,11 +14,12 @@ import (
 )
 
 // Sources are addresses of an attachment whose outgoing packets are masqueraded. Packets that leave the network get
-// the address of the outgoing link, or SNATTo. Packets to the network's own prefixes, to multicast addresses and to
-// Except keep their source. Packets to Force never keep it, except multicast.
+// the address of the outgoing link, or SNATTo. Packets to the prefixes of From, to other addresses of the network, to
+// multicast addresses and to Except keep their source. Packets to Force never keep it, except multicast.
 //
-// An address is an element of its network's set, whose chain is made once. Several owners may have one address if
-// networks overlap. The element is removed with the last of them.
+// An address is an element of two sets: of those who masquerade alike, whose chain is made once, and of all of its
+// network, which that chain asks for destinations in other subnets. Several owners may have one address if networks
+// overlap. The element is removed with the last of them.
 type Sources struct {
 	Owner  spec.Owner
 	From   []netip.Prefix // the addresses, each with its subnet's length; empty while they are unknown
@@ -110,6 +111,8 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 		for _, p := range filter.Masked(from) {
 			rules = append(rules, nft.NewRule("its own network").Family(v6).Prefix(true, false, p).Return())
 		}
+		network := filter.NetworkSet(t, v6, m.Owner.Network)
+		rules = append(rules, nft.NewRule("its network's other subnets").Toward(v6, network).Return())
 		for _, p := range filter.Masked(filter.OfFamily(m.Except, v6)) {
 			rules = append(rules, nft.NewRule("excepted").Family(v6).Prefix(true, false, p).Return())
 		}
@@ -117,10 +120,13 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 		set := p.Share("masquerading", "masquerade_"+filter.FamilyName(v6), func(s *nft.Set) *nft.Rule {
 			return nft.NewRule("a network").From(v6, s)
 		}, rules)
-		for _, p := range from {
-			e := nft.Elem{Set: set, Key: nft.Key(p.Addr()), Comment: filter.CommentOf(m.Owner)}
-			if !slices.ContainsFunc(want, func(w nft.Elem) bool { return filter.SameKey(w, e) }) {
-				want = append(want, e)
+		p.Sets = append(p.Sets, network)
+		for _, a := range from {
+			for _, s := range []*nft.Set{set, network} {
+				e := nft.Elem{Set: s, Key: nft.Key(a.Addr()), Comment: filter.CommentOf(m.Owner)}
+				if !slices.ContainsFunc(want, func(w nft.Elem) bool { return filter.SameKey(w, e) }) {
+					want = append(want, e)
+				}
 			}
 		}
 	}
