@@ -30,7 +30,7 @@ func Example_inProcess() {
 	defer ns.Close()
 	check(attach.BindNetns(ns, "/run/netns/web"))
 
-	runtime := attach.Runtime{PluginDirs: []string{"/opt/cni/bin"}, Run: sdk.Here(fairlead.All(), ""), Stderr: os.Stderr}
+	runtime := attach.Runtime{PluginDirs: []string{"/opt/cni/bin"}, Run: sdk.Here(fairlead.All(), nil), Stderr: os.Stderr}
 	list, err := spec.ParseList([]byte(`{"cniVersion": "1.1.0", "name": "lan", "plugins": [
 		{"type": "ptp", "ipam": {"type": "host-local", "subnet": "10.1.2.0/24"}},
 		{"type": "portmap", "capabilities": {"portMappings": true}}]}`))

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
@@ -39,7 +41,7 @@ func inProcess(t *testing.T, list string) (*attach.Runtime, *spec.List) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &attach.Runtime{PluginDirs: []string{dir}, Stderr: io.Discard, Run: sdk.Here(plugin.All(), "")}, l
+	return &attach.Runtime{PluginDirs: []string{dir}, Stderr: io.Discard, Run: sdk.Here(plugin.All(), nil)}, l
 }
 
 const listHere = `{"cniVersion":"1.1.0","name":"here","plugins":[
@@ -219,36 +221,44 @@ func main() {
 		fmt.Print(` + "`" + `{"cniVersion":"1.1.0","code":99,"msg":"executed"}` + "`" + `)
 		os.Exit(1)
 	}
-	fmt.Print(` + "`" + `{"cniVersion":"1.1.0","supportedVersions":["1.1.0"],"fairlead":{"release":"github.com/fairlead-cni/fairlead@v1.2.3"}}` + "`" + `)
+	fmt.Print(` + "`" + `{"cniVersion":"1.1.0","supportedVersions":["1.1.0"],"fairlead":{"release":"v1.2.3"}}` + "`" + `)
 }
 `
 
 // TestSameRelease: a plugin whose program is of the same release is not executed, and neither is the IPAM plugin that it
-// delegates to. A script is executed, whatever it says.
+// delegates to. Another project's program and a script are executed, whatever they say.
 func TestSameRelease(t *testing.T) {
 	dir := t.TempDir()
-	source := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(source, []byte(onlyVersion), 0o644); err != nil {
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	source := write("main.go", onlyVersion)
+	ours, foreign := filepath.Join(dir, "ours"), filepath.Join(dir, "foreign")
+	nstest.Run(t, "go", "build", "-o", foreign, source)
+	main, err := filepath.Abs("../cmd/cni/main.go")
+	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(dir, "program")
-	nstest.Run(t, "go", "build", "-o", program, source)
-	script := filepath.Join(dir, "script")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec "+program+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	overlay := write("overlay.json", fmt.Sprintf(`{"Replace":{%q:%q}}`, main, source))
+	nstest.Run(t, "go", "build", "-overlay", overlay, "-o", ours, "../cmd/cni")
+	script := write("script", "#!/bin/sh\nexec "+ours+"\n")
+
 	l, err := spec.ParseList([]byte(`{"cniVersion":"1.1.0","name":"same","plugins":[{"type":"ptp",
 		"ipam":{"type":"host-local","ranges":[[{"subnet":"10.78.0.0/24"}]]}}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct {
-		name, file, build string
-		executed          bool
+		name, file, version string
+		executed            bool
 	}{
-		{"same", program, "v1.2.3", false},
-		{"other", program, "v1.2.4", true},
-		{"unknown", program, "", true},
+		{"same", ours, "v1.2.3", false},
+		{"other", ours, "v1.2.4", true},
+		{"foreign", foreign, "v1.2.3", true},
 		{"script", script, "v1.2.3", true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -260,18 +270,17 @@ func TestSameRelease(t *testing.T) {
 			}
 			runs := filepath.Join(plugins, "runs")
 			t.Setenv("RUNS", runs)
-			rt := &attach.Runtime{PluginDirs: []string{plugins}, Stderr: io.Discard, Run: sdk.Here(plugin.All(), tc.build)}
+			run := netconf.Runner(&app.App{Version: tc.version}, io.Discard)
+			rt := &attach.Runtime{PluginDirs: []string{plugins}, Stderr: io.Discard, Run: run}
 			a := attach.Attachment{ContainerID: "c", Netns: nstest.NewNS(t), IfName: "eth0"}
 			_, err := rt.Add(context.Background(), l, a)
 			if executed := err != nil; executed != tc.executed {
 				t.Fatalf("executed: %v (%v)", executed, err)
 			}
-			if err == nil {
-				err = rt.Del(context.Background(), l, a)
-			}
 			if tc.executed {
 				return
 			}
+			err = rt.Del(context.Background(), l, a)
 			if asked, readErr := os.ReadFile(runs); err != nil || readErr != nil || len(asked) != 1 {
 				t.Errorf("run %d times, want 1: %v, %v", len(asked), err, readErr)
 			}

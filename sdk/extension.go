@@ -25,7 +25,7 @@ const (
 // An Offer is the part of the answer to VERSION that says more of a plugin than CNI does: for each extra verb the
 // version of its documents, or 0 if the plugin does not offer it.
 type Offer struct {
-	// module and version of its program, or "" if the version does not name one state of the source
+	// version of its program, or "" if that does not name one state of the source
 	Release string `json:"release,omitempty"`
 
 	Plan   int `json:"plan,omitempty"`

@@ -1,7 +1,6 @@
 package sdk
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -16,18 +15,18 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Here returns a Runner that runs a plugin in this process if the file found for it is this program, a hard link to it,
-// or a program that says by VERSION that it was built from the same release. Other plugins are executed, as by
-// invoke.Run. It is for runtimes whose program also serves the plugins (see Serve) and that make several calls at a
-// time. Build is the version of this program; if it is "", only files are compared.
+// Here returns a Runner that runs a plugin in this process if the file found for it is this program, a link to it or a
+// copy. Other plugins are executed, as by invoke.Run. It is for runtimes whose program also serves the plugins (see
+// Serve) and that make several calls at a time. Own, unless it is nil, is asked about each other file that is called by
+// the name of a plugin: whether its plugins do what those of this program do.
 //
 // Warnings of the plugins go to slog's default logger, see LogTo. When ctx ends, an ADD is rolled back; nothing is
 // killed.
-func Here(all []Plugin, build string) invoke.Runner {
-	own := &ownFiles{build: build}
+func Here(all []Plugin, own func(path string) bool) invoke.Runner {
+	files := &ownFiles{other: own}
 	return func(ctx context.Context, path string, c invoke.Call) ([]byte, error) {
 		i := slices.IndexFunc(all, func(p Plugin) bool { return p.Name == filepath.Base(path) })
-		if i < 0 || !own.has(path) {
+		if i < 0 || !files.has(path) {
 			return invoke.Run(ctx, path, c)
 		}
 		began := time.Now()
@@ -36,7 +35,7 @@ func Here(all []Plugin, build string) invoke.Runner {
 		done := make(chan struct{})
 		go func() { // the caller's thread may be locked into another namespace (clause R11)
 			defer close(done)
-			out, doc = here(ctx, &site{all: all, build: build, own: own.has}, all[i], c.With(ctx))
+			out, doc = here(ctx, &site{all: all, own: files.has}, all[i], c.With(ctx))
 		}()
 		if <-done; doc != nil {
 			return nil, invoke.Refused(ctx, path, c, doc, time.Since(began))
@@ -47,7 +46,7 @@ func Here(all []Plugin, build string) invoke.Runner {
 
 // ownFiles knows which files hold the plugins of this program.
 type ownFiles struct {
-	build string
+	other func(path string) bool // nil: no other one does
 
 	mu    sync.Mutex
 	known []knownFile
@@ -72,22 +71,9 @@ func (f *ownFiles) has(path string) bool {
 			return k.own
 		}
 	}
-	own := sameProgram(path) || f.sameRelease(path)
+	own := sameProgram(path) || f.other != nil && f.other(path)
 	f.known = append(f.known, knownFile{file, own})
 	return own
-}
-
-// sameRelease reports whether the program at path says that it was built from the release of this program. A script in
-// the place of a plugin, which does more than the plugin that it calls, is never asked.
-func (f *ownFiles) sameRelease(path string) bool {
-	const elf = "\x7fELF"
-	start, err := head(path)
-	own := release(f.build)
-	if err != nil || !bytes.HasPrefix(start, []byte(elf)) || own == "" {
-		return false
-	}
-	offered := AskExternal(context.Background(), path, invoke.Call{Type: filepath.Base(path)})
-	return offered != nil && offered.Offer.Release == own
 }
 
 // here answers one call in this process. The error has the form that a plugin would print.

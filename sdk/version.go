@@ -25,14 +25,13 @@ func Version(build string) string {
 	return info.Main.Version
 }
 
-// release returns module and version of this program, or "" if the version does not name one state of the source: git
-// and the toolchain mark a changed one as dirty.
+// release returns the version of this program if it names one state of the source, else "": git and the toolchain mark
+// a changed one as dirty.
 func release(version string) string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok || version == "" || version == "devel" || version == "unknown" || strings.Contains(version, "dirty") {
+	if version == "devel" || version == "unknown" || strings.Contains(version, "dirty") {
 		return ""
 	}
-	return info.Main.Path + "@" + version
+	return version
 }
 
 // versionOf returns the version in a configuration that could not be parsed, as far as it is visible.

@@ -208,14 +208,14 @@ func Runtime(a *app.App, n *Network) (*attach.Runtime, error) {
 	return &attach.Runtime{PluginDirs: dirs, Stderr: stderr, Vanished: attached.Vanished, Run: Runner(a, stderr)}, nil
 }
 
-// Runner returns what runs plugins: this process for a plugin that is this program, else a process of its own. Logs
-// go to stderr.
+// Runner returns what runs plugins: this process for a plugin of this program or of its release, else a process of its
+// own. Logs go to stderr.
 func Runner(a *app.App, stderr io.Writer) invoke.Runner {
 	if a.Exec {
 		return invoke.Run
 	}
 	sdk.LogTo(stderr)
-	return sdk.Here(plugin.All(), a.Version)
+	return sdk.Here(plugin.All(), func(path string) bool { return sameRelease(path, a.Version) })
 }
 
 // Search returns the directories in which n's plugins are searched, and whether this program stands in for missing

@@ -1,10 +1,12 @@
 package netconf
 
 import (
+	"context"
 	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -138,6 +140,16 @@ func (n *Network) Ours() bool {
 func (n *Network) FileWarnings() []error {
 	unread := func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.Ours() && len(n.Missing()) == 0 }
 	return slices.DeleteFunc(slices.Clone(n.Warnings), unread)
+}
+
+// sameRelease reports whether the program at path is of this project, and says by VERSION that it is of the release
+// that version names. Packages install the plugins and the command as two programs.
+func sameRelease(path, version string) bool {
+	if !OurProgram(path) { // such as a program that calls the plugin, and does more
+		return false
+	}
+	x := sdk.AskExternal(context.Background(), path, invoke.Call{Type: filepath.Base(path)})
+	return x != nil && x.Offer.Release == version
 }
 
 // OurProgram reports whether the program at path is of this project, in any version and by any name.
