@@ -13,7 +13,9 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/cli/term"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/spf13/cobra"
 )
 
@@ -25,6 +27,9 @@ func addCommand(a *app.App) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			t, err := target.Ready(a, f, args, true)
 			if err != nil {
+				return err
+			}
+			if err := unknownToCache(t, args); err != nil {
 				return err
 			}
 			for _, note := range t.Undeclared() {
@@ -50,6 +55,23 @@ func addCommand(a *app.App) *cobra.Command {
 	f.Register(c)
 	c.ValidArgsFunction = target.CompleteTarget
 	return c
+}
+
+// unknownToCache refuses an ADD of what stands already, although the cache does not know it: the roll-back of that ADD
+// would remove it.
+func unknownToCache(t *target.Target, args []string) error {
+	w, err := restore.OpenHost()
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	o := t.Owner()
+	stands := restore.WasAttached(w, o) && sdk.Vanished(w.Host)(o, t.Netns) == nil
+	if stands && t.Former() == nil { // the runtime refuses what the cache knows
+		return app.Fail(app.ExitFailure, "To attach it anew: `fairlead del "+t.Typed(args)+"`, and then add it again.",
+			"add %s: is attached already, and the cache has no entry of it; nothing was changed", o)
+	}
+	return nil
 }
 
 func delCommand(a *app.App) *cobra.Command {

@@ -194,10 +194,19 @@ func TestDebugFilesNeedConsent(t *testing.T) {
 			t.Errorf("%s is written", file)
 		}
 	}
-	r := newRunner(t, chain{"debug-file", []string{`"type":"debug","cniOutput":"/var/log/cni-calls"`}, nil})
-	r.must("check", r.check(&attachment{id: "c1", netns: nstest.NewNS(t), prev: prev}))
+	nstest.Run(t, "sh", "-ec", "cd /var/log; echo kept >victim; ln victim cni-hard; ln -s victim cni-soft; ln -s made cni-dangling")
+	for _, file := range []string{"cni-calls", "cni-hard", "cni-soft", "cni-dangling"} {
+		r := newRunner(t, chain{"debug-file", []string{`"type":"debug","cniOutput":"/var/log/` + file + `"`}, nil})
+		r.must("check", r.check(&attachment{id: "c1", netns: nstest.NewNS(t), prev: prev}))
+	}
 	if _, err := os.Stat("/var/log/cni-calls"); err != nil {
 		t.Error(err)
+	}
+	if kept, err := os.ReadFile("/var/log/victim"); err != nil || string(kept) != "kept\n" {
+		t.Errorf("a link was followed: %s, %v", kept, err)
+	}
+	if _, err := os.Stat("/var/log/made"); err == nil {
+		t.Error("a dangling link was followed")
 	}
 }
 

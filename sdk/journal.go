@@ -2,7 +2,6 @@ package sdk
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -219,16 +218,25 @@ func (j Journal) write(record []byte) error {
 	return fmt.Errorf("%s: other processes fill the file faster than this one can write to it", j.File)
 }
 
-// open opens the file without waiting. Opening a pipe without a reader would block forever.
+// open opens the file without waiting. Opening a pipe without a reader would block forever. It follows no link: in many
+// hosts others than root may make one in /var/log.
 func (j Journal) open() (*os.File, error) {
-	f, err := os.OpenFile(j.File, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, 0o600)
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_APPEND | syscall.O_NONBLOCK | syscall.O_NOFOLLOW
+	f, err := os.OpenFile(j.File, flags, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+	var st syscall.Stat_t
+	err = syscall.Fstat(int(f.Fd()), &st)
+	if err == nil && st.Mode&syscall.S_IFMT != syscall.S_IFREG {
+		err = errors.New("is not a regular file")
+	}
+	if err == nil && st.Nlink > 1 {
+		err = errors.New("has another name, by a hard link")
+	}
+	if err != nil {
 		f.Close()
-		return nil, cmp.Or(err, error(&fs.PathError{Op: "write", Path: j.File,
-			Err: errors.New("is not a regular file")}))
+		return nil, &fs.PathError{Op: "write", Path: j.File, Err: err}
 	}
 	return f, nil
 }

@@ -72,7 +72,9 @@ func remove(a *app.App, name string, force bool) error {
 		a.Note("warning: another file defines network %s, and is used from now on: %s", name, l.File)
 		return nil
 	}
-	noteBridge(a, n.List)
+	if inUse(name) == nil {
+		noteBridge(a, n.List)
+	}
 	return nil
 }
 

@@ -233,7 +233,8 @@ func rows() []row {
 		{"cli/trace", networks("cli/doctor", "trace"), below},
 		{"cli/support", networks("cli/advice", "cli/calllog", "cli/doctor", "cli/inspect", "calls", "dhcp", "dhcp/rpc",
 			"packetfilter", "support"), below},
-		{"cli", networks("cli/*", "invoke", "repair", "dhcp/daemon", "nameserver"), map[string]string{
+		{"cli", networks("cli/*", "internal/restore", "invoke", "repair", "dhcp/daemon",
+			"nameserver"), map[string]string{
 			"*": "the command is the tree of its rooms' commands",
 		}},
 		{"support", nil, map[string]string{
