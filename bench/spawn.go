@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -55,7 +56,7 @@ func spawn(path string, env []string, stdin []byte, watched bool, args ...string
 	if err == nil && status != 0 {
 		var stderr []byte
 		stderr, err = content(files[2])
-		err = fmt.Errorf("%s: status %#x: %s %s (%v)", path, status, stdout, stderr, err)
+		err = fmt.Errorf("%s: status %#x: %s %s (%v)", filepath.Base(path), status, stdout, stderr, err)
 	}
 	return stdout, c, err
 }
