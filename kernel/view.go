@@ -73,6 +73,9 @@ func (ns *NS) Enter(path string) (*NS, error) {
 	return in, nil
 }
 
+// Keeps reports whether ns is of a view, so that Once keeps its answers.
+func (ns *NS) Keeps() bool { return ns.view != nil }
+
 // Once returns the answer to a question about ns. If ns is of a view, ask is called for the first such question alone.
 // An error is an answer if the kernel gave it. The caller must not change what it gets.
 func Once[T any](ns *NS, question any, ask func() (T, error)) (T, error) {

@@ -22,7 +22,7 @@ func newRequest(proto, flags int) *nl.NetlinkRequest { return nl.NewNetlinkReque
 // text. Call replaces the library's Execute, which panics if a failed dump ends with a text.
 func Call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, err error) {
 	const get = 2 // of the four messages of a kind: RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK
-	if req.Type%4 != get {
+	if req.Type%4 != get || !ns.Keeps() {
 		return call(ns, req, reply)
 	}
 	req.Seq = 0
