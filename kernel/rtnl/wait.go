@@ -24,15 +24,11 @@ func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uin
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
-	var s *nl.NetlinkSocket
-	if err := ns.Do(func() (err error) {
-		s, err = nl.Subscribe(unix.NETLINK_ROUTE, groups...)
-		return err
-	}); err != nil {
+	s, unsubscribe, err := subscribe(ctx, ns, groups)
+	if err != nil {
 		return err
 	}
-	defer s.Close()
-	defer context.AfterFunc(ctx, s.Close)()
+	defer unsubscribe()
 	for {
 		// Asked once more after subscribing: what happened in between sends no event.
 		if ok, err := ask(); ok || err != nil {
@@ -54,6 +50,22 @@ func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uin
 			return err
 		}
 	}
+}
+
+// subscribe returns a socket that receives the events of these groups. Its Receive ends when ctx does.
+func subscribe(ctx context.Context, ns *kernel.NS, groups []uint) (s *nl.NetlinkSocket, unsubscribe func(), err error) {
+	err = ns.Do(func() (err error) {
+		s, err = nl.Subscribe(unix.NETLINK_ROUTE, groups...)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := context.AfterFunc(ctx, s.Close)
+	return s, func() {
+		stop()
+		s.Close()
+	}, nil
 }
 
 // The groups of rtnetlink events that Await and Watch can listen to.

@@ -7,22 +7,17 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
 // Watch calls changed with the index of the link that an event of these rtnetlink groups is about, until ctx ends. It
 // calls it with zero at first, and when events were lost: anything may have changed.
 func Watch(ctx context.Context, ns *kernel.NS, groups []uint, changed func(link int)) error {
-	var s *nl.NetlinkSocket
-	if err := ns.Do(func() (err error) {
-		s, err = nl.Subscribe(unix.NETLINK_ROUTE, groups...)
-		return err
-	}); err != nil {
+	s, unsubscribe, err := subscribe(ctx, ns, groups)
+	if err != nil {
 		return err
 	}
-	defer s.Close()
-	defer context.AfterFunc(ctx, s.Close)()
+	defer unsubscribe()
 	changed(0)
 	for {
 		msgs, _, err := s.Receive()
