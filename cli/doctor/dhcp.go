@@ -18,14 +18,15 @@ import (
 )
 
 // dhcp checks the leases of a network that the DHCP daemon keeps.
-func (d *Doctor) dhcp(ctx context.Context, n *netconf.Network) {
+func (d *Doctor) dhcp(n *netconf.Network) {
 	if !byDHCP(n.List) {
 		return
 	}
-	list, err := leasesOf(ctx, n)
+	leases, err := d.daemon(n.Name)
 	switch {
 	case err == nil:
-		d.leased(n.Name, list, time.Now())
+		others := func(l dhcp.Leased) bool { return l.Network != n.Name }
+		d.leased(n.Name, slices.DeleteFunc(slices.Clone(leases), others), time.Now())
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED): // STATUS reports this
 	case app.Denied(err):
 		d.Blind("the leases of network %s: %v", n.Name, err)
@@ -34,36 +35,38 @@ func (d *Doctor) dhcp(ctx context.Context, n *netconf.Network) {
 	}
 }
 
-// leasesOf returns the leases of a network from its DHCP daemon.
-func leasesOf(ctx context.Context, n *netconf.Network) ([]dhcp.Leased, error) {
-	return dhcp.Leases(ctx, daemonOf(n.Name), func(l dhcp.Leased) bool { return l.Network == n.Name })
-}
-
-// daemonOf returns the socket of a network's DHCP daemon.
-func daemonOf(network string) string {
-	return cmp.Or(dhcp.ConfiguredSocket(network), rpc.DefaultSocket)
-}
-
 // daemonTime is how long a DHCP daemon may take to list its leases, for which it asks no server.
 const daemonTime = 5 * time.Second
 
+// A daemonAnswer is what a DHCP daemon said when it was asked for its leases.
+type daemonAnswer struct {
+	leases []dhcp.Leased
+	err    error
+}
+
+// daemon returns all leases of the DHCP daemon of a network. Each daemon is asked once in a run.
+func (d *Doctor) daemon(network string) ([]dhcp.Leased, error) {
+	socket := cmp.Or(dhcp.ConfiguredSocket(network), rpc.DefaultSocket)
+	answer, asked := d.daemons[socket]
+	if !asked {
+		ctx, cancel := context.WithTimeout(d.Ctx, daemonTime)
+		defer cancel()
+		answer.leases, answer.err = dhcp.Leases(ctx, socket, func(dhcp.Leased) bool { return true })
+		if d.daemons == nil {
+			d.daemons = map[string]daemonAnswer{}
+		}
+		d.daemons[socket] = answer
+	}
+	return answer.leases, answer.err
+}
+
 // daemonless returns the finding about a network's DHCP daemon that does not answer, and the error; "" if it answers.
-// Each daemon is asked once in a run, and none for a network without DHCP.
+// None is asked for a network without DHCP.
 func (d *Doctor) daemonless(l *spec.List) (ID, error) {
 	if !byDHCP(l) {
 		return "", nil
 	}
-	socket := daemonOf(l.Name)
-	err, asked := d.daemons[socket]
-	if !asked {
-		ctx, cancel := context.WithTimeout(d.Ctx, daemonTime)
-		defer cancel()
-		_, err = dhcp.Leases(ctx, socket, func(dhcp.Leased) bool { return false })
-		if d.daemons == nil {
-			d.daemons = map[string]error{}
-		}
-		d.daemons[socket] = err
-	}
+	_, err := d.daemon(l.Name)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return DHCPDaemonSilent, err

@@ -30,9 +30,9 @@ type Doctor struct {
 	probe bool   // send packets from inside containers
 	to    string // an address to probe
 
-	lacked   map[string]*lacking // by kind of link
-	daemons  map[string]error    // what DHCP daemons answered, by socket
-	nameless atomic.Int32        // number of containers whose name servers are unknown
+	lacked   map[string]*lacking     // by kind of link
+	daemons  map[string]daemonAnswer // by socket
+	nameless atomic.Int32            // number of containers whose name servers are unknown
 
 	unknown  bool             // the attachments could not be read
 	compared bool             // plans is known

@@ -159,7 +159,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	}
 	switch {
 	case err == nil:
-		d.dhcp(ctx, n)
+		d.dhcp(n)
 	case app.Denied(err):
 		d.Blind("whether network %s would serve a container: %v", n.Name, err)
 	case daemon == DHCPDaemonAbsent:
