@@ -132,10 +132,8 @@ func sharedBy(name string) string {
 	if i < 0 || len(name)-i-1 != 12 || strings.Trim(name[i+1:], "0123456789abcdef") != "" {
 		return ""
 	}
-	for _, prefix := range []string{"masquerade_", "network_", "hairpin_", "allow_"} {
-		if strings.HasPrefix(name, prefix) {
-			return name
-		}
+	if isShared(name) {
+		return name
 	}
 	base, where, ok := strings.Cut(name, "_where_")
 	if !ok || !strings.HasPrefix(base, "publish_") && !strings.HasPrefix(base, "claims_") &&

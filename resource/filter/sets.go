@@ -105,6 +105,13 @@ func sharedSet(t *nft.Table, chain string) *nft.Set {
 	return s
 }
 
+// isShared reports whether a set of this name is one that sharedSet returns.
+func isShared(name string) bool {
+	return slices.ContainsFunc([]string{"masquerade_", "network_", "hairpin_", "allow_"}, func(prefix string) bool {
+		return strings.HasPrefix(name, prefix)
+	})
+}
+
 // NetworkSet returns the set of the addresses of a network's containers that masquerade. The rules of the network ask
 // it for those in other subnets than the container's own. It is shared as ChainSets are.
 func NetworkSet(t *nft.Table, v6 bool, network string) *nft.Set {
@@ -188,8 +195,7 @@ func setNamed(t *nft.Table, name string) *nft.Set {
 	if i := slices.IndexFunc(t.Sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
 		return t.Sets[i]
 	}
-	if strings.HasPrefix(name, "masquerade_") || strings.HasPrefix(name, "network_") ||
-		strings.HasPrefix(name, "hairpin_") || strings.HasPrefix(name, "allow_") {
+	if isShared(name) {
 		return sharedSet(t, name)
 	}
 	var sets []*nft.Set
