@@ -134,7 +134,7 @@ func (f File) Save(cluster string, nodes []Node) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(f.Path), ".nodes.*")
+	tmp, err := os.Create(f.Path + ".new") // one agent writes it; what a killed one left is replaced
 	if err != nil {
 		return err
 	}

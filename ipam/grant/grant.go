@@ -117,7 +117,7 @@ func Write(network string, g Grant) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(Dir, "."+network+".*")
+	f, err := os.Create(Path(network) + ".new") // one agent writes it; what a killed one left is replaced
 	if err != nil {
 		return err
 	}
