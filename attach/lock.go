@@ -159,32 +159,49 @@ func flock(f *os.File, how int) error {
 
 // holder returns who holds the lock on f, as far as /proc/locks shows it.
 func holder(f *os.File) string {
-	const nobody = "held by another operation"
+	const unknown = "held by another operation"
 	info, err := f.Stat()
 	if err != nil {
-		return nobody
+		return unknown
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return nobody
+		return unknown
 	}
+	// The kernel hands the list out in parts. When another program's lock goes in between, the next part begins one
+	// entry too late, so an entry that is missing may have been passed over.
+	const looks = 5
+	for range looks {
+		pid, err := lockedBy(st.Ino)
+		if err != nil {
+			return unknown
+		}
+		if pid != "" {
+			name, _ := os.ReadFile(filepath.Join("/proc", pid, "comm"))
+			return strings.TrimSpace(fmt.Sprintf("held by process %s %s", pid, name))
+		}
+	}
+	return unknown
+}
+
+// lockedBy returns the process that /proc/locks names as the holder of a lock on the file with an inode number, or "".
+func lockedBy(inode uint64) (pid string, err error) {
 	list, err := os.ReadFile("/proc/locks")
 	if err != nil {
-		return nobody
+		return "", err
 	}
 	// 7: FLOCK  ADVISORY  WRITE 4711 00:2d:193 0 EOF
-	inode := ":" + strconv.FormatUint(st.Ino, 10)
+	suffix := ":" + strconv.FormatUint(inode, 10)
 	for line := range strings.Lines(string(list)) {
 		word := strings.Fields(line)
-		if len(word) != 8 || word[1] != "FLOCK" || !strings.HasSuffix(word[5], inode) {
+		if len(word) != 8 || word[1] != "FLOCK" || !strings.HasSuffix(word[5], suffix) {
 			continue
 		}
-		if pid, err := strconv.Atoi(word[4]); err == nil && pid > 0 {
-			name, _ := os.ReadFile(filepath.Join("/proc", word[4], "comm"))
-			return strings.TrimSpace(fmt.Sprintf("held by process %d %s", pid, name))
+		if n, err := strconv.Atoi(word[4]); err == nil && n > 0 {
+			return word[4], nil
 		}
 	}
-	return nobody
+	return "", nil
 }
 
 // fileName returns name if it can be a file name with a prefix, else its beginning and its hash, because container IDs
