@@ -52,7 +52,7 @@ func (b *Batch) op(verb string, typ, flags uint16, t *Table, what string, fill f
 // element is what of an element the kernel is told: one that is deleted goes by its key.
 func (o operation) element() Elem {
 	if o.typ == unix.NFT_MSG_DELSETELEM {
-		return Elem{Set: o.elem.Set, Key: o.elem.Key, KeyEnd: o.elem.KeyEnd}
+		return Elem{Set: o.elem.Set, Key: o.elem.Key, KeyEnd: o.elem.KeyEnd, End: o.elem.End}
 	}
 	return o.elem
 }

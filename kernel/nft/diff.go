@@ -96,7 +96,7 @@ func (n *Conn) lookAt(t *Table) (*tableLook, error) {
 
 // like reports whether the kernel's set has the keys and values of s.
 func (s *Set) like(b []byte) bool {
-	keyType, keyLen := typeOf(s.Key)
+	keyType, keyLen := s.keyType()
 	dataType, dataLen := typeOf(s.Data)
 	return netlink.Attr32(b, unix.NFTA_SET_KEY_TYPE) == keyType &&
 		netlink.Attr32(b, unix.NFTA_SET_KEY_LEN) == uint32(keyLen) &&
@@ -115,30 +115,30 @@ func (c *Chain) like(b []byte) bool {
 
 // Diff compares the sets and chains of t with the kernel's. It returns the differences, and the transaction that
 // repairs them.
-func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
+func (n *Conn) Diff(t *Table) (found []error, fix *Batch, err error) {
 	l, err := n.lookAt(t)
 	if err != nil {
 		return nil, nil, err
 	}
 	for what, bad := range l.odd {
 		if bad {
-			drift = append(drift, spec.DiffersBy("kind",
+			found = append(found, spec.DiffersBy("kind",
 				"nft %s of table %v is of another kind (nft delete table %v makes room)",
 				what, t, t))
 		}
 	}
-	if drift != nil {
-		return drift, nil, nil
+	if found != nil {
+		return found, nil, nil
 	}
 	fix = &Batch{}
 	if !l.table {
-		drift = append(drift, &NoTableError{t.String()})
+		found = append(found, &NoTableError{t.String()})
 		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(),
 			named(unix.NFTA_TABLE_NAME, t, 0, ""))
-		defer func() { drift = drift[:1] }() // which says that all in it is missing, too
+		defer func() { found = found[:1] }() // which says that all in it is missing, too
 	}
 	if l.dormant {
-		drift = append(drift, spec.DiffersBy("flags", "nft table %v is dormant, so nothing in it applies", t))
+		found = append(found, spec.DiffersBy("flags", "nft table %v is dormant, so nothing in it applies", t))
 		name := named(unix.NFTA_TABLE_NAME, t, 0, "")
 		fix.op("wake", unix.NFT_MSG_NEWTABLE, 0, t, "table "+t.String(), func(r *netlink.Requests) {
 			name(r)
@@ -147,14 +147,14 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 	}
 	for i, s := range t.Sets {
 		if !l.sets[i].found && !(s.Later && l.table) {
-			drift = append(drift, spec.Missing(fmt.Sprintf("nft set %v %s", t, s.Name)))
+			found = append(found, spec.Missing(fmt.Sprintf("nft set %v %s", t, s.Name)))
 			fix.AddSet(s)
 		}
 	}
 	// All chains before the first rule: rules jump.
 	for i, c := range t.Chains {
 		if !l.chains[i].found {
-			drift = append(drift, spec.Missing(fmt.Sprintf("nft chain %v %s", t, c.Name)))
+			found = append(found, spec.Missing(fmt.Sprintf("nft chain %v %s", t, c.Name)))
 			fix.addChain(t, c)
 		}
 	}
@@ -163,13 +163,13 @@ func (n *Conn) Diff(t *Table) (drift []error, fix *Batch, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		drift = append(drift, wrong...)
+		found = append(found, wrong...)
 	}
-	return drift, fix, nil
+	return found, fix, nil
 }
 
 // diffRules compares the rules of a chain, which is there or to be made, and writes into fix what fixes them.
-func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (drift []error, err error) {
+func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (found []error, err error) {
 	if c.Open {
 		return nil, nil
 	}
@@ -187,7 +187,7 @@ func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (drift []er
 		return nil, nil
 	}
 	if there {
-		drift = ruleDrift(t, c, got, want)
+		found = ruleDiff(t, c, got, want)
 		if len(got) > 0 {
 			fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name,
 				named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
@@ -196,18 +196,18 @@ func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (drift []er
 	for _, r := range c.Rules {
 		fix.AddRule(t, c.Name, r)
 	}
-	return drift, nil
+	return found, nil
 }
 
-// Drift returns the differences that Diff finds. It compares a table once in each generation, because an equal
+// DiffOnce returns the differences that Diff finds. It compares a table once in each generation, because an equal
 // generation means that no transaction has changed anything. So the plugins of a chain read the same table once.
-func (n *Conn) Drift(t *Table, generation uint32) ([]error, error) {
+func (n *Conn) DiffOnce(t *Table, generation uint32) ([]error, error) {
 	n.c.Mu.Lock()
 	k := n.keeps()
-	if k.driftsOf != generation {
-		k.driftsOf, k.drifts = generation, map[string][]error{}
+	if k.diffsOf != generation {
+		k.diffsOf, k.diffs = generation, map[string][]error{}
 	}
-	found, known := k.drifts[t.ID()]
+	found, known := k.diffs[t.ID()]
 	n.c.Mu.Unlock()
 	if known {
 		return found, nil
@@ -216,30 +216,30 @@ func (n *Conn) Drift(t *Table, generation uint32) ([]error, error) {
 	found = slices.Clip(found) // who asked adds to it
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
-	if err == nil && k.driftsOf == generation {
-		k.drifts[t.ID()] = found
+	if err == nil && k.diffsOf == generation {
+		k.diffs[t.ID()] = found
 	}
 	return found, err
 }
 
-func ruleDrift(t *Table, c *Chain, got, want []string) (drift []error) {
+func ruleDiff(t *Table, c *Chain, got, want []string) (found []error) {
 	for _, w := range want {
 		if !slices.Contains(got, w) {
-			drift = append(drift, spec.Missing(fmt.Sprintf("nft rule %v %s %q", t, c.Name, w)))
+			found = append(found, spec.Missing(fmt.Sprintf("nft rule %v %s %q", t, c.Name, w)))
 		}
 	}
 	for _, g := range got {
 		if !slices.Contains(want, g) {
-			drift = append(drift, spec.DiffersBy("rules",
+			found = append(found, spec.DiffersBy("rules",
 				"nft chain %v %s has a rule %q of another program: move it to chain user",
 				t, c.Name, g))
 		}
 	}
-	if drift == nil {
-		drift = append(drift, spec.DiffersBy("rules", "nft chain %v %s has its rules twice or in another order", t,
+	if found == nil {
+		found = append(found, spec.DiffersBy("rules", "nft chain %v %s has its rules twice or in another order", t,
 			c.Name))
 	}
-	return drift
+	return found
 }
 
 // Rules returns the comments of a chain's rules, in order. A chain that does not exist has none.

@@ -63,6 +63,7 @@ func element(set *Set, e []byte) Elem {
 		Key:     slices.Clone(netlink.Attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
 		KeyEnd:  slices.Clone(netlink.Attr(e, setElemKeyEnd, unix.NFTA_DATA_VALUE)),
 		Data:    slices.Clone(netlink.Attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
+		End:     netlink.Attr32(e, unix.NFTA_SET_ELEM_FLAGS)&unix.NFT_SET_ELEM_INTERVAL_END != 0,
 		Comment: comment(netlink.Attr(e, unix.NFTA_SET_ELEM_USERDATA)),
 	}
 }
@@ -77,6 +78,9 @@ func putElements(r *netlink.Requests, set *Set, all []Elem) {
 				putValue(&r.Buffer, unix.NFTA_SET_ELEM_KEY, e.Key)
 				if e.KeyEnd != nil {
 					putValue(&r.Buffer, setElemKeyEnd, e.KeyEnd)
+				}
+				if e.End {
+					r.U32(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END)
 				}
 				if e.Data != nil {
 					putValue(&r.Buffer, unix.NFTA_SET_ELEM_DATA, e.Data)
@@ -118,7 +122,8 @@ func RuleComment(userdata []byte) string { return comment(userdata) }
 type Elem struct {
 	Set     *Set
 	Key     []byte // see Key
-	KeyEnd  []byte // where the set has intervals: the last key of the range
+	KeyEnd  []byte // where the set has intervals of a concatenation: the last key of the range
+	End     bool   // where it has others: Key is the first one behind an interval
 	Data    []byte
 	Comment string
 	timeout uint64 // ms; 0: none

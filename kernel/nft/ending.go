@@ -157,6 +157,6 @@ func (n *Conn) tryEnding() (ends bool, err error) {
 		ends = found[0] != nil && found[0].timeout <= aSpell
 	}
 	b = Batch{}
-	b.op("delete", unix.NFT_MSG_DELTABLE, 0, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+	b.DeleteTable(t)
 	return ends, errors.Join(err, n.Commit(&b))
 }

@@ -18,7 +18,10 @@ func reg(word int) uint32 {
 // Attributes of fib that x/sys lacks a name for: the result is the type of the address, of the daddr.
 const (
 	fibResultAddrType = 3
+	fibSaddr          = 1 << 0
 	fibDaddr          = 1 << 1
+	fibIif            = 1 << 3
+	fibPresent        = 1 << 5
 	addrTypeLocal     = 2
 	ctStatusExpected  = 1 << 0
 	ctStatusDNAT      = 1 << 5

@@ -29,6 +29,11 @@ func (b *Batch) AddTable(t *Table) {
 	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
 }
 
+// DeleteTable deletes a table with all that is in it.
+func (b *Batch) DeleteTable(t *Table) {
+	b.op("delete", unix.NFT_MSG_DELTABLE, 0, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+}
+
 // AddChain creates a chain without its rules, or leaves an existing one as it is.
 func (b *Batch) AddChain(t *Table, c *Chain) { b.addChain(t, c) }
 
@@ -49,13 +54,20 @@ func (s *Set) flags() (flags uint32) {
 		flags |= unix.NFT_SET_MAP
 	}
 	if s.Interval {
-		flags |= unix.NFT_SET_INTERVAL | setConcat
+		flags |= unix.NFT_SET_INTERVAL
 	}
-	if s.Table.Ends {
+	if s.Interval && !s.bounded() {
+		flags |= setConcat
+	}
+	if s.Table.Ends && !s.bounded() {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
 	return flags
 }
+
+// bounded reports whether the elements are the bounds of intervals. Such elements never end: each is deleted with the
+// other bound.
+func (s *Set) bounded() bool { return s.Interval && len(s.Key) == 1 }
 
 // AddSet creates a set, or leaves an existing set of the same kind as it is.
 func (b *Batch) AddSet(s *Set) {
@@ -65,7 +77,7 @@ func (b *Batch) AddSet(s *Set) {
 			r.Str(unix.NFTA_SET_TABLE, s.Table.Name)
 			r.Str(unix.NFTA_SET_NAME, s.Name)
 			r.U32(unix.NFTA_SET_ID, id)
-			typ, size := typeOf(s.Key)
+			typ, size := s.keyType()
 			r.U32(unix.NFTA_SET_KEY_TYPE, typ)
 			r.U32(unix.NFTA_SET_KEY_LEN, uint32(size))
 			if len(s.Key) == 1 && s.Key[0] == Ifname {
@@ -73,10 +85,13 @@ func (b *Batch) AddSet(s *Set) {
 				// and 1 for the host's.
 				r.Attr(unix.NFTA_SET_USERDATA, append([]byte{0, 4}, binary.NativeEndian.AppendUint32(nil, 1)...)...)
 			}
+			if len(s.Of) > 0 {
+				r.Attr(unix.NFTA_SET_USERDATA, typeOfFields(s.Of)...)
+			}
 			if s.flags() != 0 {
 				r.U32(unix.NFTA_SET_FLAGS, s.flags())
 			}
-			if s.Interval {
+			if s.Interval && !s.bounded() {
 				r.Nest(unix.NFTA_SET_DESC, func() {
 					r.Nest(setDescConcat, func() {
 						for _, t := range s.Key {

@@ -32,8 +32,8 @@ type kept struct {
 	intactIn uint32 // the generation that these chains were seen in, and how often each is used, see Intact
 	intact   map[string]uint32
 
-	driftsOf uint32 // the generation that these were found in, see Drift
-	drifts   map[string][]error
+	diffsOf uint32 // the generation that these were found in, see DiffOnce
+	diffs   map[string][]error
 }
 
 // keeps is that of the namespace; the caller holds n.c.Mu.

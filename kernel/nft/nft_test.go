@@ -315,7 +315,7 @@ func TestNFTDrift(t *testing.T) {
 			t.Fatal(err)
 		}
 		was := n.c.Seq
-		if drift, err = n.Drift(table, gen); err != nil {
+		if drift, err = n.DiffOnce(table, gen); err != nil {
 			t.Fatal(err)
 		}
 		return drift, n.c.Seq - was
@@ -332,7 +332,7 @@ func TestNFTDrift(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if drift, err := n.Drift(&other, gen); err != nil || len(drift) != 1 {
+	if drift, err := n.DiffOnce(&other, gen); err != nil || len(drift) != 1 {
 		t.Errorf("what else should stand there: %v, %v", drift, err)
 	}
 	nstest.RunIn(t, ns.Path, "nft", "flush chain inet t pre")

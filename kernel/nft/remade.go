@@ -15,8 +15,10 @@ import (
 func (n *Conn) Remade(t *Table, stay ...string) (*Batch, error) {
 	b, sets := &Batch{}, map[string][]byte{}
 	err := n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
+		flags := netlink.Attr32(body, unix.NFTA_SET_FLAGS)
+		bounded := flags&(unix.NFT_SET_INTERVAL|setConcat) == unix.NFT_SET_INTERVAL
 		if family == t.Family && netlink.Text(netlink.Attr(body, unix.NFTA_SET_TABLE)) == t.Name &&
-			netlink.Attr32(body, unix.NFTA_SET_FLAGS)&(unix.NFT_SET_TIMEOUT|unix.NFT_SET_ANONYMOUS) == 0 {
+			flags&(unix.NFT_SET_TIMEOUT|unix.NFT_SET_ANONYMOUS) == 0 && !bounded {
 			sets[netlink.Text(netlink.Attr(body, unix.NFTA_SET_NAME))] = bytes.Clone(body)
 		}
 	})

@@ -226,11 +226,15 @@ func (r *Rule) Protocol(etherType uint16) *Rule {
 	return r.meta(unix.NFT_META_PROTOCOL, reg(0)).cmp(unix.NFT_CMP_EQ, Key(etherType))
 }
 
-// InnerVLAN0 appends "@nh,4,12 0": of a frame that has a second VLAN tag, that this is VLAN 0. Nothing before it may
-// ask for the protocol, because nft(8) then ends with a failed assertion when it prints the rule.
-func (r *Rule) InnerVLAN0() *Rule {
-	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 0, 2, reg(0)).bitwise(Key(uint16(0x0fff))).
-		cmp(unix.NFT_CMP_EQ, Key(uint16(0)))
+// VLAN0 appends "@ll,116,12 0": of a frame that has a VLAN tag, that this is VLAN 0; or "@nh,4,12 0", of its
+// second tag. Nothing before it may ask for the protocol, because nft(8) then ends with a failed assertion when it
+// prints the rule.
+func (r *Rule) VLAN0(second bool) *Rule {
+	base, offset := uint32(unix.NFT_PAYLOAD_LL_HEADER), uint32(14)
+	if second {
+		base, offset = unix.NFT_PAYLOAD_NETWORK_HEADER, 0
+	}
+	return r.payload(base, offset, 2, reg(0)).bitwise(Key(uint16(0x0fff))).cmp(unix.NFT_CMP_EQ, Key(uint16(0)))
 }
 
 // A Claim is an address that the sender of a frame claims to have.
@@ -256,6 +260,25 @@ func (r *Rule) claimed(c Claim, dreg uint32) *Rule {
 func (r *Rule) Claims(c Claim, addresses, pairs *Set) *Rule {
 	return r.claimed(c, reg(0)).lookup(addresses, false).
 		meta(unix.NFT_META_IIFNAME, reg(0)).claimed(c, reg(4)).lookup(pairs, true)
+}
+
+// SourceIsTarget appends "ip6 hoplimit 255 icmpv6 type nd-neighbor-advert ip6 saddr set @th,64,128": an advertisement
+// gets the address that it is about as its source. Receivers ignore those with another hop limit (RFC 4861, 7.1.2).
+// Without it, nft(8) would load "ether type" from its own listing, and so miss frames with a tag of VLAN 0.
+func (r *Rule) SourceIsTarget() *Rule {
+	const hopLimit, advertisement, target, size = 7, 136, 8, 16
+	saddr, _ := AddressField(true, false)
+	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimit, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{255}).
+		Proto(false, unix.IPPROTO_ICMPV6).
+		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{advertisement}).
+		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, target, size, reg(0)).
+		expr("payload", func() {
+			r.code.U32(unix.NFTA_PAYLOAD_SREG, reg(0))
+			r.code.U32(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER)
+			r.code.U32(unix.NFTA_PAYLOAD_OFFSET, saddr)
+			r.code.U32(unix.NFTA_PAYLOAD_LEN, size)
+			r.code.U32(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+		})
 }
 
 // Fragment appends "ip frag-off & 0x3fff != 0", or "exthdr frag exists", without the family.

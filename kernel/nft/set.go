@@ -1,6 +1,11 @@
 package nft
 
 import (
+	"bytes"
+	"cmp"
+	"net/netip"
+	"slices"
+
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -41,9 +46,12 @@ type Set struct {
 	Key   []Type // several are a concatenation
 	Data  []Type
 
-	// Interval has the keys be ranges, each of a concatenation that has no other element in common with it (from
-	// Linux 5.6 on). Putting one in costs more the more there are: 7 ms at 10,000.
+	// Interval has the keys be ranges, none of which has a key in common with another. Ranges of a concatenation (from
+	// Linux 5.6 on) are elements with a KeyEnd; putting one in costs more the more there are: 7 ms at 10,000. Others
+	// are what Prefix returns.
 	Interval bool
+	// Of are the fields of packets that the parts of a concatenation are, where nft(8) has no type for one of them.
+	Of []Field
 	// Later says that a table which stands may lack the set: Diff makes it with a new table alone.
 	Later bool
 }
@@ -58,6 +66,77 @@ func typeOf(types []Type) (id uint32, size int) {
 		size += netlink.Align(t.size())
 	}
 	return id, size
+}
+
+// keyType is typeOf the keys. nft(8) calls a field that it has no word for an integer.
+func (s *Set) keyType() (id uint32, size int) {
+	const integer, bits = 4, 6
+	id, size = typeOf(s.Key)
+	for i, f := range s.Of {
+		if shift := bits * (len(s.Of) - 1 - i); f.proto == 0 {
+			id = id&^(1<<bits-1<<shift) | integer<<shift
+		}
+	}
+	return id, size
+}
+
+// Bounds are the elements of one interval: its first key, and the first one behind it if there is one. They are added
+// and deleted together.
+type Bounds []Elem
+
+// ID returns a text that identifies the interval in its set.
+func (b Bounds) ID() string {
+	id := ""
+	for _, e := range b {
+		id += string(e.Key)
+	}
+	return id
+}
+
+// Intervals returns the intervals of which a set has the bounds, in ascending order.
+func Intervals(elements []Elem) (all []Bounds) {
+	slices.SortFunc(elements, func(a, b Elem) int {
+		endsFirst := func(e Elem) int {
+			if e.End {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Or(bytes.Compare(a.Key, b.Key), endsFirst(a)-endsFirst(b))
+	})
+	for _, e := range elements {
+		switch {
+		case !e.End:
+			all = append(all, Bounds{e})
+		case len(all) > 0: // or else it is the end that the kernel shows before the first interval
+			all[len(all)-1] = append(all[len(all)-1], e)
+		}
+	}
+	return all
+}
+
+// Prefix returns the interval of a prefix in a set of intervals of addresses.
+func (s *Set) Prefix(p netip.Prefix) Bounds {
+	bounds := Bounds{{Set: s, Key: Key(p.Masked().Addr())}}
+	if behind := last(p).Next(); behind.IsValid() {
+		bounds = append(bounds, Elem{Set: s, Key: Key(behind), End: true})
+	}
+	return bounds
+}
+
+// Within returns the element of an address with each one of a prefix, in a set of ranges of pairs of addresses.
+func (s *Set) Within(a netip.Addr, p netip.Prefix) Elem {
+	return Elem{Set: s, Key: Key(a, p.Masked().Addr()), KeyEnd: Key(a, last(p))}
+}
+
+// last returns the last address of a prefix.
+func last(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i, mask := range prefixMask(uint32(len(b)), p.Bits()) {
+		b[i] |= ^mask
+	}
+	end, _ := netip.AddrFromSlice(b)
+	return end
 }
 
 func (s *Set) question() *question {

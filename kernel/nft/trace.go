@@ -89,7 +89,7 @@ func (t *Tracer) install(packets []Traced) error {
 	err := t.nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
 		name := netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))
 		if strings.HasPrefix(name, tracePrefix) && netlink.Attr32(body, unix.NFTA_TABLE_FLAGS)&tableOwner == 0 {
-			b.delTable(&Table{Family: family, Name: name})
+			b.DeleteTable(&Table{Family: family, Name: name})
 		}
 	})
 	if err == nil {
@@ -138,10 +138,6 @@ func (t *Table) tracing(packets []Traced, flags uint32) *Batch {
 	return &b
 }
 
-func (b *Batch) delTable(t *Table) {
-	b.op("delete", unix.NFT_MSG_DELTABLE, 0, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
-}
-
 // rule is "ether type ip ip saddr … meta nftrace set 1".
 func (p Traced) rule() *Rule {
 	r, ether := NewRule("fairlead trace"), []byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff}
@@ -182,7 +178,7 @@ func (t *Tracer) Own(s Step) bool { return strings.HasPrefix(s.Table, tracePrefi
 func (t *Tracer) Close() error {
 	var b Batch
 	for _, table := range t.tables {
-		b.delTable(table)
+		b.DeleteTable(table)
 	}
 	t.tables = nil
 	return errors.Join(t.nft.Commit(&b), t.f.Close())

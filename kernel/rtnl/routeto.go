@@ -74,12 +74,13 @@ func EntryTo(ns *kernel.NS, dst netip.Addr) (Route, error) {
 	return routeOf(ns, req, dst)
 }
 
-// LacksSubnetRoute reports whether a link has no route to the subnet of its own address. The kernel adds the route with
-// the address, but keeps the address if the route is deleted: then packets to the subnet go elsewhere. A link that is
-// down has no such route, and gets it again when it is set up.
-func LacksSubnetRoute(ns *kernel.NS, index int, own netip.Prefix) (bool, error) {
+// LacksSubnetRoute reports whether a link has no route to the subnet of its own address, and which other route to that
+// subnet stands in its place; nil if there is none. The kernel adds the route with the address, but keeps the address
+// if the route is deleted or replaced: then packets to the subnet go elsewhere. A link that is down has no such route,
+// and gets it again when it is set up.
+func LacksSubnetRoute(ns *kernel.NS, index int, own netip.Prefix) (lacks bool, instead *Route, err error) {
 	if own.IsSingleIP() {
-		return false, nil
+		return false, nil, nil
 	}
 	subnet := own.Masked()
 	leads := func(r Route) bool {
@@ -91,14 +92,34 @@ func LacksSubnetRoute(ns *kernel.NS, index int, own netip.Prefix) (bool, error) 
 		other = other.Next()
 	}
 	if r, err := EntryTo(ns, other); err == nil && leads(r) {
-		return false, nil
+		return false, nil, nil
 	}
-	routes, err := Routes(ns, RouteFilter{Family: family(subnet.Addr()), Link: index})
+	routes, err := Routes(ns, RouteFilter{Family: family(subnet.Addr())})
 	if err != nil || slices.ContainsFunc(routes, leads) {
-		return false, err
+		return false, nil, err
 	}
 	l, err := LinkByIndex(ns, index)
-	return err == nil && l.Up, err
+	if err != nil || !l.Up {
+		return false, nil, err
+	}
+	// The kernel takes a second IPv6 route to the subnet beside this one.
+	stands := func(r Route) bool { return r.Dst == subnet && r.Table == MainTable && subnet.Addr().Is4() }
+	if i := slices.IndexFunc(routes, stands); i >= 0 {
+		instead = &routes[i]
+	}
+	return true, instead, nil
+}
+
+// Leads says where a route leads, as in "via 192.0.2.1 dev eth0" or "nowhere".
+func (r Route) Leads(ns *kernel.NS) string {
+	l, err := LinkByIndex(ns, r.Link)
+	if err != nil || r.Type != Unicast {
+		return "nowhere"
+	}
+	if r.Via.IsValid() {
+		return "via " + r.Via.String() + " dev " + l.Name
+	}
+	return "dev " + l.Name
 }
 
 // routeOf sends a question for the route to dst.

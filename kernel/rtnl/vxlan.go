@@ -1,9 +1,11 @@
 package rtnl
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -23,14 +25,32 @@ func (v VXLAN) Add(data *nl.RtAttr) {
 	if v.Learning {
 		learning[0] = 1
 	}
-	local := nl.IFLA_VXLAN_LOCAL6
-	if v.Local.Is4() {
-		local = nl.IFLA_VXLAN_LOCAL
-	}
 	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(v.ID))
-	data.AddRtAttr(local, v.Local.AsSlice())
+	addLocal(data, v.Local)
 	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, learning)
 	data.AddRtAttr(nl.IFLA_VXLAN_PORT, []byte{byte(v.Port >> 8), byte(v.Port)})
+}
+
+func addLocal(data *nl.RtAttr, local netip.Addr) {
+	attr := nl.IFLA_VXLAN_LOCAL6
+	if local.Is4() {
+		attr = nl.IFLA_VXLAN_LOCAL
+	}
+	data.AddRtAttr(attr, local.AsSlice())
+}
+
+// SetVXLANLocal changes the outer source of a VXLAN to another address of its family. Its forwarding entries and the
+// routes by it stay.
+func SetVXLANLocal(ns *kernel.NS, name string, local netip.Addr) error {
+	req := LinkChange{}.request(name)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("vxlan"))
+	addLocal(info.AddRtAttr(unix.IFLA_INFO_DATA, nil), local)
+	req.AddData(info)
+	if err := Tell(ns, req); err != nil {
+		return fmt.Errorf("set link %s local %v: %w", name, local, err)
+	}
+	return nil
 }
 
 // set takes one attribute.

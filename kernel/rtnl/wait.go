@@ -71,6 +71,7 @@ func subscribe(ctx context.Context, ns *kernel.NS, groups []uint) (s *nl.Netlink
 // The groups of rtnetlink events that Await and Watch can listen to.
 const (
 	LinkEvents      = unix.RTNLGRP_LINK
+	IPv4AddrEvents  = unix.RTNLGRP_IPV4_IFADDR
 	IPv6AddrEvents  = unix.RTNLGRP_IPV6_IFADDR
 	IPv6RouteEvents = unix.RTNLGRP_IPV6_ROUTE
 	IPv4RouteEvents = unix.RTNLGRP_IPV4_ROUTE
