@@ -147,11 +147,11 @@ func (f Tx) missing(p *ChainSet) (missing []JumpRule, err error) {
 
 // Standing returns the differences of the table's static part and of a chain set: what is missing or different.
 func (f Tx) Standing(p *ChainSet) (d resource.Drift, err error) {
-	found, err := f.Drift(f.Table, *f.gen)
+	found, err := f.DiffOnce(f.Table, *f.gen)
 	if err != nil || len(found) > 0 {
 		return found, err // the part would say the same again where the table is missing
 	}
-	if found, err = f.Drift(&p.Table, *f.gen); err != nil {
+	if found, err = f.DiffOnce(&p.Table, *f.gen); err != nil {
 		return nil, err
 	}
 	missing, err := f.missing(p)

@@ -69,10 +69,15 @@ func isPortAddressSet(name string) bool {
 // until IP sees them. They drop what the mark does not help against:
 //   - fragments, for the kernel puts them together to a packet with the mark of the first one and the link of the last
 //     one, which may come by different links;
-//   - ARP and neighbor discovery from another container's address, which are no connections. A neighbor advertisement
-//     from the container's own address may be about another one: nft(8) has no word for that field and could
-//     not load its own listing;
+//   - ARP and neighbor discovery from another container's address, which are no connections;
+//   - ARP with a tag of VLAN 0, because the rule for ARP would miss it after nft(8) loaded its own listing: it then
+//     asks for "ether type arp";
 //   - frames with a second tag of VLAN 0, which the kernel strips only after the bridge, so that nothing is compared.
+//
+// A neighbor advertisement is about its target, whose address may be another one than the source. nft(8) 1.0.6 has
+// no word for that field, so it could not load a rule that looks the field up in a set of addresses. So the first rule
+// makes the target the source, which it is in what Linux sends for its own addresses. Receivers look at the target
+// only.
 //
 // They ask for the protocol by "meta protocol". Before a tag of VLAN 0 the frame has the type of the tag, but the
 // kernel strips the tag and takes the packet.
@@ -84,12 +89,14 @@ func (p PortAddressSets) rules() (rules []*nft.Rule) {
 	}
 
 	for _, tag := range []uint16{vlan, serviceVLAN} {
-		rules = append(rules, from("address behind a second tag of VLAN 0").InnerVLAN0().Protocol(tag).Drop())
+		rules = append(rules, from("address behind a second tag of VLAN 0").VLAN0(true).Protocol(tag).Drop())
 	}
 	return append(rules,
 		claim("address of another container", ip, nft.ClaimIP, false).SetMark(ForgedMark),
 		claim("fragment with it", ip, nft.ClaimIP, false).Fragment(false).Drop(),
+		from("ARP with a tag of VLAN 0").VLAN0(false).Protocol(arp).Drop(),
 		claim("ARP with it", arp, nft.ClaimARP, false).Drop(),
+		from("neighbor advertisement").Protocol(ip6).SourceIsTarget(),
 		claim("address of another container", ip6, nft.ClaimIP6, true).SetMark(ForgedMark),
 		claim("fragment with it", ip6, nft.ClaimIP6, true).Fragment(true).Drop(),
 		claim("neighbor discovery with it", ip6, nft.ClaimIP6, true).Proto(false, unix.IPPROTO_ICMPV6).Drop(),

@@ -118,6 +118,14 @@ func NetworkSet(t *nft.Table, v6 bool, network string) *nft.Set {
 	return sharedSet(t, "network_"+FamilyName(v6)+"_"+identity.ShortHash(network))
 }
 
+// NodesSet returns the set of the prefixes of all nodes of the cluster that a network belongs to. It belongs to no
+// attachment: the agent of the cluster keeps it, and GC leaves it.
+func NodesSet(t *nft.Table, v6 bool, network string) *nft.Set {
+	s := set(t, "nodes_"+FamilyName(v6)+"_"+identity.ShortHash(network), address(v6))
+	s.Interval = true
+	return s
+}
+
 // ItselfSet returns the set of pairs of a container's address with itself. It lets a container use its own published
 // ports when they admit only some sources.
 func ItselfSet(t *nft.Table, v6 bool) *nft.Set {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
@@ -17,8 +18,18 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// mark is the alias of devices of this package.
-const mark = "fairlead-cluster"
+// mark is the alias of devices of this package. The kernel ignores it in the request that makes a device, and takes the
+// link group there: an agent that is killed in between leaves a device with the group alone.
+const (
+	mark  = "fairlead-cluster"
+	group = 0x7B<<24 | 0x766C6E
+)
+
+// Made reports whether this package has made a link.
+func Made(l *rtnl.Link) bool {
+	unfinished := l.Alias == "" && l.Group == group
+	return l.Kind == "vxlan" && (l.Alias == mark || unfinished)
+}
 
 // MAC returns the MAC address of a node's device. It follows from the names of the cluster and the node, so that other
 // nodes know it, and it is the same after a boot and after the node was registered again.
@@ -77,9 +88,15 @@ func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if have == nil {
 		return d.add(w)
 	}
-	on, err := d.enableIPv6(w)
+	changed, err := d.set(w)
 	if err != nil {
-		return on, err
+		return changed, err
+	}
+	if have.Data.VXLAN.Local != d.Local {
+		if err := rtnl.SetVXLANLocal(w.Host, d.Name, d.Local); err != nil {
+			return changed, err
+		}
+		changed = true
 	}
 	var change rtnl.LinkChange
 	if !bytes.Equal(have.MAC, d.MAC) {
@@ -88,9 +105,12 @@ func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if d.MTU != 0 && have.MTU != d.MTU {
 		change.MTU = d.MTU
 	}
+	if have.Alias != mark {
+		change.Alias = mark
+	}
 	change.Up = !have.Up
-	if change.MAC == nil && change.MTU == 0 && !change.Up {
-		return on, nil
+	if change.MAC == nil && change.MTU == 0 && change.Alias == "" && !change.Up {
+		return changed, nil
 	}
 	return true, rtnl.SetLink(w.Host, d.Name, change)
 }
@@ -98,12 +118,12 @@ func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 // add makes the device.
 func (d Device) add(w *kernel.World) (bool, error) {
 	data := rtnl.VXLAN{ID: d.ID, Port: d.Port, Local: d.Local}
-	err := rtnl.AddLink(w.Host, rtnl.NewLink{Name: d.Name, Kind: "vxlan", MAC: d.MAC, MTU: d.MTU, Alias: mark, Up: true,
-		Data: data.Add})
+	err := rtnl.AddLink(w.Host, rtnl.NewLink{Name: d.Name, Kind: "vxlan", MAC: d.MAC, MTU: d.MTU,
+		Group: group, Alias: mark, Up: true, Data: data.Add})
 	if err != nil {
 		return false, fmt.Errorf("%w%s", err, d.rival(w))
 	}
-	if _, err := d.enableIPv6(w); err != nil {
+	if _, err := d.set(w); err != nil {
 		index, _ := rtnl.IndexOf(w.Host, d.Name)
 		return false, fmt.Errorf("%w (the device was removed again: %v)", err, rtnl.DelLink(w.Host, index))
 	}
@@ -125,12 +145,21 @@ func (d Device) rival(w *kernel.World) string {
 	return ""
 }
 
-// enableIPv6 allows the next hops of the routes, which are IPv6 addresses, on a host that has IPv6 off by default.
-func (d Device) enableIPv6(w *kernel.World) (bool, error) {
-	return procsys.Set(w.Host, procsys.Setting{Key: d.ipv6(), Value: "0"})
+// settings returns the sysctls that the device needs. A host may have IPv6 off by default, and the next hops of the
+// routes are IPv6 addresses. Of two nodes, one changes its way to the other first: where rp_filter is strict, the
+// packets that still come the other way would be lost.
+func (d Device) settings(w *kernel.World) []procsys.Setting {
+	settings := []procsys.Setting{{Key: "net/ipv6/conf/" + d.Name + "/disable_ipv6", Value: "0"}}
+	own := "net/ipv4/conf/" + d.Name + "/rp_filter"
+	all, err := procsys.Get(w.Host, "net/ipv4/conf/all/rp_filter")
+	is, oerr := procsys.Get(w.Host, own)
+	if err == nil && oerr == nil && max(all, is) == "1" { // the larger one counts
+		settings = append(settings, procsys.Setting{Key: own, Value: "2"})
+	}
+	return settings
 }
 
-func (d Device) ipv6() string { return "net/ipv6/conf/" + d.Name + "/disable_ipv6" }
+func (d Device) set(w *kernel.World) (bool, error) { return procsys.Set(w.Host, d.settings(w)...) }
 
 // own returns the device. A link of that name that this package has not made is an error.
 func (d Device) own(w *kernel.World) (*rtnl.Link, error) {
@@ -138,7 +167,7 @@ func (d Device) own(w *kernel.World) (*rtnl.Link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.Kind != "vxlan" || l.Alias != mark {
+	if !Made(l) {
 		return nil, spec.DiffersBy("type", "link %s: is %s that another program made: delete it with `ip link del "+
 			"%[1]s`, or choose another name for the device", d.Name, resource.KindOf(l))
 	}
@@ -150,7 +179,9 @@ func (d Device) fixed(have *rtnl.Link) (drift resource.Drift) {
 	is := have.Data.VXLAN
 	drift.Want("id", d.ID, is.ID)
 	drift.Want("dstport", d.Port, is.Port)
-	drift.Want("local", d.Local, is.Local)
+	if d.Local.Is4() != is.Local.Is4() {
+		drift.Want("local", d.Local, is.Local)
+	}
 	drift.Want("learning", false, is.Learning)
 	return drift
 }
@@ -162,15 +193,21 @@ func (d Device) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	drift := d.fixed(have)
+	if d.Local.Is4() == have.Data.VXLAN.Local.Is4() {
+		drift.Want("local", d.Local, have.Data.VXLAN.Local)
+	}
 	drift.Want("address", d.MAC, have.MAC)
+	drift.Want("alias", mark, have.Alias)
 	if d.MTU != 0 {
 		drift.Want("mtu", d.MTU, have.MTU)
 	}
 	if !have.Up {
 		drift.Add(spec.Differs("state", "up", "down"))
 	}
-	if off, err := procsys.Get(w.Host, d.ipv6()); err != nil || off != "0" {
-		drift.Add(spec.Differs("disable_ipv6", "0", off))
+	for _, s := range d.settings(w) {
+		if is, err := procsys.Get(w.Host, s.Key); err != nil || is != s.Value {
+			drift.Add(spec.Differs(path.Base(s.Key), s.Value, is))
+		}
 	}
 	return drift.Err()
 }
@@ -181,7 +218,7 @@ func (d Device) Remove(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return resource.ExceptNoLink(err)
 	}
-	if l.Kind != "vxlan" || l.Alias != mark {
+	if !Made(l) {
 		return nil
 	}
 	return rtnl.DelLink(w.Host, l.Index)

@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -34,9 +35,17 @@ func TestDevice(t *testing.T) {
 	w := node(t)
 	contract.Test(t, w, vx,
 		contract.Break("mtu", contract.On(w, "ip link set vx0 mtu 1300"), "mtu is 1300, want 1450"),
+		contract.Break("another source", contract.On(w, "ip link set vx0 type vxlan local 192.0.2.9"), "local is 192.0.2.9, want 192.0.2.1"),
 		contract.Break("address", contract.On(w, "ip link set vx0 address 02:00:00:00:00:0b"), "address is 02:00:00:00:00:0b"),
 		contract.Break("down", contract.On(w, "ip link set vx0 down"), "state is down, want up"),
+		contract.Break("killed before the alias", func(t *testing.T) {
+			index, err := rtnl.IndexOf(w.Host, "vx0")
+			if err := errors.Join(err, rtnl.SetAlias(w.Host, index, "")); err != nil {
+				t.Fatal(err)
+			}
+		}, "alias is , want "+mark),
 		contract.Break("gone", contract.On(w, "ip link del vx0"), "link vx0: link does not exist"),
+		contract.Break("strict rp_filter", contract.On(w, "sysctl -qw net.ipv4.conf.vx0.rp_filter=1"), "rp_filter is 1, want 2"),
 		contract.Break("no IPv6", contract.On(w, "sysctl -qw net.ipv6.conf.vx0.disable_ipv6=1"), "disable_ipv6 is 1, want 0"),
 		contract.Break("another port", contract.On(w, "ip link del vx0",
 			"ip link add vx0 type vxlan id 7 dstport 4789 local 192.0.2.1 learning", "ip link set vx0 alias "+mark),
@@ -53,10 +62,11 @@ func TestDevice(t *testing.T) {
 		return i
 	}
 	first, moved := index(), vx
-	moved.MTU, moved.MAC = 1400, MAC("c", "b")
+	moved.MTU, moved.MAC, moved.Local = 1400, MAC("c", "b"), netip.MustParseAddr("192.0.2.11")
 	contract.Must(t, w, moved)
+	contract.Verify(t, w, moved)
 	if now := index(); now != first {
-		t.Errorf("another MTU and MAC took a new device, %d, was %d", now, first)
+		t.Errorf("another MTU, MAC and address took a new device, %d, was %d", now, first)
 	}
 	moved.Local = netip.MustParseAddr("2001:db8::1")
 	if changed, err := moved.Ensure(t.Context(), w); !changed || err != nil {
@@ -160,7 +170,7 @@ func TestSync(t *testing.T) {
 	}
 	sync := func(want int, peers ...Peer) spec.Differences {
 		t.Helper()
-		found, err := Sync(t.Context(), w, "vx0", peers)
+		found, err := Sync(t.Context(), w, []string{"vx0"}, peers)
 		if err != nil || len(found) != want {
 			t.Fatalf("%d differences, %v; want %d", len(found), err, want)
 		}
@@ -187,7 +197,7 @@ func TestSync(t *testing.T) {
 	// One that cannot be programmed does not keep the others from it.
 	contract.Host(t, w, "ip route del 10.100.7.0/24")
 	contract.Host(t, w, "ip route add 10.100.0.0/24 dev up0")
-	if _, err := Sync(t.Context(), w, "vx0", peers); err == nil || !strings.Contains(err.Error(), "another program's route takes 10.100.0.0/24") {
+	if _, err := Sync(t.Context(), w, []string{"vx0"}, peers); err == nil || !strings.Contains(err.Error(), "another program's route takes 10.100.0.0/24") {
 		t.Error(err)
 	}
 	contract.Verify(t, w, peers[7])
@@ -198,56 +208,10 @@ func TestSync(t *testing.T) {
 	}
 }
 
-// Two nodes carry packets of their containers, whole ones too, in both families, and the host's packets to them where
-// rp_filter is strict. Nothing has an address but what is named here.
-func TestPackets(t *testing.T) {
-	a, b := node(t), contract.NewWorld(t)
-	contract.Host(t, a, "ip link set up1 netns %s", b.Host.Path)
-	contract.IPBatch(t, b.Host.Path, "addr add 192.0.2.2/24 dev up1\nlink set up1 up")
-	for _, n := range []struct {
-		w           *kernel.World
-		name, other string
-		own, theirs byte
-	}{{a, "a", "b", 1, 2}, {b, "b", "a", 2, 1}} {
-		end := func(i byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, i}) }
-		src4, src6 := netip.AddrFrom4([4]byte{10, 244, n.own, 1}), netip.AddrFrom16([16]byte{0xfd, 3: n.own, 15: 1})
-		d := vx
-		d.Local, d.MAC = end(n.own), MAC("c", n.name)
-		p := Peer{Device: "vx0", Node: n.other, MAC: MAC("c", n.other), Endpoint: end(n.theirs), Src: []netip.Addr{src4, src6},
-			Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, n.theirs, 0}), 24),
-				netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 3: n.theirs}), 64)}}
-		contract.Must(t, n.w, d)
-		contract.IPBatch(t, n.w.Host.Path, fmt.Sprintf("addr add %v/32 dev vx0\naddr add %v/128 dev vx0 nodad", src4, src6))
-		contract.Must(t, n.w, p)
-		contract.IPBatch(t, n.w.Host.Path, fmt.Sprintf(`link add pod0 type veth peer name eth0 netns %[1]s
-link set pod0 up
-addr add %[2]v/32 dev pod0
-addr add %[3]v/128 dev pod0 nodad
-route add 10.244.%[4]d.2/32 dev pod0
-route add fd00:00%02[4]x::2/128 dev pod0`, strings.TrimPrefix(n.w.Container.Path, "/run/netns/"), src4, src6, n.own))
-		contract.IPBatch(t, n.w.Container.Path, fmt.Sprintf(`link set eth0 up
-addr add 10.244.%[1]d.2/24 dev eth0
-addr add fd00:00%02[1]x::2/64 dev eth0 nodad
-route add default via 10.244.%[1]d.1
-route add default via fd00:00%02[1]x::1`, n.own))
-		contract.Host(t, n.w, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1 net.ipv4.conf.vx0.rp_filter=1")
-	}
-	const whole = "ping -nqc1 -W20 -M do -s %d %s"
-	for name, ping := range map[string]func(){
-		"container to container":       func() { contract.Container(t, a, whole, 1450-28, "10.244.2.2") },
-		"container to container, IPv6": func() { contract.Container(t, a, whole, 1450-48, "fd00:2::2") },
-		"host to container":            func() { contract.Host(t, a, whole, 1450-28, "10.244.2.2") },
-		"host to container, IPv6":      func() { contract.Host(t, a, whole, 1450-48, "fd00:2::2") },
-		"container to host":            func() { contract.Container(t, b, whole, 1450-28, "10.244.1.1") },
-	} {
-		t.Run(name, func(*testing.T) { ping() })
-	}
-}
-
 // Without the device nothing can be made, and nothing is left to remove.
 func TestNoDevice(t *testing.T) {
 	w := node(t)
-	if _, err := Sync(t.Context(), w, "vx0", []Peer{peer()}); err == nil || !strings.Contains(err.Error(), "vx0") {
+	if _, err := Sync(t.Context(), w, []string{"vx0"}, []Peer{peer()}); err == nil || !strings.Contains(err.Error(), "vx0") {
 		t.Error(err)
 	}
 	contract.Remove(t, w, peer())

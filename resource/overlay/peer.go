@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -20,16 +21,43 @@ const RouteProtocol = 118
 // next hop is the link-local address that follows from the MAC, for IPv4 too (RFC 5549): no address of the cluster's
 // has to be kept for it, and no two nodes can have the same.
 type Peer struct {
-	Device   string
+	Device   string // empty: there is no tunnel, and Direct leads to all prefixes
 	Node     string // name of the node, for people
 	MAC      net.HardwareAddr
 	Endpoint netip.Addr // of the family of the device's Local
 	Prefixes []netip.Prefix
 
+	// Direct has next hops outside of the tunnel, the preferred one first. A prefix goes by the first of its family. An
+	// IPv4 prefix goes by one of IPv6 if there is no other. What none can carry goes by the tunnel, whose entries stay.
+	Direct []Hop
+
 	// Src has this node's own address of each family that containers of the node answer to. The host's packets have it
 	// as their source: with another one, a node with rp_filter=1 drops the answers.
 	Src []netip.Addr
 	MTU int // of the routes in bytes, where it is less than the device's; zero is no opinion
+}
+
+// A Hop is a router on a link of the host.
+type Hop struct {
+	Via  netip.Addr
+	Link string
+}
+
+func (h Hop) String() string { return h.Via.String() + " dev host/" + h.Link }
+
+// Hop returns the next hop for a prefix. Its link is empty if there is none.
+func (p Peer) Hop(dst netip.Prefix) Hop {
+	for _, h := range p.Direct {
+		if h.Via.Is4() == dst.Addr().Is4() {
+			return h
+		}
+	}
+	for _, h := range p.Direct {
+		if h.Via.Is6() { // IPv6 has no routes by an IPv4 router
+			return h
+		}
+	}
+	return Hop{NextHop(p.MAC), p.Device}
 }
 
 // NextHop returns the link-local address of a MAC address (RFC 4291, appendix A).
@@ -39,8 +67,16 @@ func NextHop(mac net.HardwareAddr) netip.Addr {
 }
 
 func (p Peer) String() string {
-	return resource.Line("peer", p.Node, "lladdr "+p.MAC.String(), resource.Opt("dst", p.Endpoint),
-		"dev host/"+p.Device, resource.Prefixes("routes", p.Prefixes), resource.Addrs("src", p.Src),
+	tunnel := ""
+	if p.Device != "" {
+		tunnel = "dev host/" + p.Device
+	}
+	var direct []string
+	for _, h := range p.Direct {
+		direct = append(direct, "via "+h.String())
+	}
+	return resource.Line("peer", p.Node, "lladdr "+p.MAC.String(), resource.Opt("dst", p.Endpoint), tunnel,
+		resource.Prefixes("routes", p.Prefixes), strings.Join(direct, " "), resource.Addrs("src", p.Src),
 		resource.Opt("mtu", p.MTU))
 }
 
@@ -49,9 +85,17 @@ func (p Peer) Traits() resource.Traits {
 	return resource.Traits{On: resource.Iface{Where: resource.Host, Name: p.Device}, Object: p.Node}
 }
 
+// devices returns the device, if there is a tunnel.
+func (p Peer) devices() []string {
+	if p.Device == "" {
+		return nil
+	}
+	return []string{p.Device}
+}
+
 // Ensure implements plan.Resource.
 func (p Peer) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	t, err := read(w, p.Device)
+	t, err := read(w, p.devices())
 	if err != nil {
 		return false, err
 	}
@@ -71,7 +115,7 @@ func (p Peer) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Verify implements plan.Resource.
 func (p Peer) Verify(ctx context.Context, w *kernel.World) error {
-	t, err := read(w, p.Device)
+	t, err := read(w, p.devices())
 	if err != nil {
 		return err
 	}
@@ -84,9 +128,12 @@ func (p Peer) Verify(ctx context.Context, w *kernel.World) error {
 
 // Remove implements plan.Remover. The routes go before what they need.
 func (p Peer) Remove(ctx context.Context, w *kernel.World) error {
-	t, err := read(w, p.Device)
+	t, err := read(w, p.devices())
+	if resource.ExceptNoLink(err) == nil && err != nil {
+		t, err = read(w, nil) // what was on the device went with it
+	}
 	if err != nil {
-		return resource.ExceptNoLink(err)
+		return err
 	}
 	has := func(c change) bool {
 		switch {
@@ -101,11 +148,11 @@ func (p Peer) Remove(ctx context.Context, w *kernel.World) error {
 	return t.apply(slices.DeleteFunc(stale, func(c change) bool { return !has(c) }))
 }
 
-// Sync makes the device's neighbours, forwarding entries and routes those of these peers, no two of which have one
-// prefix. It reads the kernel's tables once, and changes only what differs. New entries come before their routes, and
-// routes go before their entries. It goes on after an error. Found is what differed.
-func Sync(ctx context.Context, w *kernel.World, device string, peers []Peer) (found spec.Differences, err error) {
-	t, err := read(w, device)
+// Sync makes the neighbours and forwarding entries of the devices, and the routes of RouteProtocol, those of these
+// peers. No two peers have one prefix. It reads the kernel's tables once, and changes only what differs. New entries
+// come before their routes, and routes go before their entries. It goes on after an error. It returns what differed.
+func Sync(ctx context.Context, w *kernel.World, devices []string, peers []Peer) (spec.Differences, error) {
+	t, err := read(w, devices)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +165,9 @@ func Sync(ctx context.Context, w *kernel.World, device string, peers []Peer) (fo
 	}
 	changes = append(changes, t.surplus(peers)...)
 	slices.SortStableFunc(changes, func(a, b change) int { return int(a.phase) - int(b.phase) })
+	var found spec.Differences
 	for _, c := range changes {
-		c.is.Where, c.is.Link = spec.OnHost, device
+		c.is.Where, c.is.Link = spec.OnHost, t.name(c)
 		found = append(found, c.is)
 	}
 	return found, t.apply(changes)

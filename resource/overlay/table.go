@@ -15,42 +15,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A table is what the kernel has for a device.
+// A table is what the kernel has for devices.
 type table struct {
 	ns         *kernel.NS
-	index      int                           // of the device
-	neighbours map[netip.Addr]rtnl.Neighbour // permanent ones
-	forwarding map[string]rtnl.Neighbour     // by MAC address
-	routes     map[netip.Prefix]rtnl.Route   // of RouteProtocol
+	links      map[string]int              // indices of links by their names; zero: there is none
+	neighbours map[entryKey]rtnl.Neighbour // permanent ones of the devices
+	forwarding map[entryKey]rtnl.Neighbour // of the devices
+	routes     map[netip.Prefix]rtnl.Route // of RouteProtocol, by all links
 }
 
-// read reads the tables of a device.
-func read(w *kernel.World, device string) (*table, error) {
-	ns, index, err := resource.Host.Index(w, device)
-	if err != nil {
-		return nil, err
-	}
-	t := &table{ns, index, map[netip.Addr]rtnl.Neighbour{}, map[string]rtnl.Neighbour{}, map[netip.Prefix]rtnl.Route{}}
-	neighbours, err := rtnl.NeighbourMessages(ns, rtnl.IPv6, index)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range neighbours {
-		if n := m.Neighbour(); n.State == rtnl.Permanent {
-			t.neighbours[n.Addr] = n
+// An entryKey is a neighbour's address, or the MAC address of a forwarding entry, on a link.
+type entryKey struct {
+	link int
+	of   string
+}
+
+func keyOf(link int, of fmt.Stringer) entryKey { return entryKey{link, of.String()} }
+
+// read reads the tables of devices, and the routes.
+func read(w *kernel.World, devices []string) (*table, error) {
+	t := &table{ns: w.Host, links: map[string]int{}, neighbours: map[entryKey]rtnl.Neighbour{},
+		forwarding: map[entryKey]rtnl.Neighbour{}, routes: map[netip.Prefix]rtnl.Route{}}
+	for _, name := range devices {
+		_, index, err := resource.Host.Index(w, name)
+		if err != nil {
+			return nil, err
+		}
+		t.links[name] = index
+		if err := t.readDevice(index); err != nil {
+			return nil, err
 		}
 	}
-	entries, err := rtnl.NeighbourMessages(ns, rtnl.ForwardingTable, index)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range entries {
-		n := m.Neighbour()
-		t.forwarding[n.MAC.String()] = n
-	}
 	for _, family := range resource.Families() {
-		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable, Link: index,
-			Protocol: RouteProtocol})
+		ours := rtnl.RouteFilter{Family: family, Table: rtnl.MainTable, Protocol: RouteProtocol}
+		routes, err := rtnl.Routes(t.ns, ours)
 		if err != nil {
 			return nil, err
 		}
@@ -59,6 +57,55 @@ func read(w *kernel.World, device string) (*table, error) {
 		}
 	}
 	return t, nil
+}
+
+// readDevice reads the entries of a device.
+func (t *table) readDevice(index int) error {
+	neighbours, err := rtnl.NeighbourMessages(t.ns, rtnl.IPv6, index)
+	if err != nil {
+		return err
+	}
+	for _, m := range neighbours {
+		if n := m.Neighbour(); n.State == rtnl.Permanent {
+			t.neighbours[keyOf(index, n.Addr)] = n
+		}
+	}
+	entries, err := rtnl.NeighbourMessages(t.ns, rtnl.ForwardingTable, index)
+	if err != nil {
+		return err
+	}
+	for _, m := range entries {
+		n := m.Neighbour()
+		t.forwarding[keyOf(index, n.MAC)] = n
+	}
+	return nil
+}
+
+// index returns the index of a link, or zero: the kernel says of a route by it that there is no such device.
+func (t *table) index(link string) int {
+	index, known := t.links[link]
+	if !known && link != "" {
+		index, _ = rtnl.IndexOf(t.ns, link)
+		t.links[link] = index
+	}
+	return index
+}
+
+// name returns the name of the link that a change is about.
+func (t *table) name(c change) string {
+	index := c.neighbour.Link
+	if c.route.Dst.IsValid() {
+		index = c.route.Link
+	}
+	for name, i := range t.links {
+		if i == index {
+			return name
+		}
+	}
+	if l, err := rtnl.LinkByIndex(t.ns, index); err == nil {
+		return l.Name
+	}
+	return ""
 }
 
 // A phase orders changes: nothing leads to an entry that does not exist.
@@ -98,15 +145,16 @@ func (t *table) lacks(p Peer) (changes []change) {
 		changes = append(changes, change{phase: addEntry, edit: rtnl.Edit{Message: m, How: rtnl.Instead}, is: is,
 			neighbour: want})
 	}
-	via := NextHop(p.MAC)
-	want := rtnl.Neighbour{Addr: via, MAC: p.MAC, Link: t.index, State: rtnl.Permanent}
-	have, found := t.neighbours[via]
-	entry("neighbour", via, rtnl.NewNeighbour(t.ns, want), want, have, found)
+	if p.Device != "" {
+		via, device := NextHop(p.MAC), t.index(p.Device)
+		want := rtnl.Neighbour{Addr: via, MAC: p.MAC, Link: device, State: rtnl.Permanent}
+		have, found := t.neighbours[keyOf(device, via)]
+		entry("neighbour", via, rtnl.NewNeighbour(t.ns, want), want, have, found)
 
-	want.Addr = p.Endpoint
-	have, found = t.forwarding[p.MAC.String()]
-	entry("forwarding entry", p.MAC, rtnl.NewForwarding(t.index, p.MAC, p.Endpoint), want, have, found)
-
+		want.Addr = p.Endpoint
+		have, found = t.forwarding[keyOf(device, p.MAC)]
+		entry("forwarding entry", p.MAC, rtnl.NewForwarding(device, p.MAC, p.Endpoint), want, have, found)
+	}
 	for _, dst := range p.Prefixes {
 		changes = append(changes, t.lacksRoute(p, dst)...)
 	}
@@ -115,7 +163,8 @@ func (t *table) lacks(p Peer) (changes []change) {
 
 // lacksRoute returns the change that makes the route to a prefix of p as described, if one is necessary.
 func (t *table) lacksRoute(p Peer, dst netip.Prefix) []change {
-	r := rtnl.Route{Dst: dst, Via: NextHop(p.MAC), Link: t.index, Table: rtnl.MainTable, Protocol: RouteProtocol,
+	hop := p.Hop(dst)
+	r := rtnl.Route{Dst: dst, Via: hop.Via, Link: t.index(hop.Link), Table: rtnl.MainTable, Protocol: RouteProtocol,
 		OnLink: true, MTU: p.MTU}
 	for _, src := range p.Src {
 		if src.Is4() == dst.Addr().Is4() {
@@ -133,6 +182,8 @@ func (t *table) lacksRoute(p Peer, dst netip.Prefix) []change {
 		c.is = spec.Differs(field+" of route "+dst.String(), fmt.Sprint(want), fmt.Sprint(got))
 	}
 	switch {
+	case have.Link != r.Link:
+		differs("dev", hop.Link, t.name(change{route: have}))
 	case have.Via != r.Via:
 		differs("via", r.Via, have.Via)
 	case have.Src != r.Src:
@@ -147,9 +198,10 @@ func (t *table) lacksRoute(p Peer, dst netip.Prefix) []change {
 
 // surplus returns the changes that remove what none of the peers has.
 func (t *table) surplus(peers []Peer) (changes []change) {
-	nextHops, macs, prefixes := map[netip.Addr]bool{}, map[string]bool{}, map[netip.Prefix]bool{}
+	nextHops, macs, prefixes := map[entryKey]bool{}, map[entryKey]bool{}, map[netip.Prefix]bool{}
 	for _, p := range peers {
-		nextHops[NextHop(p.MAC)], macs[p.MAC.String()] = true, true
+		device := t.index(p.Device)
+		nextHops[keyOf(device, NextHop(p.MAC))], macs[keyOf(device, p.MAC)] = true, true
 		for _, dst := range p.Prefixes {
 			prefixes[dst] = true
 		}
@@ -160,24 +212,24 @@ func (t *table) surplus(peers []Peer) (changes []change) {
 				edit: rtnl.Edit{Message: rtnl.NewRoute(t.ns, r, nil), Drop: true}})
 		}
 	}
-	for via, n := range t.neighbours {
-		if !nextHops[via] {
-			changes = append(changes, change{phase: dropEntry, neighbour: n,
-				is:   spec.TooMuch("neighbour " + via.String()),
+	for key, n := range t.neighbours {
+		if !nextHops[key] {
+			changes = append(changes, change{phase: dropEntry, neighbour: n, is: spec.TooMuch("neighbour " + key.of),
 				edit: rtnl.Edit{Message: rtnl.NewNeighbour(t.ns, n), Drop: true}})
 		}
 	}
-	for mac, n := range t.forwarding {
-		if !macs[mac] && n.Addr.IsValid() {
+	for key, n := range t.forwarding {
+		if !macs[key] && n.Addr.IsValid() {
 			changes = append(changes, change{phase: dropEntry, neighbour: n,
-				is:   spec.TooMuch("forwarding entry " + mac),
-				edit: rtnl.Edit{Message: rtnl.NewForwarding(t.index, n.MAC, n.Addr), Drop: true}})
+				is:   spec.TooMuch("forwarding entry " + key.of),
+				edit: rtnl.Edit{Message: rtnl.NewForwarding(n.Link, n.MAC, n.Addr), Drop: true}})
 		}
 	}
 	return changes
 }
 
-// apply makes changes in their order, and sets done of those that were made. It goes on after an error.
+// apply makes changes in their order, and sets done of those that were made. It goes on after an error. Each error is
+// the difference that stays.
 func (t *table) apply(changes []change) error {
 	edits := make([]rtnl.Edit, len(changes))
 	for i, c := range changes {
@@ -193,7 +245,7 @@ func (t *table) apply(changes []change) error {
 		if c.route.Dst.IsValid() && netlink.Is(err, unix.EEXIST) {
 			err = t.takenRoute(c.route.Dst, err)
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", c.is.Error(), err))
+		errs = append(errs, c.is.Saying(fmt.Errorf("%s: %w", c.is.Text, err)))
 	}
 	return errors.Join(errs...)
 }
@@ -213,6 +265,20 @@ func (t *table) takenRoute(dst netip.Prefix, err error) error {
 	if l, err := rtnl.LinkByIndex(t.ns, routes[i].Link); err == nil {
 		name = l.Name
 	}
-	return fmt.Errorf("another program's route takes %v (proto %d, dev %s): remove it with `ip route del %[1]v dev "+
-		"%[3]s`: %w", dst, routes[i].Protocol, name, err)
+	return TakenRoute{Prefix: dst, Protocol: routes[i].Protocol, Link: name, err: err}
 }
+
+// A TakenRoute is a route of another program to a prefix of a node.
+type TakenRoute struct {
+	Prefix   netip.Prefix
+	Protocol uint8
+	Link     string
+	err      error // of the kernel
+}
+
+func (e TakenRoute) Error() string {
+	return fmt.Sprintf("another program's route takes %v (proto %d, dev %s): remove it with `ip route del %[1]v dev "+
+		"%[3]s`: %v", e.Prefix, e.Protocol, e.Link, e.err)
+}
+
+func (e TakenRoute) Unwrap() error { return e.err }

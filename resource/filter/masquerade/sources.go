@@ -2,6 +2,7 @@ package masquerade
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -26,10 +27,15 @@ type Sources struct {
 	Except []netip.Prefix
 	Force  []netip.Prefix // what is masqueraded even inside the network, or where Except has it
 	SNATTo []netip.Addr   // the source address that is given instead, at most one of a family; none: that of the link
+
+	// Cluster says that the network is one of a cluster: packets to the containers of its nodes keep their source. See
+	// Nodes.
+	Cluster bool
 }
 
 func (m Sources) String() string {
 	return resource.Line("masquerade", resource.Prefixes("saddr", m.From), resource.Prefixes("daddr !=", m.Except),
+		resource.Flag("daddr != containers of the cluster", m.Cluster),
 		resource.Prefixes("force daddr", m.Force), resource.Addrs("snat to", m.SNATTo))
 }
 
@@ -65,15 +71,21 @@ func (m Sources) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	if len(m.From) == 0 {
 		return false, nil
 	}
+	filled := false
 	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
 		part, want := m.want(f.Table)
 		if err := f.EnsureBase(part); err != nil {
 			return err
 		}
+		did, err := m.fillNodes(f)
+		if err != nil {
+			return err
+		}
+		filled = filled || did
 		changed, err = f.ApplyElements(m.Owner, filter.KindMasquerade, want)
 		return err
 	})
-	return changed && err == nil, err
+	return (changed || filled) && err == nil, err
 }
 
 // Verify implements plan.Resource.
@@ -83,7 +95,14 @@ func (m Sources) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	return filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
 		part, want := m.want(f.Table)
-		return f.Verify(part, m.Owner, filter.KindMasquerade, want)
+		if err := f.Verify(part, m.Owner, filter.KindMasquerade, want); err != nil {
+			return err
+		}
+		missing, err := m.missingNodes(f)
+		if err != nil || len(missing) == 0 {
+			return err
+		}
+		return spec.Missing(fmt.Sprintf("nft element %v", missing[0]))
 	})
 }
 
@@ -95,6 +114,9 @@ func (m Sources) Remove(ctx context.Context, w *kernel.World) error {
 // want are the chain and the set of the network, one of each family, and its own elements.
 func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 	p = filter.NewChainSet(t)
+	if m.Cluster { // of both families, because they are compared and filled together
+		p = Nodes{Network: m.Owner.Network}.sets(t)
+	}
 	for _, v6 := range []bool{false, true} {
 		from := filter.OfFamily(m.From, v6)
 		if len(from) == 0 {
@@ -113,6 +135,10 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 		}
 		network := filter.NetworkSet(t, v6, m.Owner.Network)
 		rules = append(rules, nft.NewRule("its network's other subnets").Toward(v6, network).Return())
+		if m.Cluster {
+			nodes := filter.NodesSet(t, v6, m.Owner.Network)
+			rules = append(rules, nft.NewRule("containers of its cluster").Toward(v6, nodes).Return())
+		}
 		for _, p := range filter.Masked(filter.OfFamily(m.Except, v6)) {
 			rules = append(rules, nft.NewRule("excepted").Family(v6).Prefix(true, false, p).Return())
 		}
@@ -159,7 +185,8 @@ func (m Sources) masquerades(src, dst netip.Addr) bool {
 		if from.Addr() != src || dst.IsMulticast() {
 			continue
 		}
-		kept := has(from.Masked()) || slices.ContainsFunc(m.Except, has)
+		kept := has(from.Masked()) || slices.ContainsFunc(m.Except, has) ||
+			m.Cluster && slices.ContainsFunc(granted(m.Owner.Network), has)
 		return !kept || slices.ContainsFunc(m.Force, has)
 	}
 	return false

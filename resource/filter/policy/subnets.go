@@ -199,7 +199,7 @@ func behind(w *kernel.World, a netip.Addr, l *rtnl.Link) (bool, error) {
 		if !own.Prefix.Contains(a) {
 			continue
 		}
-		if lacks, err := rtnl.LacksSubnetRoute(w.Host, l.Index, own.Prefix); lacks || err != nil {
+		if lacks, _, err := rtnl.LacksSubnetRoute(w.Host, l.Index, own.Prefix); lacks || err != nil {
 			return lacks, err
 		}
 	}
