@@ -65,6 +65,12 @@ type Gatewayer interface {
 	Gateways() [][]spec.IP
 }
 
+// A Pather is an Allocator that knows the network that its addresses are of.
+type Pather interface {
+	// PathMTU is the size in bytes of the largest packet that reaches all addresses of the network; 0: not known.
+	PathMTU() int
+}
+
 // A Forecaster is an Allocator that knows, without looking at leases, what it allocates.
 type Forecaster interface {
 	// Forecast returns what an owner might get, and the pools that it comes from.

@@ -4,9 +4,11 @@
 package grant
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -72,8 +74,24 @@ func Path(network string) string { return filepath.Join(Dir, network+".json") }
 
 // Read returns the grant of a network, with at least one range. The error is an [Error].
 func Read(network string) (*Grant, error) {
+	g, err := OfBoot(network)
+	if err != nil {
+		return nil, err
+	}
+	if len(g.Ranges) == 0 {
+		why := "grants no range"
+		if g.Missing != "" {
+			why += ": " + g.Missing
+		}
+		return nil, &Error{Path: Path(network), Hint: cmp.Or(g.Hint, startAgent), Why: why}
+	}
+	return g, nil
+}
+
+// OfBoot returns the grant of a network for this boot, which may have no range. The error is an [Error].
+func OfBoot(network string) (*Grant, error) {
 	path := Path(network)
-	b, err := os.ReadFile(path)
+	b, err := readBounded(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Error{Path: path, Hint: startAgent,
 			Why: "is missing: no agent has granted addresses to this node since it booted"}
@@ -94,18 +112,24 @@ func Read(network string) (*Grant, error) {
 			Why: fmt.Sprintf("is of boot %q, and this is boot %s: the node booted since, and the agent has not run",
 				g.Boot, boot)}
 	}
-	if len(g.Ranges) == 0 {
-		why := "grants no range"
-		if g.Missing != "" {
-			why += ": " + g.Missing
-		}
-		hint := g.Hint
-		if hint == "" {
-			hint = startAgent
-		}
-		return nil, &Error{Path: path, Hint: hint, Why: why}
-	}
 	return g, nil
+}
+
+// maxFile is the size in bytes above which a file is no grant. That of 10,000 nodes of both families has 1 MB.
+const maxFile = 16 << 20
+
+// readBounded reads a file that can be a grant.
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("it has more than %d bytes", maxFile)
+	}
+	return b, err
 }
 
 // Write replaces the grant of a network in one step. It does not wait for a disk, because the file ends with the boot.

@@ -96,6 +96,16 @@ func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error)
 	return res, nil
 }
 
+// PathMTU implements ipam.Pather.
+func (n *node) PathMTU() int {
+	if n.grant == nil {
+		if _, err := n.granted(); err != nil {
+			return 0
+		}
+	}
+	return n.grant.MTU
+}
+
 // routesOf returns the routes of a container with an address of each set.
 func (n *node) routesOf(sets []ipam.Set) []spec.Route {
 	if n.routes != nil {
