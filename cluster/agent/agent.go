@@ -8,13 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -27,20 +27,40 @@ import (
 type Agent struct {
 	Cluster string // name of the cluster, of which the MAC addresses of all nodes are made
 	Node    string // name of this node in it
+	Version string // of the program, for people
 	Network string // name of the network whose containers get addresses from the grant
 	World   *kernel.World
 	Saved   directory.File // the nodes, over restarts and boots
 	Log     *slog.Logger
 
-	// Device, ID and Port are those of the VXLAN device.
+	Conflist Conflist // of the network
+
+	// Device, ID and Port are those of the VXLAN devices. Device is the name of that for nodes with IPv4 addresses.
+	// That for nodes with IPv6 addresses has a 6 behind it.
 	Device string
 	ID     uint32
 	Port   uint16
+	Mode   Mode
+
+	// NoTxChecksum turns the offload of checksums off on the devices.
+	NoTxChecksum bool
+
+	MTU int // of packets to containers of other nodes, in bytes; zero: what fits through the uplinks
+
+	// ProbePort is the UDP port at which agents ask each other what they received. Zero: the paths are not tested.
+	ProbePort uint16
+
+	Meter Meter // nil: what the cluster sends is not counted
 
 	nodes []directory.Node
-	known bool         // nodes are what the cluster said since the agent started, not what was saved
-	told  string       // the last error that was logged
-	index atomic.Int64 // of the device; zero: there is none
+	known bool   // nodes are what the cluster said since the agent started, not what was saved
+	told  string // the last error that was logged
+	links atomic.Pointer[links]
+
+	started, heard time.Time // when Run began, and when the cluster last told the nodes
+	status         atomic.Pointer[agentstatus.Status]
+	paths          paths
+	counts         counts
 }
 
 // every is the time after which the agent compares the kernel with what should be if nothing happened.
@@ -51,23 +71,17 @@ const every = time.Minute
 // that containers go on while no agent runs.
 func (a *Agent) Run(ctx context.Context, updates <-chan []directory.Node) error {
 	var err error
+	a.started = time.Now()
 	if a.nodes, err = a.Saved.Load(a.Cluster); err != nil {
 		a.Log.Warn("the nodes of the last run are unknown", "cause", err)
 	}
 	events := make(chan struct{}, 1) // however many, one comparison answers them
-	failed := make(chan error, 1)
-	go func() {
-		groups := []uint{rtnl.LinkEvents, rtnl.NeighbourEvents, rtnl.IPv4RouteEvents, rtnl.IPv6RouteEvents}
-		failed <- rtnl.Watch(ctx, a.World.Host, groups, func(link int) {
-			if link != 0 && int64(link) != a.index.Load() {
-				return
-			}
-			select {
-			case events <- struct{}{}:
-			default:
-			}
-		})
-	}()
+	ctx, stop := context.WithCancel(ctx)
+	defer a.startTests(ctx, events)()
+	defer stop()
+	failed := make(chan error, 3)
+	a.watch(ctx, events, failed)
+	go a.watchFilter(ctx, events, failed)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	a.told = "nothing yet"
@@ -99,7 +113,7 @@ func (a *Agent) learn(nodes []directory.Node) {
 			nodes[i].Endpoints = a.nodes[was].Endpoints
 		}
 	}
-	a.known = true
+	a.known, a.heard = true, time.Now()
 	if reflect.DeepEqual(nodes, a.nodes) {
 		return
 	}
@@ -113,7 +127,14 @@ func (a *Agent) learn(nodes []directory.Node) {
 // compare compares the kernel and the grant with what should be, and makes it so. It says what it cannot do once, and
 // again when that changes.
 func (a *Agent) compare(ctx context.Context) {
-	found, err := a.reconcile(ctx)
+	var seen view
+	found, err := a.reconcile(ctx, &seen)
+	status := a.describe(seen, err)
+	status.Started, status.Heard, status.Compared = a.started, a.heard, time.Now()
+	a.counts.corrected.Add(int64(correctedOf(found, err)))
+	a.counts.sample(status.Compared, a.Meter)
+	a.paths.test(a.Node, seen)
+	a.status.Store(&status)
 	if len(found) > 0 {
 		a.Log.Info("made the ways to other nodes as they should be", "changes", len(found), "first", found[0].Error())
 	}
@@ -131,36 +152,49 @@ func (a *Agent) compare(ctx context.Context) {
 	a.Log.Error("not all is as it should be; the next attempt is at the next change, and within a minute", "cause", err)
 }
 
-// reconcile makes the device, the peers and the grant what the nodes say.
-func (a *Agent) reconcile(ctx context.Context) (found spec.Differences, err error) {
+// reconcile makes the device, the peers and the grant what the nodes say. What it knew is in seen, also after an error.
+func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differences, err error) {
 	if len(a.nodes) == 0 && !a.known {
 		return nil, errors.New("the cluster has not said yet which nodes it has")
 	}
 	nodes, conflicts := directory.Settle(a.nodes)
+	seen.nodes = nodes
 	var errs []error
 	for _, c := range conflicts {
 		errs = append(errs, c)
 	}
+	errs = append(errs, a.ensureMasquerade(ctx, nodes))
 	self, err := a.self(nodes)
 	if err != nil {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
-	up, err := a.uplink(self)
-	if err != nil {
+	ups, err := a.uplinks(self)
+	if len(ups) == 0 {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
 	if err := a.ownNetworks(self); err != nil {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
-	if err := a.ensureDevice(ctx, self, up); err != nil {
+	peers, err := a.peers(nodes, self, ups)
+	errs = append(errs, err)
+	a.paths.shorten(peers)
+	ups = a.inUse(ups, peers)
+	seen.ups, seen.peers = ups, peers
+	for _, up := range ups {
+		if !up.attached() {
+			errs = append(errs, noLink(self.Name, up.addr))
+		}
+	}
+	if err := a.ensurePortFilter(ctx, self, nodes); err != nil {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
-	peers, err := a.peers(nodes, self, up)
-	errs = append(errs, err)
-	found, err = overlay.Sync(ctx, a.World, a.Device, peers)
-	errs = append(errs, err)
+	if err := a.ensureDevices(ctx, self, ups); err != nil {
+		return nil, errors.Join(append(errs, a.refuse(err))...)
+	}
+	found, err = overlay.Sync(ctx, a.World, a.names(ups), peers)
+	errs = append(errs, err, a.dropDevices(ctx, ups))
 	if a.known {
-		errs = append(errs, a.grant(self, nodes, up))
+		errs = append(errs, a.makeReady(ctx, self, nodes, a.leastMTU(ups), err))
 	}
 	return found, errors.Join(errs...)
 }
@@ -191,38 +225,6 @@ func (a *Agent) self(nodes []directory.Node) (directory.Node, error) {
 			"--allocate-node-cidrs and --cluster-cidr.", a.Node)}
 }
 
-// An uplink is the link by which other nodes reach this one.
-type uplink struct {
-	addr netip.Addr
-	name string
-	mtu  int // of packets inside of the tunnel
-}
-
-// uplink returns the link that has the node's first endpoint.
-func (a *Agent) uplink(self directory.Node) (uplink, error) {
-	if len(self.Endpoints) == 0 {
-		return uplink{}, Missing{fmt.Sprintf("node %s has no address of the type InternalIP", self.Name),
-			fmt.Sprintf("`kubectl get node %s -o wide` shows it. kubelet reports it (--node-ip).", self.Name)}
-	}
-	all, err := rtnl.AllAddrs(a.World.Host)
-	if err != nil {
-		return uplink{}, err
-	}
-	for _, e := range self.Endpoints {
-		i := slices.IndexFunc(all, func(have rtnl.LinkAddr) bool { return have.Prefix.Addr() == e })
-		if i < 0 {
-			continue
-		}
-		l, err := rtnl.LinkByIndex(a.World.Host, all[i].Link)
-		if err != nil {
-			return uplink{}, err
-		}
-		return uplink{addr: e, name: l.Name, mtu: l.MTU - overlay.Overhead(e)}, nil
-	}
-	return uplink{}, Missing{fmt.Sprintf("no link of this host has an address of node %s: %v", self.Name, self.Endpoints),
-		"`ip addr` lists them. --node of fairlead-agent has to be the name of this node."}
-}
-
 // ownNetworks refuses a range that overlaps a network of the host.
 func (a *Agent) ownNetworks(self directory.Node) error {
 	all, err := rtnl.AllAddrs(a.World.Host)
@@ -245,31 +247,6 @@ func (a *Agent) ownNetworks(self directory.Node) error {
 	return nil
 }
 
-// peers returns the other nodes as the kernel is to have them. A node that cannot be reached is an error, and the
-// others are peers all the same.
-func (a *Agent) peers(nodes []directory.Node, self directory.Node, up uplink) (peers []overlay.Peer, err error) {
-	var errs []error
-	for _, n := range nodes {
-		if n.Name == self.Name || len(n.Prefixes) == 0 {
-			continue
-		}
-		end := n.Endpoint(up.addr)
-		if !end.IsValid() {
-			errs = append(errs, fmt.Errorf("node %s has no address of the family of %v, by which this node reaches others: "+
-				"it has %v", n.Name, up.addr, n.Endpoints))
-			continue
-		}
-		mac, err := net.ParseMAC(n.MAC)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
-			continue
-		}
-		peers = append(peers, overlay.Peer{Device: a.Device, Node: n.Name, MAC: mac, Endpoint: end, Prefixes: n.Prefixes,
-			Src: own(self)})
-	}
-	return peers, errors.Join(errs...)
-}
-
 // own returns the node's own addresses among its containers: the first one of each prefix, which is the containers'
 // gateway.
 func own(self directory.Node) (addrs []netip.Addr) {
@@ -280,26 +257,36 @@ func own(self directory.Node) (addrs []netip.Addr) {
 }
 
 // grant writes the grant if it is another one.
-func (a *Agent) grant(self directory.Node, nodes []directory.Node, up uplink) error {
+func (a *Agent) grant(self directory.Node, nodes []directory.Node, mtu int) error {
 	boot, err := grant.Boot()
 	if err != nil {
 		return err
 	}
-	g := grant.Grant{Cluster: a.Cluster, Node: a.Node, Boot: boot, Ranges: self.Prefixes, MTU: up.mtu}
-	for _, n := range nodes {
-		g.Prefixes = append(g.Prefixes, n.Prefixes...)
-	}
+	g := grant.Grant{Cluster: a.Cluster, Node: a.Node, Boot: boot, Ranges: self.Prefixes, MTU: mtu,
+		Prefixes: prefixesOf(nodes)}
 	if have, err := grant.Read(a.Network); err == nil && reflect.DeepEqual(*have, g) {
 		return nil
 	}
 	return grant.Write(a.Network, g)
 }
 
-// refuse says in the grant why this node has no range, unless it has one. It returns err.
+// refuse says in the grant why this node has no range. A grant with a range stays, unless the cluster has given the range
+// to another node. Containers keep their addresses all the same: only ADD asks the grant. It returns err.
 func (a *Agent) refuse(err error) error {
+	if !a.known {
+		return err
+	}
 	var m Missing
-	have, rerr := grant.Read(a.Network)
-	if !a.known || !errors.As(err, &m) || rerr == nil && len(have.Ranges) > 0 {
+	is := errors.As(err, &m)
+	if have, rerr := grant.Read(a.Network); rerr == nil {
+		other, prefix := a.ownerOf(have.Ranges)
+		if other == "" {
+			return err
+		}
+		if !is {
+			m = Missing{fmt.Sprintf("node %s has %v now", other, prefix), "`fairlead cluster status` tells more."}
+		}
+	} else if !is {
 		return err
 	}
 	boot, berr := grant.Boot()
@@ -308,4 +295,16 @@ func (a *Agent) refuse(err error) error {
 	}
 	return errors.Join(err, grant.Write(a.Network, grant.Grant{Cluster: a.Cluster, Node: a.Node, Boot: boot,
 		Missing: m.What, Hint: m.Hint}))
+}
+
+// ownerOf returns another node, and its prefix, that overlaps one of these ranges.
+func (a *Agent) ownerOf(ranges []netip.Prefix) (name string, prefix netip.Prefix) {
+	nodes, _ := directory.Settle(a.nodes)
+	for _, n := range nodes {
+		i := slices.IndexFunc(n.Prefixes, func(p netip.Prefix) bool { return slices.ContainsFunc(ranges, p.Overlaps) })
+		if n.Name != a.Node && i >= 0 {
+			return n.Name, n.Prefixes[i]
+		}
+	}
+	return "", netip.Prefix{}
 }

@@ -7,16 +7,20 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 
@@ -87,7 +91,7 @@ func (h *host) until(what string, check func() bool) {
 
 // peer reports whether the host has the way to a node, with all that the node has.
 func (h *host) peer(n directory.Node, own directory.Node) func() bool {
-	p, err := h.agent.peers([]directory.Node{n}, own, uplink{addr: own.Endpoints[0]})
+	p, err := h.agent.peers([]directory.Node{n}, own, []uplink{{addr: own.Endpoints[0]}})
 	if err != nil || len(p) != 1 {
 		h.t.Fatal(p, err)
 	}
@@ -95,8 +99,9 @@ func (h *host) peer(n directory.Node, own directory.Node) func() bool {
 }
 
 func (h *host) state() string {
-	return nstest.RunIn(h.t, h.w.Host.Path, "sh", "-c", "ip -d link show dev vx0; ip addr show dev vx0; ip neigh show dev vx0 nud permanent; "+
+	out := nstest.RunIn(h.t, h.w.Host.Path, "sh", "-c", "ip -d link show dev vx0; ip addr show dev vx0; ip neigh show dev vx0 nud permanent; "+
 		"bridge fdb show dev vx0; ip route show dev vx0; ip -6 route show dev vx0 proto 118")
+	return strings.ReplaceAll(out, " tentative", "") // which ends after a second
 }
 
 // The kernel is what the cluster says, and stays so, whoever changes it; with no cluster to ask, everything stays.
@@ -145,6 +150,72 @@ func TestAgent(t *testing.T) {
 	h.start()
 	h.tell(one, three)
 	h.until("a node that is gone", func() bool { return !strings.Contains(h.state(), two.MAC) && toThree() })
+	h.tell(one, three) // is taken when the last comparison has ended
+	contract.Verify(t, h.w, masquerade.Nodes{Network: "pods1", Prefixes: slices.Concat(one.Prefixes, three.Prefixes)})
+}
+
+// The status names each node with its way, and what is wrong.
+func TestStatus(t *testing.T) {
+	h := newHost(t, 1)
+	l, err := Listen(agentstatus.Socket("pods1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go h.agent.Serve(t.Context(), l)
+	ask := func() *agentstatus.Status {
+		t.Helper()
+		s, err := agentstatus.Ask(t.Context(), "pods1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if s := ask(); s.Node != "n1" || !s.Heard.IsZero() || len(s.Nodes) > 0 {
+		t.Errorf("before the cluster has told anything: %+v", s)
+	}
+	contract.Host(t, h.w, "ip route add 10.244.3.0/24 dev up0 proto 99")
+	h.start()
+	foreign := node(4)
+	foreign.Endpoints = []netip.Addr{netip.MustParseAddr("2001:db8::4")}
+	for range 2 { // the first has been compared when the second is taken
+		h.tell(node(1), node(2), node(3), foreign)
+	}
+	s := ask()
+	ways := ""
+	for _, n := range s.Nodes {
+		ways += fmt.Sprintln(n.Name, n.Way, n.Endpoint, n.MTU, n.Prefixes)
+	}
+	if want := `n1 here 192.0.2.1 1450 [10.244.1.0/24 fd00:1::/64]
+n2 vxlan 192.0.2.2 1450 [10.244.2.0/24 fd00:2::/64]
+n3 none invalid IP 0 [10.244.3.0/24 fd00:3::/64]
+n4 none invalid IP 0 [10.244.4.0/24 fd00:4::/64]
+`; ways != want {
+		t.Errorf("got\n%swant\n%s", ways, want)
+	}
+	told := ""
+	for _, p := range s.Problems {
+		told += fmt.Sprintln(p.Kind, p.Node, p.Prefix, p.Link, p.Text)
+	}
+	for _, want := range []string{"route-taken n3 10.244.3.0/24 up0 ", "another program's route takes 10.244.3.0/24 (proto 99, dev up0)",
+		"no-way n4 ", "nodes n4 and n1 have no addresses of one family: n4 has [2001:db8::4], n1 has [192.0.2.1]"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("no %q in %q", want, told)
+		}
+	}
+	if len(s.Problems) != 2 || s.Heard.IsZero() || len(s.Devices) != 1 || s.Devices[0].Uplink != "up0" || s.Devices[0].Local != s.Nodes[0].Endpoint {
+		t.Errorf("%+v", s)
+	}
+
+	// What the agent saves is a status, too.
+	h.agent.Saved.Path = agentstatus.Saved("pods1")
+	if err := h.agent.Saved.Save("c", []directory.Node{node(2)}); err != nil {
+		t.Fatal(err)
+	}
+	last, err := agentstatus.Last("pods1")
+	want := agentstatus.Node{Name: "n2", Endpoints: node(2).Endpoints, Prefixes: node(2).Prefixes, MAC: node(2).MAC}
+	if err != nil || last.Cluster != "c" || len(last.Nodes) != 1 || !reflect.DeepEqual(last.Nodes[0], want) {
+		t.Errorf("%+v, %v; want %+v", last, err, want)
+	}
 }
 
 // The grant is this node's range, from the moment that the cluster says it.
@@ -206,4 +277,14 @@ func TestGrant(t *testing.T) {
 	}
 	tell(bare, two)
 	says("no podCIDR any more", "c n1 [10.244.1.0/24") // which Kubernetes does not do
+	tell(two)
+	says("no Node object any more", "c n1 [10.244.1.0/24")
+	heir := node(3)
+	heir.Prefixes = one.Prefixes
+	tell(two, heir)
+	says("another node has the range", "grants no range: the cluster has no node n1")
+	tell(one, two)
+	says("the node is back", "c n1 [10.244.1.0/24")
+	tell(one, twin)
+	says("an older node came with the range", "another node has [10.244.1.0/24 fd00:1::/64] of node n1")
 }

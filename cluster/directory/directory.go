@@ -24,14 +24,14 @@ type Node struct {
 	MAC       string         `json:"mac"`       // of its VXLAN device
 }
 
-// Endpoint returns the first endpoint of the family of like. It is invalid if the node has none.
-func (n Node) Endpoint(like netip.Addr) netip.Addr {
+// Of returns the endpoints of the family of like.
+func (n Node) Of(like netip.Addr) (list []netip.Addr) {
 	for _, e := range n.Endpoints {
 		if e.Is4() == like.Is4() {
-			return e
+			list = append(list, e)
 		}
 	}
-	return netip.Addr{}
+	return list
 }
 
 // A Conflict is a prefix that two nodes have.

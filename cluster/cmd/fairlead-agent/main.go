@@ -10,18 +10,21 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/nodes"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
+
+// version is stamped by the Makefile.
+var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
@@ -38,13 +41,17 @@ fairlead-agent reads the Node objects, and writes nothing to the API server. It 
 containers of each node, and grants the node's podCIDRs to the plugin cluster (/run/fairlead/cluster/NETWORK.json). It
 needs root, and the right to list and watch nodes.
 
+With --conf, it installs the network's configuration when the grant, the device and the routes stand: the node is ready
+then. When it ends, everything stays as it is. --remove removes all of it.
+
   fairlead-agent --kubeconfig /etc/kubernetes/agent.conf --node "$(hostname)"
+  fairlead-agent --remove --conf /etc/fairlead/10-pods.conflist
 
 Flags:
 `
 
 func run(ctx context.Context, args []string) error {
-	a := &agent.Agent{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	a := &agent.Agent{Version: cmp.Or(version, "devel"), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	hostname, _ := os.Hostname()
 	flags := flag.NewFlagSet("fairlead-agent", flag.ContinueOnError)
 	flags.Usage = func() {
@@ -55,9 +62,21 @@ func run(ctx context.Context, args []string) error {
 	flags.StringVar(&a.Cluster, "cluster", "kubernetes", "`NAME` of the cluster, the same on all nodes")
 	flags.StringVar(&a.Network, "network", "pods", "`NAME` of the network whose ipam is cluster")
 	flags.StringVar(&a.Node, "node", cmp.Or(os.Getenv("NODE_NAME"), hostname), "`NAME` of this node in the cluster")
-	flags.StringVar(&a.Device, "device", "fairlead-vx", "`NAME` of the VXLAN device")
+	flags.StringVar(&a.Device, "device", "fairlead-vx", "`NAME` of the VXLAN device; "+
+		"that for nodes with IPv6 addresses has a 6 behind it")
 	id := flags.Uint("vxlan-id", 4118, "network identifier, the same on all nodes")
 	port := flags.Uint("vxlan-port", 8472, "UDP port, the same on all nodes")
+	mode := flags.String("mode", "vxlan", "`MODE`, the same on all nodes: vxlan; direct: by the addresses of nodes on the "+
+		"same link, and else by VXLAN; direct-only: never by VXLAN")
+	checksum := flags.String("tx-checksum", "on", "on, or off: the kernel computes the checksums of packets into VXLAN")
+	flags.IntVar(&a.MTU, "mtu", 0, "`BYTES` of the largest packet between containers (default: what the uplinks carry)")
+	flags.StringVar(&a.Conflist.Source, "conf", "", "`FILE`.conflist to install when pods can be attached (default: none)")
+	flags.StringVar(&a.Conflist.Dir, "conf-dir", "/etc/cni/net.d", "`DIR` where the runtime searches for networks")
+	remove := flags.Bool("remove", false, "remove from this node what agents made, and end; needs no API server")
+	probes := flags.Uint("probe-port", 8473, "UDP port at which agents tell each other what they received, the same on all "+
+		"nodes; 0: the paths to other nodes are not tested")
+	metrics := flags.String("metrics", "", "`ADDRESS` for /metrics, /healthz and /readyz, 127.0.0.1:PORT or unix:PATH; "+
+		"anybody who reaches it gets them (default: only the socket that status asks)")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -70,21 +89,45 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("--vxlan-id: %d: want 1 to 16777215", *id)
 	case *port == 0 || *port >= 1<<16:
 		return fmt.Errorf("--vxlan-port: %d: want 1 to 65535", *port)
+	case *probes >= 1<<16 || *probes == *port:
+		return fmt.Errorf("--probe-port: %d: want 0 to 65535, and not --vxlan-port", *probes)
 	}
+	var err error
+	if a.Mode, err = agent.ParseMode(*mode); err != nil {
+		return fmt.Errorf("--mode: %w", err)
+	}
+	if *checksum != "on" && *checksum != "off" {
+		return fmt.Errorf("--tx-checksum: %q: want on or off", *checksum)
+	}
+	a.NoTxChecksum = *checksum == "off"
+	if a.MTU != 0 && (a.MTU < 1280 || a.MTU > 65535) {
+		return fmt.Errorf("--mtu: %d: want 1280 to 65535 bytes, or 0", a.MTU)
+	}
+	a.ProbePort = uint16(*probes)
 	a.ID, a.Port = uint32(*id), uint16(*port)
-	a.Saved.Path = filepath.Join("/var/lib/fairlead/cluster", a.Network+".json")
+	a.Saved.Path = agentstatus.Saved(a.Network)
 
-	config, err := configOf(*kubeconfig)
-	if err != nil {
-		return err
-	}
 	host, err := kernel.Open("")
 	if err != nil {
 		return err
 	}
 	a.World = &kernel.World{Host: host}
 	defer a.World.Close()
-	return watch(ctx, a, config)
+	if *remove {
+		return a.Remove(ctx)
+	}
+	config, err := configOf(*kubeconfig)
+	if err != nil {
+		return err
+	}
+	if *metrics != "" {
+		if err := a.ServeMetrics(ctx, *metrics); err != nil {
+			return err
+		}
+	}
+	meter := new(nodes.Meter)
+	a.Meter = meter
+	return watch(ctx, a, meter.Measure(config))
 }
 
 // configOf returns how to reach the API server.
@@ -99,8 +142,22 @@ func configOf(kubeconfig string) (*rest.Config, error) {
 func watch(ctx context.Context, a *agent.Agent, config *rest.Config) error {
 	updates := make(chan []directory.Node)
 	failed := make(chan error, 1)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	config, err := nodes.CloseLost(ctx, config, stop)
+	if err != nil {
+		return err
+	}
+	l, err := agent.Listen(agentstatus.Socket(a.Network))
+	if err != nil {
+		return err
+	}
+	go a.Serve(ctx, l)
+	go func() {
+		if err := nodes.CountPolicies(ctx, config, a.SetPolicies); !errors.Is(err, context.Canceled) {
+			a.Log.Error("NetworkPolicy objects are not counted", "cause", err)
+		}
+	}()
 	go func() {
 		failed <- nodes.Watch(ctx, config, a.Cluster, func(list []directory.Node) {
 			select {
@@ -108,14 +165,17 @@ func watch(ctx context.Context, a *agent.Agent, config *rest.Config) error {
 			case <-ctx.Done():
 			}
 		})
-		stop()
+		stop(nil)
 	}()
 	if err := a.Run(ctx, updates); err != nil {
 		return err
 	}
-	stop()
+	stop(nil)
 	if err := <-failed; !errors.Is(err, context.Canceled) {
 		return err
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
 	}
 	return nil
 }

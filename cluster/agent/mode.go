@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
+)
+
+// A Mode says how packets to containers of other nodes travel.
+type Mode string
+
+// The modes.
+const (
+	VXLAN      Mode = "vxlan"       // through the tunnel
+	Direct     Mode = "direct"      // by the addresses of nodes that are on the same link, and else through the tunnel
+	DirectOnly Mode = "direct-only" // by the addresses of nodes, all of which have to be on the same link
+)
+
+// ParseMode returns the mode of a name.
+func ParseMode(name string) (Mode, error) {
+	switch m := Mode(name); m {
+	case VXLAN, Direct, DirectOnly:
+		return m, nil
+	}
+	return "", fmt.Errorf("%q: want vxlan, direct or direct-only", name)
+}
+
+// A NotOnLink says that a node is not on the link of an uplink, and may not be reached through the tunnel.
+type NotOnLink struct {
+	Node      string
+	Endpoints []netip.Addr
+	Subnets   []netip.Prefix // of the uplinks
+	Prefix    netip.Prefix   // that is not reachable
+}
+
+func (e NotOnLink) Error() string {
+	return fmt.Sprintf("node %s has %v, and is not on the same link as this node, which is in %v: nothing leads to %v "+
+		"with --mode direct-only; use --mode direct, or give the node an address on the link", e.Node, e.Endpoints,
+		e.Subnets, e.Prefix)
+}
+
+// shorten gives a peer the next hops that the mode allows. Tunnel is the MTU of its tunnel.
+func (a *Agent) shorten(p *overlay.Peer, n directory.Node, ups []uplink, tunnel int) error {
+	if a.Mode != Direct && a.Mode != DirectOnly {
+		return nil
+	}
+	var subnets []netip.Prefix
+	for _, up := range ups {
+		if !up.attached() {
+			continue
+		}
+		subnets = append(subnets, up.subnet)
+		if to := n.Of(up.addr); len(to) > 0 && up.subnet.Contains(to[0]) {
+			p.Direct = append(p.Direct, overlay.Hop{Via: to[0], Link: up.name})
+		}
+	}
+	if a.Mode == DirectOnly {
+		p.Device = ""
+		for _, dst := range p.Prefixes {
+			if p.Hop(dst).Link == "" {
+				return NotOnLink{p.Node, n.Endpoints, subnets, dst}
+			}
+		}
+		return nil
+	}
+	// Packets are of one size by both ways, so that a change of the way cuts off none.
+	if len(p.Direct) > 0 {
+		p.MTU = tunnel
+	}
+	return nil
+}
+
+// direct reports whether no packet to a peer's containers goes through the tunnel.
+func direct(p overlay.Peer) bool {
+	for _, dst := range p.Prefixes {
+		if p.Hop(dst).Link == p.Device {
+			return false
+		}
+	}
+	return true
+}

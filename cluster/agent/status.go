@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// A view is what the last comparison knew.
+type view struct {
+	nodes []directory.Node // settled
+	ups   []uplink
+	peers []overlay.Peer
+}
+
+// Status returns what the last comparison found. It may be called at any time, by any goroutine.
+func (a *Agent) Status() agentstatus.Status {
+	last := a.status.Load()
+	if last == nil {
+		none := a.describe(view{}, nil)
+		last = &none
+	}
+	s := *last
+	s.Nodes, s.Problems = slices.Clone(s.Nodes), slices.Clone(s.Problems)
+	a.paths.describe(&s)
+	a.counts.describe(&s, a.Meter)
+	return s
+}
+
+// describe says what a comparison knew, and what it could not do.
+func (a *Agent) describe(v view, err error) agentstatus.Status {
+	s := agentstatus.Status{Version: agentstatus.Version, Cluster: a.Cluster, Network: a.Network, Node: a.Node,
+		Agent: a.Version}
+	mtus := map[string]int{} // by devices
+	for _, up := range v.ups {
+		s.Devices = append(s.Devices, agentstatus.Device{Name: a.device(up), ID: a.ID, Port: a.Port, Local: up.addr,
+			Uplink: up.name, MTU: up.mtu})
+		mtus[a.device(up)] = up.mtu
+	}
+	without := map[string]bool{} // nodes of which an entry could not be made
+	for _, d := range spec.DifferencesIn(err) {
+		s.Problems = append(s.Problems, problemOf(d))
+		without[d.Object] = true
+	}
+	for _, n := range v.nodes {
+		said := agentstatus.Node{Name: n.Name, Endpoints: n.Endpoints, Prefixes: n.Prefixes, MAC: n.MAC,
+			Way: agentstatus.None}
+		i := slices.IndexFunc(v.peers, func(p overlay.Peer) bool { return p.Node == n.Name })
+		switch {
+		case n.Name == a.Node && len(v.ups) > 0:
+			said.Way, said.Endpoint, said.MTU = agentstatus.Here, v.ups[0].addr, a.leastMTU(v.ups)
+		case i >= 0 && !without[n.Name]:
+			p := v.peers[i]
+			said.Way, said.Endpoint, said.MTU = agentstatus.VXLAN, p.Endpoint, mtus[p.Device]
+			if direct(p) {
+				said.Way, said.Endpoint, said.MTU = agentstatus.Direct, p.Direct[0].Via, a.leastMTU(v.ups)
+			}
+			if p.MTU != 0 {
+				said.MTU = p.MTU
+			}
+		}
+		s.Nodes = append(s.Nodes, said)
+	}
+	return s
+}
+
+// A soleListener listens as long as it has the lock.
+type soleListener struct {
+	net.Listener
+	lock *os.File
+}
+
+// Close implements net.Listener.
+func (l soleListener) Close() error { return errors.Join(l.Listener.Close(), l.lock.Close()) }
+
+// lockSuffix is what the name of a socket's lock has behind the socket's.
+const lockSuffix = ".lock"
+
+// lockSocket takes the lock of a socket, which ends with the process. The file has the process' number.
+func lockSocket(socket string) (*os.File, error) {
+	f, err := os.OpenFile(socket+lockSuffix, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		pid := make([]byte, 20)
+		n, _ := f.ReadAt(pid, 0)
+		f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		return nil, fmt.Errorf("process %s is the agent of this network on this node already (it has locked %s): end it, "+
+			"or give this agent another --network, --device and --vxlan-id", strings.TrimSpace(string(pid[:n])), f.Name())
+	}
+	err = f.Truncate(0)
+	if err == nil {
+		_, err = fmt.Fprintln(f, os.Getpid())
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Listen listens at a Unix socket, in the place of an agent that has ended. Beside one that runs it is an error.
+func Listen(socket string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := lockSocket(socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(err, lock.Close())
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close(), lock.Close())
+	}
+	return soleListener{l, lock}, nil
+}
+
+// Serve answers at l what [agentstatus.Ask] asks, until ctx ends.
+func (a *Agent) Serve(ctx context.Context, l net.Listener) {
+	mux := a.mux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(a.Status()); err != nil {
+			a.Log.Debug("status was not sent", "cause", err)
+		}
+	})
+	a.serve(ctx, l, mux)
+}
+
+// serve answers at l until ctx ends.
+func (a *Agent) serve(ctx context.Context, l net.Listener, mux *http.ServeMux) {
+	server := &http.Server{Handler: mux, ReadTimeout: time.Minute, WriteTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug)}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		a.Log.Error("nobody gets an answer any more", "at", l.Addr(), "cause", err)
+	}
+}

@@ -1,0 +1,133 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+// killedAt runs the node's agent until it says a text, or kills it before its call number at of those that change the
+// state of the kernel or of a file. It reports whether there was such a call.
+func (n *node) killedAt(at int, text string) (killed bool) {
+	n.c.t.Helper()
+	line := n.agentLine()
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Stderr = killer{cmd, text}
+	count := 0
+	err := nstest.WithFaults(cmd, func(s nstest.Syscall) unix.Errno {
+		inFile := s.Name == "write" && s.Room || s.Name == "openat" && s.Room
+		message := s.Name == "sendto" // which a question is, too
+		other := s.Name == "renameat" || s.Name == "unlinkat" || s.Name == "mkdirat"
+		if s.By != "fairlead-agent" || !inFile && !message && !other {
+			return 0
+		}
+		if count++; count == at {
+			killed = true
+			unix.Kill(s.PID, unix.SIGKILL)
+		}
+		return 0
+	}, "sendto", "write", "openat", "renameat", "unlinkat", "mkdirat")
+	if err == nil {
+		n.c.t.Error("the agent ended by itself")
+	}
+	return killed
+}
+
+// A killer kills a program when it says a text.
+type killer struct {
+	cmd  *exec.Cmd
+	text string
+}
+
+func (k killer) Write(b []byte) (int, error) {
+	if strings.Contains(string(b), k.text) {
+		k.cmd.Process.Signal(syscall.SIGKILL)
+	}
+	return len(b), nil
+}
+
+// state is what the node has on its way to the others, as ip(8), bridge(8) and nft(8) show it.
+func (n *node) state() string {
+	n.c.t.Helper()
+	return n.run(`ip -d link show fairlead-vx | sed 's/^[0-9]*: //'; ip addr show fairlead-vx | grep 'scope global'
+ip neigh show dev fairlead-vx nud permanent | sort; bridge fdb show dev fairlead-vx | sort; ip route show proto 118 | sort
+nft list ruleset; cat /run/fairlead/cluster/pods.json /var/lib/cni/fairlead/cluster/pods.json`)
+}
+
+// every is the distance between two kills. All calls take a quarter of an hour and more: FAIRLEAD_EVERY=1 runs them.
+func every(t *testing.T) int {
+	t.Helper()
+	const usual = 7
+	text, set := os.LookupEnv("FAIRLEAD_EVERY")
+	if !set {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("FAIRLEAD_EVERY=%s: want a number from 1", text)
+	}
+	return n
+}
+
+// A killed agent leaves nothing that the next one does not correct, wherever it was killed: at its first start on a node
+// and when the cluster has changed. Meanwhile no packet is lost between containers whose nodes have not changed.
+func TestKilledAnywhere(t *testing.T) {
+	nstest.Apart(t, "first", func(t *testing.T) {
+		c := newCluster(t)
+		n := c.newNode(1)
+		n.join()
+		c.join(2)
+		want := ""
+		for at, killed := 1, true; killed; at += every(t) {
+			killed = n.killedAt(at, programmed)
+			n.startAgent()
+			n.has(2)
+			if got := n.state(); want == "" {
+				want = got
+			} else if got != want {
+				t.Fatalf("killed at call %d, the next agent left another state: %s", at, contract.Difference(want, got))
+			}
+			n.agent.kill()
+			n.run("ip link del fairlead-vx; nft flush ruleset; rm -r /run/fairlead/* /var/lib/cni/*")
+			t.Log(at, "calls")
+		}
+	})
+	nstest.Apart(t, "change", func(t *testing.T) {
+		p := newPair(t)
+		p.a.agent.kill()
+		for at, former, killed := 1, 0, true; killed; at += every(t) {
+			p.api.set("moves", []string{fmt.Sprintf("198.51.100.%d", at%250+1)}, []string{"10.99.0.0/24"})
+			p.api.set(fmt.Sprint("joins", at), []string{"198.51.100.253"}, []string{fmt.Sprintf("10.98.%d.0/24", at)})
+			if former > 0 {
+				p.api.remove(fmt.Sprint("joins", former))
+			}
+			killed = p.a.killedAt(at, "made the ways to other nodes")
+			p.flow(fmt.Sprintf("killed at call %d", at))
+			p.a.startAgent()
+			p.a.until(fmt.Sprintf("10.98.%d.0/24", at), true)
+			if !p.a.whole() {
+				t.Fatalf("killed at call %d, the next agent has not made all whole", at)
+			}
+			if left := p.a.run("ip route show 10.98.%d.0/24", former); left != "" {
+				t.Fatalf("killed at call %d, a node that is gone has a route: %s", at, left)
+			}
+			p.a.agent.kill()
+			t.Log(at, "calls")
+			former = at
+		}
+		for _, s := range p.streams {
+			if lost, outage := s.stop(); lost > 0 {
+				t.Errorf("%d packets are lost in %v, want none", lost, outage)
+			}
+		}
+	})
+}

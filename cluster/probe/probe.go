@@ -1,0 +1,102 @@
+// Package probe tests the paths from this node to the others: as packets of containers go, by ICMP, and by a datagram
+// between the agents in which each says what it received, so that both know in which direction packets are lost.
+package probe
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/kernel"
+)
+
+// A Peer is another node.
+type Peer struct {
+	Node     string
+	Endpoint netip.Addr   // its address outside of the tunnel
+	Local    netip.Addr   // this node's address that packets to Endpoint come from
+	Addrs    []netip.Addr // its own addresses among its containers, at most one of a family
+	MTU      int          // of the way to its containers, in bytes
+}
+
+func (p Peer) same(as Peer) bool {
+	return p.Endpoint == as.Endpoint && p.Local == as.Local && p.MTU == as.MTU && slices.Equal(p.Addrs, as.Addrs)
+}
+
+// A Prober tests the paths to all peers. It has at most four sockets and five goroutines, however many peers there are,
+// and sends at most some hundred packets a second.
+type Prober struct {
+	NS   *kernel.NS
+	Port uint16 // UDP port of the datagrams between agents, the same on all nodes
+
+	// Tested is called when a test of a path ended, from the goroutine that Run has. MTU is the length of the longest
+	// packet on the path in bytes; zero: packets as long as the way says pass, or nothing is known.
+	Tested func(node string, path agentstatus.Path, mtu int)
+
+	sets chan setting
+	err  atomic.Pointer[error]
+}
+
+// A setting is what to test.
+type setting struct {
+	own   []netip.Addr
+	peers []Peer
+}
+
+// New returns a Prober that Run makes test.
+func New(ns *kernel.NS, port uint16, tested func(node string, path agentstatus.Path, mtu int)) *Prober {
+	return &Prober{NS: ns, Port: port, Tested: tested, sets: make(chan setting, 1)}
+}
+
+// Set says which peers there are, and this node's own addresses among its containers. The last one counts.
+func (p *Prober) Set(own []netip.Addr, peers []Peer) {
+	for {
+		select {
+		case p.sets <- setting{own, peers}:
+			return
+		default:
+		}
+		select {
+		case <-p.sets:
+		default:
+		}
+	}
+}
+
+// Err returns why not all paths can be tested. The next Set tries again.
+func (p *Prober) Err() error {
+	if err := p.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// Run tests until ctx ends.
+func (p *Prober) Run(ctx context.Context) {
+	w := &sockets{ns: p.NS, port: p.Port, arrived: make(chan arrival), ctx: ctx}
+	defer w.close()
+	t := &table{wire: w, random: rand.Uint64, tested: p.Tested}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-p.sets:
+			err := w.open(s)
+			p.err.Store(&err)
+			t.set(time.Now(), s.own, s.peers)
+		case a := <-w.arrived:
+			a.give(t, time.Now())
+		case <-timer.C:
+			t.run(time.Now())
+		}
+		if next := t.next(); !next.IsZero() {
+			timer.Reset(time.Until(next))
+		}
+	}
+}

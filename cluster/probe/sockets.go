@@ -1,0 +1,158 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
+)
+
+// sockets are what a Prober sends and receives with: for each family one at the node's own address among its
+// containers, and one at its address outside.
+type sockets struct {
+	ns      *kernel.NS
+	port    uint16
+	ctx     context.Context
+	arrived chan arrival
+
+	inside, outside [families]socket
+}
+
+// A socket is open if conn is not nil.
+type socket struct {
+	at   netip.Addr
+	conn io.Closer
+}
+
+// An arrival is an echo or a datagram that a socket received.
+type arrival struct {
+	from     netip.Addr
+	reply    bool
+	bytes    int // of the packet
+	echo     *echoData
+	datagram datagram
+}
+
+func (a arrival) give(t *table, now time.Time) {
+	if a.echo != nil {
+		t.receiveEcho(now, a.from, a.reply, a.bytes, *a.echo)
+		return
+	}
+	t.receiveDatagram(now, a.from, a.datagram)
+}
+
+// open opens the sockets of a setting, and closes others.
+func (s *sockets) open(want setting) error {
+	var inside, outside [families]netip.Addr
+	for _, a := range want.own {
+		inside[familyOf(a)] = a
+	}
+	for _, p := range want.peers {
+		outside[familyOf(p.Local)] = p.Local
+	}
+	var errs []error
+	for f := range families {
+		errs = append(errs, s.inside[f].move(inside[f], s.listenEcho), s.outside[f].move(outside[f], s.listenUDP))
+	}
+	return errors.Join(errs...)
+}
+
+// move opens a socket at an address, in the place of the one that is at another.
+func (s *socket) move(at netip.Addr, listen func(netip.Addr) (io.Closer, error)) (err error) {
+	if s.conn != nil && s.at == at {
+		return nil
+	}
+	if s.conn != nil {
+		s.conn.Close()
+		s.conn = nil
+	}
+	s.at = at
+	if !at.IsValid() {
+		return nil
+	}
+	s.conn, err = listen(at)
+	return err
+}
+
+func (s *sockets) close() {
+	for _, all := range [][families]socket{s.inside, s.outside} {
+		for _, one := range all {
+			if one.conn != nil {
+				one.conn.Close()
+			}
+		}
+	}
+}
+
+func (s *sockets) listenEcho(at netip.Addr) (io.Closer, error) {
+	c, err := packet.ListenEcho(s.ns, at)
+	if err != nil {
+		return nil, err
+	}
+	go s.read(func(buf []byte) (arrival, bool, error) {
+		e, from, err := c.Receive(buf)
+		data, ok := parseEcho(e.Data)
+		return arrival{from: from, reply: e.Reply, bytes: len(e.Data) + packet.EchoOverhead(at), echo: &data}, ok, err
+	})
+	return c, nil
+}
+
+func (s *sockets) listenUDP(at netip.Addr) (io.Closer, error) {
+	c, err := packet.ListenUDP(s.ns, netip.AddrPortFrom(at, s.port))
+	if err != nil {
+		return nil, err
+	}
+	go s.read(func(buf []byte) (arrival, bool, error) {
+		n, from, err := c.ReadFromUDPAddrPort(buf)
+		d, ok := parseDatagram(buf[:n])
+		return arrival{from: from.Addr().Unmap(), datagram: d}, ok && from.Port() == s.port, err
+	})
+	return c, nil
+}
+
+// read hands on what a socket receives, until it is closed. While the table has no time, the kernel drops.
+func (s *sockets) read(receive func(buf []byte) (a arrival, ok bool, err error)) {
+	buf := make([]byte, 1<<16)
+	for {
+		a, ok, err := receive(buf)
+		var refused syscall.Errno // a former packet was
+		if err != nil && !errors.As(err, &refused) {
+			return // the socket is closed
+		}
+		if err != nil || !ok {
+			continue
+		}
+		select {
+		case s.arrived <- a:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *sockets) echo(to netip.Addr, bytes int, e echoData) error {
+	c, ok := s.inside[familyOf(to)].conn.(*packet.EchoConn)
+	if !ok {
+		return fmt.Errorf("no socket for %v", to)
+	}
+	return c.Send(to, packet.Echo{ID: uint16(s.port), Data: e.bytes(bytes - packet.EchoOverhead(to))})
+}
+
+func (s *sockets) datagram(local, to netip.Addr, d datagram) error {
+	out := s.outside[familyOf(to)]
+	c, ok := out.conn.(*net.UDPConn)
+	if !ok || out.at != local {
+		return fmt.Errorf("no socket at UDP %v port %d", local, s.port)
+	}
+	_, err := c.WriteToUDPAddrPort(d.bytes(), netip.AddrPortFrom(to, s.port))
+	return err
+}
+
+var _ wire = (*sockets)(nil)

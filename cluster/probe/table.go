@@ -1,0 +1,318 @@
+package probe
+
+import (
+	"cmp"
+	"container/heap"
+	"net/netip"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agentstatus"
+)
+
+// How often is tested.
+const (
+	every    = time.Minute           // from test to test of a peer; less or more by a tenth
+	wait     = time.Second           // until what has no answer is sent again; each time, it doubles
+	attempts = 3                     // of each packet
+	tries    = 2                     // of each packet that looks for the path's MTU
+	gap      = 10 * time.Millisecond // between the steps of two peers: it bounds the packets a second
+	recent   = 5 * time.Second       // what a peer received that long before a test began may be of that test
+
+	answerGap   = 200 * time.Millisecond // between two answers to a peer
+	answersMost = 200                    // to all peers in a second
+)
+
+// families is the number of IP families; index 0 is IPv4.
+const families = 2
+
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return 0
+	}
+	return 1
+}
+
+// A wire sends what a table has to send. An error is one of this host.
+type wire interface {
+	echo(to netip.Addr, bytes int, e echoData) error
+	datagram(local, to netip.Addr, d datagram) error
+}
+
+// A table has what is known of all peers. It has no clock, no goroutine and no socket: it is told the time and what
+// arrived, and sends on a wire.
+type table struct {
+	wire   wire
+	random func() uint64
+	tested func(node string, p agentstatus.Path, mtu int)
+
+	own        [families]bool // this node has an address among its containers
+	peers      map[string]*peer
+	byEndpoint map[netip.Addr]*peer
+	byInner    map[netip.Addr]*peer
+	queue      queue
+	last       time.Time // of the last step
+
+	second  time.Time // in which answers were sent
+	answers int
+}
+
+// A peer is what is known of one, and where its test stands.
+type peer struct {
+	Peer
+	due   time.Time
+	place int // in the queue
+
+	began    time.Time // the test that goes on; zero: none
+	attempt  int
+	echoes   [families][sizes]echo
+	nonce    uint64 // of this node's datagrams, another one for each test
+	answered bool   // a datagram with nonce came back
+	cause    error  // why the last packet was not sent
+	search   *searching
+
+	seen     time.Time // anything that came from it
+	heard    time.Time // the last datagram
+	theirs   uint64    // its nonce
+	replied  time.Time // the last answer to one
+	received [families][2]time.Time
+	told     time.Time              // when the peer last said in this test what it has received
+	says     [families][2]time.Time // when the peer has received what, by this node's clock
+
+	short [families]bool // full packets did not pass
+	mtu   [families]int  // that was found; zero: full packets pass
+	path  agentstatus.Path
+}
+
+// An echo is one that is sent in a test until it is answered.
+type echo struct {
+	bytes    int // zero: it is not sent
+	nonce    uint64
+	answered bool
+}
+
+// set replaces the peers. What is known of those that are the same stays.
+func (t *table) set(now time.Time, own []netip.Addr, peers []Peer) {
+	t.own = [families]bool{}
+	for _, a := range own {
+		t.own[familyOf(a)] = true
+	}
+	former := t.peers
+	t.peers = make(map[string]*peer, len(peers))
+	t.byEndpoint, t.byInner = map[netip.Addr]*peer{}, map[netip.Addr]*peer{}
+	t.queue = t.queue[:0]
+	for _, want := range peers {
+		p := former[want.Node]
+		switch {
+		case p == nil:
+			p = t.newPeer(now, want)
+		case !p.Peer.same(want):
+			again := t.newPeer(now, want)
+			again.mtu, again.path, again.seen = p.mtu, p.path, p.seen
+			p = again
+		}
+		t.peers[want.Node] = p
+		t.byEndpoint[want.Endpoint] = p
+		for _, a := range want.Addrs {
+			t.byInner[a] = p
+		}
+		p.place = len(t.queue)
+		t.queue = append(t.queue, p)
+	}
+	heap.Init(&t.queue)
+}
+
+// newPeer is tested soon. The peer needs a moment, too, to make its way to this node.
+func (t *table) newPeer(now time.Time, want Peer) *peer {
+	return &peer{Peer: want, nonce: t.newNonce(), due: now.Add(wait + time.Duration(t.random()%uint64(wait)))}
+}
+
+// newNonce is never zero.
+func (t *table) newNonce() uint64 { return cmp.Or(t.random(), 1) }
+
+// next returns when run has to be called. It is zero without peers.
+func (t *table) next() time.Time {
+	if len(t.queue) == 0 {
+		return time.Time{}
+	}
+	due := t.queue[0].due
+	if soonest := t.last.Add(gap); due.Before(soonest) {
+		return soonest
+	}
+	return due
+}
+
+// run makes the step of one peer, if it is time for it.
+func (t *table) run(now time.Time) {
+	if len(t.queue) == 0 || now.Before(t.next()) {
+		return
+	}
+	t.last = now
+	p := t.queue[0]
+	t.step(p, now)
+	heap.Fix(&t.queue, p.place)
+}
+
+// step is what is next for a peer.
+func (t *table) step(p *peer, now time.Time) {
+	switch {
+	case p.search != nil:
+		t.narrow(p, now)
+	case p.began.IsZero():
+		t.begin(p, now)
+	case p.attempt == attempts || p.complete():
+		t.judge(p, now)
+	default:
+		t.send(p, now)
+	}
+}
+
+// begin starts a test.
+func (t *table) begin(p *peer, now time.Time) {
+	p.began, p.attempt, p.told = now, 0, time.Time{}
+	p.nonce, p.answered, p.cause = t.newNonce(), false, nil
+	p.echoes = [families][sizes]echo{}
+	for _, a := range p.Addrs {
+		f := familyOf(a)
+		if !t.own[f] {
+			continue
+		}
+		lengths := [sizes]int{small: smallBytes, full: p.MTU}
+		if p.mtu[f] != 0 {
+			lengths[known], lengths[beyond] = p.mtu[f], p.mtu[f]+1
+		}
+		for i, bytes := range lengths {
+			p.echoes[f][i] = echo{bytes: bytes, nonce: t.newNonce()}
+		}
+	}
+	t.send(p, now)
+}
+
+// send sends what has no answer yet. The datagram comes last: the peer's answer says what came before it.
+func (t *table) send(p *peer, now time.Time) {
+	missing := false
+	for _, a := range p.Addrs {
+		for i, e := range p.echoes[familyOf(a)] {
+			if e.bytes == 0 || e.answered {
+				continue
+			}
+			missing = true
+			p.note(t.wire.echo(a, e.bytes, echoData{size(i), e.nonce}))
+		}
+	}
+	if missing || !p.answered {
+		p.note(t.wire.datagram(p.Local, p.Endpoint, p.report(now, true)))
+	}
+	p.due = now.Add(wait << p.attempt)
+	p.attempt++
+}
+
+func (p *peer) note(err error) {
+	if err != nil {
+		p.cause = err
+	}
+}
+
+// complete reports whether all was answered.
+func (p *peer) complete() bool {
+	for _, f := range p.echoes {
+		for _, e := range f {
+			if e.bytes != 0 && !e.answered {
+				return false
+			}
+		}
+	}
+	return p.answered
+}
+
+// says0 is what this node has to say to a peer.
+func (p *peer) report(now time.Time, ask bool) datagram {
+	d := datagram{ask: ask, mine: p.nonce, yours: p.theirs}
+	for f := range p.received {
+		for i, at := range p.received[f] {
+			d.echoes[f][i] = never
+			if !at.IsZero() {
+				d.echoes[f][i] = now.Sub(at)
+			}
+		}
+	}
+	return d
+}
+
+// receiveEcho takes an echo that came from an address.
+func (t *table) receiveEcho(now time.Time, from netip.Addr, reply bool, bytes int, e echoData) {
+	p := t.byInner[from]
+	if p == nil {
+		return
+	}
+	p.seen = now
+	f := familyOf(from)
+	switch {
+	case !reply && (e.size == small || e.size == full):
+		p.received[f][e.size] = now
+	case !reply:
+	case e.size == search:
+		s := p.search
+		if s == nil || s.family != f || s.nonce != e.nonce || s.bytes != bytes {
+			return
+		}
+		s.answered = true
+		t.hurry(p, now)
+	case e.size < sizes:
+		sent := &p.echoes[f][e.size]
+		if sent.bytes != bytes || sent.nonce != e.nonce {
+			return
+		}
+		sent.answered = true
+		t.hurryIfComplete(p, now)
+	}
+}
+
+// receiveDatagram takes a datagram that came from an address. What it says counts only in answer to this test: another
+// host cannot know the nonce, and a repeated datagram has a former one.
+func (t *table) receiveDatagram(now time.Time, from netip.Addr, d datagram) {
+	p := t.byEndpoint[from]
+	if p == nil {
+		return
+	}
+	p.seen, p.heard, p.theirs = now, now, d.mine
+	if d.yours == p.nonce {
+		p.answered, p.told = true, now
+		for f := range d.echoes {
+			for i, ago := range d.echoes[f] {
+				p.says[f][i] = time.Time{}
+				if ago < never {
+					p.says[f][i] = now.Add(-ago)
+				}
+			}
+		}
+		t.hurryIfComplete(p, now)
+	}
+	if d.ask && t.mayAnswer(p, now) {
+		p.note(t.wire.datagram(p.Local, p.Endpoint, p.report(now, false)))
+	}
+}
+
+// mayAnswer bounds the answers to those who ask often.
+func (t *table) mayAnswer(p *peer, now time.Time) bool {
+	if now.Sub(t.second) >= time.Second {
+		t.second, t.answers = now, 0
+	}
+	if now.Sub(p.replied) < answerGap || t.answers >= answersMost {
+		return false
+	}
+	p.replied = now
+	t.answers++
+	return true
+}
+
+func (t *table) hurryIfComplete(p *peer, now time.Time) {
+	if !p.began.IsZero() && p.search == nil && p.complete() {
+		t.hurry(p, now)
+	}
+}
+
+// hurry makes the next step of a peer due.
+func (t *table) hurry(p *peer, now time.Time) {
+	p.due = now
+	heap.Fix(&t.queue, p.place)
+}

@@ -1,0 +1,107 @@
+package probe
+
+import (
+	"bytes"
+	"encoding/binary"
+	"time"
+)
+
+// A size says which of the packets of a test one is.
+type size byte
+
+// The sizes.
+const (
+	small  size = iota // it passes wherever anything does
+	full               // as long as the way says
+	known              // the longest one that passed when a full one last did not
+	beyond             // one byte longer than that
+	sizes              // how many there are
+	search             // one of those that look for the longest one
+)
+
+// smallBytes is the length of a small packet.
+const smallBytes = 128
+
+// An echoData is in an echo request, and comes back in the reply. Zeros follow it.
+type echoData struct {
+	size  size
+	nonce uint64
+}
+
+// echoLen is the length of an echoData.
+const echoLen = 16
+
+func echoMagic() []byte { return []byte("FLpe") }
+
+func (e echoData) bytes(total int) []byte {
+	b := make([]byte, max(total, echoLen))
+	copy(b, echoMagic())
+	b[4] = byte(e.size)
+	binary.BigEndian.PutUint64(b[8:], e.nonce)
+	return b
+}
+
+// parseEcho returns what an echo has, if it is one of ours.
+func parseEcho(b []byte) (e echoData, ok bool) {
+	if len(b) < echoLen || !bytes.HasPrefix(b, echoMagic()) || size(b[4]) > search {
+		return echoData{}, false
+	}
+	return echoData{size(b[4]), binary.BigEndian.Uint64(b[8:])}, true
+}
+
+// A datagram is what agents send each other outside of the tunnel: how long ago the sender received what, and the
+// nonce by which the receiver knows that this was said in answer to its own datagram.
+type datagram struct {
+	ask    bool   // the receiver is to answer
+	mine   uint64 // nonce of the sender
+	yours  uint64 // the last one that the sender has received; zero: it has received none
+	echoes [families][2]time.Duration
+}
+
+// never stands for what was not received in the last hour.
+const never = time.Hour
+
+// datagramLen is the length of every datagram.
+const datagramLen = 4 + 4 + 8 + 8 + families*2*4
+
+func datagramMagic() []byte { return []byte("FLpd") }
+
+// version is that of datagrams. Agents of other versions do not understand each other, and say that nothing arrives.
+const version = 1
+
+func (d datagram) bytes() []byte {
+	b := append(make([]byte, 0, datagramLen), datagramMagic()...)
+	b = append(b, version, 0, 0, 0)
+	if d.ask {
+		b[5] = 1
+	}
+	b = binary.BigEndian.AppendUint64(b, d.mine)
+	b = binary.BigEndian.AppendUint64(b, d.yours)
+	for _, f := range d.echoes {
+		for _, ago := range f {
+			b = binary.BigEndian.AppendUint32(b, uint32(min(max(ago, 0), never)/time.Millisecond))
+		}
+	}
+	return b
+}
+
+// parseDatagram is strict: what this version does not send is refused.
+func parseDatagram(b []byte) (d datagram, ok bool) {
+	if len(b) != datagramLen || !bytes.HasPrefix(b, datagramMagic()) || b[4] != version || b[5] > 1 || b[6] != 0 ||
+		b[7] != 0 {
+		return datagram{}, false
+	}
+	d = datagram{ask: b[5] == 1, mine: binary.BigEndian.Uint64(b[8:]), yours: binary.BigEndian.Uint64(b[16:])}
+	ages := b[24:]
+	for f := range d.echoes {
+		for i := range d.echoes[f] {
+			ago := time.Duration(binary.BigEndian.Uint32(ages)) * time.Millisecond
+			if ago > never {
+				return datagram{}, false
+			}
+			d.echoes[f][i] = ago
+			ages = ages[4:]
+		}
+	}
+	return d, d.mine != 0
+}
