@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build install uninstall release signed-release test test-race test-busy test-vm test-skipped test-kube demo bench bench-newest bench-vm docs lint generate clean
+.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped test-kube test-kube-nodes demo bench bench-newest bench-vm bench-cluster docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -33,15 +33,20 @@ build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copi
 	  for name in $$names; do ln $(BIN)/tmp/copy $(BIN)/cni/$$name || exit; done && \
 	  rm -r $(BIN)/tmp && echo "$(BIN)/cni:" $$names
 
+# It is not part of build: the libraries of Kubernetes take minutes.
+agent: ## bin/fairlead-agent, for the nodes of a cluster
+	$(GO) -C cluster build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(abspath $(BIN))/ ./cmd/fairlead-agent
+
 # The pages of docs/ lie beside README.md there; what leads to the source leads to where that is published.
 DOC      = $(DESTDIR)$(PREFIX)/share/doc/fairlead
 SOURCE  := https://github.com/fairlead-cni/fairlead/blob/main
 TOP     := s,\]\((docs/man|[a-ce-z.][^:)]*)\),]($(SOURCE)/\1),g; s,\]\(docs/,](,g
 PAGE    := s,\]\(man\),]($(SOURCE)/docs/man),; s,\]\(\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./,](,g
 BELOW   := s,\]\(\.\./\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./\.\./,](../,g
-install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, completions, manual pages, documents; below DESTDIR
+install: ## what was built: fairlead (and fairlead-agent) into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, completions, manual pages, documents; below DESTDIR
 	@test -x $(BIN)/fairlead && test -d $(BIN)/cni || { echo 'make build comes first'; exit 1; }
 	install -D -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/fairlead
+	@! test -x $(BIN)/fairlead-agent || install -m 755 $(BIN)/fairlead-agent $(DESTDIR)$(PREFIX)/bin/fairlead-agent
 	$(HERE) install --from $(BIN)/cni --dir $(DESTDIR)$(CNIDIR)
 	@set -e; share=$(DESTDIR)$(PREFIX)/share; units=$(DESTDIR)$(PREFIX)/lib/systemd/system; umask 022; \
 	for n in 1 5 7; do mkdir -p $$share/man/man$$n; install -m 644 docs/man/*.$$n $$share/man/man$$n; done; \
@@ -55,7 +60,8 @@ install: ## what was built: fairlead into PREFIX (/usr), the plugins into CNIDIR
 	$(HERE) completion bash >$$share/bash-completion/completions/fairlead; \
 	$(HERE) completion zsh >$$share/zsh/site-functions/_fairlead; \
 	$(HERE) completion fish >$$share/fish/vendor_completions.d/fairlead.fish; \
-	for u in packaging/systemd/*.*; do sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#; s#\([= ]\)/opt/cni/bin/#\1$(UNITCNIDIR)/#' \
+	for u in packaging/systemd/*.*; do test -x $(BIN)/fairlead-agent || case $$u in *-agent.*) continue ;; esac; \
+	  sed 's#=\(-\?\)/usr/bin/fairlead#=\1$(PREFIX)/bin/fairlead#; s#\([= ]\)/opt/cni/bin/#\1$(UNITCNIDIR)/#' \
 	  $$u >$$units/$${u##*/}; done
 
 uninstall: ## remove what make install put there, with the same variables
@@ -67,14 +73,17 @@ uninstall: ## remove what make install put there, with the same variables
 # The plugins of a package are in a directory of its own: those of the reference's packages are in /opt/cni/bin.
 ARCHS   ?= amd64 arm64 riscv64 ppc64le s390x arm
 OUT     ?= $(BIN)/dist
-release: build ## archives, packages, an image, sums and an SBOM of VERSION for ARCHS, in OUT (bin/dist)
+release: build agent ## archives, packages, an image, sums and an SBOM of VERSION for ARCHS, in OUT (bin/dist)
 	@rm -rf $(OUT) $(BIN)/release && mkdir -p $(BIN)/release && $(GO) -C internal/release build -trimpath -o $(abspath $(BIN))/release/tool .
 	@set -e; for arch in $(ARCHS); do echo "$$arch:"; tree=$(BIN)/release/$$arch; \
-	  if [ $$arch = $$($(GO) env GOARCH) ]; then mkdir -p $$tree/bin && cp -a $(BIN)/fairlead $(BIN)/cni $$tree/bin; \
-	  else GOARCH=$$arch GOARM=7 $(MAKE) -s build BIN=$$tree/bin HERE=$(BIN)/fairlead; fi; \
+	  if [ $$arch = $$($(GO) env GOARCH) ]; then mkdir -p $$tree/bin && cp -a $(BIN)/fairlead $(BIN)/fairlead-agent $(BIN)/cni $$tree/bin; \
+	  else GOARCH=$$arch GOARM=7 $(MAKE) -s build agent BIN=$$tree/bin HERE=$(BIN)/fairlead; fi; \
 	  for p in /usr /usr/local; do top=system; [ $$p = /usr ] || top=local; \
 	    $(MAKE) -s install BIN=$$tree/bin HERE=$(BIN)/fairlead PREFIX=$$p CNIDIR=$$p/lib/fairlead/cni UNITCNIDIR=/opt/cni/bin DESTDIR=$$tree/$$top >/dev/null; \
 	  done; done
+	@mkdir -p $(OUT) && set -e; for f in 'cluster:cluster' 'cluster-remove:cluster uninstall cluster/remove'; do \
+	  $(GO) -C internal/kube run ./render -manifests $(CURDIR)/packaging/kubernetes -tag $(VERSION:v%=%) $${f#*:} >$(OUT)/fairlead-$${f%%:*}.yaml; \
+	done
 	$(BIN)/release/tool -version $(VERSION) -date $${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} -trees $(BIN)/release -out $(OUT) $(ARCHS)
 	@cat $(OUT)/SHA256SUMS
 
@@ -108,13 +117,32 @@ test-vm: ## the tests that touch the kernel, again in a virtual machine whose ke
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
 	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./packetfilter ./trace ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
 
-# Building the API server takes ten minutes of a processor; afterwards Go's cache has it.
-test-kube: ## fairlead-agent on two nodes of a real API server, in network namespaces
+# What the tests of clusters run. Go's cache keeps the programs of Kubernetes: the API server takes ten minutes of a processor, all
+# together half an hour and more. CoreDNS cannot share the module's libraries.
+KUBESTAMP := $(foreach v,gitVersion=v1.35.4 gitMajor=1 gitMinor=35,-X k8s.io/component-base/version.$(v))
+KUBEGO     = $(GO) -C cluster/kube $(1) -trimpath -ldflags '-s -w $(KUBESTAMP)' -o $(abspath $(BIN))/kube/
+KUBENODES := cmd/kube-controller-manager cmd/kube-scheduler cmd/kubelet cmd/kube-proxy cmd/kubectl test/images/agnhost
+KUBETESTS ?= TestMachines TestMachinesIPv6 TestMachinesDualStack TestConformance TestConformanceIPv6 TestConformanceDualStack
+KUBETEST   = $(GO) -C cluster test -tags kube -count=1 $(TESTFLAGS)
+
+.PHONY: kube-agent
+kube-agent:
 	@.ci/packages kube
-	$(GO) -C cluster/kube build -trimpath -o $(abspath $(BIN))/kube/ k8s.io/kubernetes/cmd/kube-apiserver
-	$(GO) -C cluster build -trimpath -o $(abspath $(BIN))/kube/ ./cmd/fairlead-agent
-	$(GO) build -o $(BIN)/kube/ ./cmd/fairlead
-	$(GO) -C cluster test -tags kube -count=1 -timeout 60m $(TESTFLAGS) ./kubetest
+	$(call KUBEGO,build) k8s.io/kubernetes/cmd/kube-apiserver
+	$(GO) -C cluster build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(abspath $(BIN))/kube/ ./cmd/fairlead-agent
+	@$(MAKE) --no-print-directory build BIN=$(BIN)/kube
+
+test-kube: kube-agent ## fairlead-agent on two nodes of a real API server, in network namespaces
+	$(KUBETEST) -timeout 60m -run TestPodsOfTwoNodes ./kubetest
+
+test-kube-nodes: kube-agent ## KUBETESTS: clusters of three nodes with kubelet, kube-proxy and containerd, and Kubernetes' end-to-end tests
+	$(call KUBEGO,build) $(addprefix k8s.io/kubernetes/,$(KUBENODES))
+	$(call KUBEGO,test -c)e2e.test k8s.io/kubernetes/test/e2e
+	GOBIN=$(abspath $(BIN))/kube $(GO) install -trimpath -ldflags '-s -w' github.com/coredns/coredns@v1.14.3
+	set -e; for test in $(KUBETESTS); do $(KUBETEST) -timeout 5h -run "^$$test$$" ./kubetest; done
+
+bench-cluster: ## an agent beside 1,000 nodes, an ADD and TCP between nodes: figures on the terminal
+	$(GO) -C cluster test -run '^$$' -bench . -benchtime 1x -timeout 60m ./faults
 
 $(BIN)/skipped:
 	@mkdir -p $(BIN) && : >$@.new && FAIRLEAD_SKIPPED=$(abspath $@.new) $(MAKE) test TESTFLAGS=-count=1 && mv $@.new $@
