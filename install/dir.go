@@ -246,16 +246,8 @@ func (d *directory) write(last *previousFiles) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(d.state(), "record")
-	if err != nil {
+	if err := replaceFile(d.state(record), append(b, '\n')); err != nil {
 		return err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), d.state(record))
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return syncDir(d.state())
 }

@@ -65,6 +65,9 @@ func TestUnitsLive(t *testing.T) {
 	}
 	var ours, daemons []string
 	for _, path := range paths {
+		if filepath.Base(path) == "fairlead-agent.service" {
+			continue // is in a package of its own, and there is no cluster here
+		}
 		ours = append(ours, strings.Replace(filepath.Base(path), "@.", "@nftables.", 1))
 		if u := unit(t, path); slices.Equal(u["Service.Restart"], []string{"always"}) {
 			daemons = append(daemons, filepath.Base(path))

@@ -95,7 +95,7 @@ func TestRelease(t *testing.T) {
 		links(t, filepath.Join(to, "share/doc/fairlead"))
 		notices(t, filepath.Join(to, "share/doc/fairlead/NOTICE"), filepath.Join(to, "bin/fairlead"))
 	})
-	for program, files := range map[string]string{"dpkg": "fairlead_*.deb", "rpm": "fairlead-*.rpm",
+	for program, files := range map[string]string{"dpkg": "fairlead_*.deb", "rpm": "fairlead-[0-9]*.rpm",
 		"chroot": "fairlead_*.apk"} {
 		t.Run(program, func(t *testing.T) {
 			nstest.NeedProgram(t, program)
@@ -208,7 +208,7 @@ func layout(t *testing.T, path string) {
 	speaks(t, filepath.Join(to, "bridge"))
 }
 
-// materials compares the bill of materials with what go says of the module.
+// materials compares the bill of materials with what go says of the two modules.
 func materials(t *testing.T, path string) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -231,9 +231,12 @@ func materials(t *testing.T, path string) {
 			t.Errorf("%s: licences %v", c.Name, c.Licenses)
 		}
 	}
-	deps := run(t, "go", "list", "-C", "../..", "-deps", "-f",
-		"{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
-	want := strings.Split(strings.TrimSpace(deps), "\n")
+	var want []string
+	for _, module := range []string{"../..", "../../cluster"} {
+		deps := run(t, "go", "list", "-C", module, "-deps", "-f",
+			"{{with .Module}}{{if not (or .Main .Replace)}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
+		want = append(want, strings.Split(strings.TrimSpace(deps), "\n")...)
+	}
 	want = append(want, "std "+strings.TrimPrefix(strings.TrimSpace(run(t, "go", "env", "GOVERSION")), "go"))
 	want = slices.DeleteFunc(want, func(s string) bool { return s == "" })
 	slices.Sort(want)

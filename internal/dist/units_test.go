@@ -35,6 +35,9 @@ func unit(t *testing.T, path string) map[string][]string {
 	return settings
 }
 
+// agentProgram is where a package installs the agent of a cluster's node.
+const agentProgram = "/usr/bin/fairlead-agent"
+
 // Each unit can be read, by systemd too where that is installed, and runs commands that there are.
 func TestUnits(t *testing.T) {
 	t.Parallel()
@@ -42,9 +45,10 @@ func TestUnits(t *testing.T) {
 	if err != nil || len(paths) == 0 {
 		t.Fatal(paths, err)
 	}
-	bin := build(t)
-	installed := strings.NewReplacer("/usr/bin/fairlead", filepath.Join(bin, "fairlead"), "/opt/cni/bin/",
-		filepath.Join(bin, "cni")+"/")
+	bin, agent := build(t), t.TempDir()
+	run(t, "make", "-s", "-C", "../..", "agent", "BIN="+agent)
+	installed := strings.NewReplacer(agentProgram, filepath.Join(agent, "fairlead-agent"),
+		"/usr/bin/fairlead", filepath.Join(bin, "fairlead"), "/opt/cni/bin/", filepath.Join(bin, "cni")+"/")
 	copies := t.TempDir() // of all, for they name each other
 	for _, path := range paths {
 		b, err := os.ReadFile(path)

@@ -14,6 +14,7 @@ import (
 
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -25,7 +26,20 @@ const manifests = "../../packaging/kubernetes"
 type rendered struct {
 	namespace core.Namespace
 	daemons   apps.DaemonSet
-	config    core.ConfigMap
+	account   core.ServiceAccount
+	role      rbac.ClusterRole
+	binding   rbac.ClusterRoleBinding
+	configs   []core.ConfigMap
+}
+
+// config is the ConfigMap that a volume or a container names.
+func (r rendered) config(t *testing.T, name string) core.ConfigMap {
+	t.Helper()
+	i := slices.IndexFunc(r.configs, func(c core.ConfigMap) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("there is no ConfigMap %s", name)
+	}
+	return r.configs[i]
 }
 
 // render has kustomize build the base with components, as a cluster's own kustomization names them, and decodes it with
@@ -68,8 +82,13 @@ func renderWith(t *testing.T, further string, components ...string) (r rendered)
 	if err != nil {
 		t.Fatal(err)
 	}
-	into := map[string]any{"Namespace": &r.namespace, "DaemonSet": &r.daemons, "ConfigMap": &r.config}
+	into := map[string]any{"Namespace": &r.namespace, "DaemonSet": &r.daemons, "ServiceAccount": &r.account,
+		"ClusterRole": &r.role, "ClusterRoleBinding": &r.binding}
 	for _, one := range all.Resources() {
+		if one.GetKind() == "ConfigMap" {
+			r.configs = append(r.configs, core.ConfigMap{})
+			into["ConfigMap"] = &r.configs[len(r.configs)-1]
+		}
 		to := into[one.GetKind()]
 		if to == nil {
 			t.Fatalf("a %s, of which this test knows nothing", one.GetKind())
@@ -107,6 +126,10 @@ func TestRights(t *testing.T) {
 		{nil, map[string][]core.Capability{"install": nil, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
 		{[]string{"network", "sweep"}, map[string][]core.Capability{"install": nil, "sweep": {"NET_ADMIN"},
 			"repair": {"NET_ADMIN", "SYS_ADMIN"}}},
+		{[]string{"cluster", "sweep"}, map[string][]core.Capability{"install": nil, "sweep": {"NET_ADMIN"},
+			"agent": {"NET_ADMIN", "NET_RAW"}, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
+		{[]string{"cluster", "uninstall", "cluster/remove"}, map[string][]core.Capability{"remove": {"NET_ADMIN"},
+			"install": nil, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
 		{[]string{"network", "uninstall"}, map[string][]core.Capability{"install": nil, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
 	} {
 		t.Run(strings.Join(append([]string{"base"}, tc.components...), " "), func(t *testing.T) {
@@ -115,9 +138,11 @@ func TestRights(t *testing.T) {
 			if r.daemons.Namespace != "fairlead" || r.namespace.Name != "fairlead" {
 				t.Errorf("namespaces %q, %q", r.daemons.Namespace, r.namespace.Name)
 			}
-			if pod.HostPID || pod.HostIPC || pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken ||
-				pod.ServiceAccountName != "" {
-				t.Error("the pod has the host's processes, or an account")
+			if pod.HostPID || pod.HostIPC || pod.AutomountServiceAccountToken == nil || *pod.AutomountServiceAccountToken {
+				t.Error("the pod has the host's processes, or each container an account")
+			}
+			if len(r.account.Name) > 0 != slices.Contains(tc.components, "cluster") || pod.ServiceAccountName != r.account.Name {
+				t.Errorf("the pod has the account %q", pod.ServiceAccountName)
 			}
 			if s := pod.SecurityContext.SeccompProfile; s == nil || s.Type != core.SeccompProfileTypeRuntimeDefault {
 				t.Errorf("seccomp %v", s)
@@ -135,7 +160,8 @@ func TestRights(t *testing.T) {
 
 func confined(t *testing.T, c core.Container, want []core.Capability) {
 	t.Helper()
-	if c.Image != "example.org/fairlead:1.2.3" || len(c.Command) > 0 {
+	agent := c.Name == "agent" || c.Name == "remove"
+	if c.Image != "example.org/fairlead:1.2.3" || len(c.Command) > 0 != agent {
 		t.Errorf("%s: image %s, command %q", c.Name, c.Image, c.Command)
 	}
 	s := c.SecurityContext
@@ -156,6 +182,9 @@ func confined(t *testing.T, c core.Container, want []core.Capability) {
 		}
 		if m.Name == "plugins" && m.ReadOnly != (c.Name != "install") {
 			t.Errorf("%s: %s read-only: %v", c.Name, m.MountPath, m.ReadOnly)
+		}
+		if m.Name == "account" && !agent {
+			t.Errorf("%s: has the account", c.Name)
 		}
 	}
 }
@@ -193,7 +222,7 @@ func TestNetwork(t *testing.T) {
 	r := render(t, "network")
 	args := r.container(t, "install").Args
 	file := filepath.Base(args[len(args)-1])
-	if r.config.Data[file] == "" {
-		t.Errorf("%q and %v", args, r.config.Data)
+	if data := r.configs[0].Data; data[file] == "" {
+		t.Errorf("%q and %v", args, data)
 	}
 }

@@ -71,7 +71,9 @@ func (r release) make(trees string, archs []string) error {
 		images = append(images, image{arch, within(system, "bin", "lib/fairlead", "share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")})
 		err = errors.Join(
 			r.archive("cni-plugins-linux-"+arch+"-"+r.version+".tgz", flat(local)),
-			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", local),
+			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", without(local, agentFiles()...)),
+			r.archive("fairlead-agent-linux-"+arch+"-"+r.version+".tgz", within(local, append(agentFiles(),
+				"share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")...)),
 			r.packages(arch, system),
 		)
 		if err != nil {
@@ -127,6 +129,16 @@ func within(all []file, paths ...string) (some []file) {
 		}
 	}
 	return some
+}
+
+// without is the files at none of some paths, nor below them.
+func without(all []file, paths ...string) (rest []file) {
+	for _, f := range all {
+		if len(within([]file{f}, paths...)) == 0 {
+			rest = append(rest, f)
+		}
+	}
+	return rest
 }
 
 // flat is the plugins, the licences and the README in one directory, named as in the reference's archives.

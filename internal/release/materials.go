@@ -58,13 +58,16 @@ func (r release) materials(tree string) error {
 		return err
 	}
 	var parts []component
-	for _, name := range []string{"bin/fairlead", "lib/fairlead/cni/loopback"} {
+	for _, name := range []string{"bin/fairlead", "bin/fairlead-agent", "lib/fairlead/cni/loopback"} {
 		info, err := buildinfo.ReadFile(filepath.Join(tree, name))
 		if err != nil {
 			return err
 		}
 		parts = append(parts, module("library", "std", strings.TrimPrefix(info.GoVersion, "go"), licence["std"]))
 		for _, dep := range info.Deps {
+			if dep.Path == "github.com/fairlead-cni/fairlead" { // which the agent uses from another module
+				continue
+			}
 			if dep.Replace != nil {
 				dep = dep.Replace
 			}

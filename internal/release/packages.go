@@ -16,58 +16,84 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm"
 )
 
-// packages writes the packages of one architecture.
+// A product is a package in all formats. Its scripts are in packaging/scripts.
+type product struct {
+	name, description string
+	scripts           string // what comes before "postinstall.sh" and "preremove.sh" in their names
+	tree              []file
+}
+
+// packages writes the packages of one architecture: one with what every host needs, and one with the agent of a cluster's
+// nodes, which is larger than all the rest.
 func (r release) packages(arch string, tree []file) error {
 	scratch, err := os.MkdirTemp("", "release")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(scratch)
-	for _, format := range []string{"deb", "rpm", "apk"} {
-		packager, err := nfpm.Get(format)
-		if err != nil {
-			return err
-		}
-		info, err := r.info(arch, format, tree, scratch)
-		if err != nil {
-			return err
-		}
-		info = nfpm.WithDefaults(info)
-		err = r.create(packager.ConventionalFileName(info),
-			func(w io.Writer) error { return packager.Package(info, w) })
-		if err != nil {
-			return err
+	// Its scripts install the plugins where runtimes search them: the package has none of its files there, because those
+	// of the reference's packages are there.
+	main := product{name: "fairlead", tree: without(tree, agentFiles()...), description: "Container networking: CNI plugins " +
+		"and the command fairlead\n" +
+		"All plugins of the Container Network Interface as one static program, and a command that connects\n" +
+		"network namespaces, shows what is attached, and finds what is wrong."}
+	agent := product{name: "fairlead-agent", tree: within(tree, agentFiles()...), scripts: "agent-",
+		description: "Connects the pods of a Kubernetes node with those of other nodes\n" +
+			"Keeps a VXLAN device and routes as the cluster's Node objects say, and grants the node's range to the plugin\n" +
+			"cluster of the package fairlead."}
+	for _, p := range []product{main, agent} {
+		for _, format := range []string{"deb", "rpm", "apk"} {
+			if err := r.pack(p, arch, format, scratch); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// info describes one package. Its scripts install the plugins where runtimes search them: the package has none of its
-// files there, because those of the reference's packages are there.
-func (r release) info(arch, format string, tree []file, scratch string) (*nfpm.Info, error) {
-	after, err := r.script("packaging/scripts/postinstall.sh", scratch)
+// agentFiles are the files of the package fairlead-agent.
+func agentFiles() []string {
+	return []string{"bin/fairlead-agent", "lib/systemd/system/fairlead-agent.service"}
+}
+
+// pack writes one package.
+func (r release) pack(p product, arch, format, scratch string) error {
+	packager, err := nfpm.Get(format)
+	if err != nil {
+		return err
+	}
+	info, err := r.info(p, arch, format, scratch)
+	if err != nil {
+		return err
+	}
+	info = nfpm.WithDefaults(info)
+	return r.create(packager.ConventionalFileName(info),
+		func(w io.Writer) error { return packager.Package(info, w) })
+}
+
+// info describes one package.
+func (r release) info(p product, arch, format, scratch string) (*nfpm.Info, error) {
+	after, err := r.script("packaging/scripts/"+p.scripts+"postinstall.sh", scratch)
 	if err != nil {
 		return nil, err
 	}
-	before, err := r.script("packaging/scripts/preremove.sh", scratch)
+	before, err := r.script("packaging/scripts/"+p.scripts+"preremove.sh", scratch)
 	if err != nil {
 		return nil, err
 	}
 	info := &nfpm.Info{
-		Name: "fairlead", Arch: map[string]string{"arm": "arm7"}[arch], Platform: "linux", Version: r.version,
+		Name: p.name, Arch: map[string]string{"arm": "arm7"}[arch], Platform: "linux", Version: r.version,
 		Release: "1",
 		Section: "net", Priority: "optional", Maintainer: "Fairlead's authors", Vendor: "Fairlead",
 		License:  "Apache-2.0",
 		Homepage: "https://github.com/fairlead-cni/fairlead", MTime: r.date, DisableGlobbing: true,
-		Description: "Container networking: CNI plugins and the command fairlead\n" +
-			"All plugins of the Container Network Interface as one static program, and a command that connects\n" +
-			"network namespaces, shows what is attached, and finds what is wrong.",
+		Description: p.description,
 	}
 	info.Arch = cmp.Or(info.Arch, arch)
 	info.Scripts = nfpm.Scripts{PostInstall: after, PreRemove: before}
 	info.APK.Scripts.PostUpgrade = after
 	info.RPM.BuildHost, info.RPM.Group = "release", "System Environment/Base"
-	for _, f := range tree {
+	for _, f := range p.tree {
 		c, err := content(f, format, scratch)
 		if err != nil {
 			return nil, err

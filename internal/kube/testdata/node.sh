@@ -36,7 +36,7 @@ within() { # COMMAND: is true before long
 said install
 container install
 CNI_COMMAND=VERSION /opt/cni/bin/bridge | grep -q 1.1.0
-cmp /etc/cni/net.d/10-fairlead.conflist "$dir/configmap/10-fairlead.conflist"
+cmp /etc/cni/net.d/10-fairlead.conflist "$dir/network/10-fairlead.conflist"
 rm -r "$dir/install/rootfs"
 container install | grep 'up to date' # as after each restart of the pod
 
