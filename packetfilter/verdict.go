@@ -48,6 +48,7 @@ type Packet struct {
 	ARP  bool
 	ICMP byte // the type of ICMP; 0 is not known, if the packet is not Fresh
 
+	six       bool   // it is of IPv6, also where no address says so
 	anyMark   bool   // the mark is not known
 	touched   string // sets that rules have changed on its way, by nftTable.key
 	lost      bool   // rules that were not followed may have changed sets, marks and what conntrack knows
@@ -82,11 +83,7 @@ func (p Packet) String() string {
 func (p Packet) Exempt() *Verdict { return p.exempt }
 
 func (p Packet) is6() bool {
-	a := p.Src
-	if !a.IsValid() {
-		a = p.Dst
-	}
-	return a.Unmap().Is6()
+	return p.six || p.Src.Unmap().Is6() || p.Dst.Unmap().Is6()
 }
 
 // An Outcome says what happens to a Packet. The zero Outcome is Undecided.
@@ -314,7 +311,7 @@ func (w *walk) hooks(r *rules, chains []nft.BaseChain) (hooks []hook, err error)
 			return nil, err
 		}
 		c := nft.BaseChain{Family: w.family(), Table: table, Name: builtIn(w.hook), Priority: priority, Drops: t.drops,
-			Type: "filter"}
+			Type: "filter", Hook: uint32(w.hook)}
 		if table == "nat" {
 			c.Type = table
 		}

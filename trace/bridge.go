@@ -174,7 +174,7 @@ func (w *walk) fromBridge(p *place, br *rtnl.Link, next netip.Addr) {
 	vlan := w.vlanOf(p, br, br)
 	to, far, inner := w.behind(p, br, next, vlan)
 	if to == nil {
-		if w.reachable(p, br, next) {
+		if w.reachable(p, br, next) && w.floods(p, br, next) {
 			w.arrive(p, "bridge", "leaves by a port of bridge %s to %v, out of sight", br.Name, next)
 		}
 		return
@@ -187,6 +187,24 @@ func (w *walk) fromBridge(p *place, br *rtnl.Link, next netip.Addr) {
 		return
 	}
 	w.outOf(p, br, to, far, inner, next, false)
+}
+
+// floods wonders about a frame for a MAC address that a bridge has not learnt: the bridge sends it out of all ports. It
+// reports whether the bridge has one.
+func (w *walk) floods(p *place, br *rtnl.Link, next netip.Addr) bool {
+	if w.p.DstMAC == [6]byte{} {
+		return true // the sender has to ask first
+	}
+	links, err := rtnl.Links(p.ns)
+	isPort := func(l *rtnl.Link) bool { return l.Master == br.Index && l.Up }
+	if err == nil && !slices.ContainsFunc(links, isPort) {
+		w.stop(p, "bridge", Advice{}, "bridge %s has no port that is up, and %v was behind one", br.Name, next)
+		return false
+	}
+	w.wonder(p, "bridge", Advice{},
+		"bridge %s does not know a port for %v at %v any more: it sends the packet out of all", br.Name, next,
+		w.known.MAC)
+	return true
 }
 
 // across takes a frame from one port to another, through the filters of bridges and, if filtered, of IP.

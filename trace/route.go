@@ -87,12 +87,16 @@ func (w *walk) noRoute(p *place, in *rtnl.Link, err error) {
 			w.p.Dst)
 	default:
 		add, advice := p.run(fmt.Sprintf("ip route add %v via ROUTER", w.p.Dst)), look
-		if gateway := w.gateway(p); gateway.IsValid() {
+		gateway := w.gateway(p)
+		if gateway.IsValid() {
 			add, advice = p.run(fmt.Sprintf("ip route add default via %v", gateway)), fix
 		}
 		if l := w.downIn(p); l != nil {
 			w.stop(p, "link", advice(p.run("ip link set "+l.Name+" up")+" && "+add), "link %s is down", l.Name)
 			return
+		}
+		if _, err := rtnl.RouteTo(p.ns, gateway); gateway.IsValid() && err != nil { // so the kernel refuses the route
+			add, advice = "fairlead doctor "+p.name, look
 		}
 		w.stop(p, "route", advice(add), "there is no route to %v", w.p.Dst)
 	}

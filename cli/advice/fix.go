@@ -220,7 +220,11 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 		if f.State != repair.Broken {
 			continue
 		}
-		stays := func(d spec.Difference) bool { return d.Repair != spec.ByRepair }
+		byHand := func(d spec.Difference) bool { return d.Repair == spec.ByHand }
+		stays := func(d spec.Difference) bool { return d.Repair != spec.ByRepair && !byHand(d) }
+		if slices.ContainsFunc(f.Differences, byHand) {
+			say("`fairlead doctor` has the commands for what stands in the way of repair")
+		}
 		switch {
 		case !slices.ContainsFunc(f.Differences, stays):
 		case mine(f.Owner.ContainerID):

@@ -36,7 +36,7 @@ func TestFindingKinds(t *testing.T) {
 		added += m + "\n"
 	}
 	constants := map[ID]string{}
-	for _, m := range regexp.MustCompile(`(\w+) +ID = "([a-z0-9-]+)"`).FindAllStringSubmatch(read("ids.go"), -1) {
+	for _, m := range regexp.MustCompile(`(\w+) +ID = "([a-z0-9-]+)"`).FindAllStringSubmatch(read("rows*.go"), -1) {
 		constants[ID(m[2])] = m[1]
 	}
 	drills := read("../testdata/script/doctor*.txtar")

@@ -70,8 +70,7 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 		if dst == from || dst.Is4() != from.Is4() {
 			continue
 		}
-		v, err := packetfilter.Forwarded(d.Host, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst},
-			"inet fairlead")
+		v, err := packetfilter.Forwarded(d.Host, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst}, ours)
 		if err != nil {
 			d.Blind("the packet filters of others: %v", err)
 			return
@@ -81,8 +80,7 @@ func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached
 			return
 		}
 		d.add(BridgeFilterDrops, where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link,
-			rule),
-			whom(mine), how(accepting(v, link))...)
+			rule), whom(mine), how(letting(v, v.Cause(d.Host, ours), link))...)
 		return
 	}
 }

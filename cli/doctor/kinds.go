@@ -5,7 +5,10 @@ import (
 	"slices"
 )
 
-// A Kind is a kind of finding: a row of the tables in the files rows*.go. A new one is a row and a constant ID.
+// ID is the name of a kind of finding.
+type ID string
+
+// A Kind is a kind of finding: a row of the tables in the files rows*.go. A new one is a row and a constant ID there.
 type Kind struct {
 	ID
 	Warning bool // containers have their network for now

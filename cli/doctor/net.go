@@ -212,7 +212,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 			left++
 		}
 	}
-	fill := []string{"NET", n.Name}
+	fill, reclaimed := []string{"NET", n.Name}, false
 	for _, u := range b.Uses {
 		what := fmt.Sprintf("%s of %s addresses of %s are left; of %d leases, %d belong to containers that are gone",
 			u.Available, u.Size, u.Range, len(b.Leases), dead)
@@ -221,14 +221,17 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 			fix = []string{"look", "fairlead ipam ls " + n.Name}
 		}
 		switch {
-		case u.Available.IsZero():
-			d.add(RangeExhausted, "network "+n.Name, what, nil, fix...)
+		case u.Available.IsZero() && dead == 0:
+			d.add(RangeExhausted, "network "+n.Name, what, nil, fill...)
 			exhausted = true
+		case u.Available.IsZero():
+			d.add(RangeNear, "network "+n.Name, what+", which an ADD reclaims", nil, fill...)
+			reclaimed = true
 		case near(u):
 			d.add(RangeNear, "network "+n.Name, what, nil, fix...)
 		}
 	}
-	if left > 0 && !exhausted { // the others are removed with their attachments
+	if left > 0 && !exhausted && !reclaimed { // the others are removed with their attachments
 		d.add(LeasesOfTheDead, "network "+n.Name,
 			fmt.Sprintf("%d of %d leases belong to containers that are gone", left,
 				len(b.Leases)), nil, fill...)

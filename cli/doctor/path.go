@@ -119,10 +119,10 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
 	h := decidedAt(answer)
 	if h == nil || h.Kind == "socket" || answer.Verdict == trace.Stops && d.left(answer) ||
-		h.Verdict != nil && h.Verdict.Chain.Table == "fairlead" {
+		h.Verdict != nil && strings.HasPrefix(h.Verdict.Chain.Table, "fairlead") {
 		return false
 	}
-	Advise(q, answer)
+	d.Advise(q, answer)
 	to := fmt.Sprintf("fairlead trace to %v", q.Dst)
 	if q.From != nil {
 		to = fmt.Sprintf("fairlead trace %s to %v", c.ContainerID, q.Dst)
@@ -134,9 +134,7 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	switch {
 	case h.Place == "host" && h.Verdict != nil:
 		_, link := d.wayIn(c)
-		where, rule := decider(*h.Verdict)
-		d.add(ForeignFilterDrops, where, fmt.Sprintf("%s drops packets of containers on %s: %s", owner(*h.Verdict),
-			link, rule), who(c, h.Hook+", "+answer.Packet), advice...)
+		d.drops(*h.Verdict, link, who(c, h.Hook+", "+answer.Packet))
 	case h.Place == "host":
 		d.add(HostPathBlocked, h.Kind, "", who(c, answer.Packet+": "+h.Text), advice...)
 	default:

@@ -73,7 +73,7 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 		}
 	}
 	v, err := packetfilter.Arriving(d.Host, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(),
-		DstPort: uint16(m.HostPort)}, publishes, "inet fairlead")
+		DstPort: uint16(m.HostPort)}, publishes, ours)
 	if err != nil {
 		d.Blind("whether another program takes the packets for published ports: %v", err)
 		return

@@ -98,17 +98,36 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 
 // subnetRoute adds a finding if the host has no route to the subnet of a gateway.
 func (d *Doctor) subnetRoute(c attach.Cached, bridge *rtnl.Link, gw netip.Prefix) {
-	if missing, err := rtnl.LacksSubnetRoute(d.Host, bridge.Index, gw); err != nil || !missing {
+	missing, instead, err := rtnl.LacksSubnetRoute(d.Host, bridge.Index, gw)
+	if err != nil || !missing {
 		return
 	}
-	subnet := gw.Masked().String()
-	add := "ip route add " + subnet + " dev " + bridge.Name + " proto kernel"
-	if gw.Addr().Is4() {
-		add += " scope link src " + gw.Addr().String()
-	} else {
-		add += " metric 256"
+	leads := ""
+	if instead != nil {
+		leads = instead.Leads(d.Host)
 	}
-	d.add(BridgeRouteMissing, bridge.Name, "the host has no route to "+subnet, who(c), "fix", add)
+	d.unrouted(c, bridge.Name, gw.Masked(), leads, routing(bridge.Name, gw))
+}
+
+// unrouted adds the finding that the route to the subnet of a bridge is missing, or leads elsewhere.
+func (d *Doctor) unrouted(c attach.Cached, bridge string, subnet netip.Prefix, leads string, fix ...string) {
+	what := "the host has no route to " + subnet.String()
+	if leads != "" {
+		what = fmt.Sprintf("the host's route to %v leads %s", subnet, leads)
+	}
+	if len(fix) > 0 {
+		fix = []string{"fix", fix[0]}
+	}
+	d.add(BridgeRouteMissing, bridge, what, who(c), fix...)
+}
+
+// routing is the command that gives the host the route to the subnet of a gateway, in the place of another one.
+func routing(bridge string, gw netip.Prefix) string {
+	replace := fmt.Sprintf("ip route replace %v dev %s proto kernel", gw.Masked(), bridge)
+	if gw.Addr().Is4() {
+		return replace + " scope link src " + gw.Addr().String()
+	}
+	return replace + " metric 256"
 }
 
 // insideByResult compares the inside of the container.

@@ -6,8 +6,32 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/advice"
 )
 
+// The kinds of findings about containers.
+const (
+	ContainerInterfaceMissing ID = "container-interface-missing"
+	ContainerInterfaceDown    ID = "container-interface-down"
+	ContainerInterfaceChanged ID = "container-interface-changed"
+	ContainerAddressMissing   ID = "container-address-missing"
+	ContainerRouteMissing     ID = "container-route-missing"
+	AddressDuplicate          ID = "address-duplicate"
+	MTUTooLarge               ID = "mtu-too-large"
+	PathMTU                   ID = "path-mtu"
+	ContainerStateDiffers     ID = "container-state-differs"
+	PortNobodyListens         ID = "port-nobody-listens"
+	ReversePathFilter         ID = "reverse-path-filter"
+	PortLoopbackOnly          ID = "port-loopback-only"
+	ContainerPathBlocked      ID = "container-path-blocked"
+	GatewayUnreachable        ID = "gateway-unreachable"
+	DNSUnreachable            ID = "dns-unreachable"
+	AddressUnreachable        ID = "address-unreachable"
+	AttachmentBroken          ID = "attachment-broken"
+	DELUnfinished             ID = "del-unfinished"
+	ReferenceRulesMissing     ID = "reference-rules-missing"
+	ContainerGone             ID = "container-gone"
+)
+
 func containerKinds() []Kind {
-	drift, inside, probes := match{(*Doctor).ofRepair}, match{(*Doctor).ofContainers}, match{(*Doctor).ofProbes}
+	plans, inside, probes := match{(*Doctor).ofRepair}, match{(*Doctor).ofContainers}, match{(*Doctor).ofProbes}
 	const smallerMTU = "nsenter --net=NETNS ip route replace default via GATEWAY dev INTERFACE mtu MTU"
 	unreached := causes{BridgeMissing: here, BridgeDown: here, BridgeAddressMissing: here, BridgeRouteMissing: here,
 		HostInterfaceDown:    here,
@@ -17,27 +41,27 @@ func containerKinds() []Kind {
 	unanswered := causes{GatewayUnreachable: here, ContainerRouteMissing: here}
 	maps.Copy(unanswered, unreached)
 	return []Kind{
-		{ID: ContainerInterfaceMissing, match: drift,
+		{ID: ContainerInterfaceMissing, match: plans,
 			What: "the container lacks the interface that it was given",
 			Why:  "The interface was deleted or renamed in the container.",
 			Fix:  advice.Remakes},
-		{ID: ContainerInterfaceDown, match: drift,
+		{ID: ContainerInterfaceDown, match: plans,
 			What: "the container interface is down",
 			Why: "It was set down in the container. The kernel deletes the routes of an interface that is set " +
 				"down, and does not restore them.",
 			Fix: advice.Remakes},
-		{ID: ContainerInterfaceChanged, match: drift,
+		{ID: ContainerInterfaceChanged, match: plans,
 			causes: causes{ContainerInterfaceMissing: here},
 			What:   "the container interface differs from what ADD made",
 			Why:    "It was changed in the container.",
 			Fix:    advice.Remakes},
-		{ID: ContainerAddressMissing, match: drift,
+		{ID: ContainerAddressMissing, match: plans,
 			causes: causes{AddressDuplicate: here, DHCPLeaseLost: here, ContainerInterfaceMissing: here,
 				ContainerInterfaceDown: told},
 			What: "the container lacks an address that it was given",
 			Why:  "The address was flushed or deleted in the container. Its routes were removed with it.",
 			Fix:  advice.Remakes},
-		{ID: ContainerRouteMissing, match: drift,
+		{ID: ContainerRouteMissing, match: plans,
 			causes: causes{AddressDuplicate: here, DHCPLeaseLost: here, ContainerInterfaceMissing: here,
 				ContainerAddressMissing: here, ContainerInterfaceDown: told},
 			What: "the container lacks a route that it was given",
@@ -64,7 +88,7 @@ func containerKinds() []Kind {
 				"container; for new ones set a smaller \"mtu\" in the network's list.",
 			Fix:  smallerMTU,
 			Look: "set \"mtu\" in the network's list"},
-		{ID: ContainerStateDiffers, match: drift,
+		{ID: ContainerStateDiffers, match: plans,
 			causes: causes{AddressDuplicate: here},
 			What:   "something in the container differs from what ADD made",
 			Why:    "It was changed in the container, where Fairlead repairs nothing.",
@@ -108,20 +132,20 @@ func containerKinds() []Kind {
 			Why: "The probe got no answer from the address. The lines of the container say what becomes of a " +
 				"packet to it, and of one back if this host can follow it.",
 			Look: "traceroute ADDRESS"},
-		{ID: AttachmentBroken, match: drift,
+		{ID: AttachmentBroken, match: plans,
 			What: "an attachment has a fault that repair cannot correct",
 			Why:  "The finding says what it is.",
 			Look: "fairlead repair --dry-run"},
-		{ID: DELUnfinished, match: drift,
+		{ID: DELUnfinished, match: plans,
 			What: "a DEL was not completed",
 			Why:  "One of its plugins failed. The interface is removed, and the state of that plugin remains.",
 			Fix:  "fairlead del NET NETNS"},
-		{ID: ReferenceRulesMissing, match: drift,
+		{ID: ReferenceRulesMissing, match: plans,
 			What: "rules that the reference plugins made are missing",
 			Why: "The packet filter was flushed. `fairlead repair` does not change attachments that other " +
 				"programs made.",
 			Fix: "fairlead repair --adopt"},
-		{ID: ContainerGone, Warning: true, match: drift,
+		{ID: ContainerGone, Warning: true, match: plans,
 			What: "containers that are gone still have attachments",
 			Why:  "Their DEL was never called. The attachments keep addresses, ports and rules.",
 			Fix:  "fairlead gc --gone"},

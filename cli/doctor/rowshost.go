@@ -2,67 +2,104 @@ package doctor
 
 import "github.com/fairlead-cni/fairlead/cli/advice"
 
+// The kinds of findings about the host.
+const (
+	PacketFilterMissing     ID = "packet-filter-missing"
+	PacketFilterIncomplete  ID = "packet-filter-incomplete"
+	AcceptsMissing          ID = "accepts-missing"
+	BridgeMissing           ID = "bridge-missing"
+	BridgeDown              ID = "bridge-down"
+	BridgeAddressMissing    ID = "bridge-address-missing"
+	BridgeRouteMissing      ID = "bridge-route-missing"
+	BridgeChanged           ID = "bridge-changed"
+	HostInterfaceDown       ID = "host-interface-down"
+	HostInterfaceMissing    ID = "host-interface-missing"
+	HostInterfaceDetached   ID = "host-interface-detached"
+	HostInterfaceRenamed    ID = "host-interface-renamed"
+	HostInterfaceChanged    ID = "host-interface-changed"
+	HostHasAddress          ID = "host-has-address"
+	ForwardingOff           ID = "forwarding-off"
+	ForeignFilterDrops      ID = "foreign-filter-drops"
+	HostInputDrops          ID = "host-input-drops"
+	HostRouteMissing        ID = "host-route-missing"
+	HostRoute6Missing       ID = "host-route6-missing"
+	BridgeFilterDrops       ID = "bridge-filter-drops"
+	BridgeFilterOff         ID = "bridge-filter-off"
+	ClockBehind             ID = "clock-behind"
+	PublishedPortDiverted   ID = "published-port-diverted"
+	PublishedPortTaken      ID = "published-port-taken"
+	PublishedAddressMissing ID = "published-address-missing"
+	HostStateDiffers        ID = "host-state-differs"
+	ConntrackFull           ID = "conntrack-full"
+	ConntrackNear           ID = "conntrack-near"
+	NeighbourTableFull      ID = "neighbour-table-full"
+	StateUnwritable         ID = "state-unwritable"
+	CacheMissing            ID = "cache-missing"
+	HostPathBlocked         ID = "host-path-blocked"
+	CacheUnreadable         ID = "cache-unreadable"
+)
+
 func hostKinds() []Kind {
-	drift, routes, bridged := match{(*Doctor).ofRepair}, match{(*Doctor).ofRoutes}, match{(*Doctor).ofBridges}
+	plans, routes, bridged := match{(*Doctor).ofRepair}, match{(*Doctor).ofRoutes}, match{(*Doctor).ofBridges}
 	ports, conntrack, state := match{(*Doctor).ofPorts}, match{(*Doctor).ofConntrack}, match{(*Doctor).ofState}
 	const repairs, filter = "fairlead repair", "fairlead repair --firewall"
 	return []Kind{
-		{ID: PacketFilterMissing, match: drift,
+		{ID: PacketFilterMissing, match: plans,
 			What: "a table of Fairlead is missing in nf_tables",
 			Why: "The packet filter was flushed or reloaded. Without the table, no connection is masqueraded, no " +
 				"port is published, and no policy applies.",
 			Fix: filter},
-		{ID: PacketFilterIncomplete, match: drift,
+		{ID: PacketFilterIncomplete, match: plans,
 			What: "rules of attachments are missing in the packet filter",
 			Why:  "Rules or elements of sets were deleted. Their effect for the container is gone.",
 			Fix:  filter},
-		{ID: AcceptsMissing, Warning: true, match: drift,
+		{ID: AcceptsMissing, Warning: true, match: plans,
 			causes: causes{ForeignFilterDrops: anywhere},
 			What:   "another program's packet filter lacks the accepts of the plugin firewall",
 			Why: "The other program's filter was reloaded, or was loaded after the containers were attached. It " +
 				"may drop their packets.",
 			Fix: filter},
-		{ID: BridgeMissing, match: drift,
+		{ID: BridgeMissing, match: plans,
 			What: "a bridge does not exist",
 			Why:  "The bridge was deleted. Its containers reach neither each other nor the host.",
 			Fix:  repairs},
-		{ID: BridgeDown, match: drift,
+		{ID: BridgeDown, match: plans,
 			What: "a bridge is down",
 			Why:  "A bridge that is down forwards no packets, and the host has no route to its subnet.",
 			Fix:  repairs},
-		{ID: BridgeAddressMissing, match: drift,
+		{ID: BridgeAddressMissing, match: plans,
 			causes: causes{BridgeMissing: here, BridgeDown: here},
 			What:   "the gateway's address is missing on its link",
 			Why:    "The containers get no answer from their gateway, so they reach only their own segment.",
 			Fix:    repairs},
-		{ID: BridgeRouteMissing, match: drift,
+		{ID: BridgeRouteMissing, match: plans,
 			What: "the host has no route to the subnet of a bridge",
-			Why: "The kernel added the route with the gateway's address, and the route was deleted. The host sends " +
-				"packets to the containers elsewhere, so they get no answers.",
+			Why: "The kernel added the route with the gateway's address, and the route was deleted or replaced. The " +
+				"host sends packets to the containers elsewhere, so they get no answers.",
 			Fix: repairs},
-		{ID: BridgeChanged, match: drift,
+		{ID: BridgeChanged, match: plans,
 			What: "a bridge differs from the configuration of its network",
 			Why:  "A setting that containers depend on was changed.",
 			Fix:  repairs},
-		{ID: HostInterfaceDown, match: drift,
+		{ID: HostInterfaceDown, match: plans,
 			What: "the host-side interface is down",
 			Why:  "Packets of the container do not get further than its own interface.",
 			Fix:  repairs},
-		{ID: HostInterfaceMissing, match: drift,
+		{ID: HostInterfaceMissing, match: plans,
 			What: "the host-side interface does not exist",
 			Why:  "The host-side interface was deleted, and the container interface with it.",
 			Fix:  advice.Remakes},
-		{ID: HostInterfaceDetached, match: drift,
+		{ID: HostInterfaceDetached, match: plans,
 			causes: causes{BridgeMissing: here},
 			What:   "the host-side interface is not a port of its bridge",
 			Why: "The interface was taken out of the bridge, often by a network manager that was reloaded. The " +
 				"container reaches neither the host nor other containers.",
 			Fix: repairs},
-		{ID: HostInterfaceRenamed, match: drift,
+		{ID: HostInterfaceRenamed, match: plans,
 			What: "the host-side interface has another name",
 			Why:  "Rules and limits name links. They do not apply to the new name.",
 			Fix:  "ip link set dev NOW down && ip link set dev NOW name THEN up"},
-		{ID: HostInterfaceChanged, match: drift,
+		{ID: HostInterfaceChanged, match: plans,
 			What: "the veth pair differs from what ADD made",
 			Why:  "One of its ends was changed or deleted.",
 			Fix:  repairs},
@@ -71,7 +108,7 @@ func hostKinds() []Kind {
 			Why: "Packets that the host sends or forwards to the address stay on the host, and never reach the " +
 				"container.",
 			Fix: "ip addr del ADDRESS/PREFIX dev LINK"},
-		{ID: ForwardingOff, match: append(drift, (*Doctor).ofForwarding),
+		{ID: ForwardingOff, match: append(plans, (*Doctor).ofForwarding),
 			What: "forwarding is off",
 			Why: "The host forwards no packets between containers and other networks. Tools that harden a host, " +
 				"and files in /etc/sysctl.d, turn forwarding off.",
@@ -134,7 +171,7 @@ func hostKinds() []Kind {
 			Why: "The address was removed, or moved to another host. Packets for the address do not come to this " +
 				"host.",
 			Look: "ip addr add ADDRESS/PREFIX dev UPLINK"},
-		{ID: HostStateDiffers, match: drift,
+		{ID: HostStateDiffers, match: plans,
 			What: "something that an attachment has on the host is missing or was changed",
 			Why:  "It was changed after the container was attached.",
 			Fix:  repairs},
@@ -167,9 +204,9 @@ func hostKinds() []Kind {
 				"without sending it. One of these was changed.",
 			Fix:  "(depends on what stops them)",
 			Look: "fairlead trace CONTAINER to ADDRESS"},
-		{ID: CacheUnreadable, Warning: true, match: drift,
+		{ID: CacheUnreadable, Warning: true, match: plans,
 			What: "an entry of the cache of attachments cannot be read",
 			Why:  "The attachment is unknown without it, so it is neither checked, nor repaired, nor removed.",
-			Look: "fairlead ls"},
+			Look: "`fairlead del NET NETNS` sets the file aside and detaches the container; then attach it again"},
 	}
 }

@@ -1,5 +1,27 @@
 package doctor
 
+// The kinds of findings about networks.
+const (
+	NetworkFileUnusable ID = "network-file-unusable"
+	NetworkFileMissing  ID = "network-file-missing"
+	BridgeShared        ID = "bridge-shared"
+	NetworkShadowed     ID = "network-shadowed"
+	PluginMissing       ID = "plugin-missing"
+	KernelLacksKind     ID = "kernel-lacks-kind"
+	VersionTooNew       ID = "version-too-new"
+	RangeExhausted      ID = "range-exhausted"
+	RangeNear           ID = "range-near"
+	LeasesOfTheDead     ID = "leases-of-the-dead"
+	LeaseMissing        ID = "lease-missing"
+	DHCPDaemonAbsent    ID = "dhcp-daemon-absent"
+	DHCPDaemonSilent    ID = "dhcp-daemon-silent"
+	DHCPLeaseLost       ID = "dhcp-lease-lost"
+	DHCPServerSilent    ID = "dhcp-server-silent"
+	SubnetOverlap       ID = "subnet-overlap"
+	SubnetInsideRoute   ID = "subnet-inside-route"
+	NetworkNotReady     ID = "network-not-ready"
+)
+
 func networkKinds() []Kind {
 	networks := match{(*Doctor).ofNetworks}
 	const anotherSubnet = "give the network another subnet, in the file that `fairlead net ls` names"
@@ -43,13 +65,13 @@ func networkKinds() []Kind {
 			Fix: `sed -i 's/"cniVersion": *"1.1.0"/"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]/' FILE`},
 		{ID: RangeExhausted, match: networks,
 			What: "a network has no address left",
-			Why: "New containers are refused. If leases of containers that are gone remain, they can be reclaimed. " +
-				"Otherwise the range is too small.",
-			Fix:  "fairlead ipam reclaim NET",
+			Why: "New containers are refused: all leases belong to containers that may run. The range is too " +
+				"small.",
 			Look: "fairlead ipam ls NET"},
 		{ID: RangeNear, Warning: true, match: networks,
 			What: "a network is about to run out of addresses",
-			Why:  "Less than 5 % of the addresses are available.",
+			Why: "Less than 5 % of the addresses are available. If none is, an ADD reclaims leases of containers " +
+				"that are gone.",
 			Fix:  "fairlead ipam reclaim NET",
 			Look: "fairlead ipam ls NET"},
 		{ID: LeasesOfTheDead, Warning: true, match: networks,

@@ -38,7 +38,7 @@ func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details, advice [
 			details = append(details, err.Error())
 			continue
 		}
-		Advise(q, answer)
+		d.Advise(q, answer)
 		word := map[trace.State]string{trace.Passes: "arrives", trace.Stops: "does not arrive"}[answer.Verdict]
 		if word == "" {
 			word = "cannot tell"

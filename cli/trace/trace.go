@@ -121,7 +121,7 @@ func (t *tracing) run(args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	doctor.Advise(q, answer)
+	d.Advise(q, answer)
 	switch {
 	case answer.Verdict == trace.Stops || answer.Differs:
 		t.Status = app.ExitDrift

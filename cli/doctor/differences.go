@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -148,7 +149,7 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 		case w.Got == spec.Denied:
 			d.Blind("%s of %s: %s", cmp.Or(w.Resource, "the attachment"), attached.ShortOwner(c), w.Text)
 		case w.Resource != "" && (!w.Follows || !links):
-			d.drift(w, c)
+			d.difference(w, c)
 		case w.Resource != "":
 		case w.Kind == spec.KindLease && w.File == "": // of the DHCP daemon
 			d.add(AttachmentBroken, "network "+c.Network, w.Text, who(c)).causes = causes{StateUnwritable: here,
@@ -165,8 +166,8 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	}
 }
 
-// drift adds the finding for one difference of a resource.
-func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
+// difference adds the finding for one difference of a resource.
+func (d *Doctor) difference(w spec.Difference, c attach.Cached) {
 	inside := w.Where == spec.InContainer
 	text := w.Resource + ": " + w.Text
 	switch {
@@ -189,7 +190,7 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 	case w.Kind == "Gateway" && (w.Field == "" || w.LacksLink()):
 		d.add(BridgeAddressMissing, w.Link, "", who(c, text))
 	case w.Kind == "Gateway" && w.Field == "route":
-		d.add(BridgeRouteMissing, w.Link, "the host has no route to "+w.Want, who(c))
+		d.gatewayRoute(w, c)
 	case w.Kind == "Gateway": // a setting of the bridge, whichever of its gateways needs it
 		d.add(HostStateDiffers, w.Link, w.Text, who(c))
 	case w.Kind == "Veth":
@@ -202,6 +203,20 @@ func (d *Doctor) drift(w spec.Difference, c attach.Cached) {
 		d.add(ContainerStateDiffers, "container", "", who(c, text), how(advice.Remake(c))...)
 	default:
 		d.add(HostStateDiffers, "host", text, who(c), remade(w, c)...)
+	}
+}
+
+// gatewayRoute adds the finding for the route to a gateway's subnet, which repair adds but does not replace.
+func (d *Doctor) gatewayRoute(w spec.Difference, c attach.Cached) {
+	subnet, err := netip.ParsePrefix(w.Want)
+	if err != nil || w.Got == spec.Absent {
+		d.unrouted(c, w.Link, subnet, "")
+		return
+	}
+	for _, ip := range c.Result.IPs {
+		if gw := netip.PrefixFrom(ip.Gateway, subnet.Bits()); gw.Masked() == subnet {
+			d.unrouted(c, w.Link, subnet, w.Got, routing(w.Link, gw))
+		}
 	}
 }
 
