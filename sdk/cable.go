@@ -18,7 +18,8 @@ type Cable struct {
 	HostInterfaceName string `json:"hostInterfaceName" want:"ifname"`
 
 	// MTU of the interface in bytes, 68 to 65535. "auto": the smallest MTU of the interfaces that default routes of the
-	// host use. Default: the kernel's, 1500; with vxlanID of the ovs plugin, what fits into the tunnel.
+	// host use; with ipam cluster, that of the way to other nodes. Default: the kernel's, 1500; with vxlanID of the ovs
+	// plugin, what fits into the tunnel.
 	MTU resource.MTU `json:"mtu" want:"0|68..65535 bytes|auto"`
 	// "off" turns off IPv6 on the container interface. Default: IPv6 is on.
 	IPv6 string `json:"ipv6" want:"off"`
@@ -37,6 +38,14 @@ type Cable struct {
 			HostInterfaceName string `json:"hostInterfaceName" want:"ifname"`
 		} `json:"cni"`
 	} `json:"args"`
+}
+
+// LinkMTU returns the MTU for the links of the attachment.
+func (c Cable) LinkMTU(r *Request) resource.MTU {
+	if c.MTU == resource.AutoMTU && r.PathMTU != 0 {
+		return resource.MTU(r.PathMTU)
+	}
+	return c.MTU
 }
 
 // Validate returns an error with code 7 for keys that the kernel would refuse or that contradict the addresses of r.

@@ -63,6 +63,14 @@ func ranges(a ipam.Allocator) []spec.IP {
 	return slices.Concat(g.Gateways()...)
 }
 
+// pathMTU returns a Request's PathMTU.
+func pathMTU(a ipam.Allocator) int {
+	if p, ok := a.(ipam.Pather); ok {
+		return p.PathMTU()
+	}
+	return 0
+}
+
 // several returns ranges, or nil if no two of a family are of different subnets.
 func several(ranges []spec.IP) []spec.IP {
 	for i, ip := range ranges {
@@ -76,7 +84,7 @@ func several(ranges []spec.IP) []spec.IP {
 	return nil
 }
 
-// askRanges sets Ranges to those of the IPAM plugin of the configuration, if it is among all.
+// askRanges sets Ranges and PathMTU to those of the IPAM plugin of the configuration, if it is among all.
 func (r *Request) askRanges(all []Plugin) {
 	i := slices.IndexFunc(all, func(p Plugin) bool { return p.Allocates() && p.Name == r.conf.IPAMType })
 	if i < 0 || !r.L3 {
@@ -87,7 +95,7 @@ func (r *Request) askRanges(all []Plugin) {
 		return
 	}
 	if a, _, err := all[i].open(r.conf, asked); err == nil {
-		r.Ranges = ranges(a)
+		r.Ranges, r.PathMTU = ranges(a), pathMTU(a)
 	}
 }
 

@@ -21,7 +21,8 @@ type Masquerade struct {
 	// made by the iptables program that has the host's nat table. Default: nftables.
 	IPMasqBackend string `json:"ipMasqBackend" want:"nftables|iptables" says:"\"nftables\", which is the default, or \"iptables\"" code:"2"`
 	// Destinations that see the container's own address, such as ["10.0.0.0/8"]. Default: none beside the network
-	// itself.
+	// itself and, with the IPAM plugin cluster, the containers of all nodes of the cluster. The backend iptables does
+	// not know those, and needs their range here.
 	MasqExcept []netip.Prefix `json:"masqExcept"`
 	// Destinations that always see the host's address, even if they are in the network or in masqExcept. Default: none.
 	MasqForce []netip.Prefix `json:"masqForce"`
@@ -30,10 +31,15 @@ type Masquerade struct {
 	SnatTo []netip.Addr `json:"snatTo"`
 }
 
-// Validate returns an error with code 7 for keys that have no effect without ipMasq, and for addresses in snatTo that
-// cannot be a source.
-func (m Masquerade) Validate() error {
+// Validate returns an error with code 7 for keys that have no effect without ipMasq, for addresses in snatTo that
+// cannot be a source, and for a backend that would masquerade connections between the nodes of a cluster.
+func (m Masquerade) Validate(r *Request) error {
 	switch {
+	case m.IPMasq && m.IPMasqBackend == "iptables" && r.OfCluster() && len(m.MasqExcept) == 0:
+		return spec.Errorf(spec.CodeConfig,
+			"ipMasqBackend: \"iptables\": does not know the containers of other nodes, which ipam.type \"cluster\" "+
+				"has; remove the key, or set masqExcept to the range of all nodes' containers, such as "+
+				"[\"10.244.0.0/16\"]")
 	case !m.IPMasq && len(m.MasqForce) > 0:
 		return spec.Errorf(spec.CodeConfig,
 			"masqForce: %v: has no effect without ipMasq; set ipMasq, or remove the key", m.MasqForce)
@@ -73,7 +79,7 @@ func MasqueradeKinds() []plan.Kind {
 // Plan returns the masquerading of r's addresses by the configured backend.
 func (m Masquerade) Plan(r *Request) plan.Plan {
 	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: slices.Concat(otherSubnets(r), m.MasqExcept),
-		Force: m.MasqForce, SNATTo: m.SnatTo}
+		Force: m.MasqForce, SNATTo: m.SnatTo, Cluster: r.OfCluster()}
 	switch {
 	case !m.IPMasq:
 		return nil

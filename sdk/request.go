@@ -34,6 +34,10 @@ type Request struct {
 	// recorded: nothing where there was no more than one subnet of a family.
 	Ranges []spec.IP
 
+	// PathMTU is the size in bytes of the largest packet that reaches all addresses of the allocator's network; 0: not
+	// known. In CHECK it is 0, because links keep the MTU that they were made with.
+	PathMTU int
+
 	// Ledger is the number of the allocator's ledger, see ipam.Witness; 0: it has none, or the address was asked for by
 	// name.
 	Ledger int64
@@ -327,6 +331,9 @@ func (r *Request) Prefixes() []netip.Prefix {
 
 // ByHand reports whether the attachment's addresses are configured (static) and not allocated.
 func (r *Request) ByHand() bool { return r.conf.IPAMType == "static" }
+
+// OfCluster reports whether the attachment's addresses are of the range that a cluster gave this node.
+func (r *Request) OfCluster() bool { return r.conf.IPAMType == "cluster" }
 
 // Has6 reports whether the attachment has an IPv6 address.
 func (r *Request) Has6() bool {

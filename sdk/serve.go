@@ -193,7 +193,7 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 			return nil, err
 		}
 		if i, ok := c.ipam.(inside); ok && (c.r.verb == "ADD" || c.r.verb == "STATUS") {
-			c.r.Ranges = ranges(i.Allocator)
+			c.r.Ranges, c.r.PathMTU = ranges(i.Allocator), pathMTU(i.Allocator)
 		}
 	}
 	// What this program does itself takes a millisecond or two, and a DEL takes it back as after any kill. A

@@ -107,7 +107,7 @@ func (c conf) validate(r *sdk.Request) error {
 	if err := c.validateVLANs(r.L3, c.Bridge, c.IsGateway); err != nil {
 		return err
 	}
-	return c.Masquerade.Validate()
+	return c.Masquerade.Validate(r)
 }
 
 // kinds are those of all that the plan may have. The plugin that made the bridge also removes a policy on it: the list
@@ -119,6 +119,7 @@ func kinds(c conf) []plan.Kind {
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
+	c.MTU = c.LinkMTU(r)
 	c.Bridge = sdk.First(c.Bridge, "cni0")
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := c.validate(r); err != nil {

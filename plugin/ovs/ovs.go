@@ -98,6 +98,7 @@ func kinds(c conf) []plan.Kind {
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
+	c.MTU = c.LinkMTU(r)
 	remotes, trunks, err := c.validate(r)
 	if err != nil {
 		return answer, err

@@ -41,7 +41,7 @@ func (c conf) validate(r *sdk.Request) error {
 	if err := gateways(r); err != nil {
 		return err
 	}
-	return c.Masquerade.Validate()
+	return c.Masquerade.Validate(r)
 }
 
 // gateways gives each address without a gateway the first one of its subnet. The host has it on every cable, so
@@ -70,6 +70,7 @@ func gateways(r *sdk.Request) error {
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
+	c.MTU = c.LinkMTU(r)
 	if err := c.validate(r); err != nil {
 		return answer, err
 	}

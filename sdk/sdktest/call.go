@@ -66,23 +66,61 @@ const shared = `last_reserved_ip|\.fairlead-index/|fairlead/nft-ending$|/lock$|\
 	`memory/closed|memory/gateway|memory/pinned|fairlead/history/|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`
 
 // HostState returns what attachments have on the test's host, one line each: links, addresses, routes, elements and
-// rules of the packet filter, leases and records.
+// rules of the packet filter, leases and records. The programs of iptables are only asked where they have tables: the
+// state is read after each of thousands of calls.
 func HostState(t testing.TB) string {
 	t.Helper()
-	s := nstest.Run(t, "sh", "-c", `
-		{ ip -br link | sed 's/@.*//; s/ .*//'; ip -o link | grep -o ' \(alias\|altname\) .*' || true; ip -br addr | sed 's/@[^ ]*//; s/ \(UP\|DOWN\|UNKNOWN\|LOWERLAYERDOWN\) / /'; ip route; ip -6 route; } | sort
-		for p in iptables ip6tables; do $p-save -t nat 2>/dev/null | grep -- 'CNI-[0-9a-f]\{8\}\|CNI-DN-' || true; done
-		nft -a list ruleset 2>/dev/null | grep 'elements\|fairlead.*[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
-		{ iptables-save; ip6tables-save; } 2>/dev/null | grep '[0-9a-f]\{12\} [0-9a-f]\{16\}' || true
-		find /var/lib/cni /run/cni -type f 2>/dev/null | sort`)
+	s := nstest.Run(t, "sh", "-c", `exec 2>/dev/null
+		ip -o link; echo ====
+		ip -br addr; ip route; ip -6 route; echo ====
+		rules=$(nft -a list ruleset)
+		legacy=; read -r legacy </proc/net/ip_tables_names
+		case $legacy:$rules in [!:]*|*"table ip "*) iptables-save; esac
+		legacy=; read -r legacy </proc/net/ip6_tables_names
+		case $legacy:$rules in [!:]*|*"table ip6 "*) ip6tables-save; esac
+		echo ====; echo "$rules"; echo ====
+		find /var/lib/cni /run/cni -type f; true`)
+	parts := strings.Split(s, "====\n")
+	if len(parts) != 5 || parts[0] == "" {
+		t.Fatalf("state of the host: %q", s)
+	}
+
+	linkName := regexp.MustCompile(`^\d+: ([^:@]+)`)
+	linkAlias := regexp.MustCompile(` (?:alias|altname) .*`)
+	passing := regexp.MustCompile(`@\S+|\blinkdown\b| (?:UP|DOWN|UNKNOWN|LOWERLAYERDOWN) `)
+	var places []string
+	for line := range strings.Lines(parts[0]) {
+		places = append(places, linkName.FindStringSubmatch(line)[1], linkAlias.FindString(line))
+	}
+	for line := range strings.Lines(parts[1]) {
+		places = append(places, passing.ReplaceAllString(line, " "))
+	}
+	slices.Sort(places)
+	filters := append(matching(parts[2], `CNI-[0-9a-f]{8}|CNI-DN-|[0-9a-f]{12} [0-9a-f]{16}`),
+		matching(parts[3], `elements|fairlead.*[0-9a-f]{12} [0-9a-f]{16}`)...)
+	files := strings.Split(parts[4], "\n")
+	slices.Sort(files)
+
 	volatile := regexp.MustCompile(shared)
 	var keep []string
-	for _, line := range strings.Split(s, "\n") {
-		if !volatile.MatchString(line) {
-			keep = append(keep, strings.Join(strings.Fields(strings.ReplaceAll(line, "linkdown", "")), " "))
+	for _, line := range slices.Concat(places, filters, files) {
+		line = strings.Join(strings.Fields(line), " ")
+		if line != "" && !volatile.MatchString(line) {
+			keep = append(keep, line)
 		}
 	}
 	return strings.Join(keep, "\n")
+}
+
+// matching returns the lines of a text that an expression matches.
+func matching(text, expression string) (lines []string) {
+	want := regexp.MustCompile(expression)
+	for line := range strings.Lines(text) {
+		if want.MatchString(line) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
 
 // Killed calls add again and again and kills it at each system call that can change something, one system call later
@@ -95,7 +133,7 @@ func Killed(t *testing.T, add func(netns string, under ...string) error, del fun
 	calls := "sendto,sendmsg,write,pwrite64,renameat,renameat2,rename,linkat,unlinkat,mkdirat,ftruncate,flock"
 	for n := 1; ; n++ {
 		netns := nstest.NewNS(t)
-		err := add(netns, "strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+		err := add(netns, "strace", "-f", "-qqq", "-o", "/dev/null", "-e", "trace="+calls, "-e",
 			"inject="+calls+fmt.Sprintf(":signal=SIGKILL:when=%d", n))
 		if err := del(netns); err != nil {
 			t.Fatalf("del after a kill at call %d: %v", n, err)

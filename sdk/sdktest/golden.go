@@ -95,7 +95,7 @@ func text(p sdk.Plugin, conf, call string) (string, error) {
 	if asked.ips != nil {
 		r.IPs, r.Routes = asked.ips, asked.routes
 	}
-	r.Links = asked.links
+	r.Links, r.PathMTU = asked.links, asked.mtu
 	want, _, err := p.Plan(c, r)
 	if err != nil {
 		return "", err
@@ -116,6 +116,7 @@ type plannedCall struct {
 	ips    []spec.IP
 	routes []spec.Route
 	links  sdk.Links
+	mtu    int
 }
 
 // parseCall reads a golden's call: a line for its verb, and one for each thing that it is given.
@@ -145,6 +146,12 @@ func parseCall(call string) (plannedCall, error) {
 			c.links.Peer = &sdk.HostLink{Name: f[1], Kind: "veth"}
 		case "missing":
 			c.links.Missing = append(c.links.Missing, f[1])
+		case "path-mtu":
+			mtu, err := strconv.Atoi(f[1])
+			if err != nil {
+				return c, err
+			}
+			c.mtu = mtu
 		case "args":
 			args, err := spec.ParseArgs(f[1])
 			if err != nil {
