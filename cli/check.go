@@ -117,13 +117,13 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 func compare(a *app.App, t *target.Target, was *attach.Cached, sharing *sdk.Sharing,
 	w *kernel.World) (doc checked, said []string, rest error) {
 	ctx := sharing.In(a.Interruptible(), w)
-	found, rest := drifts(t.Runtime.Check(ctx, t.List, t.Attachment, attach.Continue()))
+	found, rest := byPlugin(t.Runtime.Check(ctx, t.List, t.Attachment, attach.Continue()))
 	if len(found) == 0 && was != nil {
 		if w == nil {
 			w = sharing.Host
 		}
 		if _, off := repair.Links(w, was); len(off) > 0 {
-			found = []drifted{{differences: off}}
+			found = []pluginFound{{differences: off}}
 		}
 	}
 	doc = checked{Key: t.Document(), OK: len(found) == 0}
@@ -160,10 +160,10 @@ func dead(t *target.Target) error {
 		err)
 }
 
-// drift returns the differences that a plugin's CHECK found; ok is false if the plugin could not check. The
+// differencesOf returns the differences that a plugin's CHECK found; ok is false if the plugin could not check. The
 // specification's error codes (below 100) mean that it could not. A difference has a code of the plugin's own, or none.
 // Plugins of other projects send no differences: their message counts as one.
-func drift(err error) (found spec.Differences, ok bool) {
+func differencesOf(err error) (found spec.Differences, ok bool) {
 	var doc *spec.Error
 	switch {
 	case err == nil:
@@ -176,15 +176,15 @@ func drift(err error) (found spec.Differences, ok bool) {
 	return spec.Differences{{Text: doc.Msg}}, true
 }
 
-// drifted is the differences that one plugin found, and the plugin.
-type drifted struct {
+// pluginFound is the differences that one plugin found, and the plugin.
+type pluginFound struct {
 	differences spec.Differences
 	by          string
 }
 
-// drifts returns the differences plugin by plugin, and the errors of plugins that could not check. A difference that
+// byPlugin returns the differences plugin by plugin, and the errors of plugins that could not check. A difference that
 // an earlier plugin reported, such as a missing link, is not repeated.
-func drifts(err error) (found []drifted, rest error) {
+func byPlugin(err error) (found []pluginFound, rest error) {
 	all := []error{err}
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		if _, one := err.(*invoke.ExecError); !one {
@@ -199,7 +199,7 @@ func drifts(err error) (found []drifted, rest error) {
 	}
 	var errs []error
 	for _, err := range all {
-		differences, ok := drift(err)
+		differences, ok := differencesOf(err)
 		if !ok {
 			errs = append(errs, err)
 		}
@@ -208,7 +208,7 @@ func drifts(err error) (found []drifted, rest error) {
 			continue
 		}
 		said = append(said, differences...)
-		d := drifted{differences: differences}
+		d := pluginFound{differences: differences}
 		var ran *invoke.ExecError
 		if errors.As(err, &ran) {
 			d.by = fmt.Sprintf("(plugin %s; %s)", ran.Type, ran.Path)

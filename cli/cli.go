@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/calllog"
+	"github.com/fairlead-cni/fairlead/cli/cluster"
 	"github.com/fairlead-cni/fairlead/cli/demo"
 	"github.com/fairlead-cni/fairlead/cli/dhcp"
 	"github.com/fairlead-cni/fairlead/cli/doctor"
@@ -115,8 +116,8 @@ command in a network of its own, list attachments, and preview a change before m
 		demo.Command(a), demo.InsideCommand(a), demo.ServeCommand(a), demo.FetchCommand(a),
 		addCommand(a), delCommand(a), checkCommand(a), statusCommand(a), gcCommand(a),
 		repair.Command(a), repair.FirewallCommand(a), install.Command(a), install.WarmCommand(a), versionCommand(a),
-		lsCommand(a), networks.Command(a), ipam.Command(a), dhcp.Command(a), dnsCommand(a), planCommand(a),
-		doctor.Command(a), inspect.Command(a), trace.Command(a), graph.Command(a), support.Command(a),
+		lsCommand(a), networks.Command(a), ipam.Command(a), dhcp.Command(a), cluster.Command(a), dnsCommand(a),
+		planCommand(a), doctor.Command(a), inspect.Command(a), trace.Command(a), graph.Command(a), support.Command(a),
 		calllog.Command(a), metrics.Command(a), validate.Command(a), explain.Command(a), scaffold.Command(a),
 		environmentTopic(), pluginsCommand(a))
 	root.InitDefaultCompletionCmd()

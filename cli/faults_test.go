@@ -54,7 +54,7 @@ func TestDelFaults(t *testing.T) {
 			}
 			fired = true
 			return unix.EMFILE
-		})
+		}, "openat")
 		if err != nil && said.Len() == 0 {
 			t.Errorf("number %d: %v, and not a word", n, err)
 		}

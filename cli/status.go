@@ -56,6 +56,7 @@ be read.`,
 			if err := attached.NoteAbsent(a, args); err != nil {
 				return err
 			}
+			a.Orphans = true
 			n, err := netconf.FindOrFile(a, args[0])
 			if err != nil {
 				return err
@@ -104,11 +105,7 @@ func statusOfAll(a *app.App) error {
 		Networks []*readiness          `json:"networks"`
 		Problems []netconf.FileProblem `json:"problems,omitempty"`
 	}{Networks: []*readiness{}}
-	for _, l := range lists {
-		n := &netconf.Network{List: l, BuiltIn: true}
-		if l.File != "" {
-			n = netconf.Loaded(a, l)
-		}
+	for _, n := range networksOf(a, lists, all) {
 		r, err := statusOf(a, n, all)
 		if r == nil {
 			return err
@@ -143,6 +140,21 @@ func statusOfAll(a *app.App) error {
 	return nil
 }
 
+// networksOf returns the networks of lists, and those that only the cache knows.
+func networksOf(a *app.App, lists []*spec.List, all *snapshot.Snapshot) (networks []*netconf.Network) {
+	for _, l := range lists {
+		n := &netconf.Network{List: l, BuiltIn: true}
+		if l.File != "" {
+			n = netconf.Loaded(a, l)
+		}
+		networks = append(networks, n)
+	}
+	for _, l := range all.Remembered(lists) {
+		networks = append(networks, &netconf.Network{List: l, Remembered: true})
+	}
+	return networks
+}
+
 // noteUnread names the files of the cache that cannot be read.
 func noteUnread(a *app.App, network string, s *snapshot.Snapshot) {
 	for _, line := range s.Problems(a, network) {
@@ -153,6 +165,11 @@ func noteUnread(a *app.App, network string, s *snapshot.Snapshot) {
 // statusOf asks whether a network is ready. The error says why it is not. If the answer is nil, the network could
 // not be asked.
 func statusOf(a *app.App, n *netconf.Network, all *snapshot.Snapshot) (*readiness, error) {
+	if n.Remembered {
+		r := &readiness{Network: n.Name, Existing: existingOn(a.Interruptible(), a, n, all)}
+		return r, app.Fail(app.ExitFailure, "`fairlead doctor` has the command that writes the file again.",
+			"no usable file in %s defines network %s", netconf.ConfDir(), n.Name)
+	}
 	rt, err := netconf.Runtime(a, n)
 	if err != nil {
 		return nil, err

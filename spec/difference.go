@@ -24,7 +24,7 @@ type Difference struct {
 	Got      string `json:"got,omitempty"` // a value of the field, or Absent, Surplus, Unknown, Denied
 	Text     string `json:"text"`          // the sentence about the resource, for people
 
-	Repair  string   `json:"repair,omitempty"`  // what corrects it: ByRepair or ByAttach
+	Repair  string   `json:"repair,omitempty"`  // what corrects it: ByRepair, ByAttach or ByHand
 	Follows bool     `json:"follows,omitempty"` // it follows from the differences of links before it
 	Needed  []string `json:"needed,omitempty"`  // the other resources that lack the same link
 
@@ -49,6 +49,7 @@ const (
 const (
 	ByRepair = "repair" // fairlead repair restores it
 	ByAttach = "attach" // only DEL and ADD restore it
+	ByHand   = "hand"   // somebody else's change stands in its place: fairlead doctor has the command
 )
 
 // KindLease is the Kind of a lease, which is no resource of a plan.

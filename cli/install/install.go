@@ -78,13 +78,13 @@ kept, and the command says so. With --uninstall it removes that file first, unle
 // run installs, checks, rolls back or uninstalls, and prints the changes.
 func run(a *app.App, i installation) (err error) {
 	c := &install.Change{Dir: i.dir}
-	var n *netFile
+	var n *install.NetFile
 	if i.conf != "" {
 		if n, err = readNetFile(i.conf); err != nil {
 			return err
 		}
 		if i.uninstall { // first, so that no runtime calls plugins that are removed
-			if err := n.remove(a); err != nil {
+			if err := removeNetFile(a, n); err != nil {
 				return uninstallable(err)
 			}
 		}
@@ -108,7 +108,7 @@ func run(a *app.App, i installation) (err error) {
 		warmFirst(c)
 	}
 	if n != nil && !i.uninstall {
-		if err := n.write(a, i.check); err != nil {
+		if err := writeNetFile(a, n, i.check); err != nil {
 			return uninstallable(err)
 		}
 	}

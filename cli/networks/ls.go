@@ -23,8 +23,9 @@ type netInfo struct {
 	Name       string                `json:"name"`
 	CNIVersion spec.Version          `json:"cniVersion"`
 	Plugins    []string              `json:"plugins"`
-	File       string                `json:"file"`     // empty: built in
-	Attached   *int                  `json:"attached"` // null if it cannot be read
+	File       string                `json:"file"`                 // empty: built in, or none
+	Remembered bool                  `json:"remembered,omitempty"` // only the cache has the network, no file
+	Attached   *int                  `json:"attached"`             // null if it cannot be read
 	Warnings   []netconf.FileProblem `json:"warnings,omitempty"`
 }
 
@@ -70,6 +71,12 @@ func list(a *app.App) error {
 		}
 		doc.Networks = append(doc.Networks, i)
 	}
+	for _, l := range s.Remembered(lists) {
+		n := len(s.On(l.Name))
+		lists = append(lists, l)
+		doc.Networks = append(doc.Networks, netInfo{Name: l.Name, CNIVersion: l.CNIVersion, Plugins: typesOf(l),
+			Attached: &n, Remembered: true})
+	}
 	for _, p := range problems {
 		doc.Problems = append(doc.Problems, netconf.ProblemOf(p))
 		a.Status = app.ExitFailure
@@ -82,6 +89,10 @@ func list(a *app.App) error {
 		a.Note("%v", blind)
 	}
 	for _, n := range doc.Networks {
+		if n.Remembered {
+			a.Note("warning: no usable file defines network %s, which has containers; `fairlead doctor` has the "+
+				"command that writes it again", n.Name)
+		}
 		for _, w := range n.Warnings {
 			a.Note("warning: %v", w)
 		}
@@ -94,10 +105,7 @@ func list(a *app.App) error {
 
 // infoOf returns a network with the warnings about its file.
 func infoOf(a *app.App, l *spec.List, all []netconf.Wired, said map[[2]string]bool) netInfo {
-	i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: []string{}}
-	for _, p := range l.Plugins {
-		i.Plugins = append(i.Plugins, p.Type)
-	}
+	i := netInfo{Name: l.Name, CNIVersion: l.CNIVersion, File: l.File, Plugins: typesOf(l)}
 	// the built-in network needs no check, whatever CNI_PATH is
 	if n := (&netconf.Network{List: l}); l.File != "" {
 		for _, w := range slices.Concat(n.FileWarnings(), validate.Tried(n), netconf.UnspokenVersions(a, n),
@@ -108,12 +116,23 @@ func infoOf(a *app.App, l *spec.List, all []netconf.Wired, said map[[2]string]bo
 	return i
 }
 
+func typesOf(l *spec.List) []string {
+	types := []string{}
+	for _, p := range l.Plugins {
+		types = append(types, p.Type)
+	}
+	return types
+}
+
 // print prints the networks; lists has the same order.
 func (doc listing) print(a *app.App, lists []*spec.List) {
 	t := term.Table{{"NETWORK", "CNI", "PLUGINS", "ATTACHED", "FILE"}}
 	for i, n := range doc.Networks {
 		file := "built in"
-		if n.File != "" {
+		switch {
+		case n.Remembered:
+			file = "missing"
+		case n.File != "":
 			file = filepath.Clean(n.File)
 		}
 		attached := attached.Unknown

@@ -182,11 +182,24 @@ func write(a *app.App, name, file string, w wish) error {
 		}
 		a.Note("%s is written; an add would make this:", file)
 	}
-	for _, note := range t.Lacks() {
-		a.Note("warning: %s", note)
-	}
+	warn(a, t)
 	t.Tree(a.Style(out), steps).Print(out, a.Style(out))
 	return nil
+}
+
+// warn says why an add to a new network would fail now.
+func warn(a *app.App, t *target.Target) {
+	lacks := t.Lacks()
+	for _, note := range lacks {
+		a.Note("warning: %s", note)
+	}
+	rt, err := netconf.Runtime(a, t.Network)
+	if err != nil || len(lacks) > 0 {
+		return
+	}
+	if _, _, err := t.Serves(a.Interruptible(), rt); err != nil {
+		a.Note("warning: an add would fail now: %v", err)
+	}
 }
 
 // placed returns a warning if the file's name makes the network the default of runtimes.

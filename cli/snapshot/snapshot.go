@@ -89,6 +89,22 @@ func (s *Snapshot) On(network string) []attach.Cached {
 	return slices.DeleteFunc(slices.Clone(s.All), func(c attach.Cached) bool { return c.Network != network })
 }
 
+// Remembered returns the lists of networks with attached containers that none of these lists defines: they are only in
+// the cache.
+func (s *Snapshot) Remembered(lists []*spec.List) (all []*spec.List) {
+	for _, c := range s.All {
+		known := func(l *spec.List) bool { return l.Name == c.Network }
+		listed := slices.ContainsFunc(lists, known) || slices.ContainsFunc(all, known)
+		if listed || c.Network == attached.LoopbackNetwork || s.Gone(c) {
+			continue
+		}
+		if l := c.AttachedBy(nil); l != nil {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
 // Gone reports whether the namespace of an attachment is gone.
 func (s *Snapshot) Gone(c attach.Cached) bool {
 	s.mu.Lock()

@@ -50,19 +50,22 @@ func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (cha
 	}
 	var stays spec.Differences
 	for _, d := range resource.Compared(r, err) {
-		restored := (rule || fixable) && d.Repair != spec.ByAttach
+		restored := (rule || fixable) && d.Repair != spec.ByAttach && d.Repair != spec.ByHand
 		switch {
 		case is.Follows:
 			restored = m.linksFix && !m.linksStay
 		case len(is.Ifaces) > 0:
 			m.linksFix, m.linksStay = m.linksFix || restored, m.linksStay || !restored
 		}
-		if d.Repair = spec.ByAttach; m.DryRun && restored {
+		if m.DryRun && restored {
 			d.Repair = spec.ByRepair
 			wrong = append(wrong, d)
-		} else {
-			stays = append(stays, d)
+			continue
 		}
+		if d.Repair != spec.ByHand {
+			d.Repair = spec.ByAttach
+		}
+		stays = append(stays, d)
 	}
 	return changed, spec.Unique(append(wrong, stays...))
 }

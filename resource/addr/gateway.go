@@ -284,8 +284,8 @@ func (g Gateway) conflict(w *kernel.World, a netip.Prefix) error {
 
 // restoreRoute adds the route to the gateway's subnet, as the kernel would with the address, if the link lacks it.
 func (g Gateway) restoreRoute(w *kernel.World, index int) (added bool, err error) {
-	missing, err := rtnl.LacksSubnetRoute(w.Host, index, g.Prefix)
-	if err != nil || !missing {
+	missing, instead, err := rtnl.LacksSubnetRoute(w.Host, index, g.Prefix)
+	if err != nil || !missing || instead != nil {
 		return false, err
 	}
 	r := rtnl.Route{Dst: g.Prefix.Masked(), Link: index, Table: rtnl.MainTable, Protocol: rtnl.ByKernel}
@@ -302,7 +302,7 @@ func (g Gateway) restoreRoute(w *kernel.World, index int) (added bool, err error
 		r.Table = int(vrf.Data.Table)
 	}
 	err = rtnl.AddRoute(w.Host, r, true)
-	if errors.Is(err, fs.ErrExist) { // another call was faster, or the subnet leads elsewhere: Verify knows
+	if errors.Is(err, fs.ErrExist) { // another call was faster
 		return false, nil
 	}
 	return err == nil, err
@@ -329,14 +329,8 @@ func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 	var d resource.Drift
 	switch {
 	case on.own:
-		missing, err := rtnl.LacksSubnetRoute(w.Host, index, g.Prefix)
-		if err != nil {
+		if err := g.routed(w, index, &d); err != nil {
 			return err
-		}
-		if missing {
-			subnet := g.Prefix.Masked()
-			d.Add(spec.Difference{Field: "route", Want: subnet.String(), Got: spec.Absent,
-				Text: fmt.Sprintf("route %v dev %s is missing", subnet, g.Link)})
 		}
 	case len(on.conflicts) > 0:
 		d.Add(spec.Missing("").Saying(fmt.Errorf("is missing; %s has %v", g.Link, on.conflicts[0].Prefix)))
@@ -353,6 +347,22 @@ func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 		}
 	}
 	return d.Err()
+}
+
+// routed compares the route to the gateway's subnet. Another one in its place was made by somebody else, and stays.
+func (g Gateway) routed(w *kernel.World, index int, d *resource.Drift) error {
+	missing, instead, err := rtnl.LacksSubnetRoute(w.Host, index, g.Prefix)
+	if err != nil || !missing {
+		return err
+	}
+	is := spec.Difference{Field: "route", Want: g.Prefix.Masked().String(), Got: spec.Absent}
+	is.Text = fmt.Sprintf("route %s dev %s is missing", is.Want, g.Link)
+	if instead != nil {
+		is.Got, is.Repair = instead.Leads(w.Host), spec.ByHand
+		is.Text += ": the route to the subnet leads " + is.Got
+	}
+	d.Add(is)
+	return nil
 }
 
 // Traits implements resource.Describer.
