@@ -198,12 +198,12 @@ func (d *Daemon) start(k *keeper, when time.Time) {
 // drop forgets a lease that cannot be released, because its link is gone. It removes the file first: a call that
 // deletes the owner meanwhile waits for the end of this keeper, and then finds nothing.
 func (d *Daemon) drop(k *keeper, why error) {
-	slog.Info("a lease is dropped; its server has it until it ends", "owner", k.at.owner, "protocol", k.at.protocol,
-		"reason", why)
 	if err := d.store.remove(k.at.owner, k.at.protocol); err != nil {
 		slog.Error("forget a lease", "owner", k.at.owner, "error", err)
 	}
 	d.forget(k)
+	slog.Info("a lease is dropped; its server has it until it ends", "owner", k.at.owner, "protocol", k.at.protocol,
+		"reason", why)
 }
 
 // forget removes a keeper from the list.

@@ -57,13 +57,11 @@ func guard(doing string, err *error) {
 	}
 }
 
-func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (reply any, err error) {
+func (d *Daemon) handle(ctx context.Context, method string, args rpc.Question) (reply any, err error) {
 	defer guard(method, &err)
 	switch method {
 	case rpc.Allocate:
-		var a rpc.Args
-		decode(&a)
-		q, err := ask(a, "ADD")
+		q, err := ask(args.Args, "ADD")
 		if err != nil {
 			return nil, err
 		}
@@ -80,17 +78,13 @@ func (d *Daemon) handle(ctx context.Context, method string, decode func(any)) (r
 		res.Routes = slices.DeleteFunc(res.Routes, func(r spec.Route) bool { return r.Dst.Addr().Is6() })
 		return rpc.NewResult(res), nil
 	case rpc.Release:
-		var a rpc.Args
-		decode(&a)
-		q, err := ask(a, "DEL")
+		q, err := ask(args.Args, "DEL")
 		if err != nil {
 			return nil, err
 		}
 		return struct{}{}, d.del(ctx, q.owner)
 	case rpc.Ask:
-		var q rpc.Question
-		decode(&q)
-		out, err := d.answer(ctx, q)
+		out, err := d.answer(ctx, args)
 		if err != nil {
 			e := document(err)
 			return rpc.Reply{Code: uint(e.Code), Message: e.Error()}, nil

@@ -23,96 +23,54 @@ var errMalformed = errors.New("malformed gob")
 
 // A wire is a type as described in a stream.
 type wire struct {
-	kind   wireKind
-	elem   int
-	key    int
+	kind   int    // the field of gob's wireType that describes it
+	parts  [3]int // of a list, the type of its elements is the second one; of a map, those of its keys and values
 	fields []field
 }
 
-type wireKind int
-
+// The kinds of types. What comes after maps writes bytes of its own.
 const (
-	wireStruct wireKind = iota + 1
+	wireArray = iota
 	wireSlice
-	wireArray
+	wireStruct
 	wireMap
-	wireOpaque // which writes bytes of its own
 )
-
-type field struct {
-	name string
-	id   int
-}
-
-// The ids, here, of the types that descriptions of types are made of.
-const (
-	idWire = -1 - iota
-	idArray
-	idCommon
-	idSlice
-	idStruct
-	idField
-	idFields
-	idMap
-	idOpaque
-)
-
-// descriptions returns the types that describe types.
-func descriptions() map[int]wire {
-	return map[int]wire{
-		idWire: {kind: wireStruct, fields: []field{{"ArrayT", idArray}, {"SliceT", idSlice}, {"StructT", idStruct},
-			{"MapT", idMap},
-			{"GobEncoderT", idOpaque}, {"BinaryMarshalerT", idOpaque}, {"TextMarshalerT", idOpaque}}},
-		idCommon: {kind: wireStruct, fields: []field{{"Name", idString}, {"Id", idInt}}},
-		idArray:  {kind: wireStruct, fields: []field{{"CommonType", idCommon}, {"Elem", idInt}, {"Len", idInt}}},
-		idSlice:  {kind: wireStruct, fields: []field{{"CommonType", idCommon}, {"Elem", idInt}}},
-		idStruct: {kind: wireStruct, fields: []field{{"CommonType", idCommon}, {"Field", idFields}}},
-		idField:  {kind: wireStruct, fields: []field{{"Name", idString}, {"Id", idInt}}},
-		idFields: {kind: wireSlice, elem: idField},
-		idMap:    {kind: wireStruct, fields: []field{{"CommonType", idCommon}, {"Key", idInt}, {"Elem", idInt}}},
-		idOpaque: {kind: wireStruct, fields: []field{{"CommonType", idCommon}}},
-	}
-}
 
 // A decoder reads values that encoding/gob wrote.
 type decoder struct {
 	r         *bufio.Reader
 	types     map[int]wire
-	left      int // values that the message may have yet
 	described int // bytes
 }
 
-func newDecoder(r *bufio.Reader) *decoder { return &decoder{r: r, types: descriptions()} }
+func newDecoder(r *bufio.Reader) *decoder { return &decoder{r: r, types: map[int]wire{}} }
 
-// value reads the next value. Structs become map[string]any, lists []any, numbers int64 or uint64.
-func (d *decoder) value() (any, error) {
+// decode reads the next value, a struct, into the struct that into points to. Values that do not fit are ignored.
+func (d *decoder) decode(into any) error {
 	for {
 		n, err := d.length()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		b := &buffer{}
-		if b.rest, err = d.take(n); err != nil {
-			return nil, err
-		}
-		id, err := b.int()
+		text, err := d.take(n)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		d.left = maxValues
+		b := &buffer{rest: text, left: maxValues}
+		id := int(b.int())
 		if id >= 0 {
-			if _, ok := d.types[int(id)]; !ok || d.types[int(id)].kind != wireStruct {
-				if zero, err := b.uint(); err != nil || zero != 0 { // before anything but a struct
-					return nil, errMalformed
-				}
+			if t, ok := d.types[id]; !ok || t.kind != wireStruct {
+				return errMalformed
 			}
-			return d.read(b, int(id), 0)
+			d.read(b, id, reflect.ValueOf(into).Elem(), 0)
+			return b.err
 		}
 		if d.described += n; d.described > maxDescribe {
-			return nil, fmt.Errorf("%w: types are described in more than %d bytes", errMalformed, maxDescribe)
+			return fmt.Errorf("%w: types are described in more than %d bytes", errMalformed, maxDescribe)
 		}
-		if err := d.describe(int(-id), b); err != nil {
-			return nil, err
+		d.types[-id] = describe(b)
+		if b.err != nil || -id < idFirst-1 || len(d.types) > maxTypes {
+			return errMalformed
 		}
 	}
 }
@@ -134,218 +92,193 @@ func (d *decoder) length() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	b := []byte{first}
-	if n := -int(int8(first)); n > 0 {
-		b = append(b, make([]byte, min(n, 8))...)
-		if _, err := io.ReadFull(d.r, b[1:]); err != nil {
-			return 0, err
-		}
-	}
-	n, err := (&buffer{b}).uint()
-	if err == nil && n > maxMessage {
-		err = fmt.Errorf("a message of %d bytes: at most %d are taken", n, maxMessage)
-	}
-	return int(n), err
-}
-
-// describe reads the description of a type.
-func (d *decoder) describe(id int, b *buffer) error {
-	if id < idFirst-1 || len(d.types) > maxTypes {
-		return errMalformed
-	}
-	tree, err := d.read(b, idWire, 0)
+	size := max(-int(int8(first)), 0)
+	rest, err := d.take(min(size, 8))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	t, _ := tree.(map[string]any)
-	num := func(m map[string]any, key string) int { v, _ := m[key].(int64); return int(v) }
-	for name, v := range t {
-		m, _ := v.(map[string]any)
-		w := wire{elem: num(m, "Elem"), key: num(m, "Key")}
-		switch name {
-		case "ArrayT":
-			w.kind = wireArray
-		case "SliceT":
-			w.kind = wireSlice
-		case "MapT":
-			w.kind = wireMap
-		case "StructT":
-			w.kind = wireStruct
-			list, _ := m["Field"].([]any)
-			for _, f := range list {
-				fm, _ := f.(map[string]any)
-				name, _ := fm["Name"].(string)
-				w.fields = append(w.fields, field{name, num(fm, "Id")})
-			}
-		default:
-			w.kind = wireOpaque
-		}
-		if w.elem < 0 || w.key < 0 {
-			return errMalformed
-		}
-		for _, f := range w.fields {
-			if f.id < 0 {
-				return errMalformed
-			}
-		}
-		d.types[id] = w
+	b := &buffer{rest: append([]byte{first}, rest...)}
+	n := b.uint()
+	if b.err == nil && n > maxMessage {
+		return 0, fmt.Errorf("a message of %d bytes: at most %d are taken", n, maxMessage)
 	}
-	return nil
+	return int(n), b.err
 }
 
-func (d *decoder) read(b *buffer, id, depth int) (any, error) {
-	if depth > maxDepth {
-		return nil, errMalformed
+// describe reads the description of a type: a wireType with one field.
+func describe(b *buffer) (t wire) {
+	b.fields(func(kind int) {
+		t.kind = kind
+		b.fields(func(i int) {
+			switch {
+			case i == 0: // CommonType
+				b.field()
+			case kind == wireStruct:
+				for n := b.uint(); n > 0 && b.err == nil; n-- {
+					t.fields = append(t.fields, b.field())
+				}
+			case i < len(t.parts):
+				t.parts[i] = int(b.int())
+			default:
+				b.err = errMalformed
+			}
+		})
+	})
+	return t
+}
+
+// read reads a value of a type into v. It skips the value if v is invalid or does not fit.
+func (d *decoder) read(b *buffer, id int, v reflect.Value, depth int) {
+	if b.left--; b.left < 0 {
+		b.err = fmt.Errorf("%w: a message of more than %d values", errMalformed, maxValues)
 	}
-	if d.left--; d.left < 0 {
-		return nil, fmt.Errorf("%w: a message of more than %d values", errMalformed, maxValues)
+	if depth > maxDepth {
+		b.err = errMalformed
+	}
+	if b.err != nil {
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
 	}
 	switch id {
 	case idBool:
-		v, err := b.uint()
-		return v != 0, err
+		if is := b.uint() != 0; v.Kind() == reflect.Bool {
+			v.SetBool(is)
+		}
 	case idInt:
-		return wrap(b.int())
+		if n := b.int(); v.CanInt() && !v.OverflowInt(n) {
+			v.SetInt(n)
+		}
 	case idUint, idFloat:
-		return wrap(b.uint())
+		if n := b.uint(); v.CanUint() && !v.OverflowUint(n) {
+			v.SetUint(n)
+		}
 	case idBytes:
-		return wrap(b.bytes())
+		if text := b.bytes(); v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
+			v.SetBytes(text)
+		}
 	case idString:
-		v, err := b.bytes()
-		return string(v), err
+		if text := b.bytes(); v.Kind() == reflect.String {
+			v.SetString(string(text))
+		}
+	default:
+		d.readParts(b, id, v, depth+1)
 	}
+}
+
+// readParts reads a value that consists of values.
+func (d *decoder) readParts(b *buffer, id int, v reflect.Value, depth int) {
 	t, ok := d.types[id]
-	if !ok {
-		return nil, fmt.Errorf("%w: no type %d", errMalformed, id)
-	}
-	switch t.kind {
-	case wireOpaque:
-		return wrap(b.bytes())
-	case wireStruct:
-		return d.fields(b, t, depth)
-	}
-	n, err := b.uint()
-	if err != nil || n > uint64(len(b.rest)) { // an element has a byte at least
-		return nil, errMalformed
-	}
-	list := []any{}
-	for range n {
-		if t.kind == wireMap { // nothing that is read here has one: it is passed over
-			if _, err := d.read(b, t.key, depth+1); err != nil {
-				return nil, err
+	switch {
+	case !ok:
+		b.err = fmt.Errorf("%w: no type %d", errMalformed, id)
+	case t.kind > wireMap:
+		b.bytes()
+	case t.kind == wireStruct:
+		b.fields(func(i int) {
+			if i >= len(t.fields) {
+				b.err = errMalformed
+				return
+			}
+			var to reflect.Value
+			if v.Kind() == reflect.Struct {
+				to = v.FieldByName(t.fields[i].Name)
+			}
+			d.read(b, t.fields[i].Id, to, depth)
+		})
+	default:
+		n := int(min(b.uint(), maxMessage))
+		fits := v.Kind() == reflect.Slice && t.kind != wireMap && n <= b.left
+		if fits {
+			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		}
+		for i := 0; i < n && b.err == nil; i++ {
+			var to reflect.Value
+			if fits {
+				to = v.Index(i)
+			}
+			d.read(b, t.parts[1], to, depth)
+			if t.kind == wireMap {
+				d.read(b, t.parts[2], reflect.Value{}, depth)
 			}
 		}
-		v, err := d.read(b, t.elem, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, v)
-	}
-	return list, nil
-}
-
-// fields reads a structure: of each field that is there, how many were passed over, and its value.
-func (d *decoder) fields(b *buffer, t wire, depth int) (any, error) {
-	m := map[string]any{}
-	for i := -1; ; {
-		step, err := b.uint()
-		if err != nil {
-			return nil, err
-		}
-		if step == 0 {
-			return m, nil
-		}
-		if step > uint64(len(t.fields)-1-i) {
-			return nil, errMalformed
-		}
-		i += int(step)
-		if m[t.fields[i].name], err = d.read(b, t.fields[i].id, depth+1); err != nil {
-			return nil, err
-		}
 	}
 }
 
-func wrap[T any](v T, err error) (any, error) { return v, err }
-
-// A buffer is the unread rest of a message.
-type buffer struct{ rest []byte }
-
-func (b *buffer) uint() (uint64, error) {
-	if len(b.rest) == 0 {
-		return 0, errMalformed
-	}
-	first := b.rest[0]
-	b.rest = b.rest[1:]
-	if first < 128 {
-		return uint64(first), nil
-	}
-	n := -int(int8(first))
-	if n > 8 || n > len(b.rest) {
-		return 0, errMalformed
-	}
-	var v uint64
-	for _, c := range b.rest[:n] {
-		v = v<<8 | uint64(c)
-	}
-	b.rest = b.rest[n:]
-	return v, nil
+// A buffer is the unread rest of a message, and how many values it may have. After an error, all that is read is zero.
+type buffer struct {
+	rest []byte
+	left int
+	err  error
 }
 
-func (b *buffer) int() (int64, error) {
-	u, err := b.uint()
-	if u&1 != 0 {
-		return ^int64(u >> 1), err
+// take returns the next n bytes.
+func (b *buffer) take(n uint64) []byte {
+	if n > uint64(len(b.rest)) {
+		b.err = errMalformed
 	}
-	return int64(u >> 1), err
-}
-
-func (b *buffer) bytes() ([]byte, error) {
-	n, err := b.uint()
-	if err != nil || n > uint64(len(b.rest)) {
-		return nil, errMalformed
+	if b.err != nil {
+		return nil
 	}
 	v := b.rest[:n]
 	b.rest = b.rest[n:]
-	return v, nil
+	return v
 }
 
-// fill copies decoded values into a Go value, structs by the names of their fields. Values that do not fit are ignored.
-func fill(v reflect.Value, from any) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem(), from)
-	case reflect.Struct:
-		m, _ := from.(map[string]any)
-		for i := range v.NumField() {
-			if f, ok := m[v.Type().Field(i).Name]; ok {
-				fill(v.Field(i), f)
-			}
+func (b *buffer) uint() (v uint64) {
+	first := b.take(1)
+	if b.err != nil {
+		return 0
+	}
+	if first[0] < 128 {
+		return uint64(first[0])
+	}
+	n := -int(int8(first[0]))
+	if n > 8 {
+		b.err = errMalformed
+	}
+	for _, c := range b.take(uint64(n)) {
+		v = v<<8 | uint64(c)
+	}
+	return v
+}
+
+func (b *buffer) int() int64 {
+	u := b.uint()
+	if u&1 != 0 {
+		return ^int64(u >> 1)
+	}
+	return int64(u >> 1)
+}
+
+func (b *buffer) bytes() []byte { return b.take(b.uint()) }
+
+// fields calls f with the number of each field of a structure, before the value of the field: a structure has of each
+// field that is not zero how many fields were left out, and its value.
+func (b *buffer) fields(f func(i int)) {
+	for i := -1; ; {
+		step := b.uint()
+		if step > maxTypes {
+			b.err = errMalformed
 		}
-	case reflect.Slice:
-		if b, ok := from.([]byte); ok && v.Type().Elem().Kind() == reflect.Uint8 {
-			v.SetBytes(b)
-		} else if list, ok := from.([]any); ok && v.Type().Elem().Kind() != reflect.Uint8 {
-			v.Set(reflect.MakeSlice(v.Type(), len(list), len(list)))
-			for i, e := range list {
-				fill(v.Index(i), e)
-			}
-		}
-	default:
-		if from == nil {
+		if step == 0 || b.err != nil {
 			return
 		}
-		n, ok := from.(int64)
-		if u, isUint := from.(uint64); isUint && u <= 1<<62 {
-			n, ok = int64(u), true
-		}
-		switch {
-		case v.CanInt() && ok && !v.OverflowInt(n):
-			v.SetInt(n)
-		case v.CanUint() && ok && n >= 0 && !v.OverflowUint(uint64(n)):
-			v.SetUint(uint64(n))
-		case reflect.TypeOf(from) == v.Type():
-			v.Set(reflect.ValueOf(from))
-		}
+		i += int(step)
+		f(i)
 	}
+}
+
+// field reads a structure of a name and a number.
+func (b *buffer) field() (f field) {
+	b.fields(func(i int) {
+		if i == 0 {
+			f.Name = string(b.bytes())
+		} else {
+			f.Id = int(b.int())
+		}
+	})
+	return f
 }

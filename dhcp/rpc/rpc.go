@@ -1,6 +1,6 @@
 // Package rpc implements the protocol of the DHCP daemon's socket: the parts of Go's net/rpc with gob that the
-// reference's plugin and daemon use. The packages of Go would add more than half a millisecond to every call of every
-// plugin.
+// reference's plugin and daemon use. Package net/rpc would add 0.7 ms to every call of every plugin, encoding/gob alone
+// 0.14 ms.
 package rpc
 
 import (
@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -76,20 +75,14 @@ func call(conn net.Conn, method string, args, reply any) error {
 	if err := errors.Join(e.encode(request{method, 1}), e.encode(args)); err != nil {
 		return err
 	}
-	tree, err := d.value()
-	if err != nil {
-		return err
-	}
 	var resp response
-	fill(reflect.ValueOf(&resp).Elem(), tree)
-	if tree, err = d.value(); err != nil {
+	if err := d.decode(&resp); err != nil {
 		return err
 	}
 	if resp.Error != "" {
 		return Error(resp.Error)
 	}
-	fill(reflect.ValueOf(reply).Elem(), tree)
-	return nil
+	return d.decode(reply)
 }
 
 // header reads lines up to an empty one and returns the first.
@@ -113,9 +106,9 @@ func header(r *bufio.Reader) (first string, err error) {
 	}
 }
 
-// A Handler answers calls. Decode fills the struct that its argument points to. The context ends when the caller
-// disconnects.
-type Handler func(ctx context.Context, method string, decode func(into any)) (reply any, err error)
+// A Handler answers calls. The question has the arguments; only the method Ask has a verb. The context ends when the
+// caller disconnects.
+type Handler func(ctx context.Context, method string, q Question) (reply any, err error)
 
 // ErrUnknown is the error of a Handler for an unknown method.
 func ErrUnknown(method string) error { return Error("rpc: can't find method " + method) }
@@ -152,21 +145,24 @@ func Serve(ctx context.Context, conn net.Conn, handle Handler) error {
 	e, d := newEncoder(conn), newDecoder(r)
 	for {
 		var req request
-		tree, err := d.value()
+		err := d.decode(&req)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		fill(reflect.ValueOf(&req).Elem(), tree)
-		args, err := d.value()
-		if err != nil {
+		var q Question
+		args := any(&q.Args)
+		if req.ServiceMethod == Ask {
+			args = &q
+		}
+		if err := d.decode(args); err != nil {
 			return err
 		}
 		conn.SetDeadline(time.Time{}) // an ADD takes what it takes; that its caller went is seen
 		calls.Go(func() {
-			reply, err := handle(ctx, req.ServiceMethod, func(into any) { fill(reflect.ValueOf(into).Elem(), args) })
+			reply, err := handle(ctx, req.ServiceMethod, q)
 			resp := response{ServiceMethod: req.ServiceMethod, Seq: req.Seq}
 			if err != nil {
 				resp.Error, reply = err.Error(), struct{}{}

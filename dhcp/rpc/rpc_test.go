@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -59,12 +60,10 @@ func TestSameAsGob(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("gob reads %+v of ours, want %+v", got, want)
 		}
-		tree, err := d.value()
-		if err != nil {
+		got = sample{}
+		if err := d.decode(&got); err != nil {
 			t.Fatal(err)
 		}
-		got = sample{}
-		fill(reflect.ValueOf(&got).Elem(), tree)
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("we read %+v of gob's, want %+v", got, want)
 		}
@@ -83,7 +82,7 @@ func TestEmptyConnection(t *testing.T) {
 			here.Write([]byte(c.said))
 			here.Close()
 		}()
-		err := Serve(t.Context(), there, func(context.Context, string, func(any)) (any, error) { return nil, nil })
+		err := Serve(t.Context(), there, func(context.Context, string, Question) (any, error) { return nil, nil })
 		if (err != nil) != c.bad {
 			t.Errorf("after %q: %v", c.said, err)
 		}
@@ -98,12 +97,10 @@ func TestAddresses(t *testing.T) {
 	if err := gob.NewEncoder(&b).Encode(theirs{*n}); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := newDecoder(bufio.NewReader(&b)).value()
-	if err != nil {
+	var got struct{ Address struct{ IP, Mask []byte } }
+	if err := newDecoder(bufio.NewReader(&b)).decode(&got); err != nil {
 		t.Fatal(err)
 	}
-	var got struct{ Address struct{ IP, Mask []byte } }
-	fill(reflect.ValueOf(&got).Elem(), tree)
 	if net.IP(got.Address.IP).String() != "10.1.2.0" || net.IPMask(got.Address.Mask).String() != "ffffff00" {
 		t.Errorf("got %+v", got)
 	}
@@ -132,7 +129,7 @@ func TestBounds(t *testing.T) {
 		}
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := newDecoder(bufio.NewReader(&b)).value()
+		err := newDecoder(bufio.NewReader(&b)).decode(reflect.New(reflect.TypeOf(tc.value)).Interface())
 		runtime.ReadMemStats(&after)
 		if took := after.TotalAlloc - before.TotalAlloc; (err != nil) != tc.bad || took > 64<<20 {
 			t.Errorf("%s: %v, for %d bytes", name, err, took)
@@ -150,7 +147,7 @@ func TestBounds(t *testing.T) {
 	b.Write(append([]byte{0xfd, byte(len(message) >> 16), byte(len(message) >> 8), byte(len(message))}, message...))
 	d := newDecoder(bufio.NewReader(&b))
 	d.described = maxDescribe - 1
-	if _, err := d.value(); err == nil || !strings.Contains(err.Error(), "described in more than") {
+	if err := d.decode(&Args{}); err == nil || !strings.Contains(err.Error(), "described in more than") {
 		t.Errorf("descriptions without an end: %v", err)
 	}
 }
@@ -167,12 +164,38 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		d := newDecoder(bufio.NewReader(bytes.NewReader(b)))
 		for {
-			tree, err := d.value()
-			if err != nil {
+			var s sample
+			if err := d.decode(&s); err != nil {
 				return
 			}
-			var s sample
-			fill(reflect.ValueOf(&s).Elem(), tree)
 		}
 	})
+}
+
+// Kinds of values that none of our messages has are skipped, and the values around them are read.
+func TestSkipped(t *testing.T) {
+	n := 7
+	theirs := struct {
+		F float64
+		M map[string]*inner
+		L []map[int][]string
+		R [3]int
+		T time.Time
+		C string
+		S []*inner
+	}{1.5, map[string]*inner{"a": {P: &n}}, []map[int][]string{{1: {"x", "y"}}}, [3]int{1, 2, 300}, time.Unix(5, 0), "c",
+		[]*inner{{A: []byte("b")}}}
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(theirs); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		M, R, C string
+		L       uint
+		S       []inner
+	}
+	err := newDecoder(bufio.NewReader(&b)).decode(&got)
+	if err != nil || got.C != "c" || got.M != "" || len(got.S) != 1 || string(got.S[0].A) != "b" {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
