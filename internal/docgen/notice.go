@@ -2,6 +2,7 @@ package docgen
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,28 +48,42 @@ func notice(root string, files Files) error {
 }
 
 // linked are the modules whose packages the programs contain, and Go's standard library, whose version is that of the
-// toolchain and so not named.
+// toolchain and so not named. The agent of a cluster is a module of its own.
 func linked(root string) (all []linkedModule, err error) {
-	list := exec.Command("go", "list", "-C", root, "-deps", "-json=Module", "./cmd/...")
-	list.Stderr = os.Stderr
-	out, err := list.Output()
-	if err != nil {
-		return nil, fmt.Errorf("go list: %w", err)
-	}
 	goroot, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
 	all = []linkedModule{{Path: "std", Dir: strings.TrimSpace(string(goroot))}}
+	for _, dir := range []string{root, filepath.Join(root, "cluster")} {
+		found, err := linkedBelow(dir)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found...)
+	}
+	slices.SortFunc(all, func(a, b linkedModule) int {
+		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Version, b.Version))
+	})
+	return slices.Compact(all), nil
+}
+
+// linkedBelow are the modules of others whose packages the programs of the module in dir contain.
+func linkedBelow(dir string) (all []linkedModule, err error) {
+	list := exec.Command("go", "list", "-C", dir, "-deps", "-json=Module", "./cmd/...")
+	list.Stderr = os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w", err)
+	}
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct{ Module *linkedModule }
 		switch err := d.Decode(&p); {
 		case errors.Is(err, io.EOF):
-			slices.SortFunc(all, func(a, b linkedModule) int { return strings.Compare(a.Path, b.Path) })
-			return slices.Compact(all), nil
+			return all, nil
 		case err != nil:
 			return nil, fmt.Errorf("go list: %w", err)
-		case p.Module != nil && !p.Module.Main:
+		case p.Module != nil && !p.Module.Main && p.Module.Path != Module:
 			all = append(all, *p.Module)
 		}
 	}
@@ -105,6 +120,9 @@ func identifier(texts string) (string, error) {
 		return "Apache-2.0", nil
 	case has("Permission is hereby granted, free of charge"):
 		return "MIT", nil
+	case has("Permission to use, copy, modify, and/or distribute this software for any purpose") ||
+		has("Permission to use, copy, modify, and distribute this software for any purpose"):
+		return "ISC", nil
 	case has("Redistribution and use in source and binary forms") && has("be used to endorse or promote"):
 		return "BSD-3-Clause", nil
 	case has("Redistribution and use in source and binary forms"):
