@@ -211,7 +211,7 @@ func nativeFields(t *testing.T, b []byte) map[string]string {
 	return fields
 }
 
-func lines(t *testing.T, path string) (all []Line) {
+func lines(t testing.TB, path string) (all []Line) {
 	t.Helper()
 	if _, err := Since(path, Position{}, func(l Line) { all = append(all, l) }); err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func mountSmall(t *testing.T, dir string, size int) {
 }
 
 // start runs this test binary again.
-func start(t *testing.T, env string) (wait func() error) {
+func start(t testing.TB, env string) (wait func() error) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env, cmd.Stderr = append(os.Environ(), env), os.Stderr

@@ -40,7 +40,7 @@ func TestDelCost(t *testing.T) {
 						of[typ]++
 					}
 					return 0
-				})
+				}, "sendto")
 			}
 			_, err := r.run(i, "DEL", nobody, "")
 			r.start = nil
@@ -76,7 +76,7 @@ func TestChainCheckCost(t *testing.T) {
 					n++
 				}
 				return 0
-			})
+			}, "sendto")
 		}
 		r.must("CHECK", r.check(a))
 		r.start = nil

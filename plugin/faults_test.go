@@ -57,7 +57,7 @@ func fault(t *testing.T, r *runner, before, verb, call string, n int, errno unix
 			}
 			fired = true
 			return errno
-		})
+		}, call)
 	}
 	var err error
 	if verb == "ADD" {

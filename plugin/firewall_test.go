@@ -103,7 +103,7 @@ func TestFirewallInParallel(t *testing.T) {
 			s := newSite(t)
 			s.restore(variant, dropRules)
 			r := s.network("a", `"type":"firewall","ingressPolicy":"strict"`)
-			var all [24]attachment
+			var all [12]attachment
 			errs := make([]error, len(all))
 			var wg sync.WaitGroup
 			each := func(fn func(a *attachment) error) {

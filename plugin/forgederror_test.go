@@ -16,8 +16,8 @@ import (
 
 // errorSite is a site with networks of each policy: i and j are isolated, s is strict, t is same-bridge, o is open, and
 // n has no plugin firewall. Of each a container i1, …, publishes port 7000 and up for its port 5353, where nobody
-// listens; i2 and s2 publish none.
-func errorSite(t *testing.T, backend, bridged string) *site {
+// listens; i2 and s2 publish none. All are masqueraded, or none.
+func errorSite(t *testing.T, backend, bridged string, masquerade bool) *site {
 	s := newSite(t)
 	s.sh("host", "iptables-nft -P FORWARD ACCEPT; ip6tables-nft -P FORWARD ACCEPT; "+
 		"sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0 "+
@@ -31,6 +31,9 @@ func errorSite(t *testing.T, backend, bridged string) *site {
 		}
 		r := s.network(name, append([]string{fmt.Sprintf(`"type":"portmap","runtimeConfig":{"portMappings":[`+
 			`{"hostPort":%d,"containerPort":5353,"protocol":"udp"}]}`, 7000+i)}, more...)...)
+		if masquerade {
+			r.chain.plugins[0] += fmt.Sprintf(`,"ipMasq":true,"ipMasqBackend":%q`, backend)
+		}
 		s.add(name + "1")
 		s.unlimited(name + "1")
 		if name == "i" || name == "s" {
@@ -48,49 +51,80 @@ func (s *site) unlimited(name string) {
 	s.sh(name, "sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0")
 }
 
-// TestAdvisoryForgedError: a container sends an ICMP error about a connection that is none of its own to an end of the
-// connection, which ends then.
-func TestAdvisoryForgedError(t *testing.T) {
-	for _, backend := range []string{"nftables", "iptables"} {
-		for _, bridged := range []string{"0", "1"} {
-			t.Run(backend+"/br_netfilter="+bridged, func(t *testing.T) {
+// errorRuns runs a test at sites with both backends, with and without br_netfilter and masquerading.
+func errorRuns(t *testing.T, test func(t *testing.T, s *site)) {
+	for i, backend := range []string{"nftables", "iptables"} {
+		for j, bridged := range []string{"0", "1"} {
+			masquerade := i == j
+			t.Run(fmt.Sprintf("%s/br_netfilter=%s/ipMasq=%v", backend, bridged, masquerade), func(t *testing.T) {
 				t.Parallel()
-				s := errorSite(t, backend, bridged)
-				for _, pair := range [][2]string{{"i1", "i2"}, {"j1", "i1"}, {"t1", "i1"}, {"s1", "i1"}, {"i1", "s1"},
-					{"o1", "s1"}, {"i1", "t1"}, {"s1", "o1"}} {
-					s.forgeError(pair[0], pair[1], "")
-				}
-				// What they may begin connections with, they may send errors to.
-				s.forgeError("o1", "i1", "refused")
-				s.forgeError("i1", "o1", "refused")
-				s.forgeError("s2", "s1", "refused")
+				test(t, errorSite(t, backend, bridged, masquerade))
 			})
 		}
 	}
 }
 
-// forgeError has one send another an error about what that sends outside.
-func (s *site) forgeError(from, victim, want string) {
-	s.Helper()
-	s.errorAbout(from, victim, [2]string{otherHost, "2001:db8::99"}, want)
+// TestAdvisoryForgedError: a container sends an ICMP error about a connection that is none of its own to an end of the
+// connection, which ends then, or whose packets become smaller.
+func TestAdvisoryForgedError(t *testing.T) {
+	errorRuns(t, func(_ *testing.T, s *site) {
+		for _, pair := range [][2]string{{"i1", "i2"}, {"j1", "i1"}, {"t1", "i1"}, {"s1", "i1"}, {"i1", "s1"},
+			{"o1", "s1"}, {"i1", "t1"}, {"s1", "o1"}} {
+			s.forgeError(pair[0], pair[1], false)
+		}
+		// What they may begin connections with, they may send errors to.
+		s.forgeError("o1", "i1", true)
+		s.forgeError("i1", "o1", true)
+		s.forgeError("s2", "s1", true)
+	})
 }
 
-// errorAbout has one send another an error about what that sends to an address.
-func (s *site) errorAbout(from, victim string, about [2]string, want string) {
+// forgeError has one send another errors about what that sends outside, and expects that they come or do not.
+func (s *site) forgeError(from, victim string, comes bool) {
 	s.Helper()
-	patience := 250 * time.Millisecond
-	if want != "" {
-		patience = 30 * time.Second
-	}
-	for v := range 2 {
-		to := netip.MustParseAddr(about[v])
-		got := s.afterSending(victim, v, netip.AddrPortFrom(to, 9), patience, func(local netip.AddrPort) {
-			inner := datagram(local.Addr(), to, unix.IPPROTO_UDP, transport(local.Port(), 9, unix.IPPROTO_UDP, forged))
-			me := netip.MustParseAddr(s.addr[from][v])
-			s.frame(from, s.gateway(from), unreachable(me, local.Addr(), inner))
-		})
-		if got != want {
-			s.Errorf("IPv%d: error from %s about what %s sends to %v: %q, want %q", 4+2*v, from, victim, to, got, want)
+	s.errorAbout(from, victim, [2]string{otherHost, "2001:db8::99"}, comes)
+}
+
+// errorAbout has one send another errors about what that sends to an address: that there is no such port, and that the
+// packet is too big. Each is sent whole and in fragments. It is about the packet as the victim sent it, and as the host
+// sends it on with an address of its own.
+func (s *site) errorAbout(from, victim string, about [2]string, comes bool) {
+	s.Helper()
+	for v, proto := range []uint16{unix.ETH_P_IP, unix.ETH_P_IPV6} {
+		me, to := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(about[v])
+		_, host, _ := strings.Cut(s.sh("host", "ip -o route get "+about[v]), " src ")
+		sources := []netip.Addr{netip.MustParseAddr(s.addr[victim][v]), netip.MustParseAddr(strings.Fields(host)[0])}
+		try := func(want string, mtus []uint16, ways []bool) {
+			s.Helper()
+			got := s.afterSending(victim, v, netip.AddrPortFrom(to, 9), s.patience(comes), func(local netip.AddrPort) {
+				for _, src := range sources {
+					sent := datagram(src, to, unix.IPPROTO_UDP, transport(local.Port(), 9, unix.IPPROTO_UDP, forged))
+					for _, mtu := range mtus {
+						packet := icmpError(me, src, mtu, sent)
+						for _, inFragments := range ways {
+							if !inFragments {
+								s.raw(from, s.gateway(from), proto, packet)
+								continue
+							}
+							for _, fragment := range inTwo(packet) {
+								s.raw(from, s.gateway(from), proto, fragment)
+							}
+						}
+					}
+				}
+			})
+			if got != want {
+				s.Errorf("IPv%d: errors with MTU %v, in fragments %v, from %s about what %s sends to %v: %q, want %q", 4+2*v,
+					mtus, ways, from, victim, to, got, want)
+			}
+		}
+		if !comes {
+			try("", []uint16{0, 1280}, []bool{false, true})
+			continue
+		}
+		for _, inFragments := range []bool{false, true} {
+			try("refused", []uint16{0}, []bool{inFragments})
+			try("smaller", []uint16{1280}, []bool{inFragments})
 		}
 	}
 }
@@ -121,21 +155,27 @@ func (s *site) afterSending(from string, v int, to netip.AddrPort, patience time
 		return "unreachable"
 	case errors.Is(err, unix.EACCES):
 		return "prohibited"
+	case errors.Is(err, unix.EMSGSIZE):
+		return "smaller"
 	}
 	return ""
 }
 
-// unreachable is an error about a datagram: there is no such port.
-func unreachable(src, dst netip.Addr, about []byte) []byte {
+// icmpError is an error about a datagram: there is no such port, or, with an MTU, the datagram is larger.
+func icmpError(src, dst netip.Addr, mtu uint16, about []byte) []byte {
+	types := [2][2]byte{{3, 3}, {3, 4}}
+	if src.Is6() {
+		types = [2][2]byte{{1, 4}, {2, 0}}
+	}
+	is := types[min(mtu, 1)]
+	b := append([]byte{is[0], is[1], 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, about...)
 	if src.Is4() {
-		b := append([]byte{3, 3, 0, 0, 0, 0, 0, 0}, about...)
 		binary.BigEndian.PutUint16(b[2:], sum(b))
 		head := slices.Concat([]byte{0x45, 0, 0, byte(20 + len(b)), 0, 1, 0, 0, 64, unix.IPPROTO_ICMP, 0, 0},
 			src.AsSlice(), dst.AsSlice())
 		binary.BigEndian.PutUint16(head[10:], sum(head))
 		return append(head, b...)
 	}
-	b := append([]byte{1, 4, 0, 0, 0, 0, 0, 0}, about...)
 	pseudo := slices.Concat(src.AsSlice(), dst.AsSlice(), []byte{0, 0, 0, byte(len(b)), 0, 0, 0, unix.IPPROTO_ICMPV6}, b)
 	binary.BigEndian.PutUint16(b[2:], sum(pseudo))
 	return slices.Concat([]byte{0x60, 0, 0, 0, 0, byte(len(b)), unix.IPPROTO_ICMPV6, 64}, src.AsSlice(), dst.AsSlice(), b)
@@ -144,59 +184,53 @@ func unreachable(src, dst netip.Addr, about []byte) []byte {
 // TestErrorsPass: the errors of the LAN, of containers that route, of containers with two networks that send by the
 // other one, and of those behind published ports and Services.
 func TestErrorsPass(t *testing.T) {
-	for _, backend := range []string{"nftables", "iptables"} {
-		for _, bridged := range []string{"0", "1"} {
-			t.Run(backend+"/br_netfilter="+bridged, func(t *testing.T) {
-				t.Parallel()
-				s := errorSite(t, backend, bridged)
-				for _, r := range []string{"o1 10.190", "i1 10.191", "s1 10.192"} { // where nothing is behind them
-					name, net, _ := strings.Cut(r, " ")
-					six := "fd00:" + strings.TrimPrefix(net, "10.")
-					s.sh(name, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip route add blackhole "+net+
-						".0.0/16; ip -6 route add blackhole "+six+"::/64")
-					s.sh("host", "ip route add "+net+".0.0/16 via "+s.addr[name][0]+"; ip -6 route add "+six+"::/64 via "+
-						s.addr[name][1])
-				}
-				s.sh("host", "nft 'add table inet svc; add chain inet svc pre { type nat hook prerouting priority dstnat; }; "+
-					"add rule inet svc pre ip daddr 10.96.0.1 udp dport 53 dnat ip to "+s.addr["i1"][0]+":5353; "+
-					"add rule inet svc pre ip6 daddr fd00:96::1 udp dport 53 dnat ip6 to ["+s.addr["i1"][1]+"]:5353'")
-				by, second := *s.runners["i"], attachment{id: "t1", netns: s.containers["t1"].netns}
-				by.ifName = "eth1"
-				by.must("add", by.add(&second))
-				t.Cleanup(func() { by.must("del", by.del(&second)) })
-				for _, filter := range []string{"0", "2"} {
-					s.rpFilter(filter)
-					for _, victim := range []string{"i1", "s1", "t1", "o1"} {
-						s.forgeError("outside", victim, "refused") // as routers of the LAN send them
-					}
-					s.errorAbout("o1", "i1", [2]string{"10.190.0.5", "fd00:190::5"}, "refused")
-					s.errorAbout("i1", "outside", [2]string{"10.191.0.5", "fd00:191::5"}, "refused")
-					s.errorAbout("s1", "s2", [2]string{"10.192.0.5", "fd00:192::5"}, "refused")
-					for v := range 2 {
-						pick := func(four, six string) netip.Addr { return netip.MustParseAddr([]string{four, six}[v]) }
-						host := pick("192.0.2.1", "2001:db8::1")
-						expect := func(what, from string, to netip.Addr, port uint16, want string) {
-							t.Helper()
-							if got := s.afterSending(from, v, netip.AddrPortFrom(to, port), 30*time.Second, nil); got != want {
-								t.Errorf("%s: from %s to %v port %d: %q, want %q", what, from, to, port, got, want)
-							}
-						}
-						for _, from := range []string{"i1", "s1", "t1", "o1"} {
-							expect("the LAN's", from, netip.MustParseAddr(s.addr["outside"][v]), 9, "refused")
-						}
-						expect("by the other link of two", "outside", pick(second.text("IP4"), second.text("IP6")), 9, "refused")
-						expect("within an isolated network, published", "i2", host, 7000, "refused")
-						expect("between isolated networks, published", "j1", host, 7000, "refused")
-						expect("from a strict network, published", "s1", host, 7000, "refused")
-						expect("into a strict network, published", "i1", host, 7002, "refused")
-						expect("without a policy, published", "n1", host, 7002, "refused")
-						expect("from outside, published", "outside", host, 7000, "refused")
-						for _, from := range []string{"i2", "j1", "s1", "t1", "o1", "n1"} {
-							expect("a Service's", from, pick("10.96.0.1", "fd00:96::1"), 53, "refused")
-						}
-					}
-				}
-			})
+	errorRuns(t, func(t *testing.T, s *site) {
+		for _, r := range []string{"o1 10.190", "i1 10.191", "s1 10.192"} { // where nothing is behind them
+			name, net, _ := strings.Cut(r, " ")
+			six := "fd00:" + strings.TrimPrefix(net, "10.")
+			s.sh(name, "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip route add blackhole "+net+
+				".0.0/16; ip -6 route add blackhole "+six+"::/64")
+			s.sh("host", "ip route add "+net+".0.0/16 via "+s.addr[name][0]+"; ip -6 route add "+six+"::/64 via "+
+				s.addr[name][1])
 		}
-	}
+		s.sh("host", "nft 'add table inet svc; add chain inet svc pre { type nat hook prerouting priority dstnat; }; "+
+			"add rule inet svc pre ip daddr 10.96.0.1 udp dport 53 dnat ip to "+s.addr["i1"][0]+":5353; "+
+			"add rule inet svc pre ip6 daddr fd00:96::1 udp dport 53 dnat ip6 to ["+s.addr["i1"][1]+"]:5353'")
+		by, second := *s.runners["i"], attachment{id: "t1", netns: s.containers["t1"].netns}
+		by.ifName = "eth1"
+		by.must("add", by.add(&second))
+		t.Cleanup(func() { by.must("del", by.del(&second)) })
+		for _, filter := range []string{"0", "2"} {
+			s.rpFilter(filter)
+			for _, victim := range []string{"i1", "s1", "t1", "o1"} {
+				s.forgeError("outside", victim, true) // as routers of the LAN send them
+			}
+			s.errorAbout("o1", "i1", [2]string{"10.190.0.5", "fd00:190::5"}, true)
+			s.errorAbout("i1", "outside", [2]string{"10.191.0.5", "fd00:191::5"}, true)
+			s.errorAbout("s1", "s2", [2]string{"10.192.0.5", "fd00:192::5"}, true)
+			for v := range 2 {
+				pick := func(four, six string) netip.Addr { return netip.MustParseAddr([]string{four, six}[v]) }
+				host := pick("192.0.2.1", "2001:db8::1")
+				expect := func(what, from string, to netip.Addr, port uint16, want string) {
+					t.Helper()
+					if got := s.afterSending(from, v, netip.AddrPortFrom(to, port), 30*time.Second, nil); got != want {
+						t.Errorf("%s: from %s to %v port %d: %q, want %q", what, from, to, port, got, want)
+					}
+				}
+				for _, from := range []string{"i1", "s1", "t1", "o1"} {
+					expect("the LAN's", from, netip.MustParseAddr(s.addr["outside"][v]), 9, "refused")
+				}
+				expect("by the other link of two", "outside", pick(second.text("IP4"), second.text("IP6")), 9, "refused")
+				expect("within an isolated network, published", "i2", host, 7000, "refused")
+				expect("between isolated networks, published", "j1", host, 7000, "refused")
+				expect("from a strict network, published", "s1", host, 7000, "refused")
+				expect("into a strict network, published", "i1", host, 7002, "refused")
+				expect("without a policy, published", "n1", host, 7002, "refused")
+				expect("from outside, published", "outside", host, 7000, "refused")
+				for _, from := range []string{"i2", "j1", "s1", "t1", "o1", "n1"} {
+					expect("a Service's", from, pick("10.96.0.1", "fd00:96::1"), 53, "refused")
+				}
+			}
+		}
+	})
 }

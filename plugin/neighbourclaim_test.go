@@ -98,7 +98,7 @@ func (s *site) hostMAC(name string) net.HardwareAddr {
 }
 
 // TestAdvisoryNeighbourClaim: a container of an isolated network claims its neighbor's address by ARP and neighbor
-// solicitation, so that the host sends it what is for the neighbor.
+// discovery, so that the host sends it what is for the neighbor. An advertisement comes from the container's own address.
 func TestAdvisoryNeighbourClaim(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables"} {
 		t.Run(backend, func(t *testing.T) {
@@ -109,9 +109,15 @@ func TestAdvisoryNeighbourClaim(t *testing.T) {
 					t.Errorf("with %d tags of VLAN 0, the host sends the attacker what is for the neighbor after %q", tags, claimed)
 				}
 			}
+			s.advertisesForOthers()
+			s.sh("host", `listed=$(nft -s list table bridge fairlead); nft delete table bridge fairlead; echo "$listed" | nft -f -
+				[ "$(nft -s list table bridge fairlead)" = "$listed" ]`)
+			if claimed := s.claims(1); len(claimed) > 0 {
+				t.Errorf("with the rules as nft lists them, the host believes %q", claimed)
+			}
 			s.sh("host", "nft flush chain bridge fairlead prerouting")
 			claimed := strings.Join(s.claims(0), " ")
-			for _, way := range []string{"ARP", "neighbor solicitation", "router solicitation"} {
+			for _, way := range []string{"ARP", "neighbor solicitation", "router solicitation", "advertisement"} {
 				if !strings.Contains(claimed, way) {
 					t.Errorf("without the check, the host does not believe any %s: only %q", way, claimed)
 				}
@@ -129,7 +135,9 @@ func (s *site) claims(tags int) (believed []string) {
 	arp := func(op byte, to netip.Addr) []byte {
 		return slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, op}, me, four.AsSlice(), gateway, to.AsSlice())
 	}
+	mine := netip.MustParseAddr(s.addr["a1"][1])
 	option := append([]byte{1, 1}, me...)
+	about := advertisement(six, me)
 	ask := slices.Concat([]byte{135, 0, 0, 0, 0, 0, 0, 0}, router.AsSlice(), option)
 	solicit := slices.Concat([]byte{133, 0, 0, 0, 0, 0, 0, 0}, option)
 	for _, c := range []struct {
@@ -142,6 +150,8 @@ func (s *site) claims(tags int) (believed []string) {
 		{"neighbor solicitation", unix.ETH_P_IPV6, discovering(six, router, false, ask)},
 		{"neighbor solicitation behind an option", unix.ETH_P_IPV6, discovering(six, router, true, ask)},
 		{"router solicitation", unix.ETH_P_IPV6, discovering(six, router, false, solicit)},
+		{"advertisement", unix.ETH_P_IPV6, discovering(mine, router, false, about)},
+		{"advertisement behind an option", unix.ETH_P_IPV6, discovering(mine, router, true, about)},
 	} {
 		for _, a := range []netip.Addr{four, six} { // so that nothing of the last claim is left
 			s.sh("host", fmt.Sprintf("ip neigh replace %v lladdr %v dev br-a nud stale", a, s.mac("a2")))
@@ -155,6 +165,25 @@ func (s *site) claims(tags int) (believed []string) {
 		}
 	}
 	return believed
+}
+
+// advertisesForOthers has a1 advertise an address that belongs to no attachment, as a router does that is a proxy for
+// what is behind it, and expects that the host believes it.
+func (s *site) advertisesForOthers() {
+	s.Helper()
+	mine, router := netip.MustParseAddr(s.addr["a1"][1]), netip.MustParseAddr("fd00:81::1")
+	behind := netip.MustParseAddr("fd00:81::7777")
+	s.sh("host", fmt.Sprintf("ip neigh replace %v lladdr %v dev br-a nud stale", behind, s.mac("a2")))
+	s.raw("a1", s.gateway("a1"), unix.ETH_P_IPV6, discovering(mine, router, false, advertisement(behind, s.mac("a1"))))
+	nstest.RunIn(s, s.ns["a1"].Path, "ping", "-c1", "-W5", "10.81.0.1")
+	if got := s.sh("host", fmt.Sprintf("ip neigh show dev br-a to %v", behind)); !strings.Contains(got, s.mac("a1").String()) {
+		s.Errorf("a container that is a router advertised %v, and the host does not believe it: %s", behind, got)
+	}
+}
+
+// advertisement is a neighbor advertisement, which overrides what its receiver knows.
+func advertisement(target netip.Addr, mac net.HardwareAddr) []byte {
+	return slices.Concat([]byte{136, 0, 0, 0, 0x20, 0, 0, 0}, target.AsSlice(), []byte{2, 1}, mac)
 }
 
 // discovering is a message of neighbor discovery, behind an option for the destination if wanted.

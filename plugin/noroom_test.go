@@ -54,7 +54,7 @@ func full(t *testing.T, r *runner, before string, n int, onwards bool) (fired bo
 				return unix.ENOSPC
 			}
 			return 0
-		})
+		}, "openat", "mkdirat", "linkat", "write", "pwrite64")
 	}
 	r.start = run
 	err := r.add(a)

@@ -43,7 +43,7 @@ func halfSaved(t *testing.T, r *runner, before, call string, n int) (fired bool)
 			}
 			fired = true
 			return unix.ENOBUFS
-		})
+		}, call)
 	}
 	err := r.add(a)
 	r.start = nil

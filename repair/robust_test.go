@@ -332,7 +332,7 @@ func TestKillRepair(t *testing.T) {
 	calls := "sendto,sendmsg,write,pwrite64,renameat,unlinkat,flock"
 	for n := 1; ; n++ {
 		nstest.Run(t, "nft", "flush", "ruleset")
-		cmd := exec.Command("strace", "-f", "-qqq", "-o", "/dev/null", "-e",
+		cmd := exec.Command("strace", "-f", "-qqq", "-o", "/dev/null", "-e", "trace="+calls, "-e",
 			fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, n), exe)
 		cmd.Env = append(os.Environ(), repairVar+"=1")
 		out, err := cmd.CombinedOutput()

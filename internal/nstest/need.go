@@ -84,11 +84,17 @@ func Fairlead(t testing.TB, tree string) string {
 	if path := os.Getenv(Program); path != "" {
 		return path
 	}
+	return Build(t, tree, "./cmd/fairlead")
+}
+
+// Build is the path of a program, built from a package of the module at that path: once for all tests that Main runs.
+func Build(t testing.TB, module, pkg string) string {
+	t.Helper()
 	dir := os.Getenv(sharedVar)
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	path := filepath.Join(dir, "fairlead")
+	path := filepath.Join(dir, filepath.Base(pkg))
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -101,8 +107,8 @@ func Fairlead(t testing.TB, tree string) string {
 		return path
 	}
 
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/fairlead")
-	cmd.Dir = tree
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, pkg)
+	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)

@@ -161,7 +161,7 @@ func TestKilledEnding(t *testing.T) {
 		for _, r := range p {
 			contract.Ensure(t, w, r)
 		}
-		killed := stopAt(t, n, w, "filter", "DEL", talks, func() bool { return true })
+		killed := stopAt(t, n, w, "filter", "DEL", talks(), func() bool { return true })
 		if n%2 == 0 {
 			for _, r := range p {
 				contract.Ensure(t, w, r)
@@ -258,7 +258,7 @@ func TestTablesOfEarlierVersion(t *testing.T) {
 	for n := 1; ; n++ {
 		p, before := moved(t, w)
 		user := nstest.RunIn(t, w.Host.Path, "nft", "-a", "list", "chain", "inet", "fairlead", "user")
-		killed := stopAt(t, n, w, "filter", "ADD", talks, func() bool { return true })
+		killed := stopAt(t, n, w, "filter", "ADD", talks(), func() bool { return true })
 		state := filtertest.State(t, w)
 		for _, table := range strings.Split(state, "\ntable ") {
 			sets, new := len(typed.FindAllString(table, -1)), strings.Count(table, "timeout")

@@ -7,13 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -30,7 +28,7 @@ import (
 func TestStoppedHolder(t *testing.T) {
 	for _, verb := range []string{"ADD", "DEL"} {
 		nstest.Apart(t, verb, func(t *testing.T) {
-			const together = 28 // each waits for a lock, for a second
+			const together = 8 // each waits for a lock, for a second, and they have one lock
 			points := 0
 			for more := true; more; {
 				var stopped [together]bool
@@ -72,7 +70,7 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 	gone := filtertest.PortsOf("c3", "net", "10.1.2.5/24", filtertest.TCP("", 8082))
 	others := plan.Plan{next, masquerade.Sources{Owner: next.Owner, From: []netip.Prefix{next.To4}}}
 	contract.Ensure(t, w, gone)
-	stopped = stopAt(t, n, w, "filter", verb, talks, func() (kill bool) {
+	stopped = stopAt(t, n, w, "filter", verb, talks(), func() (kill bool) {
 		ns, err := kernel.Open(w.Host.Path) // as another process: nobody has waited yet
 		if err != nil {
 			t.Error(err)
@@ -122,9 +120,7 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 // A process that is stopped at any point of taking a policy from a bridge, or of putting one there, keeps no other one
 // from its own: the policy stands as long as one attachment needs it, and goes with the last.
 func TestStoppedPolicy(t *testing.T) {
-	calls := func(nr uint64) bool {
-		return talks(nr) || nr == unix.SYS_RENAMEAT || nr == unix.SYS_UNLINKAT || nr == unix.SYS_GETDENTS64
-	}
+	calls := append(talks(), unix.SYS_RENAMEAT, unix.SYS_UNLINKAT, unix.SYS_GETDENTS64)
 	for _, tt := range []struct{ stopped, other string }{{"DEL", "ADD"}, {"ADD", "DEL"}, {"DEL", "DEL"},
 		{"ADD", "ADD"}} {
 		nstest.Apart(t, tt.stopped+" beside "+tt.other, func(t *testing.T) {
@@ -203,15 +199,12 @@ func TestStoppedPolicy(t *testing.T) {
 }
 
 // talks are the system calls that ask nf_tables something, change it, or take its lock.
-func talks(nr uint64) bool { return nr == unix.SYS_SENDTO || nr == unix.SYS_FLOCK }
+func talks() []uintptr { return []uintptr{unix.SYS_SENDTO, unix.SYS_FLOCK} }
 
 // A call that is killed at any point of writing a record leaves none that DEL does not find, though DEL looks for no
 // more than what the record says.
 func TestKilledRecord(t *testing.T) {
-	names := func(nr uint64) bool {
-		return nr == unix.SYS_WRITE || nr == unix.SYS_LINKAT || nr == unix.SYS_RENAMEAT || nr == unix.SYS_RENAMEAT2 ||
-			nr == unix.SYS_FTRUNCATE
-	}
+	names := []uintptr{unix.SYS_WRITE, unix.SYS_LINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_FTRUNCATE}
 	contract.SettleOn(t, contract.NewWorld(t), xtables.NFT) // or it skips
 	for _, before := range []bool{false, true} {
 		points := 0
@@ -242,88 +235,81 @@ func TestKilledRecord(t *testing.T) {
 	}
 }
 
-// stopAt has a child do verb, and stops it before a system call of those that calls says, for the n-th time. Meanwhile
+// stopAt has a child do verb, and stops it before a system call of those that calls names, for the n-th time. Meanwhile
 // is run then; after it the child goes on, or is killed.
-func stopAt(t *testing.T, n int, w *kernel.World, which, verb string, calls func(nr uint64) bool,
+func stopAt(t *testing.T, n int, w *kernel.World, which, verb string, calls []uintptr,
 	meanwhile func() (kill bool)) (stopped bool) {
 	t.Helper()
-	runtime.LockOSThread() // one thread is the tracer
-	defer runtime.UnlockOSThread()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), contract.KillMe+"="+which, contract.KillMe+"_VERB="+verb,
-		contract.KillMe+"_HOST="+w.Host.Path, contract.KillMe+"_CONT="+w.Container.Path, contract.KillMe+"_MEMORY="+
-			w.Store.Dir)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
-	if err := cmd.Start(); err != nil {
-		if errors.Is(err, unix.EPERM) {
-			t.Skipf("trace a child: %v", err)
+	err := nstest.Stopping(calls, func() (err error) {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), contract.KillMe+"="+which, contract.KillMe+"_VERB="+verb,
+			contract.KillMe+"_HOST="+w.Host.Path, contract.KillMe+"_CONT="+w.Container.Path, contract.KillMe+"_MEMORY="+
+				w.Store.Dir)
+		cmd.Stderr = os.Stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
+		if err := cmd.Start(); err != nil {
+			return err
 		}
-		t.Fatal(err)
+		defer cmd.Process.Release()
+		stopped, err = traced(cmd.Process.Pid, n, func() bool {
+			kill := make(chan bool)
+			go func() { kill <- meanwhile() }() // on a thread that can make the calls
+			return <-kill
+		})
+		return err
+	})
+	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		t.Skipf("trace a child: %v", err)
 	}
-	defer cmd.Process.Release()
-	root := cmd.Process.Pid
+	if err != nil {
+		t.Error(err)
+	}
+	return stopped
+}
+
+// traced lets a process run to its end, and calls meanwhile where it stops before a system call for the n-th time. The
+// programs that it runs are traced because the kernel would answer their calls with ENOSYS; they are not counted.
+func traced(root, n int, meanwhile func() (kill bool)) (stopped bool, err error) {
 	var ws unix.WaitStatus
 	if _, err := unix.Wait4(root, &ws, 0, nil); err != nil {
-		t.Fatal(err)
+		return false, err
 	}
-	const options = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_EXITKILL
+	const options = unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK |
+		unix.PTRACE_O_TRACESECCOMP | unix.PTRACE_O_EXITKILL
 	if err := unix.PtraceSetOptions(root, options); err != nil {
-		t.Fatal(err)
+		return false, err
 	}
 	pid, sig := root, 0
 	for {
-		if err := unix.PtraceSyscall(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
-			t.Fatal(err)
+		if !ws.Exited() && !ws.Signaled() {
+			if err := unix.PtraceCont(pid, sig); err != nil && !errors.Is(err, unix.ESRCH) {
+				return stopped, err
+			}
 		}
-		var err error
-		if pid, err = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil); err != nil {
-			t.Fatal(err)
+		var werr error
+		if pid, werr = unix.Wait4(-1, &ws, unix.WALL|unix.WNOTHREAD, nil); errors.Is(werr, unix.ECHILD) {
+			return stopped, err // all have ended
+		} else if werr != nil {
+			return stopped, werr
 		}
 		sig = 0
 		switch {
-		case pid == root && (ws.Exited() || ws.Signaled()):
-			if ws.Signal() != unix.SIGKILL && ws.ExitStatus() != 0 {
-				t.Errorf("the child ends with %v", fmt.Sprint(ws))
-			}
-			return stopped
+		case pid == root && (ws.Signaled() && ws.Signal() != unix.SIGKILL || ws.Exited() && ws.ExitStatus() != 0):
+			err = fmt.Errorf("the child ends with %v", ws)
 		case !ws.Stopped():
-			continue // another thread's end
-		case ws.StopSignal() == unix.SIGTRAP|0x80:
-			if nr, enters := systemCall(t, pid); n > 0 && enters && calls(nr) {
-				if n--; n == 0 {
-					stopped = true
-					if meanwhile() { // a thread that waits for the tracer is stopped; the others have nothing to do
-						_ = unix.Kill(root, unix.SIGKILL)
-					}
+			continue // another thread's end, or that of a program
+		case ws.TrapCause() == unix.PTRACE_EVENT_SECCOMP:
+			if unix.Tgkill(root, pid, 0) != nil {
+				continue // of a program
+			}
+			if n--; n == 0 {
+				stopped = true
+				if meanwhile() { // a thread that waits for the tracer is stopped; the others have nothing to do
+					_ = unix.Kill(root, unix.SIGKILL)
 				}
 			}
 		case ws.StopSignal() != unix.SIGTRAP && ws.StopSignal() != unix.SIGSTOP:
 			sig = int(ws.StopSignal()) // the runtime's own, such as SIGURG
 		}
 	}
-}
-
-// systemCall is the system call that pid enters.
-func systemCall(t *testing.T, pid int) (nr uint64, enters bool) {
-	t.Helper()
-	var info struct { // struct ptrace_syscall_info
-		op   uint8
-		_    [7]byte
-		_    [2]uint64
-		nr   uint64
-		args [6]uint64
-		_    uint64
-	}
-	// since 5.3
-	const getSyscallInfo = 0x420e
-	// it has just ended
-	if _, _, e := unix.Syscall6(unix.SYS_PTRACE, getSyscallInfo, uintptr(pid), unsafe.Sizeof(info),
-		uintptr(unsafe.Pointer(&info)), 0, 0); e == unix.ESRCH {
-		return 0, false
-	} else if e != 0 {
-		t.Skipf("ask for the system call of a traced process: %v", e)
-	}
-	const entry = 1
-	return info.nr, info.op == entry
 }
