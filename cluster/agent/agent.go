@@ -54,7 +54,7 @@ type Agent struct {
 
 	nodes []directory.Node
 	known bool   // nodes are what the cluster said since the agent started, not what was saved
-	told  string // the last error that was logged
+	told  string // what was logged last
 	links atomic.Pointer[links]
 
 	started, heard time.Time // when Run began, and when the cluster last told the nodes
@@ -84,7 +84,6 @@ func (a *Agent) Run(ctx context.Context, updates <-chan []directory.Node) error 
 	go a.watchFilter(ctx, events, failed)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	a.told = "nothing yet"
 	a.compare(ctx)
 	for {
 		select {
@@ -138,15 +137,18 @@ func (a *Agent) compare(ctx context.Context) {
 	if len(found) > 0 {
 		a.Log.Info("made the ways to other nodes as they should be", "changes", len(found), "first", found[0].Error())
 	}
-	text := ""
-	if err != nil {
+	text := "all nodes are programmed"
+	switch {
+	case err != nil:
 		text = err.Error()
+	case !a.known:
+		text = "the last run's nodes are programmed, and the cluster has not answered yet"
 	}
 	if text == a.told {
 		return
 	}
 	if a.told = text; err == nil {
-		a.Log.Info("all nodes are programmed", "nodes", len(a.nodes))
+		a.Log.Info(text, "nodes", len(a.nodes))
 		return
 	}
 	a.Log.Error("not all is as it should be; the next attempt is at the next change, and within a minute", "cause", err)

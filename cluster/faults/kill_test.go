@@ -89,7 +89,7 @@ func TestKilledAnywhere(t *testing.T) {
 		want := ""
 		for at, killed := 1, true; killed; at += every(t) {
 			killed = n.killedAt(at, programmed)
-			n.startAgent()
+			n.startAgentUntil(programmed) // with the cluster's answer, which the grant needs
 			n.has(2)
 			if got := n.state(); want == "" {
 				want = got

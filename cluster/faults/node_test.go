@@ -120,14 +120,25 @@ func (n *node) agentLine(before ...string) []string {
 	return n.inside(append(before, agentProgram(n.c.t), "--kubeconfig", n.c.kubeconfig, "--node", n.name)...)
 }
 
-const programmed = "all nodes are programmed"
+// What an agent says when it has done its work: with the cluster's nodes, or also with those of its last run.
+const (
+	programmed         = "all nodes are programmed"
+	programmedAnyNodes = "nodes are programmed"
+)
 
-// startAgent starts the agent, behind another command if there is one, and waits until it has done its work.
+// startAgent starts the agent, behind another command if there is one, and waits until it has programmed the nodes that
+// it knows.
 func (n *node) startAgent(before ...string) {
+	n.c.t.Helper()
+	n.startAgentUntil(programmedAnyNodes, before...)
+}
+
+// startAgentUntil starts the agent and waits until it says a text.
+func (n *node) startAgentUntil(text string, before ...string) {
 	n.c.t.Helper()
 	line := n.agentLine(before...)
 	n.agent = start(n.c.t, line[0], line[1:]...)
-	n.agent.says(programmed)
+	n.agent.says(text)
 }
 
 // newPod attaches a container to the network of the pods, and returns its namespace and address.

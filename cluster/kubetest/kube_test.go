@@ -211,7 +211,7 @@ func TestPodsOfTwoNodes(t *testing.T) {
 				reach("no agent on " + n.name + ", and no API server")
 				n.run("sh", "-c", "ip link del fairlead-vx || ip link del fairlead-vx6")
 				n.startAgent()
-				n.agent.says(programmed)
+				n.agent.says("nodes are programmed") // of its last run
 			}
 			reach("agents started without the API server")
 			a.run(fairlead, "del", "pods", a.pod)
