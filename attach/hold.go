@@ -67,6 +67,12 @@ func (r *Runtime) HoldNetwork(ctx context.Context, network string) (release func
 	return r.lockNetwork(ctx, network, true)
 }
 
+// ShareNetwork keeps GC and the holder of [Runtime.HoldNetwork] waiting until release is called. ADD, DEL and CHECK go
+// on, as they do beside each other.
+func (r *Runtime) ShareNetwork(ctx context.Context, network string) (release func(), err error) {
+	return r.lockNetwork(ctx, network, false)
+}
+
 // A Told is the document that CHECK sends to one plugin.
 type Told struct {
 	Conf  *spec.Conf // as the list has it

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -62,15 +63,45 @@ func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.F
 			f.Close()
 			return nil, err
 		}
-		held, err1 := f.Stat()
-		named, err2 := os.Stat(path)
-		if err1 == nil && err2 == nil && os.SameFile(held, named) {
+		still, err := named(f)
+		if still {
 			return f, nil
 		}
 		f.Close()
-		if err1 != nil {
-			return nil, err1
+		if err != nil {
+			return nil, err
 		}
+	}
+}
+
+// named reports whether f is still the file that has its name.
+func named(f *os.File) (bool, error) {
+	held, err := f.Stat()
+	if err != nil {
+		return false, err
+	}
+	now, err := os.Stat(f.Name())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && os.SameFile(held, now), err
+}
+
+// tidyLocks removes the lock files of containers that nobody holds: a killed process leaves its own. As for their
+// holders, a file goes while it is locked.
+func (r *Runtime) tidyLocks() {
+	files, _ := filepath.Glob(filepath.Join(r.lockDir(), "container-*"))
+	for _, path := range files {
+		f, err := os.OpenFile(path, os.O_RDWR|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if flock(f, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			if still, _ := named(f); still {
+				os.Remove(path)
+			}
+		}
+		f.Close()
 	}
 }
 

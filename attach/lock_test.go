@@ -207,6 +207,35 @@ func TestLockOfDeadProcess(t *testing.T) {
 	}
 }
 
+// GC removes the lock files of killed processes, whose containers never come back, and no file that somebody holds.
+func TestLockFilesOfTheDead(t *testing.T) {
+	w := newWorld(t)
+	l := chain(t, "1.1.0", three[:1], nil)
+	busy := waits(t, w, "ADD")
+	busy.Name = "wan"
+	a := web(t)
+	release := held(t, w, func(r *attach.Runtime) error {
+		_, err := r.Add(bounded(t), busy, a)
+		return err
+	})
+	stale := filepath.Join(w.LockDir, "container-dead")
+	if err := os.WriteFile(stale, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.GC(bounded(t), l, []spec.Attachment{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the lock file stays: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(w.LockDir, "container-"+a.ContainerID)); err != nil {
+		t.Errorf("the lock file of a process that holds it: %v", err)
+	}
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A lock directory that cannot be made is an error that names it, before anything runs.
 func TestLockDir(t *testing.T) {
 	w := newWorld(t)

@@ -53,6 +53,7 @@ func (r *Runtime) GC(ctx context.Context, l *spec.List, valid []spec.Attachment)
 		return op.failed(err)
 	}
 	defer unlock()
+	r.tidyLocks()
 	op.valid = valid
 	stale := op.deleteStale(ctx)
 	err = op.gc(ctx)

@@ -36,7 +36,7 @@ func addCommand(a *app.App) *cobra.Command {
 				a.Note("warning: %s", note)
 			}
 			netconf.WarnOfOverlaps(a, t.Network, t.Runtime)
-			res, err := t.Runtime.Add(a.Interruptible(), t.List, t.Attachment)
+			res, err := t.Network.Add(a.Interruptible(), t.Runtime, t.Attachment)
 			if err != nil {
 				return err
 			}

@@ -3,6 +3,7 @@
 package netconf
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -206,6 +207,23 @@ func Runtime(a *app.App, n *Network) (*attach.Runtime, error) {
 	}
 	stderr := term.NewScreen(a.Stderr)
 	return &attach.Runtime{PluginDirs: dirs, Stderr: stderr, Vanished: attached.Vanished, Run: Runner(a, stderr)}, nil
+}
+
+// Add attaches a namespace to n with r, unless the file of n has been removed since it was read: whoever removes it
+// holds the network while it looks for attachments.
+func (n *Network) Add(ctx context.Context, r *attach.Runtime, at attach.Attachment) (*spec.Result, error) {
+	if n.File != "" && !n.Remembered {
+		release, err := r.ShareNetwork(ctx, n.Name)
+		if err != nil {
+			return nil, err
+		}
+		defer release()
+		if _, err := os.Lstat(n.File); errors.Is(err, fs.ErrNotExist) {
+			return nil, app.Fail(app.ExitNotFound, "`fairlead net ls` lists the networks.",
+				"network %s was removed in the meantime: %s is gone", n.Name, n.File)
+		}
+	}
+	return r.Add(ctx, n.List, at)
 }
 
 // Runner returns what runs plugins: this process for a plugin of this program or of its release, else a process of its

@@ -287,7 +287,7 @@ func (r *record) attach(ctx context.Context, ws []wanted, dns *spec.DNS) error {
 	for i, w := range ws {
 		at := r.attachment(i)
 		at.Capabilities = w.capabilities
-		res, err := w.runtime.Add(ctx, w.List, at)
+		res, err := w.Network.Add(ctx, w.runtime, at)
 		if err != nil { // and rolled back
 			return fmt.Errorf("attach %s to %s: %w", r.ID, w.Name, err)
 		}
