@@ -37,7 +37,12 @@ type Inside struct {
 	Small  Result `json:"small"`
 	Full   Result `json:"full"`
 	Size   int    `json:"size"`          // of the full packet in bytes
-	MTU    int    `json:"mtu,omitempty"` // the longest packet that passes, if Full does not and Small does; zero: unknown
+	UDP    Result `json:"udp,omitempty"` // a datagram, whose checksum the network card may have to make
+
+	// Link is a datagram that bypasses the routes: by the link that both nodes are on, outside of the tunnel. It is
+	// empty if that is not wanted.
+	Link Result `json:"link,omitempty"`
+	MTU  int    `json:"mtu,omitempty"` // the longest packet that passes, if Full does not and Small does; zero: unknown
 }
 
 // A PathState is all of a path's results in one word.
@@ -47,7 +52,8 @@ type PathState string
 const (
 	PathWhole PathState = "passed"
 	NoAgent   PathState = "agent-silent"
-	Short     PathState = "short" // full packets do not pass, small ones do
+	UDPLost   PathState = "udp-lost" // echoes pass, and datagrams do not arrive
+	Short     PathState = "short"    // full packets do not pass, small ones do
 	BackLost  PathState = "lost-back"
 	ThereLost PathState = "lost-there"
 	NoAnswer  PathState = "silent"
@@ -59,6 +65,7 @@ func (p Path) State() PathState {
 		return slices.ContainsFunc(p.Inside, func(in Inside) bool { return in.Small == r })
 	}
 	isShort := func(in Inside) bool { return in.Full != Passed }
+	noUDP := func(in Inside) bool { return in.UDP == LostThere }
 	switch {
 	case small(Lost):
 		return NoAnswer
@@ -66,6 +73,8 @@ func (p Path) State() PathState {
 		return ThereLost
 	case small(LostBack):
 		return BackLost
+	case slices.ContainsFunc(p.Inside, noUDP):
+		return UDPLost
 	case slices.ContainsFunc(p.Inside, isShort):
 		return Short
 	case p.Agents != Passed:

@@ -14,6 +14,7 @@ const (
 	PathSilent    Kind = "path-silent"     // nothing comes back from Node
 	PathLostThere Kind = "path-lost-there" // packets to the containers of Node do not arrive
 	PathLostBack  Kind = "path-lost-back"  // packets from the containers of Node do not arrive
+	PathUDP       Kind = "path-udp"        // Node answers echoes, and datagrams to its containers do not arrive
 	PathShort     Kind = "path-short"      // Node answers small packets, and none of Size bytes
 	AgentSilent   Kind = "agent-silent"    // the agent of Node does not answer, but its containers' network does
 	Other         Kind = "other"

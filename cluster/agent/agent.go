@@ -42,13 +42,15 @@ type Agent struct {
 	Port   uint16
 	Mode   Mode
 
-	// NoTxChecksum turns the offload of checksums off on the devices.
-	NoTxChecksum bool
+	Checksums Checksums // of packets into the devices
 
 	MTU int // of packets to containers of other nodes, in bytes; zero: what fits through the uplinks
 
 	// ProbePort is the UDP port at which agents ask each other what they received. Zero: the paths are not tested.
 	ProbePort uint16
+
+	// ProbeEvery is the time between two tests of a path, at least [probe.LeastEvery]. Zero: a minute.
+	ProbeEvery time.Duration
 
 	Meter Meter // nil: what the cluster sends is not counted
 
@@ -132,7 +134,7 @@ func (a *Agent) compare(ctx context.Context) {
 	status.Started, status.Heard, status.Compared = a.started, a.heard, time.Now()
 	a.counts.corrected.Add(int64(correctedOf(found, err)))
 	a.counts.sample(status.Compared, a.Meter)
-	a.paths.test(a.Node, seen)
+	a.testPaths(seen)
 	a.status.Store(&status)
 	if len(found) > 0 {
 		a.Log.Info("made the ways to other nodes as they should be", "changes", len(found), "first", found[0].Error())
@@ -180,8 +182,9 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 	peers, err := a.peers(nodes, self, ups)
 	errs = append(errs, err)
 	a.paths.shorten(peers)
+	links := ups
 	ups = a.inUse(ups, peers)
-	seen.ups, seen.peers = ups, peers
+	seen.ups, seen.peers, seen.links = ups, peers, links
 	for _, up := range ups {
 		if !up.attached() {
 			errs = append(errs, noLink(self.Name, up.addr))

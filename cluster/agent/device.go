@@ -57,7 +57,7 @@ func (a *Agent) ensureDevice(ctx context.Context, self directory.Node, up uplink
 	if err != nil {
 		return 0, err
 	}
-	return index, errors.Join(a.plainChecksums(name), a.dropAddresses(index, prefixes))
+	return index, errors.Join(a.setChecksums(name), a.dropAddresses(index, prefixes))
 }
 
 // dropDevices removes a device that no peer uses any more.

@@ -14,6 +14,7 @@ type Mode string
 // The modes.
 const (
 	VXLAN      Mode = "vxlan"       // through the tunnel
+	Auto       Mode = "auto"        // as Direct to the nodes that say that packets of containers arrive so
 	Direct     Mode = "direct"      // by the addresses of nodes that are on the same link, and else through the tunnel
 	DirectOnly Mode = "direct-only" // by the addresses of nodes, all of which have to be on the same link
 )
@@ -21,10 +22,10 @@ const (
 // ParseMode returns the mode of a name.
 func ParseMode(name string) (Mode, error) {
 	switch m := Mode(name); m {
-	case VXLAN, Direct, DirectOnly:
+	case VXLAN, Auto, Direct, DirectOnly:
 		return m, nil
 	}
-	return "", fmt.Errorf("%q: want vxlan, direct or direct-only", name)
+	return "", fmt.Errorf("%q: want vxlan, auto, direct or direct-only", name)
 }
 
 // A NotOnLink says that a node is not on the link of an uplink, and may not be reached through the tunnel.
@@ -41,22 +42,32 @@ func (e NotOnLink) Error() string {
 		e.Subnets, e.Prefix)
 }
 
+// hops returns the next hops to a node that is on the same link.
+func hops(n directory.Node, ups []uplink) (direct []overlay.Hop) {
+	for _, up := range ups {
+		if to := n.Of(up.addr); up.attached() && len(to) > 0 && up.subnet.Contains(to[0]) {
+			direct = append(direct, overlay.Hop{Via: to[0], Link: up.name})
+		}
+	}
+	return direct
+}
+
 // shorten gives a peer the next hops that the mode allows. Tunnel is the MTU of its tunnel.
 func (a *Agent) shorten(p *overlay.Peer, n directory.Node, ups []uplink, tunnel int) error {
-	if a.Mode != Direct && a.Mode != DirectOnly {
+	switch {
+	case a.Mode == Direct, a.Mode == DirectOnly:
+	case a.Mode == Auto && a.paths.direct(n.Name):
+	default:
 		return nil
 	}
-	var subnets []netip.Prefix
-	for _, up := range ups {
-		if !up.attached() {
-			continue
-		}
-		subnets = append(subnets, up.subnet)
-		if to := n.Of(up.addr); len(to) > 0 && up.subnet.Contains(to[0]) {
-			p.Direct = append(p.Direct, overlay.Hop{Via: to[0], Link: up.name})
-		}
-	}
+	p.Direct = hops(n, ups)
 	if a.Mode == DirectOnly {
+		var subnets []netip.Prefix
+		for _, up := range ups {
+			if up.attached() {
+				subnets = append(subnets, up.subnet)
+			}
+		}
 		p.Device = ""
 		for _, dst := range p.Prefixes {
 			if p.Hop(dst).Link == "" {

@@ -2,10 +2,12 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
@@ -18,10 +20,19 @@ import (
 type paths struct {
 	prober *probe.Prober // nil: nothing is tested
 
-	mu    sync.Mutex
-	found map[string]agentstatus.Path
-	mtus  map[string]int // in bytes, where packets of the length that the way has do not pass
+	mu     sync.Mutex
+	found  map[string]agentstatus.Path
+	mtus   map[string]int       // in bytes, where packets of the length that the way has do not pass
+	onLink map[string]bool      // packets of containers arrive by the link that both nodes are on
+	barred map[string]time.Time // the way by the link failed in use; it is not used until then
+
+	sums    suspicion
+	without string // node whose test decides about sums
+	turned  bool   // the offload was on until this agent tried to do without
 }
+
+// barredFor is how long a way by the link is not tried after it failed.
+const barredFor = time.Hour
 
 // startTests tests the paths to other nodes until ctx ends; it returns what waits for that end. An MTU that is another
 // one is an event.
@@ -30,7 +41,8 @@ func (a *Agent) startTests(ctx context.Context, events chan<- struct{}) (wait fu
 		return func() {}
 	}
 	p := &a.paths
-	p.found, p.mtus = map[string]agentstatus.Path{}, a.routeMTUs()
+	p.found, p.barred = map[string]agentstatus.Path{}, map[string]time.Time{}
+	p.mtus, p.onLink = a.formerRoutes()
 	p.prober = probe.New(a.World.Host, a.ProbePort, func(node string, path agentstatus.Path, mtu int) {
 		former, changed := p.learn(node, path, mtu)
 		if changed {
@@ -43,6 +55,9 @@ func (a *Agent) startTests(ctx context.Context, events chan<- struct{}) (wait fu
 			a.Log.Info(pathChanged, "node", node, "whole", path.Whole(), "path", path)
 		}
 	})
+	if a.ProbeEvery != 0 {
+		p.prober.Every = a.ProbeEvery
+	}
 	var running sync.WaitGroup
 	running.Go(func() { p.prober.Run(ctx) })
 	return running.Wait
@@ -51,7 +66,7 @@ func (a *Agent) startTests(ctx context.Context, events chan<- struct{}) (wait fu
 // pathChanged is logged when the path to a node is whole, or is not any more.
 const pathChanged = "tested the path to a node"
 
-// learn takes the end of a test. Changed says that the MTU is another one.
+// learn takes the end of a test. Changed says that something else is to be in the kernel.
 func (p *paths) learn(node string, path agentstatus.Path, mtu int) (former agentstatus.Path, changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -63,30 +78,109 @@ func (p *paths) learn(node string, path agentstatus.Path, mtu int) (former agent
 	}
 	changed = p.mtus[node] != mtu
 	p.mtus[node] = mtu
-	return former, changed
+	changed = p.learnSums(node, path) || changed
+	return former, p.learnLink(node, path) || changed
 }
 
-// routeMTUs returns what a former agent found, by the routes that it left.
-func (a *Agent) routeMTUs() map[string]int {
-	mtus := map[string]int{}
+// learnLink takes what a test said of the way by the link. Families that have no such way do not count, and a test
+// without an answer of the other agent changes nothing.
+func (p *paths) learnLink(node string, path agentstatus.Path) (changed bool) {
+	inUse := p.onLink[node]
+	arrived, dropped := false, false
+	for _, in := range path.Inside {
+		if in.Link == "" {
+			continue
+		}
+		arrived = arrived || in.Link == agentstatus.Passed
+		dropped = dropped || in.Link == agentstatus.LostThere || in.Link == agentstatus.LostBack
+		failed := in.Small == agentstatus.LostThere || in.Small == agentstatus.LostBack
+		if inUse && failed {
+			p.barred[node] = path.Tested.Add(barredFor)
+		}
+	}
+	isBarred := path.Tested.Before(p.barred[node])
+	p.onLink[node] = !dropped && !isBarred && (arrived || inUse)
+	return p.onLink[node] != inUse
+}
+
+// learnSums takes what a test said of datagrams in the tunnel.
+func (p *paths) learnSums(node string, path agentstatus.Path) (changed bool) {
+	was := p.sums
+	arrive := agentstatus.Passed
+	for _, in := range path.Inside {
+		if in.Small != agentstatus.Passed || in.UDP == agentstatus.Lost {
+			return false
+		}
+		if in.UDP == agentstatus.LostThere {
+			arrive = agentstatus.LostThere
+		}
+	}
+	switch {
+	case p.onLink[node] || len(path.Inside) == 0: // no tunnel
+	case p.sums == unsuspected && arrive == agentstatus.LostThere:
+		p.sums, p.without = tried, node
+	case p.sums == tried && p.without == node && arrive == agentstatus.Passed:
+		p.sums = guilty
+	case p.sums == tried && p.without == node && p.turned:
+		p.sums = innocent
+	}
+	return p.sums != was
+}
+
+// direct reports whether packets to a node's containers arrive by the link.
+func (p *paths) direct(node string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.onLink[node]
+}
+
+func (p *paths) checksums() suspicion {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.sums
+}
+
+// turn notes that the offload was on.
+func (p *paths) turn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.turned = true
+}
+
+// formerRoutes returns what a former agent found, by the routes that it left: MTUs, and the nodes reached by the link.
+func (a *Agent) formerRoutes() (mtus map[string]int, onLink map[string]bool) {
+	mtus, onLink = map[string]int{}, map[string]bool{}
+	var devices []int
+	for _, like := range families() {
+		if index, err := rtnl.IndexOf(a.World.Host, a.device(uplink{addr: like})); err == nil {
+			devices = append(devices, index)
+		}
+	}
 	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
 		routes, err := rtnl.Routes(a.World.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable,
 			Protocol: overlay.RouteProtocol})
 		if err != nil {
-			a.Log.Warn("the MTUs of the routes that are there are unknown until the paths are tested", "cause", err)
+			a.Log.Warn("what the routes that are there say is unknown until the paths are tested", "cause", err)
 		}
 		for _, r := range routes {
 			i := slices.IndexFunc(a.nodes, func(n directory.Node) bool { return slices.Contains(n.Prefixes, r.Dst) })
-			if r.MTU != 0 && i >= 0 {
+			if i < 0 {
+				continue
+			}
+			if r.MTU != 0 {
 				mtus[a.nodes[i].Name] = r.MTU
+			}
+			if len(devices) > 0 && !slices.Contains(devices, r.Link) {
+				onLink[a.nodes[i].Name] = true
 			}
 		}
 	}
-	return mtus
+	return mtus, onLink
 }
 
-// test says which paths are to be tested.
-func (p *paths) test(self string, v view) {
+// testPaths says which paths are to be tested.
+func (a *Agent) testPaths(v view) {
+	p := &a.paths
 	if p.prober == nil {
 		return
 	}
@@ -103,13 +197,35 @@ func (p *paths) test(self string, v view) {
 			continue
 		}
 		peers = append(peers, probe.Peer{Node: to.Node, Local: v.ups[i].addr, Endpoint: to.Endpoint, Addrs: addrs[to.Node],
-			MTU: v.ups[i].mtu})
+			MTU: v.ups[i].mtu, Links: linksTo(to, v), TryLinks: a.Mode == Auto,
+			Way: fmt.Sprint("direct ", to.Direct, ", checksums ", p.checksums())})
 	}
-	p.prober.Set(addrs[self], peers)
+	p.prober.Set(addrs[a.Node], peers)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.found, func(node string, _ agentstatus.Path) bool { return !known[node] })
 	maps.DeleteFunc(p.mtus, func(node string, _ int) bool { return !known[node] })
+	maps.DeleteFunc(p.onLink, func(node string, _ bool) bool { return !known[node] })
+	maps.DeleteFunc(p.barred, func(node string, _ time.Time) bool { return !known[node] })
+}
+
+// linksTo returns the next hops to a peer by a link that both are on, for IPv4 and IPv6.
+func linksTo(p overlay.Peer, v view) (links [2]probe.Link) {
+	i := slices.IndexFunc(v.nodes, func(n directory.Node) bool { return n.Name == p.Node })
+	p.Direct = hops(v.nodes[i], v.links)
+	for _, dst := range p.Prefixes {
+		hop := p.Hop(dst)
+		up := slices.IndexFunc(v.links, func(up uplink) bool { return up.name == hop.Link })
+		if up < 0 {
+			continue
+		}
+		family := 0
+		if dst.Addr().Is6() {
+			family = 1
+		}
+		links[family] = probe.Link{Index: v.links[up].index, Via: hop.Via}
+	}
+	return links
 }
 
 // ownAddrs returns the address that is tested of each family: the first one.

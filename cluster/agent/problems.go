@@ -66,6 +66,13 @@ func pathProblems(n agentstatus.Node, tunnel, agents uint16) (problems []agentst
 	if back != "" {
 		found(agentstatus.PathLostBack, "%s from %s (%v) is dropped on the way back%s", what, n.Name, n.Endpoint, of(back))
 	}
+	for _, in := range path.Inside {
+		if in.Small == agentstatus.Passed && in.UDP == agentstatus.LostThere {
+			found(agentstatus.PathUDP, "node %s answers echoes, and datagrams to its pods do not arrive (%s): a packet filter "+
+				"of %[1]s drops UDP %[3]d there, or a network card corrupts checksums (--tx-checksum off)", n.Name, in.Family,
+				agents)
+		}
+	}
 	problems = append(problems, shortPath(n)...)
 	if path.Agents != agentstatus.Passed {
 		direction := "does not answer"

@@ -26,6 +26,7 @@ type view struct {
 	nodes []directory.Node // settled
 	ups   []uplink
 	peers []overlay.Peer
+	links []uplink // also those by which there are no peers
 }
 
 // Status returns what the last comparison found. It may be called at any time, by any goroutine.

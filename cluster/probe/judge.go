@@ -8,7 +8,7 @@ import (
 
 // judge takes what the packets of a test came to. If it does not know how long packets may be, it looks for that first.
 func (t *table) judge(p *peer, now time.Time) {
-	path := agentstatus.Path{Tested: now, Passed: p.path.Passed, Agents: p.judgeAgents()}
+	path := agentstatus.Path{Tested: now, Passed: p.path.Passed, Agents: t.judgeAgents(p)}
 	if p.cause != nil {
 		path.Cause = p.cause.Error()
 	}
@@ -17,7 +17,8 @@ func (t *table) judge(p *peer, now time.Time) {
 			continue
 		}
 		in := agentstatus.Inside{Family: [families]string{"IPv4", "IPv6"}[f], Size: p.echoes[f][full].bytes,
-			Small: p.judgeEcho(f, small), Full: p.judgeEcho(f, full)}
+			Small: p.judgeEcho(f, small), Full: p.judgeEcho(f, full), UDP: p.judgeInner(f, byRoute),
+			Link: p.judgeInner(f, byLink)}
 		p.short[f] = in.Small == agentstatus.Passed &&
 			(in.Full == agentstatus.LostThere || in.Full == agentstatus.Lost)
 		isKnown := p.echoes[f][known].answered && !p.echoes[f][beyond].answered
@@ -53,11 +54,12 @@ func (t *table) conclude(p *peer, now time.Time) {
 }
 
 // judgeAgents says whether the datagrams arrive. Those of the peer show one direction.
-func (p *peer) judgeAgents() agentstatus.Result {
+func (t *table) judgeAgents(p *peer) agentstatus.Result {
+	window := t.every + t.every/5
 	switch {
 	case p.answered:
 		return agentstatus.Passed
-	case !p.heard.IsZero() && p.heard.After(p.began.Add(-every-every/5)):
+	case !p.heard.IsZero() && p.heard.After(p.began.Add(-window)):
 		return agentstatus.LostThere
 	}
 	return agentstatus.Lost
@@ -76,10 +78,23 @@ func (p *peer) judgeEcho(f int, s size) agentstatus.Result {
 	return agentstatus.LostThere
 }
 
+// judgeInner says whether the peer says that an inner datagram has arrived. It is empty if none was sent.
+func (p *peer) judgeInner(f int, by route) agentstatus.Result {
+	switch {
+	case !p.sends(f, by):
+		return ""
+	case p.arrived(f, by):
+		return agentstatus.Passed
+	case p.told.IsZero():
+		return agentstatus.Lost
+	}
+	return agentstatus.LostThere
+}
+
 // end waits for the next test.
 func (t *table) end(p *peer, now time.Time) {
-	tenth := every / 10
-	p.due = p.began.Add(every - tenth + time.Duration(t.random()%uint64(2*tenth)))
+	tenth := t.every / 10
+	p.due = p.began.Add(t.every - tenth + time.Duration(t.random()%uint64(2*tenth)))
 	if p.due.Before(now) {
 		p.due = now
 	}

@@ -21,17 +21,35 @@ type Peer struct {
 	Local    netip.Addr   // this node's address that packets to Endpoint come from
 	Addrs    []netip.Addr // its own addresses among its containers, at most one of a family
 	MTU      int          // of the way to its containers, in bytes
+
+	// Links are the next hops of IPv4 and IPv6 packets to its containers by the link that both nodes are on. A link
+	// with the index zero is none.
+	Links [families]Link
+
+	TryLinks bool // packets are sent by Links, too
+
+	// Way says what carries packets to its containers. A path whose way has changed is tested soon.
+	Way string
+}
+
+// A Link is a next hop on a link of the host.
+type Link struct {
+	Index int
+	Via   netip.Addr
 }
 
 func (p Peer) same(as Peer) bool {
-	return p.Endpoint == as.Endpoint && p.Local == as.Local && p.MTU == as.MTU && slices.Equal(p.Addrs, as.Addrs)
+	return p.Endpoint == as.Endpoint && p.Local == as.Local && p.MTU == as.MTU && slices.Equal(p.Addrs, as.Addrs) &&
+		p.Links == as.Links && p.TryLinks == as.TryLinks && p.Way == as.Way
 }
 
-// A Prober tests the paths to all peers. It has at most four sockets and five goroutines, however many peers there are,
+// A Prober tests the paths to all peers. It has at most six sockets and seven goroutines, however many peers there are,
 // and sends at most some hundred packets a second.
 type Prober struct {
 	NS   *kernel.NS
 	Port uint16 // UDP port of the datagrams between agents, the same on all nodes
+
+	Every time.Duration // from test to test of a path, at least [LeastEvery]
 
 	// Tested is called when a test of a path ended, from the goroutine that Run has. MTU is the length of the longest
 	// packet on the path in bytes; zero: packets as long as the way says pass, or nothing is known.
@@ -47,9 +65,12 @@ type setting struct {
 	peers []Peer
 }
 
-// New returns a Prober that Run makes test.
+// LeastEvery is longer than a test takes that has no answer.
+const LeastEvery = 15 * time.Second
+
+// New returns a Prober that tests each path once a minute when Run is called.
 func New(ns *kernel.NS, port uint16, tested func(node string, path agentstatus.Path, mtu int)) *Prober {
-	return &Prober{NS: ns, Port: port, Tested: tested, sets: make(chan setting, 1)}
+	return &Prober{NS: ns, Port: port, Every: time.Minute, Tested: tested, sets: make(chan setting, 1)}
 }
 
 // Set says which peers there are, and this node's own addresses among its containers. The last one counts.
@@ -79,7 +100,7 @@ func (p *Prober) Err() error {
 func (p *Prober) Run(ctx context.Context) {
 	w := &sockets{ns: p.NS, port: p.Port, arrived: make(chan arrival), ctx: ctx}
 	defer w.close()
-	t := &table{wire: w, random: rand.Uint64, tested: p.Tested}
+	t := &table{wire: w, random: rand.Uint64, every: p.Every, tested: p.Tested}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -12,17 +12,18 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/packet"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
-// sockets are what a Prober sends and receives with: for each family one at the node's own address among its
-// containers, and one at its address outside.
+// sockets are what a Prober sends and receives with: for each family two at the node's own address among its
+// containers, for echoes and for datagrams, and one at its address outside.
 type sockets struct {
 	ns      *kernel.NS
 	port    uint16
 	ctx     context.Context
 	arrived chan arrival
 
-	inside, outside [families]socket
+	inside, within, outside [families]socket
 }
 
 // A socket is open if conn is not nil.
@@ -31,21 +32,26 @@ type socket struct {
 	conn io.Closer
 }
 
-// An arrival is an echo or a datagram that a socket received.
+// An arrival is an echo or a datagram that a socket received. One of them is not nil.
 type arrival struct {
 	from     netip.Addr
 	reply    bool
 	bytes    int // of the packet
+	link     int // index
 	echo     *echoData
-	datagram datagram
+	inner    *route
+	datagram *datagram
 }
 
 func (a arrival) give(t *table, now time.Time) {
-	if a.echo != nil {
+	switch {
+	case a.echo != nil:
 		t.receiveEcho(now, a.from, a.reply, a.bytes, *a.echo)
-		return
+	case a.inner != nil:
+		t.receiveInner(now, a.from, *a.inner, a.link)
+	default:
+		t.receiveDatagram(now, a.from, *a.datagram)
 	}
-	t.receiveDatagram(now, a.from, a.datagram)
 }
 
 // open opens the sockets of a setting, and closes others.
@@ -59,7 +65,8 @@ func (s *sockets) open(want setting) error {
 	}
 	var errs []error
 	for f := range families {
-		errs = append(errs, s.inside[f].move(inside[f], s.listenEcho), s.outside[f].move(outside[f], s.listenUDP))
+		errs = append(errs, s.inside[f].move(inside[f], s.listenEcho), s.within[f].move(inside[f], s.listenInner),
+			s.outside[f].move(outside[f], s.listenOutside))
 	}
 	return errors.Join(errs...)
 }
@@ -82,7 +89,7 @@ func (s *socket) move(at netip.Addr, listen func(netip.Addr) (io.Closer, error))
 }
 
 func (s *sockets) close() {
-	for _, all := range [][families]socket{s.inside, s.outside} {
+	for _, all := range [][families]socket{s.inside, s.within, s.outside} {
 		for _, one := range all {
 			if one.conn != nil {
 				one.conn.Close()
@@ -104,15 +111,33 @@ func (s *sockets) listenEcho(at netip.Addr) (io.Closer, error) {
 	return c, nil
 }
 
-func (s *sockets) listenUDP(at netip.Addr) (io.Closer, error) {
+func (s *sockets) listenOutside(at netip.Addr) (io.Closer, error) {
+	return s.listenUDP(at, func(a *arrival, data []byte) bool {
+		d, ok := parseDatagram(data)
+		a.datagram = &d
+		return ok
+	})
+}
+
+func (s *sockets) listenInner(at netip.Addr) (io.Closer, error) {
+	return s.listenUDP(at, func(a *arrival, data []byte) bool {
+		by, ok := parseInner(data)
+		a.inner = &by
+		return ok
+	})
+}
+
+// listenUDP receives what agents send to an address.
+func (s *sockets) listenUDP(at netip.Addr, parse func(a *arrival, data []byte) (ok bool)) (io.Closer, error) {
 	c, err := packet.ListenUDP(s.ns, netip.AddrPortFrom(at, s.port))
 	if err != nil {
 		return nil, err
 	}
+	oob := make([]byte, 128)
 	go s.read(func(buf []byte) (arrival, bool, error) {
-		n, from, err := c.ReadFromUDPAddrPort(buf)
-		d, ok := parseDatagram(buf[:n])
-		return arrival{from: from.Addr().Unmap(), datagram: d}, ok && from.Port() == s.port, err
+		n, oobn, _, from, err := c.ReadMsgUDPAddrPort(buf, oob)
+		a := arrival{from: from.Addr().Unmap(), link: packet.ArrivedBy(oob[:max(oobn, 0)])}
+		return a, err == nil && parse(&a, buf[:n]) && from.Port() == s.port, err
 	})
 	return c, nil
 }
@@ -153,6 +178,42 @@ func (s *sockets) datagram(local, to netip.Addr, d datagram) error {
 	}
 	_, err := c.WriteToUDPAddrPort(d.bytes(), netip.AddrPortFrom(to, s.port))
 	return err
+}
+
+func (s *sockets) inner(to netip.Addr, by Link) error {
+	in := s.within[familyOf(to)]
+	c, ok := in.conn.(*net.UDPConn)
+	if !ok {
+		return fmt.Errorf("no socket for %v", to)
+	}
+	dst := netip.AddrPortFrom(to, s.port)
+	if by.Index == 0 {
+		_, err := c.WriteToUDPAddrPort(byRoute.bytes(), dst)
+		return err
+	}
+	mac, err := s.neighbour(by)
+	if mac == nil || err != nil {
+		return err // it is known soon: other packets go there
+	}
+	return packet.SendUDP(s.ns, by.Index, mac, netip.AddrPortFrom(in.at, s.port), dst, byLink.bytes())
+}
+
+// neighbour returns the link-layer address of a next hop, or nil if the kernel does not know it.
+func (s *sockets) neighbour(l Link) (net.HardwareAddr, error) {
+	var family uint8 = rtnl.IPv4
+	if l.Via.Is6() {
+		family = rtnl.IPv6
+	}
+	all, err := rtnl.NeighbourMessages(s.ns, family, l.Index)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range all {
+		if n := m.Neighbour(); n.Addr == l.Via && n.State&rtnl.Failed == 0 && len(n.MAC) > 0 {
+			return n.MAC, nil
+		}
+	}
+	return nil, nil
 }
 
 var _ wire = (*sockets)(nil)

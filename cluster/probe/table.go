@@ -11,7 +11,6 @@ import (
 
 // How often is tested.
 const (
-	every    = time.Minute           // from test to test of a peer; less or more by a tenth
 	wait     = time.Second           // until what has no answer is sent again; each time, it doubles
 	attempts = 3                     // of each packet
 	tries    = 2                     // of each packet that looks for the path's MTU
@@ -36,6 +35,7 @@ func familyOf(a netip.Addr) int {
 type wire interface {
 	echo(to netip.Addr, bytes int, e echoData) error
 	datagram(local, to netip.Addr, d datagram) error
+	inner(to netip.Addr, by Link) error // without a link: by the routes
 }
 
 // A table has what is known of all peers. It has no clock, no goroutine and no socket: it is told the time and what
@@ -43,6 +43,7 @@ type wire interface {
 type table struct {
 	wire   wire
 	random func() uint64
+	every  time.Duration // from test to test of a peer; less or more by a tenth
 	tested func(node string, p agentstatus.Path, mtu int)
 
 	own        [families]bool // this node has an address among its containers
@@ -75,8 +76,10 @@ type peer struct {
 	theirs   uint64    // its nonce
 	replied  time.Time // the last answer to one
 	received [families][2]time.Time
-	told     time.Time              // when the peer last said in this test what it has received
-	says     [families][2]time.Time // when the peer has received what, by this node's clock
+	came     [families][routes]time.Time // its inner datagrams
+	told     time.Time                   // when the peer last said in this test what it has received
+	says     [families][2]time.Time      // when the peer has received what, by this node's clock
+	saysCame [families][routes]time.Time
 
 	short [families]bool // full packets did not pass
 	mtu   [families]int  // that was found; zero: full packets pass
@@ -199,11 +202,30 @@ func (t *table) send(p *peer, now time.Time) {
 			p.note(t.wire.echo(a, e.bytes, echoData{size(i), e.nonce}))
 		}
 	}
+	for _, a := range p.Addrs {
+		for by := range routes {
+			if f := familyOf(a); p.sends(f, by) && !p.arrived(f, by) {
+				missing = true
+				link := [routes]Link{byLink: p.Links[f]}[by]
+				p.note(t.wire.inner(a, link))
+			}
+		}
+	}
 	if missing || !p.answered {
 		p.note(t.wire.datagram(p.Local, p.Endpoint, p.report(now, true)))
 	}
 	p.due = now.Add(wait << p.attempt)
 	p.attempt++
+}
+
+// sends reports whether a test has an inner datagram by that route.
+func (p *peer) sends(f int, by route) bool {
+	return p.echoes[f][small].bytes != 0 && (by == byRoute || p.TryLinks && p.Links[f].Index != 0)
+}
+
+// arrived reports whether the peer says that an inner datagram of this test has arrived.
+func (p *peer) arrived(f int, by route) bool {
+	return !p.told.IsZero() && p.saysCame[f][by].After(p.began.Add(-recent))
 }
 
 func (p *peer) note(err error) {
@@ -214,9 +236,14 @@ func (p *peer) note(err error) {
 
 // complete reports whether all was answered.
 func (p *peer) complete() bool {
-	for _, f := range p.echoes {
-		for _, e := range f {
+	for f := range p.echoes {
+		for _, e := range p.echoes[f] {
 			if e.bytes != 0 && !e.answered {
+				return false
+			}
+		}
+		for by := range routes {
+			if p.sends(f, by) && !p.arrived(f, by) {
 				return false
 			}
 		}
@@ -227,12 +254,18 @@ func (p *peer) complete() bool {
 // says0 is what this node has to say to a peer.
 func (p *peer) report(now time.Time, ask bool) datagram {
 	d := datagram{ask: ask, mine: p.nonce, yours: p.theirs}
-	for f := range p.received {
+	since := func(at time.Time) time.Duration {
+		if at.IsZero() {
+			return never
+		}
+		return now.Sub(at)
+	}
+	for f := range families {
 		for i, at := range p.received[f] {
-			d.echoes[f][i] = never
-			if !at.IsZero() {
-				d.echoes[f][i] = now.Sub(at)
-			}
+			d.echoes[f][i] = since(at)
+		}
+		for i, at := range p.came[f] {
+			d.inner[f][i] = since(at)
 		}
 	}
 	return d
@@ -267,6 +300,16 @@ func (t *table) receiveEcho(now time.Time, from netip.Addr, reply bool, bytes in
 	}
 }
 
+// receiveInner takes an inner datagram that came from an address by a link.
+func (t *table) receiveInner(now time.Time, from netip.Addr, by route, link int) {
+	p := t.byInner[from]
+	if p == nil || by == byLink && link != p.Links[familyOf(from)].Index {
+		return
+	}
+	p.seen = now
+	p.came[familyOf(from)][by] = now
+}
+
 // receiveDatagram takes a datagram that came from an address. What it says counts only in answer to this test: another
 // host cannot know the nonce, and a repeated datagram has a former one.
 func (t *table) receiveDatagram(now time.Time, from netip.Addr, d datagram) {
@@ -277,12 +320,18 @@ func (t *table) receiveDatagram(now time.Time, from netip.Addr, d datagram) {
 	p.seen, p.heard, p.theirs = now, now, d.mine
 	if d.yours == p.nonce {
 		p.answered, p.told = true, now
-		for f := range d.echoes {
+		at := func(ago time.Duration) time.Time {
+			if ago == never {
+				return time.Time{}
+			}
+			return now.Add(-ago)
+		}
+		for f := range families {
 			for i, ago := range d.echoes[f] {
-				p.says[f][i] = time.Time{}
-				if ago < never {
-					p.says[f][i] = now.Add(-ago)
-				}
+				p.says[f][i] = at(ago)
+			}
+			for i, ago := range d.inner[f] {
+				p.saysCame[f][i] = at(ago)
 			}
 		}
 		t.hurryIfComplete(p, now)

@@ -49,6 +49,28 @@ func parseEcho(b []byte) (e echoData, ok bool) {
 	return echoData{size(b[4]), binary.BigEndian.Uint64(b[8:])}, true
 }
 
+// A route says how an inner datagram reaches the other node's address among its containers.
+type route byte
+
+// The routes.
+const (
+	byRoute route = iota // as packets of containers do
+	byLink               // by the link that both nodes are on, whatever the routes say
+	routes
+)
+
+func innerMagic() []byte { return []byte("FLpi") }
+
+func (r route) bytes() []byte { return append(innerMagic(), byte(r), 0, 0, 0) }
+
+// parseInner returns by which route an inner datagram was sent.
+func parseInner(b []byte) (r route, ok bool) {
+	if len(b) != 8 || !bytes.HasPrefix(b, innerMagic()) || route(b[4]) >= routes {
+		return 0, false
+	}
+	return route(b[4]), true
+}
+
 // A datagram is what agents send each other outside of the tunnel: how long ago the sender received what, and the
 // nonce by which the receiver knows that this was said in answer to its own datagram.
 type datagram struct {
@@ -56,13 +78,14 @@ type datagram struct {
 	mine   uint64 // nonce of the sender
 	yours  uint64 // the last one that the sender has received; zero: it has received none
 	echoes [families][2]time.Duration
+	inner  [families][routes]time.Duration
 }
 
 // never stands for what was not received in the last hour.
 const never = time.Hour
 
 // datagramLen is the length of every datagram.
-const datagramLen = 4 + 4 + 8 + 8 + families*2*4
+const datagramLen = 4 + 4 + 8 + 8 + families*2*4 + families*int(routes)*4
 
 func datagramMagic() []byte { return []byte("FLpd") }
 
@@ -77,12 +100,25 @@ func (d datagram) bytes() []byte {
 	}
 	b = binary.BigEndian.AppendUint64(b, d.mine)
 	b = binary.BigEndian.AppendUint64(b, d.yours)
-	for _, f := range d.echoes {
-		for _, ago := range f {
-			b = binary.BigEndian.AppendUint32(b, uint32(min(max(ago, 0), never)/time.Millisecond))
-		}
+	for _, ago := range d.ages() {
+		b = binary.BigEndian.AppendUint32(b, uint32(min(max(*ago, 0), never)/time.Millisecond))
 	}
 	return b
+}
+
+// ages returns all times of a datagram in their order.
+func (d *datagram) ages() (all []*time.Duration) {
+	for f := range families {
+		for i := range d.echoes[f] {
+			all = append(all, &d.echoes[f][i])
+		}
+	}
+	for f := range families {
+		for i := range d.inner[f] {
+			all = append(all, &d.inner[f][i])
+		}
+	}
+	return all
 }
 
 // parseDatagram is strict: what this version does not send is refused.
@@ -92,15 +128,10 @@ func parseDatagram(b []byte) (d datagram, ok bool) {
 		return datagram{}, false
 	}
 	d = datagram{ask: b[5] == 1, mine: binary.BigEndian.Uint64(b[8:]), yours: binary.BigEndian.Uint64(b[16:])}
-	ages := b[24:]
-	for f := range d.echoes {
-		for i := range d.echoes[f] {
-			ago := time.Duration(binary.BigEndian.Uint32(ages)) * time.Millisecond
-			if ago > never {
-				return datagram{}, false
-			}
-			d.echoes[f][i] = ago
-			ages = ages[4:]
+	for i, ago := range d.ages() {
+		*ago = time.Duration(binary.BigEndian.Uint32(b[24+4*i:])) * time.Millisecond
+		if *ago > never {
+			return datagram{}, false
 		}
 	}
 	return d, d.mine != 0

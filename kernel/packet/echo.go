@@ -203,7 +203,8 @@ func addrOf(sa unix.Sockaddr) netip.Addr {
 	return netip.Addr{}
 }
 
-// ListenUDP opens a UDP socket at an address and port of the namespace.
+// ListenUDP opens a UDP socket at an address and port of the namespace. [ArrivedBy] says by which link its datagrams
+// came.
 func ListenUDP(ns *kernel.NS, local netip.AddrPort) (*net.UDPConn, error) {
 	family := unix.AF_INET6
 	if local.Addr().Is4() {
@@ -213,7 +214,15 @@ func ListenUDP(ns *kernel.NS, local netip.AddrPort) (*net.UDPConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open a UDP socket: %w", err)
 	}
-	if err := unix.Bind(fd, sockaddr(local)); err != nil {
+	if family == unix.AF_INET {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
+	} else {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
+	}
+	if err == nil {
+		err = unix.Bind(fd, sockaddr(local))
+	}
+	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("listen at UDP %v: %w", local, err)
 	}
@@ -224,4 +233,18 @@ func ListenUDP(ns *kernel.NS, local netip.AddrPort) (*net.UDPConn, error) {
 		return nil, err
 	}
 	return c.(*net.UDPConn), nil
+}
+
+// ArrivedBy returns the index of the link by which a datagram came, from what the kernel says of it. Zero is unknown.
+func ArrivedBy(oob []byte) (index int) {
+	said, _ := unix.ParseSocketControlMessage(oob)
+	for _, m := range said {
+		switch {
+		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= 4:
+			index = int(binary.NativeEndian.Uint32(m.Data))
+		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= 20:
+			index = int(binary.NativeEndian.Uint32(m.Data[16:]))
+		}
+	}
+	return index
 }

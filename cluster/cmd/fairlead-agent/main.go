@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -19,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/nodes"
+	"github.com/fairlead-cni/fairlead/cluster/probe"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -67,14 +69,17 @@ func run(ctx context.Context, args []string) error {
 	id := flags.Uint("vxlan-id", 4118, "network identifier, the same on all nodes")
 	port := flags.Uint("vxlan-port", 8472, "UDP port, the same on all nodes")
 	mode := flags.String("mode", "vxlan", "`MODE`, the same on all nodes: vxlan; direct: by the addresses of nodes on the "+
-		"same link, and else by VXLAN; direct-only: never by VXLAN")
-	checksum := flags.String("tx-checksum", "on", "on, or off: the kernel computes the checksums of packets into VXLAN")
+		"same link, and else by VXLAN; auto: as direct to the nodes that say that packets arrive so; direct-only: never "+
+		"by VXLAN")
+	checksums := flags.String("tx-checksum", "auto", "on: the network card computes the checksums of packets into VXLAN, if "+
+		"it can; off: the kernel does; auto: the kernel if datagrams arrive only so")
 	flags.IntVar(&a.MTU, "mtu", 0, "`BYTES` of the largest packet between containers (default: what the uplinks carry)")
 	flags.StringVar(&a.Conflist.Source, "conf", "", "`FILE`.conflist to install when pods can be attached (default: none)")
 	flags.StringVar(&a.Conflist.Dir, "conf-dir", "/etc/cni/net.d", "`DIR` where the runtime searches for networks")
 	remove := flags.Bool("remove", false, "remove from this node what agents made, and end; needs no API server")
 	probes := flags.Uint("probe-port", 8473, "UDP port at which agents tell each other what they received, the same on all "+
 		"nodes; 0: the paths to other nodes are not tested")
+	flags.DurationVar(&a.ProbeEvery, "probe-interval", time.Minute, "time between two tests of the path to a node, 15s or more")
 	metrics := flags.String("metrics", "", "`ADDRESS` for /metrics, /healthz and /readyz, 127.0.0.1:PORT or unix:PATH; "+
 		"anybody who reaches it gets them (default: only the socket that status asks)")
 	if err := flags.Parse(args); err != nil {
@@ -92,14 +97,19 @@ func run(ctx context.Context, args []string) error {
 	case *probes >= 1<<16 || *probes == *port:
 		return fmt.Errorf("--probe-port: %d: want 0 to 65535, and not --vxlan-port", *probes)
 	}
+	if a.ProbeEvery < probe.LeastEvery {
+		return fmt.Errorf("--probe-interval: %v: want %v or more", a.ProbeEvery, probe.LeastEvery)
+	}
 	var err error
 	if a.Mode, err = agent.ParseMode(*mode); err != nil {
 		return fmt.Errorf("--mode: %w", err)
 	}
-	if *checksum != "on" && *checksum != "off" {
-		return fmt.Errorf("--tx-checksum: %q: want on or off", *checksum)
+	if a.Mode == agent.Auto && *probes == 0 {
+		return errors.New("--mode auto tests the paths to other nodes: it needs a --probe-port")
 	}
-	a.NoTxChecksum = *checksum == "off"
+	if a.Checksums, err = agent.ParseChecksums(*checksums); err != nil {
+		return fmt.Errorf("--tx-checksum: %w", err)
+	}
 	if a.MTU != 0 && (a.MTU < 1280 || a.MTU > 65535) {
 		return fmt.Errorf("--mtu: %d: want 1280 to 65535 bytes, or 0", a.MTU)
 	}
