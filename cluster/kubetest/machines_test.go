@@ -49,6 +49,7 @@ func newSite(t *testing.T, families, proxyMode string) *site {
 	s.serve()
 	s.kubectl = s.kubeconfig(admin)
 	go s.start(program(t, "kube-controller-manager"), "--kubeconfig", s.kubeconfig(controllerManager), "--leader-elect=false",
+		"--use-service-account-credentials", // controllers have roles of their own
 		"--allocate-node-cidrs", "--cluster-cidr", s.pods, "--service-cluster-ip-range", s.services,
 		"--root-ca-file", filepath.Join(s.dir, "certs/apiserver.crt"), "--node-monitor-grace-period", "10m",
 		"--service-account-private-key-file", filepath.Join(s.dir, "key.pem")).log()
