@@ -257,10 +257,13 @@ func rows() []row {
 			"cli": "the plugins start without what a command line costs",
 			"*":   "main decides who is called, and does nothing itself",
 		}},
+		{"cmd/fairlead-conformance", []string{"conformance"}, map[string]string{
+			"*": "it tests ours in no other way than another's",
+		}},
 		{"cmd/*", []string{"cli", "plugin", "sdk", "spec", "dhcp/daemon"}, map[string]string{
 			"*": "main decides who is called, and does nothing itself",
 		}},
-		{"conformance", []string{"spec", "invoke"}, map[string]string{
+		{"conformance", []string{"spec", "invoke", "kernel", "kernel/rtnl", "internal/nstest"}, map[string]string{
 			"*": "conformance is a black box: it must be fair to anybody's plugin",
 		}},
 		{"bench", []string{"internal/nstest"}, map[string]string{

@@ -169,7 +169,7 @@ func (h *hosts) one(name string, part bool) {
 		}
 		flags = append(flags, "-test.timeout="+left.String())
 	}
-	cmd := throwAway(slices.Insert(slices.Clone(os.Args[1:]), len(os.Args)-1-flag.NArg(), flags...)...)
+	cmd := ThrowAway(slices.Insert(slices.Clone(os.Args[1:]), len(os.Args)-1-flag.NArg(), flags...)...)
 	cmd.Env = append(cmd.Env, partsVar+"="+file, sharedVar+"="+h.dir)
 	if part {
 		cmd.Env = append(cmd.Env, partsVar+"=", partVar+"="+name)

@@ -24,6 +24,10 @@ import (
 
 const marker = "FAIRLEAD_NSTEST"
 
+// Keep names, in the environment, directories below the state directories that a throw-away host is to have like the
+// machine, separated by colons.
+const Keep = "FAIRLEAD_NSTEST_KEEP"
+
 // stateDirs get an empty tmpfs each, so that defaults such as /var/lib/cni can be used as they are.
 var stateDirs = []string{"/run", "/var/lib/cni", "/etc/cni", "/opt/cni"}
 
@@ -58,7 +62,7 @@ func Enter() error {
 		os.Unsetenv(marker)
 		return furnish()
 	}
-	cmd := throwAway(os.Args[1:]...)
+	cmd := ThrowAway(os.Args[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if slices.Contains(os.Args, "-test.fuzzworker") { // which go test talks to over three more files
 		for fd := range uintptr(3) {
@@ -78,8 +82,9 @@ func Enter() error {
 	return nil
 }
 
-// throwAway is this program again, in a throw-away host. The thread that starts it has to last as long.
-func throwAway(args ...string) *exec.Cmd {
+// ThrowAway is this program again, in a throw-away host, where it has to call Enter. The thread that starts it has to
+// last as long.
+func ThrowAway(args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Args[0] = os.Args[0]
 	cmd.Env = append(os.Environ(), marker+"=1")
@@ -100,8 +105,17 @@ func furnish() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
+	kept, err := openKept()
+	if err != nil {
+		return err
+	}
 	for _, dir := range stateDirs {
 		if err := hide.Dir(dir); err != nil {
+			return err
+		}
+	}
+	for dir, fd := range kept {
+		if err := show(dir, fd); err != nil {
 			return err
 		}
 	}
@@ -112,6 +126,31 @@ func furnish() error {
 	// depends on it.
 	_ = unix.Mount("sysfs", "/sys", "sysfs", 0, "")
 	return errors.Join(up(), probe())
+}
+
+// openKept opens the directories that Keep names, before others are laid over them.
+func openKept() (map[string]int, error) {
+	kept := map[string]int{}
+	for _, dir := range filepath.SplitList(os.Getenv(Keep)) {
+		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, &os.PathError{Op: "open", Path: dir, Err: err}
+		}
+		kept[dir] = fd
+	}
+	return kept, nil
+}
+
+// show binds a directory that was opened to its path again.
+func show(dir string, fd int) error {
+	defer unix.Close(fd)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), dir, "", unix.MS_BIND, ""); err != nil {
+		return &os.PathError{Op: "bind", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // probe has package net find out here which families there are. It asks once in a process, wherever that is; in a

@@ -1,0 +1,235 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// workerArg is the first argument of this program where it makes one check in a throw-away host.
+const workerArg = "conformance-worker"
+
+// A job is what a worker gets on standard input: one check of one subject, or with no check the question of its kind.
+type job struct {
+	Subject Subject       `json:"subject"`
+	Check   string        `json:"check"`
+	Limit   time.Duration `json:"limit"`
+}
+
+// Settings say what is tested and how.
+type Settings struct {
+	Plugins []string // paths
+	Profile string   // a file
+	Only    []string // IDs or clauses of checks; none are all
+	Jobs    int      // checks at a time; 0: four for each processor, for they wait for the kernel most of their time
+	Limit   time.Duration
+}
+
+// A Report is the outcomes of one subject.
+type Report struct {
+	Subject  Subject   `json:"subject"`
+	Outcomes []Outcome `json:"outcomes"`
+}
+
+// count is how many outcomes have a status.
+func (r Report) count(s Status) (n int) {
+	for _, o := range r.Outcomes {
+		if o.Status == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Run tests plugins. An error means that it could not begin.
+func Run(ctx context.Context, s Settings) ([]Report, error) {
+	profile, err := LoadProfile(s.Profile)
+	if err != nil {
+		return nil, err
+	}
+	if s.Jobs == 0 {
+		s.Jobs = 4 * runtime.GOMAXPROCS(0)
+	}
+	r := &runner{Settings: s, width: make(chan struct{}, s.Jobs)}
+	var reports []Report
+	for _, path := range s.Plugins {
+		subject, err := r.subject(ctx, path, profile)
+		if err != nil {
+			return nil, err
+		}
+		reports = append(reports, Report{Subject: subject})
+	}
+	var all sync.WaitGroup
+	for i := range reports {
+		report := &reports[i]
+		report.Outcomes = r.selected(report.Subject)
+		for n := range report.Outcomes {
+			all.Go(func() { r.check(ctx, report.Subject, &report.Outcomes[n]) })
+		}
+	}
+	all.Wait()
+	return reports, ctx.Err()
+}
+
+type runner struct {
+	Settings
+	width chan struct{}
+}
+
+// subject finds out what a plugin speaks and what it does.
+func (r *runner) subject(ctx context.Context, path string, profile Profile) (s Subject, err error) {
+	if s.Path, err = filepath.Abs(path); err != nil {
+		return s, err
+	}
+	if info, err := os.Stat(s.Path); err != nil {
+		return s, err
+	} else if !info.Mode().IsRegular() {
+		return s, fmt.Errorf("%s is no plugin: it is no file", path)
+	}
+	s.Type = filepath.Base(s.Path)
+	s.Plugin = profile.Plugins[s.Type]
+	s.Versions, err = invoke.Versions(ctx, invoke.Run, s.Path, invoke.Call{})
+	if err != nil {
+		s.Versions = spec.Versions() // the checks of VERSION say what is wrong with the answer
+	}
+	if s.Kind == "" {
+		return s, fmt.Errorf("%s: say in a profile what kind of plugin it is", path)
+	}
+	return s, nil
+}
+
+// selected are the outcomes to come of the checks that apply to a subject.
+func (r *runner) selected(s Subject) (list []Outcome) {
+	for _, c := range Checks() {
+		if !selects(r.Only, c) || !slices.Contains(c.Kinds, s.Kind) {
+			continue
+		}
+		o := Outcome{Check: c.ID, Clause: c.Clause(), Title: c.Title, Sentence: c.Sentence}
+		o.Repeat = "fairlead-conformance --only " + c.ID + " --plugin " + quoted(s.Path)
+		if r.Profile != "" {
+			o.Repeat += " --profile " + quoted(r.Profile)
+		}
+		list = append(list, o)
+	}
+	return list
+}
+
+// check has a worker make one check.
+func (r *runner) check(ctx context.Context, s Subject, o *Outcome) {
+	r.width <- struct{}{}
+	defer func() { <-r.width }()
+	c := checkByID(o.Check)
+	if reason, ok := s.skips(c); ok {
+		o.Verdict = verdict(unfit("the profile says: " + reason))
+		return
+	}
+	if c.from != "" && !newest(s.Versions).AtLeast(c.from) {
+		o.Verdict = verdict(unfit("it is about version " + string(c.from) + ", which the plugin does not speak"))
+		return
+	}
+	if err := r.work(ctx, job{Subject: s, Check: o.Check, Limit: r.Limit}, &o.Verdict); err != nil {
+		o.Verdict = verdict(err)
+	}
+}
+
+// work runs this program again in a throw-away host.
+func (r *runner) work(ctx context.Context, j job, answer any) error {
+	in, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	runtime.LockOSThread() // the worker dies with the thread that started it
+	defer runtime.UnlockOSThread()
+	cmd := nstest.ThrowAway(workerArg)
+	cmd.Env = append(cmd.Env, nstest.Keep+"="+filepath.Dir(j.Subject.Path))
+	cmd.Stdin = bytes.NewReader(in)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	cmd.WaitDelay = r.Limit
+	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
+	defer stop()
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("a host of its own: %w: %s", err, excerpt(stderr.String()))
+	}
+	return json.Unmarshal(out, answer)
+}
+
+// Work is for the main function of a program that calls Run, before anything else: it runs the program as one of the
+// suite's plugins, or as a worker, where it was started as one.
+func Work() {
+	name := filepath.Base(os.Args[0])
+	if name == ipamType {
+		os.Exit(serve(name, os.Stdin, os.Stdout, os.Stderr))
+	}
+	if len(os.Args) == 2 && os.Args[1] == workerArg {
+		if err := work(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+func work(stdin io.Reader, stdout io.Writer) error {
+	if err := nstest.Enter(); err != nil {
+		return err
+	}
+	var j job
+	if err := json.NewDecoder(stdin).Decode(&j); err != nil {
+		return err
+	}
+	if err := furnish(); err != nil {
+		return err
+	}
+	t := &trial{ctx: context.Background(), subject: j.Subject, limit: j.Limit, version: newest(j.Subject.Versions)}
+	err := t.prepare()
+	if err == nil {
+		err = checkByID(j.Check).run(t)
+	}
+	v := verdict(err)
+	if v.Status == Fail && t.last != nil {
+		v.Call = t.last.shell()
+	}
+	return json.NewEncoder(stdout).Encode(v)
+}
+
+// prepare runs the commands that the profile has for the host.
+func (t *trial) prepare() error {
+	for _, argv := range t.subject.Host {
+		path := argv[0]
+		for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
+			if _, err := os.Stat(filepath.Join(dir, path)); err == nil && !strings.Contains(path, "/") {
+				path = filepath.Join(dir, path)
+			}
+		}
+		if err := invoke.Hook(t.ctx, append([]string{path}, argv[1:]...), invoke.Call{}); err != nil {
+			return fmt.Errorf("prepare the host: %q: %w", argv, err)
+		}
+	}
+	return nil
+}
+
+// checkByID is the check with an ID; a worker knows the same as who started it.
+func checkByID(id string) Check {
+	all := Checks()
+	i := slices.IndexFunc(all, func(c Check) bool { return c.ID == id })
+	if i < 0 {
+		return Check{run: func(*trial) error { return errors.New("there is no check " + id) }}
+	}
+	return all[i]
+}

@@ -1,0 +1,242 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A Subject is a plugin with the configuration that it is tested with.
+type Subject struct {
+	Path     string         `json:"path"`
+	Type     string         `json:"type"`
+	Versions []spec.Version `json:"versions"` // as VERSION says
+	Plugin
+}
+
+// A trial is one check of one subject, in a host of its own.
+type trial struct {
+	ctx        context.Context
+	subject    Subject
+	version    spec.Version // that is spoken, unless a check says another
+	limit      time.Duration
+	last       *answer // to the last call
+	containers int
+}
+
+// network is the name of the network of all trials.
+const network = "conformance"
+
+// A request is one call of a plugin.
+type request struct {
+	verb    string
+	version spec.Version
+	c       *container
+	stdin   []byte // complete; nil: as it is made of what follows
+	keys    map[string]any
+	without []string // keys that are left out
+	call    invoke.Call
+}
+
+// An answer is what a call of a plugin came to.
+type answer struct {
+	request
+	path   string
+	stdout []byte
+	stderr string
+	exit   int
+	failed error       // nil: it exited with 0 and printed what it had to
+	doc    *spec.Error // its error document
+}
+
+// A change alters a request before it is sent.
+type change func(*request)
+
+// key sets a key of the configuration.
+func key(name string, value any) change { return func(r *request) { r.keys[name] = value } }
+
+// lacking leaves a key of the configuration out.
+func lacking(name string) change { return func(r *request) { r.without = append(r.without, name) } }
+
+// in has the plugin spoken to in another version.
+func in(v spec.Version) change { return func(r *request) { r.version = v } }
+
+// raw replaces the whole configuration.
+func raw(stdin string) change { return func(r *request) { r.stdin = []byte(stdin) } }
+
+// do calls the plugin once. An error means that the call could not be made; what the plugin did is in the answer.
+func (t *trial) do(verb string, c *container, changes ...change) (*answer, error) {
+	r := request{verb: verb, version: t.version, c: c, keys: map[string]any{}}
+	r.call = invoke.Call{Command: verb, Path: []string{filepath.Dir(t.subject.Path), delegates}, Network: network}
+	if c != nil {
+		r.call.ContainerID, r.call.Netns, r.call.IfName = c.id, c.netns, c.ifName
+		if c.prev != nil {
+			r.keys["prevResult"] = json.RawMessage(c.prev)
+		}
+	}
+	for _, change := range changes {
+		change(&r)
+	}
+	if r.stdin == nil {
+		doc, err := t.conf(r)
+		if err != nil {
+			return nil, err
+		}
+		r.stdin = doc
+	}
+	r.call.Stdin = r.stdin
+	a := t.execute(r)
+	if errors.Is(a.failed, os.ErrNotExist) || errors.Is(a.failed, os.ErrPermission) {
+		return nil, a.failed
+	}
+	t.last = a
+	return a, nil
+}
+
+func (t *trial) execute(r request) *answer {
+	ctx, cancel := context.WithTimeout(t.ctx, t.limit)
+	defer cancel()
+	a := &answer{request: r, path: t.subject.Path}
+	var stderr bytes.Buffer
+	r.call.Stderr = &stderr
+	a.stdout, a.failed = invoke.Run(ctx, t.subject.Path, r.call)
+	a.stderr = stderr.String()
+	var e *invoke.ExecError
+	if errors.As(a.failed, &e) {
+		a.exit, a.stdout = e.Status, e.Stdout
+	}
+	errors.As(a.failed, &a.doc)
+	return a
+}
+
+// conf is the configuration as a runtime completes it.
+func (t *trial) conf(r request) ([]byte, error) {
+	text := string(t.subject.Conf)
+	if text == "" {
+		text = "{}"
+	}
+	if r.c != nil || strings.Contains(text, ipamMark) {
+		text = strings.ReplaceAll(text, ipamMark, ipamConf(r.c))
+	}
+	var o spec.Object
+	if t.subject.Kind == IPAM {
+		text = `{"ipam":` + text + `}`
+	}
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return nil, fmt.Errorf("the configuration of %s in the profile: %w", t.subject.Type, err)
+	}
+	keys := []struct {
+		name  string
+		value any
+	}{{"cniVersion", r.version}, {"name", network}, {"type", t.subject.Type}}
+	for _, k := range keys {
+		if err := o.Set(k.name, k.value); err != nil {
+			return nil, err
+		}
+	}
+	if len(t.subject.RuntimeConfig) > 0 {
+		if err := o.Set("runtimeConfig", t.subject.RuntimeConfig); err != nil {
+			return nil, err
+		}
+	}
+	for name, value := range r.keys {
+		if err := o.Set(name, value); err != nil {
+			return nil, err
+		}
+	}
+	for _, name := range r.without {
+		o.Delete(name)
+	}
+	return o.MarshalJSON()
+}
+
+// add attaches a container, and remembers the result.
+func (t *trial) add(c *container, changes ...change) (*answer, error) {
+	a, err := t.do("ADD", c, changes...)
+	if err != nil {
+		return nil, err
+	}
+	if a.failed != nil {
+		return nil, differs("ADD to succeed", "%s", a)
+	}
+	c.prev = a.stdout
+	if c.result, err = spec.DecodeResult(a.stdout, a.version); err != nil {
+		return nil, differs("a result of version "+string(a.version), "%v in %s", err, a)
+	}
+	return a, nil
+}
+
+// succeed calls the plugin, which must not fail.
+func (t *trial) succeed(what, verb string, c *container, changes ...change) error {
+	a, err := t.do(verb, c, changes...)
+	if err == nil && a.failed != nil {
+		err = differs(what+" to succeed", "%s", a)
+	}
+	return err
+}
+
+// attached makes a container and attaches it.
+func (t *trial) attached(id string) (*container, error) {
+	c, err := t.container(id)
+	if err == nil {
+		_, err = t.add(c)
+	}
+	return c, err
+}
+
+// String says how the call ended and what it printed.
+func (a *answer) String() string {
+	s := fmt.Sprintf("%s: exit status %d", a.verb, a.exit)
+	switch {
+	case a.doc != nil:
+		s += fmt.Sprintf(", code %d: %s", a.doc.Code, a.doc)
+	case len(bytes.TrimSpace(a.stdout)) > 0:
+		s += ", stdout " + excerpt(string(a.stdout))
+	default:
+		s += ", nothing on stdout"
+	}
+	if a.doc == nil && a.failed != nil && a.exit <= 0 {
+		s += fmt.Sprintf(" (%v)", a.failed)
+	}
+	return s
+}
+
+// shell is the call as somebody types it.
+func (a *answer) shell() string {
+	var b strings.Builder
+	for _, v := range []struct{ name, value string }{{"COMMAND", a.verb}, {"CONTAINERID", a.call.ContainerID},
+		{"NETNS", a.call.Netns}, {"IFNAME", a.call.IfName}, {"ARGS", a.call.Args},
+		{"PATH", strings.Join(a.call.Path, ":")}} {
+		if v.value != "" {
+			fmt.Fprintf(&b, "CNI_%s=%s ", v.name, quoted(v.value))
+		}
+	}
+	fmt.Fprintf(&b, "%s <<<%s", a.path, quoted(string(a.stdin)))
+	return b.String()
+}
+
+// quoted is a word for a shell.
+func quoted(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-:=") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+// excerpt is a text on one line, cut where it gets long.
+func excerpt(s string) string {
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > 500 {
+		s = strings.ToValidUTF8(s[:500], "") + " …"
+	}
+	return s
+}
