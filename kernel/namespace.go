@@ -45,6 +45,9 @@ type NS struct {
 
 	view *view // of OpenView; nil: each question goes to the kernel
 
+	laterMu sync.Mutex
+	later   []func() error // see Later
+
 	mu   sync.Mutex
 	work chan func() // to the thread inside, started by Do
 }

@@ -28,11 +28,11 @@ func (ns *NS) Conn(proto int) (*netlink.Conn, error) {
 	return c, nil
 }
 
-// OpenConn returns the namespace's socket of a netlink protocol if Conn has opened it, and nil otherwise.
-func (ns *NS) OpenConn(proto int) *netlink.Conn {
-	ns.connMu.Lock()
-	defer ns.connMu.Unlock()
-	return ns.conns[proto]
+// Later has World.Settle call fn, once. It is for a change that the kernel completes while the call goes on.
+func (ns *NS) Later(fn func() error) {
+	ns.laterMu.Lock()
+	defer ns.laterMu.Unlock()
+	ns.later = append(ns.later, fn)
 }
 
 func (ns *NS) closeConns() {

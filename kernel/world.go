@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -47,6 +48,23 @@ type World struct {
 
 // NewWorld returns a World without a container, with the records of this boot. Host may be nil: nothing is opened yet.
 func NewWorld(host *NS) *World { return &World{Host: host, Store: record.Store{Dir: record.Dir}} }
+
+// Settle finishes what changes of this call have left to the end, see NS.Later. It returns all errors.
+func (w *World) Settle() error {
+	if w == nil || w.Host == nil {
+		return nil
+	}
+	w.Host.laterMu.Lock()
+	later := w.Host.later
+	w.Host.later = nil
+	w.Host.laterMu.Unlock()
+
+	var errs []error
+	for _, fn := range later {
+		errs = append(errs, fn())
+	}
+	return errors.Join(errs...)
+}
 
 // Close closes both namespaces.
 func (w *World) Close() {

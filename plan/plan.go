@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // Resource is one object that should exist. Its fields describe the object; its methods compare the kernel with the
@@ -161,7 +160,7 @@ func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
 			errs = append(errs, fmt.Errorf("%v: %w", undoing{r}, err))
 		}
 	}
-	return errors.Join(append(errs, nft.Ended(w))...)
+	return errors.Join(append(errs, w.Settle())...)
 }
 
 // undoing is the step that removes a resource.

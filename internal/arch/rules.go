@@ -110,8 +110,7 @@ func rows() []row {
 		{"trace", []string{"kernel", "kernel/*", "packetfilter"}, map[string]string{
 			"*": "the way of a packet follows from what the kernel says alone; containers are told by the command",
 		}},
-		// Of nf_tables it knows that what is made to end takes a while.
-		{"plan", []string{"kernel", "kernel/identity", "kernel/nft", "spec"}, map[string]string{
+		{"plan", []string{"kernel", "kernel/identity", "spec"}, map[string]string{
 			"resource": "the engine knows no kind: a condition for a kind in it would be the end of it",
 			"*":        "the engine is resources in order and nothing else",
 		}},

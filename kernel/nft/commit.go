@@ -123,8 +123,12 @@ func (n *Conn) committed(b *Batch, generation uint32) {
 		k.intactIn, k.intact = 0, nil
 	}
 	b.Each(func(e Elem, _ bool) {
-		if e.ending() {
-			k.ending = append(k.ending, e)
+		if !e.ending() {
+			return
 		}
+		if len(k.ending) == 0 {
+			n.ns.Later(n.ended)
+		}
+		k.ending = append(k.ending, e)
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/machine"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/kernel/record"
@@ -60,21 +59,14 @@ func (n *Conn) Ending(b *Batch) (*Batch, error) {
 	return ending, nil
 }
 
-// Ended waits until all elements are gone for which this World has set a timeout, and returns an error that names
-// those that remain. Call it at the end of DEL: removing other objects makes the kernel wait longer than that.
-func Ended(w *kernel.World) error {
-	if w == nil || w.Host == nil {
-		return nil
-	}
-	c := w.Host.OpenConn(unix.NETLINK_NETFILTER)
-	if c == nil {
-		return nil
-	}
-	n := &Conn{c}
-	c.Mu.Lock()
+// ended waits until elements with a timeout are gone, and returns an error that names those that remain. It is called
+// at the end of DEL: removing other objects makes the kernel wait longer than that.
+func (n *Conn) ended() error {
+	n.c.Mu.Lock()
 	all := n.keeps().ending
 	n.keeps().ending = nil
-	c.Mu.Unlock()
+	n.c.Mu.Unlock()
+
 	found, err := n.Get(all...)
 	for _, e := range found {
 		if e.ending() {

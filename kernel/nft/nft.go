@@ -23,11 +23,14 @@ func Unsupported(err error) bool {
 // Some operations make the kernel wait for a grace period (5 to 20 ms): a batch that fails, adding a chain that
 // exists, and closing the socket after a deletion. The common path avoids them, so the socket stays open until
 // NS.Close.
-type Conn struct{ c *netlink.Conn }
+type Conn struct {
+	c  *netlink.Conn
+	ns *kernel.NS
+}
 
 // kept is what is known of a namespace as long as it is open.
 type kept struct {
-	ending []Elem // see Ended
+	ending []Elem // see ended
 
 	intactIn uint32 // the generation that these chains were seen in, and how often each is used, see Intact
 	intact   map[string]uint32
@@ -52,7 +55,7 @@ func Open(ns *kernel.NS) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open nf_tables: %w", err)
 	}
-	return &Conn{c}, nil
+	return &Conn{c, ns}, nil
 }
 
 const nfnlBatchGenID = 1 // NFNL_BATCH_GENID, since Linux 4.12

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 )
@@ -173,7 +172,7 @@ func TestMasqueradePaths(t *testing.T) {
 	l.Expect(l.A, "tcp", "[2001:db8:1::2]:80", "beyond fd00::5")
 	l.Expect(l.A, "tcp", "10.1.2.6:80", "b 10.1.2.5")
 	l.Expect(l.B, "tcp", "192.0.2.2:80", "neighbour 10.1.2.6")
-	if err := errors.Join(m.Remove(l.Context(), l.W), nft.Ended(l.W)); err != nil {
+	if err := errors.Join(m.Remove(l.Context(), l.W), l.W.Settle()); err != nil {
 		t.Fatal(err)
 	}
 	l.Expect(l.A, "tcp", "192.0.2.2:80", "neighbour 10.1.2.5")

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
@@ -92,7 +91,7 @@ func publishedPaths(l *filtertest.Lab) {
 	if err := p.Verify(l.Context(), l.W); err != nil {
 		l.Error(err)
 	}
-	if err := errors.Join(p.Remove(l.Context(), l.W), nft.Ended(l.W)); err != nil {
+	if err := errors.Join(p.Remove(l.Context(), l.W), l.W.Settle()); err != nil {
 		l.Fatal(err)
 	}
 	l.Expect(l.Neighbour, "tcp", "192.0.2.1:8080", "")
@@ -142,7 +141,7 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 				m.Expect(l.W.Host, network, "198.51.100.2:53", "beyond 198.51.100.1")
 				m.Expect(l.W.Host, network, "[2001:db8:1::2]:53", "beyond 2001:db8:1::1")
 			}
-			if err := errors.Join(p.Remove(m.Context(), l.W), nft.Ended(l.W)); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.W), l.W.Settle()); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -298,7 +297,7 @@ func TestConditionsOnPackets(t *testing.T) {
 			if err := p.Verify(m.Context(), l.W); err != nil {
 				t.Error(err)
 			}
-			if err := errors.Join(p.Remove(m.Context(), l.W), nft.Ended(l.W)); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.W), l.W.Settle()); err != nil {
 				t.Error(err)
 			}
 			m.Expect(l.Neighbour, "tcp", "192.0.2.1:8080", "")

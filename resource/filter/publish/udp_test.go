@@ -8,7 +8,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/publish"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -60,7 +59,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 				l.Ensure(a, l.W)
 				ask("a " + c.a[2:])
 				b := publish.Ports{Owner: l.OwnerB, To4: l.ToB, To6: l.ToB6, SNAT: true, Mappings: a.Mappings}
-				if err := errors.Join(a.Remove(t.Context(), l.W), nft.Ended(l.W)); err != nil {
+				if err := errors.Join(a.Remove(t.Context(), l.W), l.W.Settle()); err != nil {
 					t.Fatal(err)
 				}
 				ask("")

@@ -6,7 +6,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/spoof"
@@ -42,7 +41,7 @@ func TestSpoofCheckPackets(t *testing.T) {
 	l.Expect(l.A, "tcp", "10.1.2.6:80", "")
 	l.In(l.A, "ip link set eth0 address "+mac)
 	l.Expect(l.A, "tcp", "10.1.2.6:80", "b 10.1.2.5")
-	if err := errors.Join(s.Remove(l.Context(), l.W), nft.Ended(l.W)); err != nil {
+	if err := errors.Join(s.Remove(l.Context(), l.W), l.W.Settle()); err != nil {
 		t.Fatal(err)
 	}
 	l.In(l.A, "ip link set eth0 address 02:00:00:00:00:99")
