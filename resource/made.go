@@ -2,6 +2,7 @@ package resource
 
 import (
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -25,6 +26,18 @@ type Made struct {
 	// Ranges are those of the network when the attachment was made, if there were several of one family: an address of
 	// each, and its gateway.
 	Ranges []spec.IP `json:",omitempty"`
+}
+
+// CollectMade deletes these records of a network's attachments that are not valid. A plugin of another program may
+// still need other records.
+func CollectMade(w *kernel.World, network string, valid []spec.Owner) error {
+	living := map[[8]byte]bool{}
+	for _, o := range valid {
+		living[identity.OwnerHash(o)] = true
+	}
+	return w.Store.Sweep(network, func(record string, owner [8]byte) bool {
+		return living[owner] || record != MadeRecord && record != HandedRecord
+	})
 }
 
 // Open opens that namespace. It returns nil if the namespace is gone.

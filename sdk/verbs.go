@@ -9,11 +9,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
-	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -244,8 +242,7 @@ func (c *call) gc(ctx context.Context) error {
 
 // collectGarbage removes what attachments of a network have of any kind that plugins of this program declare, because
 // an earlier list of the network may have had other plugins. The record that an interface was made is removed last, and
-// only if everything else could be removed. Each kind removes its own records: a plugin of another program may still
-// need others.
+// only if everything else could be removed.
 func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network string, valid []spec.Owner) error {
 	var kinds [][]plan.Kind
 	for _, p := range all {
@@ -257,14 +254,7 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 	if !slices.ContainsFunc(all, func(p Plugin) bool { return p.role == makesLinks }) {
 		return nil
 	}
-	living := map[[8]byte]bool{}
-	for _, o := range valid {
-		living[identity.OwnerHash(o)] = true
-	}
-	return w.Store.Sweep(network, func(record string, owner [8]byte) bool {
-		ours := record == resource.MadeRecord || record == resource.HandedRecord || link.Recorded(record)
-		return living[owner] || !ours
-	})
+	return resource.CollectMade(w, network, valid)
 }
 
 func (c *call) valid() []spec.Owner { return validOwners(c.conf) }

@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -52,6 +53,22 @@ func TestChosenName(t *testing.T) {
 			t.Fatal(err)
 		}
 		gone(t, "web0")
+		forgotten(t)
+	})
+	t.Run("forgotten by GC, the link being gone", func(t *testing.T) {
+		contract.Must(t, w, v)
+		contract.Host(t, w, "ip link del web0")
+		gc := func(valid ...spec.Owner) {
+			t.Helper()
+			if err := plan.Collect(t.Context(), alone, []plan.Kind{VethKind("")}, contract.Owner.Network, valid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		gc(contract.Owner)
+		if known, err := w.Store.Get(hostNameRecord, contract.Owner, new(string)); !known || err != nil {
+			t.Errorf("GC took the name of a valid attachment (%v)", err)
+		}
+		gc()
 		forgotten(t)
 	})
 	t.Run("removed though nothing is remembered", func(t *testing.T) {

@@ -37,8 +37,9 @@ func HostLinkKind(name, kind string, remove func(context.Context, *kernel.World,
 		}})
 }
 
-// hostLinks returns the owners of the network's links of a type on the host, by the link group. A link whose creator
-// was killed before it set the tag is recognized by its name, or by its address if the name was chosen.
+// hostLinks returns the owners of the network's links of a type on the host, by the link group, and those whose link is
+// gone and its chosen name still recorded. A link whose creator was killed before it set the tag is recognized by its
+// name, or by its address if the name was chosen.
 //
 // Root in a container may set any group and alias on a device of the host that is lent to it. So hostLinks accepts
 // only kinds of links that this program makes on the host, and without a tag only names that it gives.
@@ -66,6 +67,14 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 			}})
 		}
 	}
+	if kind != "veth" { // the only one whose name can be chosen
+		return tags, nil
+	}
+	for hash := range names {
+		if !slices.ContainsFunc(tags, func(t plan.Tag) bool { return t.Hash == hash }) {
+			tags = append(tags, plan.Tag{Network: network, Hash: hash})
+		}
+	}
 	return tags, nil
 }
 
@@ -78,8 +87,8 @@ func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	}
 	var errs []error
 	for _, t := range tags {
-		l := t.Found.(*rtnl.Link)
-		if l.Group != doomed {
+		l, there := t.Found.(*rtnl.Link)
+		if there && l.Group != doomed {
 			errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &doomed})))
 		}
 		if t.Could == nil {
@@ -98,7 +107,7 @@ func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
 	}
 	var errs []error
 	for _, l := range links {
-		is := func(t plan.Tag) bool { return t.Found.(*rtnl.Link).Index == l.Index }
+		is := func(t plan.Tag) bool { tl, there := t.Found.(*rtnl.Link); return there && tl.Index == l.Index }
 		if l.Group != doomedGroup(network) || slices.ContainsFunc(tags, is) {
 			continue
 		}

@@ -16,9 +16,6 @@ import (
 // linkRecord is the record of which link of the container an attachment's is.
 const linkRecord = "link"
 
-// Recorded reports whether records with this name belong to this package and tell which links an attachment has.
-func Recorded(record string) bool { return record == linkRecord || record == hostNameRecord }
-
 type madeLink struct {
 	NS     kernel.Identity // of the container's namespace
 	Index  int
