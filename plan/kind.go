@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -75,7 +75,7 @@ func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
 			errs = append(errs, fmt.Errorf("%v: %w", removing{k}, err))
 		}
 	}
-	return errors.Join(append(errs, nft.Ended(w))...)
+	return errors.Join(append(errs, w.Settle())...)
 }
 
 // removing is the step that removes the objects of a kind.
@@ -113,18 +113,21 @@ func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string,
 			fail(k, t.Tidy(ctx, w, network, len(valid) > 0))
 		}
 	}
-	return errors.Join(append(errs, nft.Ended(w))...)
+	return errors.Join(append(errs, w.Settle())...)
 }
 
-// Union returns the kinds of several plugins, each kind once.
+// Union returns the kinds of several plugins, each kind once. It panics if two kinds of different types have one name,
+// because GC would leave the objects of one of them.
 func Union(of ...[]Kind) (all []Kind) {
-	known := map[string]bool{}
-	for _, kinds := range of {
-		for _, k := range kinds {
-			if !known[k.Name()] {
-				known[k.Name()] = true
-				all = append(all, k)
-			}
+	known := map[string]reflect.Type{}
+	for _, k := range slices.Concat(of...) {
+		is := reflect.TypeOf(k)
+		switch as, found := known[k.Name()]; {
+		case !found:
+			known[k.Name()] = is
+			all = append(all, k)
+		case as != is:
+			panic(fmt.Sprintf("two kinds are called %q: %v and %v", k.Name(), as, is))
 		}
 	}
 	return all

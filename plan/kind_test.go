@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -84,4 +85,22 @@ func TestCollect(t *testing.T) {
 			t.Errorf("did %q, want %q", h.log, want)
 		}
 	}
+}
+
+// otherKind is a diaryKind of another type.
+type otherKind struct{ diaryKind }
+
+// Union has each kind once. Two kinds that are not the same may not have one name.
+func TestUnion(t *testing.T) {
+	link, addr := diaryKind{name: "link"}, diaryKind{name: "addr"}
+	all := Union([]Kind{link}, []Kind{link, addr})
+	if len(all) != 2 || all[0].Name() != "link" || all[1].Name() != "addr" {
+		t.Errorf("union is %v", all)
+	}
+	defer func() {
+		if said := fmt.Sprint(recover()); !strings.Contains(said, `two kinds are called "link"`) {
+			t.Errorf("panic says %s", said)
+		}
+	}()
+	Union([]Kind{link}, []Kind{otherKind{link}})
 }

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -49,6 +50,16 @@ type Traits struct {
 	// that is as it should be.
 	Fix func(context.Context, *kernel.World) (changed bool, err error)
 
+	// Free returns nil if a link on the host can have the address, now or once the link exists, as the gateway of its
+	// containers, and no other link has it. Overlaps warns of other subnets of the host that overlap the network, for
+	// STATUS. Neither changes anything.
+	Free, Overlaps func(*kernel.World) error
+
+	// Routes are the routes that it adds to the container's interface at a user's request, for the result: one for
+	// each next hop. Deleted reports whether it has deleted the container's routes to a destination.
+	Routes  []spec.Route
+	Deleted func(w *kernel.World, to netip.Prefix) (bool, error)
+
 	// Follows says that its differences on the host follow from those of the links before it, and go with them.
 	Follows bool
 
@@ -70,7 +81,9 @@ func TraitsOf(r plan.Resource) Traits {
 type Iface struct {
 	Where  Where
 	Name   string
-	Unseen bool // the kernel has no link for it: a program in user space drives its device
+	Kind   string // ip(8)'s type, of a link on the host that it makes
+	Master string // the bridge that it makes the link a port of
+	Unseen bool   // the kernel has no link for it: a program in user space drives its device
 }
 
 // An Effect says what a resource's rules in the host's packet filter do to packets. A flush or reload of the packet

@@ -10,40 +10,24 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/link"
-	"github.com/fairlead-cni/fairlead/resource/network"
-	"github.com/fairlead-cni/fairlead/resource/shape"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // linksOf returns the links on the host that a list has made once the plan want exists: the known ones and those in
 // want.
 func linksOf(known []HostLink, want plan.Plan) []HostLink {
-	for _, r := range want {
-		for _, f := range resource.TraitsOf(r).Ifaces {
-			if f.Where != resource.Host {
-				continue
-			}
-			is := HostLink{Name: f.Name}
-			switch r := plan.Unwrap(r).(type) {
-			case link.Bridge, network.TransientBridge:
-				is.Kind = "bridge"
-			case link.VLANGateway:
-				is.Kind = "veth"
-			case link.Veth:
-				is.Kind, is.Master = "veth", r.Master
-			case shape.IFB:
-				is.Kind = "ifb"
-			case link.Port:
-				is.Kind, is.Master = "tun", r.Master // a link of another plugin's, a tap as a rule
-			}
-			i := slices.IndexFunc(known, func(l HostLink) bool { return l.Name == is.Name })
-			switch {
-			case i < 0:
-				known = append(known, is)
-			case is.Master != "":
-				known[i].Master = is.Master
-			}
+	for f := range ifaces(want) {
+		if f.Where != resource.Host {
+			continue
+		}
+		i := slices.IndexFunc(known, func(l HostLink) bool { return l.Name == f.Name })
+		switch {
+		case i < 0 && f.Kind == "" && f.Master != "": // a link of another plugin, a tap as a rule
+			known = append(known, HostLink{Name: f.Name, Kind: "tun", Master: f.Master})
+		case i < 0:
+			known = append(known, HostLink{Name: f.Name, Kind: f.Kind, Master: f.Master})
+		case f.Master != "":
+			known[i].Master = f.Master
 		}
 	}
 	return known

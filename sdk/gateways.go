@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -102,15 +103,15 @@ func (r *Request) askRanges(all []Plugin) {
 func (c *call) free(want plan.Plan) error {
 	var errs []error
 	for _, r := range want {
-		g, ok := plan.Unwrap(r).(addr.Freer)
-		if !ok {
+		is := resource.TraitsOf(r)
+		if is.Free == nil {
 			continue
 		}
-		if err := g.Free(c.w); err != nil {
+		if err := is.Free(c.w); err != nil {
 			errs = append(errs, fmt.Errorf("%v: %w", plan.Unwrap(r), err))
 		}
 		if c.r.verb == "STATUS" { // ADD says it when it makes the address
-			errs = append(errs, g.Overlaps(c.w))
+			errs = append(errs, is.Overlaps(c.w))
 		}
 	}
 	return errors.Join(errs...)

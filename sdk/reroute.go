@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource/routing"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -15,16 +15,16 @@ func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) er
 	link := c.r.IfName
 	ips := c.r.ContainerIPs() // whose gateways routes without one of their own have
 	for _, w := range want {
-		change, ok := w.(routing.Change)
-		if !ok {
+		change := resource.TraitsOf(w)
+		if change.Deleted == nil {
 			continue
 		}
 		keep := res.Routes[:0:0]
 		for _, rt := range res.Routes {
 			as := routeBy(ips, link, rt)
-			took, err := change.Took(c.w, as)
-			there := !took
-			if took && err == nil {
+			deleted, err := change.Deleted(c.w, rt.Dst)
+			there := !deleted
+			if deleted && err == nil {
 				there, err = as.Present(ctx, c.w)
 			}
 			if err != nil {
@@ -34,7 +34,7 @@ func (c *call) reroute(ctx context.Context, res *spec.Result, want plan.Plan) er
 				keep = append(keep, rt)
 			}
 		}
-		for _, rt := range change.Routes() {
+		for _, rt := range change.Routes {
 			as := routeBy(ips, link, rt)
 			there, err := as.Present(ctx, c.w)
 			if err != nil {

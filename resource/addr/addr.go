@@ -37,6 +37,9 @@ func (a Addr) Traits() resource.Traits {
 	if a.Where == resource.Host {
 		is.Fix = a.Ensure
 	}
+	if a.Subnet.IsValid() {
+		is.Free, is.Overlaps = a.free, a.overlaps
+	}
 	return is
 }
 
@@ -47,8 +50,7 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	if a.Subnet.IsValid() && !OfHost(w, a.Prefix.Addr()) {
-		if err := errors.Join(spareRouters(w, a.Link, a.Prefix),
-			warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))); err != nil {
+		if err := errors.Join(a.free(w), a.overlaps(w)); err != nil {
 			return false, err
 		}
 	}
@@ -60,12 +62,12 @@ func (a Addr) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return err == nil, err // a container's is waited for when it is announced; the host is sure of its own
 }
 
-// Free implements Freer.
-func (a Addr) Free(w *kernel.World) error {
-	if !a.Subnet.IsValid() {
-		return nil
-	}
-	return spareRouters(w, a.Link, a.Prefix)
+// free is Free of the Traits of a gateway's address.
+func (a Addr) free(w *kernel.World) error { return spareRouters(w, a.Link, a.Prefix) }
+
+// overlaps is Overlaps of the Traits of a gateway's address.
+func (a Addr) overlaps(w *kernel.World) error {
+	return warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))
 }
 
 // Verify implements plan.Resource. An address in duplicate address detection is no difference. An address that

@@ -308,8 +308,8 @@ func (g Gateway) restoreRoute(w *kernel.World, index int) (added bool, err error
 	return err == nil, err
 }
 
-// Free implements Freer.
-func (g Gateway) Free(w *kernel.World) error {
+// free is Free of its Traits.
+func (g Gateway) free(w *kernel.World) error {
 	_, on, err := g.look(w)
 	switch {
 	case resource.ExceptNoLink(err) != nil || on.own:
@@ -367,6 +367,11 @@ func (g Gateway) routed(w *kernel.World, index int, d *resource.Drift) error {
 
 // Traits implements resource.Describer.
 func (g Gateway) Traits() resource.Traits {
-	return resource.Traits{Network: resource.Network{Gateway: true}, Fix: g.fix,
-		On: resource.Iface{Where: resource.Host, Name: g.Link}}
+	return resource.Traits{
+		On:       resource.Iface{Where: resource.Host, Name: g.Link},
+		Network:  resource.Network{Gateway: true},
+		Fix:      g.fix,
+		Free:     g.free,
+		Overlaps: func(w *kernel.World) error { return warnOfOverlap(w, g.Link, g.Prefix) },
+	}
 }

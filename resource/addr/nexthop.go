@@ -11,14 +11,6 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Freer is an address that a link on the host is to have as the gateway of its containers. Free returns nil if the
-// link can have the address, now or once it exists, and no other link has it. Overlaps tells which other subnets of
-// the host overlap the network, for STATUS. Neither changes anything.
-type Freer interface {
-	Free(*kernel.World) error
-	Overlaps(*kernel.World) error
-}
-
 // OfHost reports whether the host has an address.
 func OfHost(w *kernel.World, a netip.Addr) bool {
 	r, err := rtnl.RouteTo(w.Host, a)
@@ -60,17 +52,6 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 			gw.Addr(), by, link, by.Link)
 	}
 	return nil
-}
-
-// Overlaps implements Freer.
-func (g Gateway) Overlaps(w *kernel.World) error { return warnOfOverlap(w, g.Link, g.Prefix) }
-
-// Overlaps implements Freer.
-func (a Addr) Overlaps(w *kernel.World) error {
-	if !a.Subnet.IsValid() {
-		return nil
-	}
-	return warnOfOverlap(w, a.Link, netip.PrefixFrom(a.Prefix.Addr(), a.Subnet.Bits()))
 }
 
 // warnOfOverlap says which other link of the host has an address of the subnet, or a route into it, for the host

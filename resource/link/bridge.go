@@ -36,7 +36,7 @@ func (b Bridge) String() string {
 // Traits implements resource.Describer.
 func (b Bridge) Traits() resource.Traits {
 	return resource.Traits{
-		Ifaces:   []resource.Iface{{Where: resource.Host, Name: b.Name}},
+		Ifaces:   []resource.Iface{{Where: resource.Host, Name: b.Name, Kind: "bridge"}},
 		Possible: b.possible, Fix: b.Ensure,
 	}
 }

@@ -51,7 +51,10 @@ func (p Port) String() string {
 
 // Traits implements resource.Describer.
 func (p Port) Traits() resource.Traits {
-	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: p.Link}}, Fix: p.Ensure}
+	return resource.Traits{
+		Ifaces: []resource.Iface{{Where: resource.Host, Name: p.Link, Master: p.Master}},
+		Fix:    p.Ensure,
+	}
 }
 
 // A ports is the record of an attachment's ports, from link to bridge. DEL has no other source for either.

@@ -215,7 +215,10 @@ func (g VLANGateway) String() string {
 
 // Traits implements resource.Describer.
 func (g VLANGateway) Traits() resource.Traits {
-	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Host, Name: g.Name()}}, Fix: g.Ensure}
+	return resource.Traits{
+		Ifaces: []resource.Iface{{Where: resource.Host, Name: g.Name(), Kind: "veth"}},
+		Fix:    g.Ensure,
+	}
 }
 
 // Ensure implements plan.Resource. It holds a lock, so that a concurrent call does not find a link that is half made.

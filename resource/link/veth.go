@@ -48,8 +48,11 @@ func (v Veth) String() string {
 // Traits implements resource.Describer.
 func (v Veth) Traits() resource.Traits {
 	is := resource.Traits{
-		Ifaces: []resource.Iface{{Where: resource.Host, Name: v.Host}, {Where: resource.Container, Name: v.Name}},
-		Final:  v.final, Fix: v.fix,
+		Ifaces: []resource.Iface{
+			{Where: resource.Host, Name: v.Host, Kind: "veth", Master: v.Master},
+			{Where: resource.Container, Name: v.Name},
+		},
+		Final: v.final, Fix: v.fix,
 	}
 	if v.Master != "" {
 		is.Network.Segment = resource.Segment{Kind: "bridge", Link: v.Master, VLAN: v.VLANs.segment()}

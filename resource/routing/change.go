@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -77,7 +77,7 @@ func (c Change) String() string {
 
 // Traits implements resource.Describer.
 func (c Change) Traits() resource.Traits {
-	return resource.Traits{On: resource.Iface{Name: c.Owner.IfName}}
+	return resource.Traits{On: resource.Iface{Name: c.Owner.IfName}, Routes: c.routes(), Deleted: c.deleted}
 }
 
 // id identifies one of an owner's changes. Equal changes may occur twice, with others between them.
@@ -248,8 +248,8 @@ func (c Change) Remove(ctx context.Context, w *kernel.World) error {
 	return removeChanges(ctx, w, c.Owner, func(e changeEntry) bool { return e.Key == key })
 }
 
-// Took reports whether the Change has deleted a route that a result lists. Then the result has to be corrected.
-func (c Change) Took(w *kernel.World, r addr.Route) (bool, error) {
+// deleted reports whether the Change has deleted a route to a destination.
+func (c Change) deleted(w *kernel.World, to netip.Prefix) (bool, error) {
 	at, err := c.site(w)
 	if err != nil {
 		return false, err
@@ -260,13 +260,13 @@ func (c Change) Took(w *kernel.World, r addr.Route) (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(rec.Entries[i].Gone, func(m rtnl.Message) bool {
-		there := func(h rtnl.Route) bool { return h.Dst == r.Dst }
+		there := func(h rtnl.Route) bool { return h.Dst == to }
 		return m.Type == unix.RTM_NEWROUTE && slices.ContainsFunc(m.Routes(), there)
 	}), nil
 }
 
-// Routes returns the routes that the Change has made, for a result: one for each next hop.
-func (c Change) Routes() []spec.Route {
+// routes returns the routes that the Change adds, one for each next hop.
+func (c Change) routes() []spec.Route {
 	if r, ok := c.Of.(RouteEntry); ok && (c.Do == Add || c.Do == Replace) {
 		return r.routes()
 	}

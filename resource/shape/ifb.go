@@ -27,7 +27,10 @@ func (i IFB) String() string {
 
 // Traits implements resource.Describer.
 func (i IFB) Traits() resource.Traits {
-	return resource.Traits{Ifaces: []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner)}}, Fix: i.fix}
+	return resource.Traits{
+		Ifaces: []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner), Kind: "ifb"}},
+		Fix:    i.fix,
+	}
 }
 
 // ifbName returns the name of an owner's ifb. Two interfaces of one container have different ones.
