@@ -71,11 +71,13 @@ func TestAdvisoryForgedError(t *testing.T) {
 		for _, pair := range [][2]string{{"i1", "i2"}, {"j1", "i1"}, {"t1", "i1"}, {"s1", "i1"}, {"i1", "s1"},
 			{"o1", "s1"}, {"i1", "t1"}, {"s1", "o1"}} {
 			s.forgeError(pair[0], pair[1], false)
+			s.pathMTU(pair[0], pair[1], false)
 		}
 		// What they may begin connections with, they may send errors to.
-		s.forgeError("o1", "i1", true)
-		s.forgeError("i1", "o1", true)
-		s.forgeError("s2", "s1", true)
+		for _, pair := range [][2]string{{"o1", "i1"}, {"i1", "o1"}, {"s2", "s1"}, {"outside", "i1"}} {
+			s.forgeError(pair[0], pair[1], true)
+			s.pathMTU(pair[0], pair[1], true)
+		}
 	})
 }
 
@@ -85,46 +87,110 @@ func (s *site) forgeError(from, victim string, comes bool) {
 	s.errorAbout(from, victim, [2]string{otherHost, "2001:db8::99"}, comes)
 }
 
+// An errorForm is how an error is sent, and what part of a packet it is about.
+type errorForm struct{ inFragments, aboutFragment bool }
+
+func errorForms() []errorForm {
+	return []errorForm{{}, {inFragments: true}, {aboutFragment: true}, {true, true}}
+}
+
 // errorAbout has one send another errors about what that sends to an address: that there is no such port, and that the
-// packet is too big. Each is sent whole and in fragments. It is about the packet as the victim sent it, and as the host
-// sends it on with an address of its own.
+// packet is too big. Each is sent whole and in fragments, about a whole packet and about its first fragment. It is about
+// the packet as the victim sent it, and as the host sends it on with an address of its own.
 func (s *site) errorAbout(from, victim string, about [2]string, comes bool) {
 	s.Helper()
-	for v, proto := range []uint16{unix.ETH_P_IP, unix.ETH_P_IPV6} {
+	for v := range 2 {
 		me, to := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(about[v])
 		_, host, _ := strings.Cut(s.sh("host", "ip -o route get "+about[v]), " src ")
 		sources := []netip.Addr{netip.MustParseAddr(s.addr[victim][v]), netip.MustParseAddr(strings.Fields(host)[0])}
-		try := func(want string, mtus []uint16, ways []bool) {
+		try := func(want string, mtus []uint16, forms ...errorForm) {
 			s.Helper()
 			got := s.afterSending(victim, v, netip.AddrPortFrom(to, 9), s.patience(comes), func(local netip.AddrPort) {
 				for _, src := range sources {
 					sent := datagram(src, to, unix.IPPROTO_UDP, transport(local.Port(), 9, unix.IPPROTO_UDP, forged))
 					for _, mtu := range mtus {
-						packet := icmpError(me, src, mtu, sent)
-						for _, inFragments := range ways {
-							if !inFragments {
-								s.raw(from, s.gateway(from), proto, packet)
-								continue
-							}
-							for _, fragment := range inTwo(packet) {
-								s.raw(from, s.gateway(from), proto, fragment)
-							}
+						for _, form := range forms {
+							s.sendError(from, me, src, mtu, sent, form)
 						}
 					}
 				}
 			})
 			if got != want {
-				s.Errorf("IPv%d: errors with MTU %v, in fragments %v, from %s about what %s sends to %v: %q, want %q", 4+2*v,
-					mtus, ways, from, victim, to, got, want)
+				s.Errorf("IPv%d: errors with MTU %v, %+v, from %s about what %s sends to %v: %q, want %q", 4+2*v, mtus,
+					forms, from, victim, to, got, want)
 			}
 		}
 		if !comes {
-			try("", []uint16{0, 1280}, []bool{false, true})
+			try("", []uint16{0, 1280}, errorForms()...)
 			continue
 		}
-		for _, inFragments := range []bool{false, true} {
-			try("refused", []uint16{0}, []bool{inFragments})
-			try("smaller", []uint16{1280}, []bool{inFragments})
+		for _, form := range errorForms() {
+			try("refused", []uint16{0}, form)
+			try("smaller", []uint16{1280}, form)
+		}
+	}
+}
+
+// sendError has one send an error about a packet, in a form.
+func (s *site) sendError(from string, src, dst netip.Addr, mtu uint16, about []byte, form errorForm) {
+	s.Helper()
+	if form.aboutFragment {
+		about = inTwo(about)[0]
+	}
+	frames := [][]byte{icmpError(src, dst, mtu, about)}
+	if form.inFragments {
+		frames = inTwo(frames[0])
+	}
+	for _, frame := range frames {
+		s.frame(from, s.gateway(from), frame)
+	}
+}
+
+// pathMTU has one send another errors about an echo reply, which the kernel believes without a socket: that it is too big
+// for the path. Each is about the whole reply or a fragment of it, of a reply that nobody sent, and of one to a ping from
+// outside. The victim is to believe all, or none.
+func (s *site) pathMTU(from, victim string, believed bool) {
+	s.Helper()
+	for v := range 2 {
+		me, it := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(s.addr[victim][v])
+		other := netip.MustParseAddr([]string{otherHost, "2001:db8::99"}[v])
+		types := [2][2]byte{{8, 0}, {128, 129}}[v]
+		ping := func(src, dst netip.Addr, is byte) []byte {
+			return icmp(src, dst, append([]byte{is, 0, 0, 0, 0, 7, 0, 1}, make([]byte, 8)...))
+		}
+		reply := ping(it, other, types[1])
+		abouts := [][]byte{reply, inTwo(reply)[0]}
+		if it.Is4() { // of IPv6, the kernel does not look for the protocol of a later fragment
+			abouts = append(abouts, inTwo(reply)[1])
+		}
+		for _, pinged := range []bool{false, true} {
+			if pinged {
+				s.frame("outside", s.gateway("outside"), ping(other, it, types[0]))
+			}
+			for i, about := range abouts {
+				s.frame(from, s.gateway(from), icmpError(me, it, 1280, about))
+				if !believed && i < len(abouts)-1 {
+					continue
+				}
+				if got := s.hasPathMTU(victim, other, s.patience(believed)); got != believed {
+					s.Errorf("IPv%d: errors from %s about what %s sends, %d of its parts, pinged: %v: a smaller path is believed: %v",
+						4+2*v, from, victim, i+1, pinged, got)
+				}
+				s.sh(victim, "ip route flush cache; ip -6 route flush cache")
+			}
+		}
+	}
+}
+
+// hasPathMTU reports whether a place believes that packets to an address have to be smaller.
+func (s *site) hasPathMTU(name string, to netip.Addr, patience time.Duration) bool {
+	s.Helper()
+	for end := time.Now().Add(patience); ; {
+		if strings.Contains(s.sh(name, "ip route get "+to.String()), "mtu 1280") {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
 		}
 	}
 }
@@ -168,7 +234,11 @@ func icmpError(src, dst netip.Addr, mtu uint16, about []byte) []byte {
 		types = [2][2]byte{{1, 4}, {2, 0}}
 	}
 	is := types[min(mtu, 1)]
-	b := append([]byte{is[0], is[1], 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, about...)
+	return icmp(src, dst, append([]byte{is[0], is[1], 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, about...))
+}
+
+// icmp puts the checksum into a message of ICMP, and the header of IP before it.
+func icmp(src, dst netip.Addr, b []byte) []byte {
 	if src.Is4() {
 		binary.BigEndian.PutUint16(b[2:], sum(b))
 		head := slices.Concat([]byte{0x45, 0, 0, byte(20 + len(b)), 0, 1, 0, 0, 64, unix.IPPROTO_ICMP, 0, 0},
