@@ -134,3 +134,72 @@ func (s *site) capture(name string) func(patience time.Duration, all []string) [
 		return got
 	}
 }
+
+// TestAdvisoryNeighbourMAC: a container of an isolated network sends a frame from its neighbor's MAC address, so that the
+// bridge sends it what is for the neighbor.
+func TestAdvisoryNeighbourMAC(t *testing.T) {
+	for _, backend := range []string{"nftables", "iptables"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			s := isolatedSite(t, backend, "0", true)
+			port := s.hostEnd("a2")
+			for v := range 2 {
+				s.fromNeighboursMAC("", v, true)
+			}
+			s.sh("host", fmt.Sprintf("bridge fdb del %v dev %s master", s.mac("a2"), port))
+			for v := range 2 {
+				s.fromNeighboursMAC("without the pinned address", v, false)
+			}
+			r := s.runners["a"]
+			if err := r.check(s.containers["a2"]); err == nil || !strings.Contains(err.Error(), s.mac("a2").String()) {
+				t.Errorf("check says %v of a MAC address that is not pinned to its port", err)
+			}
+		})
+	}
+}
+
+// fromNeighboursMAC has a1 send a frame from a2's address, and then expects that a2 gets what comes from outside or does
+// not.
+func (s *site) fromNeighboursMAC(what string, v int, comes bool) {
+	s.Helper()
+	const experimental = 0x88b5 // IEEE 802: nobody answers
+	if got := s.udp("outside", "a2", v, s.patience(comes), func(uint16) {
+		s.ethernet("a1", s.mac("a2"), s.gateway("a1"), experimental, make([]byte, 46))
+	}); got != comes {
+		s.Errorf("%s: IPv%d: after a frame from the neighbor's address, a datagram comes there: %v", what, 4+2*v, got)
+	}
+}
+
+// ethernet sends a frame from any address by eth0.
+func (s *site) ethernet(from string, src, dst net.HardwareAddr, proto uint16, packet []byte) {
+	s.Helper()
+	l, err := rtnl.LinkByName(s.ns[from], "eth0")
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := s.ns[from].Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		frame := slices.Concat(dst, src, []byte{byte(proto >> 8), byte(proto)}, packet)
+		return unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: l.Index})
+	}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// hostEnd is the name of the host's end of a place's eth0.
+func (s *site) hostEnd(name string) string {
+	s.Helper()
+	in, err := rtnl.LinkByName(s.ns[name], "eth0")
+	if err != nil {
+		s.Fatal(err)
+	}
+	l, err := rtnl.LinkByIndex(s.ns["host"], in.Peer)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return l.Name
+}

@@ -1,15 +1,12 @@
 package rtnl
 
 import (
-	"bytes"
-	"net"
 	"os"
 	"runtime"
 	"slices"
 	"unsafe"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,24 +45,4 @@ func PortIndexes(ns *kernel.NS, bridge string) (indexes []int32, err error) {
 	}
 	runtime.KeepAlive(&args)
 	return slices.DeleteFunc(list[:], func(index int32) bool { return index == 0 }), nil
-}
-
-// PortOf returns the index of the port behind which a bridge has learned a MAC address. It returns 0 if the bridge
-// does not know the address.
-func PortOf(ns *kernel.NS, bridge int, mac net.HardwareAddr) (port int, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
-		head := make([]byte, sizeofNdMsg)
-		head[0] = unix.AF_BRIDGE
-		req.AddData(rawData(head))
-		req.AddData(attrU32(unix.NDA_MASTER, uint32(bridge)))
-		return req
-	})
-	for _, b := range msgs {
-		m := Message{unix.RTM_NEWNEIGH, b}
-		if n := m.Neighbour(); bytes.Equal(n.MAC, mac) && n.Link != bridge {
-			port = n.Link
-		}
-	}
-	return port, err
 }

@@ -2,6 +2,7 @@
 package firewall
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
+	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/reference"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -50,36 +52,39 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if err := servable(r); err != nil {
 		return answer, err
 	}
-	link, port := r.GatewayLink()
+	gateway, port := r.GatewayLink()
 	if c.IngressPolicy != policy.Open && r.OnOtherLink() {
 		answer.Warn("ingressPolicy: %q: the previous plugins list no host-side interface of the container (macvlan, "+
 			"ipvlan, tap and host-device have none); ADD fails if it finds none: remove the key, or use bridge or ptp",
 			c.IngressPolicy)
 	}
 	accepts := forward.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, forward.Auto), Addrs: addrs(r),
-		Link: link, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
+		Link: gateway, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
 	var to []netip.Addr
 	for _, p := range subnets(r) {
 		if a := p.Addr().Unmap(); !slices.Contains(to, a) {
 			to = append(to, a)
 		}
 	}
-	isolated := c.IngressPolicy == policy.Isolated && (port != link || port == "")
+	isolated := c.IngressPolicy == policy.Isolated && (port != gateway || port == "")
 	var p plan.Plan
 	p = append(p, plan.Prerequisite(forward.Probe{Backend: accepts.Backend}))
 	if c.Backend == forward.IPTables {
 		v6 := slices.ContainsFunc(accepts.Addrs, netip.Addr.Is6)
 		v4 := slices.ContainsFunc(accepts.Addrs, netip.Addr.Is4)
-		p = append(p, policy.IngressIPTables{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, V4: v4, V6: v6,
+		p = append(p, policy.IngressIPTables{Owner: r.Owner, Link: gateway, Policy: c.IngressPolicy, V4: v4, V6: v6,
 			To: subnets(r)})
 	} else {
 		p = append(p, plan.Required(filter.PacketFilter{}),
-			policy.Ingress{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, To: subnets(r)},
-			policy.FailClosed{Owner: r.Owner, Link: link, Policy: c.IngressPolicy, Subnets: subnets(r)})
+			policy.Ingress{Owner: r.Owner, Link: gateway, Policy: c.IngressPolicy, To: subnets(r)},
+			policy.FailClosed{Owner: r.Owner, Link: gateway, Policy: c.IngressPolicy, Subnets: subnets(r)})
 	}
 	if isolated {
 		p = append(p, policy.IsolatedPort{Owner: r.Owner, Link: port, Addrs: to,
 			ByRules: c.Backend == forward.IPTables})
+		if mac, err := net.ParseMAC(r.PrevMAC()); err == nil {
+			p = append(p, link.PinnedMAC{Owner: r.Owner, Port: port, MAC: mac})
+		}
 	}
 	answer.Plan = append(p, accepts)
 	return answer, nil

@@ -1,0 +1,78 @@
+package rtnl
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const sticky = 0x40 // NTF_STICKY of linux/neighbour.h
+
+// A PinnedMAC is a MAC address that a bridge expects behind one port, "bridge fdb … static sticky" of bridge(8). A
+// frame from the address that comes by another port changes nothing. The address goes with its port.
+type PinnedMAC struct {
+	MAC  net.HardwareAddr
+	Port int // index
+}
+
+// PinnedMACs returns the addresses that are pinned to ports of a bridge.
+func PinnedMACs(ns *kernel.NS, bridge int) (list []PinnedMAC, err error) {
+	msgs, err := forwarding(ns, bridge)
+	for _, b := range msgs {
+		if len(b) >= sizeofNdMsg && b[10]&sticky != 0 {
+			n := Message{unix.RTM_NEWNEIGH, b}.Neighbour()
+			list = append(list, PinnedMAC{n.MAC, n.Link})
+		}
+	}
+	return list, err
+}
+
+// PinMAC pins an address to a port, in all its VLANs. What the bridge has learnt of the address does not count any
+// more.
+func PinMAC(ns *kernel.NS, p PinnedMAC) error {
+	req := newRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
+	head := make([]byte, sizeofNdMsg)
+	head[0] = unix.AF_BRIDGE
+	put32(head[4:], uint32(p.Port))
+	copy(head[8:], nl.Uint16Attr(unix.NUD_NOARP))
+	head[10] = unix.NTF_MASTER | sticky
+	req.AddData(rawData(head))
+	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, p.MAC))
+	if err := Tell(ns, req); err != nil {
+		return fmt.Errorf("pin the MAC address %v to its port: %w", p.MAC, err)
+	}
+	return nil
+}
+
+// PortOf returns the index of the port behind which a bridge has learned a MAC address. It returns 0 if the bridge
+// does not know the address.
+func PortOf(ns *kernel.NS, bridge int, mac net.HardwareAddr) (port int, err error) {
+	msgs, err := forwarding(ns, bridge)
+	for _, b := range msgs {
+		m := Message{unix.RTM_NEWNEIGH, b}
+		if n := m.Neighbour(); bytes.Equal(n.MAC, mac) && n.Link != bridge {
+			port = n.Link
+		}
+	}
+	return port, err
+}
+
+// forwarding returns the messages of a bridge's forwarding database.
+func forwarding(ns *kernel.NS, bridge int) ([][]byte, error) {
+	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
+		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
+		head := make([]byte, sizeofNdMsg)
+		head[0] = unix.AF_BRIDGE
+		req.AddData(rawData(head))
+		req.AddData(attrU32(unix.NDA_MASTER, uint32(bridge)))
+		return req
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the MAC addresses of a bridge: %w", err)
+	}
+	return msgs, nil
+}
