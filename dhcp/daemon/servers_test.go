@@ -93,7 +93,7 @@ func TestServerDies(t *testing.T) {
 // A server that is restarted and remembers nothing renews what it gave, for the range is the same.
 func TestServerRestarts(t *testing.T) {
 	l := newLAN(t)
-	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 600, 1, 400)
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 600, 1, 60)
 	startDaemon(t, "-timeout", "1s")
 	a := newAttachment(t, "c1", overBridge)
 	a.must(t, "ADD")
@@ -106,7 +106,8 @@ func TestServerRestarts(t *testing.T) {
 // A server that refuses ends a lease at once: the address is exchanged for one of its own range.
 func TestNAK(t *testing.T) {
 	l := newLAN(t)
-	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 3600, 2, 3000)
+	// Any server is asked after a minute at most: the second one may not have started yet when the first is asked.
+	srv := l.kea(t, "10.9.0.100 - 10.9.0.110", 600, 2, 60)
 	d := startDaemon(t, "-timeout", "1s")
 	a := newAttachment(t, "c1", `"type":"bridge","bridge":"cni0","ipam":{"type":"dhcp","routes":[{"dst":"10.3.0.0/16"},{"dst":"10.4.0.0/16","table":77,"advmss":1200,"priority":9}]}`)
 	a.must(t, "ADD")
