@@ -73,14 +73,15 @@ func wait(pid int, status *syscall.WaitStatus) (kibibytes int64, err error) {
 		signal := int(status.StopSignal())
 		switch {
 		case !traced: // its program has just been loaded
-			if err := syscall.PtraceSetOptions(pid, unix.PTRACE_O_TRACEEXIT); err != nil {
+			if err := syscall.PtraceSetOptions(pid, unix.PTRACE_O_TRACEEXIT); err != nil && err != syscall.ESRCH {
 				return 0, fmt.Errorf("watch a process: %w", err)
 			}
 			traced, signal = true, 0
 		case status.TrapCause() == unix.PTRACE_EVENT_EXIT:
 			signal, kibibytes = 0, peak(pid)
 		}
-		if err := syscall.PtraceCont(pid, signal); err != nil {
+		// A process that another thread of it ends does not stay stopped: ptrace(2) says ESRCH, and its end follows.
+		if err := syscall.PtraceCont(pid, signal); err != nil && err != syscall.ESRCH {
 			return 0, fmt.Errorf("watch a process: %w", err)
 		}
 	}
