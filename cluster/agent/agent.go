@@ -54,10 +54,19 @@ type Agent struct {
 
 	Meter Meter // nil: what the cluster sends is not counted
 
-	nodes []directory.Node
-	known bool   // nodes are what the cluster said since the agent started, not what was saved
-	told  string // what was logged last
-	links atomic.Pointer[links]
+	// Services has the ranges of the cluster's Services, and again when they change. Nil: they are unknown.
+	Services <-chan []netip.Prefix
+
+	// Ready is called once, when pods can be attached to this node. Nil: nothing is called.
+	Ready func()
+
+	nodes   []directory.Node
+	known   bool   // nodes are what the cluster said since the agent started, not what was saved
+	told    string // what was logged last
+	isReady bool   // Ready was called
+	links   atomic.Pointer[links]
+
+	services []netip.Prefix // ranges of the cluster's Services, as far as they are known
 
 	started, heard time.Time // when Run began, and when the cluster last told the nodes
 	status         atomic.Pointer[agentstatus.Status]
@@ -99,6 +108,7 @@ func (a *Agent) Run(ctx context.Context, updates <-chan []directory.Node) error 
 		case <-events:
 		case nodes := <-updates:
 			a.learn(nodes)
+		case a.services = <-a.Services:
 		case <-tick.C:
 		}
 		a.compare(ctx)
@@ -176,7 +186,7 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 	if len(ups) == 0 {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
-	if err := a.ownNetworks(self); err != nil {
+	if err := errors.Join(a.ownNetworks(self), a.ownServices(self)); err != nil {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
 	peers, err := a.peers(nodes, self, ups)
@@ -247,6 +257,21 @@ func (a *Agent) ownNetworks(self directory.Node) error {
 			}
 			return Missing{fmt.Sprintf("%v of node %s overlaps the network %v of %s", p, self.Name, have.Prefix.Masked(), name),
 				"Give the cluster another range (--cluster-cidr of kube-controller-manager), or the host another network."}
+		}
+	}
+	return nil
+}
+
+// ownServices refuses a range that overlaps one of the cluster's Services: a node would translate packets to some of its
+// own pods.
+func (a *Agent) ownServices(self directory.Node) error {
+	for _, services := range a.services {
+		for _, p := range self.Prefixes {
+			if services.Overlaps(p) {
+				return Missing{fmt.Sprintf("%v of node %s overlaps the range %v of the cluster's Services", p, self.Name, services),
+					"`kubectl get servicecidrs` shows them. Give the cluster another range of pods (--cluster-cidr of " +
+						"kube-controller-manager)."}
+			}
 		}
 	}
 	return nil

@@ -242,6 +242,8 @@ func TestGrant(t *testing.T) {
 		h.tell(nodes...)
 		h.tell(nodes...)
 	}
+	services := make(chan []netip.Prefix)
+	h.agent.Services = services
 	h.start()
 	h.until("the saved nodes", h.peer(two, one))
 	says("the cluster has said nothing since the boot", "is missing")
@@ -263,8 +265,11 @@ func TestGrant(t *testing.T) {
 	contract.Host(t, h.w, "ip addr add 10.244.1.9/24 dev up0")
 	tell(one, two)
 	says("a range of the host's own network", "10.244.1.0/24 of node n1 overlaps the network 10.244.1.0/24 of link up0")
+	services <- []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}
 	contract.Host(t, h.w, "ip addr del 10.244.1.9/24 dev up0")
-
+	tell(one, two)
+	says("a range of Services", "10.244.1.0/24 of node n1 overlaps the range 10.244.0.0/16 of the cluster's Services")
+	services <- []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")}
 	tell(one, two)
 	says("all is well", "c n1 [10.244.1.0/24 fd00:1::/64] 1450 [10.244.1.0/24 fd00:1::/64 10.244.2.0/24 fd00:2::/64]")
 	before, err := os.Stat(grant.Path("pods1"))

@@ -99,6 +99,10 @@ func (a *Agent) makeReady(ctx context.Context, self directory.Node, nodes []dire
 	if written {
 		a.Log.Info("installed the network's configuration, so this node is ready for pods", "file", a.Conflist.path())
 	}
+	if err == nil && !a.isReady && a.Ready != nil {
+		a.isReady = true
+		a.Ready()
+	}
 	return err
 }
 

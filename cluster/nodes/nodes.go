@@ -1,4 +1,5 @@
-// Package nodes reads the nodes of a cluster from the API server of Kubernetes. It writes nothing there.
+// Package nodes reads the nodes of a cluster from the API server of Kubernetes. It writes nothing there, unless
+// KeepNetworkAvailable is called.
 package nodes
 
 import (
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -22,7 +24,7 @@ import (
 // Watch calls changed with all nodes of the cluster once it knows them, and after each change that concerns other
 // nodes. While the API server does not answer it calls nothing, and tries again. It returns when ctx ends.
 func Watch(ctx context.Context, config *rest.Config, cluster string, changed func([]directory.Node)) error {
-	client, err := newClient(config)
+	client, err := newClient(config, "/api", corev1.SchemeGroupVersion, corev1.AddToScheme)
 	if err != nil {
 		return err
 	}
@@ -70,14 +72,15 @@ func Watch(ctx context.Context, config *rest.Config, cluster string, changed fun
 	return ctx.Err()
 }
 
-// newClient returns a client that knows the objects of the core group, and speaks protobuf.
-func newClient(config *rest.Config) (*rest.RESTClient, error) {
+// newClient returns a client that knows the objects of a group, and speaks protobuf.
+func newClient(config *rest.Config, path string, group schema.GroupVersion,
+	add func(*runtime.Scheme) error) (*rest.RESTClient, error) {
 	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
+	if err := add(scheme); err != nil {
 		return nil, err
 	}
 	c := rest.CopyConfig(config)
-	c.APIPath, c.GroupVersion = "/api", &corev1.SchemeGroupVersion
+	c.APIPath, c.GroupVersion = path, &group
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	c.ContentType = runtime.ContentTypeProtobuf
 	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON

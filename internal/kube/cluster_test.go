@@ -11,21 +11,40 @@ import (
 	rbac "k8s.io/api/rbac/v1"
 )
 
-// The agent may list and watch nodes and, for a warning, network policies, and nothing else.
+// The agent may list and watch nodes and, for a warning, network policies and the ranges of Services. It may change nothing,
+// unless it is to clear the condition NetworkUnavailable.
 func TestClusterRights(t *testing.T) {
-	r := render(t, "cluster")
-	verbs := []string{"list", "watch"}
-	want := []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: verbs},
-		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: verbs}}
-	if rules := r.role.Rules; !reflect.DeepEqual(rules, want) {
-		t.Errorf("%+v, want %+v", rules, want)
-	}
-	subject := rbac.Subject{Kind: "ServiceAccount", Name: r.account.Name, Namespace: r.account.Namespace}
-	if b := r.binding; b.RoleRef.Name != r.role.Name || len(b.Subjects) != 1 || b.Subjects[0] != subject {
-		t.Errorf("%+v", b)
-	}
-	if r.account.Namespace != r.daemons.Namespace {
-		t.Errorf("the account is of namespace %q", r.account.Namespace)
+	read := []string{"list", "watch"}
+	reads := []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: read},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: read},
+		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: read}}
+	patches := []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}}}
+	const clears = "--clear-network-unavailable"
+	for _, c := range []struct {
+		components []string
+		want       [][]rbac.PolicyRule // of each role
+	}{
+		{[]string{"cluster"}, [][]rbac.PolicyRule{reads}},
+		{[]string{"cluster", "cluster/network-available"}, [][]rbac.PolicyRule{reads, patches}},
+	} {
+		r := render(t, c.components...)
+		var rules [][]rbac.PolicyRule
+		for i, role := range r.roles {
+			rules = append(rules, role.Rules)
+			subject := rbac.Subject{Kind: "ServiceAccount", Name: r.account.Name, Namespace: r.account.Namespace}
+			if b := r.bindings[i]; b.RoleRef.Name != role.Name || len(b.Subjects) != 1 || b.Subjects[0] != subject {
+				t.Errorf("%+v", b)
+			}
+		}
+		if !reflect.DeepEqual(rules, c.want) {
+			t.Errorf("%q: %+v, want %+v", c.components, rules, c.want)
+		}
+		if args := r.container(t, "agent").Args; slices.Contains(args, clears) != (len(c.want) > 1) {
+			t.Errorf("%q: %q", c.components, args)
+		}
+		if r.account.Namespace != r.daemons.Namespace {
+			t.Errorf("the account is of namespace %q", r.account.Namespace)
+		}
 	}
 }
 

@@ -27,8 +27,8 @@ type rendered struct {
 	namespace core.Namespace
 	daemons   apps.DaemonSet
 	account   core.ServiceAccount
-	role      rbac.ClusterRole
-	binding   rbac.ClusterRoleBinding
+	roles     []rbac.ClusterRole
+	bindings  []rbac.ClusterRoleBinding
 	configs   []core.ConfigMap
 }
 
@@ -82,12 +82,18 @@ func renderWith(t *testing.T, further string, components ...string) (r rendered)
 	if err != nil {
 		t.Fatal(err)
 	}
-	into := map[string]any{"Namespace": &r.namespace, "DaemonSet": &r.daemons, "ServiceAccount": &r.account,
-		"ClusterRole": &r.role, "ClusterRoleBinding": &r.binding}
+	into := map[string]any{"Namespace": &r.namespace, "DaemonSet": &r.daemons, "ServiceAccount": &r.account}
 	for _, one := range all.Resources() {
-		if one.GetKind() == "ConfigMap" {
+		switch one.GetKind() {
+		case "ConfigMap":
 			r.configs = append(r.configs, core.ConfigMap{})
 			into["ConfigMap"] = &r.configs[len(r.configs)-1]
+		case "ClusterRole":
+			r.roles = append(r.roles, rbac.ClusterRole{})
+			into["ClusterRole"] = &r.roles[len(r.roles)-1]
+		case "ClusterRoleBinding":
+			r.bindings = append(r.bindings, rbac.ClusterRoleBinding{})
+			into["ClusterRoleBinding"] = &r.bindings[len(r.bindings)-1]
 		}
 		to := into[one.GetKind()]
 		if to == nil {
@@ -127,6 +133,8 @@ func TestRights(t *testing.T) {
 		{[]string{"network", "sweep"}, map[string][]core.Capability{"install": nil, "sweep": {"NET_ADMIN"},
 			"repair": {"NET_ADMIN", "SYS_ADMIN"}}},
 		{[]string{"cluster", "sweep"}, map[string][]core.Capability{"install": nil, "sweep": {"NET_ADMIN"},
+			"agent": {"NET_ADMIN", "NET_RAW"}, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
+		{[]string{"cluster", "cluster/network-available"}, map[string][]core.Capability{"install": nil,
 			"agent": {"NET_ADMIN", "NET_RAW"}, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
 		{[]string{"cluster", "uninstall", "cluster/remove"}, map[string][]core.Capability{"remove": {"NET_ADMIN"},
 			"install": nil, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},

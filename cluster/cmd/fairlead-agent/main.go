@@ -8,8 +8,10 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -82,6 +84,8 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&a.ProbeEvery, "probe-interval", time.Minute, "time between two tests of the path to a node, 15s or more")
 	metrics := flags.String("metrics", "", "`ADDRESS` for /metrics, /healthz and /readyz, 127.0.0.1:PORT or unix:PATH; "+
 		"anybody who reaches it gets them (default: only the socket that status asks)")
+	available := flags.Bool("clear-network-unavailable", false, "set the condition NetworkUnavailable of this node to False when "+
+		"pods can be attached; needs the right to patch nodes/status")
 	if err := flags.Parse(args); err != nil {
 		return flag.ErrHelp
 	}
@@ -137,7 +141,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	meter := new(nodes.Meter)
 	a.Meter = meter
-	return watch(ctx, a, meter.Measure(config))
+	return watch(ctx, a, meter.Measure(config), *available)
 }
 
 // configOf returns how to reach the API server.
@@ -148,8 +152,9 @@ func configOf(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// watch runs the agent with the nodes that the API server tells.
-func watch(ctx context.Context, a *agent.Agent, config *rest.Config) error {
+// watch runs the agent with the nodes that the API server tells. Available says that the node's condition NetworkUnavailable is
+// cleared.
+func watch(ctx context.Context, a *agent.Agent, config *rest.Config, available bool) error {
 	updates := make(chan []directory.Node)
 	failed := make(chan error, 1)
 	ctx, stop := context.WithCancelCause(ctx)
@@ -168,7 +173,30 @@ func watch(ctx context.Context, a *agent.Agent, config *rest.Config) error {
 			a.Log.Error("NetworkPolicy objects are not counted", "cause", err)
 		}
 	}()
+	services := make(chan []netip.Prefix)
+	a.Services = services
+	answered := make(chan struct{}) // the server has said which ranges Services have, so no node gets one of them
+	var once sync.Once
 	go func() {
+		err := nodes.ServiceRanges(ctx, config, func(ranges []netip.Prefix) {
+			select {
+			case services <- ranges:
+			case <-ctx.Done():
+			}
+			once.Do(func() { close(answered) })
+		})
+		if !errors.Is(err, context.Canceled) {
+			a.Log.Error("the ranges of Services are unknown", "cause", err)
+		}
+	}()
+	if available {
+		a.Ready = func() { go keepAvailable(ctx, a, config) }
+	}
+	go func() {
+		select {
+		case <-answered:
+		case <-ctx.Done():
+		}
 		failed <- nodes.Watch(ctx, config, a.Cluster, func(list []directory.Node) {
 			select {
 			case updates <- list:
@@ -188,4 +216,13 @@ func watch(ctx context.Context, a *agent.Agent, config *rest.Config) error {
 		return cause
 	}
 	return nil
+}
+
+// keepAvailable clears the node's condition NetworkUnavailable until ctx ends.
+func keepAvailable(ctx context.Context, a *agent.Agent, config *rest.Config) {
+	const text = "the condition NetworkUnavailable of this node is not cleared"
+	err := nodes.KeepNetworkAvailable(ctx, config, a.Node, func(err error) { a.Log.Error(text, "cause", err) })
+	if !errors.Is(err, context.Canceled) {
+		a.Log.Error(text, "cause", err)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -44,6 +45,57 @@ func serve(t *testing.T, allowed bool, events <-chan string) *rest.Config {
 	t.Cleanup(s.Close)
 	t.Cleanup(s.CloseClientConnections)
 	return &rest.Config{Host: s.URL}
+}
+
+// The ranges of Services are those of all ServiceCIDR objects. A server that does not know this kind has none.
+func TestServiceRanges(t *testing.T) {
+	const list = `{"kind":"ServiceCIDRList","apiVersion":"networking.k8s.io/v1","metadata":{"resourceVersion":"5"},"items":[
+		{"metadata":{"name":"more","resourceVersion":"4"},"spec":{"cidrs":["10.97.0.0/24"]}},
+		{"metadata":{"name":"kubernetes","resourceVersion":"3"},"spec":{"cidrs":["10.96.0.0/16","fd00:96::/112"]}}]}`
+	known := func(w http.ResponseWriter, r *http.Request) {
+		switch query := r.URL.Query(); {
+		case r.URL.Path != "/apis/networking.k8s.io/v1/servicecidrs":
+			http.NotFound(w, r)
+		case query.Get("sendInitialEvents") == "true":
+			w.WriteHeader(http.StatusUnprocessableEntity)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422}`)
+		case query.Get("watch") == "":
+			fmt.Fprint(w, list)
+		default:
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		}
+	}
+	for name, c := range map[string]struct {
+		serve http.HandlerFunc
+		want  string
+	}{
+		"known":   {known, "[10.96.0.0/16 10.97.0.0/24 fd00:96::/112]"},
+		"unknown": {http.NotFound, "[]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				c.serve(w, r)
+			}))
+			t.Cleanup(s.Close)
+			t.Cleanup(s.CloseClientConnections)
+			ctx, stop := context.WithCancel(t.Context())
+			found := make(chan []netip.Prefix, 10)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- ServiceRanges(ctx, &rest.Config{Host: s.URL}, func(all []netip.Prefix) { found <- all })
+			}()
+			got := fmt.Sprint(<-found)
+			stop()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			if got != c.want || len(found) > 0 {
+				t.Errorf("%s and %d more, want %q", got, len(found), c.want)
+			}
+		})
+	}
 }
 
 type count struct {
