@@ -1,74 +1,11 @@
 package plugin_test
 
 import (
-	"bufio"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
-
-const busConf = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN" "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
-<busconfig><type>system</type><listen>unix:path=BUS</listen><auth>EXTERNAL</auth>
-<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/></policy></busconfig>
-`
-
-// firewalld runs a real one on the site's host, on a bus of its own, and returns what ends it.
-func (s *site) firewalld() (stop func()) {
-	s.Helper()
-	nstest.NeedProgram(s, "dbus-daemon", "firewalld")
-	dir := s.TempDir()
-	bus := filepath.Join(dir, "bus")
-	if err := os.WriteFile(filepath.Join(dir, "bus.conf"), []byte(strings.ReplaceAll(busConf, "BUS", bus)),
-		0o644); err != nil {
-		s.Fatal(err)
-	}
-	s.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+bus)
-	start := func(ready bool, args ...string) (stop func()) {
-		cmd := exec.Command("nsenter", append([]string{"--net=" + s.host, "--"}, args...)...)
-		out, err := cmd.StdoutPipe()
-		if err == nil {
-			err = cmd.Start()
-		}
-		if err != nil {
-			s.Fatal(err)
-		}
-		if ready { // it prints its address when it listens
-			if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-				s.Fatalf("%q: %v, %v", args, line, err)
-			}
-		}
-		stopped := false
-		stop = func() {
-			if !stopped {
-				cmd.Process.Kill()
-				cmd.Wait()
-			}
-			stopped = true
-		}
-		s.Cleanup(stop)
-		return stop
-	}
-	start(true, "dbus-daemon", "--config-file="+filepath.Join(dir, "bus.conf"), "--nofork", "--nopidfile",
-		"--print-address=1")
-	log := filepath.Join(dir, "log")
-	stop = start(false, "firewalld", "--nofork", "--nopid", "--system-config="+filepath.Join(dir, "fw"),
-		"--log-target=file", "--log-file="+log)
-	for end := nstest.Deadline(s); ; { // each question takes a good while itself
-		out, err := exec.Command("firewall-cmd", "--state").CombinedOutput()
-		if err == nil {
-			return stop
-		}
-		if time.Now().After(end) {
-			said, _ := os.ReadFile(log)
-			s.Fatalf("firewalld does not come up: %s: %s", out, said)
-		}
-	}
-}
 
 func (s *site) sources(zone string) string {
 	s.Helper()
@@ -81,7 +18,7 @@ func (s *site) sources(zone string) string {
 // clause: P12 P22
 func TestFirewalld(t *testing.T) {
 	s := newSite(t)
-	stop := s.firewalld()
+	stop := nstest.StartFirewalld(s, s.host)
 	const auto, conf = `"type":"firewall"`, `"type":"firewall","backend":"firewalld"`
 	s.network("c")
 	s.add("c1")
