@@ -1,12 +1,16 @@
 package faults
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
@@ -16,6 +20,7 @@ type pair struct {
 	*cluster
 	a, b    *node
 	streams []*stream
+	send    func() // begins to count again
 }
 
 func newPair(t *testing.T) *pair {
@@ -28,8 +33,15 @@ func newPair(t *testing.T) *pair {
 	p.b.startAgent()
 	podA, addressA := p.a.newPod()
 	podB, addressB := p.b.newPod()
-	p.streams = []*stream{newStream(t, podA, podB, addressB), newStream(t, podB, podA, addressA)}
-	p.flow("at first")
+	p.send = func() {
+		for _, s := range p.streams {
+			s.stop()
+		}
+		p.streams = []*stream{newStream(t, podA, podB, addressB, small), newStream(t, podB, podA, addressA, small),
+			newStream(t, podA, podB, addressB, large)}
+		p.flow("at first")
+	}
+	p.send()
 	return p
 }
 
@@ -129,6 +141,20 @@ var faults = []fault{
 	{"another program makes a VXLAN device on the port", func(p *pair) {
 		p.a.run("ip link add other type vxlan id 1 dstport 8472 local 192.0.2.1; ip link set other up; ip link del other")
 	}, true, false},
+	{"a segment between the nodes carries 1,400 bytes from now on", func(p *pair) {
+		nstest.Run(p.t, "ip", "link", "set", "port2", "mtu", "1400") // a bridge adds the 4 bytes of a tag
+		await(p.t, p.a.netns, func() bool { return strings.Contains(p.a.run("ip route show %s", p.b.podCIDR), "mtu 1354") })
+	}, false, true},
+	{"firewalld is reloaded", func(p *pair) {
+		nstest.StartFirewalld(p.t, p.a.netns)
+		for _, port := range []string{"8472/udp", "8473/udp"} {
+			nstest.Run(p.t, "firewall-cmd", "--permanent", "--add-port="+port)
+		}
+		nstest.Run(p.t, "firewall-cmd", "--permanent", "--zone=trusted", "--add-source=10.244.0.0/16")
+		nstest.Run(p.t, "firewall-cmd", "--reload")
+		p.send()
+		nstest.Run(p.t, "firewall-cmd", "--reload")
+	}, false, false},
 	{"nf_tables are flushed", func(p *pair) { p.a.run("nft flush ruleset") }, true, false},
 }
 
@@ -154,6 +180,7 @@ func TestFaults(t *testing.T) {
 	for _, f := range faults {
 		nstest.Apart(t, strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) {
 			p := newPair(t)
+			before := overloaded(t)
 			f.do(p)
 			p.flow(f.name)
 
@@ -164,8 +191,8 @@ func TestFaults(t *testing.T) {
 				longest = max(longest, outage)
 			}
 			t.Logf("| %s | %d | %v |", f.name, lost, longest.Round(time.Millisecond))
-			if f.harmless && lost > 0 {
-				t.Errorf("%d packets are lost in %v, want none", lost, longest)
+			if dropped := overloaded(t) - before; f.harmless && lost > dropped {
+				t.Errorf("%d packets are lost in %v, want none; this busy machine dropped %d", lost, longest, dropped)
 			}
 			if whole := p.a.whole(); whole == f.stays {
 				t.Errorf("`fairlead cluster status` finds a fault: %v, want %v", !whole, f.stays)
@@ -188,8 +215,8 @@ func TestAnotherRange(t *testing.T) {
 	if !strings.HasPrefix(addressB, "10.244.9.") {
 		t.Errorf("a container that is attached now has %s", addressB)
 	}
-	newStream(t, podA, podB, addressB).flows("there")
-	newStream(t, podB, podA, addressA).flows("back")
+	newStream(t, podA, podB, addressB, small).flows("there")
+	newStream(t, podB, podA, addressA, small).flows("back")
 }
 
 // until waits until the node has a route to a range, or has none.
@@ -198,12 +225,22 @@ func (n *node) until(podCIDR string, route bool) {
 	await(n.c.t, n.netns, func() bool { return (n.run("ip route show %s", podCIDR) != "") == route })
 }
 
-// whole reports whether `fairlead cluster status` finds no fault on the node.
+// whole reports whether `fairlead cluster status` finds no fault on the node, but that nodes without a machine are silent.
 func (n *node) whole() bool {
-	line := n.inside(nstest.Fairlead(n.c.t, tree), "cluster", "status")
-	out, err := exec.Command(line[0], line[1:]...).CombinedOutput()
-	if err != nil {
-		n.c.t.Logf("%s%v", out, err)
+	n.c.t.Helper()
+	line := n.inside(nstest.Fairlead(n.c.t, tree), "cluster", "status", "-o", "json")
+	out, err := exec.Command(line[0], line[1:]...).Output()
+	var faulty *exec.ExitError
+	if err != nil && !errors.As(err, &faulty) {
+		n.c.t.Fatal(err)
 	}
-	return err == nil
+	var status agentstatus.Status
+	if err := json.Unmarshal(out, &status); err != nil {
+		n.c.t.Fatalf("%v: %s", err, out)
+	}
+	faults := slices.DeleteFunc(status.Problems, func(p agentstatus.Problem) bool { return p.Kind == agentstatus.PathSilent })
+	for _, p := range faults {
+		n.c.t.Log(p.Kind, p.Text)
+	}
+	return len(faults) == 0
 }

@@ -104,6 +104,7 @@ func TestKilledAnywhere(t *testing.T) {
 	nstest.Apart(t, "change", func(t *testing.T) {
 		p := newPair(t)
 		p.a.agent.kill()
+		before := overloaded(t)
 		for at, former, killed := 1, 0, true; killed; at += every(t) {
 			p.api.set("moves", []string{fmt.Sprintf("198.51.100.%d", at%250+1)}, []string{"10.99.0.0/24"})
 			p.api.set(fmt.Sprint("joins", at), []string{"198.51.100.253"}, []string{fmt.Sprintf("10.98.%d.0/24", at)})
@@ -125,8 +126,9 @@ func TestKilledAnywhere(t *testing.T) {
 			former = at
 		}
 		for _, s := range p.streams {
-			if lost, outage := s.stop(); lost > 0 {
-				t.Errorf("%d packets are lost in %v, want none", lost, outage)
+			lost, outage := s.stop()
+			if dropped := overloaded(t) - before; lost > dropped {
+				t.Errorf("%d packets are lost in %v, want none; this busy machine dropped %d", lost, outage, dropped)
 			}
 		}
 	})

@@ -39,7 +39,9 @@ type cluster struct {
 func newCluster(t testing.TB) *cluster {
 	t.Helper()
 	nstest.Need(t, "vxlan", "id", "1", "dstport", "1")
-	nstest.Run(t, "sh", "-ec", "ip link add br0 type bridge; ip link set br0 up; ip addr add 192.0.2.254/24 dev br0")
+	// A switch does not divide packets, as br_netfilter does.
+	nstest.Run(t, "sh", "-ec", "ip link add br0 type bridge; ip link set br0 up; ip addr add 192.0.2.254/24 dev br0; "+
+		"! test -e /proc/sys/net/bridge || echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables")
 	c := &cluster{t: t, api: newAPI(t), kubeconfig: filepath.Join(t.TempDir(), "agent.conf")}
 	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 "clusters":[{"name":"c","cluster":{"server":"http://%s"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`, apiAddress)
@@ -117,7 +119,8 @@ func (n *node) run(format string, args ...any) string {
 
 // agentLine is the command line of the node's agent.
 func (n *node) agentLine(before ...string) []string {
-	return n.inside(append(before, agentProgram(n.c.t), "--kubeconfig", n.c.kubeconfig, "--node", n.name)...)
+	return n.inside(append(before, agentProgram(n.c.t), "--kubeconfig", n.c.kubeconfig, "--node", n.name,
+		"--probe-interval", "15s")...)
 }
 
 // What an agent says when it has done its work: with the cluster's nodes, or also with those of its last run.

@@ -2,12 +2,23 @@ package faults
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"golang.org/x/sys/unix"
+)
+
+// Sizes of the data of packets: of a number, and of one that is nearly as long as the MTU of a way allows.
+const (
+	small = 8
+	large = 1400
 )
 
 // interval is the time between two packets of a stream. A busy machine sends fewer.
@@ -17,6 +28,7 @@ const interval = time.Millisecond
 type stream struct {
 	t        testing.TB
 	from, to *net.UDPConn
+	size     int // of the data of a packet in bytes
 
 	mu       sync.Mutex
 	sent     []time.Time
@@ -27,13 +39,16 @@ type stream struct {
 	quit, ended chan struct{}
 }
 
-// newStream begins to send from a namespace to an address in another one.
-func newStream(t testing.TB, from, to, address string) *stream {
+// newStream begins to send packets with size bytes of data from a namespace to an address in another one.
+func newStream(t testing.TB, from, to, address string, size int) *stream {
 	t.Helper()
-	s := &stream{t: t, latest: make(chan struct{}), last: -1, quit: make(chan struct{}), ended: make(chan struct{})}
+	s := &stream{t: t, size: size, latest: make(chan struct{}), last: -1, quit: make(chan struct{}), ended: make(chan struct{})}
 	err := nstest.In(to, func() (err error) {
 		s.to, err = net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(address)})
-		return err
+		if err != nil {
+			return err
+		}
+		return waitLong(s.to)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,6 +67,38 @@ func newStream(t testing.TB, from, to, address string) *stream {
 	return s
 }
 
+// overloaded returns how many packets this machine has dropped, of all namespaces, because its processors were busy
+// (/proc/net/softnet_stat). So many may be lost for no other reason.
+func overloaded(t testing.TB) (dropped int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/softnet_stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		n, err := strconv.ParseInt(strings.Fields(line)[1], 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dropped += int(n)
+	}
+	return dropped
+}
+
+// waitLong gives a socket room for the packets of half a minute: what a busy machine receives late is not lost.
+func waitLong(c *net.UDPConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	const room = 64 << 20
+	var forced error
+	err = raw.Control(func(fd uintptr) {
+		forced = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room)
+	})
+	return errors.Join(err, forced)
+}
+
 func (s *stream) send() {
 	defer close(s.ended)
 	tick := time.NewTicker(interval)
@@ -61,7 +108,9 @@ func (s *stream) send() {
 		n := len(s.sent)
 		s.sent, s.received = append(s.sent, time.Now()), append(s.received, false)
 		s.mu.Unlock()
-		s.from.Write(binary.BigEndian.AppendUint64(nil, uint64(n))) // an error is a packet that is lost
+		data := make([]byte, s.size)
+		binary.BigEndian.PutUint64(data, uint64(n))
+		s.from.Write(data) // an error is a packet that is lost
 		select {
 		case <-tick.C:
 		case <-s.quit:
@@ -71,13 +120,13 @@ func (s *stream) send() {
 }
 
 func (s *stream) receive() {
-	b := make([]byte, 64)
+	b := make([]byte, 2*s.size)
 	for {
 		size, err := s.to.Read(b)
 		if err != nil {
 			return
 		}
-		if size != 8 {
+		if size != s.size {
 			continue
 		}
 		s.mu.Lock()
