@@ -71,6 +71,7 @@ const (
 	inetConf  = 1  // IFLA_INET_CONF
 	inet6Conf = 2  // IFLA_INET6_CONF
 	arpNotify = 22 // IPV4_DEVCONF_ARP_NOTIFY
+	rpFilter  = 8  // IPV4_DEVCONF_RP_FILTER
 
 	addrGenMode = 8 // IFLA_INET6_ADDR_GEN_MODE
 	addrGenNone = 1 // IN6_ADDR_GEN_MODE_NONE

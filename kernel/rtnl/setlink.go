@@ -23,9 +23,11 @@ type LinkChange struct {
 	Master   int         // the index of a bridge; -1 takes the link off the one that it is a port of
 	Port     *BridgePort // the link has to be a port already: the kernel takes this before the master
 
-	// ARPNotify is the one sysctl that a message can set, which costs a tenth of the file. The kernel takes it
-	// after MAC, so what is to be announced is set in another message.
+	// ARPNotify and RPFilter are sysctls that a message can set, which costs a tenth of the file, and which works in a
+	// container, where the files are read-only. The kernel takes them after MAC, so what is to be announced is set in
+	// another message.
 	ARPNotify bool
+	RPFilter  uint32 // 1 is strict, 2 is loose
 
 	NoLinkLocal bool // no IPv6 address of the kernel's making
 }
@@ -69,9 +71,15 @@ func (c LinkChange) request(name string) *nl.NetlinkRequest {
 	if c.Master != 0 {
 		req.AddData(attrU32(unix.IFLA_MASTER, uint32(max(c.Master, 0))))
 	}
-	if c.ARPNotify {
+	if c.ARPNotify || c.RPFilter != 0 {
 		inet := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		inet.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil).AddRtAttr(arpNotify, nl.Uint32Attr(1))
+		conf := inet.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil)
+		if c.ARPNotify {
+			conf.AddRtAttr(arpNotify, nl.Uint32Attr(1))
+		}
+		if c.RPFilter != 0 {
+			conf.AddRtAttr(rpFilter, nl.Uint32Attr(c.RPFilter))
+		}
 		req.AddData(inet)
 	}
 	if c.NoLinkLocal {

@@ -6,16 +6,17 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"path"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // mark is the alias of devices of this package. The kernel ignores it in the request that makes a device, and takes the
@@ -125,7 +126,7 @@ func (d Device) add(w *kernel.World) (bool, error) {
 	}
 	if _, err := d.set(w); err != nil {
 		index, _ := rtnl.IndexOf(w.Host, d.Name)
-		return false, fmt.Errorf("%w (the device was removed again: %v)", err, rtnl.DelLink(w.Host, index))
+		return false, errors.Join(err, rtnl.DelLink(w.Host, index))
 	}
 	return true, nil
 }
@@ -145,21 +146,31 @@ func (d Device) rival(w *kernel.World) string {
 	return ""
 }
 
-// settings returns the sysctls that the device needs. A host may have IPv6 off by default, and the next hops of the
-// routes are IPv6 addresses. Of two nodes, one changes its way to the other first: where rp_filter is strict, the
-// packets that still come the other way would be lost.
-func (d Device) settings(w *kernel.World) []procsys.Setting {
-	settings := []procsys.Setting{{Key: "net/ipv6/conf/" + d.Name + "/disable_ipv6", Value: "0"}}
-	own := "net/ipv4/conf/" + d.Name + "/rp_filter"
-	all, err := procsys.Get(w.Host, "net/ipv4/conf/all/rp_filter")
-	is, oerr := procsys.Get(w.Host, own)
-	if err == nil && oerr == nil && max(all, is) == "1" { // the larger one counts
-		settings = append(settings, procsys.Setting{Key: own, Value: "2"})
-	}
-	return settings
+// ipv6 is the sysctl that the device needs: the next hops of the routes are IPv6 addresses, and a host may have IPv6
+// off by default.
+func (d Device) ipv6() procsys.Setting {
+	return procsys.Setting{Key: "net/ipv6/conf/" + d.Name + "/disable_ipv6", Value: "0"}
 }
 
-func (d Device) set(w *kernel.World) (bool, error) { return procsys.Set(w.Host, d.settings(w)...) }
+// strict reports whether rp_filter of the device drops packets whose way back is not by the device. Of two nodes, one
+// changes its way to the other first, and the packets that still come the other way would be lost.
+func (d Device) strict(w *kernel.World) bool {
+	all, allErr := procsys.Get(w.Host, "net/ipv4/conf/all/rp_filter")
+	own, ownErr := procsys.Get(w.Host, "net/ipv4/conf/"+d.Name+"/rp_filter")
+	return allErr == nil && ownErr == nil && max(all, own) == "1" // the larger one counts
+}
+
+// set sets the sysctls of the device.
+func (d Device) set(w *kernel.World) (bool, error) {
+	changed, err := procsys.Set(w.Host, d.ipv6())
+	if errors.Is(err, unix.EROFS) {
+		err = fmt.Errorf("%w: set net.ipv6.conf.default.disable_ipv6=0 on the host, because a container cannot", err)
+	}
+	if err != nil || !d.strict(w) {
+		return changed, err
+	}
+	return true, rtnl.SetLink(w.Host, d.Name, rtnl.LinkChange{RPFilter: 2})
+}
 
 // own returns the device. A link of that name that this package has not made is an error.
 func (d Device) own(w *kernel.World) (*rtnl.Link, error) {
@@ -204,10 +215,11 @@ func (d Device) Verify(ctx context.Context, w *kernel.World) error {
 	if !have.Up {
 		drift.Add(spec.Differs("state", "up", "down"))
 	}
-	for _, s := range d.settings(w) {
-		if is, err := procsys.Get(w.Host, s.Key); err != nil || is != s.Value {
-			drift.Add(spec.Differs(path.Base(s.Key), s.Value, is))
-		}
+	if is, err := procsys.Get(w.Host, d.ipv6().Key); err != nil || is != "0" {
+		drift.Add(spec.Differs("disable_ipv6", "0", is))
+	}
+	if d.strict(w) {
+		drift.Add(spec.Differs("rp_filter", "2", "1"))
 	}
 	return drift.Err()
 }

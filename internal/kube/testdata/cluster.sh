@@ -12,6 +12,7 @@ mkdir -p /opt/cni/bin /etc/cni/net.d /var/lib/cni /run/cni /run/fairlead /run/ne
 mount --bind /run/netns /run/netns
 mount --make-shared /run/netns # as all mounts are on a node with systemd
 sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 # as kubeadm demands; containers cannot write it
+sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1 # as many distributions have it
 oci() { crun --root /run/crun --cgroup-manager=disabled "$@"; }
 container() { # NAME: runs that container to its end, in a root of its own
 	mkdir -p "$dir/$1/rootfs"
