@@ -50,6 +50,7 @@ func newCluster(t *testing.T) *cluster {
 	nstest.Run(t, "sh", "-ec", "ip link add br0 type bridge; ip link set br0 up; ip addr add "+c.address+"/24 dev br0; "+
 		"ip addr add 2001:db8::254/64 dev br0 nodad; ip route add default via 192.0.2.1")
 	c.serve()
+	c.grantRights()
 	return c
 }
 
@@ -84,7 +85,6 @@ func (c *cluster) serve() {
 		c.t.Fatal(string(text), err)
 	}
 	c.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
-	c.grantRights()
 }
 
 // start starts a program where the API server runs.

@@ -140,17 +140,17 @@ func (n *node) address(family rune) string {
 	return fmt.Sprintf("10.244.%d.2", i)
 }
 
-const conflist = `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"pods","plugins":[
-{"type":"ptp","ipMasq":true,"ipam":{"type":"cluster"}},
-{"type":"portmap","capabilities":{"portMappings":true}}]}`
-
-// install writes the network's file.
+// install installs the network's configuration.
 func install(t *testing.T) {
 	t.Helper()
+	conflist, err := os.ReadFile("../../packaging/kubernetes/cluster/10-fairlead.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.MkdirAll("/etc/cni/net.d", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile("/etc/cni/net.d/10-pods.conflist", []byte(conflist), 0o644); err != nil {
+	if err := os.WriteFile("/etc/cni/net.d/10-fairlead.conflist", conflist, 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

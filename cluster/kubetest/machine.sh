@@ -36,5 +36,6 @@ mkdir -p /run/netns /run/lock
 
 ip link set lo up
 sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1
+sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 # as kubeadm demands; containers cannot write it
 echo ready
 exec cat

@@ -209,12 +209,3 @@ conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeou
 	m.proxy = m.start(program(m.t, "kube-proxy"), "--config", config)
 	go m.proxy.log()
 }
-
-// startAgent starts fairlead-agent on a machine that has Fairlead's plugins. It installs the network's configuration when
-// pods can be attached, by which the node is ready.
-func (m *machine) startAgent(c *cluster) {
-	m.t.Helper()
-	m.run(program(m.t, "fairlead"), "install", "--from", program(m.t, "cni"), "--dir", "/opt/cni/bin")
-	go m.start(program(m.t, "fairlead-agent"), "--kubeconfig", c.kubeconfig(agent), "--node", m.name,
-		"--conf", m.write("10-pods.conflist", conflist)).log()
-}

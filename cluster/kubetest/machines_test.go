@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -60,7 +61,6 @@ func newSite(t *testing.T, families, proxyMode string) *site {
 	for _, m := range s.machines {
 		m.startRuntime(images)
 		m.startKubelet(s.cluster, families, s.dns)
-		m.startAgent(s.cluster)
 		m.startProxy(s.cluster, proxyMode, s.pods)
 	}
 	for _, m := range s.machines {
@@ -68,9 +68,33 @@ func newSite(t *testing.T, families, proxyMode string) *site {
 			_, err := s.try("get", "node", m.name)
 			return err
 		})
+	}
+	s.startAgents()
+	for _, m := range s.machines {
 		s.do("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=10m")
 	}
 	return s
+}
+
+// startAgents applies the manifests. The agents install the network's configuration when pods can be attached, by which a
+// node is ready.
+func (s *site) startAgents() {
+	s.t.Helper()
+	manifests, err := filepath.Abs("../../packaging/kubernetes")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	dir := s.t.TempDir()
+	relative, err := filepath.Rel(dir, manifests)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"resources":["%[1]s/base"],"components":["%[1]s/cluster"],
+"images":[{"name":"fairlead","newTag":"test"}]}`, relative)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	s.do("apply", "-k", dir)
 }
 
 // startDNS starts the cluster's name servers.
