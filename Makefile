@@ -142,6 +142,7 @@ test-kube: kube-agent ## fairlead-agent on two nodes of a real API server, in ne
 test-kube-nodes: kube-agent ## KUBETESTS: clusters of three nodes with kubelet, kube-proxy and containerd, and Kubernetes' end-to-end tests
 	$(call KUBEGO,build) $(addprefix k8s.io/kubernetes/,$(KUBENODES))
 	$(call KUBEGO,test -c)e2e.test k8s.io/kubernetes/test/e2e
+	@install -m 644 $$($(GO) -C cluster/kube list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.* $(BIN)/kube
 	GOBIN=$(abspath $(BIN))/kube $(GO) install -trimpath -ldflags '-s -w' github.com/coredns/coredns@v1.14.3
 	set -e; for test in $(KUBETESTS); do $(KUBETEST) -timeout 5h -run "^$$test$$" ./kubetest; done
 

@@ -27,7 +27,7 @@ copy() { # a program, and the libraries that it is linked with
 for program in bash curl dig getent ip nc ss wget; do copy $program; done
 ln -sf bash "$root/bin/sh"
 
-cp "$bin/agnhost" "$bin/coredns" "$root"
+cp "$bin/agnhost" "$bin/coredns" "$bin"/localhost.* "$root"
 ln -s agnhost "$root/agnhost-2"
 echo 'root:x:0:0:root:/:/bin/sh' >"$root/etc/passwd"
 echo 'root:x:0:' >"$root/etc/group"

@@ -69,32 +69,56 @@ func newSite(t *testing.T, families, proxyMode string) *site {
 			return err
 		})
 	}
-	s.startAgents()
+	// The agents install the network's configuration when pods can be attached, by which a node is ready.
+	s.do("apply", "-k", s.manifests("cluster"))
 	for _, m := range s.machines {
 		s.do("wait", "--for=condition=Ready", "node/"+m.name, "--timeout=10m")
 	}
 	return s
 }
 
-// startAgents applies the manifests. The agents install the network's configuration when pods can be attached, by which a
-// node is ready.
-func (s *site) startAgents() {
+// manifests makes a kustomization of the base with components, and returns its directory.
+func (s *site) manifests(components ...string) (dir string) {
 	s.t.Helper()
-	manifests, err := filepath.Abs("../../packaging/kubernetes")
+	packaging, err := filepath.Abs("../../packaging/kubernetes")
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	dir := s.t.TempDir()
-	relative, err := filepath.Rel(dir, manifests)
+	dir = s.t.TempDir()
+	relative, err := filepath.Rel(dir, packaging)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	text := fmt.Sprintf(`{"resources":["%[1]s/base"],"components":["%[1]s/cluster"],
-"images":[{"name":"fairlead","newTag":"test"}]}`, relative)
-	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+	for i, c := range components {
+		components[i] = filepath.Join(relative, c)
+	}
+	text, err := json.Marshal(map[string]any{"resources": []string{filepath.Join(relative, "base")}, "components": components,
+		"images": []map[string]string{{"name": "fairlead", "newTag": "test"}}})
+	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.do("apply", "-k", dir)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), text, 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return dir
+}
+
+// remove ends the pods and removes the network, as docs/cluster.md says, and looks at what is left on the machines.
+func (s *site) remove() {
+	s.t.Helper()
+	s.do("delete", "pod", "--all", "--wait")
+	s.do("-n", "kube-system", "delete", "deployment", "coredns", "--cascade=foreground", "--wait")
+	gone := s.manifests("cluster", "uninstall", "cluster/remove")
+	s.do("apply", "-k", gone)
+	s.do("-n", "fairlead", "rollout", "status", "ds/fairlead", "--timeout=10m")
+	s.do("delete", "-k", gone)
+	for _, m := range s.machines {
+		left := m.run("sh", "-c", "ip -br link show type vxlan; ip route show proto 118; ip -6 route show proto 118; "+
+			"find /etc/cni/net.d /opt/cni/bin /run/fairlead -type f; nft list sets | grep elements || true")
+		if left != "" {
+			s.t.Errorf("%s has, after removal: %s", m.name, left)
+		}
+	}
 }
 
 // startDNS starts the cluster's name servers.
@@ -210,7 +234,7 @@ func (s *site) hears(from *pod, host string, port int, name string) {
 }
 
 // Pods of three nodes reach each other by their addresses, which nobody translates, and by Services, in both modes of
-// kube-proxy.
+// kube-proxy. Agents are replaced, and everything is removed.
 func testSite(t *testing.T, families string) {
 	s := newSite(t, families, "nftables")
 	pods := s.startPods()
@@ -225,6 +249,11 @@ func testSite(t *testing.T, families string) {
 	for _, from := range pods {
 		s.hears(from, "web3.default.svc.cluster.local", 80, "web3")
 	}
+
+	s.do("-n", "fairlead", "rollout", "restart", "ds/fairlead")
+	s.do("-n", "fairlead", "rollout", "status", "ds/fairlead", "--timeout=10m")
+	s.testPods(pods)
+	s.remove()
 }
 
 func TestMachines(t *testing.T)          { testSite(t, "4") }

@@ -64,6 +64,16 @@ for less in "$dir"/agent-without-*; do
 	"$dir/root/usr/bin/fairlead-agent" --remove --conf "$dir/cluster/10-fairlead.conflist"
 done
 
+said IPv6 is off by default
+sysctl -qw net.ipv6.conf.default.disable_ipv6=1
+container agent >"$dir/off.log" 2>&1 &
+within 'grep -q "set net.ipv6.conf.default.disable_ipv6=0 on the host" "$dir/off.log"' || { cat "$dir/off.log"; exit 1; }
+not whole
+oci kill agent KILL
+wait $! || true
+rm -r "$dir/agent/rootfs"
+sysctl -qw net.ipv6.conf.default.disable_ipv6=0
+
 said install and agent
 container install
 container agent >"$dir/agent.log" 2>&1 &
