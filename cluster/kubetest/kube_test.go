@@ -140,9 +140,10 @@ func (n *node) address(family rune) string {
 	return fmt.Sprintf("10.244.%d.2", i)
 }
 
-// install installs the network's configuration.
+// install installs the network's configuration, and takes the plugins that were built.
 func install(t *testing.T) {
 	t.Helper()
+	t.Setenv("CNI_PATH", program(t, "cni"))
 	conflist, err := os.ReadFile("../../packaging/kubernetes/cluster/10-fairlead.conflist")
 	if err != nil {
 		t.Fatal(err)
