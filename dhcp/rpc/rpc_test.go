@@ -152,26 +152,6 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// Whatever is written to the socket, it is read or refused.
-func FuzzDecode(f *testing.F) {
-	for _, s := range samples()[:2] {
-		var b bytes.Buffer
-		if err := gob.NewEncoder(&b).Encode(s); err != nil {
-			f.Fatal(err)
-		}
-		f.Add(b.Bytes())
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		d := newDecoder(bufio.NewReader(bytes.NewReader(b)))
-		for {
-			var s sample
-			if err := d.decode(&s); err != nil {
-				return
-			}
-		}
-	})
-}
-
 // Kinds of values that none of our messages has are skipped, and the values around them are read.
 func TestSkipped(t *testing.T) {
 	n := 7

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/dhcp"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/insomniacslk/dhcp/dhcpv6"
+	"github.com/miekg/dns"
 )
 
 // The identifier is the owner's and no other's, the same each time, and outlives a change of what it is made of.
@@ -189,5 +190,46 @@ func FuzzAdvert(f *testing.F) {
 			(a.mtu < 1280 || a.mtu > 65535) {
 			t.Errorf("%+v", a)
 		}
+		for i := range a.prefixes { // as all are that are written
+			a.prefixes[i].valid, a.prefixes[i].preferred = 3600*time.Second, 1800*time.Second
+		}
+		again, err := parseAdvert(a.bytes(), a.router, 255)
+		if err != nil || !reflect.DeepEqual(a, again) {
+			t.Errorf("%x is %+v, and is written as %+v, %v", b, a, again, err)
+		}
 	})
+}
+
+// FuzzNames compares domain names with how miekg/dns reads them.
+func FuzzNames(f *testing.F) {
+	f.Add([]byte("\x01a\x07example\x00\x01b\x00\x00"))
+	f.Add([]byte("\x01a\xc0\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var want []string
+		for at := 0; at < len(b) && len(want) < most; {
+			if compressed(b[at:]) {
+				break
+			}
+			name, next, err := dns.UnpackDomainName(b, at)
+			if err != nil {
+				break
+			}
+			name = strings.TrimSuffix(name, ".")
+			if name != "" && !slices.ContainsFunc(strings.Split(name, "."), strange) && !slices.Contains(want, name) {
+				want = append(want, name)
+			}
+			at = next
+		}
+		if got := names(b); !slices.Equal(got, want) {
+			t.Errorf("%q has the names %q; miekg/dns reads %q", b, got, want)
+		}
+	})
+}
+
+// compressed reports whether the name at the beginning of b ends in a pointer to another one.
+func compressed(b []byte) bool {
+	for len(b) > 0 && b[0] > 0 && b[0] < 64 {
+		b = b[min(1+int(b[0]), len(b)):]
+	}
+	return len(b) > 0 && b[0] >= 64
 }

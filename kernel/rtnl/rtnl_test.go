@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/kernel/kerneltest"
-	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -51,19 +50,6 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 		DelRoute(ns, Route{Dst: mustPrefix("192.0.2.0/24"), Link: lo.Index, Table: MainTable})); err != nil {
 		t.Errorf("what is not there is deleted: %v", err)
 	}
-}
-
-// Whatever comes in an answer, reading it does not panic.
-func FuzzParse(f *testing.F) {
-	f.Add(make([]byte, 64))
-	f.Add([]byte{2, 24, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0, 8, 0, 1, 0, 192, 0, 2, 0, 12, 0, 9, 0, 8, 0, 0, 0, 1, 0, 0, 0})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		parseLink(b)
-		parseRoute(b)
-		for _, typ := range []uint16{unix.NLMSG_ERROR, unix.NLMSG_DONE} {
-			_ = netlink.Message{Type: typ, Flags: unix.NLM_F_ACK_TLVS, Body: b}.Err()
-		}
-	})
 }
 
 func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

@@ -1,0 +1,118 @@
+package grant
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"os"
+	"reflect"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+// FuzzRead: a file of any content is a grant of this boot, or an error that says what to do. A grant is read as it was
+// written.
+func FuzzRead(f *testing.F) {
+	boot, err := Boot()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range []string{
+		"", "{", "null", "[]", "\x00\x00\x00", `{"boot":"another"}`,
+		`{"boot":"BOOT"}`, `{"boot":"BOOT","ranges":["10.1.0.0/24"]`,
+		`{"boot":"BOOT","missing":"the node has no podCIDR","hint":"Ask."}`,
+		`{"cluster":"c","node":"n","boot":"BOOT","ranges":["10.1.0.0/24","fd00::/64"],"mtu":1450,"prefixes":["10.0.0.0/8"]}`,
+	} {
+		f.Add([]byte(s))
+	}
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		content = replaceBoot(content, boot)
+		if err := os.WriteFile(Path("net"), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Read("net")
+		if err != nil {
+			var said *Error
+			if !errors.As(err, &said) || said.Path != Path("net") || said.Why == "" || said.Hint == "" {
+				t.Errorf("%q: %#v", content, err)
+			}
+			return
+		}
+		if got.Boot != boot || len(got.Ranges) == 0 {
+			t.Errorf("%q: %+v", content, got)
+		}
+		if err := Write("net", *got); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Read("net")
+		if err != nil || !reflect.DeepEqual(got, again) {
+			t.Errorf("%q is %+v, and is written as %+v, %v", content, got, again, err)
+		}
+	})
+}
+
+// replaceBoot puts this boot where the content has BOOT, so that seeds last longer than a boot.
+func replaceBoot(content []byte, boot string) []byte {
+	return bytes.ReplaceAll(content, []byte("BOOT"), []byte(boot))
+}
+
+func TestRefusedGrants(t *testing.T) {
+	boot, err := Boot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole := Grant{Cluster: "c", Node: "n", Boot: boot, Ranges: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}
+	write := func(g Grant) {
+		if err := Write("net", g); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(when, want string) {
+		t.Helper()
+		if _, err := Read("net"); err == nil || err.Error() != Path("net")+": "+want {
+			t.Errorf("%s: %v, want %s", when, err, want)
+		}
+	}
+	refused("none", "is missing: no agent has granted addresses to this node since it booted")
+
+	write(whole)
+	if got, err := Read("net"); err != nil || !reflect.DeepEqual(*got, whole) {
+		t.Errorf("%+v, %v", got, err)
+	}
+
+	other := whole
+	other.Boot = "another"
+	write(other)
+	refused("another boot", `is of boot "another", and this is boot `+boot+": the node booted since, and the agent has not run")
+
+	empty := Grant{Boot: boot, Missing: "the node has no podCIDR", Hint: "Ask."}
+	write(empty)
+	refused("no range", "grants no range: the node has no podCIDR")
+	var said *Error
+	if _, err := Read("net"); !errors.As(err, &said) || said.Hint != "Ask." {
+		t.Errorf("%#v", err)
+	}
+	if got, err := OfBoot("net"); err != nil || got.Missing != empty.Missing {
+		t.Errorf("of this boot: %+v, %v", got, err)
+	}
+
+	text, err := os.ReadFile(Path("net"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(Path("net"), text[:len(text)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refused("cut short", "is no grant, or was cut short: unexpected end of JSON input")
+
+	if err := os.Truncate(Path("net"), maxFile+1); err != nil {
+		t.Fatal(err)
+	}
+	refused("endless", "cannot be read: it has more than 16777216 bytes")
+}
