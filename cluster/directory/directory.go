@@ -122,7 +122,27 @@ func (f File) Load(cluster string) ([]Node, error) {
 		return nil, fmt.Errorf("%s: is of the cluster %q, and this node is of %q: remove the file if that is right",
 			f.Path, c.Cluster, cluster)
 	}
+	for _, n := range c.Nodes {
+		if err := n.valid(); err != nil {
+			return nil, fmt.Errorf("%s: %w: remove the file, and the agent asks the cluster again", f.Path, err)
+		}
+	}
 	return c.Nodes, nil
+}
+
+// valid reports what no source of nodes tells and only a damaged file has.
+func (n Node) valid() error {
+	for _, p := range n.Prefixes {
+		if !p.IsValid() || p != p.Masked() {
+			return fmt.Errorf("node %s: %v is not a prefix", n.Name, p)
+		}
+	}
+	for _, e := range n.Endpoints {
+		if !e.IsValid() {
+			return fmt.Errorf("node %s: an endpoint is empty", n.Name)
+		}
+	}
+	return nil
 }
 
 // Save replaces the file in one step.
