@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped test-kube test-kube-nodes demo bench bench-newest bench-vm bench-cluster docs lint generate clean
+.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate test-kube test-kube-nodes demo bench bench-newest bench-vm bench-cluster docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -120,6 +120,20 @@ test-vm: ## the tests that touch the kernel, again in a virtual machine whose ke
 	@.ci/packages vm $(ARCH) || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
 	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./packetfilter ./trace ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
+
+# make fuzz FUZZTIME=2m takes an hour on two processors, and FUZZTIME=10m a night. What fails is kept in testdata/fuzz.
+FUZZTIME ?= 20s
+fuzz: ## each fuzz target for FUZZTIME (20s), as many side by side as there are processors
+	@.ci/packages
+	.ci/fuzz $(FUZZTIME)
+
+# A package, or PACKAGE=TESTS where other packages' tests have to notice.
+MUTANTS ?= 100
+SEED    ?= 1
+MUTATED ?= spec sdk plan resource/filter ipam ipam/disk ipam/grant attach repair install cluster/agent
+mutate: ## MUTANTS (100) small changes of the packages MUTATED, of which SEED decides: which do their tests not notice?
+	@.ci/packages
+	$(GO) -C internal/tools run ./mutate -root ../.. -accepted mutate/accepted.txt -n $(MUTANTS) -seed $(SEED) $(MUTATED)
 
 # What the tests of clusters run. Go's cache keeps the programs of Kubernetes: the API server takes ten minutes of a processor, all
 # together half an hour and more. CoreDNS cannot share the module's libraries.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// CONTRIBUTING.md says how many seconds each part of CI may take, and all parts together take less than half an hour.
+// CONTRIBUTING.md says how many seconds each part of CI may take, and all parts together take less than 35 minutes.
 func TestTimesOfCI(t *testing.T) {
 	out, err := exec.Command("../../.ci/run", "--table").CombinedOutput()
 	if err != nil {
@@ -25,7 +25,7 @@ func TestTimesOfCI(t *testing.T) {
 	rows := strings.Split(strings.TrimSpace(string(out)), "\n")
 	_, all, _ := strings.Cut(rows[len(rows)-1], "| all | ")
 	seconds, err := strconv.Atoi(strings.TrimSuffix(all, " |"))
-	if err != nil || seconds >= 30*60 {
-		t.Errorf("all parts may take %q seconds, want less than %d: %v", all, 30*60, err)
+	if err != nil || seconds >= 35*60 {
+		t.Errorf("all parts may take %q seconds, want less than %d: %v", all, 35*60, err)
 	}
 }
