@@ -99,3 +99,19 @@ func writtenAsRead(t *testing.T, r *Runtime, c *Cached) {
 		t.Errorf("stored anew, %s is %s", before, after)
 	}
 }
+
+// A file that cannot take its place leaves nothing beside it.
+func TestUnwritableCache(t *testing.T) {
+	o := spec.Owner{Network: "net", ContainerID: "c", IfName: "eth0"}
+	r := &Runtime{CacheDir: t.TempDir()}
+	path := r.paths(o)[0]
+	if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.write(o, path, []byte("{}")); err == nil {
+		t.Error("a directory was replaced")
+	}
+	if _, err := os.Lstat(r.temporary(o)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the temporary file: %v", err)
+	}
+}

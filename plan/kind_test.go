@@ -104,3 +104,16 @@ func TestUnion(t *testing.T) {
 	}()
 	Union([]Kind{link}, []Kind{otherKind{link}})
 }
+
+// What was in a namespace that is gone counts as removed, and is not reported.
+func TestGoneNamespace(t *testing.T) {
+	gone := fmt.Errorf("open: %w", kernel.ErrNoNamespace)
+	dead := spec.Owner{Network: "net", ContainerID: "dead"}
+	kinds := []Kind{diaryKind{name: "link", h: newHost(), owners: []spec.Owner{dead}, broken: gone}}
+	if err := Remove(t.Context(), nil, kinds, TagOf(dead)); err != nil {
+		t.Errorf("remove: %v", err)
+	}
+	if err := Collect(t.Context(), nil, kinds, "net", nil); err != nil {
+		t.Errorf("collect: %v", err)
+	}
+}

@@ -135,3 +135,23 @@ func TestVerify(t *testing.T) {
 		t.Error("a shared thing can be removed by an attachment")
 	}
 }
+
+// A value that the runtime has not given refuses an ADD and a CHECK, with all that stands before it undone.
+func TestLacking(t *testing.T) {
+	missing := errors.New("runtimeConfig.mac: is missing")
+	h := newHost()
+	p := Plan{h.last("link"), Lacking(missing)}
+	tx := Begin(nil)
+	if err := tx.Apply(t.Context(), p); !errors.Is(err, missing) {
+		t.Errorf("apply: %v", err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil || len(h.there) > 0 {
+		t.Errorf("roll back: %v, left %v", err, h.there)
+	}
+	if err := (Plan{Lacking(missing)}).Verify(t.Context(), nil); !errors.Is(err, missing) {
+		t.Errorf("verify: %v", err)
+	}
+	if _, err := p.Attaching(); !errors.Is(err, missing) {
+		t.Errorf("attaching: %v", err)
+	}
+}

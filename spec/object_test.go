@@ -119,6 +119,8 @@ func TestSyntaxErrors(t *testing.T) {
 		{"{\"a\": 1/* one */}", 1, 8, "JSON has no comments"},
 		{"# a\n{}", 1, 1, "JSON has no comments"},
 		{"{} {}", 1, 4, "{ where the end of the document is expected"},
+		{"{} {\"a\":1}", 1, 4, "{ where the end of the document is expected"},
+		{"{} [\"a\"]", 1, 4, "[ where the end of the document is expected"},
 		{"{\"a\": <value>}", 1, 7, "<value> is a placeholder where a value is expected"},
 		{"\x00", 1, 1, "'\\x00' where a value is expected"},
 	} {

@@ -105,7 +105,7 @@ func FuzzCall(f *testing.F) {
 	e := newEncoder(&b)
 	n := 3
 	if err := errors.Join(e.encode(response{ServiceMethod: Allocate, Seq: 1}), e.encode(Result{CNIVersion: "1.0.0",
-		IPs: []*IPConfig{{IPNet{[]byte{10, 1, 0, 2}, []byte{255, 255, 255, 0}}, []byte{10, 1, 0, 1}}},
+		IPs:    []*IPConfig{{IPNet{[]byte{10, 1, 0, 2}, []byte{255, 255, 255, 0}}, []byte{10, 1, 0, 1}}},
 		Routes: []*Route{{Dst: IPNet{make([]byte, 16), make([]byte, 16)}, Table: &n}}})); err != nil {
 		f.Fatal(err)
 	}
