@@ -28,7 +28,11 @@ func FuzzCache(f *testing.F) {
 	}
 	o := spec.Owner{Network: "net", ContainerID: "c", IfName: "eth0"}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		r := &Runtime{CacheDir: t.TempDir()}
+		dir := "/run/fuzz" // in memory
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		r := &Runtime{CacheDir: dir}
 		path := r.paths(o)[0]
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			t.Fatal(err)

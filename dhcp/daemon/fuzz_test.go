@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -33,7 +34,10 @@ func FuzzLeaseFile(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, content []byte) {
-		s := store{t.TempDir()}
+		s := store{"/run/fuzz"} // in memory
+		if err := errors.Join(os.RemoveAll(s.dir), os.Mkdir(s.dir, 0o700)); err != nil {
+			t.Fatal(err)
+		}
 		path := s.path(o, dhcp.DHCPv4)
 		write := func(path string) {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
