@@ -1,0 +1,53 @@
+package blocks
+
+// Init returns the transaction that makes a cluster in a store.
+func Init(c Config) Txn {
+	return Txn{
+		If:  []Compare{{Key{Kind: ConfigKey}, 0}},
+		Put: []Pair{{Key{Kind: ConfigKey}, Value{Config: &c}}},
+	}
+}
+
+// Forget returns the transaction after which a node never writes again. Its machine has to be off, or its containers
+// ended: their addresses go to others.
+func Forget(epoch Entry) Txn {
+	e := *epoch.Value.Epoch
+	e.N++
+	e.Gone = true
+	return Txn{
+		If:     []Compare{{epoch.Key, epoch.Revision}},
+		Put:    []Pair{{epoch.Key, Value{Epoch: &e}}},
+		Delete: []Key{{Kind: NameKey, Node: e.Name}},
+	}
+}
+
+// Bury returns the transaction that takes a block from a node that was forgotten. The store removes the entry of kind
+// GraveKey after some minutes.
+func Bury(node string, block Entry) Txn {
+	k := block.Key
+	owners := make([]string, len(block.Value.Owners))
+	for n, owner := range block.Value.Owners {
+		if owner != node {
+			owners[n] = owner
+		}
+	}
+	t := Txn{
+		If:     []Compare{{k, block.Revision}},
+		Delete: []Key{mineKey(node, Holding{Pool: k.Pool, Block: k.Block})},
+		Put:    []Pair{{graveKey(k.Pool, k.Block), Value{Node: node}}},
+	}
+	t.setBlock(k, owners)
+	return t
+}
+
+// Readopted returns the transaction that ends what began when a store was found restored. All nodes that have
+// containers must have asserted what they have.
+func Readopted(config, readopt Entry, store string) Txn {
+	c := *config.Value.Config
+	c.Store = store
+	return Txn{
+		If:     []Compare{{config.Key, config.Revision}, {readopt.Key, readopt.Revision}},
+		Put:    []Pair{{config.Key, Value{Config: &c}}},
+		Delete: []Key{readopt.Key},
+	}
+}

@@ -1,0 +1,113 @@
+package blocks
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// A Kind is one of the sets of keys in the store.
+type Kind string
+
+// The kinds of keys.
+const (
+	ConfigKey  Kind = "config"  // one key: the store's identifier and the pools
+	ReadoptKey Kind = "readopt" // one key, after the store was restored: nobody claims while it exists
+	EpochKey   Kind = "epoch"   // of each node: which agent may write in its name
+	NameKey    Kind = "names"   // of each node's name: the node
+	BlockKey   Kind = "block"   // of each block that is not free: its owners
+	MineKey    Kind = "mine"    // of each node and block: the parts that it owns. An index, written with the block
+	GraveKey   Kind = "grave"   // of each block of a forgotten node, for some minutes: it is not claimed
+)
+
+// A Key is that of an entry in the store.
+type Key struct {
+	Kind  Kind
+	Node  string       // identifier of a node, or the name where Kind is NameKey
+	Pool  string       // name
+	Block netip.Prefix // of the pool
+}
+
+// String returns the key's text in the store, without the prefix of the cluster. Blocks of a pool are in the order of
+// their addresses.
+func (k Key) String() string {
+	parts := []string{string(k.Kind)}
+	if k.Node != "" {
+		parts = append(parts, k.Node)
+	}
+	if k.Pool != "" {
+		parts = append(parts, k.Pool)
+	}
+	if k.Block.IsValid() {
+		parts = append(parts, fmt.Sprintf("%x-%d", k.Block.Addr().AsSlice(), k.Block.Bits()))
+	}
+	return strings.Join(parts, "/")
+}
+
+// MinePrefix is what the texts of all keys of kind MineKey of a node begin with.
+func MinePrefix(node string) string { return Key{Kind: MineKey, Node: node}.String() + "/" }
+
+// ParseMine returns the key of kind MineKey with a text.
+func ParseMine(node, text string) (Key, error) {
+	rest, ok := strings.CutPrefix(text, MinePrefix(node))
+	pool, block, both := strings.Cut(rest, "/")
+	k := Key{Kind: MineKey, Node: node, Pool: pool}
+	var address []byte
+	var bits int
+	if _, err := fmt.Sscanf(block, "%x-%d", &address, &bits); !ok || !both || err != nil {
+		return Key{}, fmt.Errorf("%s: is not a key of a block of node %s", text, node)
+	}
+	a, valid := netip.AddrFromSlice(address)
+	k.Block = netip.PrefixFrom(a, bits)
+	if !valid || k.String() != text {
+		return Key{}, fmt.Errorf("%s: is not a key of a block of node %s", text, node)
+	}
+	return k, nil
+}
+
+// A Value is that of an entry. The kind of the key says which field it has.
+type Value struct {
+	Config *Config  `json:"config,omitempty"`
+	Epoch  *Epoch   `json:"epoch,omitempty"`
+	Node   string   `json:"node,omitempty"`   // NameKey, and GraveKey: the former owner
+	Owners []string `json:"owners,omitempty"` // BlockKey: identifier of the node of each part; empty: it is free
+	Parts  Parts    `json:"parts,omitempty"`  // MineKey
+}
+
+// A Config is what an administrator writes. Each change of it is one transaction.
+type Config struct {
+	// Store is the identifier that the store gave itself when the cluster was made. A store that was restored from a
+	// copy has another one.
+	Store string `json:"store"`
+	Pools []Pool `json:"pools"`
+}
+
+// An Epoch says which agent may write in the name of a node. Every transaction of an agent compares the revision of
+// this entry, so that none of another agent, or of an earlier one, changes anything.
+type Epoch struct {
+	N     uint64 `json:"n"`              // grows with each writing
+	Name  string `json:"name"`           // of the node
+	Nonce string `json:"nonce"`          // of the agent
+	Gone  bool   `json:"gone,omitempty"` // the node was forgotten, for ever: if it returns, it joins as another
+}
+
+// Parts is a set of parts of a block, which are numbered from 0.
+type Parts uint8
+
+// A Pool is a range of addresses that is cut into blocks of one size.
+type Pool struct {
+	Name   string       `json:"name"`
+	Prefix netip.Prefix `json:"prefix"`
+	Bits   int          `json:"blockBits"` // prefix length of a block
+	Parts  int          `json:"parts"`     // into which a block can be divided between nodes: 1, 2, 4 or 8
+}
+
+// all returns the parts of a whole block.
+func (p Pool) all() Parts { return Parts(1<<p.Parts - 1) }
+
+// A Holding is a block, or some parts of it, that a node owns.
+type Holding struct {
+	Pool  string
+	Block netip.Prefix
+	Parts Parts
+}

@@ -1,0 +1,203 @@
+package blocks
+
+import "slices"
+
+// adopt grants what the store says that the node owns, as far as it wants it. That is what another node ceded, or
+// what an agent claimed that ended before it published. Nothing else can be on its way: see fenced. What is not
+// wanted leaves.
+func (o *Owner) adopt() *step {
+	h := o.view.mine.minus(o.granted)
+	if h.Parts == 0 {
+		return nil
+	}
+	if len(o.granted.of(h.Pool)) >= o.wanted(h.Pool) && o.granted.parts(h) == 0 {
+		o.leave = &leaving{Holding: h}
+		return o.giveAway()
+	}
+	return &step{Publish{Holdings: o.granted.with(h)}, publish, Holding{}}
+}
+
+func (o *Owner) wanted(pool string) int {
+	for _, d := range o.demands {
+		if d.pool == pool {
+			return d.blocks
+		}
+	}
+	return 0
+}
+
+// withdraw takes something out of the grant that no container has, to give it back or to another node.
+func (o *Owner) withdraw() *step {
+	if o.ask != nil {
+		for _, h := range o.granted.of(o.ask.Pool) {
+			if s := o.withdrawPart(h); s != nil {
+				return s
+			}
+		}
+		o.ask = nil
+	}
+	for _, h := range slices.Backward(o.granted) {
+		excess := len(o.granted.of(h.Pool)) > o.wanted(h.Pool)
+		if excess && o.busy.parts(h) == 0 {
+			return o.publishWithout(h)
+		}
+	}
+	return nil
+}
+
+// withdrawPart takes the last part of h that has no lease.
+func (o *Owner) withdrawPart(h Holding) *step {
+	for n := range 8 {
+		part := h
+		part.Parts &= 1 << (7 - n)
+		if part.Parts != 0 && o.busy.parts(part)&part.Parts == 0 {
+			return o.publishWithout(part)
+		}
+	}
+	return nil
+}
+
+func (o *Owner) publishWithout(h Holding) *step {
+	return &step{Publish{Holdings: o.granted.without(h), Without: &h}, publish, h}
+}
+
+// lookAtBlock reads the entries of the block of h.
+func (o *Owner) lookAtBlock(h Holding) *step {
+	return &step{Read{Keys: []Key{o.blockKey(h), mineKey(o.journal.Node, h)}}, lookAtBlock, h}
+}
+
+// giveAway tells the store what left the grant.
+func (o *Owner) giveAway() *step {
+	if o.block == nil {
+		return o.lookAtBlock(o.leave.Holding)
+	}
+	block, own := o.block.of(o.blockKey(o.leave.Holding)), o.block.of(mineKey(o.journal.Node, o.leave.Holding))
+	owners := slices.Clone(block.Value.Owners)
+	mine, theirs := Parts(0), Parts(0)
+	for n, owner := range owners {
+		part := Parts(1 << n)
+		if owner == o.journal.Node && o.leave.Parts&part != 0 {
+			owners[n] = o.leave.to
+		}
+		switch owners[n] {
+		case "":
+		case o.journal.Node:
+			mine |= part
+		case o.leave.to:
+			theirs |= part
+		}
+	}
+	// A store that was restored gives the same revisions again, but not to an entry that only this node writes.
+	t := Txn{If: []Compare{{block.Key, block.Revision}, {own.Key, own.Revision}, {o.epochKey(), o.view.epoch.Revision}}}
+	t.setBlock(block.Key, owners)
+	t.setMine(own.Key, mine)
+	if o.leave.to != "" {
+		t.If = append(t.If, Compare{Key{Kind: EpochKey, Node: o.leave.to}, o.leave.epoch})
+		t.setMine(mineKey(o.leave.to, o.leave.Holding), theirs)
+	}
+	return &step{t, tellLeave, o.leave.Holding}
+}
+
+// setBlock writes who owns the parts of a block. A block without an owner has no entry.
+func (t *Txn) setBlock(k Key, owners []string) {
+	if slices.ContainsFunc(owners, func(owner string) bool { return owner != "" }) {
+		t.Put = append(t.Put, Pair{k, Value{Owners: owners}})
+	} else {
+		t.Delete = append(t.Delete, k)
+	}
+}
+
+// setMine writes which parts a node owns.
+func (t *Txn) setMine(k Key, parts Parts) {
+	if parts != 0 {
+		t.Put = append(t.Put, Pair{k, Value{Parts: parts}})
+	} else {
+		t.Delete = append(t.Delete, k)
+	}
+}
+
+// claimNext claims a free block of a pool of which the node wants more.
+func (o *Owner) claimNext() *step {
+	for i := range o.demands {
+		d := &o.demands[i]
+		p, known := o.pool(d.pool)
+		if !known || len(o.granted.of(d.pool)) >= d.blocks {
+			continue
+		}
+		for ; d.probed < p.count(); d.probed++ {
+			h := Holding{p.Name, p.block((p.first(o.journal.Node) + d.probed) % p.count()), p.all()}
+			if o.view.mine.parts(h) == 0 {
+				return o.claim(p, h)
+			}
+		}
+	}
+	return nil
+}
+
+// claim claims a block if it is free, the node may write, and the store was not restored.
+func (o *Owner) claim(p Pool, h Holding) *step {
+	owners := make([]string, p.Parts)
+	for n := range owners {
+		owners[n] = o.journal.Node
+	}
+	t := Txn{If: []Compare{{o.blockKey(h), 0}, {graveKey(h.Pool, h.Block), 0}, {o.epochKey(), o.view.epoch.Revision},
+		{Key{Kind: ReadoptKey}, 0}, {Key{Kind: ConfigKey}, o.view.config.Revision}}}
+	t.setBlock(o.blockKey(h), owners)
+	t.setMine(mineKey(o.journal.Node, h), h.Parts)
+	return &step{t, claim, h}
+}
+
+// claimed takes the answer to a claim. If the block was not free, the next one is tried.
+func (o *Owner) claimed(h Holding, r Outcome) {
+	if r.Done {
+		o.view.mine = o.view.mine.with(h)
+		return
+	}
+	taken := slices.ContainsFunc(r.Seen, func(e Entry) bool { return e.Key.Kind == BlockKey || e.Key.Kind == GraveKey })
+	if !taken {
+		o.forgetView()
+		return
+	}
+	for i := range o.demands {
+		if o.demands[i].pool == h.Pool {
+			o.demands[i].probed++
+		}
+	}
+}
+
+// assertGranted makes a store that was restored say what the grant says. Nobody claims in the meantime. What the
+// store has and the grant has not was given back since the copy was made, or nothing uses it.
+func (o *Owner) assertGranted() *step {
+	if extra := o.view.mine.minus(o.granted); extra.Parts != 0 {
+		o.leave = &leaving{Holding: extra}
+		return o.giveAway()
+	}
+	h := o.granted.minus(o.view.mine)
+	p, known := o.pool(h.Pool)
+	if h.Parts == 0 || !known || o.stuck != nil {
+		return nil
+	}
+	if o.block == nil {
+		return o.lookAtBlock(h)
+	}
+	block := o.block.of(o.blockKey(h))
+	owners := slices.Clone(block.Value.Owners)
+	if owners == nil {
+		owners = make([]string, p.Parts)
+	}
+	for n := range owners {
+		switch {
+		case h.Parts&(1<<n) == 0:
+		case owners[n] != "":
+			o.stuck = &h
+			return nil
+		default:
+			owners[n] = o.journal.Node
+		}
+	}
+	t := Txn{If: []Compare{{block.Key, block.Revision}, {o.epochKey(), o.view.epoch.Revision},
+		{Key{Kind: ReadoptKey}, o.view.readopt.Revision}}}
+	t.setBlock(block.Key, owners)
+	t.setMine(mineKey(o.journal.Node, h), h.Parts|o.view.mine.parts(h))
+	return &step{t, assert, h}
+}

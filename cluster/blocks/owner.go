@@ -1,0 +1,379 @@
+// Package blocks decides how a node gets, keeps and gives back blocks of addresses, which the nodes of a cluster
+// share through etcd.
+//
+// A node owns a block without a time limit, and allocates addresses of it without asking anybody. The store has an
+// entry for each block, and none for an address. Three places say what a node may use:
+//
+//   - the store: which node owns which block;
+//   - the grant: what the plugin cluster allocates from. It ends with the boot, as the containers do. It is a part of
+//     what the store says: a block comes into it after the store has confirmed the claim, and leaves it before the
+//     store is told;
+//   - the journal: who the node is. It is on the disk.
+//
+// An [Owner] has no clock, no goroutine, no socket and no file. Next says what is to be done, and one of the other
+// methods takes what came of it. So one and the same code decides in fairlead-agent and in the tests that go through
+// all orders of events.
+package blocks
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// An Owner is a node as an owner of blocks, while one agent runs.
+type Owner struct {
+	name    string // of the node, for people
+	machine string // identifier of the hardware; empty: unknown
+	nonce   string // of this agent, which no other has
+
+	journal Journal
+	granted holdings
+	told    *Refusal // what the grant says
+	demands []demand
+	ask     *leaving // cede a part
+
+	view    *view     // what the store said; nil: it must be read
+	burnt   int64     // revision of the epoch in which a write has an unknown outcome
+	refusal *Refusal  // by what the store said
+	leave   *leaving  // what is not in the grant any more, and the store has to be told
+	block   *Snapshot // of what leaves, or is asserted
+	stuck   *Holding  // what another node has, and this one too
+	busy    holdings  // what has leases
+	stale   bool      // the store changed since the action that goes on began
+	doing   *step
+}
+
+// A demand is how many blocks of a pool a node wants.
+type demand struct {
+	pool   string
+	blocks int
+	probed uint64 // blocks at which the search has looked
+}
+
+// leaving is what a node gives to another, or back.
+type leaving struct {
+	Holding
+	to    string // empty: nobody
+	epoch int64  // revision of the epoch of to
+}
+
+// A view is what the store said.
+type view struct {
+	store                        string
+	config, readopt, epoch, name Entry
+	mine                         holdings
+}
+
+// A step is an action and what it is for.
+type step struct {
+	action Action
+	kind   stepKind
+	about  Holding
+}
+
+type stepKind int
+
+const (
+	look stepKind = iota
+	lookAtBlock
+	raise
+	fence
+	claim
+	tellLeave
+	assert
+	save
+	publish
+)
+
+// New returns the owner for an agent that starts. The journal is what the disk has: one with a new identifier of the
+// node and nothing else, if there is none. Granted is what the grant of this boot has.
+func New(name, machine, nonce string, j Journal, granted []Holding) *Owner {
+	return &Owner{name: name, machine: machine, nonce: nonce, journal: j, granted: granted}
+}
+
+// Want says how many blocks of a pool the node is to own.
+func (o *Owner) Want(pool string, blocks int) {
+	o.busy = nil
+	for i := range o.demands {
+		if o.demands[i].pool == pool {
+			o.demands[i].blocks = blocks
+			return
+		}
+	}
+	o.demands = append(o.demands, demand{pool: pool, blocks: blocks})
+}
+
+// Cede gives a part that is not in use to another node, of whose epoch this is the revision.
+func (o *Owner) Cede(pool, node string, epoch int64) {
+	o.busy = nil
+	o.ask = &leaving{Holding: Holding{Pool: pool}, to: node, epoch: epoch}
+}
+
+// Changed says that entries of the store that concern the node may have changed, or that it is time to look again.
+func (o *Owner) Changed() {
+	if o.doing != nil {
+		o.stale = true
+		return
+	}
+	o.forgetView()
+	o.refusal, o.stuck, o.busy = nil, nil, nil
+	for i := range o.demands {
+		o.demands[i].probed = 0
+	}
+}
+
+// forgetView has the store read before anything else is done.
+func (o *Owner) forgetView() { o.view, o.block = nil, nil }
+
+// Refused says why the node gets no addresses. It is nil if it may have some.
+func (o *Owner) Refused() *Refusal { return o.refusal }
+
+// Conflict returns a holding of this node that another node has in a store that was restored. Nil: there is none.
+func (o *Owner) Conflict() *Holding { return o.stuck }
+
+// Journal returns what the disk has.
+func (o *Owner) Journal() Journal { return o.journal }
+
+// Granted returns what the grant has.
+func (o *Owner) Granted() []Holding { return o.granted }
+
+// Next returns what is to be done. It returns the same until a method takes what came of it.
+func (o *Owner) Next() Action {
+	if o.doing == nil {
+		o.doing = o.decide()
+	}
+	if o.doing == nil {
+		return nil
+	}
+	return o.doing.action
+}
+
+// end takes the step that was done.
+func (o *Owner) end() step {
+	s := *o.doing
+	o.doing = nil
+	return s
+}
+
+// rest is after each answer: what happened in the meantime counts now.
+func (o *Owner) rest() {
+	if o.stale {
+		o.stale = false
+		o.Changed()
+	}
+}
+
+// decide says what is next. The order of the cases is the order of a start.
+func (o *Owner) decide() *step {
+	switch {
+	case o.refusal != nil:
+		return o.withdrawAll()
+	case o.view == nil:
+		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey()}
+		return &step{Read{Keys: keys, Mine: o.journal.Node}, look, Holding{}}
+	case o.view.readopt.Revision == 0 && o.restored():
+		return &step{Txn{
+			If:  []Compare{{Key{Kind: ReadoptKey}, 0}, {Key{Kind: ConfigKey}, o.view.config.Revision}},
+			Put: []Pair{{Key: Key{Kind: ReadoptKey}}},
+		}, raise, Holding{}}
+	case !o.fenced():
+		return o.fence()
+	case len(o.journal.Nonces) != 1 || o.journal.Epoch != o.view.epoch.Value.Epoch.N:
+		j := o.journal
+		j.Epoch, j.Nonces = o.view.epoch.Value.Epoch.N, []string{o.nonce}
+		return &step{Save{j}, save, Holding{}}
+	case o.leave != nil:
+		return o.giveAway()
+	case o.view.readopt.Revision != 0:
+		return o.assertGranted()
+	}
+	if s := o.adopt(); s != nil {
+		return s
+	}
+	if s := o.withdraw(); s != nil {
+		return s
+	}
+	return o.claimNext()
+}
+
+func (o *Owner) epochKey() Key { return Key{Kind: EpochKey, Node: o.journal.Node} }
+func (o *Owner) nameKey() Key  { return Key{Kind: NameKey, Node: o.name} }
+
+// withdrawAll takes everything out of the grant.
+func (o *Owner) withdrawAll() *step {
+	if len(o.granted) == 0 && o.told != nil && *o.told == *o.refusal {
+		return nil
+	}
+	return &step{Publish{Refusal: o.refusal}, publish, Holding{}}
+}
+
+// Saw takes the answer to a Read.
+func (o *Owner) Saw(s Snapshot) {
+	defer o.rest()
+	if step := o.end(); step.kind == lookAtBlock {
+		if s.Store != o.view.store {
+			o.forgetView()
+			return
+		}
+		o.block = &s
+		return
+	}
+	v := &view{store: s.Store, config: s.of(Key{Kind: ConfigKey}), readopt: s.of(Key{Kind: ReadoptKey}),
+		epoch: s.of(o.epochKey()), name: s.of(o.nameKey())}
+	for _, e := range s.Entries {
+		if e.Key.Kind == MineKey {
+			v.mine = v.mine.with(Holding{e.Key.Pool, e.Key.Block, e.Value.Parts})
+		}
+	}
+	o.refusal = o.judge(v)
+	if o.refusal == nil {
+		o.view = v
+	}
+}
+
+// judge says why the node gets no addresses, by what the store said.
+func (o *Owner) judge(v *view) *Refusal {
+	e := v.epoch.Value.Epoch
+	switch {
+	case v.config.Revision == 0:
+		return &Refusal{Reason: Unconfigured}
+	case o.machine != "" && o.journal.Machine != "" && o.machine != o.journal.Machine:
+		return &Refusal{Reason: OtherMachine}
+	case e == nil && v.name.Revision != 0 && v.name.Value.Node != o.journal.Node:
+		return &Refusal{Reason: NameTaken, Node: v.name.Value.Node}
+	case e == nil: // the node has not joined, or the store is older
+		return nil
+	case e.Gone:
+		return &Refusal{Reason: Forgotten}
+	case !slices.Contains(o.journal.Nonces, e.Nonce) && e.N >= o.journal.Epoch:
+		return &Refusal{Reason: Superseded}
+	}
+	return nil
+}
+
+// restored reports whether the store is older than what this node or an administrator knows. Containers can have
+// addresses then which the store does not know.
+func (o *Owner) restored() bool {
+	return o.view.config.Value.Config.Store != o.view.store || o.granted.minus(o.view.mine).Parts != 0
+}
+
+// fenced reports whether no write of an earlier agent of this node, and none of this agent with an unknown outcome,
+// can change the store any more: they compare an earlier epoch. What the view says is all there is then.
+func (o *Owner) fenced() bool {
+	e := o.view.epoch
+	return e.Revision != 0 && e.Value.Epoch.Nonce == o.nonce && e.Revision != o.burnt
+}
+
+// fence begins another epoch. The journal has the agent's nonce before, so that whoever finds it in the store knows
+// that it was this node.
+func (o *Owner) fence() *step {
+	if !slices.Contains(o.journal.Nonces, o.nonce) {
+		j := o.journal
+		j.Machine = o.machine
+		j.Nonces = append(slices.Clone(j.Nonces), o.nonce)
+		return &step{Save{j}, save, Holding{}}
+	}
+	e := Epoch{N: o.journal.Epoch + 1, Name: o.name, Nonce: o.nonce}
+	if was := o.view.epoch.Value.Epoch; was != nil {
+		e.N = max(e.N, was.N+1)
+	}
+	t := Txn{
+		If:  []Compare{{o.epochKey(), o.view.epoch.Revision}},
+		Put: []Pair{{o.epochKey(), Value{Epoch: &e}}},
+	}
+	if o.view.name.Revision == 0 {
+		t.If = append(t.If, Compare{o.nameKey(), 0})
+		t.Put = append(t.Put, Pair{o.nameKey(), Value{Node: o.journal.Node}})
+	}
+	return &step{t, fence, Holding{}}
+}
+
+// Committed takes the answer to a Txn.
+func (o *Owner) Committed(r Outcome) {
+	if r.Store != o.view.store { // what was compared is of another history
+		o.Unknown()
+		return
+	}
+	defer o.rest()
+	s := o.end()
+	switch s.kind {
+	case claim:
+		o.claimed(s.about, r)
+	case tellLeave:
+		o.leave, o.block = nil, nil
+		if r.Done {
+			o.view.mine = o.view.mine.without(s.about)
+		} else {
+			o.forgetView()
+		}
+	case assert:
+		o.block = nil
+		if r.Done {
+			o.view.mine = o.view.mine.with(s.about)
+		} else {
+			o.forgetView()
+		}
+	default:
+		o.forgetView()
+	}
+}
+
+// Unknown says that nobody knows whether a Txn was done, or will be. Another epoch makes sure that it will not be.
+func (o *Owner) Unknown() {
+	defer o.rest()
+	switch o.end().kind {
+	case claim, tellLeave, assert:
+		o.burnt = o.view.epoch.Revision
+		o.leave = nil
+	}
+	o.forgetView()
+}
+
+// Saved says that a Save was done.
+func (o *Owner) Saved() {
+	defer o.rest()
+	o.journal = o.doing.action.(Save).Journal
+	o.end()
+}
+
+// Published says that a Publish was done, or if busy that it was not, because the holding that it takes away has
+// leases.
+func (o *Owner) Published(busy bool) {
+	defer o.rest()
+	p := o.doing.action.(Publish)
+	o.end()
+	switch {
+	case busy:
+		o.busy = o.busy.with(*p.Without)
+		return
+	case p.Without != nil:
+		o.leave = &leaving{Holding: *p.Without}
+		if o.ask != nil && o.ask.Pool == p.Without.Pool {
+			o.leave.to, o.leave.epoch = o.ask.to, o.ask.epoch
+			o.ask = nil
+		}
+	}
+	o.granted, o.told = p.Holdings, p.Refusal
+}
+
+// pool returns the pool with a name, as the administrator wrote it.
+func (o *Owner) pool(name string) (Pool, bool) {
+	pools := o.view.config.Value.Config.Pools
+	i := slices.IndexFunc(pools, func(p Pool) bool { return p.Name == name })
+	if i < 0 {
+		return Pool{}, false
+	}
+	return pools[i], true
+}
+
+func (o *Owner) blockKey(h Holding) Key {
+	return Key{Kind: BlockKey, Pool: h.Pool, Block: h.Block}
+}
+
+func mineKey(node string, h Holding) Key {
+	return Key{Kind: MineKey, Node: node, Pool: h.Pool, Block: h.Block}
+}
+
+func graveKey(pool string, block netip.Prefix) Key {
+	return Key{Kind: GraveKey, Pool: pool, Block: block}
+}

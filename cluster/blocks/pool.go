@@ -1,0 +1,91 @@
+package blocks
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"net/netip"
+)
+
+// maxCountBits bounds the blocks of a pool that are ever claimed: 2 to this power.
+const maxCountBits = 62
+
+// count returns how many blocks a pool has.
+func (p Pool) count() uint64 { return 1 << min(p.Bits-p.Prefix.Bits(), maxCountBits) }
+
+// first returns the number of the block at which a node begins to search. Nodes that begin at random places meet
+// seldom, however many claim at once.
+func (p Pool) first(node string) uint64 {
+	sum := sha256.Sum256([]byte(p.Name + "\x00" + node))
+	return binary.BigEndian.Uint64(sum[:]) % p.count()
+}
+
+// block returns the block with a number.
+func (p Pool) block(n uint64) netip.Prefix { return subnet(p.Prefix, p.Bits, n) }
+
+// part returns the addresses of a part of a block.
+func (p Pool) part(block netip.Prefix, n int) netip.Prefix {
+	return subnet(block, block.Bits()+bits.TrailingZeros(uint(p.Parts)), uint64(n))
+}
+
+// Ranges returns the addresses of a holding.
+func (p Pool) Ranges(h Holding) (ranges []netip.Prefix) {
+	if h.Parts == p.all() {
+		return []netip.Prefix{h.Block}
+	}
+	for n := range p.Parts {
+		if h.Parts&(1<<n) != 0 {
+			ranges = append(ranges, p.part(h.Block, n))
+		}
+	}
+	return ranges
+}
+
+// subnet returns the subnet number n of a prefix, of so many bits.
+func subnet(of netip.Prefix, length int, n uint64) netip.Prefix {
+	a := of.Masked().Addr().As16()
+	high, low := binary.BigEndian.Uint64(a[:8]), binary.BigEndian.Uint64(a[8:])
+	shift := of.Addr().BitLen() - length
+	if shift < 64 {
+		low |= n << shift
+		high |= n >> (64 - shift)
+	} else {
+		high |= n << (shift - 64)
+	}
+	binary.BigEndian.PutUint64(a[:8], high)
+	binary.BigEndian.PutUint64(a[8:], low)
+	addr := netip.AddrFrom16(a)
+	if of.Addr().Is4() {
+		addr = addr.Unmap()
+	}
+	return netip.PrefixFrom(addr, length)
+}
+
+// Validate returns an error if no node can claim blocks of these pools. The paths in it begin with pools[i].
+func (c Config) Validate() error {
+	for i, p := range c.Pools {
+		longest := p.Prefix.Addr().BitLen() - 2 // a range has a network address, a gateway and a broadcast address
+		switch {
+		case p.Name == "":
+			return fmt.Errorf("pools[%d].name: is empty", i)
+		case !p.Prefix.IsValid() || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6():
+			return fmt.Errorf("pools[%d].prefix: %v is not a subnet", i, p.Prefix)
+		case p.Parts != 1 && p.Parts != 2 && p.Parts != 4 && p.Parts != 8:
+			return fmt.Errorf("pools[%d].parts: %d: want 1, 2, 4 or 8", i, p.Parts)
+		case p.Bits < p.Prefix.Bits() || p.Bits+bits.TrailingZeros(uint(p.Parts)) > longest:
+			return fmt.Errorf("pools[%d].blockBits: %d: want %d (the pool's own) to %d, so that each of %d parts has "+
+				"4 addresses", i, p.Bits, p.Prefix.Bits(), longest-bits.TrailingZeros(uint(p.Parts)), p.Parts)
+		}
+		for j, other := range c.Pools[:i] {
+			if p.Name == other.Name || p.Prefix.Overlaps(other.Prefix) {
+				return fmt.Errorf("pools[%d]: %s (%v) overlaps pools[%d], %s (%v)", i, p.Name, p.Prefix, j, other.Name,
+					other.Prefix)
+			}
+		}
+	}
+	if len(c.Pools) == 0 {
+		return fmt.Errorf("pools: is empty")
+	}
+	return nil
+}

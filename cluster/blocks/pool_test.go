@@ -1,0 +1,88 @@
+package blocks
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestPool(t *testing.T) {
+	v4 := Pool{Name: "a", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Bits: 26, Parts: 4}
+	v6 := Pool{Name: "b", Prefix: netip.MustParsePrefix("fd00::/48"), Bits: 122, Parts: 1}
+	if v4.count() != 1<<18 || v6.count() != 1<<62 {
+		t.Errorf("%d and %d blocks", v4.count(), v6.count())
+	}
+	for _, tc := range []struct {
+		pool Pool
+		n    uint64
+		want string
+	}{
+		{v4, 0, "10.0.0.0/26"}, {v4, 1, "10.0.0.64/26"}, {v4, 1<<18 - 1, "10.255.255.192/26"},
+		{v6, 1, "fd00::40/122"}, {v6, 1 << 58, "fd00:0:0:1::/122"}, {v6, 1<<62 - 1, "fd00::f:ffff:ffff:ffff:ffc0/122"},
+	} {
+		if got := tc.pool.block(tc.n).String(); got != tc.want {
+			t.Errorf("block %d of %v is %s, want %s", tc.n, tc.pool.Prefix, got, tc.want)
+		}
+	}
+	h := Holding{Pool: "a", Block: netip.MustParsePrefix("10.0.0.64/26"), Parts: 0b1010}
+	if got := v4.Ranges(h); len(got) != 2 || got[0].String() != "10.0.0.80/28" || got[1].String() != "10.0.0.112/28" {
+		t.Error(got)
+	}
+	if h.Parts = v4.all(); v4.Ranges(h)[0] != h.Block {
+		t.Error(v4.Ranges(h))
+	}
+}
+
+// Nodes that begin to search at the same time do so at different blocks.
+func TestFirst(t *testing.T) {
+	p := Pool{Name: "a", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Bits: 26, Parts: 1}
+	seen := map[uint64]bool{}
+	for n := range 1000 {
+		seen[p.first(strings.Repeat("x", n))] = true
+	}
+	if len(seen) < 990 {
+		t.Errorf("1,000 nodes begin at %d places of %d", len(seen), p.count())
+	}
+}
+
+func TestKeys(t *testing.T) {
+	for _, block := range []string{"10.0.0.64/26", "fd00::40/122"} {
+		k := Key{Kind: MineKey, Node: "u1", Pool: "a", Block: netip.MustParsePrefix(block)}
+		if back, err := ParseMine("u1", k.String()); err != nil || back != k {
+			t.Errorf("%v: %v, %v", k, back, err)
+		}
+	}
+	if got := (Key{Kind: BlockKey, Pool: "a", Block: netip.MustParsePrefix("10.0.0.64/26")}).String(); got !=
+		"block/a/0a000040-26" {
+		t.Error(got)
+	}
+	for _, text := range []string{"", "mine/u1/a", "mine/u1/a/xyz", "mine/u2/a/0a000040-26", "mine/u1/a/0a000040-26x",
+		"mine/u1/a/0a00-26", "mine/u1/a/0a000040-33"} {
+		if k, err := ParseMine("u1", text); err == nil {
+			t.Errorf("%q is %v", text, k)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	pool := func(name, prefix string, bits, parts int) Pool {
+		p, _ := netip.ParsePrefix(prefix)
+		return Pool{Name: name, Prefix: p, Bits: bits, Parts: parts}
+	}
+	for want, pools := range map[string][]Pool{
+		"":                                 {pool("a", "10.0.0.0/8", 26, 4), pool("b", "fd00::/48", 122, 1)},
+		"pools: is empty":                  nil,
+		"pools[0].name":                    {pool("", "10.0.0.0/8", 26, 1)},
+		"pools[0].prefix":                  {pool("a", "10.0.0.1/8", 26, 1)},
+		"pools[0].blockBits: 7: want 8":    {pool("a", "10.0.0.0/8", 7, 1)},
+		"to 29, so that each of 2 parts":   {pool("a", "10.0.0.0/8", 30, 2)},
+		"pools[0].parts: 3":                {pool("a", "10.0.0.0/8", 26, 3)},
+		"(10.1.0.0/16) overlaps pools[0],": {pool("a", "10.0.0.0/8", 26, 1), pool("b", "10.1.0.0/16", 26, 1)},
+		"pools[1]: a (10.1.0.0/16)":        {pool("a", "10.0.0.0/16", 26, 1), pool("a", "10.1.0.0/16", 26, 1)},
+	} {
+		err := Config{Pools: pools}.Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
