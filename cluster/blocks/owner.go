@@ -377,3 +377,15 @@ func mineKey(node string, h Holding) Key {
 func graveKey(pool string, block netip.Prefix) Key {
 	return Key{Kind: GraveKey, Pool: pool, Block: block}
 }
+
+// Ranges returns the addresses of a holding, as the administrator divided the pool.
+func (o *Owner) Ranges(h Holding) []netip.Prefix {
+	if o.view == nil {
+		return nil
+	}
+	p, known := o.pool(h.Pool)
+	if !known {
+		return nil
+	}
+	return p.Ranges(h)
+}

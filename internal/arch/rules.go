@@ -357,7 +357,8 @@ func heavy() map[string]string {
 
 // clusterLibraries are what fairlead-agent is made of.
 func clusterLibraries() []string {
-	return []string{Module + "/cluster", "k8s.io", "sigs.k8s.io", "github.com/prometheus"}
+	return []string{Module + "/cluster", "k8s.io", "sigs.k8s.io", "github.com/prometheus", "go.etcd.io",
+		"google.golang.org/grpc"}
 }
 
 // match is path.Match; a pattern that ends in ** means all that is below.

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"errors"
+	"net/netip"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -42,6 +43,15 @@ func TestGrantedUnderTheLock(t *testing.T) {
 		if err := use(); err != nil || len(s.Sets) != 1 || s.Sets[0].String() != now[0].String() {
 			t.Errorf("%s: %v, %v", name, s.Sets, err)
 		}
+	}
+
+	if err := s.Hold(t.Context(), "net", func(leased []netip.Addr) error {
+		if !locked() || len(leased) != 1 || leased[0] != got.IPs[0].Address.Addr() {
+			t.Errorf("hold: %v", leased)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
 	}
 
 	s.Granted = func() ([]ipam.Set, error) { return nil, errors.New("nothing is granted") }

@@ -259,6 +259,18 @@ func (s *Store) Reclaim(ctx context.Context, network string, dry bool) (gone []i
 	return gone, d.giveBack(entries, uint32(d.now))
 }
 
+// Hold calls f with the addresses that have leases, while no call allocates or releases one. What f takes away from
+// what Granted says is in no call's hands then.
+func (s *Store) Hold(ctx context.Context, network string, f func(leased []netip.Addr) error) error {
+	return s.change(ctx, network, func(d *directory) error {
+		leased, err := listAddresses(d.fd, ".")
+		if err != nil {
+			return err
+		}
+		return f(leased)
+	})
+}
+
 // change runs f with the lock of the network's directory, which is made if it does not exist.
 func (s *Store) change(ctx context.Context, network string, f func(*directory) error) error {
 	d, err := s.open(ctx, network, true)

@@ -41,6 +41,9 @@ type Grant struct {
 
 	// Prefixes are those of all nodes, to which packets of containers are sent without address translation.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
+
+	// Source is what an agent has to find again when it starts anew in the same boot. Nobody else reads it.
+	Source json.RawMessage `json:"source,omitempty"`
 }
 
 // An Error says why a network has no grant that can be used.

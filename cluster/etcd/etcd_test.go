@@ -1,0 +1,462 @@
+package etcd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/ipam/disk"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// doomed in the environment makes this program a member that ends at an action.
+const doomed = "FAIRLEAD_TEST_DOOMED"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(doomed) != "" {
+		os.Exit(beDoomed())
+	}
+	nstest.Main(m)
+}
+
+const address = "127.0.0.1:2379"
+
+// startEtcd starts etcd in this test's host, with an empty directory.
+func startEtcd(t testing.TB) *Store {
+	nstest.NeedProgram(t, "etcd")
+	dir, err := os.MkdirTemp("/run", "etcd") // which is no disk: the tests do not wait for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("etcd", "--data-dir", dir, "--listen-client-urls", "http://"+address, "--advertise-client-urls",
+		"http://"+address, "--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls",
+		"http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380", "--log-level", "error")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	s := dial(t, address)
+	pools := []blocks.Pool{{Name: "p", Prefix: netip.MustParsePrefix("10.9.0.0/25"), Bits: 26, Parts: 2},
+		{Name: "large", Prefix: netip.MustParsePrefix("10.128.0.0/14"), Bits: 26, Parts: 1}}
+	snap := s.mustRead(t, blocks.Read{})
+	r, err := s.Commit(t.Context(), blocks.Init(blocks.Config{Store: snap.Store, Pools: pools}))
+	if err != nil || !r.Done {
+		t.Fatal(r, err)
+	}
+	return s
+}
+
+// dial waits for etcd, however long it takes to start.
+func dial(t testing.TB, address string) *Store {
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + address}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	s := NewStore(c, "c")
+	for {
+		if _, err := s.Read(t.Context(), blocks.Read{Keys: []blocks.Key{{Kind: blocks.ConfigKey}}}); err == nil {
+			return s
+		} else if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (s *Store) mustRead(t testing.TB, r blocks.Read) blocks.Snapshot {
+	r.Keys = append(r.Keys, blocks.Key{Kind: blocks.ConfigKey})
+	snap, err := s.Read(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snap
+}
+
+// member returns one of a node, whose network has its name. The host has both nodes: what differs is the network.
+func member(t io.Writer, s *Store, node string, want int) *Member {
+	return &Member{Store: s, Cluster: "c", Node: node, Network: node, Leases: &disk.Store{},
+		Blocks: map[string]int{"p": want}, Log: slog.New(slog.NewTextHandler(t, nil))}
+}
+
+// rest runs a member until it has nothing to do.
+func (m *Member) rest(t testing.TB) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	before := m.before
+	m.before = func(a blocks.Action) {
+		if before != nil {
+			before(a)
+		}
+		if a == nil {
+			stop()
+		}
+	}
+	if err := m.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ranges returns what the grant of a node has.
+func ranges(t *testing.T, node string) []netip.Prefix {
+	g, err := grant.OfBoot(node)
+	if err != nil {
+		return nil
+	}
+	if _, err := grant.Read(node); err != nil && len(g.Ranges) > 0 {
+		t.Error(err)
+	}
+	return g.Ranges
+}
+
+// check fails if two nodes have a block, or a node has one that is not its own in etcd.
+func check(t *testing.T, s *Store) {
+	t.Helper()
+	var all []netip.Prefix
+	for _, node := range []string{"a", "b"} {
+		h := host{network: node}
+		j, err := h.loadJournal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		granted, err := h.granted()
+		if err != nil {
+			t.Fatal(err)
+		}
+		mine := s.mustRead(t, blocks.Read{Mine: j.Node})
+		for _, held := range granted {
+			if !slices.ContainsFunc(mine.Entries, func(e blocks.Entry) bool {
+				return e.Key.Block == held.Block && e.Value.Parts&held.Parts == held.Parts
+			}) {
+				t.Errorf("node %s is granted %v, and etcd has %v", node, held, mine.Entries)
+			}
+		}
+		for _, p := range ranges(t, node) {
+			if slices.ContainsFunc(all, p.Overlaps) {
+				t.Errorf("two nodes are granted %v", p)
+			}
+			all = append(all, p)
+		}
+	}
+}
+
+func expect(t *testing.T, node string, blocks int) {
+	t.Helper()
+	if got := ranges(t, node); len(got) != blocks {
+		t.Fatalf("node %s is granted %v, want %d blocks", node, got, blocks)
+	}
+}
+
+// Two nodes get different blocks, and one gets what the other gave back. A block with a lease stays.
+func TestShare(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	member(t.Output(), s, "b", 2).rest(t)
+	check(t, s)
+	expect(t, "a", 1)
+	expect(t, "b", 1) // the pool has two
+
+	leases := allocator("a")
+	o := spec.Owner{Network: "a", ContainerID: "x", IfName: "eth0"}
+	if _, err := leases.Allocate(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 0).rest(t)
+	expect(t, "a", 1)
+
+	if err := leases.Release(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 0).rest(t)
+	expect(t, "a", 0)
+	member(t.Output(), s, "b", 2).rest(t)
+	expect(t, "b", 2)
+	check(t, s)
+	if _, err := leases.Allocate(t.Context(), o); err == nil {
+		t.Error("a node without a block gave an address")
+	}
+
+	member(t.Output(), s, "b", 0).rest(t)
+	resp, err := s.Client.Get(t.Context(), s.prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil || resp.Count != 5 { // the configuration, two epochs and two names
+		t.Errorf("%d keys stay: %v, %v", resp.Count, resp.Kvs, err)
+	}
+}
+
+// allocator is the store of leases as the plugin cluster has it.
+func allocator(network string) *disk.Store {
+	s := &disk.Store{}
+	s.Granted = func() ([]ipam.Set, error) {
+		g, err := grant.Read(network)
+		if err != nil {
+			return nil, err
+		}
+		set := ipam.Set{Path: "grant"}
+		for _, p := range g.Ranges {
+			set.Ranges = append(set.Ranges, ipam.Range{Subnet: p})
+		}
+		return ipam.Complete([]ipam.Set{set})
+	}
+	return s
+}
+
+// A member that is killed before each of its actions leaves nothing that two nodes have, and the next one goes on.
+func TestKill(t *testing.T) {
+	s := startEtcd(t)
+	kills := 0
+	for _, want := range []int{1, 0} {
+		for n := 1; ; n++ {
+			member(t.Output(), s, "a", 1-want).rest(t)
+			expect(t, "a", 1-want)
+			killed := runDoomed(t, want, n)
+			check(t, s)
+			member(t.Output(), s, "b", 2).rest(t) // takes what is free
+			check(t, s)
+			member(t.Output(), s, "b", 1).rest(t)
+			member(t.Output(), s, "a", want).rest(t)
+			expect(t, "a", want)
+			expect(t, "b", 1)
+			check(t, s)
+			if !killed {
+				break
+			}
+			kills++
+		}
+	}
+	t.Log(kills, "kills")
+	if kills < 12 {
+		t.Errorf("%d kills: a start alone has five actions", kills)
+	}
+}
+
+// runDoomed runs a member of node a in a process that is killed before action n. It reports whether there was one.
+func runDoomed(t *testing.T, want, n int) bool {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d", doomed, want, n))
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	err := cmd.Run()
+	if err == nil {
+		return false
+	}
+	if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || w.Signal() != syscall.SIGKILL {
+		t.Fatal(err)
+	}
+	return true
+}
+
+func beDoomed() int {
+	var want, n int
+	_, err := fmt.Sscan(os.Getenv(doomed), &want, &n)
+	c, derr := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + address}})
+	if err != nil || derr != nil {
+		return 1
+	}
+	m := member(os.Stderr, NewStore(c, "c"), "a", want)
+	m.before = func(a blocks.Action) {
+		if a == nil {
+			os.Exit(0)
+		}
+		if n--; n == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		}
+	}
+	_ = m.Run(context.Background())
+	return 1
+}
+
+// A node that was forgotten gets no addresses when it returns, and its block rests before others get it.
+func TestForget(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 1)
+	j, err := (&host{network: "a"}).loadJournal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", j.Node} { // and again
+		if err := s.Forget(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Forget(t.Context(), "z"); err == nil {
+		t.Error("a node that nobody knows was forgotten")
+	}
+	graves, err := s.Client.Get(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix())
+	if err != nil || len(graves.Kvs) != 1 || graves.Kvs[0].Lease == 0 {
+		t.Errorf("%v, %v: want a grave that ends", graves, err)
+	}
+
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 0)
+	if g, err := grant.OfBoot("a"); err != nil || g.Missing == "" || g.Hint == "" {
+		t.Errorf("%+v, %v: want why there is no range", g, err)
+	}
+	member(t.Output(), s, "b", 2).rest(t)
+	expect(t, "b", 1)
+	if n := len(s.mustRead(t, blocks.Read{Mine: j.Node}).Entries); n != 1 {
+		t.Errorf("the node that was forgotten has %d entries", n-1)
+	}
+
+	if err := os.Remove((&host{network: "a"}).journalPath()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Client.Delete(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 1).rest(t) // as another node of the same name
+	expect(t, "a", 1)
+	check(t, s)
+}
+
+// BenchmarkHerd starts 1,000 nodes at once, each of which claims two of 4,096 blocks. All share one process, one host
+// and one connection to etcd.
+func BenchmarkHerd(b *testing.B) {
+	for range b.N {
+		s := startEtcd(b)
+		var reads, txns, claims atomic.Int64
+		var nodes sync.WaitGroup
+		b.ResetTimer()
+		for n := range 1000 {
+			m := member(b.Output(), s, fmt.Sprint("n", n), 0)
+			m.Blocks = map[string]int{"large": 2}
+			m.before = func(a blocks.Action) {
+				switch a := a.(type) {
+				case blocks.Read:
+					reads.Add(1)
+				case blocks.Txn:
+					txns.Add(1)
+					if a.Put[0].Key.Kind == blocks.BlockKey {
+						claims.Add(1)
+					}
+				}
+			}
+			nodes.Go(func() { m.rest(b) })
+		}
+		nodes.Wait()
+		b.ReportMetric(float64(reads.Load()), "reads")
+		b.ReportMetric(float64(txns.Load()), "txns")
+		b.ReportMetric(float64(claims.Load()-2000), "conflicts")
+		for n := range 1000 {
+			if g, err := grant.OfBoot(fmt.Sprint("n", n)); err != nil || len(g.Ranges) != 2 {
+				b.Fatal(g, err)
+			}
+		}
+	}
+}
+
+// Two nodes cannot have one name, and two agents cannot have one network of a host.
+func TestTwice(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	other := member(t.Output(), s, "b", 1)
+	other.Node = "a"
+	other.rest(t)
+	expect(t, "b", 0)
+	if g, err := grant.OfBoot("b"); err != nil || !strings.Contains(g.Missing, "has this node's name") {
+		t.Errorf("%+v, %v", g, err)
+	}
+
+	unlock, err := (&host{network: "a"}).lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if err := member(t.Output(), s, "a", 1).Run(t.Context()); err == nil {
+		t.Error("a second agent runs")
+	}
+}
+
+// A claim whose answer is lost counts only after another epoch has begun, so that nothing is late.
+func TestUnknown(t *testing.T) {
+	s := startEtcd(t)
+	m := member(t.Output(), dial(t, proxy(t, "/block/p/")), "a", 1)
+	epochs, claims := 0, 0
+	m.before = func(a blocks.Action) {
+		txn, ok := a.(blocks.Txn)
+		if !ok {
+			return
+		}
+		switch txn.Put[0].Key.Kind {
+		case blocks.EpochKey:
+			epochs++
+		case blocks.BlockKey:
+			claims++
+		}
+	}
+	m.rest(t)
+	check(t, s)
+	expect(t, "a", 1)
+	if epochs != 2 || claims != 1 {
+		t.Errorf("%d epochs and %d claims: want another epoch, and the block that was claimed", epochs, claims)
+	}
+}
+
+// proxy is a way to etcd. The connection ends instead of the answer to the first request that has a text in it.
+func proxy(t *testing.T, text string) (at string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	var lost, spent atomic.Bool
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", address)
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			pass := func(to, from net.Conn, look func(data []byte) bool) {
+				defer func() { _, _ = client.Close(), server.Close() }()
+				b := make([]byte, 64<<10)
+				for {
+					n, err := from.Read(b)
+					if err != nil || !look(b[:n]) {
+						return
+					}
+					if _, err := to.Write(b[:n]); err != nil {
+						return
+					}
+				}
+			}
+			go pass(server, client, func(data []byte) bool {
+				if bytes.Contains(data, []byte(text)) && spent.CompareAndSwap(false, true) {
+					lost.Store(true)
+				}
+				return true
+			})
+			go pass(client, server, func(data []byte) bool {
+				isAnswer := len(data) > 64 // and no frame of the connection's own
+				return !isAnswer || !lost.CompareAndSwap(true, false)
+			})
+		}
+	}()
+	return l.Addr().String()
+}

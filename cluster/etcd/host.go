@@ -1,0 +1,197 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/ipam/disk"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+)
+
+// Dir is the directory of the journals, one for each network.
+const Dir = "/var/lib/cni/fairlead/cluster"
+
+// A host is where a node keeps its journal, its grant and its leases.
+type host struct {
+	cluster, node, network string
+	leases                 *disk.Store
+}
+
+func (h *host) journalPath() string { return filepath.Join(Dir, h.network+".journal.json") }
+
+// lock returns an error if another agent has the network. The lock ends with the process.
+func (h *host) lock() (unlock func(), err error) {
+	if err := os.MkdirAll(Dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(h.journalPath()+".lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: another agent of this network runs on this host: %w", f.Name(), err),
+			f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+// loadJournal returns what was saved. A node that has never saved anything gets an identifier.
+func (h *host) loadJournal() (blocks.Journal, error) {
+	b, err := os.ReadFile(h.journalPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return blocks.Journal{Node: nonce()}, nil
+	}
+	if err != nil {
+		return blocks.Journal{}, err
+	}
+	var j blocks.Journal
+	err = json.Unmarshal(b, &j)
+	if err == nil && j.Node == "" {
+		err = errNoNode
+	}
+	if err != nil {
+		return j, fmt.Errorf("%s: is no journal: %w: end the containers of this node, forget it, and remove the file",
+			h.journalPath(), err)
+	}
+	return j, nil
+}
+
+// errNoNode means that a journal names no node.
+var errNoNode = errors.New("it names no node")
+
+// nonce returns 128 random bits.
+func nonce() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return hex.EncodeToString(b[:])
+}
+
+// machine returns an identifier of the hardware, which is not on a disk. Empty: it is unknown.
+func machine() string {
+	b, _ := os.ReadFile("/sys/class/dmi/id/product_uuid")
+	return strings.TrimSpace(string(b))
+}
+
+// saveJournal replaces the journal, and returns when it is on the disk.
+func (h *host) saveJournal(j blocks.Journal) error {
+	b, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(h.journalPath() + ".new") // one agent writes it; what a killed one left is replaced
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), h.journalPath()); err != nil {
+		return err
+	}
+	dir, err := os.Open(Dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// granted returns the holdings in the grant of this boot.
+func (h *host) granted() ([]blocks.Holding, error) {
+	g, err := grant.OfBoot(h.network)
+	if err != nil || len(g.Source) == 0 {
+		return nil, nil // no grant, or one of an earlier boot: no container has an address of it
+	}
+	var list []blocks.Holding
+	if err := json.Unmarshal(g.Source, &list); err != nil {
+		return nil, fmt.Errorf("%s: source: %w", grant.Path(h.network), err)
+	}
+	return list, nil
+}
+
+// rangesOf returns the addresses of a holding. Nil: its pool is not known.
+type rangesOf func(blocks.Holding) []netip.Prefix
+
+// publish replaces the grant. It reports whether it did not, because a lease is in the way.
+func (h *host) publish(ctx context.Context, p blocks.Publish, ranges rangesOf) (busy bool, err error) {
+	if p.Without == nil && len(p.Holdings) > 0 { // nothing is taken away
+		return false, h.write(p, ranges)
+	}
+	if _, err := h.leases.Reclaim(ctx, h.network, false); err != nil {
+		return false, err
+	}
+	err = h.leases.Hold(ctx, h.network, func(leased []netip.Addr) error {
+		if p.Without != nil {
+			leaving := ranges(*p.Without)
+			if leaving == nil { // the pool is not there any more
+				leaving = []netip.Prefix{p.Without.Block}
+			}
+			busy = slices.ContainsFunc(leased, func(a netip.Addr) bool {
+				return slices.ContainsFunc(leaving, func(r netip.Prefix) bool { return r.Contains(a) })
+			})
+		}
+		if busy {
+			return nil
+		}
+		return h.write(p, ranges)
+	})
+	return busy, err
+}
+
+// write writes the grant. What others wrote into it stays.
+func (h *host) write(p blocks.Publish, ranges rangesOf) error {
+	g := grant.Grant{}
+	if have, err := grant.OfBoot(h.network); err == nil {
+		g = *have
+	}
+	boot, err := grant.Boot()
+	if err != nil {
+		return err
+	}
+	g.Cluster, g.Node, g.Boot = h.cluster, h.node, boot
+	g.Missing, g.Hint = missing(p.Refusal)
+	if g.Source, err = json.Marshal(p.Holdings); err != nil {
+		return err
+	}
+	g.Ranges = nil
+	for _, held := range p.Holdings {
+		g.Ranges = append(g.Ranges, ranges(held)...)
+	}
+	return grant.Write(h.network, g)
+}
+
+// missing says why a node has no range, and what to do.
+func missing(r *blocks.Refusal) (why, hint string) {
+	if r == nil {
+		return "", ""
+	}
+	switch r.Reason {
+	case blocks.Unconfigured:
+		return "etcd has no cluster of this name", "Make the cluster first, or correct the name or the endpoints."
+	case blocks.NameTaken:
+		return "the node " + r.Node + " has this node's name", "Give this node another name, or forget the other one."
+	case blocks.Forgotten:
+		return "the node was forgotten, and others may have its addresses",
+			"End its containers, remove the journal in " + Dir + ", and it joins as another node."
+	case blocks.OtherMachine:
+		return "the journal in " + Dir + " is of another machine: the disk was copied or moved",
+			"On a copy, remove the journal. Of a machine that was replaced, forget the node first."
+	case blocks.Superseded:
+		return "another agent has this node's identity: its disk was copied or restored",
+			"End the containers of this node, forget the node, and remove the journal in " + Dir + "."
+	}
+	return fmt.Sprintf("reason %d", r.Reason), ""
+}
