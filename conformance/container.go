@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -14,8 +15,26 @@ type container struct {
 	id, netns, ifName string
 	addr              netip.Prefix // that the suite's IPAM plugin gives
 	prev              []byte       // what ADD printed
-	result            *spec.Result
+	result            *spec.Result // the same, or of a chained plugin at first what it is given
 }
+
+// previous is prevResult in a version.
+func (c *container) previous(v spec.Version) (json.RawMessage, error) {
+	switch {
+	case c == nil || c.result == nil:
+		return nil, nil
+	case c.prev != nil && c.result.CNIVersion == v:
+		return c.prev, nil
+	case !v.Known():
+		v = spec.Newest
+	}
+	as := *c.result
+	as.CNIVersion = v
+	return json.Marshal(as)
+}
+
+// nameserver is in the results of the suite's plugins.
+const nameserver = "10.90.0.1"
 
 // gateway is the gateway of the addresses of the suite's IPAM plugin.
 func gateway() netip.Addr { return netip.AddrFrom4([4]byte{10, 90, 0, 1}) }
@@ -26,9 +45,14 @@ func (t *trial) container(id string) (*container, error) {
 		return nil, unfit("the host has room for one attachment to this network")
 	}
 	t.containers++
+	t.addresses++
 	c := &container{id: id, netns: filepath.Join("/run/netns", id), ifName: t.ifName()}
-	c.addr = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, 0, byte(1 + t.containers)}), 24)
-	if err := nstest.MakeNS(c.netns); err != nil {
+	c.addr = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 90, 0, byte(1 + t.addresses)}), 24)
+	err := nstest.MakeNS(c.netns)
+	if err == nil && t.subject.Kind == Chained {
+		err = t.under(c)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make a container: %w", err)
 	}
 	return c, nil

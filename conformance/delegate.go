@@ -40,18 +40,21 @@ type ipamOrder struct {
 	Fail   map[string]spec.Error `json:"fail,omitempty"` // by verb
 }
 
+// parentType is the plugin that an IPAM plugin is told to be run by.
+const parentType = "conformance-parent"
+
 // ipamConf is the object ipam by which a container gets its address.
-func ipamConf(c *container) string {
+func ipamConf(c *container, change func(*ipamOrder)) (string, error) {
 	o := ipamOrder{Type: ipamType, Result: json.RawMessage("{}")}
 	if c != nil {
 		o.Result = json.RawMessage(fmt.Sprintf(`{"cniVersion":"1.1.0","ips":[{"address":"%s","gateway":"%s"}],`+
-			`"routes":[{"dst":"0.0.0.0/0"}]}`, c.addr, gateway()))
+			`"routes":[{"dst":"0.0.0.0/0"}],"dns":{"nameservers":["%s"]}}`, c.addr, gateway(), nameserver))
+	}
+	if change != nil {
+		change(&o)
 	}
 	b, err := json.Marshal(o)
-	if err != nil { // a struct of texts
-		panic(err)
-	}
-	return string(b)
+	return string(b), err
 }
 
 // serve is this program as a plugin of the suite.

@@ -2,10 +2,13 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +21,30 @@ const (
 	exitError = 2 // a check could not be made
 )
 
+// usage is the help.
+const usage = `fairlead-conformance tests CNI plugins and runtimes of any vendor against the CNI specification.
+
+  fairlead-conformance --plugin /opt/cni/bin/bridge               test a plugin
+  fairlead-conformance --plugin ./mine --profile mine.json        test a plugin with a configuration of your own
+  fairlead-conformance --runtime ./myruntime                      test a runtime
+  fairlead-conformance --list                                     list the checks, with their clauses
+
+Each check runs in a throw-away host: network and mount namespaces of its own, with empty state directories. So the
+machine does not change. It takes root, or user namespaces. docs/conformance.md describes profiles and results.
+
+  --plugin PATH,…    test these plugins; the flag may be repeated
+  --profile FILE     JSON that says how plugins are configured that the suite does not know
+  --runtime CMD      test a runtime: CMD add|check|del|gc|status NETWORK NETNS, as of cnitool
+  --only ID,…        make these checks only, by clause (P12) or by name (P12/twice)
+  -o, --output FORMAT  text (default), json, junit or tap
+  -v, --verbose      also print what passed and what does not apply
+  --jobs N           make N checks at a time (default: four for each processor)
+  --timeout TIME     how long one call may take (default 1m0s)
+  --list             list the checks
+
+Exit status: 0 all checks passed, 1 a check failed, 2 a check could not be made.
+`
+
 // words is a flag that may be given several times, with several values each.
 type words struct {
 	list []string
@@ -25,35 +52,84 @@ type words struct {
 }
 
 func (w *words) String() string { return strings.Join(w.list, w.sep) }
+
+// Set adds the values of one use of the flag.
 func (w *words) Set(s string) error {
 	w.list = append(w.list, strings.Split(s, w.sep)...)
 	return nil
 }
 
-// Main runs the command line and returns its exit status.
-func Main(args []string, stdout, stderr io.Writer) int {
+// A line is a command line.
+type line struct {
+	Settings
+	output        string
+	list, verbose bool
+}
+
+func parse(args []string) (l line, err error) {
 	flags := flag.NewFlagSet("fairlead-conformance", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	s := Settings{}
+	flags.SetOutput(io.Discard)
 	plugins, only := words{sep: ","}, words{sep: ","}
 	flags.Var(&plugins, "plugin", "")
 	flags.Var(&only, "only", "")
-	flags.StringVar(&s.Profile, "profile", "", "")
-	flags.IntVar(&s.Jobs, "jobs", 0, "")
-	flags.DurationVar(&s.Limit, "timeout", time.Minute, "")
-	verbose := flags.Bool("v", false, "")
-	if err := flags.Parse(args); err != nil {
-		return exitError
+	flags.StringVar(&l.Runtime, "runtime", "", "")
+	flags.StringVar(&l.Profile, "profile", "", "")
+	flags.IntVar(&l.Jobs, "jobs", 0, "")
+	flags.DurationVar(&l.Limit, "timeout", time.Minute, "")
+	for _, name := range []string{"o", "output"} {
+		flags.StringVar(&l.output, name, "text", "")
 	}
-	s.Plugins, s.Only = append(plugins.list, flags.Args()...), only.list
+	for _, name := range []string{"v", "verbose"} {
+		flags.BoolVar(&l.verbose, name, false, "")
+	}
+	flags.BoolVar(&l.list, "list", false, "")
+	if err := flags.Parse(args); err != nil {
+		return l, err
+	}
+	l.Plugins, l.Only = append(plugins.list, flags.Args()...), only.list
+	return l, l.check()
+}
+
+// check is the complaint about values that cannot be.
+func (l line) check() error {
+	if formats()[l.output] == nil {
+		return fmt.Errorf("--output %s: want one of %v", l.output, slices.Sorted(maps.Keys(formats())))
+	}
+	for _, id := range l.Only {
+		if !slices.ContainsFunc(Checks(), func(c Check) bool { return selects([]string{id}, c) }) {
+			return fmt.Errorf("--only %s: there is no such clause or check; --list has them", id)
+		}
+	}
+	if len(l.Plugins) == 0 && l.Runtime == "" && !l.list {
+		return errors.New("say what to test: --plugin PATH or --runtime CMD")
+	}
+	return nil
+}
+
+// Main runs the command line and returns its exit status.
+func Main(args []string, stdout, stderr io.Writer) int {
+	l, err := parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		io.WriteString(stdout, usage)
+		return exitPass
+	case err != nil:
+		fmt.Fprintf(stderr, "fairlead-conformance: %v\n`fairlead-conformance --help` has all flags.\n", err)
+		return exitError
+	case l.list:
+		list(stdout, l.Only)
+		return exitPass
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	reports, err := Run(ctx, s)
+	reports, err := Run(ctx, l.Settings)
+	if err == nil {
+		err = formats()[l.output](stdout, reports, l.verbose)
+	}
 	if err != nil {
 		fmt.Fprintln(stderr, "fairlead-conformance:", err)
 		return exitError
 	}
-	People(stdout, reports, *verbose)
 	return exitStatus(reports)
 }
 

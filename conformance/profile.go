@@ -29,6 +29,8 @@ type Plugin struct {
 	IfName string `json:"ifName,omitempty"`
 	// Single is set where the host has room for one attachment only.
 	Single bool `json:"single,omitempty"`
+	// Layer2 says that the plugin can do without addresses.
+	Layer2 bool `json:"layer2,omitempty"`
 	// Reaches says whom a container of the network reaches: "containers", "gateway".
 	Reaches []string `json:"reaches,omitempty"`
 	// Breaks are changes that CHECK has to find, beside those that the suite makes of its own.

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -30,9 +29,16 @@ type job struct {
 	Limit   time.Duration `json:"limit"`
 }
 
+// A recognised is a worker's answer to the question of a plugin's kind.
+type recognised struct {
+	Plugin
+	Problem string `json:"problem,omitempty"`
+}
+
 // Settings say what is tested and how.
 type Settings struct {
 	Plugins []string // paths
+	Runtime string   // a command, with its arguments
 	Profile string   // a file
 	Only    []string // IDs or clauses of checks; none are all
 	Jobs    int      // checks at a time; 0: four for each processor, for they wait for the kernel most of their time
@@ -43,16 +49,6 @@ type Settings struct {
 type Report struct {
 	Subject  Subject   `json:"subject"`
 	Outcomes []Outcome `json:"outcomes"`
-}
-
-// count is how many outcomes have a status.
-func (r Report) count(s Status) (n int) {
-	for _, o := range r.Outcomes {
-		if o.Status == s {
-			n++
-		}
-	}
-	return n
 }
 
 // Run tests plugins. An error means that it could not begin.
@@ -106,9 +102,17 @@ func (r *runner) subject(ctx context.Context, path string, profile Profile) (s S
 	if err != nil {
 		s.Versions = spec.Versions() // the checks of VERSION say what is wrong with the answer
 	}
-	if s.Kind == "" {
-		return s, fmt.Errorf("%s: say in a profile what kind of plugin it is", path)
+	if s.Kind != "" {
+		return s, nil
 	}
+	var found recognised
+	if err := r.work(ctx, job{Subject: s, Limit: r.Limit}, &found); err != nil {
+		return s, err
+	}
+	if found.Problem != "" {
+		return s, fmt.Errorf("%s: %s", path, found.Problem)
+	}
+	s.Kind, s.Conf = found.Kind, found.Conf
 	return s, nil
 }
 
@@ -189,6 +193,8 @@ func work(stdin io.Reader, stdout io.Writer) error {
 	if err := nstest.Enter(); err != nil {
 		return err
 	}
+	// An ordinary user's PATH often lacks the directories where ip and nft live.
+	os.Setenv("PATH", os.Getenv("PATH")+":/usr/sbin:/sbin")
 	var j job
 	if err := json.NewDecoder(stdin).Decode(&j); err != nil {
 		return err
@@ -198,6 +204,16 @@ func work(stdin io.Reader, stdout io.Writer) error {
 	}
 	t := &trial{ctx: context.Background(), subject: j.Subject, limit: j.Limit, version: newest(j.Subject.Versions)}
 	err := t.prepare()
+	if j.Check == "" {
+		var found recognised
+		if err == nil {
+			found.Plugin, err = recognise(t)
+		}
+		if err != nil {
+			found.Problem = err.Error()
+		}
+		return json.NewEncoder(stdout).Encode(found)
+	}
 	if err == nil {
 		err = checkByID(j.Check).run(t)
 	}
@@ -211,15 +227,20 @@ func work(stdin io.Reader, stdout io.Writer) error {
 // prepare runs the commands that the profile has for the host.
 func (t *trial) prepare() error {
 	for _, argv := range t.subject.Host {
-		path := argv[0]
-		for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
-			if _, err := os.Stat(filepath.Join(dir, path)); err == nil && !strings.Contains(path, "/") {
-				path = filepath.Join(dir, path)
-			}
+		if err := t.run(argv); err != nil {
+			return fmt.Errorf("prepare the host: %w", err)
 		}
-		if err := invoke.Hook(t.ctx, append([]string{path}, argv[1:]...), invoke.Call{}); err != nil {
-			return fmt.Errorf("prepare the host: %q: %w", argv, err)
-		}
+	}
+	return nil
+}
+
+// run runs a command of the profile on the caller's thread, and so in its namespace.
+func (t *trial) run(argv []string) error {
+	if len(argv) == 0 {
+		return errors.New("a command of the profile is empty")
+	}
+	if err := invoke.Hook(t.ctx, argv, invoke.Call{}); err != nil {
+		return fmt.Errorf("%q: %w", argv, err)
 	}
 	return nil
 }

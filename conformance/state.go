@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os/exec"
@@ -99,11 +101,14 @@ func (t *trial) rules() (lines []string) {
 	return lines
 }
 
-// stateFiles are the files of the usual directories of state.
+// stateFiles are the files of the usual directories of state. An empty one, such as a lock, holds nothing.
 func stateFiles() (lines []string, err error) {
 	for _, dir := range []string{"/var/lib/cni", "/run/cni"} {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-			if err == nil && e.Type().IsRegular() {
+			if err != nil || !e.Type().IsRegular() {
+				return nil
+			}
+			if info, err := e.Info(); err == nil && info.Size() > 0 {
 				lines = append(lines, "file "+path)
 			}
 			return nil
@@ -115,25 +120,19 @@ func stateFiles() (lines []string, err error) {
 	return lines, nil
 }
 
-// unchanged compares the state with an earlier one.
+// unchanged compares the state with an earlier one. It waits for what the kernel removes with a namespace.
 func (t *trial) unchanged(what string, before []string, c *container) error {
-	after, err := t.state(c)
-	if err != nil {
-		return err
+	var left error
+	groups := []uint{rtnl.LinkEvents, rtnl.IPv4AddrEvents, rtnl.IPv4RouteEvents}
+	err := alter("", func(ns *kernel.NS) error {
+		return rtnl.Await(ns, t.ctx, answerLimit, groups, func() (bool, error) {
+			after, err := t.state(c)
+			left = unchanged(what, before, after)
+			return left == nil, err
+		})
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		return left
 	}
-	var changes []string
-	for _, line := range after {
-		if !slices.Contains(before, line) {
-			changes = append(changes, "+ "+line)
-		}
-	}
-	for _, line := range before {
-		if !slices.Contains(after, line) {
-			changes = append(changes, "- "+line)
-		}
-	}
-	if len(changes) > 0 {
-		return differs(what+" to leave everything as it was", "%s", strings.Join(changes, "; "))
-	}
-	return nil
+	return err
 }

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +32,8 @@ type trial struct {
 	version    spec.Version // that is spoken, unless a check says another
 	limit      time.Duration
 	last       *answer // to the last call
-	containers int
+	containers int     // that are attached, or about to be
+	addresses  int     // that were given
 }
 
 // network is the name of the network of all trials.
@@ -43,7 +46,8 @@ type request struct {
 	c       *container
 	stdin   []byte // complete; nil: as it is made of what follows
 	keys    map[string]any
-	without []string // keys that are left out
+	without []string         // keys that are left out
+	ipam    func(*ipamOrder) // changes what the suite's IPAM plugin is told
 	call    invoke.Call
 }
 
@@ -79,9 +83,6 @@ func (t *trial) do(verb string, c *container, changes ...change) (*answer, error
 	r.call = invoke.Call{Command: verb, Path: []string{filepath.Dir(t.subject.Path), delegates}, Network: network}
 	if c != nil {
 		r.call.ContainerID, r.call.Netns, r.call.IfName = c.id, c.netns, c.ifName
-		if c.prev != nil {
-			r.keys["prevResult"] = json.RawMessage(c.prev)
-		}
 	}
 	for _, change := range changes {
 		change(&r)
@@ -120,36 +121,54 @@ func (t *trial) execute(r request) *answer {
 
 // conf is the configuration as a runtime completes it.
 func (t *trial) conf(r request) ([]byte, error) {
-	text := string(t.subject.Conf)
+	order, err := ipamConf(r.c, r.ipam)
+	if err != nil {
+		return nil, err
+	}
+	text := strings.ReplaceAll(string(t.subject.Conf), ipamMark, order)
 	if text == "" {
 		text = "{}"
 	}
-	if r.c != nil || strings.Contains(text, ipamMark) {
-		text = strings.ReplaceAll(text, ipamMark, ipamConf(r.c))
-	}
 	var o spec.Object
-	if t.subject.Kind == IPAM {
-		text = `{"ipam":` + text + `}`
-	}
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return nil, fmt.Errorf("the configuration of %s in the profile: %w", t.subject.Type, err)
 	}
-	keys := []struct {
+	typ := t.subject.Type
+	if t.subject.Kind == IPAM {
+		inner := o
+		if err := inner.Set("type", typ); err != nil {
+			return nil, err
+		}
+		typ, o = parentType, spec.Object{}
+		if err := o.Set("ipam", inner); err != nil {
+			return nil, err
+		}
+	}
+	prev, err := r.c.previous(r.version)
+	if err != nil {
+		return nil, err
+	}
+	return r.complete(o, typ, t.subject.RuntimeConfig, prev)
+}
+
+// complete adds to a configuration what a runtime does, and what the check wants otherwise.
+func (r request) complete(o spec.Object, typ string, runtimeConfig, prev json.RawMessage) ([]byte, error) {
+	type member struct {
 		name  string
 		value any
-	}{{"cniVersion", r.version}, {"name", network}, {"type", t.subject.Type}}
+	}
+	keys := []member{{"cniVersion", r.version}, {"name", network}, {"type", typ}}
+	if len(runtimeConfig) > 0 {
+		keys = append(keys, member{"runtimeConfig", runtimeConfig})
+	}
+	if prev != nil {
+		keys = append(keys, member{"prevResult", prev})
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.keys)) {
+		keys = append(keys, member{name, r.keys[name]})
+	}
 	for _, k := range keys {
 		if err := o.Set(k.name, k.value); err != nil {
-			return nil, err
-		}
-	}
-	if len(t.subject.RuntimeConfig) > 0 {
-		if err := o.Set("runtimeConfig", t.subject.RuntimeConfig); err != nil {
-			return nil, err
-		}
-	}
-	for name, value := range r.keys {
-		if err := o.Set(name, value); err != nil {
 			return nil, err
 		}
 	}

@@ -14,9 +14,8 @@ const unspoken = "9.9.9"
 func versionChecks() []Check {
 	return []Check{
 		{ID: "V1/answer", Title: "VERSION with no other variable and no network prints the versions",
-			Sentence: "Plugins must output a JSON object with the following keys upon a VERSION operation: " +
-				"cniVersion, supportedVersions: a list of supported specification versions.",
-			Kinds: everyPlugin(), run: versionAnswer},
+			Sentence: `Plugins must output a JSON object with the following keys upon a VERSION operation: cniVersion, supportedVersions: a list of supported specification versions.`,
+			Kinds:    everyPlugin(), run: versionAnswer},
 		{ID: "V2/echo", Title: "VERSION repeats the version that it was asked in",
 			Sentence: "cniVersion: The value of cniVersion specified on input.",
 			Kinds:    everyPlugin(), run: versionEcho},

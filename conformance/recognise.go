@@ -1,0 +1,71 @@
+package conformance
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// A guess is a kind that a plugin may be of, and the configuration by which it would show.
+type guess struct {
+	kind Kind
+	conf string
+}
+
+// guesses are in an order in which no plugin is taken for another kind: an IPAM plugin alone gives addresses without
+// an interface, and a plugin that makes an interface may accept prevResult, too.
+func guesses() []guess {
+	return []guess{
+		{IPAM, `{"subnet": "10.91.0.0/28", "ranges": [[{"subnet": "10.91.0.0/28"}]]}`},
+		{IPAM, `{"addresses": [{"address": "10.91.0.7/24"}]}`},
+		{Interface, `{"ipam": "$ipam"}`},
+		{Interface, `{}`},
+		{Chained, `{}`},
+	}
+}
+
+// recognise finds out what kind of plugin the subject is, by what an ADD of it does.
+func recognise(t *trial) (Plugin, error) {
+	var tried error
+	for i, g := range guesses() {
+		t.subject.Plugin = Plugin{Kind: g.kind, Conf: json.RawMessage(g.conf)}
+		t.containers = 0
+		c, err := t.container(fmt.Sprintf("c%d", i))
+		if err != nil {
+			return Plugin{}, err
+		}
+		a, err := t.add(c)
+		if err == nil {
+			err = t.shows(g.kind, c)
+		}
+		if err == nil {
+			return t.subject.Plugin, nil
+		}
+		var f *finding
+		if !errors.As(err, &f) {
+			return Plugin{}, err
+		}
+		if a == nil {
+			a = t.last
+		}
+		tried = errors.Join(tried, fmt.Errorf("as a plugin of the kind %s with %s: %s", g.kind, g.conf, a))
+	}
+	return Plugin{}, fmt.Errorf("its kind is unknown; write kind and conf in a profile (--profile): %w", tried)
+}
+
+// shows is the complaint that a successful ADD did not do what a kind does.
+func (t *trial) shows(kind Kind, c *container) error {
+	l, err := link(c.netns, c.ifName)
+	if err != nil {
+		return err
+	}
+	switch {
+	case kind == IPAM && (len(c.result.IPs) == 0 || len(c.result.Interfaces) > 0):
+		return differs("addresses and no interfaces", "%s", t.last)
+	case kind == Interface && l == nil:
+		return differs("the interface "+c.ifName, "none")
+	case kind == Chained && len(c.result.Interfaces) == 0:
+		return differs("the interfaces of prevResult", "%s", t.last)
+	}
+	return nil
+}
