@@ -25,10 +25,10 @@ help: ## say what there is
 # copy of a single entry. An entry is replaced by a new file, never written into: it may be running.
 # The linker writes through a mapping, which leaves the file in small pages in memory; one that was copied
 # starts a tenth faster.
-build: ## bin/fairlead, and bin/cni/ with one entry per plugin, ready to be copied to /opt/cni/bin
+build: ## bin/fairlead, bin/fairlead-conformance, and bin/cni/ with one entry per plugin, ready to be copied to /opt/cni/bin
 	@rm -rf $(BIN)/cni $(BIN)/tmp && mkdir -p $(BIN)/cni $(BIN)/tmp
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/tmp/ ./cmd/...
-	@cp $(BIN)/tmp/fairlead $(BIN)/tmp/copy && mv -f $(BIN)/tmp/copy $(BIN)/fairlead && cp $(BIN)/tmp/cni $(BIN)/tmp/copy
+	@mv -f $(BIN)/tmp/fairlead-conformance $(BIN)/ && cp $(BIN)/tmp/fairlead $(BIN)/tmp/copy && mv -f $(BIN)/tmp/copy $(BIN)/fairlead && cp $(BIN)/tmp/cni $(BIN)/tmp/copy
 	@names=$$($(HERE) plugins) && test -n "$$names" && \
 	  for name in $$names; do ln $(BIN)/tmp/copy $(BIN)/cni/$$name || exit; done && \
 	  rm -r $(BIN)/tmp && echo "$(BIN)/cni:" $$names

@@ -118,8 +118,8 @@ command in a network of its own, list attachments, and preview a change before m
 		repair.Command(a), repair.FirewallCommand(a), install.Command(a), install.WarmCommand(a), versionCommand(a),
 		lsCommand(a), networks.Command(a), ipam.Command(a), dhcp.Command(a), cluster.Command(a), dnsCommand(a),
 		planCommand(a), doctor.Command(a), inspect.Command(a), trace.Command(a), graph.Command(a), support.Command(a),
-		calllog.Command(a), metrics.Command(a), validate.Command(a), explain.Command(a), scaffold.Command(a),
-		environmentTopic(), pluginsCommand(a))
+		calllog.Command(a), metrics.Command(a), validate.Command(a), conformanceCommand(a), explain.Command(a),
+		scaffold.Command(a), environmentTopic(), pluginsCommand(a))
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range append(root.Commands(), root) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -27,10 +28,13 @@ const (
 
 // A called is one call of a plugin of the suite, as it saw it.
 type called struct {
-	Type  string            `json:"type"`
-	Verb  string            `json:"verb"`
-	Env   map[string]string `json:"env"` // the variables of the protocol that are set
-	Stdin json.RawMessage   `json:"stdin"`
+	Type      string            `json:"type"`
+	Verb      string            `json:"verb"`
+	Env       map[string]string `json:"env"` // the variables of the protocol that are set
+	Stdin     []byte            `json:"stdin"`
+	Program   string            `json:"program"`   // the path that it was called by
+	Namespace string            `json:"namespace"` // the network namespace that it ran in
+	HasNetns  bool              `json:"hasNetns"`  // CNI_NETNS leads to a network namespace
 }
 
 // An ipamOrder tells the suite's IPAM plugin what to do. It is the object ipam.
@@ -74,6 +78,9 @@ func serve(name string, stdin io.Reader, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
+	if name != ipamType {
+		return act(name, verb, in, stdout, stderr)
+	}
 	fmt.Fprintln(stderr, ipamMarker)
 	var conf struct {
 		CNIVersion spec.Version
@@ -89,14 +96,20 @@ func serve(name string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return 0
 	}
 	r, err := spec.DecodeResult(conf.IPAM.Result, spec.Newest)
-	if err == nil {
-		var b []byte
-		if b, err = r.Encode(conf.CNIVersion); err == nil {
-			stdout.Write(b)
-			return 0
-		}
+	if err != nil {
+		return refuse(stdout, conf.CNIVersion, spec.AsError(err, spec.CodeConfig))
 	}
-	return refuse(stdout, conf.CNIVersion, spec.AsError(err, spec.CodeConfig))
+	return answerWith(stdout, r, conf.CNIVersion)
+}
+
+// answerWith prints a result in a version.
+func answerWith(stdout io.Writer, r *spec.Result, v spec.Version) int {
+	b, err := r.Encode(v)
+	if err != nil {
+		return refuse(stdout, v, spec.AsError(err, spec.CodeConfig))
+	}
+	stdout.Write(b)
+	return 0
 }
 
 func refuse(stdout io.Writer, v spec.Version, e *spec.Error) int {
@@ -106,7 +119,12 @@ func refuse(stdout io.Writer, v spec.Version, e *spec.Error) int {
 
 // record notes a call. The number of its file is that of the calls before, for one call runs at a time.
 func record(name, verb string, stdin []byte) error {
-	c := called{Type: name, Verb: verb, Env: map[string]string{}, Stdin: stdin}
+	c := called{Type: name, Verb: verb, Env: map[string]string{}, Stdin: stdin, Program: os.Args[0]}
+	c.Namespace, _ = os.Readlink("/proc/self/ns/net")
+	if ns, err := kernel.Open(os.Getenv("CNI_NETNS")); err == nil {
+		c.HasNetns = os.Getenv("CNI_NETNS") != ""
+		ns.Close()
+	}
 	for _, v := range os.Environ() {
 		if key, value, _ := strings.Cut(v, "="); strings.HasPrefix(key, "CNI_") {
 			c.Env[key] = value
@@ -140,8 +158,14 @@ func furnish() error {
 	if err := errors.Join(os.MkdirAll(delegates, 0o755), os.MkdirAll(logDir, 0o755)); err != nil {
 		return err
 	}
-	return os.Symlink(exe, filepath.Join(delegates, ipamType))
+	for _, name := range ownPlugins() {
+		err = errors.Join(err, os.Symlink(exe, filepath.Join(delegates, name)))
+	}
+	return err
 }
+
+// ownPlugins are the names by which this program is a plugin.
+func ownPlugins() []string { return append(runtimePlugins(), ipamType) }
 
 // calls returns the calls of the suite's plugins so far, the first one first.
 func calls() (all []called, err error) {

@@ -91,7 +91,7 @@ func completeConfiguration(t *trial) error {
 	}
 	for name, want := range sent {
 		if !sameJSON(got[name], want) {
-			return differs(fmt.Sprintf("%s %s", name, want), "%s", got[name])
+			return differs(fmt.Sprintf("the key %s: %s", name, want), "%q", got[name])
 		}
 	}
 	return nil

@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,6 +71,13 @@ func Run(ctx context.Context, s Settings) ([]Report, error) {
 		}
 		reports = append(reports, Report{Subject: subject})
 	}
+	if s.Runtime != "" {
+		subject, err := runtimeSubject(s.Runtime, profile)
+		if err != nil {
+			return nil, err
+		}
+		reports = append(reports, Report{Subject: subject})
+	}
 	var all sync.WaitGroup
 	for i := range reports {
 		report := &reports[i]
@@ -116,6 +125,21 @@ func (r *runner) subject(ctx context.Context, path string, profile Profile) (s S
 	return s, nil
 }
 
+// runtimeSubject is the runtime that a command runs.
+func runtimeSubject(command string, profile Profile) (s Subject, err error) {
+	s.Command = strings.Fields(command)
+	if len(s.Command) == 0 {
+		return s, errors.New("--runtime: the command is empty")
+	}
+	if s.Path, err = exec.LookPath(s.Command[0]); err == nil {
+		s.Path, err = filepath.Abs(s.Path)
+	}
+	s.Command[0], s.Type = s.Path, filepath.Base(s.Path)
+	s.Plugin = profile.Plugins[s.Type]
+	s.Kind = Runtime
+	return s, err
+}
+
 // selected are the outcomes to come of the checks that apply to a subject.
 func (r *runner) selected(s Subject) (list []Outcome) {
 	for _, c := range Checks() {
@@ -124,6 +148,9 @@ func (r *runner) selected(s Subject) (list []Outcome) {
 		}
 		o := Outcome{Check: c.ID, Clause: c.Clause(), Title: c.Title, Sentence: c.Sentence}
 		o.Repeat = "fairlead-conformance --only " + c.ID + " --plugin " + quoted(s.Path)
+		if s.Kind == Runtime {
+			o.Repeat = "fairlead-conformance --only " + c.ID + " --runtime " + quoted(strings.Join(s.Command, " "))
+		}
 		if r.Profile != "" {
 			o.Repeat += " --profile " + quoted(r.Profile)
 		}
@@ -141,7 +168,7 @@ func (r *runner) check(ctx context.Context, s Subject, o *Outcome) {
 		o.Verdict = verdict(unfit("the profile says: " + reason))
 		return
 	}
-	if c.from != "" && !newest(s.Versions).AtLeast(c.from) {
+	if c.from != "" && s.Kind != Runtime && !newest(s.Versions).AtLeast(c.from) {
 		o.Verdict = verdict(unfit("it is about version " + string(c.from) + ", which the plugin does not speak"))
 		return
 	}
@@ -177,7 +204,7 @@ func (r *runner) work(ctx context.Context, j job, answer any) error {
 // suite's plugins, or as a worker, where it was started as one.
 func Work() {
 	name := filepath.Base(os.Args[0])
-	if name == ipamType {
+	if slices.Contains(ownPlugins(), name) {
 		os.Exit(serve(name, os.Stdin, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) == 2 && os.Args[1] == workerArg {

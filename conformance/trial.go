@@ -21,7 +21,8 @@ import (
 type Subject struct {
 	Path     string         `json:"path"`
 	Type     string         `json:"type"`
-	Versions []spec.Version `json:"versions"` // as VERSION says
+	Versions []spec.Version `json:"versions,omitempty"` // as VERSION says
+	Command  []string       `json:"command,omitempty"`  // of a runtime
 	Plugin
 }
 
@@ -34,6 +35,7 @@ type trial struct {
 	last       *answer // to the last call
 	containers int     // that are attached, or about to be
 	addresses  int     // that were given
+	network    string  // that a runtime is told; empty is the usual one
 }
 
 // network is the name of the network of all trials.
@@ -55,6 +57,7 @@ type request struct {
 type answer struct {
 	request
 	path   string
+	line   []string // of a runtime, the words of its command
 	stdout []byte
 	stderr string
 	exit   int
@@ -223,6 +226,9 @@ func (a *answer) String() string {
 	default:
 		s += ", nothing on stdout"
 	}
+	if a.line != nil && a.stderr != "" {
+		s += ", stderr " + excerpt(a.stderr)
+	}
 	if a.doc == nil && a.failed != nil && a.exit <= 0 {
 		s += fmt.Sprintf(" (%v)", a.failed)
 	}
@@ -231,6 +237,9 @@ func (a *answer) String() string {
 
 // shell is the call as somebody types it.
 func (a *answer) shell() string {
+	if a.line != nil {
+		return strings.Join(a.line, " ")
+	}
 	var b strings.Builder
 	for _, v := range []struct{ name, value string }{{"COMMAND", a.verb}, {"CONTAINERID", a.call.ContainerID},
 		{"NETNS", a.call.Netns}, {"IFNAME", a.call.IfName}, {"ARGS", a.call.Args},
@@ -239,7 +248,12 @@ func (a *answer) shell() string {
 			fmt.Fprintf(&b, "CNI_%s=%s ", v.name, quoted(v.value))
 		}
 	}
-	fmt.Fprintf(&b, "%s <<<%s", a.path, quoted(string(a.stdin)))
+	var stdin bytes.Buffer
+	if json.Compact(&stdin, a.stdin) != nil {
+		stdin.Reset()
+		stdin.Write(a.stdin)
+	}
+	fmt.Fprintf(&b, "%s <<<%s", a.path, quoted(stdin.String()))
 	return b.String()
 }
 

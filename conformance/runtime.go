@@ -1,0 +1,244 @@
+package conformance
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// netDir has the network of a trial of a runtime.
+const netDir = "/run/conformance/net.d"
+
+// runtimePlugins are the suite's plugins that a runtime runs, in the order of the list.
+func runtimePlugins() []string {
+	return []string{"conformance-a", "conformance-b", "conformance-c"}
+}
+
+// An order tells a plugin of the suite what to do. It is the key "conformance" of its configuration. The keys of its
+// maps are verbs.
+type order struct {
+	Fail  map[string]spec.Error `json:"fail,omitempty"`
+	Print map[string]string     `json:"print,omitempty"` // on stdout, and exit with 0
+	Exit  map[string]string     `json:"exit,omitempty"`  // with status 3, and this on stderr
+	Kill  []string              `json:"kill,omitempty"`  // itself
+}
+
+// A network of a trial of a runtime: what is written to the disk.
+type diskNetwork struct {
+	keys    map[string]any            // of the list
+	plugins map[string]map[string]any // further keys of the plugins, by the last letter of their types
+}
+
+// written writes the network. Its version is the newest unless keys say another.
+func (n diskNetwork) written() error {
+	doc := map[string]any{"cniVersion": spec.Newest, "name": network}
+	var plugins []map[string]any
+	for _, typ := range runtimePlugins() {
+		p := map[string]any{"type": typ}
+		for name, value := range n.plugins[typ[len(typ)-1:]] {
+			p[name] = value
+		}
+		plugins = append(plugins, p)
+	}
+	doc["plugins"] = plugins
+	for name, value := range n.keys {
+		doc[name] = value
+	}
+	return writeNetwork("10-conformance.conflist", doc)
+}
+
+func writeNetwork(name string, doc any) error {
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(netDir, name)
+	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, b, 0o644))
+}
+
+// told is a plugin's order as a further key.
+func told(o order) map[string]any { return map[string]any{"conformance": o} }
+
+// runtime calls the runtime under test. Vars join its environment.
+func (t *trial) runtime(verb string, c *container, vars ...string) (*answer, error) {
+	ctx, cancel := context.WithTimeout(t.ctx, t.limit)
+	defer cancel()
+	argv := slices.Concat(t.subject.Command, []string{verb, cmp.Or(t.network, network), c.netns})
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	own := append([]string{"CNI_PATH=" + delegates, "NETCONFPATH=" + netDir, "CNI_IFNAME=" + c.ifName}, vars...)
+	cmd.Env = append(os.Environ(), own...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	a := &answer{request: request{verb: verb}, failed: cmd.Run()}
+	a.stdout, a.stderr = stdout.Bytes(), stderr.String()
+	a.exit = cmd.ProcessState.ExitCode()
+	for _, word := range slices.Concat(own, argv) {
+		a.line = append(a.line, quoted(word))
+	}
+	t.last = a
+	if errors.Is(a.failed, exec.ErrNotFound) || errors.Is(a.failed, os.ErrNotExist) {
+		return nil, a.failed
+	}
+	return a, nil
+}
+
+// works calls the runtime, which must succeed, and returns the calls of plugins that it made for it.
+func (t *trial) works(verb string, c *container, vars ...string) ([]called, error) {
+	log, a, err := t.made(verb, c, vars...)
+	if err == nil && a.failed != nil {
+		err = differs(verb+" to succeed", "%s", a)
+	}
+	return log, err
+}
+
+// breaks calls the runtime, which must fail, and returns the calls of plugins that it made for it.
+func (t *trial) breaks(verb string, c *container, vars ...string) ([]called, *answer, error) {
+	log, a, err := t.made(verb, c, vars...)
+	if err == nil && a.failed == nil {
+		err = differs("a non-zero exit status of "+verb, "%s", a)
+	}
+	return log, a, err
+}
+
+// made calls the runtime, and returns the calls of plugins that it made. Questions of their versions do not count.
+func (t *trial) made(verb string, c *container, vars ...string) ([]called, *answer, error) {
+	before, err := calls()
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := t.runtime(verb, c, vars...)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := calls()
+	if err != nil {
+		return nil, nil, err
+	}
+	return all[len(before):], a, nil
+}
+
+// order is the calls as verbs and last letters: "ADD a, ADD b".
+func sequence(log []called) string {
+	var words []string
+	for _, c := range log {
+		words = append(words, c.Verb+" "+c.Type[len(c.Type)-1:])
+	}
+	if len(words) == 0 {
+		return "no calls"
+	}
+	return strings.Join(words, ", ")
+}
+
+// ordered is the complaint about another sequence of calls.
+func ordered(log []called, want string) error {
+	if got := sequence(log); got != want {
+		return differs(want, "%s", got)
+	}
+	return nil
+}
+
+// mentions reports whether a runtime said a word.
+func (a *answer) mentions(word string) bool {
+	return strings.Contains(string(a.stdout), word) || strings.Contains(a.stderr, word)
+}
+
+// beginning makes a container and the network.
+func (t *trial) beginning(n diskNetwork) (*container, error) {
+	if err := n.written(); err != nil {
+		return nil, err
+	}
+	return t.container("c1")
+}
+
+// running is beginning, and the ADD.
+func (t *trial) running(n diskNetwork) (*container, []called, error) {
+	c, err := t.beginning(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	log, err := t.works("add", c)
+	return c, log, err
+}
+
+// given is a key of the configuration that a plugin got.
+func (c called) given(key string) json.RawMessage {
+	doc, err := members(c.Stdin)
+	if err != nil {
+		return nil
+	}
+	return doc[key]
+}
+
+// act does what a plugin of the suite does for a runtime, and returns its exit status.
+func act(name, verb string, in []byte, stdout, stderr io.Writer) int {
+	var conf struct {
+		CNIVersion  spec.Version
+		PrevResult  json.RawMessage
+		Conformance order
+	}
+	if err := json.Unmarshal(in, &conf); err != nil {
+		return refuse(stdout, "", &spec.Error{Code: spec.CodeDecode, Msg: err.Error()})
+	}
+	o := conf.Conformance
+	if slices.Contains(o.Kill, verb) {
+		if self, err := os.FindProcess(os.Getpid()); err == nil {
+			self.Kill()
+			select {}
+		}
+	}
+	if text, ok := o.Exit[verb]; ok {
+		fmt.Fprintln(stderr, text)
+		return 3
+	}
+	if text, ok := o.Print[verb]; ok {
+		fmt.Fprintln(stdout, text)
+		return 0
+	}
+	if e, ok := o.Fail[verb]; ok {
+		return refuse(stdout, conf.CNIVersion, &e)
+	}
+	if verb != "ADD" {
+		return 0
+	}
+	r, err := extended(name, conf.PrevResult, conf.CNIVersion)
+	if err != nil {
+		return refuse(stdout, conf.CNIVersion, spec.AsError(err, spec.CodeDecode))
+	}
+	return answerWith(stdout, r, conf.CNIVersion)
+}
+
+// extended is the result of a plugin of the suite. The first plugin makes the interface, for a runtime may look for it.
+// Each plugin leaves its name in dns.search.
+func extended(name string, prev json.RawMessage, v spec.Version) (r *spec.Result, err error) {
+	if prev == nil {
+		ifName, netns := os.Getenv("CNI_IFNAME"), os.Getenv("CNI_NETNS")
+		r = &spec.Result{Interfaces: []spec.Interface{{Name: ifName, Sandbox: netns}}}
+		err = alter(netns, func(ns *kernel.NS) error {
+			_, err := bridge(ns, ifName, netip.Prefix{})
+			if errors.Is(err, rtnl.ErrLinkExists) {
+				err = nil // of an ADD before: that a second one is refused is the runtime's part
+			}
+			return err
+		})
+	} else {
+		r, err = spec.DecodeResult(prev, v)
+	}
+	if err == nil {
+		r.DNS.Search = append(r.DNS.Search, name)
+	}
+	return r, err
+}
