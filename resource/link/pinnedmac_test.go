@@ -2,6 +2,7 @@ package link
 
 import (
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,9 +20,14 @@ func TestPinnedMAC(t *testing.T) {
 	contract.Host(t, w, "ip link add p1 up master cni0 type veth peer name c1")
 	contract.Host(t, w, "ip link add p2 up master cni0 type veth peer name c2")
 
-	// What the bridge has learnt before is no reason to leave it so.
-	contract.Host(t, w, "bridge fdb add 02:00:00:00:00:07 dev p2 master dynamic")
-	terms := contract.Terms{State: func(t testing.TB) string { return contract.Host(t, w, "bridge fdb show") }}
+	// An entry that says another port is no reason to leave it so.
+	contract.Host(t, w, "bridge fdb add 02:00:00:00:00:07 dev p2 master static")
+	terms := contract.Terms{State: func(t testing.TB) string {
+		lines := strings.SplitAfter(contract.Host(t, w, "bridge fdb show"), "\n")
+		return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
+			return !strings.HasPrefix(line, "02:00:00:00:00:07 ")
+		}), "")
+	}}
 	terms.Test(t, w, pinned("p1"), contract.Break("unpinned",
 		contract.On(w, "bridge fdb del 02:00:00:00:00:07 dev p1 master"), "is missing"))
 
