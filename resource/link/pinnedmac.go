@@ -32,38 +32,46 @@ func (p PinnedMAC) Traits() resource.Traits {
 	return resource.Traits{Fix: p.Ensure, On: resource.Iface{Where: resource.Host, Name: p.Port}}
 }
 
-// look returns the index of the port, or 0 if it is no port of a bridge of the kernel, and the addresses that are
-// pinned to ports of its bridge.
-func (p PinnedMAC) look(w *kernel.World) (port int, pinned []rtnl.PinnedMAC, err error) {
-	var l *rtnl.Link
+// look returns the port, and the addresses that are pinned to ports of its bridge. The port is nil if the host has none,
+// or if it belongs to another switch than a bridge.
+func (p PinnedMAC) look(w *kernel.World) (port *rtnl.Link, pinned []rtnl.PinnedMAC, err error) {
 	if p.Port == "" {
-		l, err = resource.HostEnd(w, p.Owner.IfName)
+		port, err = resource.HostEnd(w, p.Owner.IfName)
 	} else {
-		l, err = rtnl.LinkByName(w.Host, p.Port)
+		port, err = rtnl.LinkByName(w.Host, p.Port)
 	}
-	if err != nil || l == nil || l.Port == nil {
-		return 0, nil, err
+	switch {
+	case err != nil || port == nil || port.Master == 0:
+		return port, nil, err
+	case port.Port == nil:
+		return nil, nil, nil
 	}
-	pinned, err = rtnl.PinnedMACs(w.Host, l.Master)
-	return l.Index, pinned, err
+	pinned, err = rtnl.PinnedMACs(w.Host, port.Master)
+	return port, pinned, err
 }
 
 // Ensure implements plan.Resource. An address that is pinned to another port stays there: two containers have it.
 func (p PinnedMAC) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
 	port, pinned, err := p.look(w)
-	isPinned := func(o rtnl.PinnedMAC) bool { return bytes.Equal(o.MAC, p.MAC) }
-	if err != nil || port == 0 || slices.ContainsFunc(pinned, isPinned) {
+	if err != nil || port == nil || port.Master == 0 {
 		return false, err
 	}
-	return true, rtnl.PinMAC(w.Host, rtnl.PinnedMAC{MAC: p.MAC, Port: port})
+	isPinned := func(o rtnl.PinnedMAC) bool { return bytes.Equal(o.MAC, p.MAC) }
+	if slices.ContainsFunc(pinned, isPinned) {
+		return false, nil
+	}
+	return true, rtnl.PinMAC(w.Host, rtnl.PinnedMAC{MAC: p.MAC, Port: port.Index})
 }
 
 // Verify implements plan.Resource. A later plugin may have given the container another address than the pinned one.
 func (p PinnedMAC) Verify(_ context.Context, w *kernel.World) error {
 	port, pinned, err := p.look(w)
-	isPinned := func(o rtnl.PinnedMAC) bool { return bytes.Equal(o.MAC, p.MAC) || o.Port == port }
-	if err != nil || port == 0 || slices.ContainsFunc(pinned, isPinned) {
+	if err != nil || port == nil {
 		return err
+	}
+	isPinned := func(o rtnl.PinnedMAC) bool { return bytes.Equal(o.MAC, p.MAC) || o.Port == port.Index }
+	if slices.ContainsFunc(pinned, isPinned) {
+		return nil
 	}
 	var d resource.Drift
 	d.Add(spec.Missing(""))

@@ -37,7 +37,10 @@ func TestPinnedMAC(t *testing.T) {
 		if changed, err := r.Ensure(t.Context(), w); changed || err != nil {
 			t.Errorf("%v: changed %v, error %v", r, changed, err)
 		}
-		contract.Verify(t, w, r)
+	}
+	contract.Verify(t, w, same)
+	if err := pinned("c1").Verify(t.Context(), w); err == nil {
+		t.Error("nothing is said of a port that is on no bridge")
 	}
 
 	t.Run("vlan", func(t *testing.T) {
