@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -19,16 +20,42 @@ type PinnedMAC struct {
 	Port int // index
 }
 
+// PinnedPort returns the index of the port of a bridge that an address is pinned to, or 0. It is one message, however
+// many addresses the bridge knows.
+func PinnedPort(ns *kernel.NS, bridge int, mac net.HardwareAddr) (port int, err error) {
+	req := newRequest(unix.RTM_GETNEIGH, 0)
+	head := make([]byte, sizeofNdMsg)
+	head[0] = unix.AF_BRIDGE
+	req.AddData(rawData(head))
+	req.AddData(attrU32(unix.NDA_MASTER, uint32(bridge)))
+	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
+	msgs, err := Call(ns, req, unix.RTM_NEWNEIGH)
+	if netlink.Is(err, unix.ENOENT) { // the bridge does not know the address
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for the MAC address %v on a bridge: %w", mac, err)
+	}
+	if pinned := pinnedIn(msgs); len(pinned) > 0 {
+		port = pinned[0].Port
+	}
+	return port, nil
+}
+
 // PinnedMACs returns the addresses that are pinned to ports of a bridge.
-func PinnedMACs(ns *kernel.NS, bridge int) (list []PinnedMAC, err error) {
+func PinnedMACs(ns *kernel.NS, bridge int) ([]PinnedMAC, error) {
 	msgs, err := forwarding(ns, bridge)
+	return pinnedIn(msgs), err
+}
+
+func pinnedIn(msgs [][]byte) (list []PinnedMAC) {
 	for _, b := range msgs {
 		if len(b) >= sizeofNdMsg && b[10]&sticky != 0 {
 			n := Message{unix.RTM_NEWNEIGH, b}.Neighbour()
 			list = append(list, PinnedMAC{n.MAC, n.Link})
 		}
 	}
-	return list, err
+	return list
 }
 
 // PinMAC pins an address to a port, in all its VLANs. What the bridge has learnt of the address does not count any

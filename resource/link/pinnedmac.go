@@ -1,7 +1,6 @@
 package link
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"slices"
@@ -32,9 +31,9 @@ func (p PinnedMAC) Traits() resource.Traits {
 	return resource.Traits{Fix: p.Ensure, On: resource.Iface{Where: resource.Host, Name: p.Port}}
 }
 
-// look returns the port, and the addresses that are pinned to ports of its bridge. The port is nil if the host has none,
-// or if it belongs to another switch than a bridge.
-func (p PinnedMAC) look(w *kernel.World) (port *rtnl.Link, pinned []rtnl.PinnedMAC, err error) {
+// look returns the port, or nil if the host has none, or if it belongs to another switch than a bridge. Pinned is the
+// index of the port that the address is pinned to, or 0.
+func (p PinnedMAC) look(w *kernel.World) (port *rtnl.Link, pinned int, err error) {
 	if p.Port == "" {
 		port, err = resource.HostEnd(w, p.Owner.IfName)
 	} else {
@@ -42,23 +41,19 @@ func (p PinnedMAC) look(w *kernel.World) (port *rtnl.Link, pinned []rtnl.PinnedM
 	}
 	switch {
 	case err != nil || port == nil || port.Master == 0:
-		return port, nil, err
+		return port, 0, err
 	case port.Port == nil:
-		return nil, nil, nil
+		return nil, 0, nil
 	}
-	pinned, err = rtnl.PinnedMACs(w.Host, port.Master)
+	pinned, err = rtnl.PinnedPort(w.Host, port.Master, p.MAC)
 	return port, pinned, err
 }
 
 // Ensure implements plan.Resource. An address that is pinned to another port stays there: two containers have it.
 func (p PinnedMAC) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
 	port, pinned, err := p.look(w)
-	if err != nil || port == nil || port.Master == 0 {
+	if err != nil || port == nil || port.Master == 0 || pinned != 0 {
 		return false, err
-	}
-	isPinned := func(o rtnl.PinnedMAC) bool { return bytes.Equal(o.MAC, p.MAC) }
-	if slices.ContainsFunc(pinned, isPinned) {
-		return false, nil
 	}
 	return true, rtnl.PinMAC(w.Host, rtnl.PinnedMAC{MAC: p.MAC, Port: port.Index})
 }
@@ -66,12 +61,15 @@ func (p PinnedMAC) Ensure(_ context.Context, w *kernel.World) (changed bool, err
 // Verify implements plan.Resource. A later plugin may have given the container another address than the pinned one.
 func (p PinnedMAC) Verify(_ context.Context, w *kernel.World) error {
 	port, pinned, err := p.look(w)
-	if err != nil || port == nil {
+	if err != nil || port == nil || pinned != 0 {
 		return err
 	}
-	isPinned := func(o rtnl.PinnedMAC) bool { return bytes.Equal(o.MAC, p.MAC) || o.Port == port.Index }
-	if slices.ContainsFunc(pinned, isPinned) {
-		return nil
+	if port.Master != 0 {
+		all, err := rtnl.PinnedMACs(w.Host, port.Master)
+		other := func(o rtnl.PinnedMAC) bool { return o.Port == port.Index }
+		if err != nil || slices.ContainsFunc(all, other) {
+			return err
+		}
 	}
 	var d resource.Drift
 	d.Add(spec.Missing(""))

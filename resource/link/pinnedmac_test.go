@@ -39,6 +39,9 @@ func TestPinnedMAC(t *testing.T) {
 		}
 	}
 	contract.Verify(t, w, same)
+	later := pinned("p1") // as a later plugin of the list sets it
+	later.MAC = net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	contract.Verify(t, w, later)
 	if err := pinned("c1").Verify(t.Context(), w); err == nil {
 		t.Error("nothing is said of a port that is on no bridge")
 	}
