@@ -93,15 +93,20 @@ func New(name, machine, nonce string, j Journal, granted []Holding) *Owner {
 
 // Want says how many blocks of a pool the node is to own.
 func (o *Owner) Want(pool string, blocks int) {
-	o.busy = nil
 	for i := range o.demands {
 		if o.demands[i].pool == pool {
+			if o.demands[i].blocks != blocks {
+				o.busy = nil
+			}
 			o.demands[i].blocks = blocks
 			return
 		}
 	}
 	o.demands = append(o.demands, demand{pool: pool, blocks: blocks})
 }
+
+// LeasesChanged says that what had leases may have none any more.
+func (o *Owner) LeasesChanged() { o.busy = nil }
 
 // Cede gives a part that is not in use to another node, of whose epoch this is the revision.
 func (o *Owner) Cede(pool, node string, epoch int64) {
@@ -133,6 +138,15 @@ func (o *Owner) Conflict() *Holding { return o.stuck }
 
 // Journal returns what the disk has.
 func (o *Owner) Journal() Journal { return o.journal }
+
+// Pools returns the pools of the cluster. There are none before the store has said which, and where the node is
+// refused.
+func (o *Owner) Pools() []Pool {
+	if o.view == nil {
+		return nil
+	}
+	return o.view.config.Value.Config.Pools
+}
 
 // Granted returns what the grant has.
 func (o *Owner) Granted() []Holding { return o.granted }

@@ -141,14 +141,18 @@ func (w *world) differs(m *machine) bool {
 	hungry := slices.ContainsFunc(a.demands, func(d demand) bool {
 		return d.probed > 0 && len(a.granted.of(d.pool)) < d.blocks
 	})
-	free := slices.ContainsFunc(a.busy, func(h Holding) bool { return w.addresses(holdings{h})&m.leases == 0 })
-	if a.stuck != nil || hungry || free {
+	if a.stuck != nil || hungry || w.freed(m) {
 		return true
 	}
 	same := func(e Entry) bool { return w.store.get(e.Key).Revision == e.Revision }
 	mine := w.mine(a.journal.Node)
 	return a.view.store != w.store.id || !same(a.view.config) || !same(a.view.readopt) || !same(a.view.epoch) ||
 		!slices.Equal(mine, a.view.mine)
+}
+
+// freed reports whether what had leases has none any more.
+func (w *world) freed(m *machine) bool {
+	return slices.ContainsFunc(m.agent.busy, func(h Holding) bool { return w.addresses(holdings{h})&m.leases == 0 })
 }
 
 // mine is what the store says a node owns.
@@ -290,7 +294,11 @@ func (w *world) doOn(m *machine, v move) {
 		m.agent = New(nodeName(m.node), string(m.serial), fmt.Sprintf("%c%d", m.serial, m.agents), m.journal, m.granted)
 		m.agent.Want("p", int(m.want))
 	case changed:
-		a.Changed()
+		if w.freed(m) {
+			a.LeasesChanged()
+		} else {
+			a.Changed()
+		}
 	case boot:
 		m.on = true
 	case add:

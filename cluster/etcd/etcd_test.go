@@ -98,7 +98,7 @@ func (s *Store) mustRead(t testing.TB, r blocks.Read) blocks.Snapshot {
 // member returns one of a node, whose network has its name. The host has both nodes: what differs is the network.
 func member(t io.Writer, s *Store, node string, want int) *Member {
 	return &Member{Store: s, Cluster: "c", Node: node, Network: node, Leases: &disk.Store{},
-		Blocks: map[string]int{"p": want}, Log: slog.New(slog.NewTextHandler(t, nil))}
+		Needs: map[string]*blocks.Need{"p": {Least: want}}, Log: slog.New(slog.NewTextHandler(t, nil))}
 }
 
 // rest runs a member until it has nothing to do.
@@ -341,7 +341,7 @@ func BenchmarkHerd(b *testing.B) {
 		b.ResetTimer()
 		for n := range 1000 {
 			m := member(b.Output(), s, fmt.Sprint("n", n), 0)
-			m.Blocks = map[string]int{"large": 2}
+			m.Needs = map[string]*blocks.Need{"large": {Least: 2}}
 			m.before = func(a blocks.Action) {
 				switch a := a.(type) {
 				case blocks.Read:
@@ -386,6 +386,54 @@ func TestTwice(t *testing.T) {
 	defer unlock()
 	if err := member(t.Output(), s, "a", 1).Run(t.Context()); err == nil {
 		t.Error("a second agent runs")
+	}
+}
+
+// A node claims before its containers need the addresses, and gives back what they need no longer.
+func TestAhead(t *testing.T) {
+	s := startEtcd(t)
+	m := member(t.Output(), s, "a", 0)
+	m.Needs = map[string]*blocks.Need{"p": {Spare: 8}}
+	idle := make(chan int, 1000)
+	m.before = func(a blocks.Action) {
+		if a == nil {
+			idle <- len(ranges(t, "a"))
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.Run(ctx) }()
+	until := func(blocks int) {
+		t.Helper()
+		for got := range idle {
+			if got == blocks {
+				return
+			}
+		}
+	}
+	until(1)
+	leases := allocator("a")
+	owner := func(n int) spec.Owner {
+		return spec.Owner{Network: "a", ContainerID: fmt.Sprint("x", n), IfName: "eth0"}
+	}
+	for n := range 100 { // each gets one at once, or the test fails: a block has 61
+		if n == 54 {
+			until(2)
+		}
+		if _, err := leases.Allocate(t.Context(), owner(n)); err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	for n := range 100 {
+		if err := leases.Release(t.Context(), owner(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(1)
+	check(t, s)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
 

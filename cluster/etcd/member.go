@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -21,9 +22,7 @@ type Member struct {
 	Network string // whose containers get the addresses
 	Leases  *disk.Store
 	Log     *slog.Logger
-
-	// Blocks is how many blocks of each pool the node wants from the beginning.
-	Blocks map[string]int
+	Needs   map[string]*blocks.Need // by the name of the pool. The node gets nothing of others
 
 	before func(blocks.Action) // of a test: called before each action, and with nil before it waits
 }
@@ -46,25 +45,29 @@ func (m *Member) Run(ctx context.Context) error {
 		return err
 	}
 	o := blocks.New(m.Node, machine(), nonce(), j, granted)
-	for pool, n := range m.Blocks {
-		o.Want(pool, n)
-	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	changed := make(chan struct{}, 1)
-	m.Store.watch(ctx, j.Node, changed)
-	return m.loop(ctx, h, o, changed)
+	e := events{store: make(chan struct{}, 1), leases: make(chan struct{}, 1)}
+	if err := h.watchLeases(ctx, e.leases); err != nil {
+		return err
+	}
+	m.Store.watch(ctx, j.Node, e.store)
+	return m.loop(ctx, h, o, e)
 }
 
+// events are what a member waits for.
+type events struct{ store, leases chan struct{} }
+
 // loop asks the owner what is next, and does it. An action that fails is tried again after a while.
-func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, changed <-chan struct{}) error {
+func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, e events) error {
 	told := ""
 	for ctx.Err() == nil {
+		next, err := m.want(ctx, h, o)
 		a := o.Next()
 		if m.before != nil {
 			m.before(a)
 		}
-		err := m.do(ctx, h, o, a)
+		err = errors.Join(err, m.do(ctx, h, o, a))
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -74,30 +77,30 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, changed <-c
 		case err == nil:
 			told = ""
 		}
-		if a != nil && err == nil {
-			continue
+		switch {
+		case err != nil:
+			e.wait(ctx, o, pause)
+		case a == nil && !next.IsZero():
+			e.wait(ctx, o, min(again, time.Until(next)))
+		case a == nil:
+			e.wait(ctx, o, again)
 		}
-		after := again
-		if err != nil {
-			after = pause
-		}
-		m.wait(ctx, o, changed, after, err == nil)
 	}
 	return nil
 }
 
-// wait waits for something that happens. Without idle, the action that goes on is tried again.
-func (m *Member) wait(ctx context.Context, o *blocks.Owner, changed <-chan struct{}, most time.Duration, idle bool) {
+// wait waits for something that happens, or for a time, after which the owner looks at the store again.
+func (e events) wait(ctx context.Context, o *blocks.Owner, most time.Duration) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-changed:
+	case <-e.leases:
+		o.LeasesChanged()
+	case <-e.store:
 		o.Changed()
 	case <-timer.C:
-		if idle {
-			o.Changed()
-		}
+		o.Changed()
 	}
 }
 

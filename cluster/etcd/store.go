@@ -148,10 +148,7 @@ func (s *Store) watchPrefix(ctx context.Context, prefix string, changed chan<- s
 		events := s.Client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(),
 			clientv3.WithCreatedNotify())
 		for range events {
-			select {
-			case changed <- struct{}{}:
-			default: // the last one was not taken yet
-			}
+			notify(changed)
 		}
 		select {
 		case <-ctx.Done():

@@ -1,0 +1,92 @@
+package etcd
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+)
+
+// watchLeases sends to changed after leases came or went, until ctx ends.
+func (h *host) watchLeases(ctx context.Context, changed chan<- struct{}) error {
+	dir := filepath.Join(h.leases.DataDir, h.network)
+	if h.leases.DataDir == "" {
+		dir = filepath.Join("/var/lib/cni/networks", h.network)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("inotify_init1", err)
+	}
+	f := os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_DELETE); err != nil {
+		_ = f.Close()
+		return &os.PathError{Op: "watch", Path: dir, Err: err}
+	}
+	context.AfterFunc(ctx, func() { _ = f.Close() })
+	go func() {
+		for buf := make([]byte, 4096); ; {
+			if _, err := f.Read(buf); err != nil {
+				return
+			}
+			notify(changed)
+		}
+	}()
+	return nil
+}
+
+// notify sends to a channel, unless it holds a notice that was not taken yet.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// leased returns how many addresses of each pool have leases.
+func (h *host) leased(ctx context.Context, pools []blocks.Pool) (map[string]int, error) {
+	counts := map[string]int{}
+	err := h.leases.Hold(ctx, h.network, func(leased []netip.Addr) error {
+		for _, a := range leased {
+			for _, p := range pools {
+				if p.Prefix.Contains(a) {
+					counts[p.Name]++
+				}
+			}
+		}
+		return nil
+	})
+	return counts, err
+}
+
+// want tells the owner how many blocks the leases need. It returns when to ask again if nothing changes.
+func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.Time, err error) {
+	pools := o.Pools()
+	counts, err := h.leased(ctx, pools)
+	if err != nil {
+		return next, err
+	}
+	owned := map[string]int{}
+	for _, held := range o.Granted() {
+		owned[held.Pool]++
+	}
+	for _, p := range pools {
+		need := m.Needs[p.Name]
+		if need == nil {
+			continue
+		}
+		n, due := need.Blocks(time.Now(), p, owned[p.Name], counts[p.Name])
+		o.Want(p.Name, n)
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+	}
+	return next, nil
+}
