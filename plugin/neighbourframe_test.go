@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
@@ -135,6 +136,8 @@ func (s *site) capture(name string) func(patience time.Duration, all []string) [
 	}
 }
 
+const experimental = 0x88b5 // a type of frames that nobody answers
+
 // TestAdvisoryNeighbourMAC: a container of an isolated network sends a frame from its neighbor's MAC address, so that the
 // bridge sends it what is for the neighbor.
 func TestAdvisoryNeighbourMAC(t *testing.T) {
@@ -144,11 +147,21 @@ func TestAdvisoryNeighbourMAC(t *testing.T) {
 			s := isolatedSite(t, backend, "0", true)
 			port := s.hostEnd("a2")
 			for v := range 2 {
-				s.fromNeighboursMAC("", v, true)
+				if !s.fromNeighboursMAC(v, s.patience(true)) {
+					t.Errorf("IPv%d: after a frame from the neighbor's address, what is for the neighbor does not come there", 4+2*v)
+				}
+			}
+			for _, holder := range []string{"a1", "a2", "a1"} {
+				s.virtualMACMoves(holder)
 			}
 			s.sh("host", fmt.Sprintf("bridge fdb del %v dev %s master", s.mac("a2"), port))
 			for v := range 2 {
-				s.fromNeighboursMAC("without the pinned address", v, false)
+				// The neighbor has its address again with the next frame that it sends, as for ARP.
+				for end := nstest.Deadline(t); s.fromNeighboursMAC(v, s.patience(false)); {
+					if time.Now().After(end) {
+						t.Fatalf("IPv%d: without the pinned address, no frame takes what is for the neighbor", 4+2*v)
+					}
+				}
 			}
 			r := s.runners["a"]
 			if err := r.check(s.containers["a2"]); err == nil || !strings.Contains(err.Error(), s.mac("a2").String()) {
@@ -158,15 +171,25 @@ func TestAdvisoryNeighbourMAC(t *testing.T) {
 	}
 }
 
-// fromNeighboursMAC has a1 send a frame from a2's address, and then expects that a2 gets what comes from outside or does
-// not.
-func (s *site) fromNeighboursMAC(what string, v int, comes bool) {
+// fromNeighboursMAC has a1 send a frame from a2's address, and reports whether a2 gets what then comes from outside.
+func (s *site) fromNeighboursMAC(v int, patience time.Duration) (comes bool) {
 	s.Helper()
-	const experimental = 0x88b5 // IEEE 802: nobody answers
-	if got := s.udp("outside", "a2", v, s.patience(comes), func(uint16) {
+	return s.udp("outside", "a2", v, patience, func(uint16) {
 		s.ethernet("a1", s.mac("a2"), s.gateway("a1"), experimental, make([]byte, 46))
-	}); got != comes {
-		s.Errorf("%s: IPv%d: after a frame from the neighbor's address, a datagram comes there: %v", what, 4+2*v, got)
+	})
+}
+
+// virtualMACMoves has a container send a frame from the address of a virtual router (VRRP), and expects that the bridge
+// then finds the address there.
+func (s *site) virtualMACMoves(holder string) {
+	s.Helper()
+	virtual := net.HardwareAddr{0, 0, 0x5e, 0, 1, 7}
+	s.ethernet(holder, virtual, s.gateway(holder), experimental, make([]byte, 46))
+	want, found := fmt.Sprintf("%v dev %s ", virtual, s.hostEnd(holder)), ""
+	for end := nstest.Deadline(s); !strings.Contains(found, want); found = s.sh("host", "bridge fdb show br br-a") {
+		if time.Now().After(end) {
+			s.Fatalf("a virtual router's address does not move to %s:\n%s", holder, found)
+		}
 	}
 }
 
