@@ -146,6 +146,27 @@ func TestGCExcludesAddAndDel(t *testing.T) {
 	}
 }
 
+// While GC deletes what a container had, nobody attaches the container to another network.
+//
+// clause: R8
+func TestGCHoldsItsContainers(t *testing.T) {
+	w := newWorld(t)
+	other := chain(t, "1.1.0", three[:1], nil)
+	other.Name = "wan"
+	slow, a := waits(t, w, "DEL"), web(t)
+	if _, err := w.Add(bounded(t), slow, a); err != nil {
+		t.Fatal(err)
+	}
+	release := held(t, w, func(r *attach.Runtime) error { return r.GC(bounded(t), slow, []spec.Attachment{}) })
+	w.told()
+	_, add := w.Add(soon(t), other, a)
+	blocked(t, "ADD to another network", add)
+	w.expect("")
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A waiter that gives up leaves no lock behind, and no thread but one a file.
 func TestLockGivenUp(t *testing.T) {
 	w := newWorld(t)

@@ -40,6 +40,7 @@ func TestDefaults(t *testing.T) {
 		{rng("::/0", "", "", ""), rng("::/0", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "::1"),
 			"340282366920938463463374607431768211454"},
 		{rng("10.1.0.0/24", "::ffff:10.1.0.5", "", ""), rng("10.1.0.0/24", "10.1.0.5", "10.1.0.254", "10.1.0.1"), "250"},
+		{rng("::ffff:0.0.0.0/96", "", "", ""), rng("0.0.0.0/0", "0.0.0.1", "255.255.255.254", "0.0.0.1"), "4294967293"},
 		{rng("::ffff:10.1.0.0/120", "", "", ""), rng("10.1.0.0/24", "10.1.0.1", "10.1.0.254", "10.1.0.1"), "253"},
 	} {
 		got, err := Complete([]Set{{"ipam", []Range{tc.in}}})
@@ -49,6 +50,9 @@ func TestDefaults(t *testing.T) {
 		}
 		if got[0].Ranges[0] != tc.want || got[0].Size().String() != tc.size {
 			t.Errorf("%s: got %+v, %s; want %+v, %s", tc.in.Subnet, got[0].Ranges[0], got[0].Size(), tc.want, tc.size)
+		}
+		if got[0].Is4() != tc.want.Subnet.Addr().Is4() {
+			t.Errorf("%s: of IPv4: %v", tc.in.Subnet, got[0].Is4())
 		}
 	}
 }

@@ -118,3 +118,27 @@ func TestReservedLaw(t *testing.T) {
 		}
 	}
 }
+
+// A reservation can be meant if it is of a pool, and leaves addresses of it.
+func TestSlip(t *testing.T) {
+	all, err := Complete([]Set{{"a", []Range{rng("10.1.0.0/29", "", "", "")}}, {"b", []Range{rng("fd00::/126", "", "", "")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{
+		"10.1.0.2/32": "", "10.1.0.4/31": "", "fd00::2/128": "",
+		"10.1.0.1/32":  "10.1.0.1 is the gateway of 10.1.0.0/29, which is never allocated",
+		"10.1.0.0/29":  "10.1.0.0/29 is the whole pool ",
+		"10.0.0.0/8":   "10.0.0.0/8 is the whole pool ",
+		"10.2.0.0/24":  ErrOutside.Error(),
+		"fd00:1::/126": ErrOutside.Error(),
+	} {
+		err := Slip(all, netip.MustParsePrefix(text))
+		if (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+	if err := Slip(nil, netip.MustParsePrefix("10.2.0.0/24")); err != nil {
+		t.Errorf("without pools: %v", err)
+	}
+}

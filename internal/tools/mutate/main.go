@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // jailFailed is the exit status of a jail whose tests did not run.
@@ -28,6 +29,7 @@ func main() {
 	var s sampling
 	flag.StringVar(&s.root, "root", ".", "directory of the packages")
 	flag.StringVar(&s.accepted, "accepted", "", "file with the mutants that may survive, and why")
+	flag.StringVar(&s.only, "only", "", "try only mutants whose name has this text, such as \"order.go NoHost\"")
 	flag.IntVar(&s.mutants, "n", 100, "number of mutants")
 	flag.Uint64Var(&s.seed, "seed", 1, "where the sample begins")
 	flag.Usage = func() {
@@ -55,10 +57,10 @@ func main() {
 
 // A sampling tries a number of mutants, of all targets in turn. The seed alone decides which.
 type sampling struct {
-	root, accepted string
-	mutants        int
-	seed           uint64
-	targets        []*target
+	root, accepted, only string
+	mutants              int
+	seed                 uint64
+	targets              []*target
 }
 
 // run returns how many mutants survived that the file of accepted ones does not name.
@@ -81,13 +83,13 @@ func (s *sampling) run(say func(format string, args ...any)) (unnamed int, err e
 		if t.rest, err = mutantsOf(s.root, t.dir); err != nil {
 			return 0, err
 		}
-		all := len(t.rest)
 		random := rand.New(rand.NewPCG(s.seed, uint64(i)))
-		random.Shuffle(all, func(a, b int) { t.rest[a], t.rest[b] = t.rest[b], t.rest[a] })
+		random.Shuffle(len(t.rest), func(a, b int) { t.rest[a], t.rest[b] = t.rest[b], t.rest[a] })
+		t.rest = slices.DeleteFunc(t.rest, func(m *mutant) bool { return !strings.Contains(m.String(), s.only) })
 		if err := r.measure(t); err != nil {
 			return 0, err
 		}
-		say("%s: %d mutants; the tests take %.1f s", t.dir, all, t.took.Seconds())
+		say("%s: %d mutants; the tests take %.1f s", t.dir, len(t.rest), t.took.Seconds())
 	}
 
 	count := map[verdict]int{}

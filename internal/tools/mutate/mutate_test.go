@@ -66,8 +66,9 @@ func TestSampling(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := treeOf(t, "testdata")
-	run := func(n int, accepted string) (unnamed int, said string) {
-		s := &sampling{root: "testdata", accepted: accepted, mutants: n, seed: 1, targets: []*target{parseTarget("sample")}}
+	run := func(only, accepted string) (unnamed int, said string) {
+		s := &sampling{root: "testdata", accepted: accepted, only: only, mutants: 100, seed: 1,
+			targets: []*target{parseTarget("sample")}}
 		unnamed, err := s.run(func(format string, args ...any) { said += fmt.Sprintf(format+"\n", args...) })
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +76,7 @@ func TestSampling(t *testing.T) {
 		return unnamed, said
 	}
 
-	unnamed, said := run(100, accepted)
+	unnamed, said := run("", accepted)
 	if unnamed != 0 {
 		t.Errorf("%d mutants survived", unnamed)
 	}
@@ -89,16 +90,21 @@ func TestSampling(t *testing.T) {
 			t.Errorf("%q is not in\n%s", want, said)
 		}
 	}
-	again, said2 := run(5, "")
-	if again != 1 {
-		t.Errorf("without the file, %d survivors are not accepted: %s", again, said2)
+	again, said2 := run("if a < 0 {", "")
+	if one, two := tried(said), tried(said2); again != 0 || len(two) != 3 || !slices.Equal(two, inBoth(one, two)) {
+		t.Errorf("%q and then %q, of which %d survived", one, two, again)
 	}
-	if one, two := tried(said), tried(said2); !slices.Equal(one, two) {
-		t.Errorf("%q and then %q", one, two)
+	if again, _ := run("lost", ""); again != 1 {
+		t.Errorf("without the file, %d survivors are not accepted", again)
 	}
 	if after := treeOf(t, "testdata"); after != before {
 		t.Errorf("the tree was\n%s\nand is\n%s", before, after)
 	}
+}
+
+// inBoth are the lines of one that two has, too.
+func inBoth(one, two []string) []string {
+	return slices.DeleteFunc(slices.Clone(one), func(line string) bool { return !slices.Contains(two, line) })
 }
 
 // tried are the changed lines of a report.
