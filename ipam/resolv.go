@@ -7,12 +7,12 @@ import (
 )
 
 // ParseResolvConf reads the text of a resolv.conf. As in the reference's host-local, several search and
-// options lines add up, and the last domain counts.
+// options lines add up, and the last domain counts. A comment begins with no key.
 func ParseResolvConf(text string) spec.DNS {
 	var dns spec.DNS
 	for _, line := range strings.Split(text, "\n") {
 		f := strings.Fields(line)
-		if len(f) < 2 || strings.HasPrefix(f[0], "#") || strings.HasPrefix(f[0], ";") {
+		if len(f) < 2 {
 			continue
 		}
 		switch f[0] {
