@@ -57,6 +57,12 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+func TestFamilyOfNothing(t *testing.T) {
+	if (Set{}).Is4() {
+		t.Error("a set without ranges is of IPv4")
+	}
+}
+
 // A message names the path of the value, the value, and what would be right.
 // clause: K13 P8
 func TestRefusals(t *testing.T) {
