@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate test-kube test-kube-nodes demo bench bench-newest bench-vm bench-cluster docs lint generate clean
+.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate test-kube test-kube-nodes demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -180,6 +180,10 @@ bench: build ## side by side with the reference plugins in REFERENCE (/usr/lib/c
 	@mkdir -p $(BIN)/floor && cp --remove-destination $(BIN)/tmp/floor $(BIN)/floor/floor && rm -r $(BIN)/tmp
 	$$(chrt -r 10 true 2>/dev/null && echo chrt -r 10) $(BIN)/bench -plugins $(BIN)/cni -floor $(BIN)/floor \
 	  -reference $(REFERENCE) $(if $(BENCHFLAGS),$(BENCHFLAGS),-md docs/performance.md)
+
+bench-commands: build ## seconds of a processor of doctor, check, ls, inspect and others beside 1,000 attachments, on the terminal
+	$(GO) build -trimpath -o $(BIN)/bench ./bench
+	$(BIN)/bench -plugins $(BIN)/cni -rows commands $(BENCHFLAGS)
 
 # Go's proxy has the reference as a module, and its programs say which version they are.
 NEWEST ?= v1.9.1

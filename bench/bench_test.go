@@ -54,7 +54,7 @@ func TestMeasure(t *testing.T) {
 }
 
 func TestSummarise(t *testing.T) {
-	s := summarise([]cost{{9e9, 9}, {5e6, 0}, {1e6, 0}, {900e6, 0}})
+	s := summarise([]cost{{Time: 9e9, Memory: 9}, {Time: 5e6}, {Time: 1e6}, {Time: 900e6}})
 	if s.Median != 5e6 || s.Min != 1e6 || s.Max != 900e6 || s.N != 3 || s.Memory != 9 {
 		t.Errorf("summary %+v", s)
 	}

@@ -97,17 +97,15 @@ func measureGC(o options, c benchCase, count int) (l gcLine, err error) {
 // collectGone attaches that many containers as a runtime does, which remembers them, lets their namespaces go, and runs
 // the command that removes what they left.
 func (h host) collectGone(count int) (ans answer, err error) {
-	const dir = "/etc/cni/net.d"
-	doc, err := json.Marshal(map[string]any{"cniVersion": gcVersion, "name": "bench", "plugins": h.c.Plugins})
-	if err != nil {
-		return ans, err
-	}
-	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(dir+"/bench.conflist", doc, 0o644)); err != nil {
-		return ans, err
-	}
 	program := filepath.Join(h.dir, "..", "fairlead")
 	plugins := "CNI_PATH=" + h.dir
-	if err := calmly(func() error { return attachAndLeave(program, plugins, count) }); err != nil {
+	err = calmly(func() error {
+		if err := h.attachByCommand(count); err != nil {
+			return err
+		}
+		return leave(count)
+	})
+	if err != nil {
 		return ans, err
 	}
 
@@ -117,18 +115,10 @@ func (h host) collectGone(count int) (ans answer, err error) {
 	return ans, err
 }
 
-func attachAndLeave(program, plugins string, count int) error {
-	netns := func(i int) string { return fmt.Sprint("/run/netns/gone", i) }
+// leave removes the namespaces of what attachByCommand has attached.
+func leave(count int) error {
 	for i := range count {
-		if err := nstest.MakeNS(netns(i)); err != nil {
-			return err
-		}
-		if _, _, err := spawn(program, []string{plugins}, nil, false, "add", "bench", netns(i)); err != nil {
-			return err
-		}
-	}
-	for i := range count {
-		if err := nstest.RemoveNS(netns(i)); err != nil {
+		if err := nstest.RemoveNS(netnsByCommand(i)); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,7 @@ type options struct {
 	burst               int
 	parallel            []int
 	mappings            []int
-	collect             int
+	collect, commanded  int
 	stream              time.Duration
 	only, rows          string
 	virtual, newest     bool
@@ -46,8 +46,9 @@ func main() {
 	flag.StringVar(&parallel, "parallel", "1,4,16", "how many of them at a time, as a list")
 	flag.StringVar(&mappings, "mappings", "10,1000,10000", "published ports on the data path, as a list")
 	flag.IntVar(&o.collect, "gc", 500, "attachments that GC removes")
+	flag.IntVar(&o.commanded, "commanded", 1000, "attachments that the row commands looks at")
 	flag.DurationVar(&o.stream, "stream", 2*time.Second, "how long a stream through a published port lasts")
-	flag.StringVar(&o.rows, "rows", "start,verbs,bursts,gc,path", "what to measure")
+	flag.StringVar(&o.rows, "rows", "start,verbs,bursts,gc,path,commands", "what to measure")
 	flag.StringVar(&o.only, "only", "", "only the cases with this in their name")
 	flag.BoolVar(&o.virtual, "virtual", false,
 		"the cases that few kernels have, and no others: for the virtual machine")
@@ -157,6 +158,11 @@ func measureAll(o options) (rep report, err error) {
 				return rep, err
 			}
 			rep.GC = append(rep.GC, l)
+		}
+	}
+	if !o.virtual && o.wants("commands") {
+		if rep.Commands, err = measureCommands(o, benchCase{Name: wholeChain}); err != nil {
+			return rep, err
 		}
 	}
 	if !o.virtual && o.wants("path") {

@@ -222,6 +222,8 @@ func (r report) others(b *pageText) {
 	b.table("GC", head, rows, collecting)
 	head, rows = r.pathRows()
 	b.table("The data path", head, rows, throughPorts)
+	head, rows = r.commandRows()
+	b.table("Commands that look at a host", head, rows, "")
 	head, rows = r.memoryRows()
 	b.table("Memory", head, rows, resident)
 }

@@ -79,12 +79,13 @@ type start struct {
 }
 
 type report struct {
-	Machine machine
-	Start   []start
-	Lines   []line
-	Bursts  []burstLine
-	GC      []gcLine
-	Paths   []pathLine
+	Machine  machine
+	Start    []start
+	Lines    []line
+	Bursts   []burstLine
+	GC       []gcLine
+	Paths    []pathLine
+	Commands []commandLine `json:",omitempty"`
 }
 
 // allowed is how much longer than a Go program that prints a line a plugin may take to answer VERSION.
@@ -339,6 +340,7 @@ func (r report) text() []byte {
 	table(r.burstRows())
 	table(r.gcRows())
 	table(r.pathRows())
+	table(r.commandRows())
 	table(r.memoryRows())
 	table(r.expectations())
 	for _, f := range r.fails() {

@@ -40,7 +40,7 @@ func built(t *testing.T) (o options) {
 func TestRows(t *testing.T) {
 	nstest.NeedProgram(t, "ip", "nft", "iptables", "/usr/lib/cni/portmap")
 	o := built(t)
-	o.rows, o.only, o.rounds = "start,verbs,bursts,gc,path", wholeChain, 1
+	o.rows, o.only, o.rounds, o.commanded = "start,verbs,bursts,gc,path,commands", wholeChain, 1, 3
 	o.attachments, o.burst, o.parallel = []int{0, cloneFrom + 4}, 3, []int{1, 2}
 	o.collect, o.mappings, o.stream = 3, []int{10, 40}, 50*time.Millisecond
 	rep, err := measureAll(o)
@@ -48,7 +48,7 @@ func TestRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(rep.Start) != 5 || len(rep.Lines) != 2*len(verbs()) || len(rep.Bursts) != 2 || len(rep.GC) != 1 ||
-		len(rep.Paths) != 2 {
+		len(rep.Paths) != 2 || len(rep.Commands) != len(commandsMeasured()) {
 		t.Fatalf("rows: %+v", rep)
 	}
 	for _, l := range rep.Lines {
@@ -69,6 +69,11 @@ func TestRows(t *testing.T) {
 	for _, name := range []string{ours, chained, command, floored} {
 		if c := rep.GC[0].By[name]; c.Time <= 0 || c.Memory <= 0 || rep.GC[0].Left[name] > 0 {
 			t.Errorf("GC, %s: %+v, %d leases left", name, c, rep.GC[0].Left[name])
+		}
+	}
+	for _, l := range rep.Commands {
+		if l.Processor <= 0 {
+			t.Errorf("%s: %v", l.Command, l.Processor)
 		}
 	}
 	for _, l := range rep.Paths {

@@ -14,8 +14,9 @@ import (
 
 // A cost is what a process took.
 type cost struct {
-	Time   time.Duration
-	Memory int64 // KiB that were resident at most; 0: not watched
+	Time      time.Duration
+	Processor time.Duration // with what it started and waited for
+	Memory    int64         // KiB that were resident at most; 0: not watched
 }
 
 // spawn runs a program once, and measures from before its process is made until it has been waited for. What
@@ -41,13 +42,15 @@ func spawn(path string, env []string, stdin []byte, watched bool, args ...string
 		Files: []uintptr{files[0].Fd(), files[1].Fd(), files[2].Fd()},
 		Sys:   &syscall.SysProcAttr{Ptrace: watched}}
 	var status syscall.WaitStatus
+	var usage syscall.Rusage
 
 	start := time.Now()
 	pid, err := syscall.ForkExec(path, append([]string{path}, args...), attr)
 	if err == nil {
-		c.Memory, err = wait(pid, &status)
+		c.Memory, err = wait(pid, &status, &usage)
 	}
 	c.Time = time.Since(start)
+	c.Processor = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 
 	if err != nil {
 		return nil, c, fmt.Errorf("%s: %w", path, err)
@@ -63,9 +66,9 @@ func spawn(path string, env []string, stdin []byte, watched bool, args ...string
 
 // wait returns when a process has ended, and where it is traced, what it had in memory at most: as it ends, for rusage
 // counts what the process had that made it, and afterwards nothing is left to ask.
-func wait(pid int, status *syscall.WaitStatus) (kibibytes int64, err error) {
+func wait(pid int, status *syscall.WaitStatus, usage *syscall.Rusage) (kibibytes int64, err error) {
 	for traced := false; ; {
-		if _, err := syscall.Wait4(pid, status, unix.WALL, nil); err == syscall.EINTR {
+		if _, err := syscall.Wait4(pid, status, unix.WALL, usage); err == syscall.EINTR {
 			continue
 		} else if err != nil || !status.Stopped() {
 			return kibibytes, err

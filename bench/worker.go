@@ -30,6 +30,7 @@ type order struct {
 	Burst    *burst    // many of them
 	Collect  int       // remove that many by GC
 	Gone     int       // remove that many by the command, after their namespaces are gone
+	Command  int       // attach that many by the command, and measure what looks at them
 	Path     *dataPath // measure through a published port
 }
 
@@ -94,6 +95,8 @@ func obey(o order) (a answer, err error) {
 		return h.collect(o.Collect)
 	case o.Gone > 0:
 		return h.collectGone(o.Gone)
+	case o.Command > 0:
+		return h.command(o.Command)
 	case o.Path != nil:
 		p, err := h.path(*o.Path)
 		return answer{Path: &p}, err
@@ -169,7 +172,7 @@ func (a *answer) count(h host, verb string, i int, c cost) {
 		keys = append(keys, verb+" "+h.c.Plugins[i]["type"].(string))
 	}
 	for _, k := range keys {
-		a.Took[k] = cost{a.Took[k].Time + c.Time, max(a.Took[k].Memory, c.Memory)}
+		a.Took[k] = cost{Time: a.Took[k].Time + c.Time, Memory: max(a.Took[k].Memory, c.Memory)}
 	}
 }
 

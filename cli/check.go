@@ -94,7 +94,7 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		return rest
 	}
 	if !doc.OK {
-		a.Status = app.ExitDrift
+		a.Status = app.ExitFault
 	} else if was != nil {
 		if d := target.Differences(was.AttachedBy(t.List), t.List); len(d) > 0 {
 			a.Note("the configuration of network %s has changed since this was attached (%s); the attachment "+
@@ -105,7 +105,7 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		return term.PrintJSON(a.Stdout, doc)
 	}
 	if !doc.OK {
-		return app.Fail(app.ExitDrift, advice.Fixing(t, args), "%s", strings.Join(said, "\n"))
+		return app.Fail(app.ExitFault, advice.Fixing(t, args), "%s", strings.Join(said, "\n"))
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func checkMany(a *app.App, name string) error {
 	doc.OK = doc.OK && a.Status == app.ExitOK
 	switch {
 	case count[differs] > 0:
-		a.Status = app.ExitDrift
+		a.Status = app.ExitFault
 	case !doc.OK:
 		a.Status = app.ExitFailure
 	}

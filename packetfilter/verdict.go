@@ -172,11 +172,24 @@ func Arriving(ns *kernel.NS, p Packet, before int32, skip ...string) (Verdict, e
 	return at(ns, unix.NF_INET_PRE_ROUTING, p, skip, func(c nft.BaseChain) bool { return c.Priority >= before })
 }
 
-func at(ns *kernel.NS, hook int, p Packet, skip []string, late func(nft.BaseChain) bool) (Verdict, error) {
+// ByAddress reports whether the addresses of a packet that is forwarded may decide what the rules of others do with it,
+// on its whole way through the host. Rules that translate are not looked at.
+func ByAddress(ns *kernel.NS, p Packet, skip ...string) (bool, error) {
+	translates := func(c nft.BaseChain) bool { return c.Type == "nat" }
+	for _, hook := range []int{Prerouting, Forward, Postrouting} {
+		v, err := at(ns, hook, p.AnyAddress(), skip, translates)
+		if err != nil || v.Outcome == Undecided {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
+func at(ns *kernel.NS, hook int, p Packet, skip []string, other func(nft.BaseChain) bool) (Verdict, error) {
 	v := Verdict{Packet: p}
 	steady, err := whileSteady(ns, func(r *rules) (err error) {
 		v, err = decide(ns, r, hook, p, slices.DeleteFunc(slices.Clone(r.chains), func(c nft.BaseChain) bool {
-			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || late != nil && late(c)
+			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || other != nil && other(c)
 		}))
 		return err
 	})

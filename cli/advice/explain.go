@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -68,8 +69,8 @@ func Explain(err error) (exit int, hint string) {
 // for, or what the code means. ran is nil if no plugin was executed.
 func explainDocument(doc *spec.Error, ran *invoke.ExecError) (exit int, hint string) {
 	exit, hint = ExplainCode(doc.Code)
-	attached, _ := (&attach.Runtime{}).List("")
-	own := strings.TrimSpace(doc.Hint + " " + GivesBack(doc.Holder, attached))
+	known, _ := attached.List("")
+	own := strings.TrimSpace(doc.Hint + " " + GivesBack(doc.Holder, known))
 	if ran != nil && ran.ContainerID == "" && exit == app.ExitNotFound { // STATUS and GC concern no container
 		exit = app.ExitFailure
 	}

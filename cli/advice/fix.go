@@ -210,7 +210,7 @@ func Route(c attach.Cached, dst netip.Prefix) trace.Advice {
 
 // BeyondRepair returns hints for what repair found and cannot restore, each once.
 func BeyondRepair(findings []repair.Finding) (notes []string) {
-	list, _ := (&attach.Runtime{}).List("")
+	list, _ := attached.List("")
 	say := func(note string) {
 		if !slices.Contains(notes, note) {
 			notes = append(notes, note)

@@ -20,7 +20,7 @@ const (
 	ExitOK       = 0
 	ExitFailure  = 1
 	ExitUsage    = 2
-	ExitDrift    = 3 // check found a difference, repair could not restore something, or doctor found a fault
+	ExitFault    = 3 // check found a difference, repair could not restore something, or doctor found a fault
 	ExitNotFound = 4 // no such network, network namespace or attachment
 	ExitTryAgain = 5 // a temporary condition (code 11 of the protocol)
 

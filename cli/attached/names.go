@@ -60,7 +60,7 @@ func One(name string, list []attach.Cached) ([]attach.Cached, error) {
 
 // CompleteContainers completes IDs of containers, for a shell.
 func CompleteContainers(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	list, _ := (&attach.Runtime{}).List("")
+	list, _ := List("")
 	var ids []string
 	for _, c := range list {
 		ids = append(ids, c.ContainerID)
@@ -112,7 +112,7 @@ func ShortOwner(c attach.Cached) string {
 
 // ShortOwners returns ShortOwner for owners: it reads the cache once.
 func ShortOwners() func(spec.Owner) string {
-	list, _ := (&attach.Runtime{}).List("")
+	list, _ := List("")
 	short := map[spec.Owner]string{}
 	for _, c := range list {
 		short[c.Owner()] = ShortOwner(c)
@@ -122,7 +122,7 @@ func ShortOwners() func(spec.Owner) string {
 
 // Named returns text with NETWORK/ID/INTERFACE of each known attachment written as by ShortOwner.
 func Named(text string) string {
-	list, _ := (&attach.Runtime{}).List("")
+	list, _ := List("")
 	for _, c := range list {
 		long, short := c.Owner().String(), ShortOwner(c)
 		if long == short || !strings.Contains(text, long) {

@@ -11,6 +11,10 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
+// List returns the attachments of a network in the cache, or of all networks if it is empty, and problems with other
+// files of the cache. It serves commands that show only names of attachments; package snapshot serves all others.
+func List(network string) ([]attach.Cached, []error) { return (&attach.Runtime{}).List(network) }
+
 // Unseen returns the error of a cache that cannot be read at all, so that nothing is known of attachments; else nil.
 func Unseen(problems []error) error {
 	for _, p := range problems {

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
@@ -73,8 +72,8 @@ func log(a *app.App, container string, f logFlags) error {
 	if err != nil {
 		return unreadable(err)
 	}
-	attached, _ := (&attach.Runtime{}).List("")
-	is, known := about(container, attached, all)
+	list, _ := attached.List("")
+	is, known := about(container, list, all)
 	if f.follow {
 		s := a.Style(a.Stdout)
 		err := log.follow(ctx, since, func(l calls.Line) {

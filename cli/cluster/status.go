@@ -59,7 +59,7 @@ run on this node for NET.`,
 			case !told.Live:
 				a.Status = app.ExitFailure
 			case len(told.Problems) > 0:
-				a.Status = app.ExitDrift
+				a.Status = app.ExitFault
 			}
 			if a.JSON() {
 				return term.PrintJSON(a.Stdout, told)

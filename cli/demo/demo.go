@@ -19,7 +19,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
@@ -313,7 +312,7 @@ func (d *demo) prepare(ipv6 bool) error {
 
 // addresses finds out the members' addresses.
 func (d *demo) addresses() error {
-	list, problems := (&attach.Runtime{}).List("")
+	list, problems := attached.List("")
 	for _, m := range d.members {
 		for _, c := range list {
 			if c.ContainerID == m.name {

@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/dhcp/rpc"
@@ -40,12 +41,15 @@ their containers run. The containers are found in the results cache, for all net
 			return err
 		}
 		kept := owners(known)
-		runtime := &attach.Runtime{}
-		list, problems := runtime.List(strings.Join(args, ""))
+		s, err := snapshot.Read(strings.Join(args, ""))
+		if err != nil {
+			return err
+		}
+		defer s.Close()
 		all := []adopted{}
-		for _, at := range list {
-			q, netns, err := adoption(runtime, &at)
-			if q == nil && err == nil || attached.IsGone(at) {
+		for _, at := range s.All {
+			q, netns, err := adoption(&attach.Runtime{}, &at)
+			if q == nil && err == nil || s.Gone(at) {
 				continue // its addresses are from elsewhere
 			}
 			one := adopted{attached.Key{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName,
@@ -66,7 +70,7 @@ their containers run. The containers are found in the results cache, for all net
 			all = append(all, one)
 		}
 		var texts []string
-		for _, p := range problems {
+		for _, p := range s.Unread {
 			texts = append(texts, p.Error())
 			a.Status = app.ExitFailure
 		}

@@ -40,7 +40,6 @@ type Doctor struct {
 	Found    []repair.Finding // of all attachments
 	Verdicts []judged
 	astray   []strayed
-	holders  func(inode uint32) string
 }
 
 // Command is `fairlead doctor`.
@@ -123,7 +122,7 @@ func (d *Doctor) Examine() {
 func (d *Doctor) Conclude() {
 	switch {
 	case d.faulty():
-		d.Status = app.ExitDrift
+		d.Status = app.ExitFault
 	case len(d.Unseen) > 0:
 		d.Status = app.ExitFailure
 	}

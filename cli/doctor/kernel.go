@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -48,7 +47,7 @@ func (d *Doctor) ofBridges() {
 		case value != "1":
 			d.unfiltered(key, err == nil, mine)
 		default:
-			d.filtered(link, a, on, mine)
+			d.filtered(link, on, mine)
 		}
 	}
 }
@@ -63,26 +62,60 @@ func (d *Doctor) asked(c attach.Cached) bool {
 	return slices.ContainsFunc(d.Mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() })
 }
 
-// filtered examines a packet between two containers of a bridge.
-func (d *Doctor) filtered(link string, from netip.Addr, on, mine []attach.Cached) {
-	for _, to := range on {
-		dst, _ := d.wayIn(to)
-		if dst == from || dst.Is4() != from.Is4() {
-			continue
-		}
-		v, err := packetfilter.Forwarded(d.Host, packetfilter.Packet{In: link, Out: link, Src: from, Dst: dst}, ours)
-		if err != nil {
+// filtered examines packets between the containers of a bridge. It asks first about a packet of any address. Where rules
+// name addresses, it asks for each container about what it sends and gets, and where that depends on the other one, for
+// each pair, unless a pair of addresses does not decide it either.
+func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
+	end := time.Now().Add(evaluation)
+	dropped := func(p packetfilter.Packet, of []attach.Cached) packetfilter.Outcome {
+		v, err := packetfilter.Forwarded(d.Host, p, ours)
+		switch {
+		case err != nil:
 			d.Blind("the packet filters of others: %v", err)
-			return
+			return packetfilter.Accepted
+		case v.Outcome == packetfilter.Dropped:
+			d.betweenContainers(v, link, of)
 		}
-		where, rule := decider(v)
-		if v.Outcome != packetfilter.Dropped {
-			return
-		}
-		d.add(BridgeFilterDrops, where, fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link,
-			rule), whom(mine), how(letting(v, v.Cause(d.Host, ours), link))...)
-		return
+		return v.Outcome
 	}
+	for i, c := range mine {
+		a, _ := d.wayIn(c)
+		sent, got := packetfilter.Packet{In: link, Out: link, Src: a}, packetfilter.Packet{In: link, Out: link, Dst: a}
+		if i == 0 && dropped(sent.AnyAddress(), mine) != packetfilter.Undecided {
+			return
+		}
+		if time.Now().After(end) {
+			d.Blind("packets between containers on %s, for %d of them: the time was used up", link, len(mine)-i)
+			return
+		}
+		for _, p := range []packetfilter.Packet{sent, got} {
+			if dropped(p, mine[i:i+1]) != packetfilter.Undecided {
+				continue
+			}
+			for _, other := range on {
+				pair := p
+				b, _ := d.wayIn(other)
+				if b == a || b.Is4() != a.Is4() {
+					continue
+				}
+				if pair.Src.IsValid() {
+					pair.Dst = b
+				} else {
+					pair.Src = b
+				}
+				if dropped(pair, mine[i:i+1]) == packetfilter.Undecided {
+					break
+				}
+			}
+		}
+	}
+}
+
+// betweenContainers adds the finding that another program's chain drops packets between containers of a bridge.
+func (d *Doctor) betweenContainers(v packetfilter.Verdict, link string, of []attach.Cached) {
+	where, rule := decider(v)
+	text := fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link, rule)
+	d.add(BridgeFilterDrops, where, text, whom(of), how(letting(v, v.Cause(d.Host, ours), link))...)
 }
 
 // unfiltered adds a finding if kube-proxy is in use and does not see bridged packets. loaded says whether br_netfilter

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/packetfilter"
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
@@ -78,8 +79,9 @@ func (d *Doctor) faulted(c attach.Cached) bool {
 	})
 }
 
-// questions returns packets that must arrive if the host is the container's router: to the host and back, once for
-// each link to the host's own router, and to each published port.
+// questions returns packets that must arrive if the host is the container's router: to the host and back, to the host's
+// own router, and to each published port. To the router, one container of a link stands for all, unless rules name
+// addresses: onward has, by link and router, whether they do.
 func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
 	from := Traced(c)
 	_, link := d.wayIn(c)
@@ -94,8 +96,16 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 		}
 		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},
 			trace.Question{Dst: ip.Address.Addr(), Proto: icmp})
-		if to := d.router(family); to.IsValid() && !onward[link+to.String()] {
-			onward[link+to.String()] = true
+		to := d.router(family)
+		if !to.IsValid() {
+			continue
+		}
+		way := link + " " + to.String()
+		byAddress, followed := onward[way]
+		if !followed {
+			onward[way] = d.byAddress(packetfilter.Packet{In: link, Out: uplink.Name, Src: ip.Address.Addr()}, family)
+		}
+		if !followed || byAddress {
 			all = append(all, trace.Question{From: &from, Dst: to, Proto: icmp})
 		}
 	}
@@ -112,6 +122,18 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 		}
 	}
 	return all
+}
+
+// byAddress reports whether the way of a packet through the host may depend on its addresses, because of rules of the
+// routes or of other programs' packet filters.
+func (d *Doctor) byAddress(p packetfilter.Packet, family uint8) bool {
+	rules, err := rtnl.Rules(d.Host, family)
+	names := func(r rtnl.Rule) bool { return r.From.IsValid() && r.From.Bits() > 0 }
+	if err != nil || slices.ContainsFunc(rules, names) {
+		return true
+	}
+	depends, err := packetfilter.ByAddress(d.Host, p, ours)
+	return err != nil || depends
 }
 
 // blocked adds a finding for what stops a packet on this host. It skips a missing listener, which is another

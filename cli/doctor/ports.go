@@ -123,11 +123,3 @@ func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) 
 			strings.Join(at, ", "), to), who(c, "publishes "+m.String()), "NETNS", c.Netns)
 	}
 }
-
-// Holder returns the process that has a socket. One look at /proc serves all calls.
-func (d *Doctor) Holder(inode uint32) string {
-	if d.holders == nil {
-		d.holders = attached.Holders()
-	}
-	return d.holders(inode)
-}

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -164,23 +165,32 @@ func inspect(a *app.App, arg string) (err error) {
 	if d.Mine, err = d.Seek(arg); err != nil {
 		return err
 	}
-	d.Examine()
-	c := d.Mine[0]
-	doc := &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns,
-		State: d.State(c)}
-	for _, c := range d.Mine {
-		doc.Attachments = append(doc.Attachments, attachmentSeen(d, c, doc))
-	}
-	if doc.Calls, err = calllog.LastCalls(d.Ctx, c.ContainerID, callsShown); err != nil {
-		d.Blind("the log of calls: %v", err)
-	}
-	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen
+	doc := inspected(d)
 	d.Conclude()
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, doc)
 	}
-	doc.print(a, c)
+	doc.print(a, d.Mine[0])
 	return d.Ctx.Err()
+}
+
+// PrintJSON prints the document of a container whose attachments are in d.Mine.
+func PrintJSON(w io.Writer, d *doctor.Doctor) error { return term.PrintJSON(w, inspected(d)) }
+
+// inspected examines a container, whose attachments are in d.Mine.
+func inspected(d *doctor.Doctor) (doc *inspection) {
+	d.Examine()
+	c := d.Mine[0]
+	doc = &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns, State: d.State(c)}
+	for _, c := range d.Mine {
+		doc.Attachments = append(doc.Attachments, attachmentSeen(d, c, doc))
+	}
+	var err error
+	if doc.Calls, err = calllog.LastCalls(d.Ctx, c.ContainerID, callsShown); err != nil {
+		d.Blind("the log of calls: %v", err)
+	}
+	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen
+	return doc
 }
 
 // attachmentSeen examines one attachment, and adds what concerns the whole container to doc.

@@ -44,7 +44,7 @@ func writeNetFile(a *app.App, n *install.NetFile, check bool) error {
 	}
 	if check {
 		if !n.Same {
-			a.Status = app.ExitDrift
+			a.Status = app.ExitFault
 			a.Note("%s would be written", n.Path)
 		}
 		return nil

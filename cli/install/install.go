@@ -103,7 +103,7 @@ func run(a *app.App, i installation) (err error) {
 	switch {
 	case !c.Changes():
 	case i.check:
-		a.Status = app.ExitDrift
+		a.Status = app.ExitFault
 	default:
 		warmFirst(c)
 	}

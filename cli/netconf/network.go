@@ -135,7 +135,7 @@ func Known(name string) error {
 	if err := spec.ValidName(name); err != nil {
 		return app.Usage("network %q: %w", name, err)
 	}
-	if list, problems := (&attach.Runtime{}).List(name); len(list)+len(problems) > 0 {
+	if list, problems := attached.List(name); len(list)+len(problems) > 0 {
 		return nil
 	}
 	if _, err := spec.Load(ConfDir(), name); errors.Is(err, spec.ErrNotFound) {
@@ -146,7 +146,7 @@ func Known(name string) error {
 
 // Orphaned returns the list of a network that only the cache knows, or nil.
 func Orphaned(name string) *spec.List {
-	list, _ := (&attach.Runtime{}).List(name)
+	list, _ := attached.List(name)
 	for _, c := range list {
 		if l := c.AttachedBy(nil); l != nil {
 			return l
@@ -262,7 +262,7 @@ func Search(n *Network) (dirs []string, itself bool) {
 // remembered returns the lists by which the attachments of a network were made.
 func remembered(name string) (lists []*spec.List) {
 	seen := map[string]bool{}
-	all, _ := (&attach.Runtime{}).List(name)
+	all, _ := attached.List(name)
 	for _, c := range all {
 		if l := c.AttachedBy(nil); l != nil && !seen[string(c.Config)] {
 			seen[string(c.Config)] = true

@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
 	"github.com/fairlead-cni/fairlead/plugin"
@@ -37,7 +38,7 @@ func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
 // anew deletes an attachment with Fairlead's plugins, which remove what the reference made, and adds it with the
 // same addresses.
 func anew(ctx context.Context, a *app.App, o spec.Owner) error {
-	list, _ := (&attach.Runtime{}).List(o.Network)
+	list, _ := attached.List(o.Network)
 	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == o })
 	if i < 0 {
 		return attach.ErrNotAttached

@@ -72,7 +72,7 @@ Exit status: 0 done, 1 an attachment could not be handed over.`,
 				return err
 			}
 			if !report.OK() {
-				a.Status = app.ExitDrift
+				a.Status = app.ExitFault
 			}
 			return printHandover(a, report, r.DryRun)
 		},

@@ -130,7 +130,7 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 	}
 	switch {
 	case report.Differs():
-		a.Status = app.ExitDrift
+		a.Status = app.ExitFault
 	case !report.OK():
 		a.Status = app.ExitFailure
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/resolv"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -59,11 +60,12 @@ func commandOf(args []string) []string {
 // execIn runs argv in the network namespace of a container, and returns its exit status.
 func execIn(container string, argv []string, stdio [3]*os.File) (status int, err error) {
 	runtime.LockOSThread() // the process's first thread must not enter the container's namespace
-	list, problems := (&attach.Runtime{}).List("")
-	if err := attached.Unseen(problems); err != nil {
+	s, err := snapshot.Open("")
+	if err != nil {
 		return 0, err
 	}
-	mine, err := attached.One(container, list)
+	defer s.Close()
+	mine, err := attached.One(container, s.All)
 	if err != nil {
 		return 0, err
 	}
@@ -72,7 +74,7 @@ func execIn(container string, argv []string, stdio [3]*os.File) (status int, err
 	case netns == "":
 		return 0, app.Fail(app.ExitFailure, "Use `nsenter --net --target PID` with the PID of a process in it.",
 			"container %q: the program that attached it has not recorded its network namespace", container)
-	case attached.IsGone(mine[0]):
+	case s.Gone(mine[0]):
 		return 0, app.Fail(app.ExitNotFound, "`fairlead gc --gone` removes what the dead container left.",
 			"container %q: its network namespace %s no longer exists", container, netns)
 	}

@@ -28,6 +28,8 @@ type Snapshot struct {
 	All           []attach.Cached // all attachments, or those of one network
 	Unread        []error         // problems with other files of the cache
 
+	Holder func(inode uint32) string // names the program that has a socket, see attached.Holders
+
 	mu       sync.Mutex
 	gone     map[string]bool // by the file of an attachment in the cache
 	vanished func(o spec.Owner, netns string) error
@@ -52,8 +54,8 @@ func Read(network string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshot{World: w, gone: map[string]bool{}, vanished: sdk.Vanished(w.Host)}
-	s.All, s.Unread = (&attach.Runtime{}).List(network)
+	s := &Snapshot{World: w, gone: map[string]bool{}, vanished: sdk.Vanished(w.Host), Holder: attached.Holders()}
+	s.All, s.Unread = attached.List(network)
 	return s, nil
 }
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cli/app"
-	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/fairlead-cni/fairlead/support"
 	"github.com/spf13/cobra"
@@ -70,7 +70,12 @@ func supportBundle(a *app.App, file string, mask bool) error {
 	ctx, cancel := context.WithTimeout(a.Interruptible(), bundleTime)
 	defer cancel()
 	now := time.Now().UTC()
-	c := &collector{App: a, ctx: ctx, holder: attached.Holders(),
+	s, err := snapshot.Read("")
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	c := &collector{App: a, Snapshot: s, ctx: ctx,
 		bundle: &support.Bundle{Mask: mask, When: now, Key: make([]byte, 32)}}
 	rand.Read(c.bundle.Key) // never fails
 	c.bundle.About = fmt.Sprintf("Support bundle of fairlead %s, %s.\n%s\n", a.Version, now.Format(time.RFC3339),
@@ -168,10 +173,10 @@ func exists(file string) error {
 // collector collects the parts of a bundle. It continues after a part that fails.
 type collector struct {
 	*app.App
+	*snapshot.Snapshot
 	ctx    context.Context
 	bundle *support.Bundle
-	holder func(inode uint32) string // names the process that has a socket
-	left   string                    // which containers the bundle leaves out; "" if none
+	left   string // which containers the bundle leaves out; "" if none
 }
 
 // part adds what collect returns, if it returns in time, and returns it.
@@ -185,6 +190,11 @@ func (c *collector) part(name, about string, collect func() ([]byte, error)) []b
 	defer cancel()
 	if ctx.Err() == nil {
 		go func() {
+			defer func() {
+				if p := recover(); p != nil { // the other parts are the more needed
+					done <- result{nil, fmt.Errorf("panic: %v", p)}
+				}
+			}()
 			b, err := collect()
 			done <- result{b, err}
 		}()

@@ -1,6 +1,7 @@
 package support
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -8,16 +9,18 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/doctor"
+	"github.com/fairlead-cni/fairlead/cli/inspect"
 	"github.com/fairlead-cni/fairlead/support"
 )
 
 // containers adds the network and the output of inspect of at most mostContainers containers: first those that doctor
 // has a finding about, then others in the order of the cache. The bundle names the containers that it leaves out.
-func (c *collector) containers(list []attach.Cached, doctor []byte) {
-	faulty := faultyOwners(doctor)
+func (c *collector) containers(diagnosis []byte) {
+	faulty := faultyOwners(diagnosis)
 	byContainer := map[string][]attach.Cached{}
 	var first, others []string
-	for _, l := range list {
+	for _, l := range c.All {
 		if l.Network == attached.LoopbackNetwork {
 			continue
 		}
@@ -51,26 +54,31 @@ func (c *collector) container(of []attach.Cached) {
 	id := attached.ShortID(of[0].ContainerID)
 	seen := map[string]bool{}
 	for _, l := range of {
-		if l.Netns == "" || seen[l.Netns] || attached.IsGone(l) {
+		if l.Netns == "" || seen[l.Netns] || c.Gone(l) {
 			continue
 		}
 		seen[l.Netns] = true
 		c.network("containers/"+id, "container "+id, l.Netns)
 	}
-	c.command("containers/"+id+"/inspect.json", "the output of inspect for container "+id,
-		"inspect", "-o", "json", "--", of[0].ContainerID)
+	c.part("containers/"+id+"/inspect.json", "the output of inspect for container "+id, func() ([]byte, error) {
+		var b bytes.Buffer
+		d := doctor.Of(c.App, c.Snapshot)
+		d.Mine = of
+		err := inspect.PrintJSON(&b, d)
+		return b.Bytes(), err
+	})
 }
 
 // faultyOwners returns the attachments, as NETWORK/CONTAINER/INTERFACE, that a document of doctor has findings about.
 // It is empty if doctor did not finish.
-func faultyOwners(doctor []byte) map[string]bool {
+func faultyOwners(diagnosis []byte) map[string]bool {
 	var doc struct {
 		Findings []struct {
 			Containers []struct{ Container string }
 		}
 	}
 	faulty := map[string]bool{}
-	if json.Unmarshal(doctor, &doc) != nil {
+	if json.Unmarshal(diagnosis, &doc) != nil {
 		return faulty
 	}
 	for _, f := range doc.Findings {

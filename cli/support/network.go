@@ -59,23 +59,26 @@ func (c *collector) host() {
 	c.network("host", "the host", "")
 	const nft = "nf_tables of all programs, in the words of nft(8) as doctor reads them"
 	c.part("host/nftables.txt", nft, func() ([]byte, error) {
-		return ofNamespace("", func(ns *kernel.NS, w io.Writer) error { return packetfilter.DumpNFT(ns, w, 500) })
+		return c.ofNamespace("", func(ns *kernel.NS, w io.Writer) error { return packetfilter.DumpNFT(ns, w, 500) })
 	})
 	c.part("host/iptables-legacy.txt", "the rules of legacy iptables, as doctor reads them", func() ([]byte, error) {
-		return ofNamespace("", packetfilter.DumpLegacy)
+		return c.ofNamespace("", packetfilter.DumpLegacy)
 	})
 }
 
 // ofNamespace returns what write writes about a namespace. The names of links and tables may have any characters, and
 // are shown as on a terminal.
-func ofNamespace(path string, write func(*kernel.NS, io.Writer) error) ([]byte, error) {
-	ns, err := kernel.Open(path)
-	if err != nil {
-		return nil, err
+func (c *collector) ofNamespace(path string, write func(*kernel.NS, io.Writer) error) ([]byte, error) {
+	ns := c.Host
+	if path != "" {
+		var err error
+		if ns, err = c.Host.Enter(path); err != nil {
+			return nil, err
+		}
+		defer ns.Close()
 	}
-	defer ns.Close()
 	var b bytes.Buffer
-	err = write(ns, &b)
+	err := write(ns, &b)
 	return printable(b.String()), err
 }
 
@@ -95,11 +98,11 @@ func printable(text string) []byte {
 func (c *collector) network(top, whose, path string) {
 	c.part(top+"/network.txt", "links, addresses, routes, rules, neighbours and sysctls of "+whose,
 		func() ([]byte, error) {
-			return ofNamespace(path, networkText)
+			return c.ofNamespace(path, networkText)
 		})
 	c.part(top+"/listeners.txt", "listening sockets of "+whose, func() ([]byte, error) {
-		return ofNamespace(path, func(ns *kernel.NS, w io.Writer) error {
-			_, err := fmt.Fprintln(w, strings.Join(inspect.Listening(ns, c.holder), "\n"))
+		return c.ofNamespace(path, func(ns *kernel.NS, w io.Writer) error {
+			_, err := fmt.Fprintln(w, strings.Join(inspect.Listening(ns, c.Holder), "\n"))
 			return err
 		})
 	})

@@ -41,10 +41,10 @@ const (
 
 // all collects all parts. It starts with the files: their secrets are then removed from the output of commands too.
 func (c *collector) all() {
-	list, problems := (&attach.Runtime{}).List("")
+	problems := c.Unread
 	if c.bundle.Mask {
 		lines, err := c.calls()
-		c.bundle.Names = hiddenNames(list, lines)
+		c.bundle.Names = hiddenNames(c.All, lines)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("read the log for the names of containers that are gone: %w", err))
 		}
@@ -83,7 +83,7 @@ func (c *collector) all() {
 	}
 	c.system()
 	c.host()
-	c.containers(list, doctor)
+	c.containers(doctor)
 }
 
 // command adds the output of a command of this program, run as a process of its own, so that its failure does not
@@ -104,7 +104,7 @@ func (c *collector) command(name, about string, args ...string) (out []byte) {
 		}
 		var exit *exec.ExitError
 		switch {
-		case errors.As(err, &exit) && exit.ExitCode() == app.ExitDrift:
+		case errors.As(err, &exit) && exit.ExitCode() == app.ExitFault:
 			err = nil // this is an answer too
 		case err != nil:
 			const most = 400 // the bundle has the whole text

@@ -124,7 +124,7 @@ func (t *tracing) run(args []string) (err error) {
 	d.Advise(q, answer)
 	switch {
 	case answer.Verdict == trace.Stops || answer.Differs:
-		t.Status = app.ExitDrift
+		t.Status = app.ExitFault
 	case answer.Verdict == trace.Unknown:
 		t.Status = app.ExitFailure
 	}
