@@ -22,6 +22,7 @@ import (
 type Mask struct {
 	key   []byte
 	names map[string][]pair // that are replaced wherever they stand, the longest first, by how they begin
+	first [256]bool         // the bytes that names begin with
 	words map[string]string // that are so short that they are replaced as words only
 	begun *regexp.Regexp    // a text that is cut
 	token *regexp.Regexp
@@ -65,6 +66,7 @@ func (m *Mask) name(n, to string) {
 	n = lower(n)
 	if key := n[:min(len(n), beginning)]; n != "" && !slices.Contains(m.names[key], pair{n, to}) {
 		m.names[key] = append(m.names[key], pair{n, to})
+		m.first[n[0]] = true
 	}
 }
 
@@ -95,13 +97,53 @@ func (m *Mask) Text(text string) string {
 	return text
 }
 
-func (m *Mask) addresses(text string) string { return m.token.ReplaceAllStringFunc(text, m.one) }
+// addresses masks the addresses in a text. The expression is slow, so it sees only what may have one.
+func (m *Mask) addresses(text string) string {
+	inToken := func(c byte) bool {
+		return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || strings.IndexByte(":._-@", c) >= 0 ||
+			c >= utf8.RuneSelf // … among them
+	}
+	return eachRun(text, inToken, func(run string) string {
+		count := func(sep string) int { return strings.Count(run, sep) }
+		if count("…") > 0 || count(":") > 1 || count("_") > 1 || count(".") > 2 || count("-") > 2 ||
+			strings.ContainsAny(run, "xX") {
+			return m.token.ReplaceAllStringFunc(run, m.one)
+		}
+		return run
+	})
+}
+
+// eachRun returns text with what do makes of each longest run of bytes that are in a set.
+func eachRun(text string, in func(byte) bool, do func(run string) string) string {
+	var b strings.Builder
+	end := func(is bool) int {
+		for i := range len(text) {
+			if in(text[i]) != is {
+				return i
+			}
+		}
+		return len(text)
+	}
+	for len(text) > 0 {
+		n := end(false)
+		b.WriteString(text[:n])
+		text = text[n:]
+		n = end(true)
+		b.WriteString(do(text[:n]))
+		text = text[n:]
+	}
+	return b.String()
+}
 
 // byName replaces names wherever they stand, and what a name begins with before the mark of a cut.
 func (m *Mask) byName(text string) string {
 	var b strings.Builder
 	done, small := 0, lower(text)
 	for i := 0; i < len(small); {
+		if !m.first[small[i]] {
+			i++
+			continue
+		}
 		n, to := m.at(small[i:])
 		if i += max(n, 1); n > 0 {
 			b.WriteString(text[done : i-n])
@@ -110,6 +152,9 @@ func (m *Mask) byName(text string) string {
 		}
 	}
 	b.WriteString(text[done:])
+	if !strings.Contains(text, "…") {
+		return b.String()
+	}
 	return m.begun.ReplaceAllStringFunc(b.String(), func(cut string) string {
 		start := lower(strings.TrimSuffix(cut, "…"))
 		for _, p := range m.names[start[:beginning]] {

@@ -177,11 +177,20 @@ func (s *secrets) line(text string) string {
 	if strings.Contains(text, "-----BEGIN") || strings.Contains(text, "://") || strings.Contains(text, "eyJ") {
 		text = s.form.ReplaceAllString(text, "${1}"+removed)
 	}
-	text = s.packed.ReplaceAllStringFunc(text, func(run string) string {
-		if strings.ToLower(run) == run { // a path, or a number in hexadecimal
+	inPacked := func(c byte) bool {
+		return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || c == '+' || c == '/' || c == '='
+	}
+	text = eachRun(text, inPacked, func(run string) string {
+		const long = 60
+		if len(run) < long {
 			return run
 		}
-		return "(bytes removed)"
+		return s.packed.ReplaceAllStringFunc(run, func(run string) string {
+			if strings.ToLower(run) == run { // a path, or a number in hexadecimal
+				return run
+			}
+			return "(bytes removed)"
+		})
 	})
 	lower := strings.ToLower(text)
 	if !slices.ContainsFunc(s.hints, func(hint string) bool { return strings.Contains(lower, hint) }) {
@@ -215,6 +224,9 @@ func (s *secrets) forget(text string) string {
 				text = strings.ReplaceAll(text, string(quoted.Bytes()[1:quoted.Len()-2]), removed)
 			}
 		}
+	}
+	if !strings.Contains(text, "…") {
+		return text
 	}
 	return s.begun.ReplaceAllStringFunc(text, func(cut string) string {
 		start := strings.TrimSuffix(cut, "…")
