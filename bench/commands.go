@@ -21,8 +21,7 @@ type commandLine struct {
 }
 
 // wayOut is what the host has so that doctor finds nothing.
-const wayOut = `ip link add up0 type dummy; ip link set up0 up; ip addr add 192.0.2.2/24 dev up0
-ip route add default via 192.0.2.1`
+const wayOut = uplink + "; ip addr add 192.0.2.2/24 dev ens3; ip route add default via 192.0.2.1"
 
 // commandsMeasured are what people call to look at a host. NETNS is the namespace of one container.
 func commandsMeasured() []string {

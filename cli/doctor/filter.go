@@ -19,8 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// evaluation limits the time for questions to the evaluator, which reads all rules for each packet.
+// evaluation limits the processor time for questions about packets, because the evaluator reads all rules for each.
 const evaluation = 10 * time.Second
+
+// evaluating returns a function that reports whether the time for questions is used up. A busy host does not use it up.
+func evaluating() (over func() bool) {
+	used := func() time.Duration {
+		var now unix.Timespec
+		unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now) // cannot fail
+		return time.Duration(now.Nano())
+	}
+	end := used() + evaluation
+	return func() bool { return used() > end }
+}
 
 // forwarded is a packet that the host should forward for a container.
 type forwarded struct {
@@ -42,10 +53,10 @@ const ours = "inet fairlead"
 // ofFilters examines what other programs' packet filters do with packets from and to containers. It asks first about a
 // packet of any address, and about each container's only where rules depend on the address.
 func (d *Doctor) ofFilters() {
-	packets, end := d.packets(), time.Now().Add(evaluation)
+	packets, over := d.packets(), evaluating()
 	general := map[packetfilter.Packet]packetfilter.Verdict{}
 	for i, p := range packets {
-		if time.Now().After(end) {
+		if over() {
 			d.Blind("the packet filters of others, for %d of %d packets: the time was used up", len(packets)-i,
 				len(packets))
 			return

@@ -66,7 +66,7 @@ func (d *Doctor) asked(c attach.Cached) bool {
 // name addresses, it asks for each container about what it sends and gets, and where that depends on the other one, for
 // each pair, unless a pair of addresses does not decide it either.
 func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
-	end := time.Now().Add(evaluation)
+	over := evaluating()
 	dropped := func(p packetfilter.Packet, of []attach.Cached) packetfilter.Outcome {
 		v, err := packetfilter.Forwarded(d.Host, p, ours)
 		switch {
@@ -84,7 +84,7 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 		if i == 0 && dropped(sent.AnyAddress(), mine) != packetfilter.Undecided {
 			return
 		}
-		if time.Now().After(end) {
+		if over() {
 			d.Blind("packets between containers on %s, for %d of them: the time was used up", link, len(mine)-i)
 			return
 		}

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
@@ -20,9 +19,9 @@ import (
 // containers that have a fault already, because that fault may stop the packets.
 func (d *Doctor) ofPaths() {
 	defer d.ofStrayed()
-	end, onward := time.Now().Add(evaluation), map[string]bool{}
+	over, onward := evaluating(), map[string]bool{}
 	for i, c := range d.Mine {
-		if time.Now().After(end) {
+		if over() {
 			d.Blind("the paths of packets of %d containers: the time was used up", len(d.Mine)-i)
 			return
 		}
