@@ -69,11 +69,7 @@ their containers run. The containers are found in the results cache, for all net
 			}
 			all = append(all, one)
 		}
-		var texts []string
-		for _, p := range s.Unread {
-			texts = append(texts, p.Error())
-			a.Status = app.ExitFailure
-		}
+		texts := s.Problems(a, strings.Join(args, ""))
 		if a.JSON() {
 			return term.PrintJSON(a.Stdout, struct {
 				DryRun   bool      `json:"dryRun"`

@@ -62,9 +62,9 @@ func (d *Doctor) asked(c attach.Cached) bool {
 	return slices.ContainsFunc(d.Mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() })
 }
 
-// filtered examines packets between the containers of a bridge. It asks first about a packet of any address. Where rules
-// name addresses, it asks for each container about what it sends and gets, and where that depends on the other one, for
-// each pair, unless a pair of addresses does not decide it either.
+// filtered examines packets between the containers of a bridge. It asks first about a packet of any address. Where
+// rules name addresses, it asks for each container about what it sends and gets, and where that depends on the other
+// one, for each pair, unless a pair of addresses does not decide it either.
 func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 	over := evaluating()
 	dropped := func(p packetfilter.Packet, of []attach.Cached) packetfilter.Outcome {

@@ -124,10 +124,10 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 }
 
 // byAddress reports whether the way of a packet through the host may depend on its addresses, because of rules of the
-// routes or of other programs' packet filters.
+// routes or of other programs' packet filters. A filter may set marks by addresses.
 func (d *Doctor) byAddress(p packetfilter.Packet, family uint8) bool {
 	rules, err := rtnl.Rules(d.Host, family)
-	names := func(r rtnl.Rule) bool { return r.From.IsValid() && r.From.Bits() > 0 }
+	names := func(r rtnl.Rule) bool { return r.From.IsValid() && r.From.Bits() > 0 || r.Mask != 0 }
 	if err != nil || slices.ContainsFunc(rules, names) {
 		return true
 	}
