@@ -50,7 +50,7 @@ func small() map[string]*env {
 // TestExplore goes through the states of small worlds in the order of their distance: no address is held twice in
 // them, and from them everything comes back. FAIRLEAD_STATES is how many of each world; 0: all.
 func TestExplore(t *testing.T) {
-	most := number(t, "FAIRLEAD_STATES", 20_000)
+	most := number(t, "FAIRLEAD_STATES", 10_000)
 	for name, e := range small() {
 		t.Run(name, func(t *testing.T) {
 			r := explore(e, most, 16)

@@ -1,12 +1,10 @@
 package etcd
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -39,13 +37,33 @@ func TestMain(m *testing.M) {
 
 const address = "127.0.0.1:2379"
 
-// startEtcd starts etcd in this test's host, with an empty directory.
+// startEtcd starts etcd in this test's host, with an empty directory and a cluster.
 func startEtcd(t testing.TB) *Store {
+	s, _, _ := startEtcdIn(t)
+	return s
+}
+
+func startEtcdIn(t testing.TB) (s *Store, dir string, stop func()) {
 	nstest.NeedProgram(t, "etcd")
 	dir, err := os.MkdirTemp("/run", "etcd") // which is no disk: the tests do not wait for it
 	if err != nil {
 		t.Fatal(err)
 	}
+	stop = runEtcd(t, dir)
+	t.Cleanup(stop)
+	s = dial(t, address)
+	pools := []blocks.Pool{{Name: "p", Prefix: netip.MustParsePrefix("10.9.0.0/25"), Bits: 26, Parts: 2},
+		{Name: "large", Prefix: netip.MustParsePrefix("10.128.0.0/14"), Bits: 26, Parts: 1}}
+	snap := s.mustRead(t, blocks.Read{})
+	r, err := s.Commit(t.Context(), blocks.Init(blocks.Config{Store: snap.Store, Pools: pools}))
+	if err != nil || !r.Done {
+		t.Fatal(r, err)
+	}
+	return s, dir, stop
+}
+
+// runEtcd starts etcd with the data of a directory. Stop kills it.
+func runEtcd(t testing.TB, dir string) (stop func()) {
 	cmd := exec.Command("etcd", "--data-dir", dir, "--listen-client-urls", "http://"+address, "--advertise-client-urls",
 		"http://"+address, "--listen-peer-urls", "http://127.0.0.1:2380", "--initial-advertise-peer-urls",
 		"http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380", "--log-level", "error")
@@ -54,29 +72,19 @@ func startEtcd(t testing.TB) *Store {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	return func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	})
-	s := dial(t, address)
-	pools := []blocks.Pool{{Name: "p", Prefix: netip.MustParsePrefix("10.9.0.0/25"), Bits: 26, Parts: 2},
-		{Name: "large", Prefix: netip.MustParsePrefix("10.128.0.0/14"), Bits: 26, Parts: 1}}
-	snap := s.mustRead(t, blocks.Read{})
-	r, err := s.Commit(t.Context(), blocks.Init(blocks.Config{Store: snap.Store, Pools: pools}))
-	if err != nil || !r.Done {
-		t.Fatal(r, err)
 	}
-	return s
 }
 
 // dial waits for etcd, however long it takes to start.
 func dial(t testing.TB, address string) *Store {
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + address}})
+	s, err := Open([]string{"http://" + address}, nil, "c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Close() })
-	s := NewStore(c, "c")
+	t.Cleanup(func() { _ = s.Close() })
 	for {
 		if _, err := s.Read(t.Context(), blocks.Read{Keys: []blocks.Key{{Kind: blocks.ConfigKey}}}); err == nil {
 			return s
@@ -200,7 +208,7 @@ func TestShare(t *testing.T) {
 	}
 
 	member(t.Output(), s, "b", 0).rest(t)
-	resp, err := s.Client.Get(t.Context(), s.prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	resp, err := s.client.Get(t.Context(), s.prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
 	if err != nil || resp.Count != 5 { // the configuration, two epochs and two names
 		t.Errorf("%d keys stay: %v, %v", resp.Count, resp.Kvs, err)
 	}
@@ -270,11 +278,11 @@ func runDoomed(t *testing.T, want, n int) bool {
 func beDoomed() int {
 	var want, n int
 	_, err := fmt.Sscan(os.Getenv(doomed), &want, &n)
-	c, derr := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + address}})
-	if err != nil || derr != nil {
+	s, serr := Open([]string{"http://" + address}, nil, "c")
+	if err != nil || serr != nil {
 		return 1
 	}
-	m := member(os.Stderr, NewStore(c, "c"), "a", want)
+	m := member(os.Stderr, s, "a", want)
 	m.before = func(a blocks.Action) {
 		if a == nil {
 			os.Exit(0)
@@ -304,7 +312,7 @@ func TestForget(t *testing.T) {
 	if err := s.Forget(t.Context(), "z"); err == nil {
 		t.Error("a node that nobody knows was forgotten")
 	}
-	graves, err := s.Client.Get(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix())
+	graves, err := s.client.Get(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix())
 	if err != nil || len(graves.Kvs) != 1 || graves.Kvs[0].Lease == 0 {
 		t.Errorf("%v, %v: want a grave that ends", graves, err)
 	}
@@ -323,7 +331,7 @@ func TestForget(t *testing.T) {
 	if err := os.Remove((&host{network: "a"}).journalPath()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Client.Delete(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix()); err != nil {
+	if _, err := s.client.Delete(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	member(t.Output(), s, "a", 1).rest(t) // as another node of the same name
@@ -435,76 +443,4 @@ func TestAhead(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-}
-
-// A claim whose answer is lost counts only after another epoch has begun, so that nothing is late.
-func TestUnknown(t *testing.T) {
-	s := startEtcd(t)
-	m := member(t.Output(), dial(t, proxy(t, "/block/p/")), "a", 1)
-	epochs, claims := 0, 0
-	m.before = func(a blocks.Action) {
-		txn, ok := a.(blocks.Txn)
-		if !ok {
-			return
-		}
-		switch txn.Put[0].Key.Kind {
-		case blocks.EpochKey:
-			epochs++
-		case blocks.BlockKey:
-			claims++
-		}
-	}
-	m.rest(t)
-	check(t, s)
-	expect(t, "a", 1)
-	if epochs != 2 || claims != 1 {
-		t.Errorf("%d epochs and %d claims: want another epoch, and the block that was claimed", epochs, claims)
-	}
-}
-
-// proxy is a way to etcd. The connection ends instead of the answer to the first request that has a text in it.
-func proxy(t *testing.T, text string) (at string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	var lost, spent atomic.Bool
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", address)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			pass := func(to, from net.Conn, look func(data []byte) bool) {
-				defer func() { _, _ = client.Close(), server.Close() }()
-				b := make([]byte, 64<<10)
-				for {
-					n, err := from.Read(b)
-					if err != nil || !look(b[:n]) {
-						return
-					}
-					if _, err := to.Write(b[:n]); err != nil {
-						return
-					}
-				}
-			}
-			go pass(server, client, func(data []byte) bool {
-				if bytes.Contains(data, []byte(text)) && spent.CompareAndSwap(false, true) {
-					lost.Store(true)
-				}
-				return true
-			})
-			go pass(client, server, func(data []byte) bool {
-				isAnswer := len(data) > 64 // and no frame of the connection's own
-				return !isAnswer || !lost.CompareAndSwap(true, false)
-			})
-		}
-	}()
-	return l.Addr().String()
 }

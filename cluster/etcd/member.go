@@ -36,6 +36,9 @@ func (m *Member) Run(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
+	if _, err := m.Leases.Reclaim(ctx, m.Network, false); err != nil { // those of earlier boots would count
+		return err
+	}
 	j, err := h.loadJournal()
 	if err != nil {
 		return err

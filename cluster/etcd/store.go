@@ -4,6 +4,7 @@ package etcd
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -12,6 +13,9 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 )
@@ -24,14 +28,31 @@ const pause = time.Second
 
 // A Store is where the nodes of a cluster share blocks.
 type Store struct {
-	Client *clientv3.Client
+	client *clientv3.Client
 	prefix string // of all keys
 }
 
-// NewStore returns the store of a cluster.
-func NewStore(c *clientv3.Client, cluster string) *Store {
-	return &Store{Client: c, prefix: "/fairlead/" + cluster + "/v1/"}
+// Open returns the store of a cluster. It does not wait for etcd. The URLs of the endpoints are those of etcd's members.
+func Open(endpoints []string, security *tls.Config, cluster string) (*Store, error) {
+	reconnect := backoff.DefaultConfig
+	reconnect.MaxDelay = pause // the default is two minutes
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints,
+		TLS:       security,
+		Logger:    zap.NewNop(), // each error is returned, too
+
+		DialKeepAliveTime:    10 * time.Second, // a member that is gone without a word is found by then
+		DialKeepAliveTimeout: 5 * time.Second,
+		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect})},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("etcd: %w", err)
+	}
+	return &Store{client: c, prefix: "/fairlead/" + cluster + "/v1/"}, nil
 }
+
+// Close ends the connections.
+func (s *Store) Close() error { return s.client.Close() }
 
 func (s *Store) key(k blocks.Key) string { return s.prefix + k.String() }
 
@@ -48,7 +69,7 @@ func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error
 	if r.Mine != "" {
 		gets = append(gets, clientv3.OpGet(s.prefix+blocks.MinePrefix(r.Mine), clientv3.WithPrefix()))
 	}
-	resp, err := s.Client.Txn(ctx).Then(gets...).Commit()
+	resp, err := s.client.Txn(ctx).Then(gets...).Commit()
 	if err != nil {
 		return blocks.Snapshot{}, fmt.Errorf("read from etcd: %w", err)
 	}
@@ -98,7 +119,7 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	for _, k := range t.Delete {
 		changes = append(changes, clientv3.OpDelete(s.key(k)))
 	}
-	resp, err := s.Client.Txn(ctx).If(conditions...).Then(changes...).Else(seen...).Commit()
+	resp, err := s.client.Txn(ctx).If(conditions...).Then(changes...).Else(seen...).Commit()
 	if err != nil {
 		return blocks.Outcome{}, fmt.Errorf("write to etcd: %w", err)
 	}
@@ -127,7 +148,7 @@ func (s *Store) put(ctx context.Context, p blocks.Pair) (clientv3.Op, error) {
 	if p.Key.Kind != blocks.GraveKey {
 		return clientv3.OpPut(s.key(p.Key), string(value)), nil
 	}
-	lease, err := s.Client.Grant(ctx, graveSeconds)
+	lease, err := s.client.Grant(ctx, graveSeconds)
 	if err != nil {
 		return clientv3.Op{}, fmt.Errorf("write to etcd: %w", err)
 	}
@@ -145,7 +166,7 @@ func (s *Store) watch(ctx context.Context, node string, changed chan<- struct{})
 // watchPrefix begins anew when etcd ends the watch: it has no leader, or has dropped revisions.
 func (s *Store) watchPrefix(ctx context.Context, prefix string, changed chan<- struct{}) {
 	for ctx.Err() == nil {
-		events := s.Client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(),
+		events := s.client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(),
 			clientv3.WithCreatedNotify())
 		for range events {
 			notify(changed)

@@ -1,0 +1,114 @@
+package etcd
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// While etcd is away, containers get the addresses that the node has. After it came back, the node gets more.
+func TestAway(t *testing.T) {
+	s, dir, stopEtcd := startEtcdIn(t)
+	m := member(t.Output(), s, "a", 0)
+	m.Needs = map[string]*blocks.Need{"p": {Spare: 40, Idle: time.Hour}}
+	granted := make(chan int, 1000)
+	m.before = func(a blocks.Action) {
+		if a == nil {
+			granted <- len(ranges(t, "a"))
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.Run(ctx) }()
+	for <-granted != 1 {
+	}
+
+	stopEtcd()
+	leases := allocator("a")
+	for n := range 61 {
+		o := spec.Owner{Network: "a", ContainerID: strings.Repeat("x", n+1), IfName: "eth0"}
+		if _, err := leases.Allocate(t.Context(), o); err != nil {
+			t.Fatalf("address %d: %v", n, err)
+		}
+	}
+	back := time.Now()
+	t.Cleanup(runEtcd(t, dir))
+	for <-granted != 2 {
+	}
+	t.Log("in service again", time.Since(back).Round(time.Millisecond), "after etcd was started")
+	check(t, s)
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// A journal that is older than the store's is one of a disk that was restored or copied: the node gets nothing.
+func TestRestoredDisk(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	path := (&host{network: "a"}).journalPath()
+	older, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 1)
+	if err := os.WriteFile(path, older, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 0)
+	if g, err := grant.OfBoot("a"); err != nil || !strings.Contains(g.Missing, "copied or restored") {
+		t.Errorf("%+v, %v", g, err)
+	}
+}
+
+// In a store that was restored, nobody claims until the administrator says so, and the nodes say what they have.
+func TestRestoredStore(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	had := ranges(t, "a")
+	j, err := (&host{network: "a"}).loadJournal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, lost := blocks.Key{Kind: blocks.ConfigKey}, s.mustRead(t, blocks.Read{Mine: j.Node}).Entries[1].Key
+	c := *s.mustRead(t, blocks.Read{}).Entries[0].Value.Config
+	now := c.Store
+	c.Store = "the former one"
+	older := blocks.Txn{ // the store was copied before the claim
+		Put:    []blocks.Pair{{Key: config, Value: blocks.Value{Config: &c}}},
+		Delete: []blocks.Key{lost, {Kind: blocks.BlockKey, Pool: lost.Pool, Block: lost.Block}},
+	}
+	if _, err := s.Commit(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+
+	member(t.Output(), s, "b", 2).rest(t)
+	expect(t, "b", 0)
+	member(t.Output(), s, "a", 2).rest(t)
+	check(t, s)
+	if got := ranges(t, "a"); !slices.Equal(got, had) {
+		t.Errorf("a has %v, and had %v", got, had)
+	}
+
+	flag := blocks.Key{Kind: blocks.ReadoptKey}
+	entries := s.mustRead(t, blocks.Read{Keys: []blocks.Key{flag}}).Entries
+	if len(entries) != 2 {
+		t.Fatal(entries)
+	}
+	if r, err := s.Commit(t.Context(), blocks.Readopted(entries[1], entries[0], now)); err != nil || !r.Done {
+		t.Fatal(r, err)
+	}
+	member(t.Output(), s, "b", 2).rest(t)
+	expect(t, "b", 1)
+	check(t, s)
+}
