@@ -16,6 +16,7 @@
 package blocks
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -283,7 +284,7 @@ func (o *Owner) fenced() bool {
 func (o *Owner) fence() *step {
 	if !slices.Contains(o.journal.Nonces, o.nonce) {
 		j := o.journal
-		j.Machine = o.machine
+		j.Machine = cmp.Or(o.machine, j.Machine)
 		j.Nonces = append(slices.Clone(j.Nonces), o.nonce)
 		return &step{Save{j}, save, Holding{}}
 	}
