@@ -85,6 +85,7 @@ func (c *cluster) serve() {
 		c.t.Fatal(string(text), err)
 	}
 	c.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}}
+	c.eventually(func() error { return c.ask("GET", "/readyz", "") }) // it has the roles of those that start next
 }
 
 // start starts a program where the API server runs.
@@ -152,15 +153,14 @@ func (c *cluster) ask(method, path, format string, args ...any) error {
 	return err
 }
 
-// grantRights gives the agents what they need: to list and to watch nodes. The server may need a moment for the first
-// request.
+// grantRights gives the agents what they need: to list and to watch nodes.
 func (c *cluster) grantRights() {
 	c.t.Helper()
 	const roles = "/apis/rbac.authorization.k8s.io/v1/clusterrole"
-	c.eventually(func() error {
-		return c.ask("POST", roles+"s", `{"metadata":{"name":"fairlead-agent"},
-			"rules":[{"apiGroups":[""],"resources":["nodes"],"verbs":["list","watch"]}]}`)
-	})
+	if err := c.ask("POST", roles+"s", `{"metadata":{"name":"fairlead-agent"},
+		"rules":[{"apiGroups":[""],"resources":["nodes"],"verbs":["list","watch"]}]}`); err != nil {
+		c.t.Fatal(err)
+	}
 	if err := c.ask("POST", roles+"bindings", `{"metadata":{"name":"fairlead-agent"},
 		"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"fairlead-agent"},
 		"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"fairlead-agent"}]}`); err != nil {
