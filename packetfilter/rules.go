@@ -48,17 +48,13 @@ func whileSteady(ns *kernel.NS, look func(*rules) error) (steady bool, err error
 	return false, nil
 }
 
-// again calls look with rules that were steady before, if their generation is still that of nf_tables. A later one
-// would begin with a new number.
+// again calls look with rules that were steady before. They still are if their generation is that of nf_tables after
+// it. A later one would begin with a new number.
 func (r *rules) again(look func(*rules) error) (steady bool, err error) {
-	if r.tables == nil || r.generation == 0 {
+	if r.tables == nil || r.generation == 0 || look(r) != nil {
 		return false, nil
 	}
 	now, err := r.nft.Generation()
-	if err != nil || now != r.generation || look(r) != nil {
-		return false, err
-	}
-	now, err = r.nft.Generation()
 	return err == nil && now == r.generation, err
 }
 
