@@ -18,19 +18,15 @@ import (
 // A model is a small plugin that conforms. Its name says of which kind it is, and after a dash the one fault that it
 // has, by the ID of the check that has to find it: interface-P12.twice.
 type model struct {
-	kind, fault         string
-	verb                string
-	id, netns, ifName   string
-	args                string
-	stdin               []byte
-	version             spec.Version // that errors are written in
-	conf                modelConf
-	doc                 object
-	stdout              bytes.Buffer
-	nameOfConf, nameIs  bool
-	valid               map[spec.Attachment]bool
-	delegateErr         *spec.Error
-	supported, accepted []spec.Version
+	kind, fault       string
+	verb              string
+	id, netns, ifName string
+	args              string
+	stdin             []byte
+	version           spec.Version // that errors are written in
+	conf              modelConf
+	stdout            bytes.Buffer
+	valid             map[spec.Attachment]bool
 }
 
 // A modelConf is what models read of their configurations.

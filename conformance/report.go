@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A format writes reports.
+// A writer writes reports in a format.
 type writer func(w io.Writer, reports []Report, verbose bool) error
 
 // formats are the ways in which reports are written.
@@ -27,7 +27,7 @@ func (r Report) count(s Status) (n int) {
 	return n
 }
 
-// Title names the subject.
+// title names the subject.
 func (s Subject) title() string {
 	if s.Kind == Runtime {
 		return fmt.Sprintf("%s: runtime (%s)", s.Type, s.Path)

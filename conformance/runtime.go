@@ -37,7 +37,7 @@ type order struct {
 	Kill  []string              `json:"kill,omitempty"`  // itself
 }
 
-// A network of a trial of a runtime: what is written to the disk.
+// A diskNetwork is the network of a trial of a runtime, as it is written to the disk.
 type diskNetwork struct {
 	keys    map[string]any            // of the list
 	plugins map[string]map[string]any // further keys of the plugins, by the last letter of their types
@@ -131,7 +131,7 @@ func (t *trial) made(verb string, c *container, vars ...string) ([]called, *answ
 	return all[len(before):], a, nil
 }
 
-// order is the calls as verbs and last letters: "ADD a, ADD b".
+// sequence is the calls as verbs and last letters: "ADD a, ADD b".
 func sequence(log []called) string {
 	var words []string
 	for _, c := range log {

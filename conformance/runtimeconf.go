@@ -64,7 +64,7 @@ func unknownKeys(t *trial) error {
 	got := log[0].given("other")
 	var compact bytes.Buffer
 	if json.Compact(&compact, got) != nil || !bytes.Equal(unescaped(compact.Bytes()), []byte(value)) {
-		return differs("the key other: "+value, "%s", got)
+		return differs("the key other: "+value, "%q", got)
 	}
 	return nil
 }
