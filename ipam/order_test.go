@@ -126,6 +126,32 @@ func TestAssign(t *testing.T) {
 	}
 }
 
+// An address that no container can have is refused with one of its family that it can.
+func TestNoHost(t *testing.T) {
+	const example4, example6 = ": want a container's own address, such as 192.0.2.5/24",
+		": want a container's own address, such as 2001:db8::5/64"
+	for text, want := range map[string]string{
+		"0.0.0.0/24":         "is no address, but stands for none" + example4,
+		"::/64":              "is no address, but stands for none" + example6,
+		"127.0.0.1/8":        "is the host's itself, on every host" + example4,
+		"::1/128":            "is the host's itself, on every host" + example6,
+		"224.0.0.1/24":       "is a group's (multicast), and no single host's" + example4,
+		"255.255.255.255/32": "is everybody's (broadcast)" + example4,
+		"::ffff:10.1.0.5/96": "is an IPv4 address in the clothes of IPv6: write 10.1.0.5 with the length of its IPv4 subnet",
+		"10.1.0.0/24": "is the address of the subnet 10.1.0.0/24 itself: want an address of a subnet, such as " +
+			"192.0.2.5/24, that is neither its first nor its last",
+		"10.1.0.255/24": "is the broadcast address of 10.1.0.0/24: want an address of a subnet, such as 192.0.2.5/24, that is " +
+			"neither its first nor its last",
+		"10.1.0.3/30": "is the broadcast address of 10.1.0.0/30: want an address of a subnet, such as 192.0.2.5/24, that is " +
+			"neither its first nor its last",
+		"10.1.0.5/24": "", "10.1.0.0/31": "", "10.1.0.1/31": "", "240.0.0.5/24": "", "fd00::/64": "", "10.1.0.0/32": "",
+	} {
+		if got := NoHost(netip.MustParsePrefix(text)); got != want {
+			t.Errorf("%s %s, want %s", text, got, want)
+		}
+	}
+}
+
 func FuzzParseRequest(f *testing.F) {
 	for _, s := range []string{"10.1.0.5", "10.1.0.5/24", "fd00::5/64", "::ffff:10.0.0.1", "10.1.0.5/33", "fe80::1%eth0",
 		"010.0.0.1", "", "/", "1.2.3.4/"} {

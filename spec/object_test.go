@@ -122,6 +122,9 @@ func TestSyntaxErrors(t *testing.T) {
 		{"{} {\"a\":1}", 1, 4, "{ where the end of the document is expected"},
 		{"{} [\"a\"]", 1, 4, "[ where the end of the document is expected"},
 		{"{\"a\": <value>}", 1, 7, "<value> is a placeholder where a value is expected"},
+		{"{\"a\": <your value>}", 1, 7, "<your value> is a placeholder where a value is expected"},
+		{"{\"a\": <>x}", 1, 7, "<> is a placeholder where a value is expected"},
+		{"{\"a\" 1, \"b\": \">\"}", 1, 6, "1 where the colon after the key \"a\" is expected"},
 		{"\x00", 1, 1, "'\\x00' where a value is expected"},
 	} {
 		if json.Valid([]byte(tc.doc)) {
