@@ -14,7 +14,7 @@ func (ns *NS) FilesLeft(needed int) error {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return os.NewSyscallError("getrlimit", err)
 	}
-	if least := uint64(int(ns.FD) + 1 + needed); limit.Cur < least {
+	if least := uint64(ns.FD + 1 + needed); limit.Cur < least {
 		return spec.Errorf(spec.CodeTryAgain, "the limit of open files (RLIMIT_NOFILE) is %d, and %d are needed: "+
 			"raise the limit of the runtime", limit.Cur, least)
 	}

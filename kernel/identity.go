@@ -30,7 +30,7 @@ func (ns *NS) cookie() (cookie uint64, err error) {
 // a later namespace of the same boot may get the same inode.
 func (ns *NS) Inode() (dev, ino uint64, err error) {
 	var st unix.Stat_t
-	if err := unix.Fstat(int(ns.FD), &st); err != nil {
+	if err := unix.Fstat(ns.FD, &st); err != nil {
 		return 0, 0, os.NewSyscallError("fstat", err)
 	}
 	return st.Dev, st.Ino, nil

@@ -63,7 +63,7 @@ func TestInPlace(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	if err := unix.Close(int(cont.FD)); err != nil {
+	if err := unix.Close(cont.FD); err != nil {
 		t.Fatal(err)
 	}
 	if cont.FD = -1; cont.Do(func() error { return nil }) == nil || where() != home {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,7 +31,7 @@ var (
 // inside the namespace. No thread of the caller enters the namespace, unless Stranded is set.
 type NS struct {
 	Path string // as the caller wrote it; empty is the namespace that the process was started in
-	FD   netns.NsHandle
+	FD   int
 	// Stranded, if it is set, has the caller's thread enter the namespace and leave it again. It is for a program of
 	// one call, in which starting another thread takes a good part of the time. The function is called if the thread
 	// cannot leave the namespace; it must end the program.
@@ -74,7 +73,7 @@ func Open(path string) (*NS, error) {
 	case err != nil:
 		return nil, fmt.Errorf("open netns %s: %w", p, err)
 	}
-	ns.FD = netns.NsHandle(fd)
+	ns.FD = fd
 	if err := network(fd); err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("open netns %s: %w", p, err)
@@ -120,7 +119,7 @@ func (ns *NS) Close() {
 		ns.work = nil
 	}
 	if ns.FD >= 0 {
-		unix.Close(int(ns.FD))
+		unix.Close(ns.FD)
 		ns.FD = -1
 	}
 }

@@ -26,7 +26,7 @@ func (ns *NS) Do(fn func() error) error {
 	if ns.work == nil {
 		work, entered := make(chan func()), make(chan error)
 		onDisposableThread(func() {
-			if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
+			if err := unix.Setns(ns.FD, unix.CLONE_NEWNET); err != nil {
 				entered <- fmt.Errorf("enter netns %s: %w", ns.Path, err)
 				return
 			}
@@ -51,7 +51,7 @@ func (ns *NS) Do(fn func() error) error {
 func (ns *NS) wayBack() (home int, leave func()) {
 	runtime.LockOSThread()
 	if ns.view != nil && ns.view.host.view.returns() {
-		return int(ns.view.host.FD), runtime.UnlockOSThread
+		return ns.view.host.FD, runtime.UnlockOSThread
 	}
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -66,7 +66,7 @@ func (ns *NS) wayBack() (home int, leave func()) {
 
 // inNetns runs fn on the caller's thread, which is at home and locked.
 func (ns *NS) inNetns(home int, fn func() error) error {
-	if err := unix.Setns(int(ns.FD), unix.CLONE_NEWNET); err != nil {
+	if err := unix.Setns(ns.FD, unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter netns %s: %w", ns.Path, err)
 	}
 	defer func() {

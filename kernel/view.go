@@ -33,7 +33,7 @@ func OpenView(lost func(error)) (*NS, error) {
 	}
 	ns.Stranded = lost
 	ns.view = &view{host: ns, answers: map[any]answer{}, inner: map[string]*NS{}, room: roomForViews(),
-		returns: sync.OnceValue(func() bool { return unix.Setns(int(ns.FD), unix.CLONE_NEWNET) == nil })}
+		returns: sync.OnceValue(func() bool { return unix.Setns(ns.FD, unix.CLONE_NEWNET) == nil })}
 	return ns, nil
 }
 

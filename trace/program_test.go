@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -9,7 +10,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/vishvananda/netlink"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,13 +37,10 @@ func load(t *testing.T, kind uint32, verdict uint64) int {
 // attach attaches a program that lets the next one decide, at tcx of a link. It returns nil if the kernel has no tcx.
 func attach(t *testing.T, dev string, at uint32) (detach func()) {
 	t.Helper()
-	link, err := netlink.LinkByName(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
+	link := indexOf(t, dev)
 	const next = 0xffffffff // TCX_NEXT
 	fd := load(t, unix.BPF_PROG_TYPE_SCHED_CLS, next)
-	attr := struct{ link, program, at, flags, replace, relative uint32 }{uint32(link.Attrs().Index), uint32(fd), at, 0, 0, 0}
+	attr := struct{ link, program, at, flags, replace, relative uint32 }{uint32(link), uint32(fd), at, 0, 0, 0}
 	call := func(command uintptr) unix.Errno {
 		_, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 		return errno
@@ -57,6 +56,34 @@ func attach(t *testing.T, dev string, at uint32) (detach func()) {
 		if errno := call(unix.BPF_PROG_DETACH); errno != 0 {
 			t.Error(errno)
 		}
+	}
+}
+
+func indexOf(t *testing.T, dev string) int {
+	t.Helper()
+	link, err := net.InterfaceByName(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return link.Index
+}
+
+// setXDP sets the program at XDP of a link, in the part that every driver has. A negative fd removes it.
+func setXDP(t *testing.T, dev string, fd int) {
+	t.Helper()
+	const generic = 1 << 1 // XDP_FLAGS_SKB_MODE
+	ns, err := kernel.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	req := netlink.NewRequest(unix.RTM_SETLINK, unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(indexOf(t, dev))})
+	req.Nest(unix.IFLA_XDP, func() {
+		req.Host32(unix.IFLA_XDP_FD, uint32(fd))
+		req.Host32(unix.IFLA_XDP_FLAGS, generic)
+	})
+	if err := rtnl.Tell(ns, req); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -117,14 +144,7 @@ func TestPrograms(t *testing.T) {
 	const xdpPass = 2
 	fd := load(t, unix.BPF_PROG_TYPE_XDP, xdpPass)
 	for _, dev := range []string{"va", "br0"} {
-		link, err := netlink.LinkByName(dev)
-		if err != nil {
-			t.Fatal(err)
-		}
-		const generic = 1 << 1 // XDP_FLAGS_SKB_MODE
-		if err := netlink.LinkSetXdpFdWithFlags(link, fd, generic); err != nil {
-			t.Fatal(err)
-		}
+		setXDP(t, dev, fd)
 		a := verdict("a", "10.1.0.1")
 		has := slices.ContainsFunc(a.Hops, func(h Hop) bool {
 			return h.Kind == Program && strings.HasSuffix(h.Text, "at XDP of "+dev+" does")
@@ -132,8 +152,6 @@ func TestPrograms(t *testing.T) {
 		if a.Verdict != Unknown || !has {
 			t.Errorf("XDP at %s: %+v", dev, a)
 		}
-		if err := netlink.LinkSetXdpFdWithFlags(link, -1, generic); err != nil {
-			t.Fatal(err)
-		}
+		setXDP(t, dev, -1)
 	}
 }

@@ -109,7 +109,7 @@ func TestBites(t *testing.T) {
 		{"a plugin and its sdk", Imports(pkg("plugin/macvlan", "./sdk", "./plan", "fmt")), ""},
 		{"spec and anything", Imports(pkg("spec", "./invoke")), "CNI as data"},
 		{"plan and a kind", Imports(pkg("plan", "./resource")), "knows no kind"},
-		{"netlink outside", Imports(pkg("sdk", "github.com/vishvananda/netlink/nl")), "only door"},
+		{"D-Bus outside", Imports(pkg("sdk", "github.com/godbus/dbus/v5")), "the one service"},
 		{"system calls outside", Imports(pkg("plugin/tap", "golang.org/x/sys/unix")), "belong to kernel"},
 		{"a new module", Imports(pkg("cli", "example.com/colour")), "row and a reason"},
 		{"a new package", Imports(pkg("misc")), "no row"},

@@ -308,10 +308,7 @@ type restriction struct {
 // outside is every import from outside the standard library, and those of the standard library that
 // are kept to some packages. A new module needs a row here.
 func outside() []restriction {
-	const door = "kernel and its folders are the only door to the kernel's network; a kind may use the library's types"
 	return []restriction{
-		{"github.com/vishvananda/netlink", []string{"kernel/*", "resource", "resource/*"}, door},
-		{"github.com/vishvananda/netns", []string{"kernel"}, door},
 		{"golang.org/x/sys/unix", []string{
 			"kernel", "kernel/*", "resource", "resource/*", "resource/filter/*",
 			"invoke",       // process groups and signals of a plugin that hangs

@@ -3,7 +3,6 @@ package netlink
 import (
 	"encoding/binary"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,6 +21,34 @@ func (b *Buffer) Attr(typ uint16, value ...byte) {
 func (b *Buffer) U32(typ uint16, v uint32) {
 	b.head(typ, 4)
 	*b = binary.BigEndian.AppendUint32(*b, v)
+}
+
+// Host16 appends a 16-bit number in the machine's byte order.
+func (b *Buffer) Host16(typ uint16, v uint16) {
+	b.head(typ, 2)
+	*b = binary.NativeEndian.AppendUint16(*b, v)
+	b.pad()
+}
+
+// Host32 appends a 32-bit number in the machine's byte order.
+func (b *Buffer) Host32(typ uint16, v uint32) {
+	b.head(typ, 4)
+	*b = binary.NativeEndian.AppendUint32(*b, v)
+}
+
+// Host64 appends a 64-bit number in the machine's byte order.
+func (b *Buffer) Host64(typ uint16, v uint64) {
+	b.head(typ, 8)
+	*b = binary.NativeEndian.AppendUint64(*b, v)
+}
+
+// Bool appends a byte, which is 1 for true.
+func (b *Buffer) Bool(typ uint16, on bool) {
+	var v byte
+	if on {
+		v = 1
+	}
+	b.Attr(typ, v)
 }
 
 // Str appends a text with a terminating zero byte.
@@ -84,7 +111,7 @@ func Align(n int) int { return (n + 3) &^ 3 }
 // EachAttr calls f with the type and value of each attribute in b.
 func EachAttr(b []byte, f func(kind uint16, value []byte)) {
 	for len(b) >= unix.SizeofRtAttr {
-		n, kind := int(U16(b)), U16(b[2:])&nl.NLA_TYPE_MASK
+		n, kind := int(U16(b)), U16(b[2:])&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER)
 		if n < unix.SizeofRtAttr || n > len(b) {
 			return
 		}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +15,23 @@ type Message struct {
 	Type, Flags uint16
 	Seq         uint32
 	Body        []byte
+}
+
+// Messages iterates over the messages in b. It ends before a message that is truncated.
+func Messages(b []byte) iter.Seq[Message] {
+	return func(yield func(Message) bool) {
+		for len(b) >= unix.SizeofNlMsghdr {
+			size := int(U32(b))
+			if size < unix.SizeofNlMsghdr || size > len(b) {
+				return
+			}
+			m := Message{Type: U16(b[4:]), Flags: U16(b[6:]), Seq: U32(b[8:]), Body: b[unix.SizeofNlMsghdr:size]}
+			if !yield(m) {
+				return
+			}
+			b = b[min(Align(size), len(b)):]
+		}
+	}
 }
 
 // Err returns the error of an NLMSG_ERROR message, or of the NLMSG_DONE that ends a dump. It returns nil for an
@@ -40,6 +58,24 @@ func (m Message) Err() error {
 		}
 	}
 	return errno
+}
+
+// A Request is one message to the kernel. The Buffer begins with the header of the message's protocol.
+type Request struct {
+	Type, Flags uint16
+	Buffer
+}
+
+// NewRequest returns a request. Header is a structure of the kernel.
+func NewRequest(typ, flags uint16, header any) *Request { return &Request{typ, flags, Struct(header)} }
+
+// Struct returns the bytes of a structure of the kernel: of numbers in the machine's byte order, without gaps.
+func Struct(of any) Buffer {
+	b, err := binary.Append(nil, binary.NativeEndian, of)
+	if err != nil {
+		panic(err) // a field has no fixed size
+	}
+	return b
 }
 
 // Requests collects messages that go out in one system call.

@@ -4,7 +4,6 @@
 package netlink
 
 import (
-	"encoding/binary"
 	"errors"
 	"os"
 	"sync"
@@ -79,24 +78,18 @@ func (c *Conn) Receive(first uint32, each func(m Message) bool) error {
 		if err != nil {
 			return os.NewSyscallError("read", err)
 		}
-		for b := c.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
-			size := int(binary.NativeEndian.Uint32(b))
-			if size < unix.SizeofNlMsghdr || size > len(b) {
-				return errors.New("netlink: truncated message")
-			}
-			m := Message{
-				Type:  binary.NativeEndian.Uint16(b[4:]),
-				Flags: binary.NativeEndian.Uint16(b[6:]),
-				Seq:   binary.NativeEndian.Uint32(b[8:]),
-				Body:  b[unix.SizeofNlMsghdr:size],
-			}
-			b = b[min(Align(size), len(b)):]
+		whole := 0
+		for m := range Messages(c.buf[:n]) {
+			whole += Align(unix.SizeofNlMsghdr + len(m.Body))
 			if int32(m.Seq-first) < 0 { // a late answer to a request whose failure was known already
 				continue
 			}
 			if !each(m) {
 				return nil
 			}
+		}
+		if whole < n {
+			return errors.New("netlink: truncated message")
 		}
 	}
 }

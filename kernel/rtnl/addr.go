@@ -1,14 +1,12 @@
 package rtnl
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,12 +50,9 @@ func AllAddrs(ns *kernel.NS) (list []LinkAddr, err error) {
 
 // addrs are the kernel's words for the addresses of a link; zero: of all.
 func addrs(ns *kernel.NS, index int) (of [][]byte, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWADDR, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
-		msg := nl.NewIfAddrmsg(unix.AF_UNSPEC)
-		msg.Index = uint32(index) // before Linux 4.20 the kernel does not look at it
-		req.AddData(msg)
-		return req
+	msgs, err := Dump(ns, unix.RTM_NEWADDR, func() *netlink.Request {
+		// Before Linux 4.20 the kernel does not look at the index.
+		return newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.IfAddrmsg{Index: uint32(index)})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses: %w", err)
@@ -116,13 +111,8 @@ func PreferAddr(ns *kernel.NS, index int, a Addr, left time.Duration) error {
 		preferred = uint32(min(left/time.Second, forever-1))
 	}
 	req := addrRequest(ns, unix.RTM_NEWADDR, unix.NLM_F_REPLACE, index, a)
-	var times [4]uint32 // struct ifa_cacheinfo
-	times[0], times[1] = preferred, forever
-	b := make([]byte, 0, 16)
-	for _, t := range times {
-		b = binary.NativeEndian.AppendUint32(b, t)
-	}
-	req.AddData(nl.NewRtAttr(unix.IFA_CACHEINFO, b))
+	cacheInfo := [4]uint32{preferred, forever} // struct ifa_cacheinfo
+	req.Attr(unix.IFA_CACHEINFO, netlink.Struct(cacheInfo)...)
 	if err := Tell(ns, req); err != nil {
 		return fmt.Errorf("prefer address %v for %v: %w", a.Prefix, left, err)
 	}
@@ -138,14 +128,13 @@ func DelAddr(ns *kernel.NS, index int, a Addr) error {
 	return nil
 }
 
-func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *nl.NetlinkRequest {
-	req := newRequest(proto, flags|unix.NLM_F_ACK)
+func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *netlink.Request {
 	ip := a.Prefix.Addr()
-	msg := nl.NewIfAddrmsg(int(family(ip)))
-	msg.Index, msg.Prefixlen, msg.Scope = uint32(index), uint8(a.Prefix.Bits()), a.Scope
-	req.AddData(msg)
-	req.AddData(attrIP(unix.IFA_LOCAL, ip))
-	req.AddData(attrIP(unix.IFA_ADDRESS, ip))
+	req := newRequest(proto, flags|unix.NLM_F_ACK, unix.IfAddrmsg{
+		Family: family(ip), Prefixlen: uint8(a.Prefix.Bits()), Scope: a.Scope, Index: uint32(index),
+	})
+	req.Attr(unix.IFA_LOCAL, ip.AsSlice()...)
+	req.Attr(unix.IFA_ADDRESS, ip.AsSlice()...)
 	var how uint32
 	if a.NoDAD {
 		how |= unix.IFA_F_NODAD
@@ -154,7 +143,7 @@ func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *nl.NetlinkRequ
 		how |= unix.IFA_F_NOPREFIXROUTE
 	}
 	if how != 0 {
-		req.AddData(attrU32(unix.IFA_FLAGS, how))
+		req.Host32(unix.IFA_FLAGS, how)
 	}
 	// The kernel works out no broadcast address; a /31 and a /32 have none (RFC 3021).
 	if ip.Is4() && a.Prefix.Bits() < 31 && !a.NoBroadcast {
@@ -162,7 +151,7 @@ func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *nl.NetlinkRequ
 		for i := a.Prefix.Bits(); i < 32; i++ {
 			b[i/8] |= 0x80 >> (i % 8)
 		}
-		req.AddData(nl.NewRtAttr(unix.IFA_BROADCAST, b[:]))
+		req.Attr(unix.IFA_BROADCAST, b[:]...)
 	}
 	return req
 }

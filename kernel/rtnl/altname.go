@@ -6,14 +6,13 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
 // AddAltName adds an alternative name of up to 127 bytes to a link (Linux 5.5).
 func AddAltName(ns *kernel.NS, name, alt string) error {
 	const how = unix.NLM_F_CREATE | unix.NLM_F_APPEND | unix.NLM_F_EXCL
-	if err := altName(ns, unix.RTM_NEWLINKPROP, how, alt, 0, AttrText(unix.IFLA_IFNAME, name)); err != nil {
+	if err := altName(ns, unix.RTM_NEWLINKPROP, how, alt, 0, name); err != nil {
 		return fmt.Errorf("altname %s of link %s: %w", alt, name, err)
 	}
 	return nil
@@ -22,7 +21,7 @@ func AddAltName(ns *kernel.NS, name, alt string) error {
 // LinkByAltName returns the link with an alternative name. The error is ErrNoLink if there is none, also on a kernel
 // without alternative names.
 func LinkByAltName(ns *kernel.NS, alt string) (*Link, error) {
-	l, err := getLink(ns, alt, 0, AttrText(unix.IFLA_ALT_IFNAME, alt))
+	l, err := getLink(ns, alt, 0, func(b *netlink.Buffer) { b.Str(unix.IFLA_ALT_IFNAME, alt) })
 	if netlink.Is(err, unix.EINVAL) || netlink.Is(err, unix.EOPNOTSUPP) {
 		return nil, NoLink{alt}
 	}
@@ -33,25 +32,20 @@ func LinkByAltName(ns *kernel.NS, alt string) (*Link, error) {
 func DelAltNames(ns *kernel.NS, index int, names ...string) error {
 	var errs []error
 	for _, alt := range names {
-		if err := altName(ns, unix.RTM_DELLINKPROP, 0, alt, index); err != nil {
+		if err := altName(ns, unix.RTM_DELLINKPROP, 0, alt, index, ""); err != nil {
 			errs = append(errs, fmt.Errorf("altname %s of link #%d: %w", alt, index, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// altName is about the link of an index, or of what is said by.
-func altName(ns *kernel.NS, proto, flags int, alt string, index int, by ...*nl.RtAttr) error {
-	req := newRequest(proto, flags|unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	req.AddData(msg)
-	for _, a := range by {
-		req.AddData(a)
+// altName is about the link of an index, or else of a name.
+func altName(ns *kernel.NS, proto, flags int, alt string, index int, name string) error {
+	req := newRequest(proto, flags|unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(index)})
+	if name != "" {
+		req.Str(unix.IFLA_IFNAME, name)
 	}
-	list := nl.NewRtAttr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, nil)
-	list.AddRtAttr(unix.IFLA_ALT_IFNAME, nl.ZeroTerminated(alt))
-	req.AddData(list)
+	req.Nest(unix.IFLA_PROP_LIST, func() { req.Str(unix.IFLA_ALT_IFNAME, alt) })
 	return Tell(ns, req)
 }
 

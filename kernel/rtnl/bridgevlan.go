@@ -7,7 +7,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,22 +28,28 @@ const (
 	sizeofVLANInfo = 4 // struct bridge_vlan_info
 )
 
-// A vlanMsg is struct br_vlan_msg: the one port that is asked about.
-type vlanMsg struct{ index uint32 }
-
-func (vlanMsg) Len() int { return sizeofVLANMsg }
-
-func (m vlanMsg) Serialize() []byte {
-	return append([]byte{unix.AF_BRIDGE, 0, 0, 0}, nl.Uint32Attr(m.index)...)
+// A vlanMsg is struct br_vlan_msg.
+type vlanMsg struct {
+	Family uint8
+	_      [3]uint8
+	Index  uint32 // of the port
 }
+
+const vlanInfo = 2 // IFLA_BRIDGE_VLAN_INFO
+
+// The flags of struct bridge_vlan_info.
+const (
+	vlanPVID       = 1 << 1 // BRIDGE_VLAN_INFO_PVID
+	vlanUntagged   = 1 << 2 // BRIDGE_VLAN_INFO_UNTAGGED
+	vlanRangeBegin = 1 << 3 // BRIDGE_VLAN_INFO_RANGE_BEGIN
+	vlanRangeEnd   = 1 << 4 // BRIDGE_VLAN_INFO_RANGE_END
+)
 
 // PortVLANs returns the VLANs of one bridge port, in order (Linux 5.6). The dump that ip(8) uses would return those
 // of every port of every bridge.
 func PortVLANs(ns *kernel.NS, index int) ([]PortVLAN, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWVLAN, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP)
-		req.AddData(vlanMsg{uint32(index)})
-		return req
+	msgs, err := Dump(ns, unix.RTM_NEWVLAN, func() *netlink.Request {
+		return newRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP, vlanMsg{Family: unix.AF_BRIDGE, Index: uint32(index)})
 	})
 	if netlink.Is(err, unix.EOPNOTSUPP) {
 		err = ErrNoBridgeVLANs
@@ -71,8 +76,8 @@ func parsePortVLAN(b []byte) (v PortVLAN) {
 		switch {
 		case kind == vlanEntryInfo && len(b) >= sizeofVLANInfo:
 			flags := netlink.U16(b)
-			v.First, v.PVID, v.Untagged = netlink.U16(b[2:]), flags&nl.BRIDGE_VLAN_INFO_PVID != 0,
-				flags&nl.BRIDGE_VLAN_INFO_UNTAGGED != 0
+			v.First, v.PVID, v.Untagged = netlink.U16(b[2:]), flags&vlanPVID != 0,
+				flags&vlanUntagged != 0
 			v.Last = max(v.Last, v.First)
 		case kind == vlanEntryRange && len(b) >= 2:
 			v.Last = netlink.U16(b)
@@ -107,30 +112,25 @@ func portVLANs(ns *kernel.NS, typ int, what string, index int, list []PortVLAN) 
 	if len(list) == 0 {
 		return nil
 	}
-	req := newRequest(typ, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_BRIDGE)
-	msg.Index = int32(index)
-	req.AddData(msg)
-	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	var ranges netlink.Buffer
+	add := func(flags, id uint16) { ranges.Attr(vlanInfo, netlink.Struct([]uint16{flags, id})...) }
 	for _, v := range list {
 		flags := uint16(0)
 		if v.PVID {
-			flags |= nl.BRIDGE_VLAN_INFO_PVID
+			flags |= vlanPVID
 		}
 		if v.Untagged {
-			flags |= nl.BRIDGE_VLAN_INFO_UNTAGGED
-		}
-		add := func(flags, id uint16) {
-			spec.AddRtAttr(nl.IFLA_BRIDGE_VLAN_INFO, append(nl.Uint16Attr(flags), nl.Uint16Attr(id)...))
+			flags |= vlanUntagged
 		}
 		if v.First == v.Last {
 			add(flags, v.First)
 			continue
 		}
-		add(flags|nl.BRIDGE_VLAN_INFO_RANGE_BEGIN, v.First)
-		add(flags|nl.BRIDGE_VLAN_INFO_RANGE_END, v.Last)
+		add(flags|vlanRangeBegin, v.First)
+		add(flags|vlanRangeEnd, v.Last)
 	}
-	req.AddData(spec)
+	req := newRequest(typ, unix.NLM_F_ACK, unix.IfInfomsg{Family: unix.AF_BRIDGE, Index: int32(index)})
+	req.Attr(unix.IFLA_AF_SPEC|unix.NLA_F_NESTED, ranges...)
 	err := Tell(ns, req)
 	if netlink.Is(err, unix.EOPNOTSUPP) {
 		err = ErrNoBridgeVLANs
@@ -144,14 +144,8 @@ func portVLANs(ns *kernel.NS, typ int, what string, index int, list []PortVLAN) 
 // SetBridgeVLANFiltering makes a bridge separate VLANs. Its ports are in the default VLAN until AddPortVLANs changes
 // that.
 func SetBridgeVLANFiltering(ns *kernel.NS, index int) error {
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	req.AddData(msg)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("bridge"))
-	info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_BR_VLAN_FILTERING, bit(true))
-	req.AddData(info)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(index)})
+	linkInfo(req, "bridge", func(b *netlink.Buffer) { b.Bool(unix.IFLA_BR_VLAN_FILTERING, true) })
 	err := Tell(ns, req)
 	if netlink.Is(err, unix.EOPNOTSUPP) {
 		err = ErrNoBridgeVLANs

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,12 +22,9 @@ type PinnedMAC struct {
 // PinnedPort returns the index of the port of a bridge that an address is pinned to, or 0. It is one message, however
 // many addresses the bridge knows.
 func PinnedPort(ns *kernel.NS, bridge int, mac net.HardwareAddr) (port int, err error) {
-	req := newRequest(unix.RTM_GETNEIGH, 0)
-	head := make([]byte, sizeofNdMsg)
-	head[0] = unix.AF_BRIDGE
-	req.AddData(rawData(head))
-	req.AddData(attrU32(unix.NDA_MASTER, uint32(bridge)))
-	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, mac))
+	req := newRequest(unix.RTM_GETNEIGH, 0, unix.NdMsg{Family: unix.AF_BRIDGE})
+	req.Host32(unix.NDA_MASTER, uint32(bridge))
+	req.Attr(unix.NDA_LLADDR, mac...)
 	msgs, err := Call(ns, req, unix.RTM_NEWNEIGH)
 	if netlink.Is(err, unix.ENOENT) { // the bridge does not know the address
 		return 0, nil
@@ -61,14 +57,11 @@ func pinnedIn(msgs [][]byte) (list []PinnedMAC) {
 // PinMAC pins an address to a port, in all its VLANs. What the bridge has learnt of the address does not count any
 // more.
 func PinMAC(ns *kernel.NS, p PinnedMAC) error {
-	req := newRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK)
-	head := make([]byte, sizeofNdMsg)
-	head[0] = unix.AF_BRIDGE
-	put32(head[4:], uint32(p.Port))
-	copy(head[8:], nl.Uint16Attr(unix.NUD_NOARP))
-	head[10] = unix.NTF_MASTER | sticky
-	req.AddData(rawData(head))
-	req.AddData(nl.NewRtAttr(unix.NDA_LLADDR, p.MAC))
+	entry := unix.NdMsg{
+		Family: unix.AF_BRIDGE, Ifindex: int32(p.Port), State: unix.NUD_NOARP, Flags: unix.NTF_MASTER | sticky,
+	}
+	req := newRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK, entry)
+	req.Attr(unix.NDA_LLADDR, p.MAC...)
 	if err := Tell(ns, req); err != nil {
 		return fmt.Errorf("pin the MAC address %v to its port: %w", p.MAC, err)
 	}
@@ -90,12 +83,9 @@ func PortOf(ns *kernel.NS, bridge int, mac net.HardwareAddr) (port int, err erro
 
 // forwarding returns the messages of a bridge's forwarding database.
 func forwarding(ns *kernel.NS, bridge int) ([][]byte, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
-		head := make([]byte, sizeofNdMsg)
-		head[0] = unix.AF_BRIDGE
-		req.AddData(rawData(head))
-		req.AddData(attrU32(unix.NDA_MASTER, uint32(bridge)))
+	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *netlink.Request {
+		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.NdMsg{Family: unix.AF_BRIDGE})
+		req.Host32(unix.NDA_MASTER, uint32(bridge))
 		return req
 	})
 	if err != nil {

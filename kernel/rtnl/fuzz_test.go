@@ -47,7 +47,7 @@ func FuzzRule(f *testing.F) {
 		{To: mustPrefix("fd00::/8"), Mark: 1, Mask: 0xff, OIF: "lo", Action: Prohibit},
 		{Family: unix.AF_INET6, Action: Unreachable, Table: 1 << 20},
 	} {
-		f.Add(body(ruleRequest(nil, unix.RTM_NEWRULE, 0, r)))
+		f.Add(NewRule(nil, r).Body)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, ok := parseRule(b)
@@ -57,7 +57,7 @@ func FuzzRule(f *testing.F) {
 		if !listed(r.From, b[2], r.Family) || !listed(r.To, b[1], r.Family) {
 			return
 		}
-		again, ok := parseRule(body(ruleRequest(nil, unix.RTM_NEWRULE, 0, r)))
+		again, ok := parseRule(NewRule(nil, r).Body)
 		if !ok || !reflect.DeepEqual(r, again) {
 			t.Errorf("%x is %+v, and is written as %+v", b, r, again)
 		}

@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,27 +31,27 @@ func (l *Link) parseData(b []byte) {
 		switch l.Kind {
 		case "macvlan", "macvtap":
 			switch {
-			case attr == nl.IFLA_MACVLAN_MODE:
+			case attr == unix.IFLA_MACVLAN_MODE:
 				l.Data.Mode = netlink.U32(v)
-			case attr == nl.IFLA_MACVLAN_FLAGS && len(v) >= 2:
+			case attr == unix.IFLA_MACVLAN_FLAGS && len(v) >= 2:
 				l.Data.Flags = netlink.U16(v)
-			case attr == nl.IFLA_MACVLAN_BC_QUEUE_LEN:
+			case attr == unix.IFLA_MACVLAN_BC_QUEUE_LEN:
 				l.Data.BCQueueLen = netlink.U32(v)
 			}
 		case "ipvlan":
 			switch {
-			case attr == nl.IFLA_IPVLAN_MODE && len(v) >= 2:
+			case attr == unix.IFLA_IPVLAN_MODE && len(v) >= 2:
 				l.Data.Mode = uint32(netlink.U16(v))
-			case attr == nl.IFLA_IPVLAN_FLAG && len(v) >= 2:
+			case attr == unix.IFLA_IPVLAN_FLAGS && len(v) >= 2:
 				l.Data.Flags = netlink.U16(v)
 			}
 		case "vlan":
 			switch {
-			case attr == nl.IFLA_VLAN_ID && len(v) >= 2:
+			case attr == unix.IFLA_VLAN_ID && len(v) >= 2:
 				l.Data.VLAN = netlink.U16(v)
-			case attr == nl.IFLA_VLAN_PROTOCOL && len(v) >= 2:
+			case attr == unix.IFLA_VLAN_PROTOCOL && len(v) >= 2:
 				l.Data.Protocol = uint16(v[0])<<8 | uint16(v[1])
-			case attr == nl.IFLA_VLAN_FLAGS && len(v) >= 2:
+			case attr == unix.IFLA_VLAN_FLAGS && len(v) >= 2:
 				l.Data.Flags = netlink.U16(v)
 			}
 		case "tun":
@@ -61,13 +60,13 @@ func (l *Link) parseData(b []byte) {
 			l.Data.VXLAN.set(attr, v)
 		case "bridge":
 			switch {
-			case attr == nl.IFLA_BR_VLAN_FILTERING && len(v) > 0:
+			case attr == unix.IFLA_BR_VLAN_FILTERING && len(v) > 0:
 				l.Data.Filtering = v[0] != 0
-			case attr == nl.IFLA_BR_VLAN_DEFAULT_PVID && len(v) >= 2:
+			case attr == unix.IFLA_BR_VLAN_DEFAULT_PVID && len(v) >= 2:
 				l.Data.PVID = netlink.U16(v)
 			}
 		case "vrf":
-			if attr == nl.IFLA_VRF_TABLE {
+			if attr == unix.IFLA_VRF_TABLE {
 				l.Data.Table = netlink.U32(v)
 			}
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -82,7 +81,7 @@ func LinkByName(ns *kernel.NS, name string) (*Link, error) {
 	if name == "" || len(name) >= unix.IFNAMSIZ {
 		return nil, fmt.Errorf("link %q: %w", name, ErrNoLink)
 	}
-	return getLink(ns, name, 0, AttrText(unix.IFLA_IFNAME, name))
+	return getLink(ns, name, 0, func(b *netlink.Buffer) { b.Str(unix.IFLA_IFNAME, name) })
 }
 
 // IndexOf returns the index of the link of that name. It takes a tenth of the time of LinkByName.
@@ -106,17 +105,14 @@ func IndexOf(ns *kernel.NS, name string) (int, error) {
 
 // LinkByIndex returns the link with that index.
 func LinkByIndex(ns *kernel.NS, index int) (*Link, error) {
-	return getLink(ns, fmt.Sprintf("#%d", index), index)
+	return getLink(ns, fmt.Sprintf("#%d", index), index, nil)
 }
 
-func getLink(ns *kernel.NS, what string, index int, by ...*nl.RtAttr) (*Link, error) {
-	req := newRequest(unix.RTM_GETLINK, 0)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	req.AddData(msg)
-	req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
-	for _, a := range by {
-		req.AddData(a)
+func getLink(ns *kernel.NS, what string, index int, by func(*netlink.Buffer)) (*Link, error) {
+	req := newRequest(unix.RTM_GETLINK, 0, unix.IfInfomsg{Index: int32(index)})
+	req.Host32(unix.IFLA_EXT_MASK, skipStats)
+	if by != nil {
+		by(&req.Buffer)
 	}
 	msgs, err := Call(ns, req, unix.RTM_NEWLINK)
 	if netlink.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
@@ -129,20 +125,19 @@ func getLink(ns *kernel.NS, what string, index int, by ...*nl.RtAttr) (*Link, er
 }
 
 // Links returns all links of the namespace.
-func Links(ns *kernel.NS) ([]*Link, error) { return listLinks(ns) }
+func Links(ns *kernel.NS) ([]*Link, error) { return listLinks(ns, nil) }
 
 // LinksIn returns all links of the namespace that ns calls id (Linux 4.20). Their PeerNS is a number of ns, too.
 func LinksIn(ns *kernel.NS, id int) ([]*Link, error) {
-	return listLinks(ns, attrU32(unix.IFLA_TARGET_NETNSID, uint32(id)))
+	return listLinks(ns, func(b *netlink.Buffer) { b.Host32(unix.IFLA_TARGET_NETNSID, uint32(id)) })
 }
 
-func listLinks(ns *kernel.NS, in ...*nl.RtAttr) ([]*Link, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
-		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
-		for _, a := range in {
-			req.AddData(a)
+func listLinks(ns *kernel.NS, in func(*netlink.Buffer)) ([]*Link, error) {
+	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *netlink.Request {
+		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.IfInfomsg{})
+		req.Host32(unix.IFLA_EXT_MASK, skipStats)
+		if in != nil {
+			in(&req.Buffer)
 		}
 		return req
 	})
@@ -158,11 +153,10 @@ func listLinks(ns *kernel.NS, in ...*nl.RtAttr) ([]*Link, error) {
 
 // Ports returns the ports of the bridge with that index.
 func Ports(ns *kernel.NS, bridge int) ([]*Link, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
-		req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-		req.AddData(attrU32(unix.IFLA_EXT_MASK, skipStats))
-		req.AddData(attrU32(unix.IFLA_MASTER, uint32(bridge)))
+	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *netlink.Request {
+		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.IfInfomsg{})
+		req.Host32(unix.IFLA_EXT_MASK, skipStats)
+		req.Host32(unix.IFLA_MASTER, uint32(bridge))
 		return req
 	})
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -68,13 +67,12 @@ func (l *Link) parseTrait(kind uint16, v []byte) {
 // may refuse one value and accept the others.
 func SetTraits(ns *kernel.NS, l *Link, want Traits) error {
 	var errs []error
-	set := func(what string, flags uint32, attr ...*nl.RtAttr) {
-		req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		msg.Index, msg.Change, msg.Flags = int32(l.Index), flags, want.Flags&flags
-		req.AddData(msg)
-		for _, a := range attr {
-			req.AddData(a)
+	set := func(what string, flags uint32, attr func(*netlink.Buffer)) {
+		req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK, unix.IfInfomsg{
+			Index: int32(l.Index), Change: flags, Flags: want.Flags & flags,
+		})
+		if attr != nil {
+			attr(&req.Buffer)
 		}
 		if err := Tell(ns, req); err != nil {
 			errs = append(errs, fmt.Errorf("%s of link %s: %w", what, l.Name, full(err)))
@@ -82,21 +80,21 @@ func SetTraits(ns *kernel.NS, l *Link, want Traits) error {
 	}
 	is := l.Traits
 	if changed := is.Flags ^ want.Flags; changed != 0 {
-		set("flags", changed)
+		set("flags", changed, nil)
 	}
 	if is.LinkMode != want.LinkMode {
-		set("mode", 0, nl.NewRtAttr(unix.IFLA_LINKMODE, []byte{want.LinkMode}))
+		set("mode", 0, func(b *netlink.Buffer) { b.Attr(unix.IFLA_LINKMODE, want.LinkMode) })
 	}
 	if is.ProtoDown != want.ProtoDown {
-		set("protodown", 0, nl.NewRtAttr(unix.IFLA_PROTO_DOWN, bit(want.ProtoDown)))
+		set("protodown", 0, func(b *netlink.Buffer) { b.Bool(unix.IFLA_PROTO_DOWN, want.ProtoDown) })
 	}
 	if !bytes.Equal(is.Broadcast, want.Broadcast) && len(is.Broadcast) == len(want.Broadcast) {
-		set("broadcast", 0, nl.NewRtAttr(unix.IFLA_BROADCAST, want.Broadcast))
+		set("broadcast", 0, func(b *netlink.Buffer) { b.Attr(unix.IFLA_BROADCAST, want.Broadcast...) })
 	}
 	// What is for both families comes first, for it may change what is for IPv4.
 	for _, c := range []struct {
 		what     string
-		attr     int
+		attr     uint16
 		is, want uint32
 		again    bool
 	}{
@@ -107,7 +105,7 @@ func SetTraits(ns *kernel.NS, l *Link, want Traits) error {
 		{"gro_ipv4_max_size", unix.IFLA_GRO_IPV4_MAX_SIZE, is.GRO4Size, want.GRO4Size, is.GROSize != want.GROSize},
 	} {
 		if c.want != 0 && (c.is != c.want || c.again) {
-			set(c.what, 0, attrU32(c.attr, c.want))
+			set(c.what, 0, func(b *netlink.Buffer) { b.Host32(c.attr, c.want) })
 		}
 	}
 	return errors.Join(errs...)
@@ -139,18 +137,12 @@ func SetParams(ns *kernel.NS, l *Link, want []byte) error {
 	var errs []error
 	for _, key := range slices.Sorted(maps.Keys(was)) {
 		v := was[key]
-		if bytes.Equal(is[key], v) || strings.HasPrefix(l.Kind, "macv") && key != nl.IFLA_MACVLAN_MODE &&
-			key != nl.IFLA_MACVLAN_FLAGS && key != macvlanQueueLen {
+		if bytes.Equal(is[key], v) || strings.HasPrefix(l.Kind, "macv") && key != unix.IFLA_MACVLAN_MODE &&
+			key != unix.IFLA_MACVLAN_FLAGS && key != macvlanQueueLen {
 			continue
 		}
-		req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-		msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-		msg.Index = int32(l.Index)
-		req.AddData(msg)
-		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(l.Kind))
-		info.AddRtAttr(unix.IFLA_INFO_DATA, nil).AddRtAttr(int(key), v)
-		req.AddData(info)
+		req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(l.Index)})
+		linkInfo(req, l.Kind, func(b *netlink.Buffer) { b.Attr(key, v...) })
 		if err := Tell(ns, req); err != nil {
 			errs = append(errs, fmt.Errorf("%s attribute %d of link %s: %w", l.Kind, key, l.Name, full(err)))
 		}

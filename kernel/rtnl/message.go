@@ -1,6 +1,8 @@
 package rtnl
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -8,7 +10,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -118,12 +119,9 @@ func RuleMessages(ns *kernel.NS, family uint8) (list []Message, err error) {
 
 // NeighbourMessages returns the neighbours of a family on the link with that index, with all attributes.
 func NeighbourMessages(ns *kernel.NS, family uint8, link int) (list []Message, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
-		head := make([]byte, sizeofNdMsg)
-		head[0] = family
-		req.AddData(rawData(head))
-		req.AddData(attrU32(unix.NDA_IFINDEX, uint32(link)))
+	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *netlink.Request {
+		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.NdMsg{Family: family})
+		req.Host32(unix.NDA_IFINDEX, uint32(link))
 		return req
 	})
 	if err != nil {
@@ -141,69 +139,55 @@ func NeighbourMessages(ns *kernel.NS, family uint8, link int) (list []Message, e
 
 // stored is a copy of a listed message with another head, and without the attributes that are not to be kept.
 func stored(b []byte, size int, head func([]byte), keep func(kind uint16, value []byte) bool) []byte {
-	out := append([]byte{}, b[:size]...)
+	out := netlink.Buffer(bytes.Clone(b[:size]))
 	head(out)
 	netlink.EachAttr(b[size:], func(kind uint16, v []byte) {
-		v = append([]byte{}, v...)
+		v = bytes.Clone(v)
 		if keep(kind, v) {
-			out = append(out, nl.NewRtAttr(int(kind), v).Serialize()...)
+			out.Attr(kind, v...)
 		}
 	})
 	return out
 }
 
-func put32(b []byte, v uint32) { copy(b, nl.Uint32Attr(v)) }
-
-// rawData is the head of a message.
-type rawData []byte
-
-func (d rawData) Len() int { return len(d) }
-
-func (d rawData) Serialize() []byte { return d }
+func put32(b []byte, v uint32) { binary.NativeEndian.PutUint32(b, v) }
 
 // NewRoute returns the message for a route. Without hops, r contains the only next hop. With hops, their fields Link,
 // Via, OnLink and Weight count.
 func NewRoute(ns *kernel.NS, r Route, hops []Route) Message {
 	if len(hops) == 0 {
-		return Message{unix.RTM_NEWROUTE, body(routeRequest(ns, unix.RTM_NEWROUTE, 0, r))}
+		return Message{unix.RTM_NEWROUTE, routeRequest(unix.RTM_NEWROUTE, 0, r).Buffer}
 	}
 	r.Link, r.Via, r.OnLink = 0, netip.Addr{}, false
 	var list []byte
 	for _, h := range hops {
-		hop := make([]byte, unix.SizeofRtNexthop)
+		hop := netlink.Struct(unix.RtNexthop{Hops: uint8(max(h.Weight, 1) - 1), Ifindex: int32(h.Link)})
 		if h.OnLink {
 			hop[2] = unix.RTNH_F_ONLINK
 		}
-		hop[3] = uint8(max(h.Weight, 1) - 1)
-		put32(hop[4:], uint32(h.Link))
-		hop = append(hop, via(r.Dst, h.Via).Serialize()...)
-		copy(hop, nl.Uint16Attr(uint16(len(hop))))
+		via(&hop, r.Dst, h.Via)
+		binary.NativeEndian.PutUint16(hop, uint16(len(hop)))
 		list = append(list, hop...)
 	}
-	req := routeRequest(ns, unix.RTM_NEWROUTE, 0, r)
-	req.AddData(nl.NewRtAttr(unix.RTA_MULTIPATH, list))
-	return Message{unix.RTM_NEWROUTE, body(req)}
+	req := routeRequest(unix.RTM_NEWROUTE, 0, r)
+	req.Attr(unix.RTA_MULTIPATH, list...)
+	return Message{unix.RTM_NEWROUTE, req.Buffer}
 }
 
 // NewRule returns the message for a rule.
 func NewRule(ns *kernel.NS, r Rule) Message {
-	return Message{unix.RTM_NEWRULE, body(ruleRequest(ns, unix.RTM_NEWRULE, 0, r))}
+	return Message{unix.RTM_NEWRULE, ruleRequest(unix.RTM_NEWRULE, 0, r).Buffer}
 }
 
 // NewNeighbour returns the message for a neighbour.
 func NewNeighbour(ns *kernel.NS, n Neighbour) Message {
-	b := make([]byte, sizeofNdMsg)
-	b[0] = family(n.Addr)
-	put32(b[4:], uint32(n.Link))
-	copy(b[8:], nl.Uint16Attr(n.State))
-	b = append(b, attrIP(unix.NDA_DST, n.Addr).Serialize()...)
+	b := netlink.Struct(unix.NdMsg{Family: family(n.Addr), Ifindex: int32(n.Link), State: n.State})
+	b.Attr(unix.NDA_DST, n.Addr.AsSlice()...)
 	if len(n.MAC) > 0 {
-		b = append(b, nl.NewRtAttr(unix.NDA_LLADDR, n.MAC).Serialize()...)
+		b.Attr(unix.NDA_LLADDR, n.MAC...)
 	}
 	return Message{unix.RTM_NEWNEIGH, b}
 }
-
-func body(req *nl.NetlinkRequest) []byte { return req.Serialize()[unix.SizeofNlMsghdr:] }
 
 // A How tells Make what to do if the object exists.
 type How int
@@ -218,16 +202,14 @@ const (
 
 // Make creates the object of a message.
 func Make(ns *kernel.NS, m Message, how How) error {
-	req := newRequest(int(m.Type), unix.NLM_F_CREATE|unix.NLM_F_ACK|int(how))
-	req.AddRawData(m.Body)
-	return Tell(ns, req)
+	flags := uint16(unix.NLM_F_CREATE | unix.NLM_F_ACK | int(how))
+	return Tell(ns, &netlink.Request{Type: m.Type, Flags: flags, Buffer: m.Body})
 }
 
 // Drop deletes the object of a message. It is no error if the object does not exist.
 func Drop(ns *kernel.NS, m Message) error {
-	req := newRequest(int(m.Type)+1, unix.NLM_F_ACK) // RTM_DELROUTE and so on
-	req.AddRawData(m.Body)
-	err := Tell(ns, req)
+	del := m.Type + 1 // RTM_DELROUTE and so on
+	err := Tell(ns, &netlink.Request{Type: del, Flags: unix.NLM_F_ACK, Buffer: m.Body})
 	if netlink.Is(err, absent()...) {
 		return nil
 	}

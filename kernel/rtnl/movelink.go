@@ -6,7 +6,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,36 +28,34 @@ type Move struct {
 //
 // If the kernel fails halfway, MoveLink returns an error and the link stays where it is by then.
 func MoveLink(ns *kernel.NS, index int, m Move) error {
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
+	msg := unix.IfInfomsg{Index: int32(index)}
 	if m.Up || m.Down {
 		msg.Change |= unix.IFF_UP
 	}
 	if m.Up {
 		msg.Flags |= unix.IFF_UP
 	}
-	req.AddData(msg)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK, msg)
 	if m.To != nil {
-		req.AddData(attrU32(unix.IFLA_NET_NS_FD, uint32(m.To.FD)))
+		req.Host32(unix.IFLA_NET_NS_FD, uint32(m.To.FD))
 	}
 	if m.Name != "" {
-		req.AddData(AttrText(unix.IFLA_IFNAME, m.Name))
+		req.Str(unix.IFLA_IFNAME, m.Name)
 	}
 	if m.Index != 0 {
-		req.AddData(attrU32(unix.IFLA_NEW_IFINDEX, uint32(m.Index)))
+		req.Host32(unix.IFLA_NEW_IFINDEX, uint32(m.Index))
 	}
 	if m.Group != nil {
-		req.AddData(attrU32(unix.IFLA_GROUP, *m.Group))
+		req.Host32(unix.IFLA_GROUP, *m.Group)
 	}
 	if m.MAC != nil {
-		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, m.MAC))
+		req.Attr(unix.IFLA_ADDRESS, m.MAC...)
 	}
 	if m.MTU != 0 {
-		req.AddData(attrU32(unix.IFLA_MTU, uint32(m.MTU)))
+		req.Host32(unix.IFLA_MTU, uint32(m.MTU))
 	}
 	if m.Alias != "" {
-		req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(m.Alias)))
+		req.Attr(unix.IFLA_IFALIAS, []byte(m.Alias)...)
 	}
 	err := Tell(ns, req)
 	switch {

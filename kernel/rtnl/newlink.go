@@ -9,7 +9,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,7 +34,7 @@ type NewLink struct {
 	Alias  string // see Tag
 	Queues int    // in each direction
 	Up     bool   // born up: whatever has to be written before its first packet has to be written before
-	Data   func(data *nl.RtAttr)
+	Data   func(data *netlink.Buffer)
 }
 
 // AddLink creates a link in one message: in its namespace, under its name, with its MAC, MTU and group. So no process
@@ -48,39 +47,32 @@ func AddLink(ns *kernel.NS, l NewLink) error {
 	if in == nil {
 		in = ns
 	}
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(l.Index)
+	msg := unix.IfInfomsg{Index: int32(l.Index)}
 	if l.Up {
 		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	}
-	req.AddData(msg)
-	req.AddData(AttrText(unix.IFLA_IFNAME, l.Name))
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, msg)
+	req.Str(unix.IFLA_IFNAME, l.Name)
 	if in != ns {
-		req.AddData(attrU32(unix.IFLA_NET_NS_FD, uint32(in.FD)))
+		req.Host32(unix.IFLA_NET_NS_FD, uint32(in.FD))
 	}
 	if l.Parent != 0 {
-		req.AddData(attrU32(unix.IFLA_LINK, uint32(l.Parent)))
+		req.Host32(unix.IFLA_LINK, uint32(l.Parent))
 	}
 	if l.MAC != nil {
-		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, l.MAC))
+		req.Attr(unix.IFLA_ADDRESS, l.MAC...)
 	}
 	if l.MTU != 0 {
-		req.AddData(attrU32(unix.IFLA_MTU, uint32(l.MTU)))
+		req.Host32(unix.IFLA_MTU, uint32(l.MTU))
 	}
 	if l.Group != 0 {
-		req.AddData(attrU32(unix.IFLA_GROUP, l.Group))
+		req.Host32(unix.IFLA_GROUP, l.Group)
 	}
 	if l.Queues != 0 {
-		req.AddData(attrU32(unix.IFLA_NUM_TX_QUEUES, uint32(l.Queues)))
-		req.AddData(attrU32(unix.IFLA_NUM_RX_QUEUES, uint32(l.Queues)))
+		req.Host32(unix.IFLA_NUM_TX_QUEUES, uint32(l.Queues))
+		req.Host32(unix.IFLA_NUM_RX_QUEUES, uint32(l.Queues))
 	}
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(l.Kind))
-	if l.Data != nil {
-		l.Data(info.AddRtAttr(unix.IFLA_INFO_DATA, nil))
-	}
-	req.AddData(info)
+	linkInfo(req, l.Kind, l.Data)
 	err := Tell(ns, req)
 	if netlink.Is(err, unix.EEXIST) {
 		err = ErrLinkExists
@@ -104,20 +96,20 @@ func AddLink(ns *kernel.NS, l NewLink) error {
 
 // MacvlanData returns the data of a macvlan or macvtap. With a bcQueueLen of 0, the kernel chooses the length of the
 // broadcast queue, as Linux before 5.11 always does.
-func MacvlanData(mode, bcQueueLen uint32) func(*nl.RtAttr) {
-	return func(data *nl.RtAttr) {
-		data.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(mode))
+func MacvlanData(mode, bcQueueLen uint32) func(*netlink.Buffer) {
+	return func(data *netlink.Buffer) {
+		data.Host32(unix.IFLA_MACVLAN_MODE, mode)
 		if bcQueueLen != 0 {
-			data.AddRtAttr(nl.IFLA_MACVLAN_BC_QUEUE_LEN, nl.Uint32Attr(bcQueueLen))
+			data.Host32(unix.IFLA_MACVLAN_BC_QUEUE_LEN, bcQueueLen)
 		}
 	}
 }
 
 // IPvlanData returns the data of an ipvlan.
-func IPvlanData(mode, flags uint16) func(*nl.RtAttr) {
-	return func(data *nl.RtAttr) {
-		data.AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(mode))
-		data.AddRtAttr(nl.IFLA_IPVLAN_FLAG, nl.Uint16Attr(flags))
+func IPvlanData(mode, flags uint16) func(*netlink.Buffer) {
+	return func(data *netlink.Buffer) {
+		data.Host16(unix.IFLA_IPVLAN_MODE, mode)
+		data.Host16(unix.IFLA_IPVLAN_FLAGS, flags)
 	}
 }
 
@@ -128,17 +120,17 @@ const (
 )
 
 // VLANData returns the data of a vlan.
-func VLANData(id, protocol uint16) func(*nl.RtAttr) {
-	return func(data *nl.RtAttr) {
-		data.AddRtAttr(nl.IFLA_VLAN_ID, nl.Uint16Attr(id))
-		data.AddRtAttr(nl.IFLA_VLAN_PROTOCOL, []byte{byte(protocol >> 8), byte(protocol)})
+func VLANData(id, protocol uint16) func(*netlink.Buffer) {
+	return func(data *netlink.Buffer) {
+		data.Host16(unix.IFLA_VLAN_ID, id)
+		data.Attr(unix.IFLA_VLAN_PROTOCOL, byte(protocol>>8), byte(protocol))
 	}
 }
 
 // VRFData returns the data of a vrf.
-func VRFData(table int) func(*nl.RtAttr) {
-	return func(data *nl.RtAttr) {
-		data.AddRtAttr(nl.IFLA_VRF_TABLE, nl.Uint32Attr(uint32(table)))
+func VRFData(table int) func(*netlink.Buffer) {
+	return func(data *netlink.Buffer) {
+		data.Host32(unix.IFLA_VRF_TABLE, uint32(table))
 	}
 }
 
@@ -146,12 +138,9 @@ func VRFData(table int) func(*nl.RtAttr) {
 // error names the kernel option that is missing. NoKind asks for a link with a name that the kernel refuses, so it
 // makes none.
 func NoKind(ns *kernel.NS, kind string) error {
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(AttrText(unix.IFLA_IFNAME, "/"))
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte(kind))
-	req.AddData(info)
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, unix.IfInfomsg{})
+	req.Str(unix.IFLA_IFNAME, "/")
+	linkInfo(req, kind, nil)
 	if err := Tell(ns, req); netlink.Is(err, unix.EOPNOTSUPP) {
 		return noKind(kind)
 	}

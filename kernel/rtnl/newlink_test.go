@@ -8,7 +8,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/kerneltest"
-	"github.com/vishvananda/netlink/nl"
 )
 
 func TestLinkIsBornWhole(t *testing.T) {
@@ -18,10 +17,11 @@ func TestLinkIsBornWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	const vepa = 2 // MACVLAN_MODE_VEPA
 	mac, _ := net.ParseMAC("02:11:22:33:44:55")
 	l := NewLink{Name: "net0", Kind: "macvlan", NS: cont, Index: 77, Parent: parent.Index, MAC: mac, MTU: 1300, Group: 5,
 		Alias: "whose", Up: true,
-		Data: func(d *nl.RtAttr) { d.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_VEPA)) }}
+		Data: MacvlanData(vepa, 0)}
 	if err := AddLink(host, l); err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestLinkIsBornWhole(t *testing.T) {
 	}
 	if got.Index != 77 || got.Kind != "macvlan" || got.MAC.String() != mac.String() || got.MTU != 1300 || got.Group != 5 ||
 		got.Alias != "whose" || !got.Up ||
-		got.Data.Mode != nl.MACVLAN_MODE_VEPA || got.Peer != parent.Index || !got.PeerAway {
+		got.Data.Mode != vepa || got.Peer != parent.Index || !got.PeerAway {
 		t.Errorf("%+v", got)
 	}
 

@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -92,26 +93,21 @@ func sender(oob []byte) int {
 
 // events takes a datagram apart.
 func events(b []byte, from int, f func(NamespaceEvent)) {
-	for len(b) >= unix.SizeofNlMsghdr {
-		size, typ := int(netlink.U32(b)), netlink.U16(b[4:])
-		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return
-		}
-		body := b[unix.SizeofNlMsghdr:size]
-		switch typ {
+	for m := range netlink.Messages(b) {
+		switch m.Type {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-			f(NamespaceEvent{Namespace: from, Link: parseLink(append([]byte(nil), body...)),
-				Deleted: typ == unix.RTM_DELLINK})
+			f(NamespaceEvent{
+				Namespace: from, Link: parseLink(bytes.Clone(m.Body)), Deleted: m.Type == unix.RTM_DELLINK,
+			})
 		case unix.RTM_DELNSID:
-			if from != -1 || len(body) < 4 {
+			if from != -1 || len(m.Body) < 4 {
 				break // a number that another namespace had for it
 			}
-			netlink.EachAttr(body[4:], func(kind uint16, v []byte) {
+			netlink.EachAttr(m.Body[4:], func(kind uint16, v []byte) {
 				if kind == unix.NETNSA_NSID {
 					f(NamespaceEvent{Namespace: int(int32(netlink.U32(v))), Died: true})
 				}
 			})
 		}
-		b = b[min((size+3)&^3, len(b)):]
 	}
 }

@@ -6,15 +6,13 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
 // NSID returns the number that ns has for another namespace. It returns -1 if there is none yet.
 func NSID(ns *kernel.NS, other *kernel.NS) (int, error) {
-	req := newRequest(unix.RTM_GETNSID, 0)
-	req.AddData(nl.NewRtGenMsg())
-	req.AddData(attrU32(unix.NETNSA_FD, uint32(other.FD)))
+	req := newRequest(unix.RTM_GETNSID, 0, [4]byte{})
+	req.Host32(unix.NETNSA_FD, uint32(other.FD))
 	msgs, err := Call(ns, req, unix.RTM_NEWNSID)
 	id := -1
 	if err == nil && len(msgs) > 0 {
@@ -34,10 +32,9 @@ func NSIDFor(ns *kernel.NS, other *kernel.NS, id int) (int, error) {
 	if err != nil || target < 0 || id < 0 {
 		return -1, err
 	}
-	req := newRequest(unix.RTM_GETNSID, 0)
-	req.AddData(nl.NewRtGenMsg())
-	req.AddData(attrU32(unix.NETNSA_NSID, uint32(id)))
-	req.AddData(attrU32(unix.NETNSA_TARGET_NSID, uint32(target)))
+	req := newRequest(unix.RTM_GETNSID, 0, [4]byte{})
+	req.Host32(unix.NETNSA_NSID, uint32(id))
+	req.Host32(unix.NETNSA_TARGET_NSID, uint32(target))
 	msgs, err := Call(ns, req, unix.RTM_NEWNSID)
 	if err != nil || len(msgs) == 0 {
 		return -1, err
@@ -59,9 +56,8 @@ func NSIDFor(ns *kernel.NS, other *kernel.NS, id int) (int, error) {
 
 // NSIDs returns the numbers that ns has for other namespaces, of those that still exist.
 func NSIDs(ns *kernel.NS) (ids []int, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWNSID, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP)
-		req.AddData(nl.NewRtGenMsg())
+	msgs, err := Dump(ns, unix.RTM_NEWNSID, func() *netlink.Request {
+		req := newRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP, [4]byte{})
 		return req
 	})
 	if err != nil {
@@ -84,10 +80,9 @@ func AssignNSID(ns *kernel.NS, other *kernel.NS) (int, error) {
 		if id, err := NSID(ns, other); err != nil || id >= 0 {
 			return id, err
 		}
-		req := newRequest(unix.RTM_NEWNSID, unix.NLM_F_ACK)
-		req.AddData(nl.NewRtGenMsg())
-		req.AddData(attrU32(unix.NETNSA_FD, uint32(other.FD)))
-		req.AddData(attrU32(unix.NETNSA_NSID, 0xffffffff))
+		req := newRequest(unix.RTM_NEWNSID, unix.NLM_F_ACK, [4]byte{})
+		req.Host32(unix.NETNSA_FD, uint32(other.FD))
+		req.Host32(unix.NETNSA_NSID, 0xffffffff)
 		if err := Tell(ns, req); err != nil && !netlink.Is(err, unix.EEXIST) {
 			return -1, fmt.Errorf("number a namespace: %w", err)
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -75,14 +74,13 @@ func Routes(ns *kernel.NS, f RouteFilter) ([]Route, error) {
 
 // routes are the kernel's words for them. It may leave the filter to who asks.
 func routes(ns *kernel.NS, f RouteFilter) (list [][]byte, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWROUTE, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: f.Family, Protocol: f.Protocol}})
+	msgs, err := Dump(ns, unix.RTM_NEWROUTE, func() *netlink.Request {
+		req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RtMsg{Family: f.Family, Protocol: f.Protocol})
 		if f.Table != 0 {
-			req.AddData(attrU32(unix.RTA_TABLE, uint32(f.Table)))
+			req.Host32(unix.RTA_TABLE, uint32(f.Table))
 		}
 		if f.Link != 0 {
-			req.AddData(attrU32(unix.RTA_OIF, uint32(f.Link)))
+			req.Host32(unix.RTA_OIF, uint32(f.Link))
 		}
 		return req
 	})
@@ -182,62 +180,62 @@ func AddRoute(ns *kernel.NS, r Route, alone bool) error {
 	if alone {
 		flags |= unix.NLM_F_EXCL
 	}
-	return Tell(ns, routeRequest(ns, unix.RTM_NEWROUTE, flags, r))
+	return Tell(ns, routeRequest(unix.RTM_NEWROUTE, flags, r))
 }
 
 // DelRoute deletes a route. It is no error if the route does not exist.
 func DelRoute(ns *kernel.NS, r Route) error {
-	if err := Tell(ns, routeRequest(ns, unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil &&
+	if err := Tell(ns, routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil &&
 		!netlink.Is(err, unix.ESRCH, unix.ENODEV) {
 		return fmt.Errorf("delete route %v: %w", r.Dst, err)
 	}
 	return nil
 }
 
-func routeRequest(ns *kernel.NS, proto, flags int, r Route) *nl.NetlinkRequest {
-	req := newRequest(proto, flags)
-	msg := &nl.RtMsg{RtMsg: unix.RtMsg{
+func routeRequest(typ, flags int, r Route) *netlink.Request {
+	msg := unix.RtMsg{
 		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Scope: r.Scope,
 		Protocol: r.Protocol, Type: cmp.Or(r.Type, Unicast),
-	}}
+	}
 	if r.OnLink {
 		msg.Flags |= unix.RTNH_F_ONLINK
 	}
-	req.AddData(msg)
-	req.AddData(attrU32(unix.RTA_TABLE, uint32(r.Table)))
+	req := newRequest(typ, flags, msg)
+	req.Host32(unix.RTA_TABLE, uint32(r.Table))
 	if r.Link != 0 { // a prohibit route leads nowhere
-		req.AddData(attrU32(unix.RTA_OIF, uint32(r.Link)))
+		req.Host32(unix.RTA_OIF, uint32(r.Link))
 	}
 	if r.Dst.Bits() > 0 {
-		req.AddData(attrIP(unix.RTA_DST, r.Dst.Masked().Addr()))
+		req.Attr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()...)
 	}
 	if r.Via.IsValid() {
-		req.AddData(via(r.Dst, r.Via))
+		via(&req.Buffer, r.Dst, r.Via)
 	}
 	if r.Src.IsValid() {
-		req.AddData(attrIP(unix.RTA_PREFSRC, r.Src))
+		req.Attr(unix.RTA_PREFSRC, r.Src.AsSlice()...)
 	}
 	if r.Priority != 0 {
-		req.AddData(attrU32(unix.RTA_PRIORITY, uint32(r.Priority)))
+		req.Host32(unix.RTA_PRIORITY, uint32(r.Priority))
 	}
 	if r.MTU != 0 || r.AdvMSS != 0 {
-		metrics := nl.NewRtAttr(unix.RTA_METRICS, nil)
-		if r.MTU != 0 {
-			metrics.AddRtAttr(unix.RTAX_MTU, nl.Uint32Attr(uint32(r.MTU)))
-		}
-		if r.AdvMSS != 0 {
-			metrics.AddRtAttr(unix.RTAX_ADVMSS, nl.Uint32Attr(uint32(r.AdvMSS)))
-		}
-		req.AddData(metrics)
+		req.Nest(unix.RTA_METRICS, func() {
+			if r.MTU != 0 {
+				req.Host32(unix.RTAX_MTU, uint32(r.MTU))
+			}
+			if r.AdvMSS != 0 {
+				req.Host32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
+			}
+		})
 	}
 	return req
 }
 
-// via is the attribute of a next hop.
-func via(dst netip.Prefix, router netip.Addr) *nl.RtAttr {
+// via adds the next hop of a route.
+func via(b *netlink.Buffer, dst netip.Prefix, router netip.Addr) {
 	if router.Is4() == dst.Addr().Is4() {
-		return attrIP(unix.RTA_GATEWAY, router)
+		b.Attr(unix.RTA_GATEWAY, router.AsSlice()...)
+		return
 	}
 	// RFC 5549: an IPv4 route by an IPv6 router
-	return nl.NewRtAttr(unix.RTA_VIA, append(nl.Uint16Attr(uint16(family(router))), router.AsSlice()...))
+	b.Attr(unix.RTA_VIA, append(netlink.Struct(uint16(family(router))), router.AsSlice()...)...)
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,27 +27,26 @@ type Packet struct {
 // RouteFor returns the route that a packet takes. For a packet that comes in through a link, the kernel's error says
 // what would happen: EXDEV or EINVAL if rp_filter drops it, EHOSTUNREACH if it is not forwarded. IPv6 checks neither.
 func RouteFor(ns *kernel.NS, p Packet) (Route, error) {
-	req := newRequest(unix.RTM_GETROUTE, 0)
-	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: family(p.Dst), Dst_len: uint8(p.Dst.BitLen())}}
-	req.AddData(msg)
-	req.AddData(attrIP(unix.RTA_DST, p.Dst))
+	req := newRequest(unix.RTM_GETROUTE, 0, unix.RtMsg{
+		Family: family(p.Dst), Dst_len: uint8(p.Dst.BitLen()), Src_len: uint8(p.Src.BitLen()),
+	})
+	req.Attr(unix.RTA_DST, p.Dst.AsSlice()...)
 	if p.Src.IsValid() {
-		msg.Src_len = uint8(p.Src.BitLen())
-		req.AddData(attrIP(unix.RTA_SRC, p.Src))
+		req.Attr(unix.RTA_SRC, p.Src.AsSlice()...)
 	}
 	if p.In != 0 {
-		req.AddData(attrU32(unix.RTA_IIF, uint32(p.In)))
+		req.Host32(unix.RTA_IIF, uint32(p.In))
 	}
 	if p.Mark != 0 {
-		req.AddData(attrU32(unix.RTA_MARK, p.Mark))
+		req.Host32(unix.RTA_MARK, p.Mark)
 	}
 	if p.Proto == kernel.TCP || p.Proto == kernel.UDP {
-		req.AddData(nl.NewRtAttr(unix.RTA_IP_PROTO, []byte{p.Proto}))
+		req.Attr(unix.RTA_IP_PROTO, p.Proto)
 		if p.SrcPort != 0 {
-			req.AddData(nl.NewRtAttr(unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, p.SrcPort)))
+			req.Attr(unix.RTA_SPORT, binary.BigEndian.AppendUint16(nil, p.SrcPort)...)
 		}
 		if p.DstPort != 0 {
-			req.AddData(nl.NewRtAttr(unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, p.DstPort)))
+			req.Attr(unix.RTA_DPORT, binary.BigEndian.AppendUint16(nil, p.DstPort)...)
 		}
 	}
 	return routeOf(ns, req, p.Dst)
@@ -67,10 +65,9 @@ func HolderOf(ns *kernel.NS, a netip.Addr) (int, error) {
 
 // EntryTo returns the entry of a routing table that decides about packets of this host to dst.
 func EntryTo(ns *kernel.NS, dst netip.Addr) (Route, error) {
-	req := newRequest(unix.RTM_GETROUTE, 0)
-	req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family(dst), Dst_len: uint8(dst.BitLen()),
-		Flags: unix.RTM_F_FIB_MATCH}})
-	req.AddData(attrIP(unix.RTA_DST, dst))
+	req := newRequest(unix.RTM_GETROUTE, 0, unix.RtMsg{Family: family(dst), Dst_len: uint8(dst.BitLen()),
+		Flags: unix.RTM_F_FIB_MATCH})
+	req.Attr(unix.RTA_DST, dst.AsSlice()...)
 	return routeOf(ns, req, dst)
 }
 
@@ -123,7 +120,7 @@ func (r Route) Leads(ns *kernel.NS) string {
 }
 
 // routeOf sends a question for the route to dst.
-func routeOf(ns *kernel.NS, req *nl.NetlinkRequest, dst netip.Addr) (Route, error) {
+func routeOf(ns *kernel.NS, req *netlink.Request, dst netip.Addr) (Route, error) {
 	msgs, err := Call(ns, req, unix.RTM_NEWROUTE)
 	if err == nil && len(msgs) > 0 {
 		if list := parseRoute(msgs[0]); len(list) > 0 {

@@ -10,44 +10,56 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// newRequest is an empty rtnetlink request, to be filled with the library's package nl and sent by Call. What a
-// kind needs in one message the library's own calls often say in several.
-func newRequest(proto, flags int) *nl.NetlinkRequest { return nl.NewNetlinkRequest(proto, flags) }
+// newRequest returns a request whose flags come from package unix, where they are int.
+func newRequest(typ, flags int, header any) *netlink.Request {
+	return netlink.NewRequest(uint16(typ), uint16(flags), header)
+}
+
+// linkInfo adds the kind of a link, and the data that this kind has.
+func linkInfo(req *netlink.Request, kind string, data func(*netlink.Buffer)) {
+	req.Nest(unix.IFLA_LINKINFO, func() {
+		req.Attr(unix.IFLA_INFO_KIND, []byte(kind)...)
+		if data != nil {
+			req.Nest(unix.IFLA_INFO_DATA, func() { data(&req.Buffer) })
+		}
+	})
+}
 
 // Call sends a request and returns the replies of the given type. The error contains the kernel's error number and
-// text. Call replaces the library's Execute, which panics if a failed dump ends with a text.
-func Call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, err error) {
+// text.
+func Call(ns *kernel.NS, req *netlink.Request, reply uint16) (msgs [][]byte, err error) {
 	const get = 2 // of the four messages of a kind: RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_SETLINK
 	if req.Type%4 != get || !ns.Keeps() {
 		return call(ns, req, reply)
 	}
-	req.Seq = 0
-	question := request(req.Serialize())
+	question := question{req.Type, req.Flags, string(req.Buffer)}
 	return kernel.Once(ns, question, func() ([][]byte, error) { return call(ns, req, reply) })
 }
 
-// request is a message to the kernel without a sequence number, as a question to a view.
-type request string
+// A question is a request to the kernel, as a question to a view.
+type question struct {
+	typ, flags uint16
+	body       string
+}
 
-func call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, err error) {
+func call(ns *kernel.NS, req *netlink.Request, reply uint16) (msgs [][]byte, err error) {
 	c, err := ns.Conn(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
 	c.Mu.Lock()
 	defer c.Mu.Unlock()
-	c.Seq++
-	req.Seq = c.Seq
-	if err := c.Write(req.Serialize()); err != nil {
+	r := c.Requests()
+	r.Begin(req.Type, req.Flags, req.Buffer...)
+	if err := c.Send(r); err != nil {
 		return nil, err
 	}
 	var failed error
 	interrupted := false
-	err = c.Receive(req.Seq, func(m netlink.Message) bool {
+	err = c.Receive(r.First, func(m netlink.Message) bool {
 		interrupted = interrupted || m.Flags&unix.NLM_F_DUMP_INTR != 0
 		switch m.Type {
 		case unix.NLMSG_ERROR, unix.NLMSG_DONE:
@@ -59,16 +71,19 @@ func call(ns *kernel.NS, req *nl.NetlinkRequest, reply uint16) (msgs [][]byte, e
 		return m.Flags&unix.NLM_F_MULTI != 0
 	})
 	if err = errors.Join(err, failed); err == nil && interrupted {
-		err = nl.ErrDumpInterrupted
+		err = errInterrupted
 	}
 	return msgs, err
 }
 
+// errInterrupted means that the data changed during a dump (NLM_F_DUMP_INTR).
+var errInterrupted = errors.New("the dump was interrupted by a change")
+
 // Dump returns the replies to a dump request. If the data changed during the dump, Dump repeats the request a few
 // times: the kernel warns of such a change and may have left something out.
-func Dump(ns *kernel.NS, reply uint16, build func() *nl.NetlinkRequest) (msgs [][]byte, err error) {
+func Dump(ns *kernel.NS, reply uint16, build func() *netlink.Request) (msgs [][]byte, err error) {
 	for range 5 {
-		if msgs, err = Call(ns, build(), reply); !errors.Is(err, nl.ErrDumpInterrupted) {
+		if msgs, err = Call(ns, build(), reply); !errors.Is(err, errInterrupted) {
 			return msgs, err
 		}
 	}
@@ -76,20 +91,10 @@ func Dump(ns *kernel.NS, reply uint16, build func() *nl.NetlinkRequest) (msgs []
 }
 
 // Tell sends a request that changes something, and waits for the kernel's acknowledgement.
-func Tell(ns *kernel.NS, req *nl.NetlinkRequest) error {
+func Tell(ns *kernel.NS, req *netlink.Request) error {
 	_, err := Call(ns, req, 0)
 	return err
 }
-
-// The library finds out its byte order at the first call and keeps it unguarded: here, before any goroutine can call.
-var _ = nl.NativeEndian()
-
-func attrU32(kind int, v uint32) *nl.RtAttr { return nl.NewRtAttr(kind, nl.Uint32Attr(v)) }
-
-func attrIP(kind int, a netip.Addr) *nl.RtAttr { return nl.NewRtAttr(kind, a.AsSlice()) }
-
-// AttrText returns an attribute that contains a text and a terminating zero byte.
-func AttrText(kind int, s string) *nl.RtAttr { return nl.NewRtAttr(kind, nl.ZeroTerminated(s)) }
 
 // family is the AF_ of an address.
 func family(a netip.Addr) uint8 {

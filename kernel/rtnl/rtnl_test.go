@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/kernel/kerneltest"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,9 +25,8 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 		t.Errorf("a change: %v", err)
 	}
 	// The words at the end of a failed dump come in another place than those of a change.
-	req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
-	req.AddData(rtMsg(unix.AF_INET))
-	req.AddData(attrU32(unix.RTA_TABLE, 4711))
+	req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RtMsg{Family: unix.AF_INET})
+	req.Host32(unix.RTA_TABLE, 4711)
 	if _, err := Call(ns, req, unix.RTM_NEWROUTE); !errors.Is(err, unix.ENOENT) ||
 		!strings.Contains(err.Error(), "table does not exist") {
 		t.Errorf("a dump: %v", err)
@@ -53,5 +51,3 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 }
 
 func mustPrefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-
-func rtMsg(family uint8) *nl.RtMsg { return &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}} }

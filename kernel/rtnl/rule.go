@@ -7,7 +7,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -67,9 +66,8 @@ func Rules(ns *kernel.NS, family uint8) ([]Rule, error) {
 // rules are the kernel's words for them.
 func rules(ns *kernel.NS, family uint8) ([][]byte, error) {
 	// The kernel filters rules by nothing else, and with strict checking refuses to be asked.
-	msgs, err := Dump(ns, unix.RTM_NEWRULE, func() *nl.NetlinkRequest {
-		req := newRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP)
-		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
+	msgs, err := Dump(ns, unix.RTM_NEWRULE, func() *netlink.Request {
+		req := newRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP, unix.RtMsg{Family: family})
 		return req
 	})
 	if netlink.Is(err, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) { // a kernel without the family, or without rules
@@ -128,7 +126,7 @@ func parseRule(b []byte) (r Rule, ok bool) {
 
 // AddRule adds a rule. The error is EEXIST for an equal rule with the same priority.
 func AddRule(ns *kernel.NS, r Rule) error {
-	if err := Tell(ns, ruleRequest(ns, unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r)); err != nil {
+	if err := Tell(ns, ruleRequest(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r)); err != nil {
 		return fmt.Errorf("add rule: %w", err)
 	}
 	return nil
@@ -137,53 +135,52 @@ func AddRule(ns *kernel.NS, r Rule) error {
 // DelRule deletes the first rule that r matches. A zero field of r matches any value, so pass a rule from Rules. It
 // is no error if no rule matches.
 func DelRule(ns *kernel.NS, r Rule) error {
-	if err := Tell(ns, ruleRequest(ns, unix.RTM_DELRULE, 0, r)); err != nil &&
+	if err := Tell(ns, ruleRequest(unix.RTM_DELRULE, 0, r)); err != nil &&
 		!netlink.Is(err, unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT) {
 		return fmt.Errorf("delete rule: %w", err)
 	}
 	return nil
 }
 
-func ruleRequest(ns *kernel.NS, proto, flags int, r Rule) *nl.NetlinkRequest {
-	req := newRequest(proto, flags|unix.NLM_F_ACK)
+func ruleRequest(typ, flags int, r Rule) *netlink.Request {
 	// A struct fib_rule_hdr is laid out as a struct rtmsg; the type stands where the action does.
-	msg := &nl.RtMsg{RtMsg: unix.RtMsg{Family: r.family(), Type: cmp.Or(r.Action, Lookup)}}
+	msg := unix.RtMsg{Family: r.family(), Type: cmp.Or(r.Action, Lookup)}
 	if r.From.IsValid() {
 		msg.Src_len = uint8(r.From.Bits())
 	}
 	if r.To.IsValid() {
 		msg.Dst_len = uint8(r.To.Bits())
 	}
-	req.AddData(msg)
+	req := newRequest(typ, flags|unix.NLM_F_ACK, msg)
 	if r.Priority != 0 {
-		req.AddData(attrU32(unix.FRA_PRIORITY, uint32(r.Priority)))
+		req.Host32(unix.FRA_PRIORITY, uint32(r.Priority))
 	}
 	if r.From.IsValid() {
-		req.AddData(attrIP(unix.FRA_SRC, r.From.Masked().Addr()))
+		req.Attr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()...)
 	}
 	if r.To.IsValid() {
-		req.AddData(attrIP(unix.FRA_DST, r.To.Masked().Addr()))
+		req.Attr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()...)
 	}
 	if r.IIF != "" {
-		req.AddData(AttrText(unix.FRA_IIFNAME, r.IIF))
+		req.Str(unix.FRA_IIFNAME, r.IIF)
 	}
 	if r.OIF != "" {
-		req.AddData(AttrText(unix.FRA_OIFNAME, r.OIF))
+		req.Str(unix.FRA_OIFNAME, r.OIF)
 	}
 	if r.Mark != 0 || r.Mask != 0 {
-		req.AddData(attrU32(unix.FRA_FWMARK, r.Mark))
+		req.Host32(unix.FRA_FWMARK, r.Mark)
 	}
 	if r.Mask != 0 {
-		req.AddData(attrU32(unix.FRA_FWMASK, r.Mask))
+		req.Host32(unix.FRA_FWMASK, r.Mask)
 	}
 	if r.Table != 0 {
-		req.AddData(attrU32(unix.FRA_TABLE, uint32(r.Table)))
+		req.Host32(unix.FRA_TABLE, uint32(r.Table))
 	}
 	if r.Tag != 0 {
-		req.AddData(attrU32(unix.FRA_SUPPRESS_IFGROUP, r.Tag))
+		req.Host32(unix.FRA_SUPPRESS_IFGROUP, r.Tag)
 	}
 	if r.Protocol != 0 {
-		req.AddData(nl.NewRtAttr(unix.FRA_PROTOCOL, []byte{r.Protocol}))
+		req.Attr(unix.FRA_PROTOCOL, r.Protocol)
 	}
 	return req
 }

@@ -1,14 +1,12 @@
 package rtnl
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,8 +32,8 @@ func RestoreAddr(ns *kernel.NS, index int, s Saved) error {
 	if len(m) < unix.SizeofIfAddrmsg {
 		return unix.EINVAL
 	}
-	copy(m[4:], nl.Uint32Attr(uint32(index)))
-	if err := again(ns, unix.RTM_NEWADDR, m); err != nil {
+	put32(m[4:], uint32(index))
+	if err := Make(ns, Message{unix.RTM_NEWADDR, m}, Alone); err != nil {
 		return fmt.Errorf("add address %v: %w", parseAddr(m).Prefix, err)
 	}
 	return nil
@@ -76,21 +74,15 @@ func RestoreRoute(ns *kernel.NS, index int, s Saved) error {
 	if len(m) < unix.SizeofRtMsg {
 		return unix.EINVAL
 	}
-	copy(m[8:], nl.Uint32Attr(netlink.U32(m[8:])&unix.RTNH_F_ONLINK)) // the others say how it was
+	put32(m[8:], netlink.U32(m[8:])&unix.RTNH_F_ONLINK) // the others say how it was
 	netlink.EachAttr(m[unix.SizeofRtMsg:], func(kind uint16, v []byte) {
 		if kind == unix.RTA_OIF {
-			copy(v, nl.Uint32Attr(uint32(index)))
+			put32(v, uint32(index))
 		}
 	})
-	if err := again(ns, unix.RTM_NEWROUTE, m); err != nil {
+	if err := Make(ns, Message{unix.RTM_NEWROUTE, m}, Alone); err != nil {
 		r := parseRoute(m)
 		return fmt.Errorf("add route %v: %w", r[0].Dst, err)
 	}
 	return nil
-}
-
-func again(ns *kernel.NS, proto int, m []byte) error {
-	req := newRequest(proto, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
-	req.AddRawData(bytes.Clone(m))
-	return Tell(ns, req)
 }

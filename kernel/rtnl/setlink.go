@@ -6,7 +6,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -49,58 +48,59 @@ func SetLink(ns *kernel.NS, name string, c LinkChange) error {
 }
 
 // request is the message that says all of c.
-func (c LinkChange) request(name string) *nl.NetlinkRequest {
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	req.AddData(c.flags())
-	req.AddData(AttrText(unix.IFLA_IFNAME, name))
+func (c LinkChange) request(name string) *netlink.Request {
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK, c.flags())
+	req.Str(unix.IFLA_IFNAME, name)
 	if c.MAC != nil {
-		req.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, c.MAC))
+		req.Attr(unix.IFLA_ADDRESS, c.MAC...)
 	}
 	if c.MTU != 0 {
-		req.AddData(attrU32(unix.IFLA_MTU, uint32(c.MTU)))
+		req.Host32(unix.IFLA_MTU, uint32(c.MTU))
 	}
 	if c.TxQLen != nil {
-		req.AddData(attrU32(unix.IFLA_TXQLEN, uint32(*c.TxQLen)))
+		req.Host32(unix.IFLA_TXQLEN, uint32(*c.TxQLen))
 	}
 	if c.Alias != "" {
-		req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(c.Alias)))
+		req.Attr(unix.IFLA_IFALIAS, []byte(c.Alias)...)
 	}
 	if c.Group != 0 {
-		req.AddData(attrU32(unix.IFLA_GROUP, c.Group))
+		req.Host32(unix.IFLA_GROUP, c.Group)
 	}
 	if c.Master != 0 {
-		req.AddData(attrU32(unix.IFLA_MASTER, uint32(max(c.Master, 0))))
+		req.Host32(unix.IFLA_MASTER, uint32(max(c.Master, 0)))
 	}
 	if c.ARPNotify || c.RPFilter != 0 {
-		inet := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		conf := inet.AddRtAttr(unix.AF_INET, nil).AddRtAttr(inetConf, nil)
-		if c.ARPNotify {
-			conf.AddRtAttr(arpNotify, nl.Uint32Attr(1))
+		settings := func() {
+			if c.ARPNotify {
+				req.Host32(arpNotify, 1)
+			}
+			if c.RPFilter != 0 {
+				req.Host32(rpFilter, c.RPFilter)
+			}
 		}
-		if c.RPFilter != 0 {
-			conf.AddRtAttr(rpFilter, nl.Uint32Attr(c.RPFilter))
-		}
-		req.AddData(inet)
+		req.Nest(unix.IFLA_AF_SPEC, func() {
+			req.Nest(unix.AF_INET, func() { req.Nest(inetConf, settings) })
+		})
 	}
 	if c.NoLinkLocal {
-		inet6 := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
-		inet6.AddRtAttr(unix.AF_INET6, nil).AddRtAttr(addrGenMode, []byte{addrGenNone})
-		req.AddData(inet6)
+		req.Nest(unix.IFLA_AF_SPEC, func() {
+			req.Nest(unix.AF_INET6, func() { req.Attr(addrGenMode, addrGenNone) })
+		})
 	}
 	if c.Port != nil {
-		info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-		info.AddRtAttr(unix.IFLA_INFO_SLAVE_KIND, []byte("bridge"))
-		data := info.AddRtAttr(unix.IFLA_INFO_SLAVE_DATA, nil)
-		data.AddRtAttr(unix.IFLA_BRPORT_MODE, bit(c.Port.Hairpin))
-		data.AddRtAttr(unix.IFLA_BRPORT_ISOLATED, bit(c.Port.Isolated))
-		req.AddData(info)
+		req.Nest(unix.IFLA_LINKINFO, func() {
+			req.Attr(unix.IFLA_INFO_SLAVE_KIND, []byte("bridge")...)
+			req.Nest(unix.IFLA_INFO_SLAVE_DATA, func() {
+				req.Bool(unix.IFLA_BRPORT_MODE, c.Port.Hairpin)
+				req.Bool(unix.IFLA_BRPORT_ISOLATED, c.Port.Isolated)
+			})
+		})
 	}
 	return req
 }
 
 // flags are the IFF_ that c is about.
-func (c LinkChange) flags() *nl.IfInfomsg {
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
+func (c LinkChange) flags() (msg unix.IfInfomsg) {
 	if c.Up || c.Down {
 		msg.Change |= unix.IFF_UP
 		if c.Up {
@@ -123,20 +123,17 @@ func (c LinkChange) flags() *nl.IfInfomsg {
 
 // DelLink deletes a link, and the peer of a veth with it. The kernel answers after a grace period of 10 ms and more.
 // Until then, the names, addresses and routes of other links stay. It is no error if the link does not exist.
-func DelLink(ns *kernel.NS, index int) error { return delLink(ns, index) }
+func DelLink(ns *kernel.NS, index int) error { return delLink(ns, index, nil) }
 
 // DelLinkIn deletes a link in the namespace that ns calls id. It is no error if the link does not exist.
 func DelLinkIn(ns *kernel.NS, id, index int) error {
-	return delLink(ns, index, attrU32(unix.IFLA_TARGET_NETNSID, uint32(id)))
+	return delLink(ns, index, func(b *netlink.Buffer) { b.Host32(unix.IFLA_TARGET_NETNSID, uint32(id)) })
 }
 
-func delLink(ns *kernel.NS, index int, in ...*nl.RtAttr) error {
-	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	req.AddData(msg)
-	for _, a := range in {
-		req.AddData(a)
+func delLink(ns *kernel.NS, index int, in func(*netlink.Buffer)) error {
+	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(index)})
+	if in != nil {
+		in(&req.Buffer)
 	}
 	if err := Tell(ns, req); err != nil && !netlink.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete link #%d: %w", index, err)
@@ -146,29 +143,18 @@ func delLink(ns *kernel.NS, index int, in ...*nl.RtAttr) error {
 
 // DelGroup deletes every link of a group within one grace period.
 func DelGroup(ns *kernel.NS, group uint32) error {
-	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
-	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
-	req.AddData(attrU32(unix.IFLA_GROUP, group))
+	req := newRequest(unix.RTM_DELLINK, unix.NLM_F_ACK, unix.IfInfomsg{})
+	req.Host32(unix.IFLA_GROUP, group)
 	if err := Tell(ns, req); err != nil && !netlink.Is(err, unix.ENODEV) {
 		return fmt.Errorf("delete links of group %#x: %w", group, err)
 	}
 	return nil
 }
 
-func bit(on bool) []byte {
-	if on {
-		return []byte{1}
-	}
-	return []byte{0}
-}
-
 // SetAlias sets the alias of a link. An empty alias removes it.
 func SetAlias(ns *kernel.NS, index int, alias string) error {
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
-	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	msg.Index = int32(index)
-	req.AddData(msg)
-	req.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(index)})
+	req.Attr(unix.IFLA_IFALIAS, []byte(alias)...)
 	if err := Tell(ns, req); err != nil {
 		return fmt.Errorf("alias of link #%d: %w", index, err)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,33 +19,26 @@ type VXLAN struct {
 }
 
 // Add writes v as the data of a new link.
-func (v VXLAN) Add(data *nl.RtAttr) {
-	learning := []byte{0}
-	if v.Learning {
-		learning[0] = 1
-	}
-	data.AddRtAttr(nl.IFLA_VXLAN_ID, nl.Uint32Attr(v.ID))
+func (v VXLAN) Add(data *netlink.Buffer) {
+	data.Host32(unix.IFLA_VXLAN_ID, v.ID)
 	addLocal(data, v.Local)
-	data.AddRtAttr(nl.IFLA_VXLAN_LEARNING, learning)
-	data.AddRtAttr(nl.IFLA_VXLAN_PORT, []byte{byte(v.Port >> 8), byte(v.Port)})
+	data.Bool(unix.IFLA_VXLAN_LEARNING, v.Learning)
+	data.Attr(unix.IFLA_VXLAN_PORT, byte(v.Port>>8), byte(v.Port))
 }
 
-func addLocal(data *nl.RtAttr, local netip.Addr) {
-	attr := nl.IFLA_VXLAN_LOCAL6
+func addLocal(data *netlink.Buffer, local netip.Addr) {
+	var attr uint16 = unix.IFLA_VXLAN_LOCAL6
 	if local.Is4() {
-		attr = nl.IFLA_VXLAN_LOCAL
+		attr = unix.IFLA_VXLAN_LOCAL
 	}
-	data.AddRtAttr(attr, local.AsSlice())
+	data.Attr(attr, local.AsSlice()...)
 }
 
 // SetVXLANLocal changes the outer source of a VXLAN to another address of its family. Its forwarding entries and the
 // routes by it stay.
 func SetVXLANLocal(ns *kernel.NS, name string, local netip.Addr) error {
 	req := LinkChange{}.request(name)
-	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(unix.IFLA_INFO_KIND, []byte("vxlan"))
-	addLocal(info.AddRtAttr(unix.IFLA_INFO_DATA, nil), local)
-	req.AddData(info)
+	linkInfo(req, "vxlan", func(data *netlink.Buffer) { addLocal(data, local) })
 	if err := Tell(ns, req); err != nil {
 		return fmt.Errorf("set link %s local %v: %w", name, local, err)
 	}
@@ -56,13 +48,13 @@ func SetVXLANLocal(ns *kernel.NS, name string, local netip.Addr) error {
 // set takes one attribute.
 func (v *VXLAN) set(attr uint16, b []byte) {
 	switch attr {
-	case nl.IFLA_VXLAN_ID:
+	case unix.IFLA_VXLAN_ID:
 		v.ID = netlink.U32(b)
-	case nl.IFLA_VXLAN_LOCAL, nl.IFLA_VXLAN_LOCAL6:
+	case unix.IFLA_VXLAN_LOCAL, unix.IFLA_VXLAN_LOCAL6:
 		v.Local, _ = netip.AddrFromSlice(b)
-	case nl.IFLA_VXLAN_LEARNING:
+	case unix.IFLA_VXLAN_LEARNING:
 		v.Learning = len(b) > 0 && b[0] != 0
-	case nl.IFLA_VXLAN_PORT:
+	case unix.IFLA_VXLAN_PORT:
 		if len(b) >= 2 {
 			v.Port = uint16(b[0])<<8 | uint16(b[1])
 		}

@@ -3,10 +3,10 @@ package rtnl
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -29,39 +29,50 @@ func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uin
 		return err
 	}
 	defer unsubscribe()
+	buf := make([]byte, 1<<16)
 	for {
 		// Asked once more after subscribing: what happened in between sends no event.
 		if ok, err := ask(); ok || err != nil {
 			return err
 		}
-		left := time.Until(deadline)
-		if left <= 0 {
+		if time.Until(deadline) <= 0 {
 			return context.DeadlineExceeded
 		}
-		timeout := unix.NsecToTimeval(max(left, time.Millisecond).Nanoseconds())
-		if err := s.SetReceiveTimeout(&timeout); err != nil {
+		if err := s.SetReadDeadline(deadline); err != nil {
 			return err
 		}
-		switch _, _, err := s.Receive(); {
+		switch _, err := s.Read(buf); {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case err == nil, errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS): // ENOBUFS: events were lost, so ask
+		case err == nil, errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, unix.ENOBUFS):
+			// ENOBUFS: events were lost. So the next round asks in any case.
 		default:
 			return err
 		}
 	}
 }
 
-// subscribe returns a socket that receives the events of these groups. Its Receive ends when ctx does.
-func subscribe(ctx context.Context, ns *kernel.NS, groups []uint) (s *nl.NetlinkSocket, unsubscribe func(), err error) {
+// subscribe returns a socket that receives the events of these groups. Reading from it ends when ctx does.
+func subscribe(ctx context.Context, ns *kernel.NS, groups []uint) (s *os.File, unsubscribe func(), err error) {
+	addr := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+	for _, g := range groups {
+		addr.Groups |= 1 << (g - 1)
+	}
+	const nonblocking = unix.SOCK_RAW | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
+	var fd int
 	err = ns.Do(func() (err error) {
-		s, err = nl.Subscribe(unix.NETLINK_ROUTE, groups...)
-		return err
+		fd, err = unix.Socket(unix.AF_NETLINK, nonblocking, unix.NETLINK_ROUTE)
+		return os.NewSyscallError("socket", err)
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	stop := context.AfterFunc(ctx, s.Close)
+	if err := unix.Bind(fd, addr); err != nil {
+		unix.Close(fd)
+		return nil, nil, os.NewSyscallError("bind", err)
+	}
+	s = os.NewFile(uintptr(fd), "netlink")
+	stop := context.AfterFunc(ctx, func() { s.Close() })
 	return s, func() {
 		stop()
 		s.Close()

@@ -3,7 +3,6 @@ package rtnl
 import (
 	"context"
 	"errors"
-	"syscall"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -19,32 +18,32 @@ func Watch(ctx context.Context, ns *kernel.NS, groups []uint, changed func(link 
 	}
 	defer unsubscribe()
 	changed(0)
+	buf := make([]byte, 1<<16)
 	for {
-		msgs, _, err := s.Receive()
+		n, err := s.Read(buf)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, unix.ENOBUFS):
 			changed(0)
-		case errors.Is(err, unix.EAGAIN):
 		case err != nil:
 			return err
 		}
-		for _, m := range msgs {
+		for m := range netlink.Messages(buf[:n]) {
 			changed(linkOf(m))
 		}
 	}
 }
 
 // linkOf returns the index of the link that an event is about.
-func linkOf(m syscall.NetlinkMessage) (index int) {
-	switch m.Header.Type {
+func linkOf(m netlink.Message) (index int) {
+	switch m.Type {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH, unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		if len(m.Data) >= 8 {
-			index = int(netlink.U32(m.Data[4:]))
+		if len(m.Body) >= 8 {
+			index = int(netlink.U32(m.Body[4:]))
 		}
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		for _, hop := range parseRoute(m.Data) {
+		for _, hop := range parseRoute(m.Body) {
 			index = hop.Link
 		}
 	}

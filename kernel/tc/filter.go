@@ -9,7 +9,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,11 +32,19 @@ const (
 )
 
 const (
+	u32ClassID    = 1  // TCA_U32_CLASSID
+	u32Selector   = 5  // TCA_U32_SEL
+	u32Actions    = 7  // TCA_U32_ACT
+	bpfName       = 7  // TCA_BPF_NAME
+	sizeofU32Sel  = 16 // struct tc_u32_sel without its keys
+	firstAction   = 1  // actions are numbered from 1
+	actionKind    = 1  // TCA_ACT_KIND
+	actionOptions = 2  // TCA_ACT_OPTIONS
 	u32Terminal   = 1  // without it, the next filter is asked all the same
 	egressRedir   = 1  // TCA_EGRESS_REDIR
 	actStolen     = 4  // TC_ACT_STOLEN
 	mirredParms   = 2  // TCA_MIRRED_PARMS
-	mirredEaction = 20 // offsets in struct tc_mirred, whose size the library has wrong
+	mirredEaction = 20 // offsets in struct tc_mirred
 	mirredIfindex = 24
 	sizeofMirred  = 28
 )
@@ -69,12 +76,13 @@ func AddressMatch(p netip.Prefix, from bool) []byte {
 
 // u32Sel is a struct tc_u32_sel of keys that are mask, value and offset in the network header.
 func u32Sel(keys ...[3]uint32) []byte {
-	b := make([]byte, nl.SizeofTcU32Sel, nl.SizeofTcU32Sel+len(keys)*nl.SizeofTcU32Key)
+	b := make([]byte, sizeofU32Sel)
 	b[0], b[2] = u32Terminal, byte(len(keys))
 	for _, k := range keys {
 		b = binary.BigEndian.AppendUint32(b, k[0])
 		b = binary.BigEndian.AppendUint32(b, k[1])
-		b = append(append(b, nl.Uint32Attr(k[2])...), 0, 0, 0, 0)
+		b = binary.NativeEndian.AppendUint32(b, k[2])
+		b = append(b, 0, 0, 0, 0) // no offset that the packet itself says
 	}
 	return b
 }
@@ -87,17 +95,20 @@ func (f Filter) Matches(g Filter) bool {
 // AddFilter adds a filter to a qdisc of a link.
 func AddFilter(ns *kernel.NS, link int, f Filter) error {
 	req := tcRequest(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL, link, 0, f.Parent, f.info())
-	req.AddData(rtnl.AttrText(nl.TCA_KIND, "u32"))
-	opt := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
-	opt.AddRtAttr(nl.TCA_U32_SEL, f.Sel)
-	if f.Redirect != 0 {
-		act := opt.AddRtAttr(nl.TCA_U32_ACT, nil).AddRtAttr(nl.TCA_ACT_TAB, nil)
-		act.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("mirred"))
-		act.AddRtAttr(nl.TCA_ACT_OPTIONS, nil).AddRtAttr(mirredParms, mirred(f.Redirect))
-	} else {
-		opt.AddRtAttr(nl.TCA_U32_CLASSID, nl.Uint32Attr(f.ClassID))
-	}
-	req.AddData(opt)
+	req.Str(unix.TCA_KIND, "u32")
+	req.Nest(unix.TCA_OPTIONS, func() {
+		req.Attr(u32Selector, f.Sel...)
+		if f.Redirect == 0 {
+			req.Host32(u32ClassID, f.ClassID)
+			return
+		}
+		req.Nest(u32Actions, func() {
+			req.Nest(firstAction, func() {
+				req.Str(actionKind, "mirred")
+				req.Nest(actionOptions, func() { req.Attr(mirredParms, mirred(f.Redirect)...) })
+			})
+		})
+	})
 	if err := rtnl.Tell(ns, req); err != nil {
 		return fmt.Errorf("add filter to link #%d: %w", link, err)
 	}
@@ -108,14 +119,14 @@ func AddFilter(ns *kernel.NS, link int, f Filter) error {
 func mirred(link int) []byte {
 	b := make([]byte, sizeofMirred)
 	for at, v := range map[int]uint32{8: actStolen, mirredEaction: egressRedir, mirredIfindex: uint32(link)} {
-		nl.NativeEndian().PutUint32(b[at:], v)
+		binary.NativeEndian.PutUint32(b[at:], v)
 	}
 	return b
 }
 
 // Filters returns the filters of a link's qdisc, or those of all its incoming packets.
 func Filters(ns *kernel.NS, link int, parent uint32) (list []Filter, err error) {
-	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTFILTER, func() *nl.NetlinkRequest {
+	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTFILTER, func() *netlink.Request {
 		return tcRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, link, 0, parent, 0)
 	})
 	if err != nil && !netlink.Is(err, unix.EINVAL, unix.ENODEV) { // no such qdisc
@@ -131,30 +142,30 @@ func Filters(ns *kernel.NS, link int, parent uint32) (list []Filter, err error) 
 
 // parseFilter takes an answer apart; whole is false for what the kernel lists beside the filters: their tables.
 func parseFilter(b []byte) (f Filter, whole bool) {
-	if len(b) < nl.SizeofTcMsg {
+	if len(b) < sizeofMsg {
 		return f, false
 	}
 	info := netlink.U32(b[16:])
 	f.Parent, f.Pref, f.Protocol = netlink.U32(b[12:]), uint16(info>>16), wireProtocol(uint16(info))
-	netlink.EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
+	netlink.EachAttr(b[sizeofMsg:], func(kind uint16, v []byte) {
 		switch kind {
-		case nl.TCA_KIND:
+		case unix.TCA_KIND:
 			f.Kind = netlink.Text(v)
 			whole = f.Kind != "u32" && netlink.U32(b[8:]) != 0
-		case nl.TCA_OPTIONS:
+		case unix.TCA_OPTIONS:
 			if f.Kind == "bpf" {
-				f.Program = netlink.Text(netlink.Attr(v, nl.TCA_BPF_NAME))
+				f.Program = netlink.Text(netlink.Attr(v, bpfName))
 			}
 			if f.Kind != "u32" {
 				return
 			}
 			netlink.EachAttr(v, func(kind uint16, v []byte) {
 				switch kind {
-				case nl.TCA_U32_SEL:
+				case u32Selector:
 					f.Sel, whole = v, true
-				case nl.TCA_U32_CLASSID:
+				case u32ClassID:
 					f.ClassID = netlink.U32(v)
-				case nl.TCA_U32_ACT:
+				case u32Actions:
 					f.parseActions(v)
 				}
 			})
@@ -168,9 +179,9 @@ func (f *Filter) parseActions(b []byte) {
 		mirred := false
 		netlink.EachAttr(v, func(kind uint16, v []byte) {
 			switch {
-			case kind == nl.TCA_ACT_KIND:
+			case kind == actionKind:
 				mirred = netlink.Text(v) == "mirred"
-			case kind == nl.TCA_ACT_OPTIONS && mirred:
+			case kind == actionOptions && mirred:
 				netlink.EachAttr(v, func(kind uint16, v []byte) {
 					if kind == mirredParms && len(v) >= sizeofMirred && netlink.U32(v[mirredEaction:]) == egressRedir {
 						f.Redirect = int(netlink.U32(v[mirredIfindex:]))
@@ -194,5 +205,5 @@ func (f Filter) info() uint32 { return uint32(f.Pref)<<16 | uint32(wireProtocol(
 
 // wireProtocol puts a protocol into the order of the network, or back.
 func wireProtocol(v uint16) uint16 {
-	return nl.NativeEndian().Uint16(binary.BigEndian.AppendUint16(nil, v))
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
 }

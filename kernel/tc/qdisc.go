@@ -3,13 +3,13 @@
 package tc
 
 import (
+	"encoding/binary"
 	"fmt"
 	mathbits "math/bits"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,10 +59,47 @@ const (
 	ethernetLayer  = 1    // TC_LINKLAYER_ETHERNET: the kernel computes times, and asks for no table of them
 )
 
-func tcRequest(proto, flags, link int, handle, parent, info uint32) *nl.NetlinkRequest {
-	req := nl.NewNetlinkRequest(proto, flags|unix.NLM_F_ACK)
-	req.AddData(&nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(link), Handle: handle, Parent: parent, Info: info})
-	return req
+// The attributes of the options of tbf and htb.
+const (
+	tbfParms      = 1 // TCA_TBF_PARMS
+	tbfRate64     = 4 // TCA_TBF_RATE64
+	tbfBurst      = 6 // TCA_TBF_BURST
+	htbParms      = 1 // TCA_HTB_PARMS
+	htbInit       = 2 // TCA_HTB_INIT
+	htbDirectQLen = 5 // TCA_HTB_DIRECT_QLEN
+	htbRate64     = 6 // TCA_HTB_RATE64
+	htbCeil64     = 7 // TCA_HTB_CEIL64
+)
+
+// The structures of linux/pkt_sched.h and linux/rtnetlink.h.
+type (
+	tcMsg struct {
+		Family               uint8
+		_                    [3]uint8
+		Ifindex              int32
+		Handle, Parent, Info uint32
+	}
+	rateSpec struct {
+		CellLog, Linklayer       uint8
+		Overhead, CellAlign, MPU uint16
+		Rate                     uint32
+	}
+	tbfOptions struct {
+		Rate, PeakRate     rateSpec
+		Limit, Buffer, MTU uint32
+	}
+	htbClass struct {
+		Rate, Ceil                            rateSpec
+		Buffer, CBuffer, Quantum, Level, Prio uint32
+	}
+	htbGlobal struct{ Version, Rate2Quantum, Default, Debug, DirectPackets uint32 }
+)
+
+const sizeofMsg = 20 // struct tcmsg
+
+func tcRequest(typ, flags uint16, link int, handle, parent, info uint32) *netlink.Request {
+	msg := tcMsg{Ifindex: int32(link), Handle: handle, Parent: parent, Info: info}
+	return netlink.NewRequest(typ, flags|unix.NLM_F_ACK, msg)
 }
 
 // QdiscAt returns the qdisc of a link at a place. It returns nil if there is only the kernel's default qdisc.
@@ -88,7 +125,7 @@ func QdiscAt(ns *kernel.NS, link int, parent uint32) (*Qdisc, error) {
 
 // Classes returns the classes of all qdiscs of a link.
 func Classes(ns *kernel.NS, link int) (list []*Qdisc, err error) {
-	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTCLASS, func() *nl.NetlinkRequest {
+	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTCLASS, func() *netlink.Request {
 		return tcRequest(unix.RTM_GETTCLASS, unix.NLM_F_DUMP, link, 0, 0, 0)
 	})
 	if err != nil {
@@ -101,15 +138,15 @@ func Classes(ns *kernel.NS, link int) (list []*Qdisc, err error) {
 }
 
 func parseQdisc(b []byte) *Qdisc {
-	if len(b) < nl.SizeofTcMsg {
+	if len(b) < sizeofMsg {
 		return &Qdisc{}
 	}
 	q := &Qdisc{Handle: netlink.U32(b[8:]), Parent: netlink.U32(b[12:])}
-	netlink.EachAttr(b[nl.SizeofTcMsg:], func(kind uint16, v []byte) {
+	netlink.EachAttr(b[sizeofMsg:], func(kind uint16, v []byte) {
 		switch kind {
-		case nl.TCA_KIND: // comes before the options
+		case unix.TCA_KIND: // comes before the options
 			q.Kind = netlink.Text(v)
-		case nl.TCA_OPTIONS:
+		case unix.TCA_OPTIONS:
 			q.parseOptions(v)
 		}
 	})
@@ -122,21 +159,28 @@ func (q *Qdisc) parseOptions(b []byte) {
 		return
 	}
 	netlink.EachAttr(b, func(kind uint16, v []byte) {
+		var tbf tbfOptions
+		var class htbClass
+		var global htbGlobal
+		var rate uint64
 		switch {
-		case q.Kind == "tbf" && kind == nl.TCA_TBF_PARMS && len(v) >= nl.SizeofTcTbfQopt:
-			o := nl.DeserializeTcTbfQopt(v)
-			q.Bucket = TokenBucket{Rate: max(q.Bucket.Rate, uint64(o.Rate.Rate)), Limit: o.Limit, Ticks: o.Buffer}
-		case q.Kind == "htb" && kind == nl.TCA_HTB_PARMS && len(v) >= nl.SizeofTcHtbCopt:
-			o := nl.DeserializeTcHtbCopt(v)
-			q.Bucket = TokenBucket{Rate: max(q.Bucket.Rate, uint64(o.Rate.Rate)), Ticks: o.Buffer}
-		case q.Kind == "htb" && kind == nl.TCA_HTB_INIT && len(v) >= nl.SizeofTcHtbGlob:
-			q.Default = nl.DeserializeTcHtbGlob(v).Defcls
-		case q.Kind == "tbf" && kind == nl.TCA_TBF_RATE64, q.Kind == "htb" && kind == nl.TCA_HTB_RATE64:
-			if len(v) >= 8 {
-				q.Bucket.Rate = max(q.Bucket.Rate, nl.NativeEndian().Uint64(v)) // the other one is full, then
-			}
+		case q.Kind == "tbf" && kind == tbfParms && decode(v, &tbf):
+			q.Bucket.Limit, q.Bucket.Ticks, rate = tbf.Limit, tbf.Buffer, uint64(tbf.Rate.Rate)
+		case q.Kind == "htb" && kind == htbParms && decode(v, &class):
+			q.Bucket.Ticks, rate = class.Buffer, uint64(class.Rate.Rate)
+		case q.Kind == "htb" && kind == htbInit && decode(v, &global):
+			q.Default = global.Default
+		case q.Kind == "tbf" && kind == tbfRate64, q.Kind == "htb" && kind == htbRate64:
+			decode(v, &rate) // the number of 32 bits is at its limit then
 		}
+		q.Bucket.Rate = max(q.Bucket.Rate, rate)
 	})
+}
+
+// decode reads a structure of the kernel, and reports whether b has all of it.
+func decode(b []byte, into any) bool {
+	_, err := binary.Decode(b, binary.NativeEndian, into)
+	return err == nil
 }
 
 // AddQdisc adds a qdisc. It replaces the kernel's default qdisc of the link.
@@ -149,37 +193,37 @@ func AddClass(ns *kernel.NS, link int, q Qdisc) error {
 	return addQdisc(ns, unix.RTM_NEWTCLASS, link, q)
 }
 
-func addQdisc(ns *kernel.NS, proto, link int, q Qdisc) error {
-	req := tcRequest(proto, unix.NLM_F_CREATE|unix.NLM_F_EXCL, link, q.Handle, q.Parent, 0)
-	req.AddData(rtnl.AttrText(nl.TCA_KIND, q.Kind))
-	opt := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
-	spec := nl.TcRateSpec{Linklayer: ethernetLayer, Rate: uint32(min(q.Bucket.Rate, 1<<32-1))}
+func addQdisc(ns *kernel.NS, typ uint16, link int, q Qdisc) error {
+	req := tcRequest(typ, unix.NLM_F_CREATE|unix.NLM_F_EXCL, link, q.Handle, q.Parent, 0)
+	req.Str(unix.TCA_KIND, q.Kind)
+	spec := rateSpec{Linklayer: ethernetLayer, Rate: uint32(min(q.Bucket.Rate, 1<<32-1))}
 	wide := q.Bucket.Rate >= 1<<32-1
-	ticks := BurstTicks(q.Bucket.Rate, q.Bucket.Burst, proto == unix.RTM_NEWTCLASS)
+	ticks := BurstTicks(q.Bucket.Rate, q.Bucket.Burst, typ == unix.RTM_NEWTCLASS)
 	switch {
 	case q.Kind == "bfifo": // a bare structure, of one number
-		opt.Data = nl.Uint32Attr(q.Bucket.Limit)
+		req.Host32(unix.TCA_OPTIONS, q.Bucket.Limit)
 	case q.Kind == "tbf":
-		opt.AddRtAttr(nl.TCA_TBF_PARMS, (&nl.TcTbfQopt{Rate: spec, Limit: q.Bucket.Limit, Buffer: ticks}).Serialize())
-		opt.AddRtAttr(nl.TCA_TBF_BURST, nl.Uint32Attr(q.Bucket.Burst))
-		if wide {
-			opt.AddRtAttr(nl.TCA_TBF_RATE64, nl.Uint64Attr(q.Bucket.Rate))
-		}
-	case q.Kind == "htb" && proto == unix.RTM_NEWTCLASS:
-		opt.AddRtAttr(nl.TCA_HTB_PARMS, (&nl.TcHtbCopt{Rate: spec, Ceil: spec, Buffer: ticks, Cbuffer: ticks,
-			Quantum: 64 << 10}).Serialize())
-		if wide {
-			opt.AddRtAttr(nl.TCA_HTB_RATE64, nl.Uint64Attr(q.Bucket.Rate))
-			opt.AddRtAttr(nl.TCA_HTB_CEIL64, nl.Uint64Attr(q.Bucket.Rate))
-		}
+		req.Nest(unix.TCA_OPTIONS, func() {
+			req.Attr(tbfParms, netlink.Struct(tbfOptions{Rate: spec, Limit: q.Bucket.Limit, Buffer: ticks})...)
+			req.Host32(tbfBurst, q.Bucket.Burst)
+			if wide {
+				req.Host64(tbfRate64, q.Bucket.Rate)
+			}
+		})
+	case q.Kind == "htb" && typ == unix.RTM_NEWTCLASS:
+		class := htbClass{Rate: spec, Ceil: spec, Buffer: ticks, CBuffer: ticks, Quantum: 64 << 10}
+		req.Nest(unix.TCA_OPTIONS, func() {
+			req.Attr(htbParms, netlink.Struct(class)...)
+			if wide {
+				req.Host64(htbRate64, q.Bucket.Rate)
+				req.Host64(htbCeil64, q.Bucket.Rate)
+			}
+		})
 	case q.Kind == "htb":
-		opt.AddRtAttr(nl.TCA_HTB_INIT, (&nl.TcHtbGlob{Version: 3, Rate2Quantum: 10, Defcls: q.Default}).Serialize())
-		opt.AddRtAttr(nl.TCA_HTB_DIRECT_QLEN, nl.Uint32Attr(directQueueLen))
-	default:
-		opt = nil
-	}
-	if opt != nil {
-		req.AddData(opt)
+		req.Nest(unix.TCA_OPTIONS, func() {
+			req.Attr(htbInit, netlink.Struct(htbGlobal{Version: 3, Rate2Quantum: 10, Default: q.Default})...)
+			req.Host32(htbDirectQLen, directQueueLen)
+		})
 	}
 	if err := rtnl.Tell(ns, req); err != nil {
 		return fmt.Errorf("add qdisc %s to link #%d: %w", q.Kind, link, err)

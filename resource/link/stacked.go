@@ -12,10 +12,10 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -57,7 +57,7 @@ type chosenMaster struct {
 }
 
 // make makes the link. One of its name is always an error, and stays as it was (P10).
-func (s Stacked) make(w *kernel.World, kind string, data func(*nl.RtAttr)) error {
+func (s Stacked) make(w *kernel.World, kind string, data func(*netlink.Buffer)) error {
 	if w.Container == nil {
 		return kernel.ErrNoNamespace
 	}
