@@ -424,33 +424,3 @@ func TestNamedDraft(t *testing.T) {
 		}
 	}
 }
-
-// The index of former versions, a file, is removed, and what it speaks of is there still.
-func TestFormerIndex(t *testing.T) {
-	s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24"), Log: testLog(t)}
-	put(t, s.DataDir, "10.1.0.2", "a\r\neth0")
-	former := filepath.Join(s.DataDir, ".fairlead")
-	other := filepath.Join(former, "other")
-	if err := os.MkdirAll(filepath.Join(former, ".new"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{filepath.Join(former, "net"), other, filepath.Join(former, ".new", "net")} {
-		if err := os.WriteFile(name, []byte("fairlead ipam 3\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := s.Allocate(context.Background(), owner("a")); err == nil {
-		t.Error("ADD twice")
-	}
-	if got, _ := filepath.Glob(former + "/*"); !slices.Equal(got, []string{other}) {
-		t.Errorf("left: %s", got)
-	}
-	if err := os.Remove(other); err != nil {
-		t.Fatal(err)
-	}
-	rescan(t, s)
-	del(t, s, "a")
-	if _, err := os.Stat(former); !errors.Is(err, fs.ErrNotExist) || len(leases(t, s.DataDir)) > 0 {
-		t.Errorf("left: %v", err)
-	}
-}

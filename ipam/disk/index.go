@@ -84,12 +84,8 @@ func openIndex(path string) *index {
 	return x
 }
 
-// make makes the directories of the index, and removes the single file that was the index in earlier versions.
+// make makes the directories of the index.
 func (x *index) make(path string) {
-	former := filepath.Join(filepath.Dir(filepath.Dir(path)), ".fairlead")
-	for _, name := range []string{filepath.Base(path), ".new/" + filepath.Base(path), ".new", ""} {
-		_ = os.Remove(filepath.Join(former, name)) // the directories only when they are empty
-	}
 	err := os.MkdirAll(filepath.Join(path, "words"), 0o700)
 	if err == nil && x.fd < 0 {
 		x.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

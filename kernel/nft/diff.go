@@ -146,7 +146,7 @@ func (n *Conn) Diff(t *Table) (found []error, fix *Batch, err error) {
 		})
 	}
 	for i, s := range t.Sets {
-		if !l.sets[i].found && !(s.Later && l.table) {
+		if !l.sets[i].found {
 			found = append(found, spec.Missing(fmt.Sprintf("nft set %v %s", t, s.Name)))
 			fix.AddSet(s)
 		}

@@ -69,7 +69,6 @@ func FuzzMessage(f *testing.F) {
 			t.Errorf("%x: a packet from %v to %v", body, s.Src, s.Dst)
 		}
 		attrs := body[4:]
-		lookups(attrs)
 		hookDevices(attrs)
 		dropPolicy(attrs)
 		RuleComment(attrs)

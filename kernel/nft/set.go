@@ -52,8 +52,6 @@ type Set struct {
 	Interval bool
 	// Of are the fields of packets that the parts of a concatenation are, where nft(8) has no type for one of them.
 	Of []Field
-	// Later says that a table which stands may lack the set: Diff makes it with a new table alone.
-	Later bool
 }
 
 // typeOf is nft(8)'s number of a type or concatenation, and the length of a value.

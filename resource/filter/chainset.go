@@ -3,7 +3,6 @@ package filter
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 
@@ -50,11 +49,6 @@ func (f Tx) EnsureBase(p *ChainSet) error {
 		}
 		fixed = fixed || !fix.Empty()
 	}
-	moved, err := f.move()
-	if err != nil {
-		return err
-	}
-	fixed = fixed || moved
 	missing, err := f.missing(p)
 	if err != nil {
 		return err
@@ -75,23 +69,6 @@ func (f Tx) EnsureBase(p *ChainSet) error {
 		return unix.ERESTART
 	}
 	return nil
-}
-
-// move makes the sets of an earlier version's table again, with timeouts. It never changes the administrator's chain
-// or the sets that this chain uses.
-func (f Tx) move() (moved bool, err error) {
-	if !f.Table.Ends {
-		return false, nil
-	}
-	b, err := f.Remade(f.Table, "user")
-	if err == nil {
-		err = f.Write(b)
-	}
-	if err != nil && !errors.Is(err, unix.ERESTART) { // they do as they are
-		slog.Warn("the sets of an earlier version stay, so DEL takes longer", "table", f.Table.String(), "error", err)
-		return false, nil
-	}
-	return !b.Empty(), err
 }
 
 // A ChainSet holds the chains and sets that some attachments share in a table, and the rules in base chains that jump

@@ -2,11 +2,9 @@ package filter_test
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -213,147 +211,6 @@ func TestEndingOften(t *testing.T) {
 		contract.Ensure(t, w, p)
 	}
 	contract.Verify(t, w, p)
-}
-
-// moved is a host as a version before this one left it, with what an administrator has there.
-func moved(t *testing.T, w *kernel.World) (p plan.Plan, before string) {
-	t.Helper()
-	endsSay(t, "0")
-	p = endingPlan()
-	conditional := filtertest.PortsOf("c3", "net", "10.1.2.7/24", filtertest.TCP("", 81))
-	conditional.Conditions4, conditional.To6 = []string{"ip saddr 192.0.2.0/24"}, p[0].(publish.Ports).To6
-	p = append(p, conditional)
-	for _, r := range p {
-		contract.Ensure(t, w, r)
-	}
-	filtertest.NFT(t, w, `add rule inet fairlead user ip saddr { 203.0.113.1, 203.0.113.2 } counter packets 7 bytes 8 drop`)
-	before = filtertest.State(t, w)
-	if strings.Contains(before, "timeout") {
-		t.Fatalf("not as before:\n%s", before)
-	}
-	endsSay(t, "1")
-	return p, before
-}
-
-// typed is how nft(8) begins to say what a set is.
-var typed = regexp.MustCompile(`(?m)^\t(set|map) `)
-
-// unflagged is what nft(8) shows but for whether elements can end, in an order of its own, as sets that are made anew
-// come last.
-func unflagged(state string) string {
-	state = strings.ReplaceAll(strings.ReplaceAll(state, "\t\tflags timeout\n", ""), "interval,timeout", "interval")
-	lines := strings.Fields(state)
-	for i := range lines {
-		lines[i] = strings.Trim(lines[i], ",{}")
-	}
-	slices.Sort(lines)
-	return strings.Join(lines, "\n")
-}
-
-// The tables of an earlier version are made anew with the next ADD, in one step, whatever it is killed at; nothing else
-// changes there, and the administrator's chain not at all.
-func TestTablesOfEarlierVersion(t *testing.T) {
-	w := contract.NewWorld(t)
-	needEnding(t, w)
-	for n := 1; ; n++ {
-		p, before := moved(t, w)
-		user := nstest.RunIn(t, w.Host.Path, "nft", "-a", "list", "chain", "inet", "fairlead", "user")
-		killed := stopAt(t, n, w, "filter", "ADD", talks(), func() bool { return true })
-		state := filtertest.State(t, w)
-		for _, table := range strings.Split(state, "\ntable ") {
-			sets, new := len(typed.FindAllString(table, -1)), strings.Count(table, "timeout")
-			if new != sets && (new != 0 || !killed) {
-				t.Errorf("killed at point %d: of %d sets %d are new:\n%s", n, sets, new, table)
-			}
-		}
-		if unflagged(state) != unflagged(before) {
-			t.Fatalf("killed at point %d:%s", n, contract.Difference(unflagged(before), unflagged(state)))
-		}
-		if now := nstest.RunIn(t, w.Host.Path, "nft", "-a", "list", "chain", "inet", "fairlead", "user"); now != user {
-			t.Errorf("the administrator's chain was\n%s\nand is\n%s", user, now)
-		}
-		for _, r := range p {
-			if err := r.Verify(t.Context(), w); err != nil {
-				t.Errorf("killed at point %d: %v", n, err)
-			}
-		}
-		if err := p.Remove(t.Context(), w); err != nil {
-			t.Error(err)
-		}
-		if s := filtertest.State(t, w); strings.Contains(s, "elements") {
-			t.Fatalf("killed at point %d, and removed:\n%s", n, s)
-		}
-		if !killed {
-			break
-		}
-		filtertest.NFT(t, w, "flush ruleset")
-	}
-}
-
-// A set that the administrator's chain looks something up in stays as it is, and is left as an earlier version would.
-func TestTablesThatAdministratorUses(t *testing.T) {
-	w := contract.NewWorld(t)
-	needEnding(t, w)
-	p, _ := moved(t, w)
-	filtertest.NFT(t, w, "flush chain inet fairlead user")
-	filtertest.NFT(t, w, "add rule inet fairlead user iifname @known counter")
-	for _, r := range p {
-		contract.Ensure(t, w, r)
-	}
-	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "set", "inet", "fairlead", "known"); strings.Contains(s,
-		"timeout") {
-		t.Errorf("made anew: %s", s)
-	}
-	if s := nstest.RunIn(t, w.Host.Path, "nft", "list", "map", "inet", "fairlead",
-		"publish_ip_any"); !strings.Contains(s,
-		"timeout") {
-		t.Errorf("not made anew: %s", s)
-	}
-	if err := p.Remove(t.Context(), w); err != nil {
-		t.Error(err)
-	}
-}
-
-// Who asks for a published port is answered all the while.
-func TestTablesMoveUnderTraffic(t *testing.T) {
-	l := filtertest.NewLab(t)
-	needEnding(t, l.W)
-	p := filtertest.PortsOfA(l, publish.Mapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
-	l.Serve(l.A, "a", "tcp", ":80")
-	for range 5 {
-		endsSay(t, "0")
-		l.Ensure(p, l.W)
-		l.Expect(l.Neighbour, "tcp", "192.0.2.1:8080", "a 192.0.2.2")
-		stop, failed := make(chan struct{}), make(chan error)
-		asked := 0
-		go func() {
-			for {
-				select {
-				case <-stop:
-					failed <- nil
-					return
-				default:
-				}
-				if got, err := l.Ask(l.Neighbour, "tcp", "", "192.0.2.1:8080", nstest.Patience(t)); err != nil {
-					failed <- fmt.Errorf("asked for the %dth time: %q, %w", asked, got, err)
-					return
-				}
-				asked++
-			}
-		}()
-		<-time.After(20 * time.Millisecond)
-		endsSay(t, "1")
-		l.Ensure(p, l.W)
-		<-time.After(20 * time.Millisecond)
-		close(stop)
-		if err := <-failed; err != nil {
-			t.Error(err)
-		}
-		if s := filtertest.State(t, l.W); !strings.Contains(s, "timeout") || asked == 0 {
-			t.Errorf("asked %d times, and left as it was:\n%s", asked, s)
-		}
-		filtertest.NFT(t, l.W, "flush ruleset")
-	}
 }
 
 // A client that goes on sending while its port is ending has no flow left that leads to the container.

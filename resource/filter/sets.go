@@ -172,10 +172,10 @@ func PortMapsOf(t *nft.Table, v6 bool, where string) PortMaps {
 	p.Any.Data = p.Exact.Data
 	p.ExactRange.Data, p.ExactRange.Interval = []nft.Type{a}, true
 	p.AnyRange.Data, p.AnyRange.Interval = p.ExactRange.Data, true
-	// host address, container address, ports, container's hash, index of the host end
-	p.Claims.Data = []nft.Type{a, a, nft.Mark, nft.Mark, nft.Mark}
+	// host address, container address, a port, container's hash, index of the host end, see publish.slot
+	p.Claims.Data = []nft.Type{a, a, nft.Service, nft.Mark, nft.Mark}
 	list := *p.Claims
-	list.Name, list.Later = "ranges_"+FamilyName(v6)+suffix, true
+	list.Name = "ranges_" + FamilyName(v6) + suffix
 	p.Ranges = &list
 	return p
 }

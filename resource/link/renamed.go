@@ -84,28 +84,20 @@ func ownLinks(w *kernel.World, in *kernel.NS, m madeLink, owner [8]byte, like fu
 	return nil, nil
 }
 
-// unclaimed are those of found that are not written down as another attachment's. Those of earlier versions wrote no
-// link down: theirs are what has their tag.
+// unclaimed are those of found that no other attachment has recorded as its own.
 func unclaimed(w *kernel.World, in *kernel.NS, links, found []*rtnl.Link, owner [8]byte) ([]*rtnl.Link, error) {
 	id, err := in.Identity()
 	if err != nil {
 		return nil, err
 	}
 	records, err := resource.DecodeRecords[madeLink](w.Store.All(linkRecord))
-	made, merr := resource.DecodeRecords[resource.Made](w.Store.All(resource.MadeRecord))
 	devices, derr := hostdev.DeviceRecords(w)
-	if err := errors.Join(err, merr, derr); err != nil {
+	if err := errors.Join(err, derr); err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(found, func(l *rtnl.Link) bool {
 		for other, m := range records {
 			if other != owner && m.NS.Same(id) && m.is(l) {
-				return true
-			}
-		}
-		for other, m := range made {
-			if _, known := records[other]; !known && other != owner && m.Owner == (spec.Owner{}) && m.Same(id) &&
-				tagged(l, other) {
 				return true
 			}
 		}

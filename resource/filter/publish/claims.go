@@ -58,7 +58,7 @@ func (s slot) set() *nft.Set {
 	return s.Claims
 }
 
-// key is what the claims of a slot are gathered under.
+// key identifies the slot among slotClaims.
 func (s slot) key() string { return s.set().Name + " " + string(nft.Key(s.proto, s.port)) }
 
 // elementAt is where the maps have ports of the host; the zero Addr is any.
@@ -86,38 +86,45 @@ func (s slot) mappingOf(c portClaim) nft.Elem {
 	return e
 }
 
-// element is the nth element of a port's claims, or that of a range. nft(8) cannot show data of more than five fields,
-// so the port that is led to and the last one that is claimed share one.
+// element is the nth element of a port's claims, or that of a range. The data of a port's claim have the port of the
+// container, and those of a range the last port of the range.
 func (s slot) element(n int, c portClaim) nft.Elem {
-	key := nft.Key(s.proto, s.port, uint32(n))
-	data := nft.Key(c.host, c.to, uint32(c.toPort)<<16|uint32(c.last), c.container, c.link)
-	if s.port == 0 {
-		hash := identity.PlaceHash(string(c.owner[:]) + string(data))
-		key = nft.Key(s.proto, c.first, binary.BigEndian.Uint32(hash[:]))
+	e := nft.Elem{Set: s.set(), Comment: c.comment}
+	if s.port != 0 {
+		e.Key = nft.Key(s.proto, s.port, uint32(n))
+		e.Data = nft.Key(c.host, c.to, c.toPort, c.container, c.link)
+		return e
 	}
-	return nft.Elem{Set: s.set(), Key: key, Data: data, Comment: c.comment}
+	e.Data = nft.Key(c.host, c.to, c.last, c.container, c.link)
+	hash := identity.PlaceHash(string(c.owner[:]) + string(e.Data))
+	e.Key = nft.Key(s.proto, c.first, binary.BigEndian.Uint32(hash[:]))
+	return e
 }
 
 func (s slot) parse(e *nft.Elem) (c portClaim) {
 	_, c.owner, _, _ = identity.ParseTag(e.Comment)
 	c.comment = e.Comment
-	c.first, c.last = s.port, s.port
-	if f := nft.Fields(e.Set.Data, e.Data); len(f) == 5 {
-		c.host, _ = f[0].(netip.Addr)
-		c.to, _ = f[1].(netip.Addr)
-		ports, _ := f[2].(uint32)
-		c.toPort = uint16(ports >> 16)
-		if s.port == 0 {
-			c.first, c.last = c.toPort, uint16(ports)
-		}
-		c.container, _ = f[3].(uint32)
-		c.link, _ = f[4].(uint32)
+	key, data := nft.Fields(e.Set.Key, e.Key), nft.Fields(e.Set.Data, e.Data)
+	if len(key) != 3 || len(data) != 5 {
+		return c
 	}
+
+	port, _ := data[2].(uint16)
+	if s.port == 0 {
+		c.first, _ = key[1].(uint16)
+		c.last, c.toPort = port, c.first
+	} else {
+		c.first, c.last, c.toPort = s.port, s.port, port
+	}
+	c.host, _ = data[0].(netip.Addr)
+	c.to, _ = data[1].(netip.Addr)
+	c.container, _ = data[3].(uint32)
+	c.link, _ = data[4].(uint32)
 	return c
 }
 
 // placeOfClaim implements filter.PlaceOf. The set owners names a claim by the element of the maps that the claim is
-// for, whoever that leads to.
+// for. That element may lead to another container.
 func placeOfClaim(e nft.Elem) nft.Elem {
 	p, ok := filter.ClaimsNamed(e.Set.Table, e.Set.Name)
 	f := nft.Fields(e.Set.Key, e.Key)
@@ -163,7 +170,8 @@ type claimedSlot struct {
 	before, after []portClaim
 }
 
-// claimOf is what of a claim an entry of owners says, which leads to a published port.
+// claimOf returns the part of a claim that an entry of the set owners contains. Ok is false if the entry does not name
+// a published port.
 func claimOf(t *nft.Table, e filter.Entry) (w wanted, ok bool) {
 	if e.Place.Set == nil {
 		return w, false
@@ -187,11 +195,11 @@ func claimOf(t *nft.Table, e filter.Entry) (w wanted, ok bool) {
 	return w, true
 }
 
-// slotsOf are the slots that entries of owners lead to, and the lists of ranges, which come from an earlier version so.
+// slotsOf are the slots that entries of owners lead to.
 func slotsOf(t *nft.Table, mapped []filter.Entry) (slots []slot) {
 	for _, e := range mapped {
 		if w, ok := claimOf(t, e); ok {
-			slots = append(slots, w.slot, rangesOf(w.PortMaps, w.proto))
+			slots = append(slots, w.slot)
 		}
 	}
 	return slots
@@ -248,11 +256,11 @@ func (c *claimedSlot) remove(which func(portClaim) bool) {
 	}
 }
 
-// A activeMapping place is where the maps lead somewhere, for claims of a slot that want the same.
+// An activeMapping is the element of the maps for claims of a slot on the same ports and address.
 type activeMapping struct {
 	*claimedSlot
-	portClaim // the first of them
-	now       *nft.Elem
+	portClaim           // the first of them
+	now       *nft.Elem // in the kernel; nil: there is none
 }
 
 // applyClaims writes into b the changes of the claims, and the container to which the maps then lead. A container
@@ -309,7 +317,7 @@ func applyClaims(f filter.Tx, b *nft.Batch, m slotClaims,
 	return flows, nil
 }
 
-// activeMappings are the places of owners' claims, in order, with what the maps have there now.
+// activeMappings returns the elements of the maps for the claims of owners, in order.
 func activeMappings(f filter.Tx, m slotClaims, owners map[[8]byte]bool) (leads []activeMapping, err error) {
 	var ask []nft.Elem
 	seen := map[string]bool{}

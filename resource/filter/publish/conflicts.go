@@ -116,7 +116,7 @@ func (c conflict) err() error {
 const mappingsKey = "runtimeConfig.portMappings"
 
 func conflictOf(c wanted, d portClaim) conflict {
-	_, _, who, _ := identity.ParseTag(d.comment)
+	_, _, holder, _ := identity.ParseTag(d.comment)
 	first, last := max(c.first, d.first), min(c.last, d.last)
 	what, is, part, to := "port", "is", "", netip.AddrPortFrom(d.to, d.toPort).String()
 	if last > first {
@@ -131,9 +131,9 @@ func conflictOf(c wanted, d portClaim) conflict {
 	}
 	what = fmt.Sprintf("%s %s %s %s", kernel.ProtoName(c.proto), what, portsText(first, last), is)
 	if d.container == c.container {
-		return conflict{what + " published" + part + " by another attachment of this container, " + who, nil,
+		return conflict{what + " published" + part + " by another attachment of this container, " + holder, nil,
 			"want the same range for both, or none in common", ""}
 	}
-	return conflict{what + " published" + part + " by " + who, []string{to},
-		"publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)", who}
+	return conflict{what + " published" + part + " by " + holder, []string{to},
+		"publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)", holder}
 }

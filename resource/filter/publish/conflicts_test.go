@@ -175,21 +175,21 @@ func TestPublishOfAnOverlappingNetwork(t *testing.T) {
 				}
 				return p
 			}
-			theirs := ports("c1", "one", filtertest.TCP("192.0.2.1", 8080))
-			contract.Ensure(t, w, theirs)
+			kept := ports("c1", "one", filtertest.TCP("192.0.2.1", 8080))
+			contract.Ensure(t, w, kept)
 
 			same := ports("c2", "two", filtertest.TCP("192.0.2.1", 8080))
 			if _, err := same.Ensure(t.Context(), w); err == nil {
 				t.Error("the port of a container of an overlapping network was taken")
 			}
-			contract.Verify(t, w, theirs)
+			contract.Verify(t, w, kept)
 
 			beside := ports("c2", "two", filtertest.TCP("192.0.2.2", 8080))
 			contract.Ensure(t, w, beside)
 			contract.Verify(t, w, beside)
-			contract.Verify(t, w, theirs)
+			contract.Verify(t, w, kept)
 
-			contract.Remove(t, w, theirs)
+			contract.Remove(t, w, kept)
 			contract.Verify(t, w, beside)
 		})
 	}

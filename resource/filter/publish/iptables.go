@@ -255,9 +255,9 @@ func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, x *xtables.Ta
 		return err
 	}
 	chain := ContainerChain(p.Owner)
-	theirs, theirEntries := survivingRules(d.Saved, chain, keep)
-	want := slices.Concat(theirs, own)
-	wantEntries := slices.Clone(theirEntries)
+	kept, keptEntries := survivingRules(d.Saved, chain, keep)
+	want := slices.Concat(kept, own)
+	wantEntries := slices.Clone(keptEntries)
 	for _, e := range entries {
 		if !slices.ContainsFunc(wantEntries, e.Same) {
 			wantEntries = append(wantEntries, e)

@@ -56,12 +56,12 @@ func (p Ports) localnet(w *kernel.World, pub *published) (c closedPath) {
 	if !pub.local {
 		return c
 	}
-	l, astray, err := pub.ownLink(w, p)
+	l, misrouted, err := pub.ownLink(w, p)
 	if l == nil || err != nil {
 		c.err = err
 		return c
 	}
-	if astray != nil {
+	if misrouted != nil {
 		if gateway, err := p.gatewayAt(w, l); err != nil || !gateway {
 			return c // the host is not to reach the container by this link
 		}
@@ -87,14 +87,14 @@ func (p Ports) strayed(w *kernel.World, pub *published) error {
 	if !pub.local {
 		return nil
 	}
-	l, astray, err := pub.ownLink(w, p)
-	if astray == nil || l == nil || err != nil {
+	l, misrouted, err := pub.ownLink(w, p)
+	if misrouted == nil || l == nil || err != nil {
 		return err
 	}
 	if gateway, err := p.gatewayAt(w, l); err != nil || !gateway {
 		return err
 	}
-	return resource.Drift{astray}.Lasting().Err()
+	return resource.Drift{misrouted}.Lasting().Err()
 }
 
 // ensured is how Ensure ends. A route that leads elsewhere is an error in a repair, and ADD only warns of it.
@@ -111,7 +111,7 @@ func (p Ports) ensured(ctx context.Context, w *kernel.World, pub *published) err
 // ownLink is the link by which the host is to reach the container: the host end of its veth pair, or that end's
 // bridge, or the link by which the host is on this bridge. It is nil where the attachment has none, as macvlan has.
 // Astray says where the host's route leads if that is not to this link.
-func (p Ports) ownLink(w *kernel.World, pub *published) (l *rtnl.Link, astray, err error) {
+func (p Ports) ownLink(w *kernel.World, pub *published) (l *rtnl.Link, misrouted, err error) {
 	to := p.To4.Addr()
 	if l, err = pub.hostEnd(w, p.Owner); err != nil || l == nil {
 		return nil, nil, err
@@ -134,12 +134,12 @@ func (p Ports) ownLink(w *kernel.World, pub *published) (l *rtnl.Link, astray, e
 	}
 	switch {
 	case by == nil:
-		astray = spec.DiffersBy("route", "route to %v leads nowhere, want host/%s", to, l.Name)
+		misrouted = spec.DiffersBy("route", "route to %v leads nowhere, want host/%s", to, l.Name)
 	case by.Index != l.Index || r.Via.IsValid():
-		astray = spec.DiffersBy("route", "route to %v leads elsewhere: %s, want host/%s", to,
+		misrouted = spec.DiffersBy("route", "route to %v leads elsewhere: %s, want host/%s", to,
 			resource.Line("host/"+by.Name, resource.Opt("via", r.Via)), l.Name)
 	}
-	return l, astray, nil
+	return l, misrouted, nil
 }
 
 // hostEnd is the host end of the container's veth pair, nil if there is none. It asks once.
@@ -152,12 +152,12 @@ func (pub *published) hostEnd(w *kernel.World, o spec.Owner) (l *rtnl.Link, err 
 }
 
 // ownLink asks once.
-func (pub *published) ownLink(w *kernel.World, p Ports) (l *rtnl.Link, astray, err error) {
+func (pub *published) ownLink(w *kernel.World, p Ports) (l *rtnl.Link, misrouted, err error) {
 	if !pub.asked {
-		pub.own, pub.astray, err = p.ownLink(w, pub)
+		pub.own, pub.misrouted, err = p.ownLink(w, pub)
 		pub.asked = err == nil
 	}
-	return pub.own, pub.astray, err
+	return pub.own, pub.misrouted, err
 }
 
 // hostOn is the link by which the host is on the bridge or the switch that a port is of, or else the port. By is the

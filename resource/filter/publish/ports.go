@@ -63,11 +63,11 @@ type published struct {
 	back     bool       // there are such
 	local    bool       // 127.0.0.1 is to work
 
-	end    *rtnl.Link // see hostEnd
-	ended  bool
-	asked  bool // for the next two, see ownLink
-	own    *rtnl.Link
-	astray error
+	end       *rtnl.Link // see hostEnd
+	ended     bool
+	asked     bool // for the next two, see ownLink
+	own       *rtnl.Link
+	misrouted error
 }
 
 // places are what owners has to name.
@@ -251,8 +251,8 @@ func Kind() plan.Kind {
 		})
 }
 
-// writeClaims writes into b what turns the owner's claims into those of pub. Whoever else claims them and is
-// of another container is an error if he lives, and loses all that he published if not.
+// writeClaims writes into b what turns the owner's claims into those of pub. A claim of another container on the same
+// ports is an error if that container is alive. If it is gone, everything that it published is removed.
 func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
 	pub *published) (flows []conntrack.UDPFlow, fresh []wanted, err error) {
 	me, link := identity.OwnerHash(o), uint32(0)
@@ -300,13 +300,14 @@ func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
 	return flows, fresh, nil
 }
 
-// evict writes into b that somebody loses all that he published. At is what the elements are that b is about.
+// evict writes into b the removal of everything that an owner has published. At has the present elements that b is
+// about, by their keys.
 func evict(f filter.Tx, b *nft.Batch, hash [8]byte, claims slotClaims, at map[string]*nft.Elem) error {
-	theirs, err := f.Entries(hash, filter.KindPublish)
+	entries, err := f.Entries(hash, filter.KindPublish)
 	if err != nil {
 		return err
 	}
-	mapped, plain := split(theirs)
+	mapped, plain := split(entries)
 	more, err := readClaims(f, slotsOf(f.Table, mapped))
 	if err != nil {
 		return err
@@ -319,7 +320,7 @@ func evict(f filter.Tx, b *nft.Batch, hash [8]byte, claims slotClaims, at map[st
 	}
 	maps.Copy(at, left)
 	f.Replace(b, hash, plain, nil, at)
-	f.Forget(b, theirs)
+	f.Forget(b, entries)
 	return nil
 }
 

@@ -89,9 +89,6 @@ func readClaims(f filter.Tx, slots []slot) (slotClaims, error) {
 // rangeClaims reads the claims of a list of ranges.
 func rangeClaims(f filter.Tx, s slot) (list []portClaim, err error) {
 	all, err := f.List(s.Ranges)
-	if all == nil && err == nil {
-		all, err = moveRanges(f, s.PortMaps)
-	}
 	slices.SortFunc(all, func(a, b nft.Elem) int { return bytes.Compare(a.Key, b.Key) })
 	for _, e := range all {
 		if e.Key[0] == s.proto {

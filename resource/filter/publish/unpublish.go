@@ -107,14 +107,14 @@ func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain s
 			errs = append(errs, err)
 			continue
 		}
-		theirs, theirEntries := survivingRules(saved, chain, keep)
+		kept, keptEntries := survivingRules(saved, chain, keep)
 		lines := []string{":" + chain + " -"}
 		for _, r := range saved[ChainDNAT] {
-			if r.Jump == chain && !slices.ContainsFunc(theirEntries, r.Same) {
+			if r.Jump == chain && !slices.ContainsFunc(keptEntries, r.Same) {
 				lines = append(lines, r.Delete())
 			}
 		}
-		for _, r := range theirs {
+		for _, r := range kept {
 			lines = append(lines, r.Append())
 		}
 		errs = append(errs, x.Apply(ctx, lines...))
