@@ -174,7 +174,7 @@ func (a *attached) replace(ctx context.Context, w *kernel.World, ours plan.Resou
 		}
 		a.did(r.String())
 	}
-	if remover, ok := ours.(plan.Remover); ok && !a.r.DryRun && !reference.Theirs(ours) {
+	if remover, ok := ours.(plan.Remover); ok && !a.r.DryRun && !reference.MatchesReference(ours) {
 		return remover.Remove(ctx, w)
 	}
 	return nil

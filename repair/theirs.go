@@ -27,7 +27,7 @@ func (a *attached) reference(ctx context.Context, p sdk.Plugin, t attach.Told, a
 	a.known = true
 	for _, r := range is.Plan {
 		r = plan.Unwrap(r)
-		if reference.Theirs(r) {
+		if reference.MatchesReference(r) {
 			a.theirs = append(a.theirs, r)
 			continue
 		}

@@ -47,7 +47,7 @@ func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
 		return nil, err
 	}
 	if !c.LinkInContainer {
-		before = append(before, plan.Prerequisite(link.Alone{Master: stacked.Master, Network: r.Network,
+		before = append(before, plan.Prerequisite(link.MasterRoom{Master: stacked.Master, Network: r.Network,
 			Passthru: c.Mode == "passthru"}))
 	}
 	p := append(before, link.Macvlan{Stacked: stacked, Mode: c.Mode, BCQueueLen: c.BCQueueLen, Tap: tap})

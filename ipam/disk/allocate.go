@@ -17,7 +17,7 @@ import (
 // boot, the one that it asks for, one that is reserved for its sticky key, the one that its key had last, and the next
 // one in order. If Allocate fails, it releases what it allocated and keeps what o had before.
 func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
-	if err := s.told(); err != nil { // before the network's directory is made
+	if err := s.refreshSets(); err != nil { // before the network's directory is made
 		return nil, err
 	}
 	if len(s.Sets) == 0 {
@@ -31,7 +31,7 @@ func (s *Store) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error
 		return nil, err
 	}
 	defer d.close()
-	if err := s.told(); err != nil {
+	if err := s.refreshSets(); err != nil {
 		return nil, err
 	}
 	want, err := ipam.Assign(s.Sets, s.Requested)

@@ -18,7 +18,7 @@ import (
 // missing returns the parts of b that the directory lacks. A part that contradicts the directory, or another part of b,
 // is an error.
 func (s *Store) missing(d *directory, b *ipam.Book, force bool) (*ipam.Book, error) {
-	if err := s.told(); err != nil {
+	if err := s.refreshSets(); err != nil {
 		return nil, err
 	}
 	c := claims{s: s, d: d, b: b, force: force, had: map[string]string{}}
@@ -78,10 +78,10 @@ func (c *claims) within(path string, a netip.Addr) bool {
 	return true
 }
 
-// alone reports whether who has no other address in the set of a. With force it always succeeds.
-func (c *claims) alone(path, who, name string, a netip.Addr) bool {
+// onlyAddress reports whether subject has no other address in the set of a. With force it always succeeds.
+func (c *claims) onlyAddress(path, subject, name string, a netip.Addr) bool {
 	i := slices.IndexFunc(c.s.Sets, func(set ipam.Set) bool { _, ok := set.Find(a); return ok })
-	return c.force || i < 0 || c.once(path, fmt.Sprint(who, " in set ", i), a.String(), func(at string) string {
+	return c.force || i < 0 || c.once(path, fmt.Sprint(subject, " in set ", i), a.String(), func(at string) string {
 		return fmt.Sprintf("%s is a second address of %s for %s, whose first is in %s: want one; --force takes both", a,
 			c.s.Sets[i], name, at)
 	})
@@ -89,14 +89,14 @@ func (c *claims) alone(path, who, name string, a netip.Addr) bool {
 
 // once reports whether what is claimed for the first time. A second claim by the same owner is ignored; one by another
 // owner is an error.
-func (c *claims) once(path, what, who string, contradiction func(before string) string) bool {
+func (c *claims) once(path, what, value string, contradiction func(before string) string) bool {
 	before, ok := c.had[what]
 	if !ok {
-		c.had[what] = path + "\x00" + who
+		c.had[what] = path + "\x00" + value
 		return true
 	}
 	at, was, _ := strings.Cut(before, "\x00")
-	if was != who {
+	if was != value {
 		c.bad(path, "%s", contradiction(at))
 	}
 	return false
@@ -147,7 +147,7 @@ func (c *claims) lease(path string, l ipam.Lease) bool {
 		return false
 	}
 	// Files of former versions do not say the interface, of which a container may have several.
-	if l.IfName != "" && !c.alone(path, "owner "+text, holder(text), l.Address) {
+	if l.IfName != "" && !c.onlyAddress(path, "owner "+text, holder(text), l.Address) {
 		return false
 	}
 	have, err := c.d.read(l.Address)
@@ -188,13 +188,13 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 	if err := holdable(k); err != nil {
 		return c.bad(path, "sticky address %s of %.100q: %w", k.Address, k.Key, err)
 	}
-	who := k.Key + "\r\n" + k.IfName
-	if !c.once(path, "sticky "+k.Address.String(), who, func(at string) string {
+	subject := k.Key + "\r\n" + k.IfName
+	if !c.once(path, "sticky "+k.Address.String(), subject, func(at string) string {
 		return fmt.Sprintf("%s is held for %s, and for another in %s: want one key and interface", k.Address, k.Key, at)
 	}) || !c.within(path, k.Address) {
 		return false
 	}
-	if !c.alone(path, "key "+who, "the key "+k.Key, k.Address) {
+	if !c.onlyAddress(path, "key "+subject, "the key "+k.Key, k.Address) {
 		return false
 	}
 	have, err := c.d.readRecord(k.Address)

@@ -50,8 +50,8 @@ type Store struct {
 
 var _ ipam.Allocator = (*Store)(nil)
 
-// told reads Sets again where somebody else says them.
-func (s *Store) told() (err error) {
+// refreshSets reads Sets again if they are from a file that another program writes.
+func (s *Store) refreshSets() (err error) {
 	if s.Granted != nil {
 		s.Sets, err = s.Granted()
 	}
@@ -297,7 +297,7 @@ func (s *Store) Status(ctx context.Context, network string) error {
 	if d != nil {
 		defer d.close()
 	}
-	if err := s.told(); err != nil {
+	if err := s.refreshSets(); err != nil {
 		return spec.Errorf(spec.CodeUnavailable, "%w", err)
 	}
 	if len(s.Sets) == 0 {
@@ -353,7 +353,7 @@ func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count
 			return free, size, err
 		}
 	}
-	if err := s.told(); err != nil {
+	if err := s.refreshSets(); err != nil {
 		return free, size, err
 	}
 	for i, set := range s.Sets {

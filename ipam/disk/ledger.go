@@ -52,7 +52,7 @@ func (s *Store) Look(ctx context.Context, network string, only ...netip.Addr) (*
 	if b.Keyed {
 		b.KeyParts = s.Sticky.Parts
 	}
-	if err := s.told(); err != nil {
+	if err := s.refreshSets(); err != nil {
 		b.Problems = append(b.Problems, err.Error())
 	}
 	b.Sets = s.Sets

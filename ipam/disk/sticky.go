@@ -19,12 +19,12 @@ type Sticky struct {
 	Key    string        // the owner's; empty: it has none
 	TTL    time.Duration // for how long after its release an address goes to others only where nothing else is free
 	Parts  int           // of how many parts every key of the network is made; 0: not said
-	Former string        // what Key was in former days, and nobody's Key is now; empty: the same
+	OldKey string        // the form that earlier keys of the same meaning have in records; empty: the same as Key
 }
 
 // has reports whether a reservation is for the key of c's owner.
 func (c *call) has(r ipam.Reservation) bool {
-	return c.key() != "" && (r.For == c.key() || c.Sticky.Former != "" && r.For == c.Sticky.Former)
+	return c.key() != "" && (r.For == c.key() || c.Sticky.OldKey != "" && r.For == c.Sticky.OldKey)
 }
 
 // key returns the sticky key of o, or an empty string.
@@ -67,8 +67,8 @@ func (c *call) promised(i int, set ipam.Set) (netip.Addr, bool, error) {
 		}
 	}
 	found := c.d.bound(c.key(), c.o.IfName)
-	if c.Sticky.Former != "" {
-		found = append(found, c.d.bound(c.Sticky.Former, c.o.IfName)...)
+	if c.Sticky.OldKey != "" {
+		found = append(found, c.d.bound(c.Sticky.OldKey, c.o.IfName)...)
 	}
 	for _, b := range found {
 		if r, ok := set.Find(b.addr); !ok || b.addr == r.Gateway {

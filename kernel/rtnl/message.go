@@ -192,12 +192,12 @@ func NewNeighbour(ns *kernel.NS, n Neighbour) Message {
 // A How tells Make what to do if the object exists.
 type How int
 
-// The ways of Make with an existing object. Alone: the error is EEXIST. Beside: the same, but of routes only an equal
-// route counts as existing. Instead: the object is replaced.
+// The ways of Make with an existing object. Exclusive: the error is EEXIST. Beside: the same, but of routes only an
+// equal route counts as existing. Replace: the object is replaced.
 const (
-	Alone   How = unix.NLM_F_EXCL
-	Beside  How = 0
-	Instead How = unix.NLM_F_REPLACE
+	Exclusive How = unix.NLM_F_EXCL
+	Beside    How = 0
+	Replace   How = unix.NLM_F_REPLACE
 )
 
 // Make creates the object of a message.

@@ -173,11 +173,11 @@ func parseHops(b []byte) (hops []Route) {
 	return hops
 }
 
-// AddRoute adds a route. If alone is true, the error is EEXIST for any existing route with the same destination and
-// metric. If alone is false, the error is EEXIST only for an equal route.
-func AddRoute(ns *kernel.NS, r Route, alone bool) error {
+// AddRoute adds a route. If exclusive is true, the error is EEXIST for any existing route with the same destination and
+// metric. If exclusive is false, the error is EEXIST only for an equal route.
+func AddRoute(ns *kernel.NS, r Route, exclusive bool) error {
 	flags := unix.NLM_F_CREATE | unix.NLM_F_ACK
-	if alone {
+	if exclusive {
 		flags |= unix.NLM_F_EXCL
 	}
 	return Tell(ns, routeRequest(unix.RTM_NEWROUTE, flags, r))

@@ -33,7 +33,7 @@ func RestoreAddr(ns *kernel.NS, index int, s Saved) error {
 		return unix.EINVAL
 	}
 	put32(m[4:], uint32(index))
-	if err := Make(ns, Message{unix.RTM_NEWADDR, m}, Alone); err != nil {
+	if err := Make(ns, Message{unix.RTM_NEWADDR, m}, Exclusive); err != nil {
 		return fmt.Errorf("add address %v: %w", parseAddr(m).Prefix, err)
 	}
 	return nil
@@ -80,7 +80,7 @@ func RestoreRoute(ns *kernel.NS, index int, s Saved) error {
 			put32(v, uint32(index))
 		}
 	})
-	if err := Make(ns, Message{unix.RTM_NEWROUTE, m}, Alone); err != nil {
+	if err := Make(ns, Message{unix.RTM_NEWROUTE, m}, Exclusive); err != nil {
 		r := parseRoute(m)
 		return fmt.Errorf("add route %v: %w", r[0].Dst, err)
 	}

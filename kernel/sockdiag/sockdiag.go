@@ -25,14 +25,14 @@ func Listens(ns *kernel.NS, proto byte, host netip.Addr, first, last uint16) (po
 		return listening(c, proto, host, first, last)
 	}
 	end, none := append(host.AsSlice(), make([]byte, 16-len(host.AsSlice()))...), make([]byte, 16)
-	ours, theirs := binary.BigEndian.AppendUint16(nil, first), []byte{0, 0}
+	local, remote := binary.BigEndian.AppendUint16(nil, first), []byte{0, 0}
 	if proto == kernel.UDP {
 		// What is the socket's own end for TCP is the peer's for UDP, "for historical reasons".
-		ours, theirs, end, none = theirs, ours, none, end
+		local, remote, end, none = remote, local, none, end
 	}
 	r := c.Requests()
 	r.Begin(unix.SOCK_DIAG_BY_FAMILY, 0, diagRequest(proto, host.Is6(), 0xffffffff,
-		slices.Concat(ours, theirs, end, none))...)
+		slices.Concat(local, remote, end, none))...)
 	if c.Send(r) != nil {
 		return 0, false
 	}

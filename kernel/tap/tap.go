@@ -55,16 +55,16 @@ func Add(ns *kernel.NS, t Device, finish func() error) error {
 		}
 		return fmt.Errorf("add tap %s: %w", t.Name, err)
 	}
-	for _, who := range []struct {
+	for _, access := range []struct {
 		what string
 		req  uint
 		id   *uint32
 	}{{"owner", unix.TUNSETOWNER, t.Owner}, {"group", unix.TUNSETGROUP, t.Group}} {
-		if who.id == nil {
+		if access.id == nil {
 			continue
 		}
-		if err := unix.IoctlSetInt(fd, who.req, int(*who.id)); err != nil {
-			return fmt.Errorf("set %s %d of tap %s: %w", who.what, *who.id, t.Name, err)
+		if err := unix.IoctlSetInt(fd, access.req, int(*access.id)); err != nil {
+			return fmt.Errorf("set %s %d of tap %s: %w", access.what, *access.id, t.Name, err)
 		}
 	}
 	if err := finish(); err != nil {

@@ -248,10 +248,10 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 	pair := link.Veth{
 		Owner: r.Owner, Name: r.IfName, Host: host, MTU: c.MTU, MAC: c.MAC(r), HostMAC: r.HostMAC(),
 		Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation, Down: c.DisableContainerInterface ||
-			c.IPv6 == "off", VLANs: c.vlans(), Anew: bridge,
+			c.IPv6 == "off", VLANs: c.vlans(), Recreate: bridge,
 	}
 	port := link.Port{Owner: r.Owner, Master: c.Bridge, Hairpin: c.HairpinMode, Isolated: c.PortIsolation,
-		VLANs: c.vlans(), Anew: bridge}
+		VLANs: c.vlans(), Recreate: bridge}
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {

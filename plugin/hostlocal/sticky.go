@@ -52,13 +52,13 @@ func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
 	}
 	out := &disk.Sticky{TTL: s.TTL.or(24 * time.Hour), Parts: len(s.Key)}
 	if len(parts) == len(s.Key) {
-		out.Key, out.Former = joined(parts)
+		out.Key, out.OldKey = joined(parts)
 	}
 	return out, nil
 }
 
 // joined is a key of parts, no two lists of which have the same one: "/" is between them, and inside of one it is
-// "%2F", "%" being "%25". Former is what the key was before that was so, where that is another one; empty where it
+// "%2F", "%" being "%25". OldKey is what the key was before that was so, where that is another one; empty where it
 // could be some others' key today.
 func joined(parts []string) (key, former string) {
 	if len(parts) == 1 {

@@ -187,7 +187,7 @@ func await(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, lim
 		case i < 0:
 			return false, errors.New("is missing")
 		case list[i].DADFailed:
-			return false, whoHas(ctx, ns, index, addr)
+			return false, askHolder(ctx, ns, index, addr)
 		case list[i].Tentative:
 			return false, nil
 		}

@@ -174,9 +174,9 @@ func claims(mac net.HardwareAddr, probe bool) string {
 
 // taken returns the error that another host has an address. The configuration is correct and the conflict may pass:
 // the allocator may give another address, or the other host may release this one. So the code is 11 (clause P8).
-func taken(a netip.Addr, who string) error {
+func taken(a netip.Addr, holder string) error {
 	return spec.Errorf(spec.CodeTryAgain, "%w",
-		Taken{a, who}).WithHint("Something on that segment uses the address: find it by its MAC, or use another. " +
+		Taken{a, holder}).WithHint("Something on that segment uses the address: find it by its MAC, or use another. " +
 		"`fairlead ipam reserve NET ADDRESS` keeps host-local from giving it out.")
 }
 
@@ -188,9 +188,9 @@ type Taken struct {
 
 func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.Who }
 
-// whoHas asks which host has an IPv6 address that failed duplicate address detection. If two hosts tried to take it
+// askHolder asks which host has an IPv6 address that failed duplicate address detection. If two hosts tried to take it
 // at the same time, neither has it.
-func whoHas(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {
+func askHolder(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) error {
 	const patience = 500 * time.Millisecond
 	unknown := taken(a, "another machine on the link has it, or wants it too")
 	l, err := rtnl.LinkByIndex(ns, index)

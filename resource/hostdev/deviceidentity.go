@@ -161,8 +161,8 @@ func (r DeviceRecord) cameHome(l *rtnl.Link) bool {
 	return r.Is != nil && l.Kind == "veth" && r.Kind == "veth" && l.Peer == r.Is.Peer && peerOf(l) == r.Is.Home
 }
 
-// settle chooses the index that the device is to have in the container: its own, if that is free there.
-func (r DeviceRecord) settle(w *kernel.World, from int) error {
+// chooseIndex chooses the index that the device is to have in the container: its own, if that is free there.
+func (r DeviceRecord) chooseIndex(w *kernel.World, from int) error {
 	links, err := rtnl.Links(w.Container)
 	if err != nil {
 		return err

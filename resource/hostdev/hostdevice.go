@@ -89,7 +89,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	r, err := h.record(w, l)
 	if err == nil {
-		err = r.settle(w, l.Index)
+		err = r.chooseIndex(w, l.Index)
 	}
 	if err != nil {
 		return false, errors.Join(err, w.Store.Delete(deviceMemory, h.Owner))
@@ -99,7 +99,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	m := rtnl.Move{To: w.Container, Name: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
 	err = rtnl.MoveLink(w.Host, l.Index, m)
 	for n := 1; n < 4 && errors.Is(err, unix.EBUSY); n++ { // somebody in there took that index meanwhile
-		if err = r.settle(w, r.Is.Index+n); err == nil {
+		if err = r.chooseIndex(w, r.Is.Index+n); err == nil {
 			m.Index = r.Is.Index
 			err = rtnl.MoveLink(w.Host, l.Index, m)
 		}

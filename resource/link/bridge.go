@@ -87,7 +87,7 @@ func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 	if b.MTU > resource.MTU(l.MTU) {
 		slog.Warn("the bridge carries smaller packets than asked for", "bridge", b.Name, "mtu", l.MTU, "want", b.MTU)
 	}
-	c, err := b.settle(w, l)
+	c, err := b.finish(w, l)
 	if err != nil && changed {
 		return false, errors.Join(err, rtnl.DelLink(w.Host, l.Index))
 	}
@@ -125,8 +125,8 @@ func (b Bridge) pin(w *kernel.World, l *rtnl.Link) error {
 	return w.Store.Put(pinnedRecord, o, is)
 }
 
-// settle finishes what AddBridge began, in this call or in one that was killed.
-func (b Bridge) settle(w *kernel.World, l *rtnl.Link) (changed bool, err error) {
+// finish finishes what AddBridge began, in this call or in one that was killed.
+func (b Bridge) finish(w *kernel.World, l *rtnl.Link) (changed bool, err error) {
 	// Before it is up: from then on it hears its ports. The address tells that the bridge is one of ours;
 	// another may be the host's own uplink and live by router advertisements.
 	if bytes.Equal(l.MAC, b.MAC()) && !l.Up {

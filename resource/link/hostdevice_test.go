@@ -20,7 +20,7 @@ func TestSweepSparesDevices(t *testing.T) {
 		"with a tag":              identity.Tag(spec.Owner{Network: "lan", ContainerID: "zz", IfName: "eth0"}),
 		"with a tag that is kept": identity.Tag(contract.Owner),
 	} {
-		for _, group := range []uint32{identity.LinkGroup("lan"), doomedGroup("lan")} {
+		for _, group := range []uint32{identity.LinkGroup("lan"), deletionGroup("lan")} {
 			w := contract.NewWorld(t)
 			contract.Host(t, w, "ip tuntap add tap4 mode tap")
 			contract.Host(t, w, "ip link add ens4 type veth peer name wire")
@@ -39,7 +39,7 @@ func TestSweepSparesDevices(t *testing.T) {
 				t.Error(what, err)
 			}
 			for _, name := range []string{"tap4", "ens4"} {
-				if l, err := rtnl.LinkByName(w.Host, name); err != nil || l.Group == doomedGroup("lan") {
+				if l, err := rtnl.LinkByName(w.Host, name); err != nil || l.Group == deletionGroup("lan") {
 					t.Errorf("%s, group %#x: %+v, %v", what, group, l, err)
 				}
 			}

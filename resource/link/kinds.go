@@ -33,7 +33,7 @@ func HostLinkKind(name, kind string, remove func(context.Context, *kernel.World,
 		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error { return remove(ctx, w, t.Owner) },
 		Found:  func(_ context.Context, w *kernel.World, tags []plan.Tag) error { return removeHostLinks(w, tags) },
 		Tidy: func(_ context.Context, w *kernel.World, network string, _ bool) error {
-			return emptyDoomed(w, network, nil)
+			return emptyDeletionGroup(w, network, nil)
 		}})
 }
 
@@ -53,11 +53,11 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 		return nil, err
 	}
 	chosen := slices.Collect(maps.Values(names))
-	group, doomed := identity.LinkGroup(network), doomedGroup(network)
+	group, deletion := identity.LinkGroup(network), deletionGroup(network)
 	for _, l := range links {
 		hash, owner, _, tagged := identity.ParseTag(l.Alias)
 		switch {
-		case l.Kind != kind || l.Group != group && l.Group != doomed:
+		case l.Kind != kind || l.Group != group && l.Group != deletion:
 		case tagged && hash == identity.NetworkHash(network):
 			tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: l})
 		case !tagged && (derivedName(l) || slices.Contains(chosen, l.Name)):
@@ -81,26 +81,26 @@ func hostLinks(w *kernel.World, network, kind string) (tags []plan.Tag, err erro
 // removeHostLinks removes several links together, because the kernel needs one grace period for a link as for a
 // group. It first moves the links into a group of their own.
 func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
-	doomed := doomedGroup(tags[0].Network)
-	if err := emptyDoomed(w, tags[0].Network, tags); err != nil {
+	deletion := deletionGroup(tags[0].Network)
+	if err := emptyDeletionGroup(w, tags[0].Network, tags); err != nil {
 		return err
 	}
 	var errs []error
 	for _, t := range tags {
 		l, there := t.Found.(*rtnl.Link)
-		if there && l.Group != doomed {
-			errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &doomed})))
+		if there && l.Group != deletion {
+			errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &deletion})))
 		}
 		if t.Could == nil {
 			errs = append(errs, w.Store.DeleteOf(hostNameRecord, t.Network, t.Hash))
 		}
 	}
-	return errors.Join(append(errs, rtnl.DelGroup(w.Host, doomed))...)
+	return errors.Join(append(errs, rtnl.DelGroup(w.Host, deletion))...)
 }
 
-// emptyDoomed moves links that are not among the tags out of the group for deletion. A killed GC may have left them
-// there, or root in a container may have put them there.
-func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
+// emptyDeletionGroup moves links that are not among the tags out of the group for deletion. A killed GC may have left
+// them there, or root in a container may have put them there.
+func emptyDeletionGroup(w *kernel.World, network string, tags []plan.Tag) error {
 	links, err := rtnl.Links(w.Host)
 	if err != nil {
 		return err
@@ -108,7 +108,7 @@ func emptyDoomed(w *kernel.World, network string, tags []plan.Tag) error {
 	var errs []error
 	for _, l := range links {
 		is := func(t plan.Tag) bool { tl, there := t.Found.(*rtnl.Link); return there && tl.Index == l.Index }
-		if l.Group != doomedGroup(network) || slices.ContainsFunc(tags, is) {
+		if l.Group != deletionGroup(network) || slices.ContainsFunc(tags, is) {
 			continue
 		}
 		var to uint32
@@ -126,7 +126,7 @@ func derivedName(l *rtnl.Link) bool {
 	return ok && len(hash) == 11 && strings.Trim(hash, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-func doomedGroup(network string) uint32 { return identity.LinkGroup(network) ^ 1<<24 }
+func deletionGroup(network string) uint32 { return identity.LinkGroup(network) ^ 1<<24 }
 
 // ContainerLink returns the Kind of a link that was made in the container. DEL removes only a link of one type, as
 // named by ip(8). GC has one Kind for all types, so that it enters each container only once.

@@ -78,9 +78,9 @@ func TestSweepLinks(t *testing.T) {
 	contract.Host(t, w, "ip link set %s alias x", name(4)) // killed before the alias was written
 	contract.Host(t, w, "ip link set %s alias x", name(5))
 	// A sweep that was killed has left these two half-way.
-	doomed := doomedGroup("net")
-	contract.Host(t, w, "ip link set %s group %d", name(2), doomed)
-	contract.Host(t, w, "ip link set %s group %d", name(6), doomed)
+	deletion := deletionGroup("net")
+	contract.Host(t, w, "ip link set %s group %d", name(2), deletion)
+	contract.Host(t, w, "ip link set %s group %d", name(6), deletion)
 	contract.Host(t, w, "ip link add foreign0 type veth peer name foreign1")
 
 	keep := map[[8]byte]bool{identity.OwnerHash(owners[0]): true, identity.OwnerHash(owners[6]): true}
@@ -90,7 +90,7 @@ func TestSweepLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, stays := range []bool{true, false, false, true, false, true, true} {
-		if l, err := rtnl.LinkByName(w.Host, name(i)); (err == nil) != stays || stays && l.Group == doomed {
+		if l, err := rtnl.LinkByName(w.Host, name(i)); (err == nil) != stays || stays && l.Group == deletion {
 			t.Errorf("%v: there %v, want %v", owners[i], err == nil, stays)
 		}
 	}

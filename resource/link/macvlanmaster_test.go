@@ -23,7 +23,7 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 			contract.Host(t, w, "ip link add mv link ens3 up type %s", below)
 			m := Macvlan{Stacked: Stacked{Owner: contract.Owner, Name: "eth0", Master: Master{Where: resource.Host, Link: "mv"}},
 				Tap: tap}
-			if err := (Alone{Master: m.Master, Network: contract.Owner.Network}).Verify(t.Context(), w); err != nil {
+			if err := (MasterRoom{Master: m.Master, Network: contract.Owner.Network}).Verify(t.Context(), w); err != nil {
 				t.Errorf("on a %s: %v", below, err)
 			}
 			contract.Must(t, w, m)
@@ -39,7 +39,7 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 		"pt":   `master: "pt": is a passthru, which has to be alone on ens3`,
 		"ens3": `master: "ens3": has a passthru, pt, which has to be alone there`,
 	} {
-		if err := (Alone{Master: Master{Where: resource.Host, Link: link},
+		if err := (MasterRoom{Master: Master{Where: resource.Host, Link: link},
 			Network: contract.Owner.Network}).Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("on %s: %v, want %s", link, err, want)
 		}

@@ -41,7 +41,7 @@ type Port struct {
 	Hairpin  bool
 	Isolated bool
 	VLANs    VLANs
-	Anew     plan.Resource // as in Veth
+	Recreate plan.Resource // as in Veth
 }
 
 func (p Port) String() string {
@@ -65,7 +65,7 @@ const portRecord = "port"
 // Ensure implements plan.Resource. It fails for a port of another bridge. A link that is a port of this bridge before
 // stays one after the attachment.
 func (p Port) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	err = plug(ctx, w, p.Master, p.Anew, func(br *rtnl.Link) error {
+	err = plug(ctx, w, p.Master, p.Recreate, func(br *rtnl.Link) error {
 		changed, err = p.ensure(ctx, w, br)
 		return err
 	})

@@ -241,7 +241,7 @@ func (g VLANGateway) Ensure(ctx context.Context, w *kernel.World) (changed bool,
 	}
 	if err == nil {
 		var c bool
-		c, err = g.settle(w, l, port)
+		c, err = g.finish(w, l, port)
 		if !changed || err == nil {
 			g.warn(w)
 			return changed || c, err
@@ -303,7 +303,7 @@ func (g VLANGateway) look(w *kernel.World) (l, port *rtnl.Link, err error) {
 	return l, port, nil
 }
 
-func (g VLANGateway) settle(w *kernel.World, l, port *rtnl.Link) (changed bool, err error) {
+func (g VLANGateway) finish(w *kernel.World, l, port *rtnl.Link) (changed bool, err error) {
 	if port.Master == 0 || !port.Up {
 		br, err := resource.Bridge(w, g.Bridge)
 		if err != nil {

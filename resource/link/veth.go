@@ -35,7 +35,7 @@ type Veth struct {
 	Isolated bool
 	VLANs    VLANs
 	Down     bool          // leave the container's end down
-	Anew     plan.Resource // makes Master again where it went since it was ensured; nil: it does not go
+	Recreate plan.Resource // makes Master again where it went since it was ensured; nil: it does not go
 }
 
 func (v Veth) String() string {
@@ -83,7 +83,7 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if v.Master == "" {
 		err = v.add(ctx, w, pair)
 	} else {
-		err = plug(ctx, w, v.Master, v.Anew, func(br *rtnl.Link) error {
+		err = plug(ctx, w, v.Master, v.Recreate, func(br *rtnl.Link) error {
 			pair.Master = br.Index
 			return v.add(ctx, w, pair)
 		})
@@ -91,7 +91,7 @@ func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if err := v.settle(w, pair.HostMAC); err != nil {
+	if err := v.finish(w, pair.HostMAC); err != nil {
 		return false, errors.Join(err, v.Remove(ctx, w))
 	}
 	return true, nil
@@ -160,10 +160,10 @@ func (v Veth) drop(w *kernel.World, old *rtnl.Link) error {
 	return rtnl.DelLink(w.Host, old.Index)
 }
 
-// settle does what the creating message cannot, and sets the container's end up at last.
-func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
+// finish does what the creating message cannot, and sets the container's end up at last.
+func (v Veth) finish(w *kernel.World, hostMAC net.HardwareAddr) error {
 	// The host's end hears nothing until the container's end is up. Each change below is one that IPv6 would follow.
-	if _, err := v.deafen(w.Host); err != nil {
+	if _, err := v.ignoreRA(w.Host); err != nil {
 		return err
 	}
 	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second
@@ -194,10 +194,10 @@ func (v Veth) settle(w *kernel.World, hostMAC net.HardwareAddr) error {
 	return rtnl.SetLink(w.Container, v.Name, rtnl.LinkChange{Up: true})
 }
 
-// deafen stops packets of the container from changing the host's IPv6 configuration. A bridge port gets no IPv6 at
+// ignoreRA stops packets of the container from changing the host's IPv6 configuration. A bridge port gets no IPv6 at
 // all: the bridge takes its packets before IPv6 sees them, and each link with IPv6 slows every change of a link down
 // (fib6_clean_all). A port that keeps IPv6 is no drift: the setting may be read-only, or the attachment older.
-func (v Veth) deafen(ns *kernel.NS) (changed bool, err error) {
+func (v Veth) ignoreRA(ns *kernel.NS) (changed bool, err error) {
 	if v.port() {
 		settings := sysctl.IPv6Off{Link: v.Host}.Settings()
 		if v.Switched { // Open vSwitch's own datapath gets a copy of each packet, and the host the packet

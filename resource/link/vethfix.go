@@ -20,7 +20,7 @@ func (v Veth) fix(ctx context.Context, w *kernel.World) (changed bool, err error
 	}
 	// It hears nothing of the container's before it does not listen to router advertisements.
 	if h.Master == 0 && resource.IgnoresRA(w.Host, v.Host) != nil {
-		if changed, err = v.deafen(w.Host); err != nil {
+		if changed, err = v.ignoreRA(w.Host); err != nil {
 			return false, err
 		}
 	}
@@ -37,7 +37,7 @@ func (v Veth) fix(ctx context.Context, w *kernel.World) (changed bool, err error
 	case v.Master == "":
 	case h.Master == 0:
 		// Down, for in its first moment as a port it is not isolated, and in the bridge's default VLAN.
-		err := plug(ctx, w, v.Master, v.Anew, func(br *rtnl.Link) error {
+		err := plug(ctx, w, v.Master, v.Recreate, func(br *rtnl.Link) error {
 			if err := rtnl.SetLink(w.Host, v.Host, rtnl.LinkChange{Down: true}); err != nil {
 				return err
 			}

@@ -131,7 +131,7 @@ func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
 }
 
 func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error {
-	if _, doomed, err := t.empty(w); err != nil || !doomed {
+	if _, removable, err := t.empty(w); err != nil || !removable {
 		return err
 	}
 	unlock, err := record.Lock(ctx, link.BridgeLock(t.Name))
@@ -139,8 +139,8 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 		return err
 	}
 	defer unlock()
-	links, doomed, err := t.empty(w)
-	if err != nil || !doomed {
+	links, removable, err := t.empty(w)
+	if err != nil || !removable {
 		return err
 	}
 	var errs []error
@@ -166,7 +166,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 
 // empty reports whether the bridge is to go, and with it the links by which the host is in its VLANs, which come first.
 // If a removal was killed, there may be no link any more.
-func (t TransientBridge) empty(w *kernel.World) (links []*rtnl.Link, doomed bool, err error) {
+func (t TransientBridge) empty(w *kernel.World) (links []*rtnl.Link, removable bool, err error) {
 	br, err := rtnl.LinkByName(w.Host, t.Name)
 	if err != nil {
 		return nil, errors.Is(err, rtnl.ErrNoLink), resource.ExceptNoLink(err)
@@ -178,17 +178,17 @@ func (t TransientBridge) empty(w *kernel.World) (links []*rtnl.Link, doomed bool
 	if err != nil {
 		return nil, false, err
 	}
-	doomedAt := map[int]bool{br.Index: true}
+	removableAt := map[int]bool{br.Index: true}
 	for _, p := range ports {
 		l, err := t.gateway(w, p)
 		if l == nil || l.Master != 0 {
 			return nil, false, err
 		}
-		links, doomedAt[l.Index] = append(links, l), true
+		links, removableAt[l.Index] = append(links, l), true
 	}
 	all, err := rtnl.Links(w.Host)
 	for _, l := range all { // that stand on it, and would go too
-		if l.Kind != "veth" && !l.PeerAway && doomedAt[l.Peer] {
+		if l.Kind != "veth" && !l.PeerAway && removableAt[l.Peer] {
 			return nil, false, err
 		}
 	}

@@ -120,7 +120,7 @@ func TestTransientBridgeSwept(t *testing.T) {
 		}
 	}
 	v := linktest.Veth(contract.Owner, "br7")
-	v.Anew = transient("br7")
+	v.Recreate = transient("br7")
 	contract.Must(t, w, v)
 	if err := sweep(t.Context(), w, "net", nil); err != nil {
 		t.Error(err)
@@ -193,11 +193,11 @@ func TestTransientBridgeRace(t *testing.T) {
 			o := spec.Owner{Network: "net", ContainerID: fmt.Sprint("c", i), IfName: fmt.Sprint("eth", i)}
 			v := linktest.Veth(o, "br7")
 			b := transient("br7")
-			v.Anew = b
+			v.Recreate = b
 			var br plan.Resource = b
 			if i%3 == 2 { // a network that leaves it where it is, and finds it gone
-				v.Anew = plan.Shared(b.Bridge)
-				br = v.Anew
+				v.Recreate = plan.Shared(b.Bridge)
+				br = v.Recreate
 			}
 			p := plan.Plan{br, v}
 			for n := range rounds {

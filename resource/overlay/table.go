@@ -142,7 +142,7 @@ func (t *table) lacks(p Peer) (changes []change) {
 		default:
 			return
 		}
-		changes = append(changes, change{phase: addEntry, edit: rtnl.Edit{Message: m, How: rtnl.Instead}, is: is,
+		changes = append(changes, change{phase: addEntry, edit: rtnl.Edit{Message: m, How: rtnl.Replace}, is: is,
 			neighbour: want})
 	}
 	if p.Device != "" {
@@ -171,11 +171,11 @@ func (t *table) lacksRoute(p Peer, dst netip.Prefix) []change {
 			r.Src = src
 		}
 	}
-	c := change{phase: addRoute, route: r, edit: rtnl.Edit{Message: rtnl.NewRoute(t.ns, r, nil), How: rtnl.Instead}}
+	c := change{phase: addRoute, route: r, edit: rtnl.Edit{Message: rtnl.NewRoute(t.ns, r, nil), How: rtnl.Replace}}
 	have, found := t.routes[dst]
 	if !found {
 		c.is = spec.Missing("route " + dst.String())
-		c.edit.How = rtnl.Alone // another program's is not replaced
+		c.edit.How = rtnl.Exclusive // another program's is not replaced
 		return []change{c}
 	}
 	differs := func(field string, want, got any) {

@@ -25,8 +25,8 @@ import (
 
 // Handover returns what the reference plugins would have made instead of a resource, with the backend iptables or
 // nftables. Lost lists what they cannot express. To hand an attachment over, ensure that plan and then remove the
-// resource, unless Theirs says that its rules are the reference's already. Ok is false if the reference has no rules
-// for the resource.
+// resource, unless MatchesReference says that its rules are the reference's already. Ok is false if the reference has
+// no rules for the resource.
 func Handover(r plan.Resource, backend string) (to plan.Plan, lost []string, ok bool) {
 	switch r := r.(type) {
 	case publish.Ports:
@@ -94,8 +94,8 @@ func handMasquerade(m masquerade.Sources, backend string) (to plan.Plan, lost []
 	return plan.Plan{Masquerade{Owner: m.Owner, From: m.From}}, lost
 }
 
-// Theirs reports whether the rules of a resource are the same as the reference's.
-func Theirs(r plan.Resource) bool {
+// MatchesReference reports whether the rules of a resource are the same as the reference's.
+func MatchesReference(r plan.Resource) bool {
 	switch r.(type) {
 	case publish.PortsIPTables, masquerade.SourcesIPTables:
 		return true

@@ -119,7 +119,7 @@ func (c Change) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		if c.verify(ctx, w, at, rec) == nil {
 			return false, nil
 		}
-		if err := rec.Entries[i].takeBack(at.ns); err != nil { // of an ADD that was killed, or damaged since
+		if err := rec.Entries[i].undo(at.ns); err != nil { // of an ADD that was killed, or damaged since
 			return false, err
 		}
 		rec.Entries = slices.Delete(rec.Entries, i, i+1)
@@ -135,7 +135,7 @@ func (c Change) Ensure(ctx context.Context, w *kernel.World) (changed bool, err 
 		return false, err
 	}
 	if err := c.apply(at, e); err != nil {
-		undone := e.takeBack(at.ns)
+		undone := e.undo(at.ns)
 		if undone == nil {
 			undone = was.remember(w, c.Owner)
 		}
@@ -186,9 +186,9 @@ func (c Change) apply(at site, e changeEntry) error {
 		}
 	}
 	for _, m := range e.Made {
-		how := rtnl.Alone
+		how := rtnl.Exclusive
 		if m.Type == unix.RTM_NEWNEIGH {
-			how = rtnl.Instead // of what the kernel has learnt
+			how = rtnl.Replace // of what the kernel has learnt
 		}
 		if err := rtnl.Make(at.ns, m, how); err != nil {
 			refused := spec.Errorf(spec.CodeConfig, "%s: the kernel does not take %s: %w", c.Key, c.Of, err)
@@ -282,7 +282,7 @@ func ChangeKind() plan.Kind {
 		},
 		func(ctx context.Context, _ *kernel.World, _ plan.Tag, rec changed) error {
 			return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {
-				_, err := rec.takeBack(ns, all)
+				_, err := rec.undo(ns, all)
 				return err
 			})
 		})

@@ -110,18 +110,18 @@ func removeChanges(ctx context.Context, w *kernel.World, o spec.Owner, which fun
 		return err
 	}
 	defer unlock()
-	left, err := rec.takeBack(ns, which)
+	left, err := rec.undo(ns, which)
 	return errors.Join(err, left.remember(w, o))
 }
 
-// takeBack is what is left of the record; what could not be undone stays in it.
-func (rec changed) takeBack(ns *kernel.NS, which func(changeEntry) bool) (changed, error) {
+// undo is what is left of the record; what could not be undone stays in it.
+func (rec changed) undo(ns *kernel.NS, which func(changeEntry) bool) (changed, error) {
 	left := rec
 	left.Entries = nil
 	var errs []error
 	for _, e := range slices.Backward(rec.Entries) {
 		if which(e) {
-			err := e.takeBack(ns)
+			err := e.undo(ns)
 			if errs = append(errs, err); err == nil {
 				continue
 			}
@@ -131,8 +131,8 @@ func (rec changed) takeBack(ns *kernel.NS, which func(changeEntry) bool) (change
 	return left, errors.Join(errs...)
 }
 
-// takeBack undoes an entry, as far as it was applied.
-func (e changeEntry) takeBack(ns *kernel.NS) error {
+// undo undoes an entry, as far as it was applied.
+func (e changeEntry) undo(ns *kernel.NS) error {
 	var errs []error
 	for _, m := range e.Made {
 		errs = append(errs, rtnl.Drop(ns, m))
@@ -162,7 +162,7 @@ func putBack(ns *kernel.NS, m rtnl.Message) error {
 		if n := m.Neighbour(); m.Type == unix.RTM_NEWNEIGH && n.State&(rtnl.Permanent|rtnl.NoARP) == 0 {
 			return nil // the kernel learns it again
 		}
-		if err := rtnl.Make(ns, m, rtnl.Alone); err != nil && !errors.Is(err, fs.ErrExist) && !unreachable(err) {
+		if err := rtnl.Make(ns, m, rtnl.Exclusive); err != nil && !errors.Is(err, fs.ErrExist) && !unreachable(err) {
 			return err
 		}
 		return nil
@@ -175,7 +175,7 @@ func putBack(ns *kernel.NS, m rtnl.Message) error {
 	if r.Protocol == rtnl.ByKernel && len(hops) == 1 {
 		return giveBack(ns, r)
 	}
-	err := rtnl.Make(ns, m, rtnl.Alone)
+	err := rtnl.Make(ns, m, rtnl.Exclusive)
 	if errors.Is(err, fs.ErrExist) {
 		list, lerr := rtnl.RouteMessages(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
 		if lerr != nil {

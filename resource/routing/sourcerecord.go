@@ -71,8 +71,8 @@ func (rec sourced) apply(ctx context.Context, w *kernel.World, ns *kernel.NS) er
 	return nil
 }
 
-// takeBack undoes apply, as far as it was applied. If the link is gone, its routes are gone too.
-func (rec sourced) takeBack(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
+// undo undoes apply, as far as it was applied. If the link is gone, its routes are gone too.
+func (rec sourced) undo(ctx context.Context, w *kernel.World, ns *kernel.NS) error {
 	var errs []error
 	for _, r := range rec.Moved {
 		errs = append(errs, giveBack(ns, r))
@@ -133,7 +133,7 @@ func (rec sources) sweep(ctx context.Context) error {
 	return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {
 		var errs []error
 		for _, part := range rec.By {
-			errs = append(errs, part.takeBack(ctx, &kernel.World{Container: ns}, ns))
+			errs = append(errs, part.undo(ctx, &kernel.World{Container: ns}, ns))
 		}
 		return errors.Join(errs...)
 	})

@@ -114,7 +114,7 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		if s.verify(ctx, w, ns, index, was) == nil {
 			return false, nil
 		}
-		if err := was.takeBack(ctx, w, ns); err != nil { // of an ADD that was killed, or damaged since
+		if err := was.undo(ctx, w, ns); err != nil { // of an ADD that was killed, or damaged since
 			return false, err
 		}
 	}
@@ -133,7 +133,7 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		return false, err
 	}
 	if err := now.apply(ctx, w, ns); err != nil {
-		undone := now.takeBack(context.WithoutCancel(ctx), w, ns)
+		undone := now.undo(context.WithoutCancel(ctx), w, ns)
 		if delete(rec.By, s.Table); undone == nil && known {
 			undone = w.Store.Put(sourceRecord, s.Owner, rec)
 		} else if undone == nil {
@@ -283,7 +283,7 @@ func (s SourceRouting) Remove(ctx context.Context, w *kernel.World) error {
 	}
 	var errs []error
 	for _, part := range rec.By {
-		errs = append(errs, part.takeBack(ctx, w, ns))
+		errs = append(errs, part.undo(ctx, w, ns))
 	}
 	if index != 0 {
 		errs = append(errs, s.removeOthers(ns, index, known))

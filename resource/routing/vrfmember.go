@@ -58,7 +58,7 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *rtnl.Link) err
 	if err != nil {
 		return err
 	}
-	told := false
+	warned := false
 	for _, r := range m.Was {
 		if r.Table == rtnl.MainTable {
 			r.Table = m.Table
@@ -67,8 +67,8 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *rtnl.Link) err
 			func(a rtnl.Addr) bool { return a.Prefix.Addr() == r.Src }) {
 			r = withoutSources([]rtnl.Route{r})[0]
 		}
-		if r.Table != m.Table && !told {
-			told = true
+		if r.Table != m.Table && !warned {
+			warned = true
 			slog.Warn("the kernel looks in the VRF's table first: the link's routes in other tables apply only to "+
 				"destinations without a route there", "link", l.Name, "vrf", vrf.Name, "table", r.Table)
 		}

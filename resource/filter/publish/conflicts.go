@@ -135,5 +135,6 @@ func conflictOf(c wanted, d portClaim) conflict {
 			"want the same range for both, or none in common", ""}
 	}
 	return conflict{what + " published" + part + " by " + holder, []string{to},
-		"publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)", holder}
+		"publish another port or host address, or remove that attachment (DEL, or GC where its container is gone)",
+		holder}
 }

@@ -12,15 +12,15 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Alone requires that a master has room for a macvlan. A passthru macvlan has to be the only one on its master, in
+// MasterRoom requires that a master has room for a macvlan. A passthru macvlan has to be the only one on its master, in
 // any namespace. A macvlan of the same network is no obstacle: it occupies the master as the network intends.
-type Alone struct {
+type MasterRoom struct {
 	Master   Master
 	Network  string
 	Passthru bool
 }
 
-func (a Alone) String() string {
+func (a MasterRoom) String() string {
 	if a.Passthru {
 		return "link " + a.Master.Where.String() + MasterWords(a.Master.Link) + " without a macvlan"
 	}
@@ -28,13 +28,13 @@ func (a Alone) String() string {
 }
 
 // Ensure makes nothing. It fails if the requirement is not met.
-func (a Alone) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
+func (a MasterRoom) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, a.Verify(ctx, w)
 }
 
 // Verify implements plan.Resource. It searches only a promiscuous master, because the kernel makes the master of a
 // passthru macvlan promiscuous.
-func (a Alone) Verify(_ context.Context, w *kernel.World) error {
+func (a MasterRoom) Verify(_ context.Context, w *kernel.World) error {
 	ns, master, err := a.Master.Find(w)
 	if err != nil {
 		return nil // Master itself says what is wrong with it
@@ -52,7 +52,7 @@ func (a Alone) Verify(_ context.Context, w *kernel.World) error {
 
 // inTheWay describes the links that leave no room on the master, as far as they are visible: beside the master, and
 // in the containers of recorded attachments.
-func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *rtnl.Link) error {
+func (a MasterRoom) inTheWay(w *kernel.World, ns *kernel.NS, master *rtnl.Link) error {
 	if err := a.among(ns, ns, master); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (a Alone) inTheWay(w *kernel.World, ns *kernel.NS, master *rtnl.Link) error
 }
 
 // among says which of a namespace's links is in the way of one on a master that is in ns.
-func (a Alone) among(in, ns *kernel.NS, master *rtnl.Link) error {
+func (a MasterRoom) among(in, ns *kernel.NS, master *rtnl.Link) error {
 	links, err := rtnl.Links(in)
 	if err != nil {
 		return err
@@ -131,7 +131,7 @@ func (a Alone) among(in, ns *kernel.NS, master *rtnl.Link) error {
 func (m Macvlan) crowded(w *kernel.World, err error) error {
 	passthru := m.mode() == "passthru"
 	if ns, master, ferr := m.Master.Find(w); ferr == nil {
-		why := Alone{Master: m.Master, Passthru: passthru}.inTheWay(w, ns, master)
+		why := MasterRoom{Master: m.Master, Passthru: passthru}.inTheWay(w, ns, master)
 		if e := (*spec.Error)(nil); errors.As(why, &e) {
 			return fmt.Errorf("%w: %w", why, err)
 		}
