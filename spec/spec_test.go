@@ -198,6 +198,22 @@ func TestErrorDocument(t *testing.T) {
 	}
 }
 
+// An error around a document has its code, and around a message alone the code that is asked for.
+func TestCodeOfWrappedError(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want Code
+	}{
+		{Errorf(CodeVersion, "not known"), CodeVersion}, {&Error{Msg: "a message alone"}, CodeIO}, {io.EOF, CodeIO},
+	} {
+		for _, err := range []error{tc.err, fmt.Errorf("first: %w", tc.err)} {
+			if e := AsError(err, CodeIO); e.Code != tc.want {
+				t.Errorf("%v has code %d, want %d", err, e.Code, tc.want)
+			}
+		}
+	}
+}
+
 // What fixes an error reaches who shows message and details alone, and who knows hints finds it apart from the details.
 // clause: P7 I2
 func TestErrorHint(t *testing.T) {
