@@ -17,6 +17,7 @@ const (
 	PathUDP       Kind = "path-udp"        // Node answers echoes, and datagrams to its containers do not arrive
 	PathShort     Kind = "path-short"      // Node answers small packets, and none of Size bytes
 	AgentSilent   Kind = "agent-silent"    // the agent of Node does not answer, but its containers' network does
+	APISilent     Kind = "api-silent"      // the API server does not answer the agent
 	Other         Kind = "other"
 )
 

@@ -18,7 +18,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -73,6 +72,8 @@ type Agent struct {
 	paths          paths
 	counts         counts
 }
+
+var errNotHeard = errors.New("the cluster has not said yet which nodes it has")
 
 // every is the time after which the agent compares the kernel with what should be if nothing happened.
 const every = time.Minute
@@ -159,8 +160,13 @@ func (a *Agent) compare(ctx context.Context) {
 	if text == a.told {
 		return
 	}
-	if a.told = text; err == nil {
+	a.told = text
+	if err == nil {
 		a.Log.Info(text, "nodes", len(a.nodes))
+		return
+	}
+	if errors.Is(err, errNotHeard) {
+		a.Log.Info("waiting for the API server to say which nodes there are")
 		return
 	}
 	a.Log.Error("not all is as it should be; the next attempt is at the next change, and within a minute", "cause", err)
@@ -169,11 +175,15 @@ func (a *Agent) compare(ctx context.Context) {
 // reconcile makes the device, the peers and the grant what the nodes say. What it knew is in seen, also after an error.
 func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differences, err error) {
 	if len(a.nodes) == 0 && !a.known {
-		return nil, errors.New("the cluster has not said yet which nodes it has")
+		return nil, errNotHeard
 	}
-	nodes, conflicts := directory.Settle(a.nodes)
+	occupied, err := a.occupants(a.nodes)
+	if err != nil {
+		return nil, err
+	}
+	nodes, errs := occupied.unoccupied(a.nodes, a.Node)
+	nodes, conflicts := directory.Settle(nodes)
 	seen.nodes = nodes
-	var errs []error
 	for _, c := range conflicts {
 		errs = append(errs, c)
 	}
@@ -186,7 +196,7 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 	if len(ups) == 0 {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
-	if err := errors.Join(a.ownNetworks(self), a.ownServices(self)); err != nil {
+	if err := occupied.refuseSelf(self); err != nil {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
 	peers, err := a.peers(nodes, self, ups)
@@ -231,50 +241,13 @@ func (a *Agent) self(nodes []directory.Node) (directory.Node, error) {
 	}
 	j := slices.IndexFunc(a.nodes, func(n directory.Node) bool { return n.Name == a.Node })
 	if len(a.nodes[j].Prefixes) > 0 {
-		return nodes[i], Missing{fmt.Sprintf("another node has %v of node %s, and joined before", a.nodes[j].Prefixes,
-			a.Node),
+		owner, prefix := a.ownerOf(a.nodes[j].Prefixes)
+		return nodes[i], Missing{fmt.Sprintf("node %s has %v, which node %s has too, and joined before", owner, prefix, a.Node),
 			"`kubectl get nodes -o custom-columns=N:.metadata.name,P:.spec.podCIDRs` shows which."}
 	}
 	return nodes[i], Missing{fmt.Sprintf("node %s has no podCIDR", a.Node),
 		fmt.Sprintf("`kubectl get node %s -o jsonpath={.spec.podCIDRs}` shows it. kube-controller-manager gives it with "+
 			"--allocate-node-cidrs and --cluster-cidr.", a.Node)}
-}
-
-// ownNetworks refuses a range that overlaps a network of the host.
-func (a *Agent) ownNetworks(self directory.Node) error {
-	all, err := rtnl.AllAddrs(a.World.Host)
-	if err != nil {
-		return err
-	}
-	for _, have := range all {
-		for _, p := range self.Prefixes {
-			if have.Prefix.IsSingleIP() || !have.Prefix.Overlaps(p) {
-				continue
-			}
-			name := "a link"
-			if l, err := rtnl.LinkByIndex(a.World.Host, have.Link); err == nil {
-				name = "link " + l.Name
-			}
-			return Missing{fmt.Sprintf("%v of node %s overlaps the network %v of %s", p, self.Name, have.Prefix.Masked(), name),
-				"Give the cluster another range (--cluster-cidr of kube-controller-manager), or the host another network."}
-		}
-	}
-	return nil
-}
-
-// ownServices refuses a range that overlaps one of the cluster's Services: a node would translate packets to some of its
-// own pods.
-func (a *Agent) ownServices(self directory.Node) error {
-	for _, services := range a.services {
-		for _, p := range self.Prefixes {
-			if services.Overlaps(p) {
-				return Missing{fmt.Sprintf("%v of node %s overlaps the range %v of the cluster's Services", p, self.Name, services),
-					"`kubectl get servicecidrs` shows them. Give the cluster another range of pods (--cluster-cidr of " +
-						"kube-controller-manager)."}
-			}
-		}
-	}
-	return nil
 }
 
 // own returns the node's own addresses among its containers: the first one of each prefix, which is the containers'

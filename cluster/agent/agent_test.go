@@ -261,7 +261,7 @@ func TestGrant(t *testing.T) {
 	twin := two
 	twin.Prefixes, twin.Since = one.Prefixes, one.Since.Add(-time.Hour)
 	tell(one, twin)
-	says("an older node has the range", "another node has [10.244.1.0/24 fd00:1::/64] of node n1")
+	says("an older node has the range", "node n2 has 10.244.1.0/24, which node n1 has too, and joined before")
 	contract.Host(t, h.w, "ip addr add 10.244.1.9/24 dev up0")
 	tell(one, two)
 	says("a range of the host's own network", "10.244.1.0/24 of node n1 overlaps the network 10.244.1.0/24 of link up0")
@@ -291,5 +291,5 @@ func TestGrant(t *testing.T) {
 	tell(one, two)
 	says("the node is back", "c n1 [10.244.1.0/24")
 	tell(one, twin)
-	says("an older node came with the range", "another node has [10.244.1.0/24 fd00:1::/64] of node n1")
+	says("an older node came with the range", "node n2 has 10.244.1.0/24, which node n1 has too, and joined before")
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,11 +21,26 @@ type Meter interface {
 type counts struct {
 	corrected atomic.Int64        // differences in the kernel
 	policies  atomic.Pointer[int] // nil: unknown
+	failure   atomic.Pointer[apiFailure]
 
 	mu        sync.Mutex
 	sampled   time.Time // when bytes were read
 	bytes     int64
 	perMinute int64
+}
+
+// An apiFailure is the last attempt to reach the API server that failed.
+type apiFailure struct {
+	at    time.Time
+	cause error
+}
+
+// SetFailure says why the API server does not answer. The log says so when the cause changes; the status until it answers.
+func (a *Agent) SetFailure(cause error) {
+	former := a.counts.failure.Swap(&apiFailure{time.Now(), cause})
+	if former == nil || former.cause.Error() != cause.Error() {
+		a.Log.Error("the API server does not answer; the agent goes on asking, and pods keep their ways", "cause", cause)
+	}
 }
 
 // sample reads the meter once a minute.
@@ -50,6 +66,10 @@ func (c *counts) describe(s *agentstatus.Status, m Meter) {
 	s.Policies = c.policies.Load()
 	if m == nil {
 		return
+	}
+	if f := c.failure.Load(); f != nil && !m.Last().After(f.at) {
+		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.APISilent, Text: fmt.Sprintf("the API server does not "+
+			"answer: %v. Pods keep their ways, and changes of nodes wait: see --kubeconfig, or KUBERNETES_SERVICE_HOST", f.cause)})
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

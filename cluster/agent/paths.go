@@ -52,7 +52,7 @@ func (a *Agent) startTests(ctx context.Context, events chan<- struct{}) (wait fu
 			}
 		}
 		if former.Tested.IsZero() || former.Whole() != path.Whole() {
-			a.Log.Info(pathChanged, "node", node, "whole", path.Whole(), "path", path)
+			a.Log.Info(pathChanged, "node", node, "state", path.State(), "mtu", mtu, "cause", path.Cause)
 		}
 	})
 	if a.ProbeEvery != 0 {

@@ -16,6 +16,7 @@ func problemOf(d spec.Difference) agentstatus.Problem {
 	p := agentstatus.Problem{Kind: agentstatus.Other, Node: d.Object, Text: d.Error()}
 	var taken overlay.TakenRoute
 	var conflict directory.Conflict
+	var occupied Occupied
 	var missing Missing
 	var apart NoCommonFamily
 	var away NotOnLink
@@ -24,6 +25,8 @@ func problemOf(d spec.Difference) agentstatus.Problem {
 		p.Kind, p.Prefix, p.Link = agentstatus.RouteTaken, taken.Prefix, taken.Link
 	case errors.As(d, &conflict):
 		p.Kind, p.Node, p.Prefix = agentstatus.RangeTaken, conflict.Loser, conflict.Prefix
+	case errors.As(d, &occupied):
+		p.Kind, p.Node, p.Prefix = agentstatus.RangeTaken, occupied.Node, occupied.Prefix
 	case errors.As(d, &apart):
 		p.Kind, p.Node = agentstatus.NoWay, apart.Node
 	case errors.As(d, &away):

@@ -21,13 +21,18 @@ func (a *Agent) Remove(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	device, err := a.LockDevice() // which may be the agent of another network
+	if err != nil {
+		return errors.Join(err, sole.Close())
+	}
+	defer device.Close()
 	errs := []error{a.Conflist.remove()}
 	_, err = overlay.Sync(ctx, a.World, nil, nil) // the routes by any link
 	errs = append(errs, err, a.dropDevices(ctx, nil))
 	errs = append(errs, masquerade.Nodes{Network: a.Network}.Remove(ctx, a.World))
-	errs = append(errs, overlay.PortFilter{Network: a.Network}.Remove(ctx, a.World)) // when nothing has the port any more
+	errs = append(errs, overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port}.Remove(ctx, a.World)) // when nothing has the port any more
 	errs = append(errs, sole.Close())
-	for _, path := range []string{grant.Path(a.Network), socket, socket + lockSuffix, a.Saved.Path} {
+	for _, path := range []string{grant.Path(a.Network), socket, socket + lockSuffix, a.deviceLock(), a.Saved.Path} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -75,9 +77,17 @@ func (a *Agent) describe(v view, err error) agentstatus.Status {
 				said.MTU = p.MTU
 			}
 		}
+		if said.Way == agentstatus.None && len(n.Prefixes) == 0 && !without[n.Name] && !hasProblem(s, n.Name) {
+			s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.NoWay, Node: n.Name,
+				Text: fmt.Sprintf("node %s has no podCIDR, so its pods have no addresses", n.Name)})
+		}
 		s.Nodes = append(s.Nodes, said)
 	}
 	return s
+}
+
+func hasProblem(s agentstatus.Status, node string) bool {
+	return slices.ContainsFunc(s.Problems, func(p agentstatus.Problem) bool { return p.Node == node })
 }
 
 // A soleListener listens as long as it has the lock.
@@ -92,9 +102,17 @@ func (l soleListener) Close() error { return errors.Join(l.Listener.Close(), l.l
 // lockSuffix is what the name of a socket's lock has behind the socket's.
 const lockSuffix = ".lock"
 
-// lockSocket takes the lock of a socket, which ends with the process. The file has the process' number.
-func lockSocket(socket string) (*os.File, error) {
-	f, err := os.OpenFile(socket+lockSuffix, os.O_RDWR|os.O_CREATE, 0o600)
+// LockDevice keeps other agents from the device, those of other networks too, until the lock is closed.
+func (a *Agent) LockDevice() (io.Closer, error) { return lock(a.deviceLock()) }
+
+func (a *Agent) deviceLock() string { return filepath.Join(grant.Dir, "device-"+a.Device+lockSuffix) }
+
+// lock takes a lock, which ends with the process. The file has the process' number.
+func lock(path string) (*os.File, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -105,8 +123,8 @@ func lockSocket(socket string) (*os.File, error) {
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
-		return nil, fmt.Errorf("process %s is the agent of this network on this node already (it has locked %s): end it, "+
-			"or give this agent another --network, --device and --vxlan-id", strings.TrimSpace(string(pid[:n])), f.Name())
+		return nil, fmt.Errorf("process %s is the agent of this network or device on this node already (it has locked %s): "+
+			"end it, or give this agent another --network, --device and --vxlan-id", strings.TrimSpace(string(pid[:n])), f.Name())
 	}
 	err = f.Truncate(0)
 	if err == nil {
@@ -120,10 +138,7 @@ func lockSocket(socket string) (*os.File, error) {
 
 // Listen listens at a Unix socket, in the place of an agent that has ended. Beside one that runs it is an error.
 func Listen(socket string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(socket), 0o755); err != nil {
-		return nil, err
-	}
-	lock, err := lockSocket(socket)
+	lock, err := lock(socket + lockSuffix)
 	if err != nil {
 		return nil, err
 	}

@@ -225,7 +225,8 @@ func (n *node) until(podCIDR string, route bool) {
 	await(n.c.t, n.netns, func() bool { return (n.run("ip route show %s", podCIDR) != "") == route })
 }
 
-// whole reports whether `fairlead cluster status` finds no fault on the node, but that nodes without a machine are silent.
+// whole reports whether `fairlead cluster status` finds no fault on the node. Nodes without a machine are silent, and so may
+// the API server be.
 func (n *node) whole() bool {
 	n.c.t.Helper()
 	line := n.inside(nstest.Fairlead(n.c.t, tree), "cluster", "status", "-o", "json")
@@ -238,7 +239,8 @@ func (n *node) whole() bool {
 	if err := json.Unmarshal(out, &status); err != nil {
 		n.c.t.Fatalf("%v: %s", err, out)
 	}
-	faults := slices.DeleteFunc(status.Problems, func(p agentstatus.Problem) bool { return p.Kind == agentstatus.PathSilent })
+	elsewhere := []agentstatus.Kind{agentstatus.PathSilent, agentstatus.APISilent}
+	faults := slices.DeleteFunc(status.Problems, func(p agentstatus.Problem) bool { return slices.Contains(elsewhere, p.Kind) })
 	for _, p := range faults {
 		n.c.t.Log(p.Kind, p.Text)
 	}

@@ -5,10 +5,13 @@ package nodes
 import (
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"reflect"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,53 +25,58 @@ import (
 )
 
 // Watch calls changed with all nodes of the cluster once it knows them, and after each change that concerns other
-// nodes. While the API server does not answer it calls nothing, and tries again. It returns when ctx ends.
-func Watch(ctx context.Context, config *rest.Config, cluster string, changed func([]directory.Node)) error {
+// nodes. While the API server does not answer it calls failed with the cause, at each attempt. It returns when ctx ends.
+func Watch(ctx context.Context, config *rest.Config, cluster string, changed func([]directory.Node), failed func(error)) error {
 	client, err := newClient(config, "/api", corev1.SchemeGroupVersion, corev1.AddToScheme)
 	if err != nil {
 		return err
 	}
-	var store cache.Store
-	tell := func() {
+	source := cache.NewListWatchFromClient(client, "nodes", metav1.NamespaceAll, fields.Everything())
+	informer := cache.NewSharedIndexInformer(source, &corev1.Node{}, 0, cache.Indexers{})
+	events := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case events <- struct{}{}:
+		default:
+		}
+	}
+	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { notify() },
+		DeleteFunc: func(any) { notify() },
+		UpdateFunc: func(former, now any) {
+			was, _ := former.(*corev1.Node)
+			is, _ := now.(*corev1.Node)
+			if was == nil || is == nil || !reflect.DeepEqual(nodeOf(cluster, was), nodeOf(cluster, is)) {
+				notify()
+			}
+		},
+	})
+	err = errors.Join(err, informer.SetTransform(strip),
+		informer.SetWatchErrorHandlerWithContext(func(_ context.Context, _ *cache.Reflector, err error) {
+			isUsual := errors.Is(err, io.EOF) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+			if !isUsual && ctx.Err() == nil {
+				failed(err)
+			}
+		}))
+	if err != nil {
+		return err
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { informer.RunWithContext(ctx) })
+	for synced := cache.WaitForCacheSync(ctx.Done(), informer.HasSynced); synced && ctx.Err() == nil; {
 		var list []directory.Node
-		for _, obj := range store.List() {
+		for _, obj := range informer.GetStore().List() {
 			if n, ok := obj.(*corev1.Node); ok {
 				list = append(list, nodeOf(cluster, n))
 			}
 		}
 		changed(list)
-	}
-	synced := make(chan struct{}) // until then, the list is not complete
-	told := func() {
 		select {
-		case <-synced:
-			tell()
-		default:
+		case <-events:
+		case <-ctx.Done():
 		}
 	}
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(client, "nodes", metav1.NamespaceAll, fields.Everything()),
-		ObjectType:    &corev1.Node{},
-		Transform:     strip,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { told() },
-			DeleteFunc: func(any) { told() },
-			UpdateFunc: func(former, now any) {
-				was, _ := former.(*corev1.Node)
-				is, _ := now.(*corev1.Node)
-				if was == nil || is == nil || !reflect.DeepEqual(nodeOf(cluster, was), nodeOf(cluster, is)) {
-					told()
-				}
-			},
-		},
-	})
-	go func() {
-		if cache.WaitForCacheSync(ctx.Done(), controller.HasSynced) {
-			close(synced)
-			tell()
-		}
-	}()
-	controller.RunWithContext(ctx)
 	return ctx.Err()
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -24,7 +23,7 @@ import (
 // It is a table of nf_tables of its own, and has no chain at the hook forward: what forwards look at the chains there.
 // It concerns one network identifier. Another device may have the same port.
 type PortFilter struct {
-	Network string // names the table
+	Network string // for people
 	ID      uint32 // network identifier
 	Port    uint16 // UDP
 	Own     []netip.Addr
@@ -45,8 +44,8 @@ func (f PortFilter) String() string {
 // Traits implements resource.Describer.
 func (f PortFilter) Traits() resource.Traits { return resource.Traits{Object: f.Network} }
 
-// Table returns the name of the table.
-func (f PortFilter) Table() string { return "fairlead-vxlan-" + identity.ShortHash(f.Network) }
+// Table returns the name of the table: a port and network identifier has one, whatever the network is called.
+func (f PortFilter) Table() string { return fmt.Sprintf("fairlead-vxlan-%d-%d", f.Port, f.ID) }
 
 // Bytes between the begin of the UDP header and what is in a VXLAN packet: 8 bytes of UDP, 8 of VXLAN, 14 of Ethernet.
 const (

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,21 +29,33 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
+// longestDevice is the longest name of a device, of 15 characters, less the 6 of that for nodes with IPv6 addresses.
+const longestDevice = 14
+
 // version is stamped by the Makefile.
 var version string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, "fairlead-agent:", err)
-		os.Exit(1)
+	err := run(ctx, os.Args[1:])
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "fairlead-agent:", err)
+	var wrong usageError
+	if errors.As(err, &wrong) {
+		os.Exit(2)
+	}
+	os.Exit(1)
 }
+
+// A usageError says what is wrong with the flags.
+type usageError struct{ error }
 
 const usage = `Connect the containers of this node with those of the other nodes of a Kubernetes cluster.
 
-fairlead-agent reads the Node objects, and writes nothing to the API server. It keeps a VXLAN device and a route to the
+fairlead-agent reads the Node objects, and writes nothing to the API server without --clear-network-unavailable. It keeps a VXLAN device and a route to the
 containers of each node, and grants the node's podCIDRs to the plugin cluster (/run/fairlead/cluster/NETWORK.json). It
 needs root, and the right to list and watch nodes.
 
@@ -58,10 +72,8 @@ func run(ctx context.Context, args []string) error {
 	a := &agent.Agent{Version: cmp.Or(version, "devel"), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	hostname, _ := os.Hostname()
 	flags := flag.NewFlagSet("fairlead-agent", flag.ContinueOnError)
-	flags.Usage = func() {
-		fmt.Fprint(flags.Output(), usage)
-		flags.PrintDefaults()
-	}
+	flags.SetOutput(io.Discard) // a wrong flag is one line
+	flags.Usage = func() {}
 	kubeconfig := flags.String("kubeconfig", "", "`FILE` that says where the API server is (default: that of the pod)")
 	flags.StringVar(&a.Cluster, "cluster", "kubernetes", "`NAME` of the cluster, the same on all nodes")
 	flags.StringVar(&a.Network, "network", "pods", "`NAME` of the network whose ipam is cluster")
@@ -86,14 +98,27 @@ func run(ctx context.Context, args []string) error {
 		"anybody who reaches it gets them (default: only the socket that status asks)")
 	available := flags.Bool("clear-network-unavailable", false, "set the condition NetworkUnavailable of this node to False when "+
 		"pods can be attached; needs the right to patch nodes/status")
-	if err := flags.Parse(args); err != nil {
-		return flag.ErrHelp
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		flags.SetOutput(os.Stdout)
+		fmt.Print(usage)
+		flags.PrintDefaults()
+		return err
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("%w; fairlead-agent -h lists the flags", err)}
 	}
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("%q: takes no arguments; fairlead-agent -h lists the flags", flags.Args())
 	case spec.ValidName(a.Network) != nil:
 		return fmt.Errorf("--network: %w", spec.ValidName(a.Network))
+	case a.Cluster == "":
+		return errors.New("--cluster: is empty; all nodes need the same name")
+	case a.Node == "":
+		return errors.New("--node: is empty; want the node's name in the cluster")
+	case a.Device == "" || len(a.Device) > longestDevice || strings.ContainsAny(a.Device, "/ \t\n:"):
+		return fmt.Errorf("--device: %q: want 1 to %d characters, without spaces, / and :", a.Device, longestDevice)
 	case *id == 0 || *id >= 1<<24:
 		return fmt.Errorf("--vxlan-id: %d: want 1 to 16777215", *id)
 	case *port == 0 || *port >= 1<<16:
@@ -104,7 +129,6 @@ func run(ctx context.Context, args []string) error {
 	if a.ProbeEvery < probe.LeastEvery {
 		return fmt.Errorf("--probe-interval: %v: want %v or more", a.ProbeEvery, probe.LeastEvery)
 	}
-	var err error
 	if a.Mode, err = agent.ParseMode(*mode); err != nil {
 		return fmt.Errorf("--mode: %w", err)
 	}
@@ -163,6 +187,11 @@ func watch(ctx context.Context, a *agent.Agent, config *rest.Config, available b
 	if err != nil {
 		return err
 	}
+	device, err := a.LockDevice()
+	if err != nil {
+		return err
+	}
+	defer device.Close()
 	l, err := agent.Listen(agentstatus.Socket(a.Network))
 	if err != nil {
 		return err
@@ -202,7 +231,7 @@ func watch(ctx context.Context, a *agent.Agent, config *rest.Config, available b
 			case updates <- list:
 			case <-ctx.Done():
 			}
-		})
+		}, a.SetFailure)
 		stop(nil)
 	}()
 	if err := a.Run(ctx, updates); err != nil {

@@ -1,0 +1,102 @@
+package agent
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+)
+
+// An Occupied says that a prefix of a node is in use already: it is a network of this host, a range of Services, or has the
+// address of a node. A way to the node's containers would take the way to these.
+type Occupied struct {
+	Node   string
+	Prefix netip.Prefix // of Node
+	By     string       // for people
+}
+
+func (e Occupied) Error() string {
+	return fmt.Sprintf("%v of node %s overlaps %s: give the cluster another range (--cluster-cidr of kube-controller-manager)",
+		e.Prefix, e.Node, e.By)
+}
+
+// occupants are what prefixes of containers must not overlap.
+type occupants struct {
+	networks  []rtnl.LinkAddr // of the host
+	services  []netip.Prefix
+	endpoints []netip.Addr // of nodes, in order
+	linkName  func(index int) string
+}
+
+// occupants asks the kernel for the networks of this host.
+func (a *Agent) occupants(nodes []directory.Node) (o occupants, err error) {
+	all, err := rtnl.AllAddrs(a.World.Host)
+	if err != nil {
+		return o, err
+	}
+	o.networks = slices.DeleteFunc(all, func(have rtnl.LinkAddr) bool { return have.Prefix.IsSingleIP() })
+	o.services = a.services
+	for _, n := range nodes {
+		o.endpoints = append(o.endpoints, n.Endpoints...)
+	}
+	slices.SortFunc(o.endpoints, netip.Addr.Compare)
+	o.linkName = func(index int) string {
+		l, err := rtnl.LinkByIndex(a.World.Host, index)
+		if err != nil {
+			return "a link of this host"
+		}
+		return "link " + l.Name
+	}
+	return o, nil
+}
+
+// of returns what overlaps a prefix, or nothing.
+func (o occupants) of(p netip.Prefix) (by string) {
+	for _, have := range o.networks {
+		if have.Prefix.Overlaps(p) {
+			return fmt.Sprintf("the network %v of %s", have.Prefix.Masked(), o.linkName(have.Link))
+		}
+	}
+	for _, services := range o.services {
+		if services.Overlaps(p) {
+			return fmt.Sprintf("the range %v of the cluster's Services (`kubectl get servicecidrs`)", services)
+		}
+	}
+	next, _ := slices.BinarySearchFunc(o.endpoints, p.Masked().Addr(), netip.Addr.Compare)
+	if next < len(o.endpoints) && p.Contains(o.endpoints[next]) {
+		return fmt.Sprintf("the nodes' own network, which has the InternalIP %v", o.endpoints[next])
+	}
+	return ""
+}
+
+// unoccupied returns the nodes without the prefixes that are in use already. Those of this node stay: it is refused as a
+// whole.
+func (o occupants) unoccupied(nodes []directory.Node, self string) (rest []directory.Node, found []error) {
+	for _, n := range nodes {
+		if n.Name != self {
+			n.Prefixes = slices.DeleteFunc(slices.Clone(n.Prefixes), func(p netip.Prefix) bool {
+				by := o.of(p)
+				if by != "" {
+					found = append(found, Occupied{n.Name, p, by})
+				}
+				return by != ""
+			})
+		}
+		rest = append(rest, n)
+	}
+	return rest, found
+}
+
+// refuseSelf says that a prefix of this node is in use already.
+func (o occupants) refuseSelf(self directory.Node) error {
+	for _, p := range self.Prefixes {
+		if by := o.of(p); by != "" {
+			return Missing{fmt.Sprintf("%v of node %s overlaps %s", p, self.Name, by),
+				"Give the cluster another range (--cluster-cidr of kube-controller-manager). A network of a link that nothing " +
+					"uses any more, such as another plugin's bridge: delete the link."}
+		}
+	}
+	return nil
+}
