@@ -40,6 +40,10 @@ func last(network string) (*agentstatus.Status, error) {
 	for i := range s.Nodes {
 		n := &s.Nodes[i]
 		n.Way = way(*n, s.Node, routes, index)
+		if n.Way == agentstatus.None {
+			s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.NoWay, Node: n.Name,
+				Text: "this node has no route to node " + n.Name + ", and no agent runs that would make one"})
+		}
 	}
 	return s, nil
 }

@@ -17,8 +17,8 @@ import (
 // patience is how long an agent may take for its answer, which it has at hand.
 const patience = 10 * time.Second
 
-// An answer is that of status as a document.
-type answer struct {
+// An Answer is that of status as a document.
+type Answer struct {
 	Live  bool   `json:"live"`            // the agent answered; else this is of its files and of the kernel
 	Cause string `json:"cause,omitempty"` // why it did not answer
 	*agentstatus.Status
@@ -51,7 +51,7 @@ run on this node for NET.`,
 			if err := spec.ValidName(network); err != nil {
 				return app.Usage("%w", err)
 			}
-			told, err := ask(c.Context(), network)
+			told, err := Ask(c.Context(), network)
 			if err != nil {
 				return err
 			}
@@ -72,27 +72,27 @@ run on this node for NET.`,
 	return c
 }
 
-// ask asks the agent, and else its files.
-func ask(ctx context.Context, network string) (answer, error) {
+// Ask asks the agent of a network, and else its files. Where no agent has run, the error is [fs.ErrNotExist].
+func Ask(ctx context.Context, network string) (Answer, error) {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	s, err := agentstatus.Ask(ctx, network)
 	if err == nil {
-		return answer{Live: true, Status: s}, nil
+		return Answer{Live: true, Status: s}, nil
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return answer{}, app.Fail(app.ExitFailure, app.HintPrivilege, "ask fairlead-agent: %w", err)
+		return Answer{}, app.Fail(app.ExitFailure, app.HintPrivilege, "ask fairlead-agent: %w", err)
 	}
 	s, lerr := last(network)
 	if errors.Is(lerr, fs.ErrNotExist) {
-		return answer{}, app.Fail(app.ExitNotFound,
+		return Answer{}, app.Fail(app.ExitNotFound,
 			"Start fairlead-agent on this node (docs/cluster.md), or name the network that its --network names.",
 			"no fairlead-agent has run on this node for network %s: %w", network, lerr)
 	}
-	return answer{Cause: err.Error(), Status: s}, lerr
+	return Answer{Cause: err.Error(), Status: s}, lerr
 }
 
-func printStatus(a *app.App, told answer, all bool) {
+func printStatus(a *app.App, told Answer, all bool) {
 	s := a.Style(a.Stdout)
 	a.Print("node %s of cluster %s, network %s\n", orUnknown(told.Node), told.Cluster, told.Network)
 	for _, d := range told.Devices {
@@ -103,6 +103,7 @@ func printStatus(a *app.App, told answer, all bool) {
 	case !told.Live:
 		a.Print("%s: %s\n", s.Bad("the agent does not answer"), told.Cause)
 		a.Print("the nodes are those that it last saved, and the ways those that the kernel has\n")
+		a.Print("start fairlead-agent, or read in its log why it ended\n")
 	case told.Heard.IsZero():
 		a.Print("agent %s; %s\n", told.Agent, s.Doubt("the cluster has not told its nodes since the agent started"))
 	default:
@@ -116,7 +117,7 @@ func printStatus(a *app.App, told answer, all bool) {
 }
 
 // printPolicies warns of NetworkPolicy objects, or says that nobody knows whether there are any.
-func printPolicies(a *app.App, told answer) {
+func printPolicies(a *app.App, told Answer) {
 	s := a.Style(a.Stdout)
 	switch {
 	case told.Live && told.Policies == nil:

@@ -141,6 +141,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	if d.lacks(n.List) {
 		return
 	}
+	d.cluster(n, on)
 	ctx, cancel := context.WithTimeout(d.Ctx, app.Patience)
 	defer cancel()
 	if d.leases(ctx, n) {

@@ -20,6 +20,9 @@ const (
 	SubnetOverlap       ID = "subnet-overlap"
 	SubnetInsideRoute   ID = "subnet-inside-route"
 	NetworkNotReady     ID = "network-not-ready"
+
+	ClusterAgentSilent     ID = "cluster-agent-silent"
+	ClusterNodeUnreachable ID = "cluster-node-unreachable"
 )
 
 func networkKinds() []Kind {
@@ -58,6 +61,16 @@ func networkKinds() []Kind {
 			Why: "The kernel module is not installed, or the kernel was built without this kind. No container can " +
 				"be attached.",
 			Look: "modprobe MODULE"},
+		{ID: ClusterAgentSilent, Warning: true, match: networks,
+			What: "fairlead-agent does not answer",
+			Why: "Containers keep their network, and are attached and detached. But nodes that join the cluster " +
+				"get no way, and nothing restores a route or a device that another program removes.",
+			Look: "journalctl -u fairlead-agent; kubectl -n fairlead logs ds/fairlead -c agent"},
+		{ID: ClusterNodeUnreachable, match: networks,
+			What: "containers of another node of the cluster cannot be reached, or not with all packets",
+			Why: "fairlead-agent has no way to the node, or its tests of the path failed. The text says which " +
+				"packets are lost in which direction, or what takes the node's range.",
+			Look: "fairlead cluster status NET"},
 		{ID: VersionTooNew, Warning: true, match: networks,
 			What: "an installed program does not accept the network's cniVersion",
 			Why: "Its CNI library does not know CNI 1.1. With 1.0.0 in cniVersion, and 1.1.0 in cniVersions, each " +
