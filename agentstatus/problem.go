@@ -21,6 +21,12 @@ const (
 	Other         Kind = "other"
 )
 
+// Kinds returns all kinds of problems.
+func Kinds() []Kind {
+	return []Kind{NotGranted, RangeTaken, RouteTaken, NoWay, PathSilent, PathLostThere, PathLostBack, PathUDP, PathShort,
+		AgentSilent, APISilent, Other}
+}
+
 // A Problem is something that is not as it should be.
 type Problem struct {
 	Kind   Kind         `json:"kind"`

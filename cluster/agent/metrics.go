@@ -107,9 +107,12 @@ func (c collector) Collect(metrics chan<- prometheus.Metric) {
 
 	gauge("build_info", "The program; the value is 1", 1, "version", s.Agent)
 	for way, n := range countsBy(s.Nodes, func(n agentstatus.Node) string { return string(n.Way) }) {
-		gauge("nodes", "Nodes of the cluster by the way to them: vxlan, here, or none", float64(n), "way", way)
+		gauge("nodes", "Nodes of the cluster by the way to them: vxlan, direct, here, or none", float64(n), "way", way)
 	}
 	problems := map[agentstatus.Kind]int{}
+	for _, kind := range agentstatus.Kinds() {
+		problems[kind] = 0 // an alert asks for a value, not for absence
+	}
 	for _, p := range s.Problems {
 		problems[p.Kind]++
 	}
