@@ -23,8 +23,8 @@ const (
 
 // Kinds returns all kinds of problems.
 func Kinds() []Kind {
-	return []Kind{NotGranted, RangeTaken, RouteTaken, NoWay, PathSilent, PathLostThere, PathLostBack, PathUDP, PathShort,
-		AgentSilent, APISilent, Other}
+	return []Kind{NotGranted, RangeTaken, RouteTaken, NoWay, PathSilent, PathLostThere, PathLostBack, PathUDP,
+		PathShort, AgentSilent, APISilent, Other}
 }
 
 // A Problem is something that is not as it should be.

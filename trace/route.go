@@ -34,8 +34,22 @@ func (w *walk) route(p *place, in *rtnl.Link) (r rtnl.Route, out *rtnl.Link, ok 
 		w.wonder(p, "route", Advice{}, "route to %v: %v", w.p.Dst, err)
 		return r, nil, false
 	}
+	if network := w.unrouted(p); network != "" {
+		w.stop(p, "route", look("fairlead cluster status "+network),
+			"%s: not to another node of network %s, which has the address, because its route is missing",
+			routeText(r, out, w.p.Dst), network)
+		return r, out, false
+	}
 	w.pass(p, "route", "%s", routeText(r, out, w.p.Dst))
 	return r, out, true
+}
+
+// unrouted names the network that has the packet's destination on another node, while the host has no route to it.
+func (w *walk) unrouted(p *place) (network string) {
+	if w.Wanted == nil || p.netns != "" {
+		return ""
+	}
+	return w.Wanted.Unrouted(w.p.Dst)
 }
 
 func routeText(r rtnl.Route, out *rtnl.Link, dst netip.Addr) string {

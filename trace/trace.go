@@ -51,6 +51,8 @@ type Wanted interface {
 	// of the default route in the namespace that has this path
 	Gateway(container string, six bool) netip.Addr
 	Publisher(dst netip.Addr, proto byte, port uint16) string // names the container that publishes a port of the host
+	// names the network that has the address on another node, while the host has no route to it
+	Unrouted(dst netip.Addr) string
 }
 
 // A State says what becomes of the packet at a hop, or at the end.

@@ -8,6 +8,9 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/snapshot"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -52,6 +55,33 @@ func (w wanted) Publisher(dst netip.Addr, proto byte, port uint16) string {
 		if c.Result != nil && len(attached.Mappings(c.Capabilities)) > 0 && !w.Gone(c) &&
 			netconf.NetworkOf(w.World, &c).Publishes(dst, proto, port) {
 			return Traced(c).Name
+		}
+	}
+	return ""
+}
+
+// Unrouted implements trace.Wanted.
+func (w wanted) Unrouted(dst netip.Addr) string {
+	var asked []string
+	for _, c := range w.All {
+		if slices.Contains(asked, c.Network) {
+			continue
+		}
+		asked = append(asked, c.Network)
+		g, err := grant.Read(c.Network)
+		has := func(p netip.Prefix) bool { return p.Contains(dst) }
+		if err != nil || slices.ContainsFunc(g.Ranges, has) || !slices.ContainsFunc(g.Prefixes, has) {
+			continue // it is no network of a cluster, or has the address here, or has it nowhere
+		}
+		family := uint8(rtnl.IPv4)
+		if dst.Is6() {
+			family = rtnl.IPv6
+		}
+		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable,
+			Protocol: overlay.RouteProtocol})
+		isRouted := slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst.Contains(dst) })
+		if err == nil && !isRouted {
+			return c.Network
 		}
 	}
 	return ""

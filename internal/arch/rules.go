@@ -232,7 +232,7 @@ func rows() []row {
 			below},
 		{"cli/demo", networks("cli/resolv", "cli/run"), below},
 		{"cli/doctor", networks("cli/advice", "cli/cluster", "cli/dhcp", "cli/resolv", "cli/snapshot", "dhcp/rpc",
-			"invoke", "ipam", "packetfilter", "repair", "trace"), below},
+			"invoke", "ipam", "ipam/grant", "packetfilter", "repair", "resource/overlay", "trace"), below},
 		{"cli/explain", networks("cli/advice", "cli/doctor", "calls"), below},
 		{"cli/inspect", networks("cli/calllog", "cli/dhcp", "cli/doctor", "cli/ipam", "calls", "dhcp/rpc", "repair"),
 			below},
