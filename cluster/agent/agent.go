@@ -60,6 +60,7 @@ type Agent struct {
 	Ready func()
 
 	nodes   []directory.Node
+	unsaved bool   // nodes are not in the file Saved
 	known   bool   // nodes are what the cluster said since the agent started, not what was saved
 	told    string // what was logged last
 	isReady bool   // Ready was called
@@ -129,17 +130,27 @@ func (a *Agent) learn(nodes []directory.Node) {
 	if reflect.DeepEqual(nodes, a.nodes) {
 		return
 	}
-	a.nodes = nodes
-	if err := a.Saved.Save(a.Cluster, nodes); err != nil {
+	a.nodes, a.unsaved = nodes, true
+}
+
+// save keeps the nodes over a restart. What cannot be saved is saved with the next comparison.
+func (a *Agent) save() {
+	if !a.unsaved {
+		return
+	}
+	if err := a.Saved.Save(a.Cluster, a.nodes); err != nil {
 		a.Log.Error("the nodes are not saved: after a restart without the cluster this node has no way to others",
 			"cause", err)
+		return
 	}
+	a.unsaved = false
 }
 
 // compare compares the kernel and the grant with what should be, and makes it so. It says what it cannot do once, and
 // again when that changes.
 func (a *Agent) compare(ctx context.Context) {
 	var seen view
+	a.save()
 	found, err := a.reconcile(ctx, &seen)
 	status := a.describe(seen, err)
 	status.Started, status.Heard, status.Compared = a.started, a.heard, time.Now()

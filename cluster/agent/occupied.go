@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -26,8 +27,14 @@ func (e Occupied) Error() string {
 type occupants struct {
 	networks  []rtnl.LinkAddr // of the host
 	services  []netip.Prefix
-	endpoints []netip.Addr // of nodes, in order
+	endpoints []endpoint // of nodes, in the order of addresses
 	linkName  func(index int) string
+}
+
+// An endpoint is the address of a node that joined at a time.
+type endpoint struct {
+	netip.Addr
+	since time.Time
 }
 
 // occupants asks the kernel for the networks of this host.
@@ -39,9 +46,11 @@ func (a *Agent) occupants(nodes []directory.Node) (o occupants, err error) {
 	o.networks = slices.DeleteFunc(all, func(have rtnl.LinkAddr) bool { return have.Prefix.IsSingleIP() })
 	o.services = a.services
 	for _, n := range nodes {
-		o.endpoints = append(o.endpoints, n.Endpoints...)
+		for _, e := range n.Endpoints {
+			o.endpoints = append(o.endpoints, endpoint{e, n.Since})
+		}
 	}
-	slices.SortFunc(o.endpoints, netip.Addr.Compare)
+	slices.SortFunc(o.endpoints, func(a, b endpoint) int { return a.Compare(b.Addr) })
 	o.linkName = func(index int) string {
 		l, err := rtnl.LinkByIndex(a.World.Host, index)
 		if err != nil {
@@ -52,8 +61,12 @@ func (a *Agent) occupants(nodes []directory.Node) (o occupants, err error) {
 	return o, nil
 }
 
-// of returns what overlaps a prefix, or nothing.
-func (o occupants) of(p netip.Prefix) (by string) {
+// of returns what overlaps a prefix of a node that joined at a time, or nothing. A node that joined later takes no prefix by
+// the address that it names.
+func (o occupants) of(p netip.Prefix, since time.Time) (by string) {
+	if a := p.Masked().Addr(); !a.IsGlobalUnicast() && !a.IsUnspecified() {
+		return "addresses that no container can have (loopback, link-local or multicast)"
+	}
 	for _, have := range o.networks {
 		if have.Prefix.Overlaps(p) {
 			return fmt.Sprintf("the network %v of %s", have.Prefix.Masked(), o.linkName(have.Link))
@@ -64,9 +77,11 @@ func (o occupants) of(p netip.Prefix) (by string) {
 			return fmt.Sprintf("the range %v of the cluster's Services (`kubectl get servicecidrs`)", services)
 		}
 	}
-	next, _ := slices.BinarySearchFunc(o.endpoints, p.Masked().Addr(), netip.Addr.Compare)
-	if next < len(o.endpoints) && p.Contains(o.endpoints[next]) {
-		return fmt.Sprintf("the nodes' own network, which has the InternalIP %v", o.endpoints[next])
+	next, _ := slices.BinarySearchFunc(o.endpoints, p.Masked().Addr(), func(e endpoint, a netip.Addr) int { return e.Compare(a) })
+	for ; next < len(o.endpoints) && p.Contains(o.endpoints[next].Addr); next++ {
+		if !o.endpoints[next].since.After(since) {
+			return fmt.Sprintf("the nodes' own network, which has the InternalIP %v", o.endpoints[next].Addr)
+		}
 	}
 	return ""
 }
@@ -77,7 +92,7 @@ func (o occupants) unoccupied(nodes []directory.Node, self string) (rest []direc
 	for _, n := range nodes {
 		if n.Name != self {
 			n.Prefixes = slices.DeleteFunc(slices.Clone(n.Prefixes), func(p netip.Prefix) bool {
-				by := o.of(p)
+				by := o.of(p, n.Since)
 				if by != "" {
 					found = append(found, Occupied{n.Name, p, by})
 				}
@@ -89,10 +104,17 @@ func (o occupants) unoccupied(nodes []directory.Node, self string) (rest []direc
 	return rest, found
 }
 
+// leastBits are those that addresses of containers differ in: a range has four addresses or more, as host-local wants.
+const leastBits = 2
+
 // refuseSelf says that a prefix of this node is in use already.
 func (o occupants) refuseSelf(self directory.Node) error {
 	for _, p := range self.Prefixes {
-		if by := o.of(p); by != "" {
+		if p.Addr().BitLen()-p.Bits() < leastBits {
+			return Missing{fmt.Sprintf("%v of node %s has no room for a gateway and containers", p, self.Name),
+				"Give the nodes larger ranges (--node-cidr-mask-size of kube-controller-manager)."}
+		}
+		if by := o.of(p, self.Since); by != "" {
 			return Missing{fmt.Sprintf("%v of node %s overlaps %s", p, self.Name, by),
 				"Give the cluster another range (--cluster-cidr of kube-controller-manager). A network of a link that nothing " +
 					"uses any more, such as another plugin's bridge: delete the link."}

@@ -20,12 +20,14 @@ func TestOccupied(t *testing.T) {
 	for _, c := range []struct{ prefix, says string }{
 		{"192.0.2.128/25", "192.0.2.128/25 of node n2 overlaps the network 192.0.2.0/24 of link up0"},
 		{"0.0.0.0/0", "0.0.0.0/0 of node n2 overlaps the network 127.0.0.0/8 of link lo"},
+		{"224.1.0.0/24", "224.1.0.0/24 of node n2 overlaps addresses that no container can have (loopback, link-local or multicast)"},
+		{"192.0.2.3/32", "192.0.2.3/32 of node n2 overlaps the network 192.0.2.0/24 of link up0"},
 		{"10.96.7.0/24", "10.96.7.0/24 of node n2 overlaps the range 10.96.0.0/16 of the cluster's Services"},
 		{"198.51.100.0/24", "198.51.100.0/24 of node n2 overlaps the nodes' own network, which has the InternalIP 198.51.100.7"},
 	} {
 		bad := two
 		bad.Prefixes = []netip.Prefix{netip.MustParsePrefix(c.prefix), two.Prefixes[1]}
-		far := node(4)
+		far := node(0) // the oldest
 		far.Endpoints = []netip.Addr{netip.MustParseAddr("198.51.100.7")}
 		for range 2 { // the first has been compared when the second is taken
 			h.tell(one, bad, three, far)
@@ -43,6 +45,26 @@ func TestOccupied(t *testing.T) {
 			problems[0].Text != want && c.prefix != "10.96.7.0/24" {
 			t.Errorf("%+v, want %s", problems, want)
 		}
+	}
+}
+
+// A node that names an address in the range of an older node takes nothing from it. A range without room is refused.
+func TestNoRoom(t *testing.T) {
+	h := newHost(t, 1)
+	h.start()
+	one, two, late := node(1), node(2), node(9)
+	late.Endpoints = []netip.Addr{one.Prefixes[0].Addr().Next(), two.Prefixes[0].Addr().Next()}
+	for range 2 {
+		h.tell(one, two, late)
+	}
+	h.until("node 2", h.peer(two, one))
+	one.Prefixes = []netip.Prefix{netip.MustParsePrefix("10.244.1.254/31")}
+	for range 2 {
+		h.tell(one, two)
+	}
+	problems := h.agent.Status().Problems
+	if len(problems) != 1 || problems[0].Kind != agentstatus.NotGranted {
+		t.Errorf("%+v", problems)
 	}
 }
 

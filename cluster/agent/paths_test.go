@@ -192,7 +192,7 @@ func offloads(h *host, want bool) func() bool {
 func TestCorruptChecksums(t *testing.T) {
 	t.Parallel()
 	pseudo := func() (sum uint32) {
-		for _, v := range []uint32{0x0af4, 0x0101, 0x0af4, 0x0201, 17, 8 + 8} { // 10.244.1.1, 10.244.2.1, UDP, its length
+		for _, v := range []uint32{0x0af4, 0x0101, 0x0af4, 0x0201, 17, 8 + 16} { // 10.244.1.1, 10.244.2.1, UDP, its length
 			sum += v
 		}
 		return sum>>16 + sum&0xffff

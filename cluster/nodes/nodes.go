@@ -112,14 +112,14 @@ func strip(obj any) (any, error) {
 	}, nil
 }
 
-// nodeOf returns what a Node object says of its node. What is no address or prefix is left out: the API server refuses
-// it.
+// nodeOf returns what a Node object says of its node. What is no address or prefix that a node can have is left
+// out.
 func nodeOf(cluster string, n *corev1.Node) directory.Node {
 	out := directory.Node{Name: n.Name, Since: n.CreationTimestamp.UTC(), MAC: overlay.MAC(cluster, n.Name).String()}
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)
-		if a.Type == corev1.NodeInternalIP && err == nil {
-			out.Endpoints = append(out.Endpoints, ip.Unmap())
+		if ip = ip.Unmap(); a.Type == corev1.NodeInternalIP && err == nil && ip.IsGlobalUnicast() {
+			out.Endpoints = append(out.Endpoints, ip)
 		}
 	}
 	cidrs := n.Spec.PodCIDRs
@@ -127,7 +127,7 @@ func nodeOf(cluster string, n *corev1.Node) directory.Node {
 		cidrs = []string{n.Spec.PodCIDR}
 	}
 	for _, s := range cidrs {
-		if p, err := netip.ParsePrefix(s); err == nil {
+		if p, err := netip.ParsePrefix(s); err == nil && !p.Addr().Is4In6() {
 			out.Prefixes = append(out.Prefixes, p.Masked())
 		}
 	}

@@ -39,7 +39,7 @@ type arrival struct {
 	bytes    int // of the packet
 	link     int // index
 	echo     *echoData
-	inner    *route
+	inner    *innerData
 	datagram *datagram
 }
 
@@ -121,8 +121,8 @@ func (s *sockets) listenOutside(at netip.Addr) (io.Closer, error) {
 
 func (s *sockets) listenInner(at netip.Addr) (io.Closer, error) {
 	return s.listenUDP(at, func(a *arrival, data []byte) bool {
-		by, ok := parseInner(data)
-		a.inner = &by
+		d, ok := parseInner(data)
+		a.inner = &d
 		return ok
 	})
 }
@@ -180,7 +180,7 @@ func (s *sockets) datagram(local, to netip.Addr, d datagram) error {
 	return err
 }
 
-func (s *sockets) inner(to netip.Addr, by Link) error {
+func (s *sockets) inner(to netip.Addr, by Link, nonce uint64) error {
 	in := s.within[familyOf(to)]
 	c, ok := in.conn.(*net.UDPConn)
 	if !ok {
@@ -188,14 +188,15 @@ func (s *sockets) inner(to netip.Addr, by Link) error {
 	}
 	dst := netip.AddrPortFrom(to, s.port)
 	if by.Index == 0 {
-		_, err := c.WriteToUDPAddrPort(byRoute.bytes(), dst)
+		_, err := c.WriteToUDPAddrPort(innerData{byRoute, nonce}.bytes(), dst)
 		return err
 	}
 	mac, err := s.neighbour(by)
 	if mac == nil || err != nil {
 		return err // it is known soon: other packets go there
 	}
-	return packet.SendUDP(s.ns, by.Index, mac, netip.AddrPortFrom(in.at, s.port), dst, byLink.bytes())
+	return packet.SendUDP(s.ns, by.Index, mac, netip.AddrPortFrom(in.at, s.port), dst,
+		innerData{byLink, nonce}.bytes())
 }
 
 // neighbour returns the link-layer address of a next hop, or nil if the kernel does not know it.

@@ -35,7 +35,7 @@ func familyOf(a netip.Addr) int {
 type wire interface {
 	echo(to netip.Addr, bytes int, e echoData) error
 	datagram(local, to netip.Addr, d datagram) error
-	inner(to netip.Addr, by Link) error // without a link: by the routes
+	inner(to netip.Addr, by Link, nonce uint64) error // without a link: by the routes
 }
 
 // A table has what is known of all peers. It has no clock, no goroutine and no socket: it is told the time and what
@@ -76,10 +76,10 @@ type peer struct {
 	theirs   uint64    // its nonce
 	replied  time.Time // the last answer to one
 	received [families][2]time.Time
-	came     [families][routes]time.Time // its inner datagrams
-	told     time.Time                   // when the peer last said in this test what it has received
-	says     [families][2]time.Time      // when the peer has received what, by this node's clock
-	saysCame [families][routes]time.Time
+	came     [families][routes]uint64 // nonces of its last inner datagrams
+	told     time.Time                // when the peer last said in this test what it has received
+	says     [families][2]time.Time   // when the peer has received what, by this node's clock
+	saysCame [families][routes]uint64 // which inner datagrams the peer has received last
 
 	short [families]bool // full packets did not pass
 	mtu   [families]int  // that was found; zero: full packets pass
@@ -207,7 +207,7 @@ func (t *table) send(p *peer, now time.Time) {
 			if f := familyOf(a); p.sends(f, by) && !p.arrived(f, by) {
 				missing = true
 				link := [routes]Link{byLink: p.Links[f]}[by]
-				p.note(t.wire.inner(a, link))
+				p.note(t.wire.inner(a, link, p.nonce))
 			}
 		}
 	}
@@ -225,7 +225,7 @@ func (p *peer) sends(f int, by route) bool {
 
 // arrived reports whether the peer says that an inner datagram of this test has arrived.
 func (p *peer) arrived(f int, by route) bool {
-	return !p.told.IsZero() && p.saysCame[f][by].After(p.began.Add(-recent))
+	return !p.told.IsZero() && p.saysCame[f][by] == p.nonce
 }
 
 func (p *peer) note(err error) {
@@ -260,12 +260,10 @@ func (p *peer) report(now time.Time, ask bool) datagram {
 		}
 		return now.Sub(at)
 	}
+	d.inner = p.came
 	for f := range families {
 		for i, at := range p.received[f] {
 			d.echoes[f][i] = since(at)
-		}
-		for i, at := range p.came[f] {
-			d.inner[f][i] = since(at)
 		}
 	}
 	return d
@@ -301,13 +299,13 @@ func (t *table) receiveEcho(now time.Time, from netip.Addr, reply bool, bytes in
 }
 
 // receiveInner takes an inner datagram that came from an address by a link.
-func (t *table) receiveInner(now time.Time, from netip.Addr, by route, link int) {
+func (t *table) receiveInner(now time.Time, from netip.Addr, d innerData, link int) {
 	p := t.byInner[from]
-	if p == nil || by == byLink && link != p.Links[familyOf(from)].Index {
+	if p == nil || d.by == byLink && link != p.Links[familyOf(from)].Index {
 		return
 	}
 	p.seen = now
-	p.came[familyOf(from)][by] = now
+	p.came[familyOf(from)][d.by] = d.nonce
 }
 
 // receiveDatagram takes a datagram that came from an address. What it says counts only in answer to this test: another
@@ -319,7 +317,7 @@ func (t *table) receiveDatagram(now time.Time, from netip.Addr, d datagram) {
 	}
 	p.seen, p.heard, p.theirs = now, now, d.mine
 	if d.yours == p.nonce {
-		p.answered, p.told = true, now
+		p.answered, p.told, p.saysCame = true, now, d.inner
 		at := func(ago time.Duration) time.Time {
 			if ago == never {
 				return time.Time{}
@@ -329,9 +327,6 @@ func (t *table) receiveDatagram(now time.Time, from netip.Addr, d datagram) {
 		for f := range families {
 			for i, ago := range d.echoes[f] {
 				p.says[f][i] = at(ago)
-			}
-			for i, ago := range d.inner[f] {
-				p.saysCame[f][i] = at(ago)
 			}
 		}
 		t.hurryIfComplete(p, now)

@@ -101,7 +101,7 @@ func (n *simNode) datagram(local, to netip.Addr, d datagram) error {
 	return nil
 }
 
-func (n *simNode) inner(to netip.Addr, by Link) error {
+func (n *simNode) inner(to netip.Addr, by Link, nonce uint64) error {
 	s := n.sim
 	s.sent = append(s.sent, s.now)
 	j := slices.IndexFunc(s.nodes, func(m *simNode) bool { return slices.Contains(inner(m.i), to) })
@@ -112,7 +112,7 @@ func (n *simNode) inner(to netip.Addr, by Link) error {
 	if j < 0 || s.nodes[j].silent || s.drops(n.i, j, what, smallBytes) {
 		return nil
 	}
-	s.nodes[j].table.receiveInner(s.now, inner(n.i)[familyOf(to)], kind, link)
+	s.nodes[j].table.receiveInner(s.now, inner(n.i)[familyOf(to)], innerData{kind, nonce}, link)
 	return nil
 }
 
@@ -245,6 +245,17 @@ func TestLinks(t *testing.T) {
 	}
 	s.drops = func(int, int, string, int) bool { return false }
 	expect("healed", whole)
+	// What another host sends in the name of n0 does not count, because it cannot know the nonce.
+	s.drops = func(from, to int, what string, bytes int) bool {
+		if what == "link" {
+			s.nodes[1].table.receiveInner(s.now, inner(0)[0], innerData{byLink, 1}, 3)
+			s.nodes[1].table.receiveInner(s.now, inner(0)[1], innerData{byLink, 1}, 3)
+		}
+		return what == "link"
+	}
+	expect("forged", strings.ReplaceAll(whole, "by the link passed", "by the link lost-there"))
+	s.drops = func(int, int, string, int) bool { return false }
+	expect("no more forged", whole)
 	// What comes by another link does not count: the tunnel carried it.
 	s.nodes[1].table.peers["n0"].Links = [families]Link{{Index: 4}, {Index: 4}}
 	expect("by another link", strings.ReplaceAll(whole, "by the link passed", "by the link lost-there"))
@@ -348,13 +359,13 @@ func (m mirror) datagram(local, to netip.Addr, d datagram) error {
 	m.sim.sent = append(m.sim.sent, m.sim.now)
 	if d.ask && !m.drops {
 		d.ask, d.mine, d.yours = false, 1, d.mine
-		d.inner = [families][routes]time.Duration{} // all have just come
+		d.inner = [families][routes]uint64{{d.yours, d.yours}, {d.yours, d.yours}} // all have come
 		m.table.receiveDatagram(m.sim.now, to, d)
 	}
 	return nil
 }
 
-func (m mirror) inner(netip.Addr, Link) error {
+func (m mirror) inner(netip.Addr, Link, uint64) error {
 	m.sim.sent = append(m.sim.sent, m.sim.now)
 	return nil
 }

@@ -61,14 +61,22 @@ const (
 
 func innerMagic() []byte { return []byte("FLpi") }
 
-func (r route) bytes() []byte { return append(innerMagic(), byte(r), 0, 0, 0) }
+// An innerData is what an inner datagram carries: by which route it was sent, and the nonce of the sender's test. The
+// receiver tells the nonce back outside of the tunnel, so another host cannot make a test pass.
+type innerData struct {
+	by    route
+	nonce uint64
+}
 
-// parseInner returns by which route an inner datagram was sent.
-func parseInner(b []byte) (r route, ok bool) {
-	if len(b) != 8 || !bytes.HasPrefix(b, innerMagic()) || route(b[4]) >= routes {
-		return 0, false
+func (d innerData) bytes() []byte {
+	return binary.BigEndian.AppendUint64(append(innerMagic(), byte(d.by), 0, 0, 0), d.nonce)
+}
+
+func parseInner(b []byte) (d innerData, ok bool) {
+	if len(b) != 16 || !bytes.HasPrefix(b, innerMagic()) || route(b[4]) >= routes {
+		return d, false
 	}
-	return route(b[4]), true
+	return innerData{route(b[4]), binary.BigEndian.Uint64(b[8:])}, true
 }
 
 // A datagram is what agents send each other outside of the tunnel: how long ago the sender received what, and the
@@ -78,14 +86,17 @@ type datagram struct {
 	mine   uint64 // nonce of the sender
 	yours  uint64 // the last one that the sender has received; zero: it has received none
 	echoes [families][2]time.Duration
-	inner  [families][routes]time.Duration
+	inner  [families][routes]uint64 // nonces of the last inner datagrams that the sender received
 }
 
 // never stands for what was not received in the last hour.
 const never = time.Hour
 
 // datagramLen is the length of every datagram.
-const datagramLen = 4 + 4 + 8 + 8 + families*2*4 + families*int(routes)*4
+const datagramLen = atInner + families*int(routes)*8
+
+// atInner is where the nonces of inner datagrams begin.
+const atInner = 4 + 4 + 8 + 8 + families*2*4
 
 func datagramMagic() []byte { return []byte("FLpd") }
 
@@ -103,6 +114,11 @@ func (d datagram) bytes() []byte {
 	for _, ago := range d.ages() {
 		b = binary.BigEndian.AppendUint32(b, uint32(min(max(*ago, 0), never)/time.Millisecond))
 	}
+	for _, of := range d.inner {
+		for _, nonce := range of {
+			b = binary.BigEndian.AppendUint64(b, nonce)
+		}
+	}
 	return b
 }
 
@@ -111,11 +127,6 @@ func (d *datagram) ages() (all []*time.Duration) {
 	for f := range families {
 		for i := range d.echoes[f] {
 			all = append(all, &d.echoes[f][i])
-		}
-	}
-	for f := range families {
-		for i := range d.inner[f] {
-			all = append(all, &d.inner[f][i])
 		}
 	}
 	return all
@@ -132,6 +143,12 @@ func parseDatagram(b []byte) (d datagram, ok bool) {
 		*ago = time.Duration(binary.BigEndian.Uint32(b[24+4*i:])) * time.Millisecond
 		if *ago > never {
 			return datagram{}, false
+		}
+	}
+	for f := range families {
+		for i := range routes {
+			at := atInner + 8*(f*int(routes)+int(i))
+			d.inner[f][i] = binary.BigEndian.Uint64(b[at:])
 		}
 	}
 	return d, d.mine != 0
