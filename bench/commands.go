@@ -26,7 +26,7 @@ const wayOut = uplink + "; ip addr add 192.0.2.2/24 dev ens3; ip route add defau
 // commandsMeasured are what people call to look at a host. NETNS is the namespace of one container.
 func commandsMeasured() []string {
 	return []string{"ls", "inspect NETNS", "check", "doctor", "doctor NETNS", "status", "graph", "metrics",
-		"support-bundle --mask -o /tmp/bundle.tar.gz"}
+		"support-bundle --mask -o /run/bundle.tar.gz"}
 }
 
 // measureCommands attaches that many containers, and measures each command.

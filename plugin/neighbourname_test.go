@@ -198,7 +198,7 @@ func TestNeighbourNamePasses(t *testing.T) {
 				second.must("add", second.add(&twice))
 				t.Cleanup(func() { second.must("del", second.del(&twice)) })
 				s.nested("a1")
-				s.sh("a1", "ip addr add 10.99.0.1/32 dev lo; ip -6 addr add fd00:99::1/128 dev lo")
+				s.sh("a1", "ip addr add 10.99.0.1/32 dev lo; ip -6 addr add fd00:99::1/128 dev lo nodad")
 				s.sh("host", "ip route add 10.99.0.1 via "+s.addr["a1"][0]+"; ip -6 route add fd00:99::1 via "+s.addr["a1"][1])
 				vips := [2]string{"10.81.0.200", "fd00:81::200"}
 				vip := func(do, where string) {

@@ -90,8 +90,8 @@ func TestEntries(t *testing.T) {
 		entries = append(entries, e.Name())
 	}
 	slices.Sort(names)
-	if first, err := os.ReadDir(bin); err != nil || len(first) != 2 {
-		t.Errorf("bin has %v beside cni and fairlead: %v", first, err)
+	if first, err := os.ReadDir(bin); err != nil || len(first) != 3 {
+		t.Errorf("bin has %v beside cni, fairlead and fairlead-conformance: %v", first, err)
 	}
 	if len(names) == 0 || !slices.Equal(names, entries) {
 		t.Fatalf("bin/cni has %q, the program is %q", entries, names)
