@@ -13,6 +13,9 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A Node is what the others have to know of a node.
@@ -105,9 +108,12 @@ type content struct {
 	Nodes   []Node `json:"nodes"`
 }
 
+// maxFile is the size of the longest file, in bytes: that of some 100,000 nodes.
+const maxFile = 32 << 20
+
 // Load returns the nodes of a cluster. There are none if nothing was saved.
 func (f File) Load(cluster string) ([]Node, error) {
-	b, err := os.ReadFile(f.Path)
+	b, err := spec.ReadPlain(f.Path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -154,7 +160,7 @@ func (f File) Save(cluster string, nodes []Node) error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.Create(f.Path + ".new") // one agent writes it; what a killed one left is replaced
+	tmp, err := grant.Replace(f.Path + ".new") // one agent writes it
 	if err != nil {
 		return err
 	}

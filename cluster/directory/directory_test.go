@@ -1,13 +1,17 @@
 package directory
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // The older of two nodes keeps a prefix, and both are named.
@@ -69,5 +73,25 @@ func TestFile(t *testing.T) {
 	}
 	if got, err := f.Load("c"); err == nil || len(got) > 0 {
 		t.Error(got, err)
+	}
+
+	// A pipe is not waited for, and what a symbolic link at the temporary name leads to is not written.
+	other := filepath.Join(t.TempDir(), "other")
+	err := errors.Join(os.Remove(f.Path), syscall.Mkfifo(f.Path, 0o600), os.WriteFile(other, []byte("keep"), 0o600),
+		os.Symlink(other, f.Path+".new"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.Load("c"); !errors.Is(err, spec.ErrNotPlain) {
+		t.Error(got, err)
+	}
+	if err := f.Save("c", want); err != nil {
+		t.Error(err)
+	}
+	if got, err := f.Load("c"); err != nil || len(got) != 1 {
+		t.Error(got, err)
+	}
+	if text, err := os.ReadFile(other); err != nil || string(text) != "keep" {
+		t.Errorf("%s, %v", text, err)
 	}
 }

@@ -150,7 +150,7 @@ func rows() []row {
 			"kernel": "address arithmetic runs anywhere, in a test without a kernel too",
 			"*":      "address management knows ranges, leases and owners",
 		}},
-		{"ipam/grant", nil, map[string]string{
+		{"ipam/grant", []string{"spec"}, map[string]string{
 			"*": "an agent of any source of addresses writes the file, whatever else it is made of",
 		}},
 		{"agentstatus", []string{"ipam/grant"}, map[string]string{

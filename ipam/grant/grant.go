@@ -1,6 +1,6 @@
 // Package grant reads and writes the file by which fairlead-agent tells the plugin cluster which addresses this node
-// may allocate. It imports the standard library alone, so that an agent of any other source of addresses can write the
-// file too.
+// may allocate. It imports the standard library and spec alone, so that an agent of any other source of addresses can
+// write the file too.
 package grant
 
 import (
@@ -8,12 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Dir is the directory of the grants. It has a file for each network, and does not outlive a boot.
@@ -94,12 +95,16 @@ func Read(network string) (*Grant, error) {
 // OfBoot returns the grant of a network for this boot, which may have no range. The error is an [Error].
 func OfBoot(network string) (*Grant, error) {
 	path := Path(network)
-	b, err := readBounded(path)
+	b, err := spec.ReadPlain(path, spec.MaxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Error{Path: path, Hint: startAgent,
 			Why: "is missing: no agent has granted addresses to this node since it booted"}
 	}
 	if err != nil {
+		var of *fs.PathError // whose path is in the error already
+		if errors.As(err, &of) {
+			err = of.Err
+		}
 		return nil, &Error{Path: path, Hint: startAgent, Why: "cannot be read", Err: err}
 	}
 	g := new(Grant)
@@ -118,23 +123,6 @@ func OfBoot(network string) (*Grant, error) {
 	return g, nil
 }
 
-// maxFile is the size in bytes above which a file is no grant. That of 10,000 nodes of both families has 1 MB.
-const maxFile = 16 << 20
-
-// readBounded reads a file that can be a grant.
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(b) > maxFile {
-		err = fmt.Errorf("it has more than %d bytes", maxFile)
-	}
-	return b, err
-}
-
 // Write replaces the grant of a network in one step. It does not wait for a disk, because the file ends with the boot.
 func Write(network string, g Grant) error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
@@ -144,7 +132,7 @@ func Write(network string, g Grant) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.Create(Path(network) + ".new") // one agent writes it; what a killed one left is replaced
+	f, err := Replace(Path(network) + ".new") // one agent writes it
 	if err != nil {
 		return err
 	}
@@ -157,4 +145,12 @@ func Write(network string, g Grant) error {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return nil
+}
+
+// Replace makes a file for writing, in the place of what a killed agent or another program left there.
+func Replace(path string) (*os.File, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 }

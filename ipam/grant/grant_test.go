@@ -6,9 +6,12 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -111,8 +114,13 @@ func TestRefusedGrants(t *testing.T) {
 	}
 	refused("cut short", "is no grant, or was cut short: unexpected end of JSON input")
 
-	if err := os.Truncate(Path("net"), maxFile+1); err != nil {
+	if err := os.Truncate(Path("net"), spec.MaxFile+1); err != nil {
 		t.Fatal(err)
 	}
-	refused("endless", "cannot be read: it has more than 16777216 bytes")
+	refused("endless", "cannot be read: it is no plain file of ours: it has more than 16777216 bytes")
+
+	if err := errors.Join(os.Remove(Path("net")), syscall.Mkfifo(Path("net"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	refused("a pipe", "cannot be read: it is no plain file but a named pipe")
 }

@@ -83,7 +83,7 @@ func TestNoGrant(t *testing.T) {
 		"none":         {"", path + ": is missing: no agent has granted addresses to this node", "Start fairlead-agent"},
 		"empty":        {"\n", path + ": is no grant, or was cut short", "Start fairlead-agent"},
 		"torn":         {`{"cluster":"c","boot":"` + boot + `","ranges":["10.2`, path + ": is no grant, or was cut short", "journalctl -u"},
-		"huge":         {strings.Repeat(" ", 16<<20+1), path + ": cannot be read: it has more than 16777216 bytes", "Start fairlead-agent"},
+		"huge":         {strings.Repeat(" ", 16<<20+1), path + ": cannot be read: it is no plain file of ours: it has more than 16777216 bytes", "Start fairlead-agent"},
 		"another boot": {`{"boot":"b0","ranges":["10.244.1.0/24"]}`, path + `: is of boot "b0", and this is boot ` + boot, "Start fairlead-agent"},
 		"no podCIDR": {`{"boot":"` + boot + `","node":"a","missing":"node a has no podCIDR","hint":"Run kubectl get node a."}`,
 			path + ": grants no range: node a has no podCIDR", "Run kubectl get node a."},
