@@ -71,6 +71,7 @@ for less in "$dir"/repair-without-*; do
 	*opt-cni-bin) complete ;; # it tells whose plugins made what ours did not
 	*) ! complete ;;
 	esac
+	nft flush ruleset # without /run/cni, repair makes sets whose elements do not expire, and these stay
 	"$fairlead" repair --firewall >/dev/null
 	complete
 done
