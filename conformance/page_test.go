@@ -116,7 +116,7 @@ func TestPage(t *testing.T) {
 	if err := people(&example, []Report{report}, false); err != nil {
 		t.Fatal(err)
 	}
-	text := strings.NewReplacer(dir+"/"+brokenAs(c), "/work/mine", dir, "/work").Replace(example.String())
+	text := strings.NewReplacer(dir+"/"+brokenAs(c), "/src/mine", dir, "/src").Replace(example.String())
 
 	all := tables(t)
 	var rows strings.Builder

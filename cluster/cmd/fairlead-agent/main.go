@@ -55,9 +55,9 @@ type usageError struct{ error }
 
 const usage = `Connect the containers of this node with those of the other nodes of a Kubernetes cluster.
 
-fairlead-agent reads the Node objects, and writes nothing to the API server without --clear-network-unavailable. It keeps a VXLAN device and a route to the
-containers of each node, and grants the node's podCIDRs to the plugin cluster (/run/fairlead/cluster/NETWORK.json). It
-needs root, and the right to list and watch nodes.
+fairlead-agent reads the Node objects, and writes nothing to the API server without --clear-network-unavailable. It
+keeps a VXLAN device and a route to the containers of each node, and grants the node's podCIDRs to the plugin cluster
+(/run/fairlead/cluster/NETWORK.json). It needs root, and the right to list and watch nodes.
 
 With --conf, it installs the network's configuration when the grant, the device and the routes stand: the node is ready
 then. When it ends, everything stays as it is. --remove removes all of it.
