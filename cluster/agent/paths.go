@@ -184,9 +184,9 @@ func (a *Agent) testPaths(v view) {
 	if p.prober == nil {
 		return
 	}
-	addrs := map[string][]netip.Addr{}
+	addrs, onLinks := map[string][]netip.Addr{}, map[string][]overlay.Hop{}
 	for _, n := range v.nodes {
-		addrs[n.Name] = ownAddrs(n)
+		addrs[n.Name], onLinks[n.Name] = ownAddrs(n), hops(n, v.links)
 	}
 	var peers []probe.Peer
 	known := map[string]bool{}
@@ -197,7 +197,7 @@ func (a *Agent) testPaths(v view) {
 			continue
 		}
 		peers = append(peers, probe.Peer{Node: to.Node, Local: v.ups[i].addr, Endpoint: to.Endpoint, Addrs: addrs[to.Node],
-			MTU: v.ups[i].mtu, Links: linksTo(to, v), TryLinks: a.Mode == Auto,
+			MTU: v.ups[i].mtu, Links: linksTo(to, onLinks[to.Node], v.links), TryLinks: a.Mode == Auto,
 			Way: fmt.Sprint("direct ", to.Direct, ", checksums ", p.checksums())})
 	}
 	p.prober.Set(addrs[a.Node], peers)
@@ -209,13 +209,12 @@ func (a *Agent) testPaths(v view) {
 	maps.DeleteFunc(p.barred, func(node string, _ time.Time) bool { return !known[node] })
 }
 
-// linksTo returns the next hops to a peer by a link that both are on, for IPv4 and IPv6.
-func linksTo(p overlay.Peer, v view) (links [2]probe.Link) {
-	i := slices.IndexFunc(v.nodes, func(n directory.Node) bool { return n.Name == p.Node })
-	p.Direct = hops(v.nodes[i], v.links)
+// linksTo returns which of the next hops to a peer by a link that both are on are those of IPv4 and IPv6.
+func linksTo(p overlay.Peer, hops []overlay.Hop, on []uplink) (links [2]probe.Link) {
+	p.Direct = hops
 	for _, dst := range p.Prefixes {
 		hop := p.Hop(dst)
-		up := slices.IndexFunc(v.links, func(up uplink) bool { return up.name == hop.Link })
+		up := slices.IndexFunc(on, func(up uplink) bool { return up.name == hop.Link })
 		if up < 0 {
 			continue
 		}
@@ -223,7 +222,7 @@ func linksTo(p overlay.Peer, v view) (links [2]probe.Link) {
 		if dst.Addr().Is6() {
 			family = 1
 		}
-		links[family] = probe.Link{Index: v.links[up].index, Via: hop.Via}
+		links[family] = probe.Link{Index: on[up].index, Via: hop.Via}
 	}
 	return links
 }

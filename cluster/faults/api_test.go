@@ -2,8 +2,8 @@ package faults
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // apiAddress is where the nodes reach the API server.
@@ -102,12 +103,12 @@ func (a *api) add(what watch.EventType, n *corev1.Node) {
 
 // ServeHTTP implements http.Handler.
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", runtime.ContentTypeProtobuf)
 	query := r.URL.Query()
 	switch {
 	case r.URL.Path != "/api/v1/nodes" || r.Method != http.MethodGet:
 		w.WriteHeader(http.StatusForbidden)
-		a.write(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+		a.write(w, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
 			Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden, Message: r.Method + " " + r.URL.Path + " is forbidden"})
 	case query.Get("watch") != "true" && query.Get("watch") != "1":
 		a.write(w, a.list())
@@ -135,11 +136,11 @@ func (a *api) list() *corev1.NodeList {
 func (a *api) initial(w http.ResponseWriter) (version int) {
 	l := a.list()
 	for i := range l.Items {
-		a.write(w, metav1.WatchEvent{Type: string(watch.Added), Object: raw(&l.Items[i])})
+		a.tell(w, watch.Added, &l.Items[i])
 	}
 	end := &corev1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, ObjectMeta: metav1.ObjectMeta{
 		ResourceVersion: l.ResourceVersion, Annotations: map[string]string{metav1.InitialEventsAnnotationKey: "true"}}}
-	a.write(w, metav1.WatchEvent{Type: string(watch.Bookmark), Object: raw(end)})
+	a.tell(w, watch.Bookmark, end)
 	version, _ = strconv.Atoi(l.ResourceVersion)
 	return version
 }
@@ -158,7 +159,7 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, from int) {
 		a.mu.Unlock()
 
 		for _, e := range news {
-			a.write(w, metav1.WatchEvent{Type: string(e.what), Object: raw(e.node)})
+			a.tell(w, e.what, e.node)
 			from = e.version
 		}
 		if f, ok := w.(http.Flusher); ok {
@@ -172,20 +173,45 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request, from int) {
 	}
 }
 
-func (a *api) write(w http.ResponseWriter, v any) {
-	b, err := json.Marshal(v)
+// protobuf is how an API server writes objects for clients that ask for it.
+func protobuf() runtime.SerializerInfo {
+	info, _ := runtime.SerializerInfoForMediaType(scheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeProtobuf)
+	return info
+}
+
+// write sends an object.
+func (a *api) write(w io.Writer, v runtime.Object) {
+	if err := protobuf().Serializer.Encode(v, counter{a, w}); err != nil {
+		a.t.Error(err)
+	}
+}
+
+// tell sends an event of a watch.
+func (a *api) tell(w io.Writer, what watch.EventType, n *corev1.Node) {
+	object, err := runtime.Encode(protobuf().Serializer, n)
 	if err != nil {
 		a.t.Error(err)
 	}
-	n, _ := w.Write(append(b, '\n'))
-	a.mu.Lock()
-	a.sent += n
-	a.mu.Unlock()
+	stream := protobuf().StreamSerializer
+	e := &metav1.WatchEvent{Type: string(what), Object: runtime.RawExtension{Raw: object}}
+	if err := stream.Encode(e, stream.NewFrameWriter(counter{a, w})); err != nil {
+		a.t.Error(err)
+	}
 }
 
-func raw(n *corev1.Node) (out runtime.RawExtension) {
-	out.Object = n
-	return out
+// A counter counts what the server sends.
+type counter struct {
+	*api
+	to io.Writer
+}
+
+// Write implements io.Writer. A client that is gone is no error.
+func (c counter) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	c.sent += len(b)
+	c.mu.Unlock()
+	c.to.Write(b)
+	return len(b), nil
 }
 
 // touch reports the state of a node again, as kubelet does, with as many bytes of images and conditions.

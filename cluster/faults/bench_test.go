@@ -22,8 +22,8 @@ import (
 // machine that does nothing else.
 
 // BenchmarkThousandNodes is the agent of a node beside 1,000 nodes: how long it takes from its start until all are
-// programmed, and from a new Node object until that one is; and what it takes in the following minute, in which each node
-// reports its state as kubelets do, every five minutes.
+// programmed, and from a new Node object until that one is; and what it takes in the second minute after that, in which each
+// node reports its state as kubelets do, every five minutes.
 func BenchmarkThousandNodes(b *testing.B) {
 	const nodes, report = 1000, 5 * time.Minute
 	c := newCluster(b)
@@ -43,21 +43,28 @@ func BenchmarkThousandNodes(b *testing.B) {
 		b.ReportMetric(ms(time.Since(joined)), "ms/change")
 
 		pid := n.agentPID()
+		heartbeats(c, nodes, report) // until each path was tested once
 		before, sent := processorTime(b, pid), c.api.bytes()
-		reports := time.NewTicker(report / nodes)
-		minute := time.After(time.Minute)
-		for i, over := 0, false; !over; i++ {
-			select {
-			case <-reports.C:
-				c.api.touch(fmt.Sprint("x", i%nodes))
-			case <-minute:
-				over = true
-			}
-		}
+		heartbeats(c, nodes, report)
 		b.ReportMetric(100*(processorTime(b, pid)-before).Seconds()/60, "%core/rest")
 		b.ReportMetric(float64(c.api.bytes()-sent)/1024, "KiB/minute")
 		b.ReportMetric(float64(resident(b, pid))/1024, "MiB/resident")
 		n.agent.kill()
+	}
+}
+
+// heartbeats are those of a minute.
+func heartbeats(c *cluster, nodes int, every time.Duration) {
+	reports := time.NewTicker(every / time.Duration(nodes))
+	defer reports.Stop()
+	minute := time.After(time.Minute)
+	for i := 0; ; i++ {
+		select {
+		case <-reports.C:
+			c.api.touch(fmt.Sprint("x", i%nodes))
+		case <-minute:
+			return
+		}
 	}
 }
 

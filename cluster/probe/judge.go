@@ -98,6 +98,7 @@ func (t *table) end(p *peer, now time.Time) {
 	if p.due.Before(now) {
 		p.due = now
 	}
+	p.silent = p.seen.Before(p.began)
 	p.began = time.Time{}
 	shortest := 0
 	for _, mtu := range p.mtu {

@@ -11,11 +11,15 @@ import (
 
 // How often is tested.
 const (
-	wait     = time.Second           // until what has no answer is sent again; each time, it doubles
-	attempts = 3                     // of each packet
-	tries    = 2                     // of each packet that looks for the path's MTU
-	gap      = 10 * time.Millisecond // between the steps of two peers: it bounds the packets a second
-	recent   = 5 * time.Second       // what a peer received that long before a test began may be of that test
+	wait     = time.Second     // until what has no answer is sent again; each time, it doubles
+	attempts = 3               // of each packet, unless the peer is silent
+	tries    = 2               // of each packet that looks for the path's MTU
+	recent   = 5 * time.Second // what a peer received that long before a test began may be of that test
+
+	// The steps of several peers are made at once, because to wake up costs more than to send. It bounds the packets a
+	// second.
+	gap   = 250 * time.Millisecond
+	burst = 25
 
 	answerGap   = 200 * time.Millisecond // between two answers to a peer
 	answersMost = 200                    // to all peers in a second
@@ -72,6 +76,7 @@ type peer struct {
 	search   *searching
 
 	seen     time.Time // anything that came from it
+	silent   bool      // nothing came from it in the last test
 	heard    time.Time // the last datagram
 	theirs   uint64    // its nonce
 	replied  time.Time // the last answer to one
@@ -144,15 +149,20 @@ func (t *table) next() time.Time {
 	return due
 }
 
-// run makes the step of one peer, if it is time for it.
+// run makes the steps of the peers that are due, of the first [burst] of them.
 func (t *table) run(now time.Time) {
 	if len(t.queue) == 0 || now.Before(t.next()) {
 		return
 	}
 	t.last = now
-	p := t.queue[0]
-	t.step(p, now)
-	heap.Fix(&t.queue, p.place)
+	for range burst {
+		p := t.queue[0]
+		if p.due.After(now) {
+			return
+		}
+		t.step(p, now)
+		heap.Fix(&t.queue, p.place)
+	}
 }
 
 // step is what is next for a peer.
@@ -162,7 +172,7 @@ func (t *table) step(p *peer, now time.Time) {
 		t.narrow(p, now)
 	case p.began.IsZero():
 		t.begin(p, now)
-	case p.attempt == attempts || p.complete():
+	case p.attempt == p.attempts() || p.complete():
 		t.judge(p, now)
 	default:
 		t.send(p, now)
@@ -232,6 +242,14 @@ func (p *peer) note(err error) {
 	if err != nil {
 		p.cause = err
 	}
+}
+
+// attempts is one while nothing comes from a peer that was silent in the last test.
+func (p *peer) attempts() int {
+	if p.silent && p.seen.Before(p.began) {
+		return 1
+	}
+	return attempts
 }
 
 // complete reports whether all was answered.

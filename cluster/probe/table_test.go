@@ -310,6 +310,36 @@ func TestSingleLosses(t *testing.T) {
 	}
 }
 
+// A peer that was silent gets each packet once, until something comes from it: then nothing is said of it before what a
+// single loss took was sent again.
+func TestSilentPeer(t *testing.T) {
+	s := newSim(2)
+	away := func(int, int, string, int) bool { return true }
+	s.drops = away
+	s.run(2 * time.Minute)
+	s.sent = nil
+	s.run(10 * time.Minute)
+	const packets = 2*3 + 1 // two echoes and an inner datagram of each family, and one datagram
+	if tests := len(s.sent) / packets; tests < 2*9 || tests > 2*11 || len(s.sent)%packets != 0 {
+		t.Errorf("%d packets in ten minutes", len(s.sent))
+	}
+
+	losses := 0
+	s.drops = func(from, _ int, what string, bytes int) bool {
+		lost := from == 0 && what == "echo" && bytes != smallBytes && losses < 4
+		if lost {
+			losses++
+		}
+		return lost
+	}
+	for s.of(0, 1) == "agents lost, IPv4 lost lost, IPv6 lost lost" {
+		s.run(time.Second)
+	}
+	if want := "agents passed, IPv4 passed passed, IPv6 passed passed"; s.of(0, 1) != want || losses != 4 {
+		t.Errorf("after %d losses: %s, want %s", losses, s.of(0, 1), want)
+	}
+}
+
 // With 1,000 peers, each is tested in each minute, and packets a second are bounded, also if none answers.
 func TestThousandPeers(t *testing.T) {
 	for name, drops := range map[string]bool{"all answer": false, "none answers": true} {
