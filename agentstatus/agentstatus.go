@@ -29,6 +29,9 @@ type Status struct {
 	Node    string `json:"node"`    // this node's name
 	Agent   string `json:"agent"`   // version of the program
 
+	// Source is what tells the agent the nodes, for people.
+	Source string `json:"source,omitempty"`
+
 	Started time.Time `json:"started,omitzero"`  // when the agent began
 	Heard   time.Time `json:"heard,omitzero"`    // when the cluster last told the nodes; zero: not since the agent began
 	Devices []Device  `json:"devices,omitempty"` // one for each family of the other nodes' addresses

@@ -28,6 +28,8 @@ type Agent struct {
 	Node    string // name of this node in it
 	Version string // of the program, for people
 	Network string // name of the network whose containers get addresses from the grant
+	Source  Source
+	Grant   *grant.File // of the network; nil: nobody else writes it
 	World   *kernel.World
 	Saved   directory.File // the nodes, over restarts and boots
 	Log     *slog.Logger
@@ -56,8 +58,14 @@ type Agent struct {
 	// Services has the ranges of the cluster's Services, and again when they change. Nil: they are unknown.
 	Services <-chan []netip.Prefix
 
-	// Ready is called once, when pods can be attached to this node. Nil: nothing is called.
+	// Ready is called once, when pods can be attached to this node, or the source may grant it ranges. Nil: nothing is called.
 	Ready func()
+
+	// Granted has a value when somebody else has changed the ranges in the grant. Nil: nobody does.
+	Granted <-chan struct{}
+
+	// Ask looks whether the node can get more addresses, and returns when the grant says so. Nil: it cannot.
+	Ask func(context.Context) error
 
 	nodes   []directory.Node
 	unsaved bool   // nodes are not in the file Saved
@@ -111,6 +119,7 @@ func (a *Agent) Run(ctx context.Context, updates <-chan []directory.Node) error 
 		case nodes := <-updates:
 			a.learn(nodes)
 		case a.services = <-a.Services:
+		case <-a.Granted:
 		case <-tick.C:
 		}
 		a.compare(ctx)
@@ -177,7 +186,7 @@ func (a *Agent) compare(ctx context.Context) {
 		return
 	}
 	if errors.Is(err, errNotHeard) {
-		a.Log.Info("waiting for the API server to say which nodes there are")
+		a.Log.Info("waiting for " + a.Source.String() + " to say which nodes there are")
 		return
 	}
 	a.Log.Error("not all is as it should be; the next attempt is at the next change, and within a minute", "cause", err)
@@ -218,7 +227,7 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 	seen.ups, seen.peers, seen.links = ups, peers, links
 	for _, up := range ups {
 		if !up.attached() {
-			errs = append(errs, noLink(self.Name, up.addr))
+			errs = append(errs, a.noLink(self.Name, up.addr))
 		}
 	}
 	if err := a.ensurePortFilter(ctx, self, nodes); err != nil {
@@ -245,9 +254,9 @@ func (a *Agent) self(nodes []directory.Node) (directory.Node, error) {
 	i := slices.IndexFunc(nodes, func(n directory.Node) bool { return n.Name == a.Node })
 	if i < 0 {
 		return directory.Node{}, Missing{fmt.Sprintf("the cluster has no node %s", a.Node),
-			"`kubectl get nodes` lists them. --node of fairlead-agent has to be the node's name."}
+			a.Source.listNodes()}
 	}
-	if len(nodes[i].Prefixes) > 0 {
+	if len(nodes[i].Prefixes) > 0 || a.Source == Etcd { // where the ways to others stand before the first block
 		return nodes[i], nil
 	}
 	j := slices.IndexFunc(a.nodes, func(n directory.Node) bool { return n.Name == a.Node })
@@ -256,9 +265,7 @@ func (a *Agent) self(nodes []directory.Node) (directory.Node, error) {
 		return nodes[i], Missing{fmt.Sprintf("node %s has %v, which node %s has too, and joined before", owner, prefix, a.Node),
 			"`kubectl get nodes -o custom-columns=N:.metadata.name,P:.spec.podCIDRs` shows which."}
 	}
-	return nodes[i], Missing{fmt.Sprintf("node %s has no podCIDR", a.Node),
-		fmt.Sprintf("`kubectl get node %s -o jsonpath={.spec.podCIDRs}` shows it. kube-controller-manager gives it with "+
-			"--allocate-node-cidrs and --cluster-cidr.", a.Node)}
+	return nodes[i], a.Source.noRange(a.Node)
 }
 
 // own returns the node's own addresses among its containers: the first one of each prefix, which is the containers'
@@ -270,18 +277,14 @@ func own(self directory.Node) (addrs []netip.Addr) {
 	return addrs
 }
 
-// grant writes the grant if it is another one.
+// grant writes what the agent knows into the grant.
 func (a *Agent) grant(self directory.Node, nodes []directory.Node, mtu int) error {
-	boot, err := grant.Boot()
-	if err != nil {
-		return err
-	}
-	g := grant.Grant{Cluster: a.Cluster, Node: a.Node, Boot: boot, Ranges: self.Prefixes, MTU: mtu,
-		Prefixes: prefixesOf(nodes)}
-	if have, err := grant.Read(a.Network); err == nil && reflect.DeepEqual(*have, g) {
-		return nil
-	}
-	return grant.Write(a.Network, g)
+	return a.change(func(g *grant.Grant) {
+		g.MTU, g.Prefixes = mtu, prefixesOf(nodes)
+		if a.Source == Kubernetes {
+			g.Ranges, g.Source, g.Missing, g.Hint, g.Reserve = self.Prefixes, nil, "", "", 0
+		}
+	})
 }
 
 // refuse says in the grant why this node has no range. A grant with a range stays, unless the cluster has given the range
@@ -294,7 +297,7 @@ func (a *Agent) refuse(err error) error {
 	is := errors.As(err, &m)
 	if have, rerr := grant.Read(a.Network); rerr == nil {
 		other, prefix := a.ownerOf(have.Ranges)
-		if other == "" {
+		if other == "" || a.Source == Etcd {
 			return err
 		}
 		if !is {
@@ -303,12 +306,9 @@ func (a *Agent) refuse(err error) error {
 	} else if !is {
 		return err
 	}
-	boot, berr := grant.Boot()
-	if berr != nil {
-		return errors.Join(err, berr)
-	}
-	return errors.Join(err, grant.Write(a.Network, grant.Grant{Cluster: a.Cluster, Node: a.Node, Boot: boot,
-		Missing: m.What, Hint: m.Hint}))
+	return errors.Join(err, a.change(func(g *grant.Grant) {
+		g.Ranges, g.Prefixes, g.MTU, g.Missing, g.Hint = nil, nil, 0, m.What, m.Hint
+	}))
 }
 
 // ownerOf returns another node, and its prefix, that overlaps one of these ranges.

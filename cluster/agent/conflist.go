@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/install"
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/plugin/cluster"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -95,15 +96,27 @@ func (a *Agent) makeReady(ctx context.Context, self directory.Node, nodes []dire
 			return nil
 		}
 	}
+	if a.Source == Etcd {
+		a.sayReady()
+		if _, err := grant.Read(a.Network); err != nil { // Granted tells when it can be read
+			return nil
+		}
+	}
 	written, err := a.Conflist.install(a.Network, func(p *spec.Conf) error { return a.adopt(ctx, p) })
 	if written {
 		a.Log.Info("installed the network's configuration, so this node is ready for pods", "file", a.Conflist.path())
 	}
-	if err == nil && !a.isReady && a.Ready != nil {
+	if err == nil {
+		a.sayReady()
+	}
+	return err
+}
+
+func (a *Agent) sayReady() {
+	if !a.isReady && a.Ready != nil {
 		a.isReady = true
 		a.Ready()
 	}
-	return err
 }
 
 // adopt takes over the leases of another network that had the node's range before, such as flannel's: its containers may

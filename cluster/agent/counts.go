@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,11 +34,12 @@ type apiFailure struct {
 	cause error
 }
 
-// SetFailure says why the API server does not answer. The log says so when the cause changes; the status until it answers.
+// SetFailure says why the source of the nodes does not answer. The log says so when the cause changes; the status until it answers.
 func (a *Agent) SetFailure(cause error) {
 	former := a.counts.failure.Swap(&apiFailure{time.Now(), cause})
 	if former == nil || former.cause.Error() != cause.Error() {
-		a.Log.Error("the API server does not answer; the agent goes on asking, and pods keep their ways", "cause", cause)
+		a.Log.Error(a.Source.String()+" does not answer; the agent goes on asking, and containers keep their ways",
+			"cause", cause)
 	}
 }
 
@@ -61,15 +61,17 @@ func (c *counts) sample(now time.Time, m Meter) {
 	c.sampled, c.bytes = now, bytes
 }
 
+// Answered says that the source of the nodes answers again.
+func (a *Agent) Answered() { a.counts.failure.Store(nil) }
+
 // describe adds to a status what was counted.
-func (c *counts) describe(s *agentstatus.Status, m Meter) {
+func (c *counts) describe(s *agentstatus.Status, m Meter, of Source) {
 	s.Policies = c.policies.Load()
+	if f := c.failure.Load(); f != nil && (m == nil || !m.Last().After(f.at)) {
+		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.APISilent, Text: of.silent(f.cause)})
+	}
 	if m == nil {
 		return
-	}
-	if f := c.failure.Load(); f != nil && !m.Last().After(f.at) {
-		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.APISilent, Text: fmt.Sprintf("the API server does not "+
-			"answer: %v. Pods keep their ways, and changes of nodes wait: see --kubeconfig, or KUBERNETES_SERVICE_HOST", f.cause)})
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

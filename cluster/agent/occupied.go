@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
@@ -16,11 +17,11 @@ type Occupied struct {
 	Node   string
 	Prefix netip.Prefix // of Node
 	By     string       // for people
+	Fix    string       // what to do
 }
 
 func (e Occupied) Error() string {
-	return fmt.Sprintf("%v of node %s overlaps %s: give the cluster another range (--cluster-cidr of kube-controller-manager)",
-		e.Prefix, e.Node, e.By)
+	return fmt.Sprintf("%v of node %s overlaps %s: %s", e.Prefix, e.Node, e.By, e.Fix)
 }
 
 // occupants are what prefixes of containers must not overlap.
@@ -29,6 +30,7 @@ type occupants struct {
 	services  []netip.Prefix
 	endpoints []endpoint // of nodes, in the order of addresses
 	linkName  func(index int) string
+	source    Source
 }
 
 // An endpoint is the address of a node that joined at a time.
@@ -44,7 +46,7 @@ func (a *Agent) occupants(nodes []directory.Node) (o occupants, err error) {
 		return o, err
 	}
 	o.networks = slices.DeleteFunc(all, func(have rtnl.LinkAddr) bool { return have.Prefix.IsSingleIP() })
-	o.services = a.services
+	o.services, o.source = a.services, a.Source
 	for _, n := range nodes {
 		for _, e := range n.Endpoints {
 			o.endpoints = append(o.endpoints, endpoint{e, n.Since})
@@ -94,7 +96,7 @@ func (o occupants) unoccupied(nodes []directory.Node, self string) (rest []direc
 			n.Prefixes = slices.DeleteFunc(slices.Clone(n.Prefixes), func(p netip.Prefix) bool {
 				by := o.of(p, n.Since)
 				if by != "" {
-					found = append(found, Occupied{n.Name, p, by})
+					found = append(found, Occupied{n.Name, p, by, o.source.giveRange()})
 				}
 				return by != ""
 			})
@@ -116,9 +118,12 @@ func (o occupants) refuseSelf(self directory.Node) error {
 		}
 		if by := o.of(p, self.Since); by != "" {
 			return Missing{fmt.Sprintf("%v of node %s overlaps %s", p, self.Name, by),
-				"Give the cluster another range (--cluster-cidr of kube-controller-manager). A network of a link that nothing " +
+				upperFirst(o.source.giveRange()) + ". A network of a link that nothing " +
 					"uses any more, such as another plugin's bridge: delete the link."}
 		}
 	}
 	return nil
 }
+
+// upperFirst returns a text that begins a sentence.
+func upperFirst(text string) string { return strings.ToUpper(text[:1]) + text[1:] }

@@ -41,14 +41,14 @@ func (a *Agent) Status() agentstatus.Status {
 	s := *last
 	s.Nodes, s.Problems = slices.Clone(s.Nodes), slices.Clone(s.Problems)
 	a.paths.describe(&s)
-	a.counts.describe(&s, a.Meter)
+	a.counts.describe(&s, a.Meter, a.Source)
 	return s
 }
 
 // describe says what a comparison knew, and what it could not do.
 func (a *Agent) describe(v view, err error) agentstatus.Status {
 	s := agentstatus.Status{Version: agentstatus.Version, Cluster: a.Cluster, Network: a.Network, Node: a.Node,
-		Agent: a.Version}
+		Agent: a.Version, Source: a.Source.String()}
 	mtus := map[string]int{} // by devices
 	for _, up := range v.ups {
 		s.Devices = append(s.Devices, agentstatus.Device{Name: a.device(up), ID: a.ID, Port: a.Port, Local: up.addr,
@@ -79,7 +79,7 @@ func (a *Agent) describe(v view, err error) agentstatus.Status {
 		}
 		if said.Way == agentstatus.None && len(n.Prefixes) == 0 && !without[n.Name] && !hasProblem(s, n.Name) {
 			s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.NoWay, Node: n.Name,
-				Text: fmt.Sprintf("node %s has no podCIDR, so its pods have no addresses", n.Name)})
+				Text: a.Source.noRange(n.Name).What + ", so its containers have no addresses"})
 		}
 		s.Nodes = append(s.Nodes, said)
 	}
@@ -164,6 +164,13 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) {
 			a.Log.Debug("status was not sent", "cause", err)
 		}
 	})
+	if a.Ask != nil {
+		mux.HandleFunc("POST /want", func(w http.ResponseWriter, r *http.Request) {
+			if err := a.Ask(r.Context()); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			}
+		})
+	}
 	a.serve(ctx, l, mux)
 }
 

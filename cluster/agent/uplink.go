@@ -47,7 +47,7 @@ func (a *Agent) uplinks(self directory.Node) (ups []uplink, err error) {
 		ups = append(ups, up)
 	}
 	if !slices.ContainsFunc(ups, uplink.attached) {
-		return nil, noLink(self.Name, self.Endpoints...)
+		return nil, a.noLink(self.Name, self.Endpoints...)
 	}
 	return ups, nil
 }
@@ -56,9 +56,12 @@ func (a *Agent) uplinks(self directory.Node) (ups []uplink, err error) {
 func (up uplink) attached() bool { return up.name != "" }
 
 // noLink says that no link has any of a node's addresses.
-func noLink(node string, listed ...netip.Addr) error {
-	return Missing{fmt.Sprintf("no link of this host has an address of node %s: %v", node, listed),
-		"`ip addr` lists them. --node of fairlead-agent has to be the name of this node."}
+func (a *Agent) noLink(node string, listed ...netip.Addr) error {
+	hint := "`ip addr` lists them. --node of fairlead-agent has to be the name of this node."
+	if a.Source == Etcd {
+		hint = "`ip addr` lists them. --node-ip of fairlead-agent has to be addresses of this host."
+	}
+	return Missing{fmt.Sprintf("no link of this host has an address of node %s: %v", node, listed), hint}
 }
 
 // families returns an address of each family, in the order in which nodes prefer them.

@@ -17,7 +17,7 @@ func Forget(epoch Entry) Txn {
 	return Txn{
 		If:     []Compare{{epoch.Key, epoch.Revision}},
 		Put:    []Pair{{epoch.Key, Value{Epoch: &e}}},
-		Delete: []Key{{Kind: NameKey, Node: e.Name}},
+		Delete: []Key{{Kind: NameKey, Node: e.Name}, {Kind: NodeKey, Node: epoch.Key.Node}},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // A Kind is one of the sets of keys in the store.
@@ -17,6 +18,8 @@ const (
 	NameKey    Kind = "names"   // of each node's name: the node
 	BlockKey   Kind = "block"   // of each block that is not free: its owners
 	MineKey    Kind = "mine"    // of each node and block: the parts that it owns. An index, written with the block
+	NodeKey    Kind = "node"    // of each node: how others reach it, and what it has left
+	DrainKey   Kind = "drain"   // of each node that is to claim nothing, and to give back what it does not need
 	GraveKey   Kind = "grave"   // of each block of a forgotten node, for some minutes: it is not claimed
 )
 
@@ -47,20 +50,26 @@ func (k Key) String() string {
 // MinePrefix is what the texts of all keys of kind MineKey of a node begin with.
 func MinePrefix(node string) string { return Key{Kind: MineKey, Node: node}.String() + "/" }
 
-// ParseMine returns the key of kind MineKey with a text.
-func ParseMine(node, text string) (Key, error) {
-	rest, ok := strings.CutPrefix(text, MinePrefix(node))
-	pool, block, both := strings.Cut(rest, "/")
-	k := Key{Kind: MineKey, Node: node, Pool: pool}
-	var address []byte
-	var bits int
-	if _, err := fmt.Sscanf(block, "%x-%d", &address, &bits); !ok || !both || err != nil {
-		return Key{}, fmt.Errorf("%s: is not a key of a block of node %s", text, node)
+// Parse returns the key with a text. Its kind has a node or a pool, or both.
+func Parse(text string) (k Key, err error) {
+	kind, rest, _ := strings.Cut(text, "/")
+	k.Kind = Kind(kind)
+	if k.Kind != BlockKey && k.Kind != GraveKey {
+		k.Node, rest, _ = strings.Cut(rest, "/")
 	}
-	a, valid := netip.AddrFromSlice(address)
-	k.Block = netip.PrefixFrom(a, bits)
-	if !valid || k.String() != text {
-		return Key{}, fmt.Errorf("%s: is not a key of a block of node %s", text, node)
+	if k.Kind == BlockKey || k.Kind == GraveKey || k.Kind == MineKey {
+		var block string
+		k.Pool, block, _ = strings.Cut(rest, "/")
+		var address []byte
+		var bits int
+		if _, err := fmt.Sscanf(block, "%x-%d", &address, &bits); err != nil {
+			return Key{}, fmt.Errorf("%s: is not the key of a block: %w", text, err)
+		}
+		a, _ := netip.AddrFromSlice(address)
+		k.Block = netip.PrefixFrom(a, bits)
+	}
+	if text == "" || k.String() != text {
+		return Key{}, fmt.Errorf("%s: is not a key of this version", text)
 	}
 	return k, nil
 }
@@ -72,6 +81,7 @@ type Value struct {
 	Node   string   `json:"node,omitempty"`   // NameKey, and GraveKey: the former owner
 	Owners []string `json:"owners,omitempty"` // BlockKey: identifier of the node of each part; empty: it is free
 	Parts  Parts    `json:"parts,omitempty"`  // MineKey
+	Host   *Host    `json:"host,omitempty"`   // NodeKey
 }
 
 // A Config is what an administrator writes. Each change of it is one transaction.
@@ -89,6 +99,22 @@ type Epoch struct {
 	Name  string `json:"name"`           // of the node
 	Nonce string `json:"nonce"`          // of the agent
 	Gone  bool   `json:"gone,omitempty"` // the node was forgotten, for ever: if it returns, it joins as another
+}
+
+// A Host is what a node says of itself.
+type Host struct {
+	Name      string         `json:"name"`
+	Since     time.Time      `json:"since"`         // when it joined
+	Endpoints []netip.Addr   `json:"endpoints"`     // by which other nodes reach it, the preferred one first
+	MAC       string         `json:"mac"`           // of its VXLAN device
+	Version   string         `json:"version"`       // of its agent
+	Use       map[string]Use `json:"use,omitempty"` // by the names of pools. It is some minutes old
+}
+
+// A Use is how many addresses of a pool a node has.
+type Use struct {
+	Leased int    `json:"leased"`
+	Usable uint64 `json:"usable"` // that containers can have, leased or not
 }
 
 // Parts is a set of parts of a block, which are numbered from 0.

@@ -6,15 +6,22 @@ import "slices"
 // what an agent claimed that ended before it published. Nothing else can be on its way: see fenced. What is not
 // wanted leaves.
 func (o *Owner) adopt() *step {
-	h := o.view.mine.minus(o.granted)
-	if h.Parts == 0 {
+	all := o.granted
+	for _, h := range o.view.mine {
+		h.Parts &^= o.granted.parts(h)
+		switch {
+		case h.Parts == 0:
+		case len(all.of(h.Pool)) >= o.wanted(h.Pool) && all.parts(h) == 0:
+			o.leave = &leaving{Holding: h}
+			return o.giveAway()
+		default:
+			all = all.with(h)
+		}
+	}
+	if all.minus(o.granted).Parts == 0 {
 		return nil
 	}
-	if len(o.granted.of(h.Pool)) >= o.wanted(h.Pool) && o.granted.parts(h) == 0 {
-		o.leave = &leaving{Holding: h}
-		return o.giveAway()
-	}
-	return &step{Publish{Holdings: o.granted.with(h)}, publish, Holding{}}
+	return &step{action: Publish{Holdings: all}, kind: publish}
 }
 
 func (o *Owner) wanted(pool string) int {
@@ -58,12 +65,12 @@ func (o *Owner) withdrawPart(h Holding) *step {
 }
 
 func (o *Owner) publishWithout(h Holding) *step {
-	return &step{Publish{Holdings: o.granted.without(h), Without: &h}, publish, h}
+	return &step{action: Publish{Holdings: o.granted.without(h), Without: &h}, kind: publish, about: h}
 }
 
 // lookAtBlock reads the entries of the block of h.
 func (o *Owner) lookAtBlock(h Holding) *step {
-	return &step{Read{Keys: []Key{o.blockKey(h), mineKey(o.journal.Node, h)}}, lookAtBlock, h}
+	return &step{action: Read{Keys: []Key{o.blockKey(h), mineKey(o.journal.Node, h)}}, kind: lookAtBlock, about: h}
 }
 
 // giveAway tells the store what left the grant.
@@ -95,7 +102,7 @@ func (o *Owner) giveAway() *step {
 		t.If = append(t.If, Compare{Key{Kind: EpochKey, Node: o.leave.to}, o.leave.epoch})
 		t.setMine(mineKey(o.leave.to, o.leave.Holding), theirs)
 	}
-	return &step{t, tellLeave, o.leave.Holding}
+	return &step{action: t, kind: tellLeave, about: o.leave.Holding}
 }
 
 // setBlock writes who owns the parts of a block. A block without an owner has no entry.
@@ -116,52 +123,77 @@ func (t *Txn) setMine(k Key, parts Parts) {
 	}
 }
 
-// claimNext claims a free block of a pool of which the node wants more.
+// claimNext claims a free block of each pool of which the node wants more, in one transaction. If one of the pools has
+// none, nothing is claimed: a container needs an address of each family.
 func (o *Owner) claimNext() *step {
+	var all []Holding
 	for i := range o.demands {
 		d := &o.demands[i]
 		p, known := o.pool(d.pool)
 		if !known || len(o.granted.of(d.pool)) >= d.blocks {
 			continue
 		}
-		for ; d.probed < p.count(); d.probed++ {
-			h := Holding{p.Name, p.block((p.first(o.journal.Node) + d.probed) % p.count()), p.all()}
-			if o.view.mine.parts(h) == 0 {
-				return o.claim(p, h)
-			}
+		h, found := o.candidate(d, p)
+		if !found {
+			return nil
+		}
+		all = append(all, h)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return o.claim(all)
+}
+
+// candidate returns the next block of a pool that may be free.
+func (o *Owner) candidate(d *demand, p Pool) (h Holding, found bool) {
+	for ; d.probed < p.count(); d.probed++ {
+		h := Holding{p.Name, p.block((p.first(o.journal.Node) + d.probed) % p.count()), p.all()}
+		isTaken := o.Taken != nil && o.Taken(h)
+		if !isTaken && o.view.mine.parts(h) == 0 {
+			return h, true
 		}
 	}
-	return nil
+	return Holding{}, false
 }
 
-// claim claims a block if it is free, the node may write, and the store was not restored.
-func (o *Owner) claim(p Pool, h Holding) *step {
-	owners := make([]string, p.Parts)
-	for n := range owners {
-		owners[n] = o.journal.Node
+// claim claims blocks if all are free, the node may write, and the store was not restored.
+func (o *Owner) claim(all []Holding) *step {
+	t := Txn{If: []Compare{{o.epochKey(), o.view.epoch.Revision}, {Key{Kind: ReadoptKey}, 0},
+		{Key{Kind: ConfigKey}, o.view.config.Revision}}}
+	for _, h := range all {
+		p, _ := o.pool(h.Pool)
+		owners := make([]string, p.Parts)
+		for n := range owners {
+			owners[n] = o.journal.Node
+		}
+		t.If = append(t.If, Compare{o.blockKey(h), 0}, Compare{graveKey(h.Pool, h.Block), 0})
+		t.setBlock(o.blockKey(h), owners)
+		t.setMine(mineKey(o.journal.Node, h), h.Parts)
 	}
-	t := Txn{If: []Compare{{o.blockKey(h), 0}, {graveKey(h.Pool, h.Block), 0}, {o.epochKey(), o.view.epoch.Revision},
-		{Key{Kind: ReadoptKey}, 0}, {Key{Kind: ConfigKey}, o.view.config.Revision}}}
-	t.setBlock(o.blockKey(h), owners)
-	t.setMine(mineKey(o.journal.Node, h), h.Parts)
-	return &step{t, claim, h}
+	return &step{action: t, kind: claim, about: all[0], claims: all}
 }
 
-// claimed takes the answer to a claim. If the block was not free, the next one is tried.
-func (o *Owner) claimed(h Holding, r Outcome) {
+// claimed takes the answer to a claim. Where a block was not free, the next one is tried.
+func (o *Owner) claimed(all []Holding, r Outcome) {
 	if r.Done {
-		o.view.mine = o.view.mine.with(h)
-		return
-	}
-	taken := slices.ContainsFunc(r.Seen, func(e Entry) bool { return e.Key.Kind == BlockKey || e.Key.Kind == GraveKey })
-	if !taken {
-		o.forgetView()
-		return
-	}
-	for i := range o.demands {
-		if o.demands[i].pool == h.Pool {
-			o.demands[i].probed++
+		for _, h := range all {
+			o.view.mine = o.view.mine.with(h)
 		}
+		return
+	}
+	isTaken := false
+	for i := range o.demands {
+		pool := o.demands[i].pool
+		if slices.ContainsFunc(r.Seen, func(e Entry) bool {
+			return e.Key.Pool == pool && (e.Key.Kind == BlockKey || e.Key.Kind == GraveKey)
+		}) {
+			o.demands[i].probed++
+			isTaken = true
+		}
+	}
+	if !isTaken {
+		o.forgetView()
 	}
 }
 
@@ -199,5 +231,5 @@ func (o *Owner) assertGranted() *step {
 		{Key{Kind: ReadoptKey}, o.view.readopt.Revision}}}
 	t.setBlock(block.Key, owners)
 	t.setMine(mineKey(o.journal.Node, h), h.Parts|o.view.mine.parts(h))
-	return &step{t, assert, h}
+	return &step{action: t, kind: assert, about: h}
 }

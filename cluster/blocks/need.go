@@ -19,8 +19,8 @@ type Need struct {
 func (n *Need) Blocks(now time.Time, p Pool, owned, leases int) (blocks int, next time.Time) {
 	needed := n.Least
 	if n.Spare > 0 {
-		usable := p.usable()
-		needed = max(needed, (leases+n.Spare+usable-1)/usable)
+		each := p.Usable()
+		needed = max(needed, (leases+n.Spare+each-1)/each)
 	}
 	n.blocks = max(n.blocks, owned)
 	if needed >= n.blocks {
@@ -38,5 +38,5 @@ func (n *Need) Blocks(now time.Time, p Pool, owned, leases int) (blocks int, nex
 	return n.blocks, time.Time{}
 }
 
-// usable returns how many addresses of a block containers can have: all but the first, the gateway and the last one.
-func (p Pool) usable() int { return 1<<min(p.Prefix.Addr().BitLen()-p.Bits, 30) - 3 }
+// Usable returns how many addresses of a block containers can have: all but the first, the gateway and the last one.
+func (p Pool) Usable() int { return 1<<min(p.Prefix.Addr().BitLen()-p.Bits, 30) - 3 }

@@ -42,6 +42,9 @@ type Owner struct {
 	busy    holdings  // what has leases
 	stale   bool      // the store changed since the action that goes on began
 	doing   *step
+
+	// Taken reports whether a block is probably not free, so that claims begin with one that is. Nil: nothing is known.
+	Taken func(Holding) bool
 }
 
 // A demand is how many blocks of a pool a node wants.
@@ -70,6 +73,7 @@ type step struct {
 	action Action
 	kind   stepKind
 	about  Holding
+	claims []Holding // of a claim
 }
 
 type stepKind int
@@ -134,6 +138,31 @@ func (o *Owner) forgetView() { o.view, o.block = nil, nil }
 // Refused says why the node gets no addresses. It is nil if it may have some.
 func (o *Owner) Refused() *Refusal { return o.refusal }
 
+// Standing returns what every transaction in the node's name compares. Ok is false while the node may write nothing.
+func (o *Owner) Standing() (epoch Compare, ok bool) {
+	if o.refusal != nil || o.view == nil || !o.fenced() {
+		return Compare{}, false
+	}
+	return Compare{o.epochKey(), o.view.epoch.Revision}, true
+}
+
+// Wants reports whether the node wants more blocks of a pool than it has.
+func (o *Owner) Wants(pool string) bool { return len(o.granted.of(pool)) < o.wanted(pool) }
+
+// Exhausted reports whether a pool has no free block, as far as the node knows.
+func (o *Owner) Exhausted(pool string) bool {
+	if o.view == nil {
+		return false
+	}
+	p, known := o.pool(pool)
+	i := slices.IndexFunc(o.demands, func(d demand) bool { return d.pool == pool })
+	if !known || i < 0 {
+		return false
+	}
+	_, found := o.candidate(&o.demands[i], p)
+	return !found
+}
+
 // Conflict returns a holding of this node that another node has in a store that was restored. Nil: there is none.
 func (o *Owner) Conflict() *Holding { return o.stuck }
 
@@ -185,18 +214,18 @@ func (o *Owner) decide() *step {
 		return o.withdrawAll()
 	case o.view == nil:
 		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey()}
-		return &step{Read{Keys: keys, Mine: o.journal.Node}, look, Holding{}}
+		return &step{action: Read{Keys: keys, Mine: o.journal.Node}, kind: look}
 	case o.view.readopt.Revision == 0 && o.restored():
-		return &step{Txn{
+		return &step{action: Txn{
 			If:  []Compare{{Key{Kind: ReadoptKey}, 0}, {Key{Kind: ConfigKey}, o.view.config.Revision}},
 			Put: []Pair{{Key: Key{Kind: ReadoptKey}}},
-		}, raise, Holding{}}
+		}, kind: raise}
 	case !o.fenced():
 		return o.fence()
 	case len(o.journal.Nonces) != 1 || o.journal.Epoch != o.view.epoch.Value.Epoch.N:
 		j := o.journal
 		j.Epoch, j.Nonces = o.view.epoch.Value.Epoch.N, []string{o.nonce}
-		return &step{Save{j}, save, Holding{}}
+		return &step{action: Save{j}, kind: save}
 	case o.leave != nil:
 		return o.giveAway()
 	case o.view.readopt.Revision != 0:
@@ -219,7 +248,7 @@ func (o *Owner) withdrawAll() *step {
 	if len(o.granted) == 0 && o.told != nil && *o.told == *o.refusal {
 		return nil
 	}
-	return &step{Publish{Refusal: o.refusal}, publish, Holding{}}
+	return &step{action: Publish{Refusal: o.refusal}, kind: publish}
 }
 
 // Saw takes the answer to a Read.
@@ -286,7 +315,7 @@ func (o *Owner) fence() *step {
 		j := o.journal
 		j.Machine = cmp.Or(o.machine, j.Machine)
 		j.Nonces = append(slices.Clone(j.Nonces), o.nonce)
-		return &step{Save{j}, save, Holding{}}
+		return &step{action: Save{j}, kind: save}
 	}
 	e := Epoch{N: o.journal.Epoch + 1, Name: o.name, Nonce: o.nonce}
 	if was := o.view.epoch.Value.Epoch; was != nil {
@@ -300,7 +329,7 @@ func (o *Owner) fence() *step {
 		t.If = append(t.If, Compare{o.nameKey(), 0})
 		t.Put = append(t.Put, Pair{o.nameKey(), Value{Node: o.journal.Node}})
 	}
-	return &step{t, fence, Holding{}}
+	return &step{action: t, kind: fence}
 }
 
 // Committed takes the answer to a Txn.
@@ -313,7 +342,7 @@ func (o *Owner) Committed(r Outcome) {
 	s := o.end()
 	switch s.kind {
 	case claim:
-		o.claimed(s.about, r)
+		o.claimed(s.claims, r)
 	case tellLeave:
 		o.leave, o.block = nil, nil
 		if r.Done {

@@ -48,17 +48,21 @@ func TestFirst(t *testing.T) {
 func TestKeys(t *testing.T) {
 	for _, block := range []string{"10.0.0.64/26", "fd00::40/122"} {
 		k := Key{Kind: MineKey, Node: "u1", Pool: "a", Block: netip.MustParsePrefix(block)}
-		if back, err := ParseMine("u1", k.String()); err != nil || back != k {
+		if back, err := Parse(k.String()); err != nil || back != k {
 			t.Errorf("%v: %v, %v", k, back, err)
 		}
+	}
+	node := Key{Kind: NodeKey, Node: "u1"}
+	if back, err := Parse(node.String()); err != nil || back != node {
+		t.Errorf("%v: %v, %v", node, back, err)
 	}
 	if got := (Key{Kind: BlockKey, Pool: "a", Block: netip.MustParsePrefix("10.0.0.64/26")}).String(); got !=
 		"block/a/0a000040-26" {
 		t.Error(got)
 	}
-	for _, text := range []string{"", "mine/u1/a", "mine/u1/a/xyz", "mine/u2/a/0a000040-26", "mine/u1/a/0a000040-26x",
-		"mine/u1/a/0a00-26", "mine/u1/a/0a000040-33"} {
-		if k, err := ParseMine("u1", text); err == nil {
+	for _, text := range []string{"", "mine/u1/a", "mine/u1/a/xyz", "mine/u1/a/0a000040-26x", "mine/u1/a/0a00-26",
+		"block/u1/a/0a000040-26", "node/u1/a", "mine/u1/a/0a000040-33"} {
+		if k, err := Parse(text); err == nil {
 			t.Errorf("%q is %v", text, k)
 		}
 	}

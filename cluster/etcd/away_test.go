@@ -17,7 +17,7 @@ import (
 func TestAway(t *testing.T) {
 	s, dir, stopEtcd := startEtcdIn(t)
 	m := member(t.Output(), s, "a", 0)
-	m.Needs = map[string]*blocks.Need{"p": {Spare: 40, Idle: time.Hour}}
+	m.Spare, m.Idle = 40, time.Hour
 	granted := make(chan int, 1000)
 	m.before = func(a blocks.Action) {
 		if a == nil {

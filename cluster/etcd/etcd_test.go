@@ -80,7 +80,7 @@ func runEtcd(t testing.TB, dir string) (stop func()) {
 
 // dial waits for etcd, however long it takes to start.
 func dial(t testing.TB, address string) *Store {
-	s, err := Open([]string{"http://" + address}, nil, "c")
+	s, err := Open(Access{Cluster: "c", Endpoints: []string{"http://" + address}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,8 +105,18 @@ func (s *Store) mustRead(t testing.TB, r blocks.Read) blocks.Snapshot {
 
 // member returns one of a node, whose network has its name. The host has both nodes: what differs is the network.
 func member(t io.Writer, s *Store, node string, want int) *Member {
-	return &Member{Store: s, Cluster: "c", Node: node, Network: node, Leases: &disk.Store{},
-		Needs: map[string]*blocks.Need{"p": {Least: want}}, Log: slog.New(slog.NewTextHandler(t, nil))}
+	m := NewMember(s, NewView(), node, blocks.Host{Name: node})
+	m.Pools, m.Least, m.Log = []string{"p"}, want, slog.New(slog.NewTextHandler(t, nil))
+	return m
+}
+
+// mustConnect returns the client of the store.
+func (s *Store) mustConnect(t testing.TB) *clientv3.Client {
+	c, err := s.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // rest runs a member until it has nothing to do.
@@ -208,8 +218,8 @@ func TestShare(t *testing.T) {
 	}
 
 	member(t.Output(), s, "b", 0).rest(t)
-	resp, err := s.client.Get(t.Context(), s.prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
-	if err != nil || resp.Count != 5 { // the configuration, two epochs and two names
+	resp, err := s.mustConnect(t).Get(t.Context(), s.prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil || resp.Count != 7 { // the configuration, and an epoch, a name and a host of both
 		t.Errorf("%d keys stay: %v, %v", resp.Count, resp.Kvs, err)
 	}
 }
@@ -278,7 +288,7 @@ func runDoomed(t *testing.T, want, n int) bool {
 func beDoomed() int {
 	var want, n int
 	_, err := fmt.Sscan(os.Getenv(doomed), &want, &n)
-	s, serr := Open([]string{"http://" + address}, nil, "c")
+	s, serr := Open(Access{Cluster: "c", Endpoints: []string{"http://" + address}})
 	if err != nil || serr != nil {
 		return 1
 	}
@@ -312,7 +322,7 @@ func TestForget(t *testing.T) {
 	if err := s.Forget(t.Context(), "z"); err == nil {
 		t.Error("a node that nobody knows was forgotten")
 	}
-	graves, err := s.client.Get(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix())
+	graves, err := s.mustConnect(t).Get(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix())
 	if err != nil || len(graves.Kvs) != 1 || graves.Kvs[0].Lease == 0 {
 		t.Errorf("%v, %v: want a grave that ends", graves, err)
 	}
@@ -331,7 +341,7 @@ func TestForget(t *testing.T) {
 	if err := os.Remove((&host{network: "a"}).journalPath()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.client.Delete(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix()); err != nil {
+	if _, err := s.mustConnect(t).Delete(t.Context(), s.prefix+string(blocks.GraveKey), clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	member(t.Output(), s, "a", 1).rest(t) // as another node of the same name
@@ -349,7 +359,7 @@ func BenchmarkHerd(b *testing.B) {
 		b.ResetTimer()
 		for n := range 1000 {
 			m := member(b.Output(), s, fmt.Sprint("n", n), 0)
-			m.Needs = map[string]*blocks.Need{"large": {Least: 2}}
+			m.Pools, m.Least = []string{"large"}, 2
 			m.before = func(a blocks.Action) {
 				switch a := a.(type) {
 				case blocks.Read:
@@ -380,7 +390,7 @@ func TestTwice(t *testing.T) {
 	s := startEtcd(t)
 	member(t.Output(), s, "a", 1).rest(t)
 	other := member(t.Output(), s, "b", 1)
-	other.Node = "a"
+	other.Host.Name = "a"
 	other.rest(t)
 	expect(t, "b", 0)
 	if g, err := grant.OfBoot("b"); err != nil || !strings.Contains(g.Missing, "has this node's name") {
@@ -401,7 +411,7 @@ func TestTwice(t *testing.T) {
 func TestAhead(t *testing.T) {
 	s := startEtcd(t)
 	m := member(t.Output(), s, "a", 0)
-	m.Needs = map[string]*blocks.Need{"p": {Spare: 8}}
+	m.Spare = 8
 	idle := make(chan int, 1000)
 	m.before = func(a blocks.Action) {
 		if a == nil {

@@ -28,6 +28,7 @@ const Dir = "/var/lib/cni/fairlead/cluster"
 type host struct {
 	cluster, node, network string
 	leases                 *disk.Store
+	grant                  *grant.File
 }
 
 func (h *host) journalPath() string { return filepath.Join(Dir, h.network+".journal.json") }
@@ -122,20 +123,44 @@ func (h *host) granted() ([]blocks.Holding, error) {
 	return list, nil
 }
 
-// rangesOf returns the addresses of a holding. Nil: its pool is not known.
-type rangesOf func(blocks.Holding) []netip.Prefix
+// A grantor knows the ranges of what an owner has.
+type grantor struct {
+	owner *blocks.Owner
+	pools []blocks.Pool // of the network
+}
+
+// ranges returns the addresses of holdings. Missing is the family of which there are none, though the network has a pool
+// of it: a container would lack an address.
+func (g grantor) ranges(all []blocks.Holding) (list []netip.Prefix, missing string) {
+	var v4, v6 bool
+	for _, held := range all {
+		for _, r := range g.owner.Ranges(held) {
+			v4, v6 = v4 || r.Addr().Is4(), v6 || r.Addr().Is6()
+			list = append(list, r)
+		}
+	}
+	for _, p := range g.pools {
+		switch {
+		case p.Prefix.Addr().Is4() && !v4:
+			return nil, "IPv4"
+		case p.Prefix.Addr().Is6() && !v6:
+			return nil, "IPv6"
+		}
+	}
+	return list, ""
+}
 
 // publish replaces the grant. It reports whether it did not, because a lease is in the way.
-func (h *host) publish(ctx context.Context, p blocks.Publish, ranges rangesOf) (busy bool, err error) {
+func (h *host) publish(ctx context.Context, p blocks.Publish, by grantor) (busy bool, err error) {
 	if p.Without == nil && len(p.Holdings) > 0 { // nothing is taken away
-		return false, h.write(p, ranges)
+		return false, h.write(p, by)
 	}
 	if _, err := h.leases.Reclaim(ctx, h.network, false); err != nil {
 		return false, err
 	}
 	err = h.leases.Hold(ctx, h.network, func(leased []netip.Addr) error {
 		if p.Without != nil {
-			leaving := ranges(*p.Without)
+			leaving := by.owner.Ranges(*p.Without)
 			if leaving == nil { // the pool is not there any more
 				leaving = []netip.Prefix{p.Without.Block}
 			}
@@ -146,31 +171,30 @@ func (h *host) publish(ctx context.Context, p blocks.Publish, ranges rangesOf) (
 		if busy {
 			return nil
 		}
-		return h.write(p, ranges)
+		return h.write(p, by)
 	})
 	return busy, err
 }
 
 // write writes the grant. What others wrote into it stays.
-func (h *host) write(p blocks.Publish, ranges rangesOf) error {
-	g := grant.Grant{}
-	if have, err := grant.OfBoot(h.network); err == nil {
-		g = *have
-	}
-	boot, err := grant.Boot()
+func (h *host) write(p blocks.Publish, by grantor) error {
+	source, err := json.Marshal(p.Holdings)
 	if err != nil {
 		return err
 	}
-	g.Cluster, g.Node, g.Boot = h.cluster, h.node, boot
-	g.Missing, g.Hint = missing(p.Refusal)
-	if g.Source, err = json.Marshal(p.Holdings); err != nil {
-		return err
-	}
-	g.Ranges = nil
-	for _, held := range p.Holdings {
-		g.Ranges = append(g.Ranges, ranges(held)...)
-	}
-	return grant.Write(h.network, g)
+	return h.grant.Change(func(g *grant.Grant) {
+		g.Cluster, g.Node, g.Source = h.cluster, h.node, source
+		lacks := ""
+		g.Ranges, lacks = by.ranges(p.Holdings)
+		switch {
+		case p.Refusal != nil:
+			g.Missing, g.Hint = missing(p.Refusal)
+		case lacks != "" && len(p.Holdings) > 0:
+			g.Missing, g.Hint = "the node has no block of "+lacks+" addresses", "`fairlead cluster pools` shows what is free."
+		default:
+			g.Missing, g.Hint = "", ""
+		}
+	})
 }
 
 // missing says why a node has no range, and what to do.

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -64,29 +63,4 @@ func (h *host) leased(ctx context.Context, pools []blocks.Pool) (map[string]int,
 		return nil
 	})
 	return counts, err
-}
-
-// want tells the owner how many blocks the leases need. It returns when to ask again if nothing changes.
-func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.Time, err error) {
-	pools := o.Pools()
-	counts, err := h.leased(ctx, pools)
-	if err != nil {
-		return next, err
-	}
-	owned := map[string]int{}
-	for _, held := range o.Granted() {
-		owned[held.Pool]++
-	}
-	for _, p := range pools {
-		need := m.Needs[p.Name]
-		if need == nil {
-			continue
-		}
-		n, due := need.Blocks(time.Now(), p, owned[p.Name], counts[p.Name])
-		o.Want(p.Name, n)
-		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
-			next = due
-		}
-	}
-	return next, nil
 }

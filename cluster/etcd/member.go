@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/ipam/disk"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
 )
 
 // again is the time after which a member looks at the store again if nothing happened.
@@ -17,20 +20,55 @@ const again = time.Minute
 // A Member gets and keeps the blocks of a node, for one network.
 type Member struct {
 	Store   *Store
-	Cluster string // name of the cluster
-	Node    string // name of this node in it
-	Network string // whose containers get the addresses
+	View    *View       // of the store
+	Network string      // whose containers get the addresses
+	Host    blocks.Host // this node, as the others are to know it
 	Leases  *disk.Store
+	Grant   *grant.File
 	Log     *slog.Logger
-	Needs   map[string]*blocks.Need // by the name of the pool. The node gets nothing of others
+
+	Pools   []string // from which the node claims, in this order; empty: all
+	Least   int      // blocks of each family that the node has always
+	Spare   int      // addresses of each family that are free at least; zero: Least is all that counts; -1: those of a block
+	Reserve int      // free addresses below which the node wants no more containers
+	Idle    time.Duration
+
+	// Ready is closed when containers may get addresses. Nil: they may.
+	Ready <-chan struct{}
+
+	// Fit says why the node must not use a pool. Nil: it may.
+	Fit func(blocks.Pool) error
+
+	// Failed is told why something could not be done, and Answered when all is done. Published is called when the grant
+	// has other ranges. Nil: nobody is told.
+	Failed    func(error)
+	Answered  func()
+	Published func()
+
+	needs   map[string]*blocks.Need // by the names of pools
+	asks    chan chan<- struct{}
+	asking  []chan<- struct{} // calls of Ask that wait
+	from    []string          // names of the pools from which the node claims
+	told    string            // what was logged last
+	lacks   atomic.Bool       // the node wants more than there is
+	said    blocks.Host       // what the store has
+	saidAt  time.Time
+	changed chan struct{} // the store, of this node
 
 	before func(blocks.Action) // of a test: called before each action, and with nil before it waits
+}
+
+// NewMember returns a member for a node that gets blocks as view says.
+func NewMember(s *Store, view *View, network string, host blocks.Host) *Member {
+	return &Member{Store: s, View: view, Network: network, Host: host, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
+		Log: slog.Default(), needs: map[string]*blocks.Need{}, asks: make(chan chan<- struct{}),
+		changed: make(chan struct{}, 1)}
 }
 
 // Run does what is to be done until ctx ends. The grant stays then, so that containers get addresses while no agent
 // runs.
 func (m *Member) Run(ctx context.Context) error {
-	h := &host{cluster: m.Cluster, node: m.Node, network: m.Network, leases: m.Leases}
+	h := &host{cluster: m.Store.access.Cluster, node: m.Host.Name, network: m.Network, leases: m.Leases, grant: m.Grant}
 	unlock, err := h.lock()
 	if err != nil {
 		return err
@@ -47,77 +85,120 @@ func (m *Member) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := blocks.New(m.Node, machine(), nonce(), j, granted)
+	o := blocks.New(m.Host.Name, machine(), nonce(), j, granted)
+	o.Taken = m.View.Taken
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	e := events{store: make(chan struct{}, 1), leases: make(chan struct{}, 1)}
-	if err := h.watchLeases(ctx, e.leases); err != nil {
+	leases := make(chan struct{}, 1)
+	if err := h.watchLeases(ctx, leases); err != nil {
 		return err
 	}
-	m.Store.watch(ctx, j.Node, e.store)
-	return m.loop(ctx, h, o, e)
+	m.Store.watch(ctx, j.Node, m.changed)
+	m.loop(ctx, h, o, leases)
+	return nil
 }
 
-// events are what a member waits for.
-type events struct{ store, leases chan struct{} }
+// Freed says that a block may be free that was not before.
+func (m *Member) Freed() {
+	if m.lacks.Load() {
+		notify(m.changed)
+	}
+}
+
+// Ask has the member look whether the node can get more addresses, and returns when the grant says so.
+func (m *Member) Ask(ctx context.Context) error {
+	done := make(chan struct{})
+	select {
+	case m.asks <- done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // loop asks the owner what is next, and does it. An action that fails is tried again after a while.
-func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, e events) error {
-	told := ""
+func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-chan struct{}) {
 	for ctx.Err() == nil {
 		next, err := m.want(ctx, h, o)
+		err = errors.Join(err, m.publishHost(ctx, h, o))
 		a := o.Next()
 		if m.before != nil {
 			m.before(a)
 		}
 		err = errors.Join(err, m.do(ctx, h, o, a))
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil && err.Error() != told:
-			told = err.Error()
-			m.Log.Error("the node's blocks are not as they should be; the next attempt is in a second", "cause", err)
-		case err == nil:
-			told = ""
+		if ctx.Err() != nil {
+			return
 		}
+		anotherPool := !slices.Equal(m.from, m.claimsFrom(o))
+		if err == nil && (a != nil || anotherPool) {
+			continue
+		}
+		m.log(errors.Join(err, m.settle(h, o, err)))
+		most := again
 		switch {
 		case err != nil:
-			e.wait(ctx, o, pause)
-		case a == nil && !next.IsZero():
-			e.wait(ctx, o, min(again, time.Until(next)))
-		case a == nil:
-			e.wait(ctx, o, again)
+			most = pause
+		case !next.IsZero():
+			most = min(again, time.Until(next))
 		}
+		m.wait(ctx, o, leases, most)
 	}
-	return nil
+}
+
+// log says what went wrong, once.
+func (m *Member) log(err error) {
+	if err == nil {
+		m.told = ""
+		if m.Answered != nil {
+			m.Answered()
+		}
+		return
+	}
+	if m.Failed != nil {
+		m.Failed(err)
+	}
+	if err.Error() != m.told {
+		m.told = err.Error()
+		m.Log.Error("the node's blocks are not as they should be; the next attempt is in a second", "cause", err)
+	}
 }
 
 // wait waits for something that happens, or for a time, after which the owner looks at the store again.
-func (e events) wait(ctx context.Context, o *blocks.Owner, most time.Duration) {
+func (m *Member) wait(ctx context.Context, o *blocks.Owner, leases <-chan struct{}, most time.Duration) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-e.leases:
+	case <-leases:
 		o.LeasesChanged()
-	case <-e.store:
+	case <-m.changed:
 		o.Changed()
 	case <-timer.C:
+		o.Changed()
+	case done := <-m.asks:
+		m.asking = append(m.asking, done)
 		o.Changed()
 	}
 }
 
 // do does an action, and tells the owner what came of it. After an error, the owner wants the same again.
 func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Action) error {
+	soon, stop := context.WithTimeout(ctx, patience)
+	defer stop()
 	switch a := a.(type) {
 	case blocks.Read:
-		s, err := m.Store.Read(ctx, a)
+		s, err := m.Store.Read(soon, a)
 		if err != nil {
 			return err
 		}
 		o.Saw(s)
 	case blocks.Txn:
-		r, err := m.Store.Commit(ctx, a)
+		r, err := m.Store.Commit(soon, a)
 		if err != nil {
 			o.Unknown()
 			return err
@@ -129,11 +210,21 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 		}
 		o.Saved()
 	case blocks.Publish:
-		busy, err := h.publish(ctx, a, o.Ranges)
+		if len(a.Holdings) > 0 && m.Ready != nil {
+			select {
+			case <-m.Ready:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		busy, err := h.publish(ctx, a, grantor{o, m.pools(o)})
 		if err != nil {
 			return fmt.Errorf("write the grant: %w", err)
 		}
 		o.Published(busy)
+		if m.Published != nil {
+			m.Published()
+		}
 	}
 	return nil
 }

@@ -4,7 +4,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -13,9 +12,6 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 )
@@ -25,34 +21,6 @@ const graveSeconds = 600
 
 // pause is the time between attempts.
 const pause = time.Second
-
-// A Store is where the nodes of a cluster share blocks.
-type Store struct {
-	client *clientv3.Client
-	prefix string // of all keys
-}
-
-// Open returns the store of a cluster. It does not wait for etcd. The URLs of the endpoints are those of etcd's members.
-func Open(endpoints []string, security *tls.Config, cluster string) (*Store, error) {
-	reconnect := backoff.DefaultConfig
-	reconnect.MaxDelay = pause // the default is two minutes
-	c, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints,
-		TLS:       security,
-		Logger:    zap.NewNop(), // each error is returned, too
-
-		DialKeepAliveTime:    10 * time.Second, // a member that is gone without a word is found by then
-		DialKeepAliveTimeout: 5 * time.Second,
-		DialOptions:          []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect})},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
-	}
-	return &Store{client: c, prefix: "/fairlead/" + cluster + "/v1/"}, nil
-}
-
-// Close ends the connections.
-func (s *Store) Close() error { return s.client.Close() }
 
 func (s *Store) key(k blocks.Key) string { return s.prefix + k.String() }
 
@@ -69,9 +37,13 @@ func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error
 	if r.Mine != "" {
 		gets = append(gets, clientv3.OpGet(s.prefix+blocks.MinePrefix(r.Mine), clientv3.WithPrefix()))
 	}
-	resp, err := s.client.Txn(ctx).Then(gets...).Commit()
+	c, err := s.connect()
 	if err != nil {
-		return blocks.Snapshot{}, fmt.Errorf("read from etcd: %w", err)
+		return blocks.Snapshot{}, err
+	}
+	resp, err := c.Txn(ctx).Then(gets...).Commit()
+	if err != nil {
+		return blocks.Snapshot{}, s.failed(err)
 	}
 	snap := blocks.Snapshot{Store: identifier(resp.Header)}
 	for i, part := range resp.Responses {
@@ -79,7 +51,7 @@ func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error
 			var k blocks.Key
 			if i < len(r.Keys) {
 				k = r.Keys[i]
-			} else if k, err = blocks.ParseMine(r.Mine, string(kv.Key[len(s.prefix):])); err != nil {
+			} else if k, err = blocks.Parse(string(kv.Key[len(s.prefix):])); err != nil {
 				return snap, err
 			}
 			e, err := entry(k, kv)
@@ -119,9 +91,13 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	for _, k := range t.Delete {
 		changes = append(changes, clientv3.OpDelete(s.key(k)))
 	}
-	resp, err := s.client.Txn(ctx).If(conditions...).Then(changes...).Else(seen...).Commit()
+	c, err := s.connect()
 	if err != nil {
-		return blocks.Outcome{}, fmt.Errorf("write to etcd: %w", err)
+		return blocks.Outcome{}, err
+	}
+	resp, err := c.Txn(ctx).If(conditions...).Then(changes...).Else(seen...).Commit()
+	if err != nil {
+		return blocks.Outcome{}, s.failed(err)
 	}
 	r := blocks.Outcome{Store: identifier(resp.Header), Revision: resp.Header.Revision, Done: resp.Succeeded}
 	if r.Done {
@@ -148,9 +124,13 @@ func (s *Store) put(ctx context.Context, p blocks.Pair) (clientv3.Op, error) {
 	if p.Key.Kind != blocks.GraveKey {
 		return clientv3.OpPut(s.key(p.Key), string(value)), nil
 	}
-	lease, err := s.client.Grant(ctx, graveSeconds)
+	c, err := s.connect()
 	if err != nil {
-		return clientv3.Op{}, fmt.Errorf("write to etcd: %w", err)
+		return clientv3.Op{}, err
+	}
+	lease, err := c.Grant(ctx, graveSeconds)
+	if err != nil {
+		return clientv3.Op{}, s.failed(err)
 	}
 	return clientv3.OpPut(s.key(p.Key), string(value), clientv3.WithLease(lease.ID)), nil
 }
@@ -166,10 +146,11 @@ func (s *Store) watch(ctx context.Context, node string, changed chan<- struct{})
 // watchPrefix begins anew when etcd ends the watch: it has no leader, or has dropped revisions.
 func (s *Store) watchPrefix(ctx context.Context, prefix string, changed chan<- struct{}) {
 	for ctx.Err() == nil {
-		events := s.client.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(),
-			clientv3.WithCreatedNotify())
-		for range events {
-			notify(changed)
+		if c, err := s.connect(); err == nil {
+			events := c.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+			for range events {
+				notify(changed)
+			}
 		}
 		select {
 		case <-ctx.Done():

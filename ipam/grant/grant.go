@@ -4,6 +4,7 @@
 package grant
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -33,9 +35,13 @@ type Grant struct {
 	// Ranges are the subnets to allocate from. A container gets one address of each family.
 	Ranges []netip.Prefix `json:"ranges"`
 
-	// Missing tells people why Ranges is empty, and Hint which command tells more. Both are empty otherwise.
+	// Missing tells people why there are no more Ranges, or none, and Hint which command tells more. Both may be empty.
 	Missing string `json:"missing,omitempty"`
 	Hint    string `json:"hint,omitempty"`
+
+	// Reserve is how many addresses of each family should be free. The network says that it wants no more containers while
+	// fewer are.
+	Reserve int `json:"reserve,omitempty"`
 
 	// MTU is the size in bytes of the largest packet that reaches the containers of every node. Zero is no opinion.
 	MTU int `json:"mtu,omitempty"`
@@ -123,7 +129,34 @@ func OfBoot(network string) (*Grant, error) {
 	return g, nil
 }
 
-// Write replaces the grant of a network in one step. It does not wait for a disk, because the file ends with the boot.
+// A File is the grant of a network for those in one agent that write it. Its methods may be called by several
+// goroutines.
+type File struct {
+	Network string
+
+	mu sync.Mutex
+}
+
+// Change replaces the grant in one step with what change makes of it: of that of this boot, or of an empty one. A grant
+// that says the same stays.
+func (f *File) Change(change func(*Grant)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	g := Grant{}
+	if have, err := OfBoot(f.Network); err == nil {
+		g = *have
+	}
+	boot, err := Boot()
+	if err != nil {
+		return err
+	}
+	change(&g)
+	g.Boot = boot
+	return Write(f.Network, g)
+}
+
+// Write replaces the grant of a network in one step, if it says something else. It does not wait for a disk, because the
+// file ends with the boot.
 func Write(network string, g Grant) error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return err
@@ -132,11 +165,15 @@ func Write(network string, g Grant) error {
 	if err != nil {
 		return err
 	}
+	b = append(b, '\n')
+	if have, err := spec.ReadPlain(Path(network), spec.MaxFile); err == nil && bytes.Equal(have, b) {
+		return nil
+	}
 	f, err := Replace(Path(network) + ".new") // one agent writes it
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(b, '\n'))
+	_, err = f.Write(b)
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), Path(network))

@@ -1,4 +1,5 @@
-// Command fairlead-agent connects the containers of a Kubernetes node with those of the other nodes, by VXLAN.
+// Command fairlead-agent connects the containers of a node with those of the other nodes, by VXLAN. The nodes are those of
+// a Kubernetes cluster, or share pools of addresses in etcd.
 package main
 
 import (
@@ -57,16 +58,20 @@ func main() {
 // A usageError says what is wrong with the flags.
 type usageError struct{ error }
 
-const usage = `Connect the containers of this node with those of the other nodes of a Kubernetes cluster.
+const usage = `Connect the containers of this node with those of the other nodes of a cluster.
 
 fairlead-agent reads the Node objects, and writes nothing to the API server without --clear-network-unavailable. It
 keeps a VXLAN device and a route to the containers of each node, and grants the node's podCIDRs to the plugin cluster
 (/run/fairlead/cluster/NETWORK.json). It needs root, and the right to list and watch nodes.
 
+With --etcd, the cluster is nodes without Kubernetes. They share pools of addresses in etcd: each node owns blocks of them.
+"fairlead cluster init" makes such a cluster.
+
 With --conf, it installs the network's configuration when the grant, the device and the routes stand: the node is ready
 then. When it ends, everything stays as it is. --remove removes all of it.
 
   fairlead-agent --kubeconfig /etc/kubernetes/agent.conf --node "$(hostname)"
+  fairlead-agent --etcd https://192.0.2.1:2379 --etcd-cacert /etc/fairlead/ca.crt --network fleet
   fairlead-agent --remove --conf /etc/fairlead/10-pods.conflist
 
 Flags:
@@ -79,7 +84,8 @@ func run(ctx context.Context, args []string) error {
 	flags.SetOutput(io.Discard) // a wrong flag is one line
 	flags.Usage = func() {}
 	kubeconfig := flags.String("kubeconfig", "", "`FILE` that says where the API server is (default: that of the pod)")
-	flags.StringVar(&a.Cluster, "cluster", "kubernetes", "`NAME` of the cluster, the same on all nodes")
+	flags.StringVar(&a.Cluster, "cluster", "", "`NAME` of the cluster, the same on all nodes (default: kubernetes; with --etcd: "+
+		"fleet)")
 	flags.StringVar(&a.Network, "network", "pods", "`NAME` of the network whose ipam is cluster")
 	flags.StringVar(&a.Node, "node", cmp.Or(os.Getenv("NODE_NAME"), hostname), "`NAME` of this node in the cluster")
 	flags.StringVar(&a.Device, "device", "fairlead-vx", "`NAME` of the VXLAN device; "+
@@ -102,6 +108,8 @@ func run(ctx context.Context, args []string) error {
 		"anybody who reaches it gets them (default: only the socket that status asks)")
 	available := flags.Bool("clear-network-unavailable", false, "set the condition NetworkUnavailable of this node to False when "+
 		"pods can be attached; needs the right to patch nodes/status")
+	var onEtcd fleet
+	onEtcd.flags(flags)
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		flags.SetOutput(os.Stdout)
@@ -117,8 +125,9 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("%q: takes no arguments; fairlead-agent -h lists the flags", flags.Args())
 	case spec.ValidName(a.Network) != nil:
 		return fmt.Errorf("--network: %w", spec.ValidName(a.Network))
-	case a.Cluster == "":
-		return errors.New("--cluster: is empty; all nodes need the same name")
+	case onEtcd.wanted() && (*kubeconfig != "" || *available):
+		return errors.New("--etcd: the nodes come from etcd or from Kubernetes: want no --kubeconfig and no " +
+			"--clear-network-unavailable")
 	case a.Node == "":
 		return errors.New("--node: is empty; want the node's name in the cluster")
 	case a.Device == "" || len(a.Device) > longestDevice || strings.ContainsAny(a.Device, "/ \t\n:"):
@@ -145,6 +154,13 @@ func run(ctx context.Context, args []string) error {
 	if a.MTU != 0 && (a.MTU < 1280 || a.MTU > 65535) {
 		return fmt.Errorf("--mtu: %d: want 1280 to 65535 bytes, or 0", a.MTU)
 	}
+	if onEtcd.wanted() {
+		if err := onEtcd.read(a.Cluster); err != nil {
+			return err
+		}
+		a.Source = agent.Etcd
+	}
+	a.Cluster = cmp.Or(a.Cluster, onEtcd.Cluster, "kubernetes")
 	a.ProbePort = uint16(*probes)
 	a.ID, a.Port = uint32(*id), uint16(*port)
 	a.Saved.Path = agentstatus.Saved(a.Network)
@@ -158,14 +174,17 @@ func run(ctx context.Context, args []string) error {
 	if *remove {
 		return a.Remove(ctx)
 	}
-	config, err := configOf(*kubeconfig)
-	if err != nil {
-		return err
-	}
 	if *metrics != "" {
 		if err := a.ServeMetrics(ctx, *metrics); err != nil {
 			return err
 		}
+	}
+	if onEtcd.wanted() {
+		return onEtcd.run(ctx, a)
+	}
+	config, err := configOf(*kubeconfig)
+	if err != nil {
+		return err
 	}
 	meter := new(nodes.Meter)
 	a.Meter = meter

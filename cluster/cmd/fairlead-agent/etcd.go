@@ -1,0 +1,215 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/cluster/agent"
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
+)
+
+// idle is the time after which the node gives back a block that it did not need.
+const idle = 10 * time.Minute
+
+// A fleet is what the flags say of a cluster on etcd.
+type fleet struct {
+	etcd.Joined
+
+	file      string // that `fairlead cluster join` wrote
+	endpoints string
+	pools     string
+	ips       string
+	spare     int
+	reserve   int
+}
+
+func (f *fleet) flags(flags *flag.FlagSet) {
+	flags.StringVar(&f.endpoints, "etcd", "", "`URL`,… of etcd, where nodes without Kubernetes share pools of addresses")
+	flags.StringVar(&f.CA, "etcd-cacert", "", "`FILE` with the certificates that sign those of etcd. It and the next ones are read "+
+		"for each connection")
+	flags.StringVar(&f.Cert, "etcd-cert", "", "`FILE` with the certificate of this node")
+	flags.StringVar(&f.Key, "etcd-key", "", "`FILE` with the key of --etcd-cert")
+	flags.StringVar(&f.User, "etcd-user", "", "`NAME` of the user, where etcd wants a password")
+	flags.StringVar(&f.PasswordFile, "etcd-password-file", "", "`FILE` with the password of --etcd-user")
+	flags.StringVar(&f.file, "etcd-config", "", "`FILE` that fairlead cluster join wrote, for what these flags do not say")
+	flags.StringVar(&f.pools, "pool", "", "`NAME`,… of the pools that this node claims blocks of, in this order (default: all)")
+	flags.StringVar(&f.ips, "node-ip", "", "`ADDRESS`,… by which other nodes reach this one, with --etcd (default: those of the "+
+		"links with a default route)")
+	flags.IntVar(&f.spare, "spare", -1, "`ADDRESSES` of each family that are free at least, with --etcd; -1: those of a block")
+	flags.IntVar(&f.reserve, "reserve", 4, "`ADDRESSES`: STATUS fails while fewer are free, with --etcd")
+}
+
+// wanted reports whether the nodes come from etcd.
+func (f *fleet) wanted() bool { return f.endpoints != "" || f.file != "" }
+
+// read completes the flags with the file.
+func (f *fleet) read(cluster string) error {
+	var from etcd.Joined
+	if f.file != "" {
+		var err error
+		if from, err = etcd.ReadJoined(f.file); err != nil {
+			return fmt.Errorf("--etcd-config: %w", err)
+		}
+	}
+	f.Cluster = cmp.Or(cluster, from.Cluster, "fleet")
+	f.Endpoints, f.Pools = splitList(f.endpoints), splitList(f.pools)
+	if len(f.Endpoints) == 0 {
+		f.Endpoints = from.Endpoints
+	}
+	if len(f.Pools) == 0 {
+		f.Pools = from.Pools
+	}
+	f.CA, f.Cert, f.Key = cmp.Or(f.CA, from.CA), cmp.Or(f.Cert, from.Cert), cmp.Or(f.Key, from.Key)
+	f.User, f.PasswordFile = cmp.Or(f.User, from.User), cmp.Or(f.PasswordFile, from.PasswordFile)
+	if f.spare < -1 || f.reserve < 0 {
+		return fmt.Errorf("--spare %d and --reserve %d: want -1 or more, and 0 or more", f.spare, f.reserve)
+	}
+	return nil
+}
+
+func splitList(text string) (list []string) {
+	for _, one := range strings.Split(text, ",") {
+		if one = strings.TrimSpace(one); one != "" {
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+// addresses returns those by which other nodes reach this one.
+func (f *fleet) addresses(a *agent.Agent) (list []netip.Addr, err error) {
+	if f.ips == "" {
+		if list, err = agent.NodeIPs(a.World.Host); err == nil && len(list) == 0 {
+			err = errors.New("--node-ip: no link of this host has a default route: say by which addresses other nodes reach it")
+		}
+		return list, err
+	}
+	for _, text := range splitList(f.ips) {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || !ip.IsGlobalUnicast() {
+			return nil, fmt.Errorf("--node-ip: %q is not an address that other nodes can reach", text)
+		}
+		list = append(list, ip.Unmap())
+	}
+	return list, nil
+}
+
+// run runs the agent with the nodes that etcd tells, and with blocks of its pools.
+func (f *fleet) run(ctx context.Context, a *agent.Agent) error {
+	ips, err := f.addresses(a)
+	if err != nil {
+		return err
+	}
+	store, err := etcd.Open(f.Access)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	device, err := a.LockDevice()
+	if err != nil {
+		return err
+	}
+	defer device.Close()
+	l, err := agent.Listen(agentstatus.Socket(a.Network))
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	view := etcd.NewView()
+	self := directory.Node{Name: a.Node, Endpoints: ips, MAC: overlay.MAC(a.Cluster, a.Node).String()}
+	m := f.member(a, store, view, self)
+	granted, ready := make(chan struct{}, 1), make(chan struct{})
+	a.Grant, a.Granted, a.Ask, m.Ready = m.Grant, granted, m.Ask, ready
+	a.Ready = func() { close(ready) }
+	m.Published = func() {
+		select {
+		case granted <- struct{}{}:
+		default:
+		}
+	}
+	go a.Serve(ctx, l)
+
+	updates := make(chan []directory.Node)
+	changed := make(chan struct{}, 1)
+	var running sync.WaitGroup
+	running.Go(func() {
+		store.Follow(ctx, view, func(freed bool) {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+			if freed {
+				m.Freed()
+			}
+		}, a.SetFailure)
+	})
+	running.Go(func() { tell(ctx, view, self, changed, updates) })
+	running.Go(func() {
+		if err := m.Run(ctx); err != nil {
+			stop(err)
+		}
+	})
+	err = a.Run(ctx, updates)
+	stop(nil)
+	running.Wait()
+	if cause := context.Cause(ctx); err == nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// member returns what gets the node its blocks.
+func (f *fleet) member(a *agent.Agent, store *etcd.Store, view *etcd.View, self directory.Node) *etcd.Member {
+	m := etcd.NewMember(store, view, a.Network, blocks.Host{Name: self.Name, Endpoints: self.Endpoints, MAC: self.MAC,
+		Version: a.Version})
+	m.Log, m.Pools, m.Spare, m.Reserve, m.Idle = a.Log, f.Pools, f.spare, f.reserve, idle
+	m.Least = 1
+	m.Failed, m.Answered = a.SetFailure, a.Answered
+	m.Fit = func(p blocks.Pool) error {
+		var own []netip.Prefix
+		if g, err := grant.OfBoot(a.Network); err == nil {
+			own = g.Ranges
+		}
+		return a.Fit(p.Prefix, own)
+	}
+	return m
+}
+
+// tell sends the nodes of a view with each change. This node is one of them, also before it has joined.
+func tell(ctx context.Context, view *etcd.View, self directory.Node, changed <-chan struct{},
+	updates chan<- []directory.Node) {
+	for {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+		nodes := view.Nodes()
+		i := slices.IndexFunc(nodes, func(n directory.Node) bool { return n.Name == self.Name })
+		if i < 0 {
+			nodes = append(nodes, self)
+		} else {
+			nodes[i].Endpoints = self.Endpoints
+		}
+		select {
+		case updates <- nodes:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,275 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+)
+
+// pools returns those from which the node claims, in their order.
+func (m *Member) pools(o *blocks.Owner) (list []blocks.Pool) {
+	all := o.Pools()
+	if len(m.Pools) == 0 {
+		return all
+	}
+	for _, name := range m.Pools {
+		if i := slices.IndexFunc(all, func(p blocks.Pool) bool { return p.Name == name }); i >= 0 {
+			list = append(list, all[i])
+		}
+	}
+	return list
+}
+
+// chains returns pools by their families.
+func chains(pools []blocks.Pool) (list [][]blocks.Pool) {
+	for _, is4 := range []bool{true, false} {
+		var chain []blocks.Pool
+		for _, p := range pools {
+			if p.Prefix.Addr().Is4() == is4 {
+				chain = append(chain, p)
+			}
+		}
+		if len(chain) > 0 {
+			list = append(list, chain)
+		}
+	}
+	return list
+}
+
+// active returns the pool of a chain from which the node claims: the first one with a free block.
+func (m *Member) active(o *blocks.Owner, chain []blocks.Pool) int {
+	i := slices.IndexFunc(chain, func(p blocks.Pool) bool { return m.unfit(p) == nil && !o.Exhausted(p.Name) })
+	return max(i, 0)
+}
+
+// claimsFrom returns the names of the pools from which the node claims.
+func (m *Member) claimsFrom(o *blocks.Owner) (names []string) {
+	for _, chain := range chains(m.pools(o)) {
+		names = append(names, chain[m.active(o, chain)].Name)
+	}
+	return names
+}
+
+func (m *Member) unfit(p blocks.Pool) error {
+	if m.Fit == nil {
+		return nil
+	}
+	return m.Fit(p)
+}
+
+// want tells the owner how many blocks the leases need. It returns when to ask again if nothing changes.
+func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.Time, err error) {
+	pools := m.pools(o)
+	leased, err := h.leased(ctx, pools)
+	if err != nil {
+		return next, err
+	}
+	owned := map[string]int{}
+	for _, held := range o.Granted() {
+		owned[held.Pool]++
+	}
+	for _, p := range o.Pools() {
+		if !slices.ContainsFunc(pools, func(own blocks.Pool) bool { return own.Name == p.Name }) {
+			o.Want(p.Name, 0)
+		}
+	}
+	drains := m.View.Drains(o.Journal().Node)
+	m.from = m.claimsFrom(o)
+	for _, chain := range chains(pools) {
+		active := m.active(o, chain)
+		spare := m.spare(chain[active]) + len(m.asking)
+		for i, p := range chain {
+			if i != active {
+				spare -= max(0, owned[p.Name]*p.Usable()-leased[p.Name])
+			}
+		}
+		for i, p := range chain {
+			need := m.needs[p.Name]
+			if need == nil {
+				need = new(blocks.Need)
+				m.needs[p.Name] = need
+			}
+			need.Idle, need.Least, need.Spare = m.Idle, 0, 0
+			switch {
+			case drains:
+				need.Idle = 0
+			case i == active:
+				need.Least, need.Spare = m.Least, max(0, spare)
+			}
+			n, due := need.Blocks(time.Now(), p, owned[p.Name], leased[p.Name])
+			if m.unfit(p) != nil {
+				n = min(n, owned[p.Name])
+			}
+			o.Want(p.Name, n)
+			if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+				next = due
+			}
+		}
+	}
+	return next, nil
+}
+
+// spare returns how many addresses are to be free at least.
+func (m *Member) spare(p blocks.Pool) int {
+	if m.Spare < 0 {
+		return p.Usable()
+	}
+	return m.Spare
+}
+
+// settle is called when the owner has nothing to do, or something failed: it says in the grant what is missing, and
+// answers those who asked.
+func (m *Member) settle(h *host, o *blocks.Owner, failure error) error {
+	why, hint := m.shortage(o, failure)
+	m.lacks.Store(why != "")
+	_, known := o.Standing()
+	err := m.Grant.Change(func(g *grant.Grant) {
+		g.Reserve = m.Reserve
+		if failure != nil && len(g.Ranges) == 0 && g.Missing == "" || known || failure != nil && len(m.asking) > 0 {
+			g.Cluster, g.Node, g.Missing, g.Hint = h.cluster, h.node, why, hint
+		}
+	})
+	for _, done := range m.asking {
+		close(done)
+	}
+	m.asking = nil
+	return err
+}
+
+// shortage says why the node has no more addresses, and who could give some. It is empty if the node has what it wants.
+func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
+	if failure != nil {
+		return failure.Error(), "The node keeps what it has. It gets more when etcd answers."
+	}
+	pools := m.pools(o)
+	if len(pools) == 0 {
+		return fmt.Sprintf("the cluster %s has none of the pools %s (--pool of fairlead-agent)", m.Store.access.Cluster,
+			strings.Join(m.Pools, ", ")), "`fairlead cluster pools` lists them."
+	}
+	if m.View.Drains(o.Journal().Node) {
+		return "the node is drained: it claims no addresses", "`fairlead cluster drain --undo " + m.Host.Name + "` ends that."
+	}
+	for _, chain := range chains(pools) {
+		p := chain[m.active(o, chain)]
+		if err := m.unfit(p); err != nil {
+			return err.Error(), "Give the cluster another pool, or this node another --pool."
+		}
+		if o.Wants(p.Name) && o.Exhausted(p.Name) {
+			return m.full(o, chain)
+		}
+	}
+	return "", ""
+}
+
+// full says that no pool of a family has a free block, and which nodes have most addresses that nothing uses.
+func (m *Member) full(o *blocks.Owner, chain []blocks.Pool) (why, hint string) {
+	var names []string
+	for _, p := range chain {
+		names = append(names, fmt.Sprintf("%s (%v)", p.Name, p.Prefix))
+	}
+	why = "no block is free in the pool " + strings.Join(names, ", ")
+	type donor struct {
+		name         string
+		free, usable uint64
+	}
+	var donors []donor
+	for _, e := range m.View.all(blocks.NodeKey) {
+		d := donor{name: e.Value.Host.Name}
+		for _, p := range chain {
+			use := e.Value.Host.Use[p.Name]
+			d.usable += use.Usable
+			d.free += use.Usable - min(use.Usable, uint64(use.Leased))
+		}
+		if e.Key.Node != o.Journal().Node && d.free > 0 {
+			donors = append(donors, d)
+		}
+	}
+	slices.SortFunc(donors, func(a, b donor) int { return int(b.free) - int(a.free) })
+	if len(donors) == 0 {
+		return why, "Add a pool: `fairlead cluster pools add`."
+	}
+	var texts []string
+	for _, d := range donors[:min(3, len(donors))] {
+		texts = append(texts, fmt.Sprintf("%s (%d of %d addresses are free there)", d.name, d.free, d.usable))
+	}
+	return why, fmt.Sprintf("Add a pool (`fairlead cluster pools add`), or move containers: most is free on %s.",
+		strings.Join(texts, ", "))
+}
+
+// publishHost tells the store how others reach the node, and what it has left, if that is news.
+func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) error {
+	epoch, ok := o.Standing()
+	if !ok {
+		return nil
+	}
+	now := m.Host
+	leased, err := h.leased(ctx, o.Pools())
+	if err != nil {
+		return err
+	}
+	now.Use = map[string]blocks.Use{}
+	for _, held := range o.Granted() {
+		use := now.Use[held.Pool]
+		use.Leased = leased[held.Pool]
+		for _, r := range o.Ranges(held) {
+			use.Usable += usable(r)
+		}
+		now.Use[held.Pool] = use
+	}
+	if !m.isNews(now) {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	key := blocks.Key{Kind: blocks.NodeKey, Node: o.Journal().Node}
+	if now.Since.IsZero() {
+		snap, err := m.Store.Read(ctx, blocks.Read{Keys: []blocks.Key{key}})
+		if err != nil {
+			return err
+		}
+		now.Since = time.Now().UTC()
+		if len(snap.Entries) > 0 {
+			now.Since = snap.Entries[0].Value.Host.Since
+		}
+		m.Host.Since = now.Since
+	}
+	r, err := m.Store.Commit(ctx, blocks.Txn{If: []blocks.Compare{epoch},
+		Put: []blocks.Pair{{Key: key, Value: blocks.Value{Host: &now}}}})
+	if err != nil {
+		return err
+	}
+	if !r.Done {
+		o.Changed()
+		return nil
+	}
+	m.said, m.saidAt = now, time.Now()
+	return nil
+}
+
+// isNews reports whether the others should know: at once where they reach the node, and how many addresses it has left
+// once a minute if a tenth of all changed.
+func (m *Member) isNews(now blocks.Host) bool {
+	if m.said.Name == "" || !slices.Equal(m.said.Endpoints, now.Endpoints) || m.said.MAC != now.MAC {
+		return true
+	}
+	if time.Since(m.saidAt) < again {
+		return false
+	}
+	for pool, use := range now.Use {
+		was := m.said.Use[pool]
+		moved := max(use.Leased, was.Leased) - min(use.Leased, was.Leased)
+		if use.Usable != was.Usable || uint64(moved)*10 > use.Usable {
+			return true
+		}
+	}
+	return len(now.Use) != len(m.said.Use)
+}
+
+// usable returns how many addresses of a range containers can have: all but the first, the gateway and the last one.
+func usable(r netip.Prefix) uint64 { return 1<<min(r.Addr().BitLen()-r.Bits(), 62) - 3 }

@@ -1,0 +1,206 @@
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/directory"
+)
+
+// patience is the longest time that one request may take.
+const patience = 5 * time.Second
+
+// A View is what the store says of all nodes. Its methods may be called by several goroutines.
+type View struct {
+	mu       sync.Mutex
+	id       string // of the store
+	revision int64
+	entries  map[blocks.Key]blocks.Entry
+}
+
+// NewView returns a view that knows nothing yet.
+func NewView() *View { return &View{entries: map[blocks.Key]blocks.Entry{}} }
+
+// Look returns what the store says now.
+func (s *Store) Look(ctx context.Context) (*View, error) {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.Get(ctx, s.prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	v := NewView()
+	v.id, v.revision = identifier(resp.Header), resp.Header.Revision
+	for _, kv := range resp.Kvs {
+		k, err := blocks.Parse(string(kv.Key[len(s.prefix):]))
+		if err != nil {
+			continue // of a later version
+		}
+		if v.entries[k], err = entry(k, kv); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
+// Follow keeps a view as the store is, until ctx ends. It calls changed after each change, with whether a block may be
+// free that was not before, and failed when the store does not answer.
+func (s *Store) Follow(ctx context.Context, v *View, changed func(freed bool), failed func(error)) {
+	for ctx.Err() == nil {
+		if err := s.follow(ctx, v, changed); ctx.Err() == nil && err != nil {
+			failed(err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// errUnwatched means that etcd ended a watch.
+var errUnwatched = errors.New("etcd ended the watch")
+
+func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) error {
+	now, err := s.Look(ctx)
+	if err != nil {
+		return err
+	}
+	v.mu.Lock()
+	v.id, v.revision, v.entries = now.id, now.revision, now.entries
+	v.mu.Unlock()
+	changed(true)
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	events := c.Watch(clientv3.WithRequireLeader(ctx), s.prefix, clientv3.WithPrefix(), clientv3.WithRev(now.revision+1))
+	for resp := range events {
+		if err := resp.Err(); err != nil {
+			return s.failed(err)
+		}
+		freed, err := s.apply(v, resp.Events)
+		if err != nil {
+			return err
+		}
+		changed(freed)
+	}
+	return errUnwatched
+}
+
+// apply changes a view as events say. Freed says that a block may be free that was not before.
+func (s *Store) apply(v *View, events []*clientv3.Event) (freed bool, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, e := range events {
+		k, err := blocks.Parse(string(e.Kv.Key[len(s.prefix):]))
+		if err != nil {
+			continue
+		}
+		if e.Type == clientv3.EventTypeDelete {
+			delete(v.entries, k)
+			freed = freed || k.Kind == blocks.BlockKey || k.Kind == blocks.GraveKey
+			continue
+		}
+		if v.entries[k], err = entry(k, e.Kv); err != nil {
+			return false, err
+		}
+	}
+	return freed, nil
+}
+
+// Taken reports whether a block is not free.
+func (v *View) Taken(h blocks.Holding) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, owned := v.entries[blocks.Key{Kind: blocks.BlockKey, Pool: h.Pool, Block: h.Block}]
+	_, rests := v.entries[blocks.Key{Kind: blocks.GraveKey, Pool: h.Pool, Block: h.Block}]
+	return owned || rests
+}
+
+// Config returns what an administrator wrote. Nil: nothing.
+func (v *View) Config() *blocks.Config {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.entries[blocks.Key{Kind: blocks.ConfigKey}].Value.Config
+}
+
+// all returns the entries of a kind, in the order of their keys.
+func (v *View) all(kind blocks.Kind) (list []blocks.Entry) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for e := range maps.Values(v.entries) {
+		if e.Key.Kind == kind {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(a, b blocks.Entry) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	return list
+}
+
+// Drains reports whether a node is to give its blocks back.
+func (v *View) Drains(node string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, drains := v.entries[blocks.Key{Kind: blocks.DrainKey, Node: node}]
+	return drains
+}
+
+// Ranges returns the addresses of each node, by the nodes' identifiers and the names of pools.
+func (v *View) Ranges() map[string]map[string][]netip.Prefix {
+	pools := map[string]blocks.Pool{}
+	if c := v.Config(); c != nil {
+		for _, p := range c.Pools {
+			pools[p.Name] = p
+		}
+	}
+	all := map[string]map[string][]netip.Prefix{}
+	for _, e := range v.all(blocks.BlockKey) {
+		parts := map[string]blocks.Parts{}
+		for n, owner := range e.Value.Owners {
+			if owner != "" {
+				parts[owner] |= 1 << n
+			}
+		}
+		for owner, of := range parts {
+			if all[owner] == nil {
+				all[owner] = map[string][]netip.Prefix{}
+			}
+			p := pools[e.Key.Pool]
+			ranges := p.Ranges(blocks.Holding{Pool: p.Name, Block: e.Key.Block, Parts: of})
+			all[owner][p.Name] = append(all[owner][p.Name], ranges...)
+		}
+	}
+	return all
+}
+
+// Nodes returns the nodes that said how others reach them, with their ranges.
+func (v *View) Nodes() (list []directory.Node) {
+	ranges := v.Ranges()
+	for _, e := range v.all(blocks.NodeKey) {
+		h := e.Value.Host
+		if h == nil {
+			continue
+		}
+		n := directory.Node{Name: h.Name, Since: h.Since, Endpoints: h.Endpoints, MAC: h.MAC}
+		for _, pool := range slices.Sorted(maps.Keys(ranges[e.Key.Node])) {
+			n.Prefixes = append(n.Prefixes, ranges[e.Key.Node][pool]...)
+		}
+		list = append(list, n)
+	}
+	return list
+}
