@@ -89,7 +89,7 @@ type Node struct {
 }
 
 // Socket returns where the agent of a network answers, by HTTP.
-func Socket(network string) string { return filepath.Join(grant.Dir, network+".sock") }
+func Socket(network string) string { return grant.Socket(network) }
 
 // Saved returns the file that keeps the nodes of a network over restarts and boots. It is a [Status] with names,
 // endpoints, prefixes and MAC addresses of nodes.

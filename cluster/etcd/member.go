@@ -222,9 +222,20 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 			return fmt.Errorf("write the grant: %w", err)
 		}
 		o.Published(busy)
+		if !busy {
+			m.Log.Info("granted", "blocks", describe(a.Holdings))
+		}
 		if m.Published != nil {
 			m.Published()
 		}
 	}
 	return nil
+}
+
+// describe lists holdings for people.
+func describe(all []blocks.Holding) (texts []string) {
+	for _, h := range all {
+		texts = append(texts, h.Pool+" "+h.Block.String())
+	}
+	return texts
 }

@@ -252,23 +252,22 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 	return nil
 }
 
-// isNews reports whether the others should know: at once where they reach the node, and how many addresses it has left
-// once a minute if a tenth of all changed.
+// isNews reports whether the others should know: at once where they reach the node and how many addresses it has, and
+// once a minute how many of them are in use, if a tenth of all changed.
 func (m *Member) isNews(now blocks.Host) bool {
-	if m.said.Name == "" || !slices.Equal(m.said.Endpoints, now.Endpoints) || m.said.MAC != now.MAC {
+	was := m.said
+	if was.Name == "" || !slices.Equal(was.Endpoints, now.Endpoints) || was.MAC != now.MAC || len(was.Use) != len(now.Use) {
 		return true
 	}
-	if time.Since(m.saidAt) < again {
-		return false
-	}
+	isDue := time.Since(m.saidAt) >= again
 	for pool, use := range now.Use {
-		was := m.said.Use[pool]
-		moved := max(use.Leased, was.Leased) - min(use.Leased, was.Leased)
-		if use.Usable != was.Usable || uint64(moved)*10 > use.Usable {
+		former := was.Use[pool]
+		moved := max(use.Leased, former.Leased) - min(use.Leased, former.Leased)
+		if use.Usable != former.Usable || isDue && uint64(moved)*10 > use.Usable {
 			return true
 		}
 	}
-	return len(now.Use) != len(m.said.Use)
+	return false
 }
 
 // usable returns how many addresses of a range containers can have: all but the first, the gateway and the last one.

@@ -31,30 +31,39 @@ const conflist = `{"cniVersion":"1.0.0","cniVersions":["1.0.0","1.1.0"],"name":"
 
 // A cluster is an API server and the switch between the nodes, in the namespace of the test.
 type cluster struct {
-	t          testing.TB
-	api        *api
-	kubeconfig string
+	t     testing.TB
+	api   *api     // nil: the nodes come from etcd
+	flags []string // of agents: where the nodes come from
+	pods  int      // that a node can have; zero: 2
 }
 
 func newCluster(t testing.TB) *cluster {
+	t.Helper()
+	c := newSwitch(t)
+	kubeconfig := filepath.Join(t.TempDir(), "agent.conf")
+	c.api, c.flags = newAPI(t), []string{"--kubeconfig", kubeconfig}
+	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+"clusters":[{"name":"c","cluster":{"server":"http://%s"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`, apiAddress)
+	if err := os.WriteFile(kubeconfig, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// newSwitch is a cluster without nodes, and without anything that tells them.
+func newSwitch(t testing.TB) *cluster {
 	t.Helper()
 	nstest.Need(t, "vxlan", "id", "1", "dstport", "1")
 	// A switch does not divide packets, as br_netfilter does.
 	nstest.Run(t, "sh", "-ec", "ip link add br0 type bridge; ip link set br0 up; ip addr add 192.0.2.254/24 dev br0; "+
 		"! test -e /proc/sys/net/bridge || echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables")
-	c := &cluster{t: t, api: newAPI(t), kubeconfig: filepath.Join(t.TempDir(), "agent.conf")}
-	config := fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
-"clusters":[{"name":"c","cluster":{"server":"http://%s"}}],"contexts":[{"name":"c","context":{"cluster":"c"}}]}`, apiAddress)
-	if err := os.WriteFile(c.kubeconfig, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.MkdirAll("/etc/cni/net.d", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile("/etc/cni/net.d/10-pods.conflist", []byte(conflist), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return &cluster{t: t}
 }
 
 // A node is a network and a mount namespace.
@@ -74,7 +83,7 @@ func (c *cluster) newNode(i int) *node {
 	c.t.Helper()
 	n := &node{c: c, name: fmt.Sprint("n", i), netns: nstest.NewNS(c.t), address: fmt.Sprint("192.0.2.", i),
 		podCIDR: fmt.Sprintf("10.244.%d.0/24", i)}
-	for range 2 { // before the mount namespace, which does not see later ones
+	for range max(2, c.pods) { // before the mount namespace, which does not see later ones
 		n.pods = append(n.pods, nstest.NewNS(c.t))
 	}
 	nstest.RunIn(c.t, n.netns, "sh", "-ec", fmt.Sprintf(`sysctl -qw net.ipv4.conf.all.rp_filter=1 net.ipv4.conf.default.rp_filter=1
@@ -119,8 +128,8 @@ func (n *node) run(format string, args ...any) string {
 
 // agentLine is the command line of the node's agent.
 func (n *node) agentLine(before ...string) []string {
-	return n.inside(append(before, agentProgram(n.c.t), "--kubeconfig", n.c.kubeconfig, "--node", n.name,
-		"--probe-interval", "15s")...)
+	line := append(before, agentProgram(n.c.t), "--node", n.name, "--probe-interval", "15s")
+	return n.inside(append(line, n.c.flags...)...)
 }
 
 // What an agent says when it has done its work: with the cluster's nodes, or also with those of its last run.

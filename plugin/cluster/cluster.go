@@ -1,8 +1,12 @@
-// Package cluster allocates addresses from the range that a cluster gave this node, and keeps the leases on this host.
+// Package cluster allocates addresses from the ranges that a cluster gave this node, and keeps the leases on this host.
 //
-// fairlead-agent writes the range to /run/fairlead/cluster/NETWORK.json. ADD, CHECK, DEL, GC and STATUS ask neither the
+// fairlead-agent writes the ranges to /run/fairlead/cluster/NETWORK.json. ADD, CHECK, DEL, GC and STATUS ask neither the
 // agent nor the cluster, so they work while these are away. Without that file, or with one of an earlier boot, ADD
 // fails with code 11 and STATUS with code 50. CHECK, DEL and GC do not need it.
+//
+// If no address is left, ADD asks the agent for more, and waits at most 2 seconds. If there are none, ADD fails with
+// code 11, and the error says which nodes have free ones. STATUS fails with code 50 while fewer addresses are left than
+// the agent keeps in reserve.
 //
 // The leases are host-local's: a network that allocates with host-local from the same range can change to cluster, and
 // its containers keep their addresses.
@@ -22,7 +26,7 @@ import (
 )
 
 // Plugin is the cluster plugin.
-var Plugin = sdk.Allocator("cluster", "allocates addresses from the range that a cluster gave this node", open)
+var Plugin = sdk.Allocator("cluster", "allocates addresses from the ranges that a cluster gave this node", open)
 
 type conf struct {
 	IPAM struct {
@@ -89,11 +93,54 @@ func (n *node) granted() ([]ipam.Set, error) {
 // Allocate implements ipam.Allocator.
 func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	res, err := n.Store.Allocate(ctx, o)
+	if lacksRange(err) && grant.Ask(ctx, n.network) == nil {
+		res, err = n.Store.Allocate(ctx, o)
+	}
 	if err != nil {
-		return nil, err
+		return nil, n.explain(spec.CodeTryAgain, err)
 	}
 	res.Routes = n.routesOf(n.Sets)
 	return res, nil
+}
+
+// lacksRange reports whether another range would help.
+func lacksRange(err error) bool {
+	var none *grant.Error
+	return errors.Is(err, ipam.ErrExhausted) || errors.As(err, &none)
+}
+
+// explain adds to an error why the node has no more addresses, and who could give some.
+func (n *node) explain(code spec.Code, err error) error {
+	if n.grant == nil || n.grant.Missing == "" || !errors.Is(err, ipam.ErrExhausted) {
+		return err
+	}
+	return spec.Errorf(code, "%w; %s", err, n.grant.Missing).WithHint(n.grant.Hint)
+}
+
+// Status implements ipam.Allocator. Below the reserve, the node wants no more containers.
+func (n *node) Status(ctx context.Context, network string) error {
+	if err := n.Store.Status(ctx, network); err != nil {
+		return n.explain(spec.CodeUnavailable, err)
+	}
+	if n.grant == nil || n.grant.Reserve == 0 {
+		return nil
+	}
+	book, err := n.Look(ctx, network)
+	if err != nil {
+		return err
+	}
+	reserve := ipam.CountOf(uint64(n.grant.Reserve))
+	for _, u := range book.Uses {
+		if u.Available.Less(reserve) {
+			err := spec.Errorf(spec.CodeUnavailable, "%s: %s of %s addresses are left in %s, and %d are the reserve", u.Path, u.Available,
+				u.Size, u.Range, n.grant.Reserve)
+			if n.grant.Missing != "" {
+				err = spec.Errorf(spec.CodeUnavailable, "%w; %s", err, n.grant.Missing).WithHint(n.grant.Hint)
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // PathMTU implements ipam.Pather.
