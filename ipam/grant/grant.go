@@ -35,12 +35,13 @@ type Grant struct {
 	// Ranges are the subnets to allocate from. A container gets one address of each family.
 	Ranges []netip.Prefix `json:"ranges"`
 
-	// Missing tells people why there are no more Ranges, or none, and Hint which command tells more. Both may be empty.
+	// Missing tells people why there are no more Ranges, or none, and Hint which command tells more. Both may be
+	// empty.
 	Missing string `json:"missing,omitempty"`
 	Hint    string `json:"hint,omitempty"`
 
-	// Reserve is how many addresses of each family should be free. The network says that it wants no more containers while
-	// fewer are.
+	// Reserve is how many addresses of each family should be free. The network says that it wants no more containers
+	// while fewer are.
 	Reserve int `json:"reserve,omitempty"`
 
 	// MTU is the size in bytes of the largest packet that reaches the containers of every node. Zero is no opinion.
@@ -137,8 +138,8 @@ type File struct {
 	mu sync.Mutex
 }
 
-// Change replaces the grant in one step with what change makes of it: of that of this boot, or of an empty one. A grant
-// that says the same stays.
+// Change replaces the grant in one step with what change makes of it: of that of this boot, or of an empty one. A
+// grant that says the same stays.
 func (f *File) Change(change func(*Grant)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -155,8 +156,8 @@ func (f *File) Change(change func(*Grant)) error {
 	return Write(f.Network, g)
 }
 
-// Write replaces the grant of a network in one step, if it says something else. It does not wait for a disk, because the
-// file ends with the boot.
+// Write replaces the grant of a network in one step, if it says something else. It does not wait for a disk, because
+// the file ends with the boot.
 func Write(network string, g Grant) error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return err

@@ -1,7 +1,7 @@
 // Package cluster allocates addresses from the ranges that a cluster gave this node, and keeps the leases on this host.
 //
-// fairlead-agent writes the ranges to /run/fairlead/cluster/NETWORK.json. ADD, CHECK, DEL, GC and STATUS ask neither the
-// agent nor the cluster, so they work while these are away. Without that file, or with one of an earlier boot, ADD
+// fairlead-agent writes the ranges to /run/fairlead/cluster/NETWORK.json. ADD, CHECK, DEL, GC and STATUS need neither
+// the agent nor the cluster, so they work while these are away. Without that file, or with one of an earlier boot, ADD
 // fails with code 11 and STATUS with code 50. CHECK, DEL and GC do not need it.
 //
 // If no address is left, ADD asks the agent for more, and waits at most 2 seconds. If there are none, ADD fails with
@@ -132,8 +132,8 @@ func (n *node) Status(ctx context.Context, network string) error {
 	reserve := ipam.CountOf(uint64(n.grant.Reserve))
 	for _, u := range book.Uses {
 		if u.Available.Less(reserve) {
-			err := spec.Errorf(spec.CodeUnavailable, "%s: %s of %s addresses are left in %s, and %d are the reserve", u.Path, u.Available,
-				u.Size, u.Range, n.grant.Reserve)
+			err := spec.Errorf(spec.CodeUnavailable, "%s: %s of %s addresses are left in %s, and %d are the reserve",
+				u.Path, u.Available, u.Size, u.Range, n.grant.Reserve)
 			if n.grant.Missing != "" {
 				err = spec.Errorf(spec.CodeUnavailable, "%w; %s", err, n.grant.Missing).WithHint(n.grant.Hint)
 			}
