@@ -1,6 +1,7 @@
 package record
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 
 // A watch looks again and again at those who hold a lock that is waited for.
 type watch struct {
+	path   string
 	file   unix.Stat_t
 	unseen bool // they need not be seen
 
@@ -21,8 +23,12 @@ type watch struct {
 // look returns an error if all holders have been stopped since the last look, or if nobody was seen twice.
 func (w *watch) look() error {
 	pids := w.holders()
+	if len(pids) == 0 && w.held() {
+		pids = w.holders()
+		w.missed++
+	}
 	if len(pids) == 0 {
-		if w.missed++; w.missed > 1 && !w.unseen {
+		if w.missed > 1 && !w.unseen {
 			return ErrUnseen
 		}
 		return nil
@@ -41,6 +47,18 @@ func (w *watch) look() error {
 		return errStopped{pids}
 	}
 	return nil
+}
+
+// held reports whether a process has the lock. Between one that gave it back and the next one that wakes up, none has it.
+func (w *watch) held() bool {
+	f, err := os.Open(w.path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	var now unix.Stat_t
+	same := unix.Fstat(int(f.Fd()), &now) == nil && now.Dev == w.file.Dev && now.Ino == w.file.Ino
+	return same && errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB), unix.EWOULDBLOCK)
 }
 
 // holders are the processes that /proc/locks names for the file. Those who wait have an arrow there.

@@ -54,7 +54,7 @@ func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (
 			return nil, fmt.Errorf("stat %s: %w", path, err)
 		}
 		var stopped errStopped
-		watch := &watch{file: st, unseen: unseen}
+		watch := &watch{path: f.Name(), file: st, unseen: unseen}
 		err = flock(ctx, time.Until(until), f, unix.LOCK_EX, watch.look)
 		switch {
 		case errors.As(err, &stopped) && f.Name() == path:

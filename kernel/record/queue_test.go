@@ -70,6 +70,24 @@ func TestQueuePassesStopped(t *testing.T) {
 	}
 }
 
+// A lock that goes from one to the next has no holder for a moment, which may be when it is looked at.
+func TestQueueBetweenHolders(t *testing.T) {
+	unlock, err := Lock(t.Context(), "between")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	w := watch{path: filepath.Join(RunDir, "between.lock")}
+	if err := unix.Stat(w.path, &w.file); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if err := w.look(); err != nil {
+			t.Errorf("without a holder: %v", err)
+		}
+	}
+}
+
 // A holder that goes on is waited for, however long it takes.
 func TestQueueWaits(t *testing.T) {
 	busy := holder(t, "busy")
