@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -67,6 +68,22 @@ func TestQueuePassesStopped(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A holder in another PID namespace, which /proc does not show here, is an error for those who have to see it.
+func TestQueueUnseen(t *testing.T) {
+	if os.Getenv(inPIDNamespace) == "" {
+		t.Setenv(inPIDNamespace, "yes")
+		holder(t, "unseen")
+		cmd := exec.Command("unshare", "--pid", "--fork", "--mount-proc", os.Args[0], "-test.run=^TestQueueUnseen$", "-test.v")
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS: TestQueueUnseen") {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if _, err := Queue(t.Context(), time.Hour, "unseen", false); !errors.Is(err, ErrUnseen) {
+		t.Errorf("with a holder that cannot be seen: %v", err)
 	}
 }
 
