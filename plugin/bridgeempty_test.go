@@ -163,8 +163,8 @@ func TestRemoveWhenEmptyKilled(t *testing.T) {
 			if vlan != "" {
 				needBridgeVLANs(t)
 			}
-			r := newRunner(t, chain{name: "empty-killed", plugins: []string{`"type":"bridge","bridge":"br7","removeWhenEmpty":true,"isGateway":true,` + vlan + hostLocal}})
-			var before []string // of other tests, where all run in one host
+			r := newRunner(t, chain{name: "empty-killed", plugins: []string{`"type":"bridge","bridge":"brkill","removeWhenEmpty":true,"isGateway":true,` + vlan + hostLocal}})
+			var before []string // of other bridges, where all tests run in one host
 			records := func() []string {
 				all, err := filepath.Glob("/run/cni/fairlead/memory/gateway*")
 				if err != nil {
@@ -192,7 +192,7 @@ func TestRemoveWhenEmptyKilled(t *testing.T) {
 					if left := records(); len(left) > 0 {
 						t.Errorf("after a kill at %s and %s there is %v", file, next, left)
 					}
-					if links := nstest.Run(t, "ip", "-br", "link"); strings.Contains(links, "br7") {
+					if links := nstest.Run(t, "ip", "-br", "link"); strings.Contains(links, "brkill") {
 						t.Errorf("after a kill at %s and %s there is\n%s", file, next, links)
 					}
 				}
