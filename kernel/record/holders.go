@@ -49,7 +49,8 @@ func (w *watch) look() error {
 	return nil
 }
 
-// held reports whether a process has the lock. Between one that gave it back and the next one that wakes up, none has it.
+// held reports whether a process has the lock. Between one that gave it back and the next one that wakes up, none has
+// it.
 func (w *watch) held() bool {
 	f, err := os.Open(w.path)
 	if err != nil {
