@@ -158,14 +158,6 @@ func ExceptNoLink(err error) error {
 	return err
 }
 
-// UpOrDown returns "up" or "down" for a link.
-func UpOrDown(l *rtnl.Link) string {
-	if l.Up {
-		return "up"
-	}
-	return "down"
-}
-
 // AltName returns the readable part of o's tag in a form that ip(8) accepts as a name.
 func AltName(o spec.Owner) string {
 	_, _, text, _ := identity.ParseTag(identity.Tag(o))

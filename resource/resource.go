@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -124,6 +125,20 @@ type Drift []error
 func (d *Drift) Want(field string, want, got any) {
 	if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
 		d.Add(spec.Differs(field, w, g))
+	}
+}
+
+// WantIfSet is Want for a field whose zero value is no opinion.
+func (d *Drift) WantIfSet(field string, want, got any) {
+	if !reflect.ValueOf(want).IsZero() {
+		d.Want(field, want, got)
+	}
+}
+
+// WantUp adds a difference if a link is down.
+func (d *Drift) WantUp(field string, l *rtnl.Link) {
+	if !l.Up {
+		d.Want(field, "up", "down")
 	}
 }
 

@@ -49,7 +49,8 @@ type nullConf struct {
 }
 
 func nullWant(c nullConf, r *sdk.Request) (sdk.Answer, error) {
-	p := plan.Plan{link.Dummy{Owner: r.Owner, Name: r.IfName, MTU: c.MTU, MAC: "02:00:00:00:00:01"}}
+	p := plan.Plan{link.Dummy{Inside: link.Inside{
+		Owner: r.Owner, Name: r.IfName, MTU: c.MTU, MAC: "02:00:00:00:00:01"}}}
 	return sdk.Answer{Plan: append(p, r.Addressing(sdk.Addressing{Link: r.IfName, NoDAD: true})...)}, nil
 }
 

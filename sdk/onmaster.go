@@ -36,7 +36,7 @@ type OnMaster struct {
 // OnMaster returns the parts of a plan around a link on a master: the prerequisites that STATUS checks, the common
 // fields of the link itself, and what follows the link, including its addresses.
 func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked link.Stacked, after plan.Plan, err error) {
-	stacked = link.Stacked{Owner: r.Owner, Name: r.IfName}
+	stacked = link.Stacked{Inside: link.Inside{Owner: r.Owner, Name: r.IfName}}
 	if err := c.validate(r); err != nil {
 		return nil, stacked, nil, err
 	}

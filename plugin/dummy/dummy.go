@@ -30,7 +30,7 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
-	d := link.Dummy{Owner: r.Owner, Name: r.IfName}
+	d := link.Dummy{Inside: link.Inside{Owner: r.Owner, Name: r.IfName}}
 	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
 	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
 		return sdk.Answer{}, err

@@ -60,7 +60,7 @@ func (c conf) mac(r *sdk.Request) sdk.Ask {
 }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
-	t := link.Tap{Owner: r.Owner, Name: r.IfName}
+	t := link.Tap{Inside: link.Inside{Owner: r.Owner, Name: r.IfName}}
 	if err := c.validate(r); err != nil {
 		return sdk.Answer{}, err
 	}

@@ -92,9 +92,7 @@ func (a Addr) Verify(ctx context.Context, w *kernel.World) error {
 		}
 		var d resource.Drift
 		d.Want("prefix length", a.Prefix.Bits(), have.Prefix.Bits())
-		if a.NoPrefixRoute {
-			d.Want("noprefixroute", true, have.NoPrefixRoute)
-		}
+		d.WantIfSet("noprefixroute", a.NoPrefixRoute, have.NoPrefixRoute)
 		if have.DADFailed {
 			d.Add(spec.Difference{Field: "dadfailed", Text: "another machine on the link has it (dadfailed)"})
 		}

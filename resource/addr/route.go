@@ -215,20 +215,12 @@ func (r Route) Verify(ctx context.Context, w *kernel.World) error {
 		return spec.Missing("")
 	}
 	var d resource.Drift
-	if r.Src.IsValid() {
-		d.Want("src", r.Src, have.Src)
-	}
-	if r.MTU != 0 {
-		d.Want("mtu", r.MTU, have.MTU)
-	}
-	if r.AdvMSS != 0 {
-		d.Want("advmss", r.AdvMSS, have.AdvMSS)
-	}
+	d.WantIfSet("src", r.Src, have.Src)
+	d.WantIfSet("mtu", r.MTU, have.MTU)
+	d.WantIfSet("advmss", r.AdvMSS, have.AdvMSS)
 	if r.HasScope && r.Dst.Addr().Is4() { // of IPv6 the kernel keeps none
 		d.Want("scope", r.Scope, have.Scope)
 	}
-	if r.OnLink {
-		d.Want("onlink", true, have.OnLink)
-	}
+	d.WantIfSet("onlink", r.OnLink, have.OnLink)
 	return d.Err()
 }

@@ -220,13 +220,9 @@ func (h HostDevice) Verify(_ context.Context, w *kernel.World) error {
 	case h.Device.Link != "":
 		is.Want("alias", h.Device.Link, l.Alias)
 	}
-	if h.MAC != "" {
-		is.Want("address", resource.MACText(h.MAC), l.MAC)
-	}
-	if h.MTU != 0 {
-		is.Want("mtu", h.MTU, l.MTU)
-	}
-	is.Want("state", "up", resource.UpOrDown(l))
+	is.WantIfSet("address", resource.MACText(h.MAC), l.MAC)
+	is.WantIfSet("mtu", h.MTU, l.MTU)
+	is.WantUp("state", l)
 	return is.Err()
 }
 

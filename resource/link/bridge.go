@@ -166,13 +166,9 @@ func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d resource.Drift
-	d.Want("state", "up", resource.UpOrDown(l))
-	if b.Promisc {
-		d.Want("promisc", true, l.Promisc)
-	}
-	if b.VLANs {
-		d.Want("vlan_filtering", true, l.Data.Filtering)
-	}
+	d.WantUp("state", l)
+	d.WantIfSet("promisc", b.Promisc, l.Promisc)
+	d.WantIfSet("vlan_filtering", b.VLANs, l.Data.Filtering)
 	if bytes.Equal(l.MAC, b.MAC()) {
 		d.Add(resource.IgnoresRA(w.Host, b.Name))
 	}

@@ -16,7 +16,7 @@ import (
 func TestDummy(t *testing.T) {
 	nstest.Need(t, "dummy")
 	w := contract.NewWorld(t)
-	d := Dummy{Owner: contract.Owner, Name: "eth0", MTU: 9000, MAC: "02:00:00:00:00:0A"}
+	d := Dummy{Inside: Inside{Owner: contract.Owner, Name: "eth0", MTU: 9000, MAC: "02:00:00:00:00:0A"}}
 	again := func(t *testing.T) {
 		if l, err := rtnl.LinkByName(w.Container, "eth0"); err == nil {
 			if err := rtnl.DelLink(w.Container, l.Index); err != nil {
@@ -36,7 +36,7 @@ func TestDummy(t *testing.T) {
 	)
 
 	// What nobody asked for is ours all the same: a MAC of the kernel's making is another one at each boot.
-	d = Dummy{Owner: contract.Owner, Name: "eth0", Down: true}
+	d = Dummy{Inside: Inside{Owner: contract.Owner, Name: "eth0", Down: true}}
 	contract.Must(t, w, d)
 	if l, err := rtnl.LinkByName(w.Container, "eth0"); err != nil || l.Up ||
 		l.MAC.String() != identity.MAC("cont", contract.Owner).String() || l.MTU != 1500 ||
@@ -45,7 +45,7 @@ func TestDummy(t *testing.T) {
 	}
 
 	// Another owner's stays, when it is to be made and when it is to be removed.
-	theirs := Dummy{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Name: "eth0"}
+	theirs := Dummy{Inside: Inside{Owner: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"}, Name: "eth0"}}
 	before := contract.State(t, w)
 	if changed, err := theirs.Ensure(t.Context(), w); changed || !errors.Is(err, rtnl.ErrLinkExists) ||
 		!strings.Contains(err.Error(), "in the container") {

@@ -1,11 +1,14 @@
 package link
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // An IPvlan is a link of the container with the MAC address of its master. The kernel selects the receiver of a
@@ -27,27 +30,20 @@ func IPvlanFlags() map[string]uint16 {
 	return map[string]uint16{"bridge": 0, "private": 1, "vepa": 2}
 }
 
-func (i IPvlan) mode() string {
-	if i.Mode == "" {
-		return "l2"
-	}
-	return i.Mode
-}
+func (i IPvlan) mode() string { return cmp.Or(i.Mode, "l2") }
 
-func (i IPvlan) flag() string {
-	if i.Flag == "" {
-		return "bridge"
-	}
-	return i.Flag
-}
+func (i IPvlan) flag() string { return cmp.Or(i.Flag, "bridge") }
 
 func (i IPvlan) String() string { return i.words("ipvlan", "mode "+i.mode(), i.flag()) }
 
 // Traits implements resource.Describer.
 func (i IPvlan) Traits() resource.Traits {
-	return resource.Traits{
-		Ifaces: i.ifaces(), Network: i.network(i.Mode), Possible: resource.KindPossible("ipvlan"), Final: i.final,
-	}
+	return i.traits("ipvlan", i.Mode, i.final)
+}
+
+func (i IPvlan) final(f spec.Interface) plan.Resource {
+	i.show(f)
+	return i
 }
 
 // Ensure implements plan.Resource.
@@ -64,16 +60,8 @@ func (i IPvlan) Verify(ctx context.Context, w *kernel.World) error {
 	if l == nil {
 		return d.Err()
 	}
-	is := func(n uint16, among map[string]uint16) string {
-		for word, have := range among {
-			if have == n {
-				return word
-			}
-		}
-		return "unknown"
-	}
-	d.Want("mode", i.mode(), is(uint16(l.Data.Mode), IPvlanModes()))
-	d.Want("flag", i.flag(), is(l.Data.Flags&3, IPvlanFlags()))
+	d.Want("mode", i.mode(), wordOf(uint16(l.Data.Mode), IPvlanModes()))
+	d.Want("flag", i.flag(), wordOf(l.Data.Flags&3, IPvlanFlags()))
 	return d.Err()
 }
 

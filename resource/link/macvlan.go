@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -30,8 +32,6 @@ func MacvlanModes() map[string]uint32 {
 	return map[string]uint32{"private": 1, "vepa": 2, "bridge": 4, "passthru": 8}
 }
 
-const macvlanMode = "bridge"
-
 func (m Macvlan) kind() string {
 	if m.Tap {
 		return "macvtap"
@@ -39,12 +39,7 @@ func (m Macvlan) kind() string {
 	return "macvlan"
 }
 
-func (m Macvlan) mode() string {
-	if m.Mode == "" {
-		return macvlanMode
-	}
-	return m.Mode
-}
+func (m Macvlan) mode() string { return cmp.Or(m.Mode, "bridge") }
 
 func (m Macvlan) String() string {
 	return m.words(m.kind(), "mode "+m.mode(), resource.Opt("bcqueuelen", m.BCQueueLen))
@@ -68,10 +63,14 @@ func (m Macvlan) tapIndex() int {
 
 // Traits implements resource.Describer.
 func (m Macvlan) Traits() resource.Traits {
-	return resource.Traits{
-		Ifaces: m.ifaces(), Network: m.network(m.Mode), Possible: resource.KindPossible(m.kind()), Tell: m.tell,
-		Final: m.final,
-	}
+	is := m.traits(m.kind(), m.Mode, m.final)
+	is.Tell = m.tell
+	return is
+}
+
+func (m Macvlan) final(f spec.Interface) plan.Resource {
+	m.show(f)
+	return m
 }
 
 // tell says a macvtap's socketPath.
@@ -134,13 +133,7 @@ func (m Macvlan) Verify(ctx context.Context, w *kernel.World) error {
 	if l == nil {
 		return d.Err()
 	}
-	is := "unknown"
-	for mode, n := range MacvlanModes() {
-		if n == l.Data.Mode {
-			is = mode
-		}
-	}
-	d.Want("mode", m.mode(), is)
+	d.Want("mode", m.mode(), wordOf(l.Data.Mode, MacvlanModes()))
 	if m.BCQueueLen != 0 && l.Data.BCQueueLen != 0 {
 		d.Want("bcqueuelen", m.BCQueueLen, l.Data.BCQueueLen)
 	}

@@ -21,7 +21,7 @@ func TestMacvlanOnMacvlan(t *testing.T) {
 			contract.Host(t, w, "ip link add ens3 up type veth peer name wire")
 			contract.Host(t, w, "ip link set wire up")
 			contract.Host(t, w, "ip link add mv link ens3 up type %s", below)
-			m := Macvlan{Stacked: Stacked{Owner: contract.Owner, Name: "eth0", Master: Master{Where: resource.Host, Link: "mv"}},
+			m := Macvlan{Stacked: Stacked{Inside: Inside{Owner: contract.Owner, Name: "eth0"}, Master: Master{Where: resource.Host, Link: "mv"}},
 				Tap: tap}
 			if err := (MasterRoom{Master: m.Master, Network: contract.Owner.Network}).Verify(t.Context(), w); err != nil {
 				t.Errorf("on a %s: %v", below, err)

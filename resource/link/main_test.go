@@ -70,6 +70,6 @@ func testVeth(o spec.Owner, master string) Veth {
 
 // stacked is a link of the owner's on a master of the host.
 func stacked(o spec.Owner, kind, master string) Stacked {
-	return Stacked{Owner: o, Name: o.IfName, Chosen: master == "",
+	return Stacked{Inside: Inside{Owner: o, Name: o.IfName}, Chosen: master == "",
 		Master: Master{Where: resource.Host, Link: master, Kind: kind, Taken: true, Up: true}}
 }

@@ -203,12 +203,8 @@ func wantPort(d *resource.Drift, w *kernel.World, l *rtnl.Link, master string, h
 	if l.Port == nil {
 		return
 	}
-	if hairpin {
-		d.Want("hairpin", true, l.Port.Hairpin)
-	}
-	if isolated {
-		d.Want("isolated", true, l.Port.Isolated)
-	}
+	d.WantIfSet("hairpin", hairpin, l.Port.Hairpin)
+	d.WantIfSet("isolated", isolated, l.Port.Isolated)
 }
 
 // masterName is the name of the bridge that a link on the host is a port of, or "none".

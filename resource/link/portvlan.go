@@ -337,8 +337,8 @@ func (g VLANGateway) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d resource.Drift
-	d.Want("state", "up", resource.UpOrDown(l))
-	d.Want("port's state", "up", resource.UpOrDown(port))
+	d.WantUp("state", l)
+	d.WantUp("port's state", port)
 	d.Want("port's master", g.Bridge, masterName(w, port))
 	wantVLANs(&d, w, port, g.vlans())
 	d.Add(resource.IgnoresRA(w.Host, l.Name))

@@ -18,10 +18,10 @@ import (
 
 // containedLinks are the links that stand in a container, by ip(8)'s type.
 func containedLinks(o spec.Owner) map[string]plan.Remover {
-	s := Stacked{Owner: o, Name: o.IfName, Master: Master{Where: resource.Host, Link: "ens3", Kind: "x"}}
+	s := Stacked{Inside: Inside{Owner: o, Name: o.IfName}, Master: Master{Where: resource.Host, Link: "ens3", Kind: "x"}}
 	return map[string]plan.Remover{
-		"tun":     Tap{Owner: o, Name: o.IfName},
-		"dummy":   Dummy{Owner: o, Name: o.IfName},
+		"tun":     Tap{Inside: Inside{Owner: o, Name: o.IfName}},
+		"dummy":   Dummy{Inside: Inside{Owner: o, Name: o.IfName}},
 		"macvlan": Macvlan{Stacked: s},
 		"macvtap": Macvlan{Stacked: s, Tap: true},
 		"ipvlan":  IPvlan{Stacked: s},

@@ -14,35 +14,33 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
-// A Stacked is the common part of links on a master: macvlan, macvtap, ipvlan and vlan. The link ends with the
-// container's namespace. The host keeps only what Verify needs.
+// A Stacked is the common part of links on a master: macvlan, macvtap, ipvlan and vlan. The host keeps only what Verify
+// needs.
 type Stacked struct {
-	Owner  spec.Owner
-	Name   string
+	Inside
 	Master Master
 	Chosen bool   // the configuration names no master, so that Verify goes by the one that Ensure chose
-	MTU    int    // zero: the master's
-	MAC    string // empty: the kernel's
-	MACKey string // the key or variable that asks for it; empty where nobody does
-	Down   bool   // leave it down, for something that has to come before its first packet
+	MACKey string // the key or variable that asks for the MAC; empty where nobody does
 	index  int
 }
 
-// words are the part of a plan's line that all kinds share: "link cont/eth0 type KIND … on host/ens3".
+// words returns the line of a plan: "link cont/eth0 type KIND … on host/ens3 …".
 func (s Stacked) words(kind string, own ...string) string {
-	return resource.Line("link cont/"+s.Name, "type "+kind, resource.Line(own...),
-		resource.Flag("on "+s.Master.Where.String()+MasterWords(s.Master.Link), s.Master.Kind != ""),
-		resource.Opt("mtu", s.MTU), resource.Opt("address", resource.MACText(s.MAC)), resource.Flag("down", s.Down))
+	on := resource.Flag("on "+s.Master.Where.String()+MasterWords(s.Master.Link), s.Master.Kind != "")
+	return s.Inside.words(kind, resource.Line(append(own, on)...))
 }
 
-// ifaces is the link itself, in the container.
-func (s Stacked) ifaces() []resource.Iface {
-	return []resource.Iface{{Where: resource.Container, Name: s.Name}}
+// traits returns the Traits that all links on a master have.
+func (s Stacked) traits(kind, mode string, final func(spec.Interface) plan.Resource) resource.Traits {
+	is := s.Inside.traits()
+	is.Network, is.Possible, is.Final = s.network(mode), resource.KindPossible(kind), final
+	return is
 }
 
 // network is the master's.
@@ -66,10 +64,8 @@ func (s Stacked) make(w *kernel.World, kind string, data func(*netlink.Buffer)) 
 		return err
 	}
 	s.Master.warn(master)
-	l := rtnl.NewLink{
-		Name: s.Name, Kind: kind, NS: w.Container, Index: s.index, Parent: master.Index, MTU: s.MTU, Up: !s.Down,
-		Group: identity.LinkGroup(s.Owner.Network), Alias: identity.Tag(s.Owner), Data: data,
-	}
+	l := s.newLink(kind)
+	l.NS, l.Index, l.Parent, l.Data = w.Container, s.index, master.Index, data
 	if s.MAC != "" {
 		if l.MAC, err = resource.MAC(s.MAC, "cont", s.Owner); err != nil {
 			return err
@@ -122,24 +118,11 @@ func (s Stacked) taken(w *kernel.World, kind string, master *rtnl.Link, err erro
 		cmp.Or(s.MACKey, "mac"), s.MAC, master.Name, err)
 }
 
-// verify compares what all kinds have. The link is nil where there is none to compare the rest of.
+// verify also compares what the link stands on.
 func (s Stacked) verify(w *kernel.World, kind string) (l *rtnl.Link, d resource.Drift) {
-	l, err := own(w, s.Owner, s.Name, kind)
-	if err != nil {
-		return nil, resource.Drift{err}
+	if l, d = s.Inside.verify(w, kind); l != nil {
+		d.Add(s.onMaster(w, l))
 	}
-	if l.Kind != kind {
-		d.Want("type", kind, l.Kind)
-		return nil, d
-	}
-	if s.MAC != "" {
-		d.Want("address", resource.MACText(s.MAC), l.MAC)
-	}
-	d.MTU(w, s.Owner, s.MTU, l)
-	if !s.Down {
-		d.Want("state", "up", resource.UpOrDown(l))
-	}
-	d.Add(s.onMaster(w, l))
 	return l, d
 }
 

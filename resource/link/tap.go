@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/kernel/tap"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -19,24 +20,17 @@ import (
 // A Tap is a link of the container for a program that opens it, such as a hypervisor. It carries no packets until
 // then.
 type Tap struct {
-	Owner      spec.Owner
-	Name       string
-	MTU        int
-	MAC        string
+	Inside
 	MultiQueue bool    // the program may open it several times, for as many processors
 	User       *uint32 // the numbers of who may open it; nil: anybody
 	Group      *uint32
 	Bridge     string // in the container, that it is a port of
 	Label      string // SELinux context that it is made in
-	Down       bool   // leave it down, for something that has to come before its first packet
 }
 
 func (t Tap) String() string {
-	return resource.Line("link cont/"+t.Name, "type tap", resource.Flag("multi_queue", t.MultiQueue),
-		number("user", t.User), number("group", t.Group),
-		resource.Opt("mtu", t.MTU), resource.Opt("address", resource.MACText(t.MAC)),
-		resource.Flag("master cont/"+t.Bridge, t.Bridge != ""), resource.Flag("selinux "+t.Label, t.Label != ""),
-		resource.Flag("down", t.Down))
+	own := resource.Line(resource.Flag("multi_queue", t.MultiQueue), number("user", t.User), number("group", t.Group))
+	return t.words("tap", own, resource.Flag("master cont/"+t.Bridge, t.Bridge != ""), resource.Opt("selinux", t.Label))
 }
 
 // number is "name n", or nothing where there is none: zero is root.
@@ -49,7 +43,14 @@ func number(name string, n *uint32) string {
 
 // Traits implements resource.Describer.
 func (t Tap) Traits() resource.Traits {
-	return resource.Traits{Ifaces: []resource.Iface{{Where: resource.Container, Name: t.Name}}, Final: t.final}
+	is := t.traits()
+	is.Final = t.final
+	return is
+}
+
+func (t Tap) final(f spec.Interface) plan.Resource {
+	t.show(f)
+	return t
 }
 
 // Ensure implements plan.Resource. If a link of its name exists, Ensure always fails and leaves that link as it is
@@ -127,20 +128,9 @@ func (t Tap) bridges(w *kernel.World) string {
 
 // Verify implements plan.Resource.
 func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
-	l, err := own(w, t.Owner, t.Name, "tun")
-	if err != nil {
-		return err
-	}
-	var d resource.Drift
-	if d.Want("type", "tun", l.Kind); l.Kind != "tun" {
+	l, d := t.verify(w, "tun")
+	if l == nil {
 		return d.Err()
-	}
-	if t.MAC != "" {
-		d.Want("address", resource.MACText(t.MAC), l.MAC)
-	}
-	d.MTU(w, t.Owner, t.MTU, l)
-	if !t.Down {
-		d.Want("state", "up", resource.UpOrDown(l))
 	}
 	if t.Bridge != "" {
 		if br, err := t.bridge(w); err != nil {

@@ -34,7 +34,7 @@ func TestTap(t *testing.T) {
 	const br0 = "ip link add br0 index 100 address 02:00:00:00:01:00 type bridge"
 	contract.Container(t, w, br0)
 	contract.Container(t, w, "ip link add br1 address 02:00:00:00:01:01 type bridge")
-	tap := Tap{Owner: contract.Owner, Name: "eth0", MTU: 1400, MAC: "02:00:00:00:00:01", MultiQueue: true, User: &root,
+	tap := Tap{Inside: Inside{Owner: contract.Owner, Name: "eth0", MTU: 1400, MAC: "02:00:00:00:00:01"}, MultiQueue: true, User: &root,
 		Group: &root, Bridge: "br0"}
 	another := func(how string) func(*testing.T) {
 		return contract.In(w, "ip link del eth0", "ip tuntap add eth0 mode "+how,
@@ -94,7 +94,7 @@ func TestTap(t *testing.T) {
 		}
 	})
 	t.Run("what was not asked for is the kernel's", func(t *testing.T) {
-		contract.Must(t, w, Tap{Owner: contract.Owner, Name: "eth0"})
+		contract.Must(t, w, Tap{Inside: Inside{Owner: contract.Owner, Name: "eth0"}})
 		l, err := rtnl.LinkByName(w.Container, "eth0")
 		if err != nil || l.MTU != 1500 || l.MAC.String() != identity.MAC("cont", contract.Owner).String() {
 			t.Errorf("%+v, %v", l, err)
@@ -110,20 +110,20 @@ func TestTap(t *testing.T) {
 		for _, made := range []bool{false, true} { // by the other one; else by the reference's plugin, or by a killed ADD
 			for _, alias := range []string{"", identity.Tag(contract.Owner), identity.Tag(other)} {
 				if made {
-					contract.Must(t, w, Tap{Owner: other, Name: "eth0"})
+					contract.Must(t, w, Tap{Inside: Inside{Owner: other, Name: "eth0"}})
 				} else {
 					contract.Container(t, w, "ip tuntap add eth0 mode tap")
 				}
 				if err := rtnl.SetLink(w.Container, "eth0", rtnl.LinkChange{Alias: alias}); err != nil {
 					t.Fatal(err)
 				}
-				if err := (Tap{Owner: contract.Owner, Name: "eth0"}).Remove(t.Context(), w); err != nil {
+				if err := (Tap{Inside: Inside{Owner: contract.Owner, Name: "eth0"}}).Remove(t.Context(), w); err != nil {
 					t.Error(err)
 				}
 				if _, err := rtnl.IndexOf(w.Container, "eth0"); (err == nil) != made {
 					t.Errorf("the other one's: %v, alias %q: %v", made, alias, err)
 				}
-				if err := (Tap{Owner: other, Name: "eth0"}).Remove(t.Context(), w); err != nil {
+				if err := (Tap{Inside: Inside{Owner: other, Name: "eth0"}}).Remove(t.Context(), w); err != nil {
 					t.Error(err)
 				}
 			}
@@ -147,8 +147,8 @@ func TestTapFails(t *testing.T) {
 	}{
 		"no bridge":      {Tap{Bridge: "br7"}, `bridge: "br7": no such link in the container; there is br0; did you mean "br0"?`, spec.CodeConfig},
 		"not a bridge":   {Tap{Bridge: "v0"}, `bridge: "v0": is a veth in the container, not a bridge`, spec.CodeConfig},
-		"a group's MAC":  {Tap{MAC: "03:00:00:00:00:01"}, "set link eth0", 0},
-		"too large":      {Tap{MTU: 65522}, "set link eth0", 0},
+		"a group's MAC":  {Tap{Inside: Inside{MAC: "03:00:00:00:00:01"}}, "set link eth0", 0},
+		"too large":      {Tap{Inside: Inside{MTU: 65522}}, "set link eth0", 0},
 		"unknown label":  {Tap{Label: "nobody_u:nothing_r:never_t:s0"}, "SELinux refuses the context", spec.CodeConfig},
 		"namespace gone": {Tap{}, kernel.ErrNoNamespace.Error(), 0},
 	} {

@@ -83,7 +83,7 @@ func (u Up) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	var d resource.Drift
-	d.Want("state", "up", resource.UpOrDown(l))
+	d.WantUp("state", l)
 	return d.Err()
 }
 

@@ -63,6 +63,12 @@ func (v Veth) Traits() resource.Traits {
 	return is
 }
 
+// final takes what a later plugin of the list has made of the container's end: see Final of resource.Traits.
+func (v Veth) final(f spec.Interface) plan.Resource {
+	v.MAC, v.ContMTU = f.MAC, f.MTU
+	return v
+}
+
 // Ensure implements plan.Resource. A link called Name in the container is always an error, even the same veth pair: a
 // second ADD must fail (P10).
 func (v Veth) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
@@ -227,14 +233,10 @@ func (v Veth) verify(w *kernel.World) (fixed, lasting resource.Drift) {
 	_, c, err := resource.Container.Link(w, v.Name)
 	if err == nil {
 		inside.Want("type", "veth", c.Kind)
-		if v.MAC != "" {
-			inside.Want("address", resource.MACText(v.MAC), c.MAC)
-		}
-		if v.ContMTU != 0 {
-			inside.Want("mtu", v.ContMTU, c.MTU)
-		}
+		inside.WantIfSet("address", resource.MACText(v.MAC), c.MAC)
+		inside.WantIfSet("mtu", v.ContMTU, c.MTU)
 		if !v.Down {
-			inside.Want("state", "up", resource.UpOrDown(c))
+			inside.WantUp("state", c)
 		}
 	}
 	h, herr := rtnl.LinkByName(w.Host, v.Host)
@@ -256,10 +258,8 @@ func (v Veth) verify(w *kernel.World) (fixed, lasting resource.Drift) {
 	}
 	lasting = append(lasting, host.On(resource.Host, v.Host)...)
 
-	fixed.Want("host state", "up", resource.UpOrDown(h))
-	if v.HostMAC != "" {
-		fixed.Want("host address", resource.MACText(v.HostMAC), h.MAC)
-	}
+	fixed.WantUp("host state", h)
+	fixed.WantIfSet("host address", resource.MACText(v.HostMAC), h.MAC)
 	if h.Master == 0 { // else its bridge takes what comes in before IPv6 sees it
 		fixed.Add(resource.IgnoresRA(w.Host, v.Host))
 	}

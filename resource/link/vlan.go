@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -27,12 +29,7 @@ func VLANProtocols() map[string]uint16 {
 	return map[string]uint16{"802.1q": rtnl.VLANTag, "802.1ad": rtnl.VLANServiceTag}
 }
 
-func (v VLAN) protocol() string {
-	if v.Protocol == "" {
-		return "802.1q"
-	}
-	return v.Protocol
-}
+func (v VLAN) protocol() string { return cmp.Or(v.Protocol, "802.1q") }
 
 func (v VLAN) String() string {
 	return v.words("vlan", "protocol "+v.protocol(), resource.Opt("id", v.ID))
@@ -40,10 +37,14 @@ func (v VLAN) String() string {
 
 // Traits implements resource.Describer.
 func (v VLAN) Traits() resource.Traits {
-	on := v.network("")
-	on.Segment.VLAN = strconv.Itoa(v.ID)
-	on.Marks = []string{"VLAN " + on.Segment.VLAN}
-	return resource.Traits{Ifaces: v.ifaces(), Network: on, Possible: resource.KindPossible("vlan"), Final: v.final}
+	is, id := v.traits("vlan", "", v.final), strconv.Itoa(v.ID)
+	is.Network.Segment.VLAN, is.Network.Marks = id, []string{"VLAN " + id}
+	return is
+}
+
+func (v VLAN) final(f spec.Interface) plan.Resource {
+	v.show(f)
+	return v
 }
 
 // Ensure implements plan.Resource.
@@ -127,13 +128,7 @@ func (v VLAN) Verify(ctx context.Context, w *kernel.World) error {
 	if l == nil {
 		return d.Err()
 	}
-	is := "unknown"
-	for word, n := range VLANProtocols() {
-		if n == l.Data.Protocol {
-			is = word
-		}
-	}
-	d.Want("protocol", v.protocol(), is)
+	d.Want("protocol", v.protocol(), wordOf(l.Data.Protocol, VLANProtocols()))
 	d.Want("id", v.ID, l.Data.VLAN)
 	return d.Err()
 }

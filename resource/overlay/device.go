@@ -209,12 +209,8 @@ func (d Device) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	drift.Want("address", d.MAC, have.MAC)
 	drift.Want("alias", mark, have.Alias)
-	if d.MTU != 0 {
-		drift.Want("mtu", d.MTU, have.MTU)
-	}
-	if !have.Up {
-		drift.Add(spec.Differs("state", "up", "down"))
-	}
+	drift.WantIfSet("mtu", d.MTU, have.MTU)
+	drift.WantUp("state", have)
 	if is, err := procsys.Get(w.Host, d.ipv6().Key); err != nil || is != "0" {
 		drift.Add(spec.Differs("disable_ipv6", "0", is))
 	}

@@ -186,15 +186,9 @@ func (r RouteEntry) differs(at site, m rtnl.Message) error {
 			d.Add(spec.DiffersBy("dev", "is by another link"))
 		}
 	}
-	if r.Src.IsValid() {
-		d.Want("src", r.Src, have.Src)
-	}
-	if r.MTU != 0 {
-		d.Want("mtu", r.MTU, have.MTU)
-	}
-	if r.AdvMSS != 0 {
-		d.Want("advmss", r.AdvMSS, have.AdvMSS)
-	}
+	d.WantIfSet("src", r.Src, have.Src)
+	d.WantIfSet("mtu", r.MTU, have.MTU)
+	d.WantIfSet("advmss", r.AdvMSS, have.AdvMSS)
 	return d.Err()
 }
 

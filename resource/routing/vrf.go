@@ -247,7 +247,7 @@ func (v VRF) verify(ns *kernel.NS, l *rtnl.Link, m member, known bool) error {
 		d.Want("type of "+v.Name, "vrf", vrf.Kind)
 		return d.Err()
 	}
-	d.Want("state of "+v.Name, "up", resource.UpOrDown(vrf))
+	d.WantUp("state of "+v.Name, vrf)
 	if l.Master != vrf.Index {
 		d.Want("master", v.Name, link.MasterIn(ns, l))
 	}

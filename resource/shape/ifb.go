@@ -94,7 +94,7 @@ func (i IFB) Verify(_ context.Context, w *kernel.World) error {
 	}
 	var d resource.Drift
 	d.Want("type", "ifb", l.Kind)
-	d.Want("state", "up", resource.UpOrDown(l))
+	d.WantUp("state", l)
 	return d.Err()
 }
 

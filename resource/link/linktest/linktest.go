@@ -8,7 +8,7 @@ import (
 )
 
 func Stacked(o spec.Owner, kind, master string) link.Stacked {
-	return link.Stacked{Owner: o, Name: o.IfName, Chosen: master == "",
+	return link.Stacked{Inside: link.Inside{Owner: o, Name: o.IfName}, Chosen: master == "",
 		Master: link.Master{Where: resource.Host, Link: master, Kind: kind, Taken: true, Up: true}}
 }
 
