@@ -37,29 +37,35 @@ type Remover interface {
 	Remove(context.Context, *kernel.World) error
 }
 
+// Requirement is an object that others provide. It is verified, and never made or removed.
+type Requirement interface {
+	String() string
+	Verify(context.Context, *kernel.World) error
+}
+
 // Shared returns r without an owner: made if missing, verified, never removed by an attachment.
 func Shared(r Resource) Resource { return shared{r} }
 
-// Required returns r as an object that others provide: verified, never made, never removed. STATUS verifies it.
-func Required(r Resource) Resource { return required{r} }
+// Required returns r as a resource. Ensure fails if the requirement is not met. STATUS verifies it, too.
+func Required(r Requirement) Resource { return required{r} }
 
-// Prerequisite returns r as an object that others provide and every attachment needs. STATUS verifies it. ADD and
-// CHECK do not, because resources that depend on it fail without it.
-func Prerequisite(r Resource) Resource { return prerequisite{required{r}} }
+// Prerequisite returns r as a resource that every attachment needs. STATUS verifies it. ADD and CHECK do not, because
+// resources that depend on it fail without it.
+func Prerequisite(r Requirement) Resource { return prerequisite{required{r}} }
 
 // Lacking stands for a value that only the runtime can give, and has not given: ADD and CHECK fail with err before
 // any change. STATUS does not fail, because it concerns no container.
 func Lacking(err error) Resource { return lacking{err} }
 
-// Unwrap returns the resource inside Shared, Required and Prerequisite, or r itself.
-func Unwrap(r Resource) Resource {
+// Unwrap returns what is inside Shared, Required and Prerequisite, or r itself.
+func Unwrap(r Resource) Requirement {
 	switch w := r.(type) {
 	case shared:
 		return w.Resource
 	case required:
-		return w.Resource
+		return w.Requirement
 	case prerequisite:
-		return w.Resource
+		return w.Requirement
 	}
 	return r
 }
@@ -74,9 +80,9 @@ type shared struct{ Resource } // embedding the interface hides r's Remove
 
 func (s shared) String() string { return "shared " + s.Resource.String() }
 
-type required struct{ Resource }
+type required struct{ Requirement }
 
-func (r required) String() string { return "required " + r.Resource.String() }
+func (r required) String() string { return "required " + r.Requirement.String() }
 
 func (r required) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return false, r.Verify(ctx, w)

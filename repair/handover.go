@@ -98,7 +98,10 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 	}
 	failed := false
 	for _, want := range a.want {
-		h := plan.Unwrap(want)
+		h, made := plan.Unwrap(want).(plan.Resource)
+		if !made {
+			continue
+		}
 		to, lost, ok := reference.Handover(h, backend)
 		if !ok {
 			continue

@@ -25,8 +25,11 @@ func (a *attached) reference(ctx context.Context, p sdk.Plugin, t attach.Told, a
 		return
 	}
 	a.known = true
-	for _, r := range is.Plan {
-		r = plan.Unwrap(r)
+	for _, planned := range is.Plan {
+		r, made := plan.Unwrap(planned).(plan.Resource)
+		if !made {
+			continue
+		}
 		if reference.MatchesReference(r) {
 			a.theirs = append(a.theirs, r)
 			continue

@@ -145,7 +145,7 @@ func Remove(t testing.TB, w *kernel.World, r plan.Remover) {
 	}
 }
 
-func Verify(t testing.TB, w *kernel.World, r plan.Resource) {
+func Verify(t testing.TB, w *kernel.World, r plan.Requirement) {
 	t.Helper()
 	if err := r.Verify(t.Context(), w); err != nil {
 		t.Error(err)

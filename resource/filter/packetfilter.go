@@ -13,12 +13,7 @@ type PacketFilter struct{}
 
 func (PacketFilter) String() string { return "nf_tables" }
 
-// Ensure implements plan.Resource. It makes nothing and fails without nf_tables.
-func (p PacketFilter) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, p.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource.
+// Verify implements plan.Requirement.
 func (PacketFilter) Verify(_ context.Context, w *kernel.World) error {
 	conn, err := nft.Open(w.Host)
 	if err == nil {

@@ -212,12 +212,7 @@ type KnownDevice struct {
 // String returns a text such as "device host/ens4".
 func (k KnownDevice) String() string { return "device " + k.Device.String() }
 
-// Ensure implements plan.Resource.
-func (k KnownDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, k.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource.
+// Verify implements plan.Requirement.
 func (k KnownDevice) Verify(_ context.Context, w *kernel.World) error {
 	l, err := k.find(w)
 	if err == nil {

@@ -23,12 +23,7 @@ type HostName struct {
 
 func (h HostName) String() string { return "name host/" + h.Name + " free or its own" }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (h HostName) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, h.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource.
+// Verify implements plan.Requirement.
 func (h HostName) Verify(ctx context.Context, w *kernel.World) error {
 	l, err := rtnl.LinkByName(w.Host, h.Name)
 	switch {

@@ -184,7 +184,7 @@ func TestHostName(t *testing.T) {
 		{HostName{status, "web0", "hostInterfaceName"}, `hostInterfaceName: "web0": a bridge of the host's`},
 		{HostName{contract.Owner, "lo", "hostInterfaceName"}, `"lo": lo of the host's`},
 	} {
-		changed, err := tt.h.Ensure(t.Context(), w)
+		changed, err := plan.Required(tt.h).Ensure(t.Context(), w)
 		if changed || tt.say == "" && err != nil || tt.say != "" && (err == nil || !strings.Contains(err.Error(), tt.say)) {
 			t.Errorf("%v of %v: changed %v, error %v, want %q", tt.h, tt.h.Owner, changed, err, tt.say)
 		}

@@ -24,11 +24,6 @@ func (k Kind) String() string {
 	return fmt.Sprintf("link %v%s type %s or none", k.Where, k.Link, k.Kind)
 }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (k Kind) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, k.Verify(ctx, w)
-}
-
 // Verify returns an error for a link of another type.
 func (k Kind) Verify(_ context.Context, w *kernel.World) error {
 	_, l, err := k.Where.Link(w, k.Link)

@@ -229,7 +229,7 @@ func TestMaster(t *testing.T) {
 		{Master{Where: resource.Host, Link: "ens3", MTU: 1501}, []string{`mtu: 1501: ens3 has 1500; want 68 to 1500 bytes`}},
 		{Master{Where: resource.Host}, []string{`master: is missing`, `no default route`, `ens3`}},
 	} {
-		_, err := c.m.Ensure(t.Context(), w)
+		err := c.m.Verify(t.Context(), w)
 		if e := (*spec.Error)(nil); (err == nil) != (c.say == nil) || err != nil &&
 			(!errors.As(err, &e) || e.Code != spec.CodeConfig) {
 			t.Errorf("%v: %v", c.m, err)

@@ -39,12 +39,7 @@ func MasterWords(master string) string {
 	return master
 }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (m Master) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, m.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource.
+// Verify implements plan.Requirement.
 func (m Master) Verify(ctx context.Context, w *kernel.World) error {
 	_, l, err := m.Find(w)
 	if err == nil {

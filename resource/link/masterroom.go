@@ -27,12 +27,7 @@ func (a MasterRoom) String() string {
 	return "link " + a.Master.Where.String() + MasterWords(a.Master.Link) + " without a passthru"
 }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (a MasterRoom) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, a.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource. It searches only a promiscuous master, because the kernel makes the master of a
+// Verify implements plan.Requirement. It searches only a promiscuous master, because the kernel makes the master of a
 // passthru macvlan promiscuous.
 func (a MasterRoom) Verify(_ context.Context, w *kernel.World) error {
 	ns, master, err := a.Master.Find(w)

@@ -176,11 +176,6 @@ type Filtering struct{ Bridge string }
 
 func (f Filtering) String() string { return "link host/" + f.Bridge + " vlan_filtering on or none" }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (f Filtering) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, f.Verify(ctx, w)
-}
-
 // Verify implements plan.Resource.
 func (f Filtering) Verify(ctx context.Context, w *kernel.World) error {
 	l, err := rtnl.LinkByName(w.Host, f.Bridge)

@@ -303,11 +303,6 @@ type Server struct{ Network string }
 
 func (s Server) String() string { return "name server for network " + s.Network }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (s Server) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, s.Verify(ctx, w)
-}
-
 // Verify implements plan.Resource.
 func (s Server) Verify(ctx context.Context, w *kernel.World) error {
 	return Ask(ctx, Socket(w.Store), Question{Network: s.Network})

@@ -83,12 +83,7 @@ type Service struct{ DB DB }
 
 func (s Service) String() string { return "Open vSwitch at " + string(s.DB) }
 
-// Ensure makes nothing: the daemons run or not.
-func (s Service) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, s.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource.
+// Verify implements plan.Requirement.
 //
 // ovs-vswitchd holds a lock of the database. To ask for that would tell whether it runs, but whoever has it when
 // ovs-vswitchd connects again makes it take all bridges down. So its control socket is asked, which is in the same

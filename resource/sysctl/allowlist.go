@@ -31,11 +31,6 @@ func (a AllowList) String() string {
 	return "sysctl " + strings.Join(keys, ", ") + " allowed by " + a.File
 }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (a AllowList) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, a.Verify(ctx, w)
-}
-
 // Verify returns an error for a key that is not allowed. If the list cannot be read or a line is not a regular
 // expression, no key is allowed.
 func (a AllowList) Verify(_ context.Context, _ *kernel.World) error {

@@ -13,11 +13,6 @@ type SELinux struct{ Key, Value string }
 
 func (s SELinux) String() string { return "selinux for " + s.Key + " " + s.Value }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (s SELinux) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, s.Verify(ctx, w)
-}
-
 // Verify returns an error on a host without SELinux.
 func (s SELinux) Verify(context.Context, *kernel.World) error {
 	if tap.HasSELinux() {

@@ -14,12 +14,7 @@ type Probe struct{ Backend string }
 
 func (p Probe) String() string { return resource.Line("passage", resource.Opt("by", p.Backend)) }
 
-// Ensure implements plan.Resource. It makes nothing and fails if the requirement is not met.
-func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, p.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource.
+// Verify implements plan.Requirement.
 func (p Probe) Verify(ctx context.Context, w *kernel.World) error {
 	f := Forward{Backend: p.Backend, Addrs: []netip.Addr{netip.IPv4Unspecified()}}
 	if p.Backend != IPTables { // a host may do without ip6tables

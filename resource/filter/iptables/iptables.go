@@ -23,12 +23,7 @@ type Program struct {
 
 func (i Program) String() string { return "iptables -t " + i.Table }
 
-// Ensure implements plan.Resource. It makes nothing and fails if the requirement is not met.
-func (i Program) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, i.Verify(ctx, w)
-}
-
-// Verify implements plan.Resource.
+// Verify implements plan.Requirement.
 func (i Program) Verify(_ context.Context, w *kernel.World) error {
 	x, err := xtables.TableOf(w.Host, false, i.Table)
 	if err == nil {

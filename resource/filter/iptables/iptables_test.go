@@ -21,7 +21,7 @@ func TestIPTablesIsMissing(t *testing.T) {
 		defer unix.Unmount(dir, unix.MNT_DETACH)
 	}
 	t.Setenv("PATH", "/nowhere")
-	if _, err := need.Ensure(t.Context(), w); err == nil || !strings.Contains(err.Error(), "package iptables") || !strings.Contains(err.Error(), `ipMasqBackend: "iptables"`) {
+	if err := need.Verify(t.Context(), w); err == nil || !strings.Contains(err.Error(), "package iptables") || !strings.Contains(err.Error(), `ipMasqBackend: "iptables"`) {
 		t.Errorf("%v", err)
 	}
 }

@@ -18,11 +18,6 @@ type HostAddrs []netip.Addr
 // String returns a text such as "addr host/any 192.0.2.1, 2001:db8::1".
 func (h HostAddrs) String() string { return resource.Addrs("addr host/any", h) }
 
-// Ensure makes nothing. It fails if the requirement is not met.
-func (h HostAddrs) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return false, h.Verify(ctx, w)
-}
-
 // Verify returns an error that names each missing address, and the addresses that the host has.
 func (h HostAddrs) Verify(_ context.Context, w *kernel.World) error {
 	var missing []netip.Addr

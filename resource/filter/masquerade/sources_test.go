@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 )
@@ -140,9 +141,9 @@ func TestHostAddrs(t *testing.T) {
 	l := filtertest.NewLab(t)
 	ok := masquerade.HostAddrs{contract.Addr("192.0.2.9"), contract.Addr("2001:db8::9")}
 	contract.Verify(t, l.W, ok)
-	contract.Ensure(t, l.W, ok)
+	contract.Ensure(t, l.W, plan.Required(ok))
 	bad := masquerade.HostAddrs{contract.Addr("192.0.2.77"), contract.Addr("192.0.2.1"), contract.Addr("2001:db8::77")}
-	_, err := bad.Ensure(t.Context(), l.W)
+	err := bad.Verify(t.Context(), l.W)
 	if err == nil {
 		t.Fatal("no error")
 	}
