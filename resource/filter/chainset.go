@@ -138,15 +138,21 @@ func (f Tx) Standing(p *ChainSet) (d resource.Drift, err error) {
 	return found, err
 }
 
-// Verify compares the elements of kinds whose elements have exactly one owner.
-func (f Tx) Verify(p *ChainSet, o spec.Owner, kind uint32, want []nft.Elem) error {
+// Compare returns the differences of the static part and of a chain set as an error, and those that rest finds in the
+// table, if the table exists.
+func (f Tx) Compare(p *ChainSet, rest func() (resource.Drift, error)) error {
 	d, err := f.Standing(p)
 	if err != nil || d.All() {
 		return errors.Join(err, d.Err())
 	}
-	more, err := f.VerifyElements(o, kind, want)
+	more, err := rest()
 	if err != nil {
 		return err
 	}
 	return append(d, more...).Err()
+}
+
+// Verify compares the elements of kinds whose elements have exactly one owner.
+func (f Tx) Verify(p *ChainSet, o spec.Owner, kind uint32, want []nft.Elem) error {
+	return f.Compare(p, func() (resource.Drift, error) { return f.VerifyElements(o, kind, want) })
 }

@@ -41,6 +41,16 @@ func SameKey(a, b nft.Elem) bool {
 	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
 }
 
+// Has reports whether one of the elements is in the same set under the same key as e.
+func Has(list []nft.Elem, e nft.Elem) bool {
+	return slices.ContainsFunc(list, func(other nft.Elem) bool { return SameKey(other, e) })
+}
+
+// Owned returns the element of a set under a key, as an element of owner o.
+func Owned(o spec.Owner, set *nft.Set, key ...any) nft.Elem {
+	return nft.Elem{Set: set, Key: nft.Key(key...), Comment: CommentOf(o)}
+}
+
 // SameData reports whether two elements of a map have the same data.
 func SameData(a, b nft.Elem) bool { return bytes.Equal(a.Data, b.Data) }
 
@@ -48,6 +58,16 @@ func SameData(a, b nft.Elem) bool { return bytes.Equal(a.Data, b.Data) }
 type Entry struct {
 	Place  nft.Elem // set and key
 	Record nft.Elem // in owners
+}
+
+// Places returns the sets and keys that entries name. It leaves out entries that it cannot read.
+func Places(have []Entry) (all []nft.Elem) {
+	for _, e := range have {
+		if e.Place.Set != nil {
+			all = append(all, e.Place)
+		}
+	}
+	return all
 }
 
 // ParseEntry decodes an element of the set owners. An entry that it cannot read, such as that of a later version, has
@@ -87,13 +107,7 @@ func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
 
 // Current reads the elements that entries and wanted elements name, by place, and their other holders.
 func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error) {
-	var ask []nft.Elem
-	for _, e := range have {
-		if e.Place.Set != nil {
-			ask = append(ask, e.Place)
-		}
-	}
-	ask = append(ask, want...)
+	ask := append(Places(have), want...)
 	at := map[string]*nft.Elem{}
 	held := slices.DeleteFunc(slices.Clone(ask), func(e nft.Elem) bool { return !shared(e.Set) })
 	for n := uint32(0); len(ask)+len(held) > 0; n++ {
@@ -233,9 +247,9 @@ func (e edit) claim(x nft.Elem, hash [8]byte) {
 func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem,
 	at map[string]*nft.Elem) {
 	e := edit{b, at}
-	for _, old := range have {
-		if old.Place.Set != nil && !slices.ContainsFunc(want, func(w nft.Elem) bool { return SameKey(w, old.Place) }) {
-			e.release(old.Place, hash)
+	for _, old := range Places(have) {
+		if !Has(want, old) {
+			e.release(old, hash)
 		}
 	}
 	for _, w := range want {
@@ -245,10 +259,7 @@ func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem,
 
 // Record adds to b the changes that turn an owner's entries in the set owners from have into want.
 func (f Tx) Record(b *nft.Batch, o spec.Owner, kind uint32, have []Entry, want []nft.Elem) {
-	if slices.EqualFunc(have, want, func(e Entry,
-		w nft.Elem) bool {
-		return e.Place.Set != nil && SameKey(e.Place, w)
-	}) {
+	if places := Places(have); len(places) == len(have) && slices.EqualFunc(places, want, SameKey) {
 		return
 	}
 	f.Forget(b, have)
@@ -357,19 +368,17 @@ func ElementDrift(now *nft.Elem, want nft.Elem) error {
 // RecordDrift compares an owner's entries in the set owners with the wanted elements.
 func RecordDrift(have []Entry, want []nft.Elem) (d resource.Drift) {
 	recorded, wanted := map[string]bool{}, map[string]bool{}
-	for _, e := range have {
-		if e.Place.Set != nil {
-			recorded[ElementKey(e.Place)] = true
-		}
+	for _, e := range Places(have) {
+		recorded[ElementKey(e)] = true
 	}
 	for _, w := range want {
 		if wanted[ElementKey(w)] = true; !recorded[ElementKey(w)] {
 			d.Add(spec.DiffersBy("owners", "nft element %v is not in owners", w))
 		}
 	}
-	for _, e := range have {
-		if e.Place.Set != nil && !wanted[ElementKey(e.Place)] {
-			d.Add(spec.TooMuch(fmt.Sprintf("nft element %v", e.Place)))
+	for _, e := range Places(have) {
+		if !wanted[ElementKey(e)] {
+			d.Add(spec.TooMuch(fmt.Sprintf("nft element %v", e)))
 		}
 	}
 	return d

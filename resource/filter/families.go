@@ -1,9 +1,18 @@
 package filter
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
+
+// Multicast returns the prefix of all multicast addresses of a family.
+func Multicast(v6 bool) netip.Prefix {
+	if v6 {
+		return netip.MustParsePrefix("ff00::/8")
+	}
+	return netip.MustParsePrefix("224.0.0.0/4")
+}
 
 // OfFamily returns the prefixes of one family without duplicates.
 func OfFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
@@ -11,8 +20,7 @@ func OfFamily(list []netip.Prefix, v6 bool) (out []netip.Prefix) {
 		if p.Addr().Is4In6() {
 			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 		}
-		if p.IsValid() && p.Addr().Is6() == v6 &&
-			!slices.ContainsFunc(out, func(q netip.Prefix) bool { return q == p }) {
+		if p.IsValid() && p.Addr().Is6() == v6 && !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
@@ -26,10 +34,7 @@ func Masked(list []netip.Prefix) []netip.Prefix {
 		out[i] = p.Masked()
 	}
 	slices.SortFunc(out, func(a, b netip.Prefix) int {
-		if c := a.Addr().Compare(b.Addr()); c != 0 {
-			return c
-		}
-		return a.Bits() - b.Bits()
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
 	return slices.Compact(out)
 }

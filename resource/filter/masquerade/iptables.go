@@ -35,10 +35,7 @@ func (m SourcesIPTables) own(from, others []netip.Prefix, v6 bool) (rules []xtab
 			to = []string{"-j", "SNAT", "--to-source", a.String()}
 		}
 	}
-	multicast := "224.0.0.0/4"
-	if v6 {
-		multicast = "ff00::/8"
-	}
+	multicast := filter.Multicast(v6).String()
 	each := func(list []netip.Prefix, target ...string) {
 		for _, p := range filter.Masked(filter.OfFamily(list, v6)) {
 			words := comment

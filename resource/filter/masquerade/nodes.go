@@ -2,6 +2,7 @@ package masquerade
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
 
@@ -103,11 +104,8 @@ func without(list, other []nft.Bounds) (rest []nft.Bounds) {
 func (n Nodes) Verify(ctx context.Context, w *kernel.World) error {
 	return filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
 		drift, err := f.Standing(n.sets(f.Table))
-		if err != nil {
-			return err
-		}
-		if len(drift) > 0 {
-			return drift.Err()
+		if err != nil || len(drift) > 0 {
+			return errors.Join(err, drift.Err())
 		}
 		missing, surplus, err := n.compare(f)
 		if err != nil {

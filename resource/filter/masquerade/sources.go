@@ -122,11 +122,8 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 		if len(from) == 0 {
 			continue
 		}
-		multicast := netip.MustParsePrefix("224.0.0.0/4")
-		if v6 {
-			multicast = netip.MustParsePrefix("ff00::/8")
-		}
-		rules := []*nft.Rule{nft.NewRule("multicast").Family(v6).Prefix(true, false, multicast).Return()}
+		rules := []*nft.Rule{
+			nft.NewRule("multicast").Family(v6).Prefix(true, false, filter.Multicast(v6)).Return()}
 		for _, p := range filter.Masked(filter.OfFamily(m.Force, v6)) {
 			rules = append(rules, translate(nft.NewRule("forced").Family(v6).Prefix(true, false, p), v6, m.SNATTo))
 		}
@@ -149,8 +146,7 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 		p.Sets = append(p.Sets, network)
 		for _, a := range from {
 			for _, s := range []*nft.Set{set, network} {
-				e := nft.Elem{Set: s, Key: nft.Key(a.Addr()), Comment: filter.CommentOf(m.Owner)}
-				if !slices.ContainsFunc(want, func(w nft.Elem) bool { return filter.SameKey(w, e) }) {
+				if e := filter.Owned(m.Owner, s, a.Addr()); !filter.Has(want, e) {
 					want = append(want, e)
 				}
 			}

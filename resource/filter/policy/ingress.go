@@ -109,7 +109,7 @@ func (i Ingress) want(t *nft.Table, link string, o spec.Owner) (want, not []nft.
 		s.Strict:   i.Policy == Strict,
 	}
 	for _, set := range []*nft.Set{s.Known, s.Policed, s.Within, s.Isolated, s.Strict} {
-		e := nft.Elem{Set: set, Key: nft.Key(link), Comment: filter.CommentOf(o)}
+		e := filter.Owned(o, set, link)
 		if len(set.Key) == 2 {
 			e.Key = nft.Key(link, link)
 		}
@@ -175,7 +175,7 @@ func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, link string, o spec
 	holders, err := policyHolders(f, me, link)
 	for _, e := range holders {
 		switch {
-		case !slices.ContainsFunc(not, func(n nft.Elem) bool { return filter.SameKey(n, e) }):
+		case !filter.Has(not, e):
 			continue
 		case mine(e):
 			b.Delete(e)
@@ -284,43 +284,45 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		d, err := f.Standing(part)
-		if err != nil || d.All() {
-			return errors.Join(err, d.Err())
-		}
-		more, err := f.VerifyElements(o, subnetKind(kind), subnets)
-		if err != nil {
-			return err
-		}
-		d = append(d, more...)
-		want, not := i.want(f.Table, link, o)
-		at, err := f.Current(nil, slices.Concat(want, not))
-		if err != nil {
-			return err
-		}
-		asked := want
-		want, not, _ = i.yield(want, not, at, kind)
-		have, err := f.Entries(identity.OwnerHash(o), kind)
-		if err != nil {
-			return err
-		}
-		for _, e := range want {
-			if at[filter.ElementKey(e)] == nil {
-				d.Add(spec.Missing(fmt.Sprintf("nft element %v", e)))
+		return f.Compare(part, func() (resource.Drift, error) {
+			d, err := f.VerifyElements(o, subnetKind(kind), subnets)
+			if err != nil {
+				return nil, err
 			}
-		}
-		for _, e := range not {
-			if at[filter.ElementKey(e)] != nil {
-				d.Add(spec.TooMuch(fmt.Sprintf("nft element %v", e)))
-			}
-		}
-		for _, err := range filter.RecordDrift(have, asked) { // which may name what was named above
-			if !slices.ContainsFunc(d, func(said error) bool { return said.Error() == err.Error() }) {
-				d.Add(err)
-			}
-		}
-		return d.Err()
+			more, err := i.linkDrift(f, link, o, kind)
+			return append(d, more...), err
+		})
 	})
+}
+
+// linkDrift compares the sets that a link is in with those of its policy.
+func (i Ingress) linkDrift(f filter.Tx, link string, o spec.Owner, kind uint32) (d resource.Drift, err error) {
+	asked, not := i.want(f.Table, link, o)
+	at, err := f.Current(nil, slices.Concat(asked, not))
+	if err != nil {
+		return nil, err
+	}
+	have, err := f.Entries(identity.OwnerHash(o), kind)
+	if err != nil {
+		return nil, err
+	}
+	want, not, _ := i.yield(asked, not, at, kind)
+	for _, e := range want {
+		if at[filter.ElementKey(e)] == nil {
+			d.Add(spec.Missing(fmt.Sprintf("nft element %v", e)))
+		}
+	}
+	for _, e := range not {
+		if at[filter.ElementKey(e)] != nil {
+			d.Add(spec.TooMuch(fmt.Sprintf("nft element %v", e)))
+		}
+	}
+	for _, err := range filter.RecordDrift(have, asked) { // which may name what was named above
+		if !slices.ContainsFunc(d, func(said error) bool { return said.Error() == err.Error() }) {
+			d.Add(err)
+		}
+	}
+	return d, nil
 }
 
 // Remove implements plan.Remover. It needs only the owner. It leaves the network's policy if other attachments need

@@ -136,15 +136,13 @@ func (p IsolatedPort) Verify(ctx context.Context, w *kernel.World) error {
 		}
 	}
 	return filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
-		d, err := f.Standing(filter.NewChainSet(f.Table))
-		if err != nil || d.All() {
-			return errors.Join(err, d.Err())
-		}
-		e, err := p.edit(f, l, dropsAll)
-		if err != nil {
-			return err
-		}
-		return f.Verify(filter.NewChainSet(f.Table), p.Owner, filter.KindIsolatedPort, e.wantWithStale())
+		return f.Compare(filter.NewChainSet(f.Table), func() (resource.Drift, error) {
+			e, err := p.edit(f, l, dropsAll)
+			if err != nil {
+				return nil, err
+			}
+			return f.VerifyElements(p.Owner, filter.KindIsolatedPort, e.wantWithStale())
+		})
 	})
 }
 

@@ -43,9 +43,7 @@ func (p IsolatedPort) edit(f filter.Tx, l *rtnl.Link, dropsAll bool) (e portEdit
 		return e, err
 	}
 	sets := filter.PortAddressSetsOf(f.Table)
-	elem := func(set *nft.Set, key ...any) {
-		e.want = append(e.want, nft.Elem{Set: set, Key: nft.Key(key...), Comment: filter.CommentOf(p.Owner)})
-	}
+	elem := func(set *nft.Set, key ...any) { e.want = append(e.want, filter.Owned(p.Owner, set, key...)) }
 	elem(sets.Guarded, l.Name)
 	if dropsAll {
 		elem(filter.IsolatedPorts(f.Table), l.Name)
@@ -76,7 +74,7 @@ func (p IsolatedPort) edit(f filter.Tx, l *rtnl.Link, dropsAll bool) (e portEdit
 		}
 		for _, a := range addrs {
 			pair := nft.Elem{Set: sets.Pairs(a.Is6()), Key: nft.Key(l.Name, a), Comment: tag}
-			if !names(s.have, pair) {
+			if !filter.Has(filter.Places(s.have), pair) {
 				s.lacks = append(s.lacks, pair)
 			}
 		}
@@ -99,12 +97,9 @@ func (e portEdit) allWanted() []nft.Elem {
 
 // portsAndAddresses are those of an attachment, by its entries.
 func portsAndAddresses(have []filter.Entry, sets filter.PortAddressSets) (ports []string, addrs []netip.Addr) {
-	for _, e := range have {
-		if e.Place.Set == nil {
-			continue
-		}
-		field := nft.Fields(e.Place.Set.Key, e.Place.Key)[0]
-		switch e.Place.Set.Name {
+	for _, e := range filter.Places(have) {
+		field := nft.Fields(e.Set.Key, e.Key)[0]
+		switch e.Set.Name {
 		case sets.Guarded.Name:
 			ports = append(ports, field.(string))
 		case sets.Addresses(false).Name, sets.Addresses(true).Name:
@@ -112,13 +107,6 @@ func portsAndAddresses(have []filter.Entry, sets filter.PortAddressSets) (ports 
 		}
 	}
 	return ports, addrs
-}
-
-// names reports whether entries have one for an element.
-func names(have []filter.Entry, e nft.Elem) bool {
-	return slices.ContainsFunc(have, func(h filter.Entry) bool {
-		return h.Place.Set != nil && filter.SameKey(h.Place, e)
-	})
 }
 
 // freshAddresses are the addresses that no attachment had so far, so that any container could use them.
@@ -163,16 +151,14 @@ func (e portEdit) batch(f filter.Tx) *nft.Batch {
 // wantWithStale is want, with recorded pairs whose port is gone: that of another attachment which was detached.
 func (e portEdit) wantWithStale() []nft.Elem {
 	want := slices.Clone(e.want)
-	for _, h := range e.have {
-		if h.Place.Set == nil || len(h.Place.Set.Key) != 2 {
+	for _, pair := range filter.Places(e.have) {
+		if len(pair.Set.Key) != 2 {
 			continue
 		}
-		a, _ := nft.Fields(h.Place.Set.Key, h.Place.Key)[1].(netip.Addr)
-		mine := slices.Contains(e.port.Addrs, a)
-		known := slices.ContainsFunc(want, func(w nft.Elem) bool { return filter.SameKey(w, h.Place) })
-		if mine && !known {
-			h.Place.Comment = filter.CommentOf(e.port.Owner)
-			want = append(want, h.Place)
+		a, _ := nft.Fields(pair.Set.Key, pair.Key)[1].(netip.Addr)
+		if slices.Contains(e.port.Addrs, a) && !filter.Has(want, pair) {
+			pair.Comment = filter.CommentOf(e.port.Owner)
+			want = append(want, pair)
 		}
 	}
 	return want

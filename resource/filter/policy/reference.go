@@ -213,9 +213,9 @@ func policyHolders(f filter.Tx, but [8]byte, bridge string) (holders []nft.Elem,
 			continue
 		}
 		isolated = isolated || e.Place.Set.Name == "isolated"
-		if !slices.ContainsFunc(holders, func(h nft.Elem) bool { return filter.SameKey(h, e.Place) }) {
-			holders = append(holders, nft.Elem{Set: e.Place.Set, Key: e.Place.Key, KeyEnd: e.Place.KeyEnd,
-				Comment: tag})
+		if !filter.Has(holders, e.Place) {
+			e.Place.Comment = tag
+			holders = append(holders, e.Place)
 		}
 	}
 	if isolated {

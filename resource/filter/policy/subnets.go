@@ -22,13 +22,9 @@ import (
 func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 	const src, dst = nft.Src, nft.Dst
 	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
-	multicast := netip.MustParsePrefix("224.0.0.0/4")
-	if s.V6 {
-		multicast = netip.MustParsePrefix("ff00::/8")
-	}
 	c := &nft.Chain{Name: s.Links.Name, Rules: []*nft.Rule{
 		nft.NewRule("a VRF has subnets of its own").Iifkind("vrf").Return(),
-		rule("nobody answers").Prefix(true, false, multicast).Return()}}
+		rule("nobody answers").Prefix(true, false, filter.Multicast(s.V6)).Return()}}
 	if !s.V6 {
 		everybody := netip.MustParsePrefix("255.255.255.255/32")
 		c.Rules = append(c.Rules, rule("nobody answers").Prefix(true, false, everybody).Return())
@@ -81,15 +77,13 @@ func subnetMarks(s filter.SubnetSets, policed *nft.Set) *nft.Chain {
 
 // subnetsOf are the subnets that entries of owners are for, and the bridge that their link stands on, if any.
 func subnetsOf(t *nft.Table, have []filter.Entry) (list []netip.Prefix, below string) {
-	for _, e := range have {
-		if e.Place.Set == nil {
-			continue
-		}
-		if s, ok := filter.SubnetSetsNamed(t, e.Place.Set.Name); ok {
-			a, _ := nft.Fields(e.Place.Set.Key, e.Place.Key)[0].(netip.Addr)
+	for _, e := range filter.Places(have) {
+		if s, ok := filter.SubnetSetsNamed(t, e.Set.Name); ok {
+			fields := nft.Fields(e.Set.Key, e.Key)
+			a, _ := fields[0].(netip.Addr)
 			list = append(list, netip.PrefixFrom(a, s.Bits))
-			if e.Place.Set.Name == s.Bridge.Name {
-				below, _ = nft.Fields(e.Place.Set.Key, e.Place.Key)[1].(string)
+			if e.Set.Name == s.Bridge.Name {
+				below, _ = fields[1].(string)
 			}
 		}
 	}
@@ -133,9 +127,7 @@ func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owne
 				addBridged(s, p)
 			}
 		}
-		elem := func(set *nft.Set, key ...any) {
-			want = append(want, nft.Elem{Set: set, Key: nft.Key(key...), Comment: filter.CommentOf(o)})
-		}
+		elem := func(set *nft.Set, key ...any) { want = append(want, filter.Owned(o, set, key...)) }
 		elem(s.Links, n.Addr(), link)
 		if below != "" {
 			elem(s.Bridge, n.Addr(), below)

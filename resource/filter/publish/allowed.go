@@ -44,5 +44,5 @@ func (p Ports) allowed(t *nft.Table, shared *filter.ChainSet, to netip.Addr, lis
 		all = append(all, portElements("allow_"+filter.FamilyName(v6), share, to, filter.CommentOf(p.Owner),
 			spans[k])...)
 	}
-	return append(all, nft.Elem{Set: itself, Key: nft.Key(to, to), Comment: filter.CommentOf(p.Owner)})
+	return append(all, filter.Owned(p.Owner, itself, to, to))
 }

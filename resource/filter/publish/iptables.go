@@ -338,10 +338,7 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	if len(p.Mappings) > 0 {
 		d.Add(p.guarded(ctx, w))
-		for _, path := range p.paths(w, p.published()) {
-			d.Add(path.err)
-		}
-		d.Add(p.strayed(w, p.published()))
+		d.Add(p.pathDrift(w, p.published()))
 	}
 	return d.Err()
 }

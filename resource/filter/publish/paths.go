@@ -36,6 +36,16 @@ func (p Ports) openPaths(w *kernel.World, pub *published) (changed bool, err err
 	return changed, nil
 }
 
+// pathDrift returns what is closed, and that the route leads elsewhere, as an error.
+func (p Ports) pathDrift(w *kernel.World, pub *published) error {
+	var d resource.Drift
+	for _, path := range p.paths(w, pub) {
+		d.Add(path.err)
+	}
+	d.Add(p.strayed(w, pub))
+	return d.Err()
+}
+
 func (p Ports) paths(w *kernel.World, pub *published) (closed []closedPath) {
 	if !pub.back {
 		return nil

@@ -2,7 +2,6 @@ package publish
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -212,20 +211,14 @@ func (p Ports) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		d, err := f.Standing(pub.chainSet)
-		if err != nil || d.All() {
-			return errors.Join(err, d.Err())
-		}
-		more, err := publishedDrift(f, p.Owner, pub)
-		if err != nil {
-			return err
-		}
-		d = append(d, more...)
-		for _, path := range p.paths(w, pub) {
-			d.Add(path.err)
-		}
-		d.Add(p.strayed(w, pub))
-		return d.Err()
+		return f.Compare(pub.chainSet, func() (resource.Drift, error) {
+			d, err := publishedDrift(f, p.Owner, pub)
+			if err != nil {
+				return nil, err
+			}
+			d.Add(p.pathDrift(w, pub))
+			return d, nil
+		})
 	})
 }
 

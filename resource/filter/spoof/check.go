@@ -90,8 +90,8 @@ func (s Check) want(t *nft.Table) ([]nft.Elem, error) {
 	}
 	links, pairs := filter.SpoofSets(t)
 	return []nft.Elem{
-		{Set: links, Key: nft.Key(s.Link), Comment: filter.CommentOf(s.Owner)},
-		{Set: pairs, Key: nft.Key(s.Link, mac), Comment: filter.CommentOf(s.Owner)},
+		filter.Owned(s.Owner, links, s.Link),
+		filter.Owned(s.Owner, pairs, s.Link, mac),
 	}, nil
 }
 
