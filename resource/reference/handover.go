@@ -155,21 +155,19 @@ func (f Firewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, er
 			return changed, err
 		}
 		err = iptables.WithLock(ctx, func(ctx context.Context) error {
-			saved, err := x.Save(ctx)
-			if err != nil {
-				return err
-			}
-			d := &iptables.Draft{Saved: saved, Made: map[string]bool{}}
-			d.Chain(iptables.ChainForward)
-			d.Chain(shared[1].Jump)
-			for _, r := range shared {
-				d.Has(r, true)
-			}
-			for _, r := range own {
-				d.Has(r, false)
-			}
-			changed = changed || len(d.Lines) > 0
-			return x.Apply(ctx, d.Lines...)
+			did, err := iptables.Edit(ctx, x, func(d *iptables.Draft) error {
+				d.Chain(iptables.ChainForward)
+				d.Chain(shared[1].Jump)
+				for _, r := range shared {
+					d.Has(r, true)
+				}
+				for _, r := range own {
+					d.Has(r, false)
+				}
+				return nil
+			})
+			changed = changed || did
+			return err
 		})
 		if err != nil {
 			return changed, err
@@ -190,11 +188,11 @@ func (f Firewall) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		missing, err := x.Missing(ctx, slices.Concat(shared, own)...)
+		missing, err := iptables.Drift(ctx, x, slices.Concat(shared, own)...)
 		if err != nil {
 			return err
 		}
-		d = append(d, iptables.RuleDrifts(x, missing)...)
+		d = append(d, missing...)
 	}
 	return d.Err()
 }

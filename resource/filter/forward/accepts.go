@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -75,41 +73,30 @@ func warnOfDropBefore(t *xtables.Table, rules []xtables.Rule) {
 // accept puts the accepts into a table, all at once. What all accepts share is made under the lock alone.
 func (f Forward) accept(ctx context.Context, w *kernel.World, t *xtables.Table) (changed bool, err error) {
 	shares := false
-	add := func(ctx context.Context) error {
-		have, err := t.Save(ctx)
-		if err != nil {
-			return err
-		}
-		warnOfDropBefore(t, have["FORWARD"])
-		var lines []string
-		for _, chain := range []string{iptables.ChainForward, f.AdminChain()} {
-			if _, ok := have[chain]; !ok {
-				lines = append(lines, "-N "+chain)
-			}
-		}
+	draft := func(d *iptables.Draft) error {
+		warnOfDropBefore(t, d.Saved["FORWARD"])
+		d.Chain(iptables.ChainForward)
+		d.Chain(f.AdminChain())
 		shared, own := f.accepts(t.V6)
-		missing := iptables.Lacking(have, shared)
-		if !shares && len(lines)+len(missing) > 0 {
-			shares = true
+		missing := iptables.Lacking(d.Saved, shared)
+		if !shares && len(d.Lines)+len(missing) > 0 {
+			shares, d.Lines = true, nil
 			return nil
 		}
 		for _, r := range missing {
-			at := "-I " + r.Chain
 			// What keeps networks apart comes before what lets addresses through.
-			if i := slices.IndexFunc(have[r.Chain],
-				func(r xtables.Rule) bool { return r.Jump == iptables.ChainStage1 }); i >= 0 {
-				at += " " + strconv.Itoa(i+2)
-			}
-			lines = append(lines, strings.Replace(r.Insert(), "-I "+r.Chain, at, 1))
+			apart := func(r xtables.Rule) bool { return r.Jump == iptables.ChainStage1 }
+			d.Lines = append(d.Lines, r.InsertAt(slices.IndexFunc(d.Saved[r.Chain], apart)+2))
 		}
-		for _, r := range stale(have, own) { // another address, of a former call
-			lines = append(lines, r.Delete())
+		d.Delete(stale(d.Saved, own)...) // another address, of a former call
+		for _, r := range own {
+			d.Has(r, false)
 		}
-		for _, r := range iptables.Lacking(have, own) {
-			lines = append(lines, r.Append())
-		}
-		changed = len(lines) > 0
-		return t.Apply(ctx, lines...)
+		return nil
+	}
+	add := func(ctx context.Context) (err error) {
+		changed, err = iptables.Edit(ctx, t, draft)
+		return err
 	}
 	if err = iptables.WithOwnRules(ctx, w, add); shares && err == nil {
 		err = iptables.WithLock(ctx, add)
@@ -129,15 +116,14 @@ func stale(have map[string][]xtables.Rule, own []xtables.Rule) (old []xtables.Ru
 
 // unaccept removes the accepts of a network's owners that keep does not want.
 func unaccept(ctx context.Context, w *kernel.World, network [6]byte, keep func(owner [8]byte) bool) error {
-	return iptables.ChangeHaving(ctx, w, iptables.ChainForward, true,
-		func(have map[string][]xtables.Rule) (lines []string, err error) {
-			for _, r := range have[iptables.ChainForward] {
-				if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == network && !keep(owner) {
-					lines = append(lines, r.Delete())
-				}
+	return iptables.ChangeHaving(ctx, w, iptables.ChainForward, true, func(d *iptables.Draft) error {
+		for _, r := range d.Saved[iptables.ChainForward] {
+			if net, owner, _, ok := identity.ParseTag(r.Comment); ok && net == network && !keep(owner) {
+				d.Delete(r)
 			}
-			return lines, nil
-		})
+		}
+		return nil
+	})
 }
 
 // accepted lists whose accepts of a network there are, of both families and variants.

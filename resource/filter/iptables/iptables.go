@@ -44,31 +44,22 @@ const (
 	ChainStage1  = "CNI-ISOLATION-STAGE-1"
 )
 
-// ChangeHaving changes every table filter, of both families and variants, that has a chain. Change gets the rules of
-// the chain and returns the lines that change them. Own means that these rules belong to single owners. If no table
-// has the chain, no program is executed.
-func ChangeHaving(ctx context.Context, w *kernel.World, chain string, own bool,
-	change func(map[string][]xtables.Rule) ([]string, error)) error {
+// ChangeHaving has do draft changes of every table filter, of both families and variants, that has a chain. Own means
+// that the rules of the chain belong to single owners. If no table has the chain, no program is executed.
+func ChangeHaving(ctx context.Context, w *kernel.World, chain string, own bool, do func(*Draft) error) error {
 	var errs []error
 	for _, v6 := range []bool{false, true} {
 		tables, err := Having(w, v6, "filter", chain)
 		errs = append(errs, err)
 		for _, t := range tables {
-			do := func(ctx context.Context) error {
-				have, err := t.Save(ctx)
-				if err != nil {
-					return err
-				}
-				lines, err := change(have)
-				if err != nil {
-					return err
-				}
-				return t.Apply(ctx, lines...)
+			change := func(ctx context.Context) error {
+				_, err := Edit(ctx, t, do)
+				return err
 			}
 			if own {
-				errs = append(errs, WithOwnRules(ctx, w, do))
+				errs = append(errs, WithOwnRules(ctx, w, change))
 			} else {
-				errs = append(errs, WithLock(ctx, do))
+				errs = append(errs, WithLock(ctx, change))
 			}
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 // NATRules are the rules of an attachment in the tables nat of the families in which it has addresses.
 type NATRules interface {
-	Draft(ctx context.Context, w *kernel.World, x *xtables.Table, d *Draft) error // nothing changes without lines
-	Open(context.Context, *kernel.World) (changed bool, err error)                // what comes before the rules
+	Draft(context.Context, *kernel.World, *Draft) error
+	Open(context.Context, *kernel.World) (changed bool, err error) // what comes before the rules
 	RemoveRules(context.Context, *kernel.World) error
 }
 
@@ -29,7 +29,7 @@ func EnsureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.
 		if err != nil {
 			return err
 		}
-		var apply []func() error
+		var drafts []*Draft
 		for _, v6 := range []bool{false, true} {
 			if len(filter.OfFamily(addrs, v6)) == 0 {
 				continue
@@ -38,19 +38,15 @@ func EnsureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.
 			if err != nil {
 				return err
 			}
-			saved, err := x.Save(ctx)
+			d, err := Read(ctx, x)
+			if err == nil {
+				err = rules.Draft(ctx, w, d)
+			}
+			if err == nil && len(d.Lines) > 0 {
+				drafts, err = append(drafts, d), x.Installed()
+			}
 			if err != nil {
 				return err
-			}
-			d := &Draft{Saved: saved, Made: map[string]bool{}}
-			if err := rules.Draft(ctx, w, x, d); err != nil {
-				return err
-			}
-			if len(d.Lines) > 0 {
-				if err := x.Installed(); err != nil {
-					return err
-				}
-				apply = append(apply, func() error { return x.Apply(ctx, declaredFirst(d.Lines)...) })
 			}
 		}
 		if changed, err = rules.Open(ctx, w); err != nil {
@@ -62,8 +58,8 @@ func EnsureNAT(ctx context.Context, w *kernel.World, kind, chain string, o spec.
 			}
 			changed = true
 		}
-		for _, do := range apply {
-			if err := do(); err != nil {
+		for _, d := range drafts {
+			if err := d.Apply(ctx); err != nil {
 				return errors.Join(err, rules.RemoveRules(ctx, w))
 			}
 			changed = true
@@ -91,19 +87,6 @@ func RemoveNAT(ctx context.Context, w *kernel.World, kind string, o spec.Owner, 
 	return WithLock(ctx, func(ctx context.Context) error { return rules.RemoveRules(ctx, w) })
 }
 
-// declaredFirst puts chains that are declared, which empties them, before the commands.
-func declaredFirst(lines []string) []string {
-	slices.SortStableFunc(lines, func(a, b string) int { return declares(b) - declares(a) })
-	return lines
-}
-
-func declares(line string) int {
-	if line[0] == ':' {
-		return 1
-	}
-	return 0
-}
-
 // RemoveChain removes the rules in other chains that jump to a chain, except those for the addresses keep. It removes
 // the chain with the last of these rules.
 func RemoveChain(ctx context.Context, w *kernel.World, v6 bool, chain, from string, keep []netip.Addr) error {
@@ -115,7 +98,7 @@ func RemoveChain(ctx context.Context, w *kernel.World, v6 bool, chain, from stri
 			errs = append(errs, err)
 			continue
 		}
-		rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool { return r.Jump != chain })
+		rules = LeadingTo(chain, rules)
 		gone := slices.DeleteFunc(slices.Clone(rules),
 			func(r xtables.Rule) bool { return slices.Contains(keep, r.Src.Addr()) })
 		chains := []string{chain}

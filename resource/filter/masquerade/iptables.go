@@ -98,8 +98,9 @@ func (m SourcesIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 func (m SourcesIPTables) Open(context.Context, *kernel.World) (bool, error) { return false, nil }
 
 // Draft implements iptables.NATRules.
-func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, x *xtables.Table, d *iptables.Draft) error {
-	mine, chain := m.jumps(x.V6), ContainerChain(m.Owner)
+func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, d *iptables.Draft) error {
+	v6, chain := d.Table.V6, ContainerChain(m.Owner)
+	mine := m.jumps(v6)
 	same, others, err := m.neighbours(w)
 	if err != nil {
 		return err
@@ -108,23 +109,20 @@ func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, x *xtables.Ta
 	if err != nil {
 		return err
 	}
-	if want := m.own(slices.Concat(m.From, same), addrsOf(others), x.V6); !slices.EqualFunc(d.Saved[chain], want,
-		xtables.Rule.Same) {
-		d.Lines = append(d.Lines, ":"+chain+" -")
-		for _, r := range want {
-			d.Lines = append(d.Lines, r.Append())
-		}
+	want := m.own(slices.Concat(m.From, same), addrsOf(others), v6)
+	if !slices.EqualFunc(d.Saved[chain], want, xtables.Rule.Same) {
+		d.Fill(chain, want)
 	}
-	for _, r := range d.Saved["POSTROUTING"] {
+	for _, r := range iptables.LeadingTo(chain, d.Saved["POSTROUTING"]) {
 		wanted := slices.ContainsFunc(mine, func(j xtables.Rule) bool { return j.Src == r.Src })
-		if r.Jump == chain && !wanted && !slices.Contains(keep, r.Src.Addr()) {
-			d.Lines = append(d.Lines, r.Delete()) // of an address that the container no longer has
+		if !wanted && !slices.Contains(keep, r.Src.Addr()) {
+			d.Delete(r) // of an address that the container no longer has
 		}
 	}
 	for _, j := range mine {
 		d.Has(j, false)
 	}
-	m.draftOthers(others, x.V6, d)
+	m.draftOthers(others, v6, d)
 	return nil
 }
 
@@ -145,11 +143,11 @@ func (m SourcesIPTables) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		own := m.own(slices.Concat(m.From, same), addrsOf(others), v6)
-		missing, err := x.Missing(ctx, slices.Concat(jumps, own)...)
+		missing, err := iptables.Drift(ctx, x, slices.Concat(jumps, own)...)
 		if err != nil {
 			return err
 		}
-		d = append(d, iptables.RuleDrifts(x, missing)...)
+		d = append(d, missing...)
 	}
 	return d.Err()
 }

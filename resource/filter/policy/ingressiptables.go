@@ -272,36 +272,13 @@ func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 	made := false
 	for _, t := range tables {
 		err := iptables.WithLock(ctx, func(ctx context.Context) error {
-			have, err := t.Save(ctx)
-			if err != nil {
-				return err
-			}
-			insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
-			var lines []string
-			for _, chain := range policyChains() {
-				if _, ok := have[chain]; !ok && (i.Policy != Open || chain != iptables.ChainStage1 &&
-					chain != chainStage2) {
-					lines = append(lines, "-N "+chain)
-				}
-			}
-			odd := i.odd(have, link, slices.Concat(insert, ends))
-			for _, r := range odd {
-				lines = append(lines, r.Delete())
-			}
-			for _, r := range insert {
-				at := slices.IndexFunc(have[r.Chain], r.Same)
-				if at < 0 {
-					lines = append(lines, r.Insert())
-				} else if late(r, at, have[r.Chain]) || r.Chain == iptables.ChainStage1 && len(linksOf(r)) == 0 &&
-					len(lines) > 0 {
-					lines = append(lines, r.Delete(), r.Insert()) // replies stay first
-				}
-			}
-			for _, r := range iptables.Lacking(have, ends) {
-				lines = append(lines, r.Append())
-			}
-			made = made || len(lines) > 0
-			return t.Apply(ctx, lines...)
+			did, err := iptables.Edit(ctx, t, func(d *iptables.Draft) error {
+				insert, ends := i.rules(link, port, with(subnets, t.V6, link, d.Saved[chainSource]))
+				i.draft(d, link, insert, ends)
+				return nil
+			})
+			made = made || did
+			return err
 		})
 		if err != nil {
 			return false, err
@@ -311,6 +288,29 @@ func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 		forgetForged(w, subnets)
 	}
 	return changed || made, nil
+}
+
+// draft makes the rules of a link those that its policy needs.
+func (i IngressIPTables) draft(d *iptables.Draft, link string, insert, ends []xtables.Rule) {
+	for _, chain := range policyChains() {
+		if i.Policy != Open || chain != iptables.ChainStage1 && chain != chainStage2 {
+			d.Chain(chain)
+		}
+	}
+	d.Delete(i.odd(d.Saved, link, slices.Concat(insert, ends))...)
+	for _, r := range insert {
+		at := slices.IndexFunc(d.Saved[r.Chain], r.Same)
+		replies := r.Chain == iptables.ChainStage1 && len(linksOf(r)) == 0
+		switch {
+		case at < 0:
+			d.Has(r, true)
+		case late(r, at, d.Saved[r.Chain]), replies && len(d.Lines) > 0: // replies stay first
+			d.Lines = append(d.Lines, r.Delete(), r.Insert())
+		}
+	}
+	for _, r := range ends {
+		d.Has(r, false)
+	}
 }
 
 // late reports whether the jump to the policies stands behind the one that lets addresses through.

@@ -64,7 +64,7 @@ func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]by
 	for _, link := range links {
 		gone[link] = true
 	}
-	return iptables.ChangeHaving(ctx, w, chainStrict, false, func(have map[string][]xtables.Rule) ([]string, error) {
+	return iptables.ChangeHaving(ctx, w, chainStrict, false, func(d *iptables.Draft) error {
 		records, err := resource.DecodeRecords[string](w.Store.All(iptPolicyRecord)) // as they are under the lock
 		for owner, link := range records {
 			if stays(owner) {
@@ -76,9 +76,10 @@ func removePolicies(ctx context.Context, w *kernel.World, stays func(owner [8]by
 			is, serr := othersContainers(w, link)
 			shared[link], err = is, errors.Join(err, serr)
 		}
-		return rulesAbout(have, func(r xtables.Rule, link string) bool {
+		deleteAbout(d, func(r xtables.Rule, link string) bool {
 			return gone[link] && (!shared[link] || !ofReference(r))
-		}), err
+		})
+		return err
 	})
 }
 
@@ -102,25 +103,22 @@ func othersContainers(w *kernel.World, link string) (bool, error) {
 
 // SweepStages removes the rules about links that are gone from the chains of the policies.
 func SweepStages(ctx context.Context, w *kernel.World) error {
-	return iptables.ChangeHaving(ctx, w, chainStrict, false, func(have map[string][]xtables.Rule) ([]string, error) {
-		return rulesAbout(have, func(_ xtables.Rule, link string) bool {
+	return iptables.ChangeHaving(ctx, w, chainStrict, false, func(d *iptables.Draft) error {
+		deleteAbout(d, func(_ xtables.Rule, link string) bool {
 			_, err := rtnl.LinkByName(w.Host, link)
 			return errors.Is(err, rtnl.ErrNoLink)
-		}), nil
+		})
+		return nil
 	})
 }
 
-// rulesAbout are the lines that delete what the policies have about some links.
-func rulesAbout(have map[string][]xtables.Rule, which func(r xtables.Rule, link string) bool) (lines []string) {
+// deleteAbout deletes what the policies have about some links.
+func deleteAbout(d *iptables.Draft, which func(r xtables.Rule, link string) bool) {
 	for _, chain := range policyChains() {
-		for _, r := range have[chain] {
-			for _, link := range linksOf(r) {
-				if which(r, link) {
-					lines = append(lines, r.Delete())
-					break
-				}
+		for _, r := range d.Saved[chain] {
+			if slices.ContainsFunc(linksOf(r), func(link string) bool { return which(r, link) }) {
+				d.Delete(r)
 			}
 		}
 	}
-	return lines
 }

@@ -226,7 +226,8 @@ func (p PortsIPTables) flows() (flows []conntrack.UDPFlow) {
 }
 
 // Draft implements iptables.NATRules.
-func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, x *xtables.Table, d *iptables.Draft) error {
+func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, d *iptables.Draft) error {
+	x := d.Table
 	own, err := p.own(x.V6)
 	if err != nil {
 		return err
@@ -263,7 +264,7 @@ func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, x *xtables.Ta
 			wantEntries = append(wantEntries, e)
 		}
 	}
-	have := slices.DeleteFunc(slices.Clone(d.Saved[ChainDNAT]), func(r xtables.Rule) bool { return r.Jump != chain })
+	have := iptables.LeadingTo(chain, d.Saved[ChainDNAT])
 	same := slices.EqualFunc(d.Saved[chain], want, xtables.Rule.Same) &&
 		slices.EqualFunc(have, wantEntries, xtables.Rule.Same)
 	if !same && len(d.Saved[chain]) == len(want) && len(have) == len(wantEntries) { // perhaps only put in other words
@@ -274,13 +275,8 @@ func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, x *xtables.Ta
 		same = len(missing) == 0
 	}
 	if !same {
-		for _, r := range have {
-			d.Lines = append(d.Lines, r.Delete())
-		}
-		d.Lines = append(d.Lines, ":"+chain+" -")
-		for _, r := range slices.Concat(want, wantEntries) {
-			d.Lines = append(d.Lines, r.Append())
-		}
+		d.Delete(have...)
+		d.Fill(chain, slices.Concat(want, wantEntries))
 	}
 	return nil
 }
@@ -312,11 +308,11 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		shared, _ := p.shared()
-		missing, err := x.Missing(ctx, slices.Concat(shared, entries, own)...)
+		missing, err := iptables.Drift(ctx, x, slices.Concat(shared, entries, own)...)
 		if err != nil {
 			return err
 		}
-		d = append(d, iptables.RuleDrifts(x, missing)...)
+		d = append(d, missing...)
 		rules, err := x.List(ctx, ContainerChain(p.Owner))
 		if err != nil {
 			return err

@@ -57,6 +57,6 @@ func (p PortsIPTables) guarded(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	x := xtables.NewTable(w.Host, xtables.Legacy, false, "raw")
-	missing, err := x.Missing(ctx, guardRules()...)
-	return errors.Join(err, iptables.RuleDrifts(x, missing).Err())
+	missing, err := iptables.Drift(ctx, x, guardRules()...)
+	return errors.Join(err, missing.Err())
 }

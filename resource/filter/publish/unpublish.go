@@ -102,22 +102,17 @@ func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain s
 			errs = append(errs, x.Remove(ctx, entries, []string{chain}))
 			continue
 		}
-		saved, err := x.Save(ctx)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		kept, keptEntries := survivingRules(saved, chain, keep)
-		lines := []string{":" + chain + " -"}
-		for _, r := range saved[ChainDNAT] {
-			if r.Jump == chain && !slices.ContainsFunc(keptEntries, r.Same) {
-				lines = append(lines, r.Delete())
+		_, err = iptables.Edit(ctx, x, func(d *iptables.Draft) error {
+			kept, keptEntries := survivingRules(d.Saved, chain, keep)
+			for _, r := range iptables.LeadingTo(chain, d.Saved[ChainDNAT]) {
+				if !slices.ContainsFunc(keptEntries, r.Same) {
+					d.Delete(r)
+				}
 			}
-		}
-		for _, r := range kept {
-			lines = append(lines, r.Append())
-		}
-		errs = append(errs, x.Apply(ctx, lines...))
+			d.Fill(chain, kept)
+			return nil
+		})
+		errs = append(errs, err)
 	}
 	return flows, errors.Join(errs...)
 }
