@@ -87,7 +87,7 @@ func (w *walk) asker() (none netip.Addr) {
 // heard wonders about an address of a place's link for which the place does not answer who is out of sight there.
 func (w *walk) heard(p *place, l *rtnl.Link, a netip.Addr) {
 	own, _ := rtnl.Addrs(p.ns, l.Index)
-	if !slices.ContainsFunc(own, func(x rtnl.Addr) bool { return x.Prefix.Addr() == a }) {
+	if !rtnl.HasAddr(own, a) {
 		return
 	}
 	if set := mute(p, l, a, netip.Addr{}); set != "" {

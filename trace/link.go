@@ -96,11 +96,7 @@ func (w *walk) leaveUntranslated(p *place, l *rtnl.Link) {
 
 // neighbour is what a place knows of the next hop; nil is nothing.
 func (w *walk) neighbour(p *place, l *rtnl.Link, next netip.Addr) *rtnl.Neighbour {
-	fam := uint8(rtnl.IPv4)
-	if next.Is6() {
-		fam = rtnl.IPv6
-	}
-	list, _ := rtnl.NeighbourMessages(p.ns, fam, l.Index)
+	list, _ := rtnl.NeighbourMessages(p.ns, rtnl.Family(next), l.Index)
 	for _, m := range list {
 		if n := m.Neighbour(); n.Addr == next {
 			return &n
@@ -220,7 +216,7 @@ func (w *walk) taken(p *place, l *rtnl.Link, next netip.Addr) bool {
 	}
 	if next.Is6() {
 		addrs, _ := rtnl.Addrs(p.ns, l.Index)
-		if slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == next.WithZone("") }) {
+		if rtnl.HasAddr(addrs, next.WithZone("")) {
 			return true
 		}
 		v, _ := procsys.Get(p.ns, "net/ipv6/conf/"+l.Name+"/proxy_ndp")
@@ -244,9 +240,8 @@ func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	w.pass(p, "link", "leaves by %s, a %s on %s of %s, past the routes and filters there", l.Name, l.Kind,
 		below.Name, base.name)
 	addrs, _ := rtnl.Addrs(base.ns, below.Index)
-	own := func(a rtnl.Addr) bool { return a.Prefix.Addr() == next }
 	switch {
-	case slices.ContainsFunc(addrs, own):
+	case rtnl.HasAddr(addrs, next):
 		w.stop(base, "link", Advice{}, "%v is %s's own address on %s, which a %s does not reach", next, base.name,
 			below.Name, l.Kind)
 	case !below.Up || !below.Operational:

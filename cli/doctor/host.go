@@ -55,9 +55,8 @@ func hasDefaultRoute(c attach.Cached, family uint8) bool {
 func (d *Doctor) routes(c attach.Cached, family uint8) bool {
 	addrs, err := rtnl.AllAddrs(d.Host)
 	return hasDefaultRoute(c, family) && slices.ContainsFunc(c.Result.Routes, func(r spec.Route) bool {
-		here := func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == r.GW }
 		return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == (family == rtnl.IPv4) &&
-			(err != nil || !r.GW.IsValid() || slices.ContainsFunc(addrs, here))
+			(err != nil || !r.GW.IsValid() || rtnl.HasAddr(addrs, r.GW))
 	})
 }
 

@@ -50,8 +50,7 @@ func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 	a, err := netip.ParseAddr(m.HostIP)
 	addrs, err2 := rtnl.AllAddrs(d.Host)
-	has := func(l rtnl.LinkAddr) bool { return l.Prefix.Addr() == a }
-	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !slices.ContainsFunc(addrs, has) {
+	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !rtnl.HasAddr(addrs, a) {
 		d.add(PublishedAddressMissing, a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
 	}
 }

@@ -84,7 +84,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 			continue
 		}
 		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
-		if slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Gateway }) {
+		if rtnl.HasAddr(addrs, ip.Gateway) {
 			d.subnetRoute(c, bridge, gw)
 			continue
 		}
@@ -145,18 +145,14 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 		return
 	}
 	for _, ip := range c.Result.IPs {
-		has := func(a rtnl.Addr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
-		if attached.OwnAddress(c, ip) && !slices.ContainsFunc(addrs, has) {
+		if attached.OwnAddress(c, ip) && !rtnl.HasAddr(addrs, ip.Address.Addr()) {
 			d.add(ContainerAddressMissing, "container", "", who(c, ip.Address.String()+" is missing"),
 				how(advice.Remake(c))...)
 		}
 	}
 	for _, r := range c.Result.Routes {
-		family := uint8(rtnl.IPv6)
-		if r.Dst.Addr().Is4() {
-			family = rtnl.IPv4
-		}
-		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable, Link: l.Index})
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: rtnl.MainTable,
+			Link: l.Index})
 		has := func(have rtnl.Route) bool { return have.Dst == r.Dst.Masked() }
 		if err == nil && r.Table == nil && !slices.ContainsFunc(routes, has) {
 			text := strings.Replace(r.Dst.String(), "0.0.0.0/0", "default", 1)
@@ -170,11 +166,7 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 func (d *Doctor) routeMissing(c attach.Cached, text string, dst netip.Prefix) {
 	details := []string{text}
 	d.Inside(c, func(ns *kernel.NS) {
-		family := uint8(rtnl.IPv6)
-		if dst.Addr().Is4() {
-			family = rtnl.IPv4
-		}
-		routes, _ := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+		routes, _ := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(dst.Addr()), Table: rtnl.MainTable})
 		for _, r := range routes {
 			l, err := rtnl.LinkByIndex(ns, r.Link)
 			if r.Dst == dst.Masked() && r.Type == rtnl.Unicast && err == nil {

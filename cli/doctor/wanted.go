@@ -73,11 +73,7 @@ func (w wanted) Unrouted(dst netip.Addr) string {
 		if err != nil || slices.ContainsFunc(g.Ranges, has) || !slices.ContainsFunc(g.Prefixes, has) {
 			continue // it is no network of a cluster, or has the address here, or has it nowhere
 		}
-		family := uint8(rtnl.IPv4)
-		if dst.Is6() {
-			family = rtnl.IPv6
-		}
-		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable,
+		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: rtnl.Family(dst), Table: rtnl.MainTable,
 			Protocol: overlay.RouteProtocol})
 		isRouted := slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst.Contains(dst) })
 		if err == nil && !isRouted {

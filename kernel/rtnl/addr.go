@@ -3,6 +3,7 @@ package rtnl
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -38,6 +39,13 @@ type LinkAddr struct {
 	Link int
 	Addr
 }
+
+// HasAddr reports whether one of the addresses of links is ip, whatever its subnet.
+func HasAddr[A interface{ ip() netip.Addr }](list []A, ip netip.Addr) bool {
+	return slices.ContainsFunc(list, func(a A) bool { return a.ip() == ip })
+}
+
+func (a Addr) ip() netip.Addr { return a.Prefix.Addr() }
 
 // AllAddrs returns the addresses of all links.
 func AllAddrs(ns *kernel.NS) (list []LinkAddr, err error) {
@@ -131,7 +139,7 @@ func DelAddr(ns *kernel.NS, index int, a Addr) error {
 func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *netlink.Request {
 	ip := a.Prefix.Addr()
 	req := newRequest(proto, flags|unix.NLM_F_ACK, unix.IfAddrmsg{
-		Family: family(ip), Prefixlen: uint8(a.Prefix.Bits()), Scope: a.Scope, Index: uint32(index),
+		Family: Family(ip), Prefixlen: uint8(a.Prefix.Bits()), Scope: a.Scope, Index: uint32(index),
 	})
 	req.Attr(unix.IFA_LOCAL, ip.AsSlice()...)
 	req.Attr(unix.IFA_ADDRESS, ip.AsSlice()...)

@@ -70,5 +70,5 @@ func listed(p netip.Prefix, bits, of uint8) bool {
 	if !p.Addr().IsValid() {
 		return bits == 0
 	}
-	return p.IsValid() && p == p.Masked() && family(p.Addr()) == of
+	return p.IsValid() && p == p.Masked() && Family(p.Addr()) == of
 }

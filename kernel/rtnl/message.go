@@ -181,7 +181,7 @@ func NewRule(ns *kernel.NS, r Rule) Message {
 
 // NewNeighbour returns the message for a neighbour.
 func NewNeighbour(ns *kernel.NS, n Neighbour) Message {
-	b := netlink.Struct(unix.NdMsg{Family: family(n.Addr), Ifindex: int32(n.Link), State: n.State})
+	b := netlink.Struct(unix.NdMsg{Family: Family(n.Addr), Ifindex: int32(n.Link), State: n.State})
 	b.Attr(unix.NDA_DST, n.Addr.AsSlice()...)
 	if len(n.MAC) > 0 {
 		b.Attr(unix.NDA_LLADDR, n.MAC...)

@@ -194,7 +194,7 @@ func DelRoute(ns *kernel.NS, r Route) error {
 
 func routeRequest(typ, flags int, r Route) *netlink.Request {
 	msg := unix.RtMsg{
-		Family: family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Scope: r.Scope,
+		Family: Family(r.Dst.Addr()), Dst_len: uint8(r.Dst.Bits()), Scope: r.Scope,
 		Protocol: r.Protocol, Type: cmp.Or(r.Type, Unicast),
 	}
 	if r.OnLink {
@@ -237,5 +237,5 @@ func via(b *netlink.Buffer, dst netip.Prefix, router netip.Addr) {
 		return
 	}
 	// RFC 5549: an IPv4 route by an IPv6 router
-	b.Attr(unix.RTA_VIA, append(netlink.Struct(uint16(family(router))), router.AsSlice()...)...)
+	b.Attr(unix.RTA_VIA, append(netlink.Struct(uint16(Family(router))), router.AsSlice()...)...)
 }

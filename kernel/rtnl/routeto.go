@@ -28,7 +28,7 @@ type Packet struct {
 // what would happen: EXDEV or EINVAL if rp_filter drops it, EHOSTUNREACH if it is not forwarded. IPv6 checks neither.
 func RouteFor(ns *kernel.NS, p Packet) (Route, error) {
 	req := newRequest(unix.RTM_GETROUTE, 0, unix.RtMsg{
-		Family: family(p.Dst), Dst_len: uint8(p.Dst.BitLen()), Src_len: uint8(p.Src.BitLen()),
+		Family: Family(p.Dst), Dst_len: uint8(p.Dst.BitLen()), Src_len: uint8(p.Src.BitLen()),
 	})
 	req.Attr(unix.RTA_DST, p.Dst.AsSlice()...)
 	if p.Src.IsValid() {
@@ -65,7 +65,7 @@ func HolderOf(ns *kernel.NS, a netip.Addr) (int, error) {
 
 // EntryTo returns the entry of a routing table that decides about packets of this host to dst.
 func EntryTo(ns *kernel.NS, dst netip.Addr) (Route, error) {
-	req := newRequest(unix.RTM_GETROUTE, 0, unix.RtMsg{Family: family(dst), Dst_len: uint8(dst.BitLen()),
+	req := newRequest(unix.RTM_GETROUTE, 0, unix.RtMsg{Family: Family(dst), Dst_len: uint8(dst.BitLen()),
 		Flags: unix.RTM_F_FIB_MATCH})
 	req.Attr(unix.RTA_DST, dst.AsSlice()...)
 	return routeOf(ns, req, dst)
@@ -91,7 +91,7 @@ func LacksSubnetRoute(ns *kernel.NS, index int, own netip.Prefix) (lacks bool, i
 	if r, err := EntryTo(ns, other); err == nil && leads(r) {
 		return false, nil, nil
 	}
-	routes, err := Routes(ns, RouteFilter{Family: family(subnet.Addr())})
+	routes, err := Routes(ns, RouteFilter{Family: Family(subnet.Addr())})
 	if err != nil || slices.ContainsFunc(routes, leads) {
 		return false, nil, err
 	}

@@ -96,8 +96,8 @@ func Tell(ns *kernel.NS, req *netlink.Request) error {
 	return err
 }
 
-// family is the AF_ of an address.
-func family(a netip.Addr) uint8 {
+// Family returns the address family of an address: IPv4 or IPv6.
+func Family(a netip.Addr) uint8 {
 	if a.Is4() {
 		return unix.AF_INET
 	}

@@ -188,7 +188,7 @@ func ruleRequest(typ, flags int, r Rule) *netlink.Request {
 func (r Rule) family() uint8 {
 	for _, p := range []netip.Prefix{r.From, r.To} {
 		if r.Family == 0 && p.IsValid() {
-			return family(p.Addr())
+			return Family(p.Addr())
 		}
 	}
 	return r.Family

@@ -24,11 +24,7 @@ func spareRouters(w *kernel.World, link string, gw netip.Prefix) error {
 	if OfHost(w, gw.Addr()) {
 		return nil
 	}
-	f := rtnl.RouteFilter{Family: rtnl.IPv4}
-	if gw.Addr().Is6() {
-		f.Family = rtnl.IPv6
-	}
-	routes, err := rtnl.Routes(w.Host, f)
+	routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: rtnl.Family(gw.Addr())})
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package addr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -127,19 +128,9 @@ func (r Route) holder(ns *kernel.NS, ours int) (string, error) {
 	return other, nil
 }
 
-func (r Route) family() uint8 {
-	if r.Dst.Addr().Is4() {
-		return rtnl.IPv4
-	}
-	return rtnl.IPv6
-}
+func (r Route) family() uint8 { return rtnl.Family(r.Dst.Addr()) }
 
-func (r Route) table() int {
-	if r.Table == 0 {
-		return rtnl.MainTable
-	}
-	return r.Table
-}
+func (r Route) table() int { return cmp.Or(r.Table, rtnl.MainTable) }
 
 // Metric returns the metric that the kernel uses for Priority: for IPv6, 0 means 1024.
 func (r Route) Metric() int {

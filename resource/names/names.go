@@ -83,7 +83,7 @@ func (n Names) onLink(w *kernel.World) (gateways []netip.Addr, addrs []netip.Pre
 	why := fmt.Sprintf("%s leads to the container and does not have it (bridge: set isGateway)",
 		cmp.Or(link.Name, "no link of the host"))
 	for _, g := range n.Gateways {
-		if err == nil && slices.ContainsFunc(on, func(a rtnl.Addr) bool { return a.Prefix.Addr() == g }) {
+		if err == nil && rtnl.HasAddr(on, g) {
 			var other string
 			if other, err = elsewhere(w, link.Index, g); other == "" {
 				gateways = append(gateways, g)

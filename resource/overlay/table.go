@@ -252,11 +252,7 @@ func (t *table) apply(changes []change) error {
 
 // takenRoute returns the error for a prefix to which another program has a route.
 func (t *table) takenRoute(dst netip.Prefix, err error) error {
-	family := uint8(rtnl.IPv6)
-	if dst.Addr().Is4() {
-		family = rtnl.IPv4
-	}
-	routes, lerr := rtnl.Routes(t.ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+	routes, lerr := rtnl.Routes(t.ns, rtnl.RouteFilter{Family: rtnl.Family(dst.Addr()), Table: rtnl.MainTable})
 	i := slices.IndexFunc(routes, func(r rtnl.Route) bool { return r.Dst == dst })
 	if lerr != nil || i < 0 {
 		return errors.Join(err, lerr)

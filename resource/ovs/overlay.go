@@ -82,7 +82,7 @@ func (t Tunnels) away(w *kernel.World) ([]netip.Addr, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(slices.Clone(t.Remotes), func(r netip.Addr) bool {
-		return slices.ContainsFunc(addrs, func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == r })
+		return rtnl.HasAddr(addrs, r)
 	}), nil
 }
 

@@ -177,7 +177,7 @@ func putBack(ns *kernel.NS, m rtnl.Message) error {
 	}
 	err := rtnl.Make(ns, m, rtnl.Exclusive)
 	if errors.Is(err, fs.ErrExist) {
-		list, lerr := rtnl.RouteMessages(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
+		list, lerr := rtnl.RouteMessages(ns, rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: r.Table})
 		if lerr != nil {
 			return lerr
 		}

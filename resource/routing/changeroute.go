@@ -96,7 +96,7 @@ func (r RouteEntry) list(at site) (list []rtnl.Message, err error) {
 // hasFamily reports whether a family is that of an address, or, where there is none, one of those that are meant.
 func hasFamily(f uint8, a netip.Addr, v4, v6 bool) bool {
 	if a.IsValid() {
-		return f == familyOf(a)
+		return f == rtnl.Family(a)
 	}
 	return f == rtnl.IPv4 && v4 || f == rtnl.IPv6 && v6
 }

@@ -84,7 +84,7 @@ func (rec sourced) undo(ctx context.Context, w *kernel.World, ns *kernel.NS) err
 	for _, r := range rec.Made {
 		errs = append(errs, rtnl.DelRoute(ns, r))
 		if r.Table != rtnl.MainTable {
-			tables[rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table, Link: r.Link}] = true
+			tables[rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: r.Table, Link: r.Link}] = true
 		}
 	}
 	for table := range tables { // it was free when we chose it, so whatever the link has in it is to go
@@ -112,7 +112,7 @@ func giveBack(ns *kernel.NS, r rtnl.Route) error {
 	err := rtnl.AddRoute(ns, r, true)
 	if errors.Is(err, fs.ErrExist) {
 		var list []rtnl.Route
-		if list, err = rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table}); err != nil {
+		if list, err = rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: r.Table}); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(list, func(have rtnl.Route) bool {

@@ -157,7 +157,7 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 		return false, err
 	}
 	for _, src := range s.Sources {
-		if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Addr() == src.Prefix.Addr() }) {
+		if !rtnl.HasAddr(addrs, src.Prefix.Addr()) {
 			return false, fmt.Errorf("%s does not have the address %v that the previous result gives it",
 				s.Owner.IfName, src.Prefix)
 		}
@@ -240,7 +240,7 @@ func (s SourceRouting) tableOf(ns *kernel.NS, src Source, rec sourced) (int, err
 			return r.Table, nil
 		}
 	}
-	rules, err := rtnl.Rules(ns, familyOf(src.Prefix.Addr()))
+	rules, err := rtnl.Rules(ns, rtnl.Family(src.Prefix.Addr()))
 	for _, r := range rules {
 		if addr.RuleFromAddr(r, src.Prefix.Addr()) && r.Priority == sourcePriority {
 			return r.Table, err

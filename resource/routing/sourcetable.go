@@ -48,7 +48,7 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 			for table = firstTable; used[table] || table >= 253 && table <= 255; table++ {
 			}
 			used[table] = true
-			rec.Made = append(rec.Made, s.table(src, main[familyOf(src.Prefix.Addr())], index, table)...)
+			rec.Made = append(rec.Made, s.table(src, main[rtnl.Family(src.Prefix.Addr())], index, table)...)
 		}
 		rec.Rules = append(rec.Rules, sourceRule{src.Prefix.Addr(), table})
 	}
@@ -63,7 +63,7 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 		}
 	}
 	for _, family := range resource.Families() {
-		if !slices.ContainsFunc(s.Sources, func(src Source) bool { return familyOf(src.Prefix.Addr()) == family }) {
+		if !slices.ContainsFunc(s.Sources, func(src Source) bool { return rtnl.Family(src.Prefix.Addr()) == family }) {
 			continue
 		}
 		for _, r := range main[family] {
@@ -153,7 +153,7 @@ func (s SourceRouting) belongs(r rtnl.Route, src Source) bool {
 func (s SourceRouting) hints(family uint8, main []rtnl.Route, index int) (list []rtnl.Route) {
 	for _, src := range s.Sources {
 		r := src.route(index, rtnl.MainTable)
-		if familyOf(r.Src) != family || src.Prefix.IsSingleIP() {
+		if rtnl.Family(r.Src) != family || src.Prefix.IsSingleIP() {
 			continue
 		}
 		same := func(have rtnl.Route) bool { return have.Dst == r.Dst && !have.Via.IsValid() }
@@ -173,7 +173,7 @@ func (s SourceRouting) hints(family uint8, main []rtnl.Route, index int) (list [
 // verifyTable compares the source's table with the record. Without a record, it checks for the routes that must
 // exist.
 func (s SourceRouting) verifyTable(ns *kernel.NS, index int, src Source, table int, rec sourced, inVRF bool) error {
-	have, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(src.Prefix.Addr()), Table: table, Link: index})
+	have, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(src.Prefix.Addr()), Table: table, Link: index})
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF b
 			return err
 		}
 		hints := slices.DeleteFunc(slices.Clone(rec.Made), func(r rtnl.Route) bool {
-			return inVRF || r.Table != rtnl.MainTable || familyOf(r.Dst.Addr()) != family
+			return inVRF || r.Table != rtnl.MainTable || rtnl.Family(r.Dst.Addr()) != family
 		})
 		d.Add(missing(ns, hints, have))
 		for _, r := range rec.Moved {
@@ -283,13 +283,6 @@ func said(ns *kernel.NS, r rtnl.Route) string {
 	}
 	return addr.Route{Link: name, Dst: r.Dst, Via: r.Via, Src: r.Src, Priority: r.Priority, Table: r.Table,
 		OnLink: r.OnLink}.String()
-}
-
-func familyOf(a netip.Addr) uint8 {
-	if a.Is4() {
-		return rtnl.IPv4
-	}
-	return rtnl.IPv6
 }
 
 func unreachable(err error) bool {

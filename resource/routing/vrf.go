@@ -259,7 +259,7 @@ func (v VRF) verify(ns *kernel.NS, l *rtnl.Link, m member, known bool) error {
 		d.Want("table of "+v.Name, table, vrf.Data.Table)
 	}
 	for _, family := range resource.Families() {
-		of := func(r rtnl.Route) bool { return familyOf(r.Dst.Addr()) != family }
+		of := func(r rtnl.Route) bool { return rtnl.Family(r.Dst.Addr()) != family }
 		if want := slices.DeleteFunc(slices.Clone(m.Made), of); len(want) > 0 {
 			have, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Link: l.Index})
 			d.Add(err)

@@ -63,8 +63,7 @@ func (m *member) join(ctx context.Context, ns *kernel.NS, l, vrf *rtnl.Link) err
 		if r.Table == rtnl.MainTable {
 			r.Table = m.Table
 		}
-		if r.Table != m.Table && slices.ContainsFunc(addrs,
-			func(a rtnl.Addr) bool { return a.Prefix.Addr() == r.Src }) {
+		if r.Table != m.Table && rtnl.HasAddr(addrs, r.Src) {
 			r = withoutSources([]rtnl.Route{r})[0]
 		}
 		if r.Table != m.Table && !warned {
@@ -89,7 +88,7 @@ func beside(ns *kernel.NS, r rtnl.Route) (rtnl.Route, error) {
 		if !errors.Is(err, fs.ErrExist) {
 			return r, err
 		}
-		list, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: familyOf(r.Dst.Addr()), Table: r.Table})
+		list, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: r.Table})
 		if err != nil {
 			return r, err
 		}
