@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel/packet"
 	"github.com/fairlead-cni/fairlead/packetfilter"
 )
 
@@ -359,7 +360,7 @@ func Echo(ctx context.Context, to netip.Addr, number uint16) error {
 	id := rand.Uint32() // conntrack takes what has the same for one flow
 	echo := []byte{ask, 0, 0, 0, byte(id >> 8), byte(id), byte(number >> 8), byte(number)}
 	if to.Is4() { // of IPv6 the kernel fills it in
-		binary.BigEndian.PutUint16(echo[2:], Checksum(echo))
+		binary.BigEndian.PutUint16(echo[2:], packet.Checksum(echo))
 	}
 	if _, err = conn.Write(echo); err != nil {
 		return err
@@ -374,16 +375,4 @@ func Echo(ctx context.Context, to netip.Addr, number uint16) error {
 			return nil
 		}
 	}
-}
-
-// Checksum is that of RFC 1071, of an even number of bytes.
-func Checksum(b []byte) uint16 {
-	sum := uint32(0)
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }

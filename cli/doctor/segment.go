@@ -16,7 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/packet"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/trace"
 	"golang.org/x/sys/unix"
 )
 
@@ -187,7 +186,7 @@ func echo(conn *net.IPConn, size int, seq uint16) error {
 	b[0] = 8
 	binary.BigEndian.PutUint16(b[4:], uint16(os.Getpid()))
 	binary.BigEndian.PutUint16(b[6:], seq)
-	binary.BigEndian.PutUint16(b[2:], trace.Checksum(append(b[:len(b):len(b)], make([]byte, len(b)%2)...)))
+	binary.BigEndian.PutUint16(b[2:], packet.Checksum(b))
 	if _, err := conn.Write(b); err != nil {
 		return err
 	}

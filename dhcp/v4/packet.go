@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+
+	"github.com/fairlead-cni/fairlead/kernel/packet"
 )
 
 const (
@@ -28,13 +30,13 @@ func frame(from, to netip.Addr, payload []byte) []byte {
 	b[9] = udp
 	copy(b[12:], src[:])
 	copy(b[16:], dst[:])
-	binary.BigEndian.PutUint16(b[10:], ^fold(sum(b[:ipHeader])))
+	binary.BigEndian.PutUint16(b[10:], packet.Checksum(b[:ipHeader]))
 	u := b[ipHeader:]
 	binary.BigEndian.PutUint16(u, clientPort)
 	binary.BigEndian.PutUint16(u[2:], serverPort)
 	binary.BigEndian.PutUint16(u[4:], uint16(udpHeader+len(payload)))
 	b = append(b, payload...)
-	c := ^fold(pseudo(b[12:20], len(b)-ipHeader) + sum(b[ipHeader:]))
+	c := pseudo(b[12:20], b[ipHeader:])
 	if c == 0 { // zero says that there is none
 		c = 0xffff
 	}
@@ -51,7 +53,7 @@ func unframe(b []byte, unsummed bool) (from netip.Addr, payload []byte, err erro
 	if head < ipHeader || total < head+udpHeader || total > len(b) || b[9] != udp {
 		return from, nil, errors.New("not a UDP packet")
 	}
-	if fold(sum(b[:head])) != 0xffff {
+	if packet.Checksum(b[:head]) != 0 {
 		return from, nil, errors.New("wrong checksum of the header")
 	}
 	u := b[head:total] // what follows is padding
@@ -61,27 +63,14 @@ func unframe(b []byte, unsummed bool) (from netip.Addr, payload []byte, err erro
 		return from, nil, errors.New("not from a server's port")
 	}
 	u = u[:n]
-	if !unsummed && binary.BigEndian.Uint16(u[6:]) != 0 && fold(pseudo(b[12:20], n)+sum(u)) != 0xffff {
+	if !unsummed && binary.BigEndian.Uint16(u[6:]) != 0 && pseudo(b[12:20], u) != 0 {
 		return from, nil, errors.New("wrong checksum")
 	}
 	return netip.AddrFrom4([4]byte(b[12:16])), u[udpHeader:], nil
 }
 
-func sum(b []byte) (s uint32) {
-	for ; len(b) > 1; b = b[2:] {
-		s += uint32(binary.BigEndian.Uint16(b))
-	}
-	if len(b) == 1 {
-		s += uint32(b[0]) << 8
-	}
-	return s
-}
-
-func pseudo(addrs []byte, length int) uint32 { return sum(addrs) + udp + uint32(length) }
-
-func fold(s uint32) uint16 {
-	for s > 0xffff {
-		s = s>>16 + s&0xffff
-	}
-	return uint16(s)
+// pseudo is the checksum of a UDP datagram, with the addresses of its IPv4 packet.
+func pseudo(addrs, datagram []byte) uint16 {
+	b := binary.BigEndian.AppendUint16([]byte{0, udp}, uint16(len(datagram)))
+	return packet.Checksum(append(append(b, addrs...), datagram...))
 }

@@ -19,7 +19,7 @@ func SendUDP(ns *kernel.NS, index int, via net.HardwareAddr, from, to netip.Addr
 	}
 	fd, err := openIn(ns, unix.AF_PACKET, unix.SOCK_DGRAM, 0)
 	if err != nil {
-		return fmt.Errorf("open a packet socket: %w", err)
+		return err
 	}
 	defer unix.Close(fd)
 	sa := unix.SockaddrLinklayer{Protocol: htons(proto), Ifindex: index, Halen: uint8(len(via))}
@@ -40,7 +40,7 @@ func udpPacket(from, to netip.AddrPort, data []byte) []byte {
 	udp = append(append(udp, 0, 0), data...)
 	// The length counts among the addresses, the protocol, and the datagram. That of IPv6 is longer, by zeros.
 	pseudo := append(binary.BigEndian.AppendUint16(append([]byte{}, addrs...), uint16(length)), 0, unix.IPPROTO_UDP)
-	sum := checksum(append(pseudo, udp...))
+	sum := Checksum(append(pseudo, udp...))
 	if sum == 0 { // zero says that there is none
 		sum = 0xffff
 	}
@@ -53,6 +53,6 @@ func udpPacket(from, to netip.AddrPort, data []byte) []byte {
 	total := 20 + length
 	head := []byte{4<<4 | 5, 0, byte(total >> 8), byte(total), 0, 0, 0x40, 0, hops, unix.IPPROTO_UDP, 0, 0}
 	head = append(head, addrs...)
-	binary.BigEndian.PutUint16(head[10:], checksum(head))
+	binary.BigEndian.PutUint16(head[10:], Checksum(head))
 	return append(head, udp...)
 }

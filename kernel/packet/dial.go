@@ -7,23 +7,16 @@ import (
 	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
 // DialUDP opens a UDP socket that sends from an address and port of the namespace through one link. The kernel
 // resolves the neighbour's address.
 func DialUDP(ns *kernel.NS, link string, from, to netip.AddrPort) (net.Conn, error) {
-	family := unix.AF_INET
-	if from.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	var fd int
-	err := ns.Do(func() (err error) {
-		fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-		return err
-	})
+	fd, err := openIn(ns, int(rtnl.Family(from.Addr())), unix.SOCK_DGRAM, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open a UDP socket: %w", err)
+		return nil, err
 	}
 	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	if err == nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,7 +42,7 @@ func ListenEcho(ns *kernel.NS, local netip.Addr) (*EchoConn, error) {
 	}
 	fd, err := openIn(ns, family, unix.SOCK_RAW, proto)
 	if err != nil {
-		return nil, fmt.Errorf("open a socket for ICMP: %w", err)
+		return nil, err
 	}
 	if local.Is4() {
 		err = echoOptions4(fd)
@@ -56,15 +57,6 @@ func ListenEcho(ns *kernel.NS, local netip.Addr) (*EchoConn, error) {
 		return nil, fmt.Errorf("ICMP at %v: %w", local, err)
 	}
 	return &EchoConn{os.NewFile(uintptr(fd), "echo"), local.Is4()}, nil
-}
-
-// openIn opens a socket in a namespace.
-func openIn(ns *kernel.NS, family, typ, proto int) (fd int, err error) {
-	err = ns.Do(func() (err error) {
-		fd, err = unix.Socket(family, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, proto)
-		return err
-	})
-	return fd, err
 }
 
 // The types of messages.
@@ -83,14 +75,7 @@ func echoOptions4(fd int) error {
 }
 
 func echoOptions6(fd int) error {
-	var f unix.ICMPv6Filter // a bit that is set keeps a type out
-	for i := range f.Data {
-		f.Data[i] = ^uint32(0)
-	}
-	for _, t := range []int{request6, reply6} {
-		f.Data[t/32] &^= 1 << (t % 32)
-	}
-	if err := unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, 1 /* ICMPV6_FILTER */, &f); err != nil {
+	if err := keepTypes(fd, request6, reply6); err != nil {
 		return err
 	}
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1); err != nil {
@@ -113,7 +98,7 @@ func (c *EchoConn) Send(to netip.Addr, e Echo) error {
 	binary.BigEndian.PutUint16(b[6:], e.Seq)
 	b = append(b, e.Data...)
 	if c.v4 { // of ICMPv6 the kernel makes it
-		binary.BigEndian.PutUint16(b[2:], checksum(b))
+		binary.BigEndian.PutUint16(b[2:], Checksum(b))
 	}
 	raw, err := c.file.SyscallConn()
 	if err != nil {
@@ -128,21 +113,6 @@ func (c *EchoConn) Send(to netip.Addr, e Echo) error {
 		return fmt.Errorf("send %d bytes to %v: %w", len(b)+EchoOverhead(to)-8, to, err)
 	}
 	return nil
-}
-
-// checksum is that of RFC 1071.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	if len(b)%2 == 1 {
-		sum += uint32(b[len(b)-1]) << 8
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // Receive waits for a message. Its data is in buf, which has to have room for the packet; the rest of a longer one is
@@ -206,15 +176,11 @@ func addrOf(sa unix.Sockaddr) netip.Addr {
 // ListenUDP opens a UDP socket at an address and port of the namespace. [ArrivedBy] says by which link its datagrams
 // came.
 func ListenUDP(ns *kernel.NS, local netip.AddrPort) (*net.UDPConn, error) {
-	family := unix.AF_INET6
-	if local.Addr().Is4() {
-		family = unix.AF_INET
-	}
-	fd, err := openIn(ns, family, unix.SOCK_DGRAM, 0)
+	fd, err := openIn(ns, int(rtnl.Family(local.Addr())), unix.SOCK_DGRAM, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open a UDP socket: %w", err)
+		return nil, err
 	}
-	if family == unix.AF_INET {
+	if local.Addr().Is4() {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
 	} else {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)

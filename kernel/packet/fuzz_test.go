@@ -50,10 +50,10 @@ func FuzzEcho(f *testing.F) {
 		if ok && !bytes.HasSuffix(b, e.Data) {
 			t.Errorf("%x has the data %x", b, e.Data)
 		}
-		if sum := checksum(b); len(b)%2 == 0 && len(b) > 0 {
+		if sum := Checksum(b); len(b)%2 == 0 && len(b) > 0 {
 			whole := append(bytes.Clone(b), byte(sum>>8), byte(sum))
-			if checksum(whole) != 0 {
-				t.Errorf("%x with its sum %04x has the sum %04x", b, sum, checksum(whole))
+			if Checksum(whole) != 0 {
+				t.Errorf("%x with its sum %04x has the sum %04x", b, sum, Checksum(whole))
 			}
 		}
 	})

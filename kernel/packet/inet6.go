@@ -34,25 +34,14 @@ func ListenUDP6(ns *kernel.NS, index int, link string, local netip.AddrPort) (*I
 // by which receivers recognize a neighbour (RFC 4861).
 func ListenICMP6(ns *kernel.NS, index int, link string, types ...byte) (*Inet6Conn, error) {
 	return inet6(ns, index, link, unix.SOCK_RAW, unix.IPPROTO_ICMPV6, func(fd int) error {
-		var f unix.ICMPv6Filter // a bit that is set keeps a type out
-		for i := range f.Data {
-			f.Data[i] = ^uint32(0)
-		}
-		for _, t := range types {
-			f.Data[t/32] &^= 1 << (t % 32)
-		}
-		return unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, 1 /* ICMPV6_FILTER */, &f)
+		return keepTypes(fd, types...)
 	})
 }
 
 func inet6(ns *kernel.NS, index int, link string, typ, proto int, bind func(fd int) error) (*Inet6Conn, error) {
-	var fd int
-	err := ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_INET6, typ|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, proto)
-		return err
-	})
+	fd, err := openIn(ns, unix.AF_INET6, typ, proto)
 	if err != nil {
-		return nil, fmt.Errorf("open an IPv6 socket: %w", err)
+		return nil, err
 	}
 	err = unix.BindToDevice(fd, link)
 	for _, o := range [][2]int{
@@ -78,23 +67,11 @@ func (c *Inet6Conn) Close() error { return c.file.Close() }
 
 // Send sends a message to an address. The port matters only for UDP.
 func (c *Inet6Conn) Send(b []byte, to netip.AddrPort) error {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return err
-	}
 	sa := unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 	if to.Addr().IsLinkLocalUnicast() || to.Addr().IsMulticast() {
 		sa.ZoneId = uint32(c.index)
 	}
-	var serr error
-	err = raw.Write(func(fd uintptr) bool {
-		serr = unix.Sendto(int(fd), b, 0, &sa)
-		return serr != unix.EAGAIN
-	})
-	if err == nil {
-		err = serr
-	}
-	if err != nil {
+	if err := send(c.file, b, &sa); err != nil {
 		return fmt.Errorf("send to %v: %w", to.Addr(), err)
 	}
 	return nil
@@ -103,13 +80,9 @@ func (c *Inet6Conn) Send(b []byte, to netip.AddrPort) error {
 // SolicitRouters sends a router solicitation on a link from the unspecified address, for a host that has no other
 // address yet (RFC 4861, 4.1).
 func SolicitRouters(ns *kernel.NS, index int) error {
-	var fd int
-	err := ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0) // of protocol 0 it receives nothing
-		return err
-	})
+	fd, err := openIn(ns, unix.AF_PACKET, unix.SOCK_DGRAM, 0)
 	if err != nil {
-		return fmt.Errorf("open a packet socket: %w", err)
+		return err
 	}
 	defer func() { go unix.Close(fd) }()                              // it takes a grace period
 	packet := [48]byte{0: 0x60, 5: 8, 6: unix.IPPROTO_ICMPV6, 7: 255, // payload of 8 bytes, hop limit

@@ -48,35 +48,27 @@ func ListenNeighbours(ns *kernel.NS, l *rtnl.Link, v6 bool) (*NeighbourConn, err
 	if !l.Ethernet || len(l.MAC) != 6 {
 		return nil, fmt.Errorf("link %s is no Ethernet: %w", l.Name, unix.EAFNOSUPPORT)
 	}
-	n := &NeighbourConn{link: l, v6: v6}
-	err := ns.Do(func() error {
-		// Of no protocol it hears nothing before it is bound to the link.
-		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-		if err != nil {
-			return os.NewSyscallError("socket", err)
-		}
-		if v6 {
-			err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, discovery())
-		}
-		if err == nil {
-			err = unix.Bind(fd, n.to(nil))
-		}
-		if err != nil {
-			unix.Close(fd)
-			return os.NewSyscallError("bind", err)
-		}
-		n.f = os.NewFile(uintptr(fd), "neighbours of "+l.Name)
-		return nil
-	})
+	fd, err := openIn(ns, unix.AF_PACKET, unix.SOCK_DGRAM, 0)
 	if err != nil {
 		return nil, err
+	}
+	n := &NeighbourConn{f: os.NewFile(uintptr(fd), "neighbours of "+l.Name), link: l, v6: v6}
+	if v6 {
+		err = attachFilter(fd, discovery())
+	}
+	if err == nil {
+		err = unix.Bind(fd, n.to(nil))
+	}
+	if err != nil {
+		n.Close()
+		return nil, os.NewSyscallError("bind", err)
 	}
 	return n, nil
 }
 
 // discovery is a filter that lets nothing in but solicitations and advertisements.
-func discovery() *unix.SockFprog {
-	p := []unix.SockFilter{
+func discovery() []unix.SockFilter {
+	return []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: 6}, // next header
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 4, K: unix.IPPROTO_ICMPV6},
 		{Code: unix.BPF_LD | unix.BPF_B | unix.BPF_ABS, K: ip6Size}, // type
@@ -85,17 +77,15 @@ func discovery() *unix.SockFprog {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 1 << 16},
 		{Code: unix.BPF_RET | unix.BPF_K},
 	}
-	return &unix.SockFprog{Len: uint16(len(p)), Filter: &p[0]}
 }
 
 // to is the link-layer address of a packet that goes to mac.
 func (n *NeighbourConn) to(mac []byte) *unix.SockaddrLinklayer {
 	a := &unix.SockaddrLinklayer{Ifindex: n.link.Index, Halen: uint8(len(mac))}
-	proto := []byte{unix.ETH_P_ARP >> 8, unix.ETH_P_ARP & 0xff}
+	a.Protocol = htons(unix.ETH_P_ARP)
 	if n.v6 {
-		proto = []byte{unix.ETH_P_IPV6 >> 8, unix.ETH_P_IPV6 & 0xff}
+		a.Protocol = htons(unix.ETH_P_IPV6)
 	}
-	a.Protocol = binary.NativeEndian.Uint16(proto)
 	copy(a.Addr[:], mac)
 	return a
 }
@@ -111,15 +101,7 @@ func (n *NeighbourConn) Ask(addr netip.Addr) error {
 		a := addr.As16()
 		to, packet = []byte{0x33, 0x33, 0xff, a[13], a[14], a[15]}, solicitation(addr)
 	}
-	raw, err := n.f.SyscallConn()
-	if err == nil {
-		serr := raw.Write(func(fd uintptr) bool {
-			err = unix.Sendto(int(fd), packet, 0, n.to(to))
-			return !errors.Is(err, unix.EAGAIN)
-		})
-		err = errors.Join(serr, err)
-	}
-	if err != nil {
+	if err := send(n.f, packet, n.to(to)); err != nil {
 		return fmt.Errorf("ask for %v on %s: %w", addr, n.link.Name, err)
 	}
 	return nil
@@ -140,14 +122,8 @@ func solicitation(addr netip.Addr) []byte {
 	msg := p[ip6Size:]
 	msg[0] = neighbourSolicitation
 	copy(msg[8:], a[:])
-	sum := uint32(24 + unix.IPPROTO_ICMPV6)
-	for b := p[8:]; len(b) > 1; b = b[2:] {
-		sum += uint32(binary.BigEndian.Uint16(b))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	binary.BigEndian.PutUint16(msg[2:], ^uint16(sum))
+	// The length and the protocol count among the addresses and the message.
+	binary.BigEndian.PutUint16(msg[2:], Checksum(append([]byte{0, 24, 0, unix.IPPROTO_ICMPV6}, p[8:]...)))
 	return p
 }
 

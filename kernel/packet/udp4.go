@@ -21,18 +21,11 @@ type UDP4Conn struct {
 
 // ListenUDP4 opens a UDP4Conn that receives the UDP packets for a port on the link with that index.
 func ListenUDP4(ns *kernel.NS, index int, port uint16) (*UDP4Conn, error) {
-	var fd int
-	err := ns.Do(func() (err error) {
-		// Of protocol 0 it receives nothing yet: what comes before the filter is there would stay in the queue.
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-		return err
-	})
+	fd, err := openIn(ns, unix.AF_PACKET, unix.SOCK_DGRAM, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open a packet socket: %w", err)
+		return nil, err
 	}
-	prog := udpTo(port)
-	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
-		&unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]})
+	err = attachFilter(fd, udpTo(port))
 	if err == nil {
 		err = unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1)
 	}
@@ -71,21 +64,9 @@ func (c *UDP4Conn) Close() { go c.file.Close() }
 
 // Send sends an IPv4 packet to a link-layer address.
 func (c *UDP4Conn) Send(packet []byte, to net.HardwareAddr) error {
-	raw, err := c.file.SyscallConn()
-	if err != nil {
-		return err
-	}
 	sa := unix.SockaddrLinklayer{Protocol: htons(unix.ETH_P_IP), Ifindex: c.index, Halen: uint8(len(to))}
 	copy(sa.Addr[:], to)
-	var serr error
-	err = raw.Write(func(fd uintptr) bool {
-		serr = unix.Sendto(int(fd), packet, 0, &sa)
-		return serr != unix.EAGAIN
-	})
-	if err == nil {
-		err = serr
-	}
-	if err != nil {
+	if err := send(c.file, packet, &sa); err != nil {
 		return fmt.Errorf("send on a packet socket: %w", err)
 	}
 	return nil
