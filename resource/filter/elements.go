@@ -138,13 +138,6 @@ func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error)
 // ElementKey returns an element's set and key as text, for use as a map key.
 func ElementKey(e nft.Elem) string { return e.Set.Name + " " + string(e.Key) + string(e.KeyEnd) }
 
-// shared reports whether several owners may have an element of a set. A container address has several: of overlapping
-// networks, or while an address moves between networks. So has a container with several attachments. The name of a
-// link belongs to one attachment.
-func shared(s *nft.Set) bool {
-	return len(s.Data) == 0 && (s.Key[0] == nft.Addr || s.Key[0] == nft.Addr6 || s.Name == containersSet)
-}
-
 // holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
 func holder(e nft.Elem, n uint32) nft.Elem {
 	return nft.Elem{Set: holdersSet(e.Set.Table), Key: OwnerKey(identity.PlaceHash(ElementKey(e)), n)}

@@ -278,3 +278,10 @@ func SubnetSetsNamed(t *nft.Table, name string) (s SubnetSets, ok bool) {
 	bits, err := strconv.Atoi(words[2])
 	return SubnetSetsOf(t, words[1] == "ip6", bits), err == nil && bits >= 0 && bits <= 128
 }
+
+// shared reports whether several owners may have an element of a set. A container address has several: of overlapping
+// networks, or while an address moves between networks. So has a container with several attachments. The name of a
+// link belongs to one attachment.
+func shared(s *nft.Set) bool {
+	return len(s.Data) == 0 && (s.Key[0] == nft.Addr || s.Key[0] == nft.Addr6 || s.Name == containersSet)
+}

@@ -111,9 +111,9 @@ func giveBack(ns *kernel.NS, r rtnl.Route) error {
 	}
 	err := rtnl.AddRoute(ns, r, true)
 	if errors.Is(err, fs.ErrExist) {
-		var list []rtnl.Route
-		if list, err = rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: r.Table}); err != nil {
-			return err
+		list, lerr := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: r.Table})
+		if lerr != nil {
+			return lerr
 		}
 		if slices.ContainsFunc(list, func(have rtnl.Route) bool {
 			return have.Dst == r.Dst && have.Priority == r.Priority && (have.Link != r.Link || sameRoute(have, r))
