@@ -40,17 +40,31 @@ func answerable(names []string) map[uint32]string {
 // at a time: an error that it names is what the program gets, and the kernel does nothing. Each question costs several
 // switches between processes. It stands on seccomp's notifications (Linux 5.5).
 func WithFaults(cmd *exec.Cmd, fault func(Syscall) unix.Errno, names ...string) error {
-	calls := answerable(names)
+	return hold(cmd, answerable(names), 0, func(h *Held) error { return h.Answer(fault(h.Syscall())) })
+}
+
+// WithHeld runs cmd, and calls each with every system call of those numbers, which waits until its Answer. Signals do
+// not interrupt the wait (Linux 5.19).
+func WithHeld(cmd *exec.Cmd, each func(*Held) error, numbers ...uint32) error {
+	calls := map[uint32]string{}
+	for _, nr := range numbers {
+		calls[nr] = ""
+	}
+	const waitKillable = 1 << 5 // SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+	return hold(cmd, calls, waitKillable, each)
+}
+
+func hold(cmd *exec.Cmd, calls map[uint32]string, flags uintptr, each func(*Held) error) error {
 	done, stop, answered := make(chan error), make(chan struct{}), make(chan error, 1)
 	onDisposableThread(func() { // with its filter, which cannot be taken off
-		fd, err := filter(calls)
+		fd, err := filter(calls, flags)
 		if err != nil {
 			answered <- nil
 			done <- err
 			return
 		}
 		starter := uint32(unix.Gettid())
-		go func() { answered <- answer(fd, starter, stop, calls, fault) }()
+		go func() { answered <- receive(fd, starter, stop, calls, each) }()
 		done <- cmd.Run()
 	})
 	err := <-done
@@ -74,12 +88,12 @@ func Stopping(calls []uintptr, fn func() error) error {
 }
 
 // filter has the calling thread, and what it starts, wait for an answer to the system calls.
-func filter(calls map[uint32]string) (fd int, err error) {
+func filter(calls map[uint32]string, flags uintptr) (fd int, err error) {
 	var numbers []uintptr
 	for nr := range calls {
 		numbers = append(numbers, uintptr(nr))
 	}
-	return install(numbers, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+	return install(numbers, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|flags)
 }
 
 // install has seccomp do an action at the system calls of the calling thread, and of what it starts.
@@ -126,10 +140,33 @@ const (
 	notifContinue = 1
 )
 
-// answer answers until stop is closed. What the thread with that number asks, which starts the program, is never a
-// fault.
-func answer(fd int, starter uint32, stop chan struct{}, calls map[uint32]string,
-	fault func(Syscall) unix.Errno) error {
+// A Held is a system call of a program, which waits for an answer.
+type Held struct {
+	Number uint32
+	Args   [6]uint64
+	PID    int // of the thread that asks
+	name   string
+	id     uint64
+	fd     int
+}
+
+// Answer has the program get an error. 0 lets the kernel do what the call asks. A program that was killed meanwhile
+// needs none.
+func (h *Held) Answer(errno unix.Errno) error {
+	a := response{id: h.id, errno: -int32(errno)}
+	if errno == 0 {
+		a.flags = notifContinue
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(h.fd), notifSend,
+		uintptr(unsafe.Pointer(&a))); errno != 0 && errno != unix.ENOENT {
+		return errno
+	}
+	return nil
+}
+
+// receive calls each with system calls until stop is closed. What the thread with that number asks, which starts the
+// program, is not held.
+func receive(fd int, starter uint32, stop chan struct{}, calls map[uint32]string, each func(*Held) error) error {
 	defer unix.Close(fd)
 	for {
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50)
@@ -156,51 +193,53 @@ func answer(fd int, starter uint32, stop chan struct{}, calls map[uint32]string,
 		} else if errno != 0 {
 			return errno
 		}
-		a := response{id: q.id, flags: notifContinue}
-		if q.pid != starter {
-			if errno := fault(q.call(calls[uint32(q.nr)])); errno != 0 {
-				a = response{id: q.id, errno: -int32(errno)}
-			}
+		h := &Held{Number: uint32(q.nr), Args: q.args, PID: int(q.pid), name: calls[uint32(q.nr)], id: q.id, fd: fd}
+		if q.pid == starter {
+			err = h.Answer(0)
+		} else {
+			err = each(h)
 		}
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifSend,
-			uintptr(unsafe.Pointer(&a))); errno != 0 &&
-			errno != unix.ENOENT {
-			return errno
+		if err != nil {
+			return err
 		}
 	}
 }
 
-// call is the system call of that name that q is about. A file system that copies what is written may need room for a
-// file that is there, too.
-func (q notification) call(name string) Syscall {
-	by, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", q.pid))
-	s := Syscall{Name: name, PID: int(q.pid), By: strings.TrimSpace(string(by))}
-	switch name {
+// Syscall is what the call asks. A file system that copies what is written may need room for a file that is there, too.
+func (h *Held) Syscall() Syscall {
+	by, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.PID))
+	s := Syscall{Name: h.name, PID: h.PID, By: strings.TrimSpace(string(by))}
+	switch h.name {
 	case "openat":
-		s.Path = textAt(q.pid, q.args[1])
-		s.Room = q.args[2]&unix.O_CREAT != 0 || q.args[2]&unix.O_TMPFILE == unix.O_TMPFILE
+		s.Path = h.Text(1)
+		s.Room = h.Args[2]&unix.O_CREAT != 0 || h.Args[2]&unix.O_TMPFILE == unix.O_TMPFILE
 	case "mkdirat":
-		s.Path = textAt(q.pid, q.args[1])
+		s.Path = h.Text(1)
 		s.Room = true
 	case "linkat":
 		s.Room = true
 	case "write", "pwrite64":
-		s.Path, _ = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", q.pid, int32(q.args[0])))
+		s.Path, _ = os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", h.PID, int32(h.Args[0])))
 		first, _, _ := strings.Cut(strings.TrimPrefix(s.Path, "/"), "/")
 		s.Room = filepath.IsAbs(s.Path) && !slices.Contains([]string{"proc", "sys", "dev"}, first)
 	}
 	return s
 }
 
-// textAt is the text at an address of a process.
-func textAt(pid uint32, at uint64) string {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", pid))
+// Text is the text that an argument points to.
+func (h *Held) Text(arg int) string {
+	text, _, _ := strings.Cut(string(h.Bytes(arg, unix.PathMax)), "\x00")
+	return text
+}
+
+// Bytes are those that an argument points to, at most so many.
+func (h *Held) Bytes(arg int, most uint64) []byte {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/mem", h.PID))
 	if err != nil {
-		return ""
+		return nil
 	}
 	defer f.Close()
-	b := make([]byte, unix.PathMax)
-	n, _ := f.ReadAt(b, int64(at))
-	text, _, _ := strings.Cut(string(b[:n]), "\x00")
-	return text
+	b := make([]byte, most)
+	n, _ := f.ReadAt(b, int64(h.Args[arg]))
+	return b[:n]
 }

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+)
+
+// room is how many containers a network has addresses for.
+const room = 3
+
+// cast makes a script of which a seed decides: what is attached before, and who acts beside whom. The calls for one
+// container follow each other, as clause R8 demands of a runtime. There are never more containers than addresses.
+func cast(chain string, seed uint64) *script {
+	random := rand.New(rand.NewPCG(seed, 1))
+	c := &casting{random: random, script: &script{chain: chain, seed: seed, impatient: random.IntN(4) == 0}}
+	for range random.IntN(room) {
+		c.script.attached = append(c.script.attached, c.container())
+	}
+	c.free = append(c.free, c.script.attached...)
+
+	for range 2 + random.IntN(3) {
+		c.call()
+	}
+	if random.IntN(2) == 0 {
+		c.event()
+	}
+	return c.script
+}
+
+type casting struct {
+	random *rand.Rand
+	script *script
+	made   int      // containers
+	used   int      // addresses
+	free   []string // attached containers that no actor concerns yet
+}
+
+// container is a new one. It has an address, unless it comes in another's place.
+func (c *casting) container() string {
+	c.used++
+	return c.successor()
+}
+
+func (c *casting) successor() string {
+	c.made++
+	return fmt.Sprintf("c%d", c.made)
+}
+
+func (c *casting) act(verb, object, after string) string {
+	name := verb
+	if object != "" {
+		name += "-" + object
+	}
+	for _, a := range c.script.actors {
+		if a.name == name {
+			return name
+		}
+	}
+	c.script.actors = append(c.script.actors, actor{name, verb, object, after})
+	return name
+}
+
+// take is an attached container that no actor concerns yet.
+func (c *casting) take() (id string, ok bool) {
+	if len(c.free) == 0 {
+		return "", false
+	}
+	id, c.free = c.free[0], c.free[1:]
+	return id, true
+}
+
+// call adds an actor that calls fairlead.
+func (c *casting) call() {
+	switch n := c.random.IntN(12); {
+	case n < 4 && c.used < room:
+		id := c.container()
+		adds := c.act("add", id, "")
+		if c.random.IntN(4) == 0 {
+			c.act("del", id, adds)
+		}
+	case n < 8:
+		id, ok := c.take()
+		if !ok {
+			return
+		}
+		deletes := c.act("del", id, "")
+		switch c.random.IntN(4) {
+		case 0: // the same container is started again
+			c.act("add", id, deletes)
+		case 1: // and another one in its place
+			c.act("add", c.successor(), deletes)
+		}
+	case n < 9:
+		if id, ok := c.take(); ok {
+			c.act("check", id, "")
+		}
+	case n < 10: // of a container that the runtime has forgotten, or whose DEL is late
+		if id, ok := c.take(); ok {
+			c.act("gc", id, "")
+			if c.random.IntN(2) == 0 {
+				c.act("del", id, "")
+			}
+		}
+	case n < 11:
+		c.act("gc", "", "")
+	default:
+		c.act("repair", "", "")
+	}
+}
+
+// event adds something that happens to the host, or to an actor.
+func (c *casting) event() {
+	attached, actors := c.script.attached, c.script.actors
+	switch n := c.random.IntN(12); {
+	case n < 4 && len(actors) > 0:
+		victim := actors[c.random.IntN(len(actors))]
+		kills := c.act("kill", victim.name, "")
+		if victim.verb == "add" || victim.verb == "del" {
+			c.script.actors = append(c.script.actors, actor{"again-" + victim.object, "del", victim.object, kills})
+		}
+	case n < 7:
+		c.act("repair", "", c.act("flush", "", ""))
+	case n < 8 && len(attached) > 0:
+		c.act("unlink", attached[c.random.IntN(len(attached))], "")
+	case n < 11:
+		c.act("room", "", c.act("full", "", ""))
+	default:
+		c.act("reboot", "", "")
+	}
+}

@@ -1,0 +1,38 @@
+package main
+
+// A chain is the plugins of a list, and what they need of the host.
+type chain struct {
+	plugins []any
+	setup   []string // commands of a shell
+}
+
+// plugins are those that the chains call, and the address managers that those call.
+func plugins() []string {
+	return []string{"bridge", "chain", "cluster", "firewall", "host-local", "macvlan", "portmap", "ptp", "tuning"}
+}
+
+type object = map[string]any
+
+func chains() map[string]chain {
+	hostLocal := object{"type": "host-local", "ranges": [][]object{ // of as many addresses as there is room for
+		{{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.11", "rangeEnd": "10.77.0.13"}},
+		{{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::11", "rangeEnd": "fd00:77::13"}}},
+		"routes": []object{{"dst": "0.0.0.0/0"}}}
+	bridge := object{"type": "bridge", "isGateway": true, "ipMasq": true, "ipam": hostLocal}
+	portmap := object{"type": "portmap", "capabilities": object{"portMappings": true}}
+	firewall := object{"type": "firewall", "ingressPolicy": "isolated"}
+	tuning := object{"type": "tuning", "sysctl": object{"net.core.somaxconn": "501"}}
+	ports := object{"portMappings": true}
+	return map[string]chain{
+		"bridge": {plugins: []any{bridge, portmap, firewall, tuning}},
+		"chain": {plugins: []any{object{"type": "chain", "capabilities": ports,
+			"plugins": []any{bridge, portmap, firewall, tuning}}}},
+		"empty": {plugins: []any{object{"type": "bridge", "bridge": "br-empty", "removeWhenEmpty": true, "isGateway": true,
+			"ipMasq": true, "ipam": hostLocal}, object{"type": "firewall", "backend": "nftables", "ingressPolicy": "strict"}}},
+		"cluster": {plugins: []any{object{"type": "ptp", "ipMasq": true, "ipam": object{"type": "cluster"}}, portmap},
+			setup: []string{`mkdir -p /run/fairlead/cluster; printf '{"cluster":"c","node":"n","boot":"%s",
+				"ranges":["10.77.0.0/29","fd00:77::/125"]}' $(cat /proc/sys/kernel/random/boot_id) >/run/fairlead/cluster/n.json`}},
+		"macvlan": {plugins: []any{object{"type": "macvlan", "master": "ens3", "ipam": hostLocal}, tuning},
+			setup: []string{"ip link add ens3 up type veth peer name wire; ip link set wire up"}},
+	}
+}

@@ -1,0 +1,228 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// starts notes that a call has begun.
+func (p *play) starts(each *player) {
+	if c := p.containers[each.object]; c != nil && each.verb != "check" {
+		c.state = unclear
+	}
+}
+
+// event does what an actor does to the host.
+func (p *play) event(a actor) error {
+	excuse := func(verbs ...string) {
+		p.crowded = true
+		for _, each := range p.players {
+			for _, verb := range verbs {
+				if each.verb == verb && !each.ended {
+					each.excused = true
+				}
+			}
+		}
+	}
+	switch a.verb {
+	case "kill":
+		victim := p.player(a.object)
+		victim.kill()
+		p.crowded = true
+		for !victim.ended {
+			n := <-p.said
+			n.of.hear(n)
+		}
+		if victim.killed {
+			return p.ends(victim)
+		}
+	case "flush":
+		excuse("add", "check", "repair", "gc")
+		for _, c := range p.containers {
+			c.flushed = true
+		}
+		return exec.Command("nft", "flush", "ruleset").Run()
+	case "unlink":
+		excuse("add", "check", "repair")
+		c := p.containers[a.object]
+		c.linkCut = true
+		return p.unlink(c)
+	case "full":
+		excuse("add", "check", "repair", "gc")
+		return fill()
+	case "room":
+		return empty()
+	case "reboot":
+		excuse("add", "check", "repair", "gc", "del")
+		for _, each := range p.players {
+			each.kill()
+			for each.begun && !each.ended {
+				n := <-p.said
+				n.of.hear(n)
+			}
+		}
+		return p.reboot(p.script.chain)
+	}
+	return nil
+}
+
+// ends judges a call that has ended, and what it made of its container.
+func (p *play) ends(each *player) error {
+	c := p.containers[each.object]
+	failed := each.err != nil
+	text := each.said.String()
+	// Whoever was killed, or had no room, may have an address that another one was to get.
+	noAddress := p.crowded && strings.Contains(text, "are in use")
+	if failed && !each.killed && !each.excused && !noAddress {
+		return failure{"a call succeeds beside others", each.String()}
+	}
+	switch {
+	case each.verb == "add" && failed && !each.killed && !strings.Contains(text, "roll-back failed"):
+		c.state = absent
+		return p.gone(c)
+	case each.verb == "add" && !failed:
+		cut, flushed := c.linkCut, c.flushed
+		if err := p.attach(c); err != nil {
+			return err
+		}
+		c.linkCut, c.flushed = cut && each.excused, flushed && each.excused
+	case (each.verb == "del" || each.verb == "gc" && c != nil) && !failed:
+		c.state = absent
+		return p.gone(c)
+	}
+	return nil
+}
+
+// gone reports what is left of a container.
+func (p *play) gone(c *container) error {
+	left, err := p.mentions(c)
+	if err == nil && len(left) > 0 {
+		err = failure{"nothing is owned by nobody", c.id + " is deleted, and left are\n" + strings.Join(left, "\n")}
+	}
+	return err
+}
+
+// laws looks at what has to hold after each step.
+func (p *play) laws(each *player, what touched) error {
+	if what == nothing {
+		return nil
+	}
+	for id, c := range p.containers {
+		lives := c.state == attached && !(what == links && c.linkCut) && !(what == rules && c.flushed)
+		if !lives || id == each.object && each.verb != "check" {
+			continue
+		}
+		now, err := p.own(c, what)
+		if err != nil {
+			return err
+		}
+		if diff := difference(c.view[what], now); diff != "" {
+			return failure{"what a living container has is untouched", fmt.Sprintf("%s, by %s:%s", c.id, each.name, diff)}
+		}
+	}
+	if what != links {
+		return nil
+	}
+	of, err := p.addresses()
+	for a, who := range of {
+		if len(who) > 1 {
+			return failure{"no two have one address", fmt.Sprint(a, " is of ", who)}
+		}
+	}
+	return err
+}
+
+// epilogue repairs what was damaged, deletes what is unclear, and collects all.
+func (p *play) epilogue() error {
+	if err := empty(); err != nil {
+		return err
+	}
+	damaged := false
+	for _, c := range p.containers {
+		damaged = damaged || c.state == attached && (c.flushed || c.linkCut)
+	}
+	if damaged {
+		if err := p.run([]string{"repair"}, nil); err != nil && !strings.Contains(err.Error(), "exit status 3") {
+			return failure{"repair restores what was damaged", err.Error()}
+		}
+	}
+	for _, c := range p.containers {
+		switch {
+		case c.state == unclear:
+			if err := p.call("del", c); err != nil {
+				return failure{"DEL succeeds after a call that failed", err.Error()}
+			}
+			c.state = absent
+		case c.state == attached && !c.linkCut:
+			if err := p.call("check", c); err != nil {
+				return failure{"CHECK of a living container succeeds", err.Error()}
+			}
+		}
+	}
+	for _, c := range p.containers {
+		if c.state == absent {
+			if err := p.gone(c); err != nil {
+				return err
+			}
+		}
+	}
+	if err := p.afterReboot(); err != nil {
+		return err
+	}
+	if err := p.collect(); err != nil {
+		return failure{"GC with nothing valid succeeds", err.Error()}
+	}
+	after, err := p.whole()
+	if err != nil {
+		return err
+	}
+	if diff := difference(p.before, after); diff != "" {
+		return failure{"GC with nothing valid leaves the host as it was", diff}
+	}
+	return p.unlocked()
+}
+
+// afterReboot attaches as many containers as the network has room for, once nothing is left of those before the reboot.
+func (p *play) afterReboot() error {
+	if p.reboots == 0 {
+		return nil
+	}
+	for n := range room {
+		c, err := p.container(fmt.Sprint("new", n))
+		if err == nil {
+			err = p.call("add", c)
+		}
+		if err != nil {
+			return failure{"a host takes containers after a reboot", err.Error()}
+		}
+	}
+	return nil
+}
+
+// unlocked reports locks that outlive everybody.
+func (p *play) unlocked() error {
+	for _, dir := range []string{"/run/cni/fairlead", "/var/lib/cni/networks/" + network} {
+		entries, err := os.ReadDir(dir)
+		if os.IsNotExist(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			var st unix.Stat_t
+			if unix.Stat(filepath.Join(dir, e.Name()), &st) != nil {
+				continue
+			}
+			if modes, _ := locks(&st); len(modes) > 0 {
+				return failure{"a lock is free when its holder is dead", filepath.Join(dir, e.Name()) + " is locked"}
+			}
+		}
+	}
+	return nil
+}

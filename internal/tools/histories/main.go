@@ -1,0 +1,301 @@
+// Command histories plays many orders of what can happen to a host at once: ADD, DEL, CHECK and GC beside each other, a
+// repair, a flush of the packet filter, a link that an operator deletes, a full disk, a call that is killed, a reboot.
+// Each system call that changes something is a step, and a seed decides whose turn it is. After each step laws are
+// looked at. A history that breaks one is made short and written to a file, which -replay plays again.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+// played is the first argument of this program where it plays one history, in a throw-away host.
+const played = "play"
+
+func main() {
+	if len(os.Args) == 3 && os.Args[1] == played {
+		os.Exit(inHost(os.Args[2]))
+	}
+
+	var o options
+	planted := flag.Bool("planted", false, "plant each fault of the table, and tell which are found")
+	only := flag.String("only", "", "of the planted faults, those whose name has this text")
+	flag.StringVar(&o.root, "root", ".", "directory of the module")
+	flag.StringVar(&o.out, "out", "", "directory for the scripts of histories that fail")
+	flag.StringVar(&o.chains, "chains", "bridge,chain,cluster,empty,macvlan", "chains, by comma")
+	flag.Uint64Var(&o.seed, "seed", 1, "where the seeds begin")
+	flag.IntVar(&o.number, "n", 0, "number of histories; 0: no bound")
+	flag.DurationVar(&o.time, "time", time.Minute, "begin no history after this time; 0: no bound")
+	flag.IntVar(&o.width, "parallel", 3*runtime.NumCPU(), "histories at a time")
+	replay := flag.Bool("replay", false, "play the scripts whose files are the arguments")
+	flag.Parse()
+
+	failed, err := 0, error(nil)
+	switch {
+	case *planted:
+		failed, err = plantAll(o, *only)
+	case *replay:
+		failed, err = o.replayAll(flag.Args())
+	default:
+		failed, err = o.search()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "histories:", err)
+		os.Exit(2)
+	}
+	if failed > 0 {
+		os.Exit(1)
+	}
+}
+
+// inHost plays the script of the standard input, and prints the outcome.
+func inHost(program string) (status int) {
+	err := nstest.Enter()
+	var s *script
+	if err == nil {
+		s, err = parse(os.Stdin)
+	}
+	o := outcome{}
+	if err != nil {
+		o.Error = err.Error()
+	} else {
+		o = perform(program, s)
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(o); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// try plays a script in a throw-away host.
+func try(p programs, s *script) (o outcome, err error) {
+	runtime.LockOSThread() // the host ends with the thread that made it
+	defer runtime.UnlockOSThread()
+	cmd := nstest.ThrowAway(played, p.of(s))
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stderr = strings.NewReader(s.String()), &stderr
+	out, err := cmd.Output()
+	if err == nil {
+		err = json.Unmarshal(out, &o)
+	}
+	if err == nil && o.Error != "" {
+		err = fmt.Errorf("%s", o.Error)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w %s, of\n%s%s", err, stderr.Bytes(), s, strings.Join(o.Turns, "\n"))
+	}
+	return o, err
+}
+
+type options struct {
+	root, out, chains string
+	seed              uint64
+	number            int
+	time              time.Duration
+	width             int
+	stop              int // after so many failures; 0: never
+}
+
+// search plays histories of successive seeds, and reports those that fail.
+func (o options) search() (failed int, err error) {
+	dir, err := os.MkdirTemp("", "histories")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	p, err := build(o.root, dir)
+	if err != nil {
+		return 0, err
+	}
+	begin, known := time.Now(), map[string]bool{}
+	count, err := o.searchWith(p, func(s *script, f failure) error {
+		if like := s.chain + " " + f.Law; !known[like] { // the first of each kind
+			known[like] = true
+			return o.report(p, s)
+		}
+		return nil
+	})
+	fmt.Printf("%d histories of %d steps in %.0f s: %d fail\n", count.histories, count.steps, time.Since(begin).Seconds(),
+		count.failed)
+	return count.failed, err
+}
+
+// report makes a script that fails short, prints it, and writes it to a file.
+func (o options) report(p programs, s *script) error {
+	short, out, err := shorten(p, s)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s\n\n%s\n", out.Failure, short)
+	if o.out == "" {
+		return nil
+	}
+	name := filepath.Join(o.out, fmt.Sprintf("%s-%d.txt", s.chain, s.seed))
+	fmt.Println("written to", name)
+	return os.WriteFile(name, []byte(short.String()), 0o644)
+}
+
+type count struct{ histories, steps, failed int }
+
+// searchWith calls found, one at a time, with each script that fails, which has the turns that were taken.
+func (o options) searchWith(p programs, found func(*script, failure) error) (c count, err error) {
+	names := strings.Split(o.chains, ",")
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	begin, next := time.Now(), o.seed
+	for range o.width {
+		all.Go(func() {
+			for {
+				mu.Lock()
+				over := err != nil || o.time > 0 && time.Since(begin) > o.time || o.number > 0 && c.histories >= o.number ||
+					o.stop > 0 && c.failed >= o.stop
+				seed := next
+				if !over {
+					next++
+					c.histories++
+				}
+				mu.Unlock()
+				if over {
+					return
+				}
+				s := cast(names[seed%uint64(len(names))], seed)
+				out, terr := try(p, s)
+				mu.Lock()
+				c.steps += out.Steps
+				if terr == nil && out.Failure != nil {
+					c.failed++
+					terr = found(s.taken(out), *out.Failure)
+				}
+				err = cmp.Or(err, terr)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return c, err
+}
+
+// taken is the script with the turns that were taken.
+func (s *script) taken(o outcome) *script {
+	with := *s
+	with.turns = nil
+	for _, line := range o.Turns {
+		_ = with.parseLine(line)
+	}
+	if o.Failure != nil {
+		with.why = slices.Insert(strings.Split(o.Failure.Error(), "\n"), 0, fmt.Sprint("seed ", s.seed))
+	}
+	return &with
+}
+
+// shorten takes away from a script that fails what it fails without.
+func shorten(p programs, s *script) (*script, outcome, error) {
+	best, last, err := again(p, s)
+	if err != nil || best == nil {
+		return s, outcome{Failure: &failure{"it did not fail again", strings.Join(s.why, "\n")}}, err
+	}
+	law := last.Failure.Law
+	for smaller := true; smaller; {
+		smaller = false
+		for _, candidate := range lesser(best) {
+			got, o, err := again(p, candidate)
+			if err != nil {
+				continue // no history: an actor waits for one that is not there
+			}
+			if got != nil && o.Failure.Law == law {
+				best, last, smaller = got, o, true
+				break
+			}
+		}
+	}
+	return best, last, nil
+}
+
+// again plays a script that is to fail, up to three times: nil if it does not.
+func again(p programs, s *script) (*script, outcome, error) {
+	for range 3 {
+		o, err := try(p, s)
+		if err != nil {
+			return nil, o, err
+		}
+		if o.Failure != nil {
+			return s.taken(o), o, nil
+		}
+	}
+	return nil, outcome{}, nil
+}
+
+// lesser are the scripts with one thing less.
+func lesser(s *script) (all []*script) {
+	for _, a := range s.actors {
+		if len(s.actors) > 1 {
+			all = append(all, s.without(a.name))
+		}
+	}
+	for i, c := range s.attached {
+		if !slices.ContainsFunc(s.actors, func(a actor) bool { return a.object == c }) {
+			less := *s
+			less.attached = slices.Delete(slices.Clone(s.attached), i, i+1)
+			all = append(all, &less)
+		}
+	}
+	if len(s.turns) > 2 {
+		for i := range s.turns {
+			less := *s
+			less.turns = slices.Delete(slices.Clone(s.turns), i, i+1)
+			all = append(all, &less)
+		}
+	}
+	return all
+}
+
+// replayAll plays the scripts of files.
+func (o options) replayAll(paths []string) (failed int, err error) {
+	dir, err := os.MkdirTemp("", "histories")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(dir)
+	p, err := build(o.root, dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range paths {
+		out, err := replayFile(p, path)
+		if err != nil {
+			return failed, err
+		}
+		if out.Failure != nil {
+			failed++
+			fmt.Printf("%s: %s\n", path, out.Failure)
+		} else {
+			fmt.Printf("%s: %d steps, no failure\n", path, out.Steps)
+		}
+	}
+	return failed, nil
+}
+
+func replayFile(p programs, path string) (outcome, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return outcome{}, err
+	}
+	defer f.Close()
+	s, err := parse(f)
+	if err != nil {
+		return outcome{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return try(p, s)
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// A fault is a bug that somebody could make, and that histories have to find.
+type fault struct {
+	name, kind string
+	edits      []edit
+}
+
+// plantAll plants each fault, and tells how long it took to find.
+func plantAll(o options, only string) (missed int, err error) {
+	for _, f := range faults() {
+		if !strings.Contains(f.name, only) {
+			continue
+		}
+		law, took, count, err := o.plant(f)
+		if err != nil {
+			return missed, fmt.Errorf("%s: %w", f.name, err)
+		}
+		if law == "" {
+			missed++
+			law = "NOT FOUND"
+		}
+		fmt.Printf("| %s | %s | %s | %d | %.0f |\n", f.name, f.kind, law, count.histories, took.Seconds())
+	}
+	return missed, nil
+}
+
+// plant searches with one fault, up to the first failure: which law it broke, or "".
+func (o options) plant(f fault) (law string, took time.Duration, c count, err error) {
+	dir, err := os.MkdirTemp("", "histories")
+	if err != nil {
+		return "", 0, c, err
+	}
+	defer os.RemoveAll(dir)
+	p, err := build(o.root, dir, f.edits...)
+	if err != nil {
+		return "", 0, c, err
+	}
+	begin := time.Now()
+	o.stop = 1
+	c, err = o.searchWith(p, func(s *script, broken failure) error {
+		if law == "" {
+			law, took = broken.Law, time.Since(begin)
+		}
+		if o.out != "" {
+			fmt.Println(broken)
+			fmt.Println(s)
+		}
+		return nil
+	})
+	return law, took, c, err
+}

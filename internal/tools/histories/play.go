@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+)
+
+// A play is a history under way.
+type play struct {
+	*stage
+	script  *script
+	players []*player
+	said    chan news
+	random  *rand.Rand
+	odds    int // one of so many steps gives the turn to another player
+	before  []string
+	turns   []turn // as they were taken
+	steps   int
+	crowded bool // an address may be somebody's who does not live
+}
+
+// A failure is a law that a history breaks.
+type failure struct {
+	Law, Text string
+}
+
+func (f failure) Error() string { return f.Law + ": " + f.Text }
+
+// An outcome is what became of a history.
+type outcome struct {
+	Failure *failure
+	Turns   []string
+	Steps   int
+	Error   string // of the play, not of what it tests
+}
+
+// perform plays a script in this host.
+func perform(program string, s *script) (o outcome) {
+	p := &play{script: s, said: make(chan news), random: rand.New(rand.NewPCG(s.seed, 2))}
+	p.odds = []int{2, 4, 8, 16, 40}[p.random.IntN(5)]
+	err := p.perform(program)
+	for _, t := range p.turns {
+		o.Turns = append(o.Turns, strings.TrimSuffix("turn "+t.actor+" until "+t.until, " until "))
+	}
+	o.Steps = p.steps
+	for _, each := range p.players {
+		each.kill()
+	}
+	if f, broken := err.(failure); broken {
+		o.Failure = &f
+	} else if err != nil {
+		o.Error = err.Error()
+	}
+	return o
+}
+
+func (p *play) perform(program string) (err error) {
+	if p.stage, err = newStage(program, p.script.chain); err != nil {
+		return err
+	}
+	if err := p.prelude(); err != nil {
+		return err
+	}
+	for _, a := range p.script.actors {
+		player := &player{actor: a, made: map[string]int{}}
+		switch a.verb {
+		case "add", "del", "check", "gc", "repair":
+			var c *container
+			if a.object != "" {
+				if c, err = p.container(a.object); err != nil {
+					return err
+				}
+			}
+			player.args, player.env = p.args(a.verb, c)
+		}
+		p.players = append(p.players, player)
+	}
+	for _, each := range p.players { // the list of valid attachments is complete now
+		if each.verb == "gc" {
+			each.args, each.env = p.args("gc", p.containers[each.object])
+		}
+	}
+	if err := p.acts(); err != nil {
+		return err
+	}
+	return p.epilogue()
+}
+
+// prelude looks at the host as a whole life leaves it, and attaches what is attached before.
+func (p *play) prelude() error {
+	first, err := p.container("warm")
+	if err != nil {
+		return err
+	}
+	for _, verb := range []string{"add", "del"} {
+		if err := p.call(verb, first); err != nil {
+			return failure{"a call without others succeeds", err.Error()}
+		}
+	}
+	delete(p.containers, "warm")
+	if err := p.collect(); err != nil {
+		return failure{"a call without others succeeds", err.Error()}
+	}
+	if p.before, err = p.whole(); err != nil {
+		return err
+	}
+	for _, id := range p.script.attached {
+		c, err := p.container(id)
+		if err == nil {
+			err = p.call("add", c)
+		}
+		if err == nil {
+			err = p.attach(c)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attach remembers what a container has.
+func (p *play) attach(c *container) (err error) {
+	c.state, c.linkCut, c.flushed, c.view = attached, false, false, view{}
+	for _, what := range []touched{links, rules, files} {
+		if c.view[what], err = p.own(c, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// acts lets the players go on until all have ended.
+func (p *play) acts() error {
+	if len(p.script.turns) == 0 {
+		return p.byChance()
+	}
+	for _, t := range p.script.turns {
+		i := slices.IndexFunc(p.players, func(each *player) bool { return each.name == t.actor })
+		each := p.players[i]
+		for p.ready(each) && (!each.begun || each.at() != t.until) {
+			if err := p.step(each); err != nil {
+				return err
+			}
+		}
+	}
+	for { // what the turns leave open
+		i := slices.IndexFunc(p.players, p.ready)
+		if i < 0 {
+			return p.waiting()
+		}
+		if err := p.step(p.players[i]); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *play) byChance() error {
+	var turn *player
+	for {
+		var ready []*player
+		for _, each := range p.players {
+			if p.ready(each) {
+				ready = append(ready, each)
+			}
+		}
+		if len(ready) == 0 {
+			return p.waiting()
+		}
+		if !slices.Contains(ready, turn) || p.random.IntN(p.odds) == 0 {
+			turn = ready[p.random.IntN(len(ready))]
+		}
+		if err := p.step(turn); err != nil {
+			return err
+		}
+	}
+}
+
+// ready reports whether a player can go on.
+func (p *play) ready(each *player) bool {
+	switch {
+	case each.ended:
+		return false
+	case each.begun:
+		return each.next() != nil
+	case each.verb == "kill": // what has not begun cannot be killed
+		return p.player(each.object).begun
+	case each.after != "":
+		return p.player(each.after).ended
+	}
+	return true
+}
+
+func (p *play) player(name string) *player {
+	for _, each := range p.players {
+		if each.name == name {
+			return each
+		}
+	}
+	return nil
+}
+
+// waiting is an error if a player waits for a lock that nobody gives back.
+func (p *play) waiting() error {
+	for _, each := range p.players {
+		if !each.ended {
+			return failure{"a lock is free when its holder is dead", fmt.Sprintf("%s waits for ever at %q", each.name, each.at())}
+		}
+	}
+	return nil
+}
+
+// step lets a player go on by one step, and looks at what that has changed.
+func (p *play) step(each *player) error {
+	p.steps++
+	looksAt := nothing
+	switch {
+	case each.args == nil:
+		each.begun, each.ended = true, true
+		if err := p.event(each.actor); err != nil {
+			return err
+		}
+	case !each.begun:
+		each.begun = true
+		p.starts(each)
+		each.start(p.program, p.said)
+		p.hear(each)
+	default:
+		s := each.next()
+		looksAt = s.touches
+		if err := each.answer(s); err != nil {
+			return err
+		}
+		p.hear(each)
+	}
+	p.note(each)
+	if each.ended {
+		if err := p.ends(each); err != nil {
+			return err
+		}
+	}
+	return p.laws(each, looksAt)
+}
+
+// hear waits until a player waits before a step, or has ended. What others do meanwhile is noted, too.
+func (p *play) hear(each *player) {
+	for len(each.pending) == 0 && !each.ended {
+		n := <-p.said
+		n.of.hear(n)
+	}
+}
+
+// note writes down whose turn it was.
+func (p *play) note(each *player) {
+	if n := len(p.turns); n > 0 && p.turns[n-1].actor == each.name {
+		p.turns[n-1].until = each.at()
+		return
+	}
+	p.turns = append(p.turns, turn{each.name, each.at()})
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"golang.org/x/sys/unix"
+)
+
+// A player is an actor of a history that runs. Its steps wait until the schedule lets it go on.
+type player struct {
+	actor
+	args    []string // of fairlead; nil: an event
+	env     []string
+	begun   bool
+	ended   bool
+	killed  bool
+	excused bool // something happened that it may fail of
+	err     error
+	said    bytes.Buffer
+	pid     int
+	pending []*step
+	made    map[string]int // steps by name
+}
+
+// news is what a player does next: it waits before a step, or has ended.
+type news struct {
+	of   *player
+	step *step
+	err  error
+}
+
+// start runs a player's program, which says what it does on the channel.
+func (p *player) start(program string, said chan<- news) {
+	cmd := exec.Command(program, p.args...)
+	// Signals of Go's scheduler would interrupt calls, and several threads make the order of calls differ.
+	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
+	cmd.Env = append(cmd.Env, p.env...)
+	cmd.Stdout, cmd.Stderr = &p.said, &p.said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
+	go func() {
+		err := nstest.WithHeld(cmd, func(h *nstest.Held) error {
+			s := stepOf(h)
+			if s == nil {
+				return h.Answer(0)
+			}
+			said <- news{of: p, step: s}
+			return nil
+		}, calls()...)
+		said <- news{of: p, err: err}
+	}()
+}
+
+// hear notes what a player does.
+func (p *player) hear(n news) {
+	if n.step == nil {
+		p.ended, p.err, p.pending = true, n.err, nil
+		return
+	}
+	p.made[n.step.name]++
+	n.step.name = fmt.Sprintf("%s %d", n.step.name, p.made[n.step.name])
+	p.pending = append(p.pending, n.step)
+	if p.pid == 0 {
+		p.pid = threadGroup(n.step.held.PID)
+	}
+}
+
+// threadGroup is the process group that a thread's process leads or is in.
+func threadGroup(thread int) int {
+	group, err := unix.Getpgid(thread)
+	if err != nil {
+		return 0
+	}
+	return group
+}
+
+// next is the first step that would not wait for a lock.
+func (p *player) next() *step {
+	for _, s := range p.pending {
+		if !s.blocked() {
+			return s
+		}
+	}
+	return nil
+}
+
+// at is the step that a player is about to make, also one that waits for a lock; "" where it has ended or not begun.
+func (p *player) at() string {
+	if s := p.next(); s != nil {
+		return s.name
+	}
+	if len(p.pending) > 0 {
+		return p.pending[0].name
+	}
+	return ""
+}
+
+// answer lets a step be made.
+func (p *player) answer(s *step) error {
+	for i, other := range p.pending {
+		if other == s {
+			p.pending = append(p.pending[:i:i], p.pending[i+1:]...)
+		}
+	}
+	return s.held.Answer(0)
+}
+
+// kill ends the program of a player that has begun, and what it runs.
+func (p *player) kill() {
+	if p.pid > 0 && !p.ended {
+		p.killed = true
+		_ = unix.Kill(-p.pid, unix.SIGKILL)
+	}
+}
+
+func (p *player) String() string {
+	return fmt.Sprintf("%s (fairlead %s): %v\n%s", p.name, strings.Join(p.args, " "), p.err,
+		strings.TrimSpace(p.said.String()))
+}

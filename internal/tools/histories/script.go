@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A script is one history: what is attached before, who acts, and whose turn it is.
+type script struct {
+	why      []string // comments
+	chain    string
+	attached []string // containers
+	actors   []actor
+	turns    []turn // none: seed decides
+	seed     uint64
+
+	impatient bool // no call waits for its turn behind others that go on
+}
+
+// An actor makes one call, or does one thing to the host.
+type actor struct {
+	name, verb, object string
+	after              string // the actor that has to end before
+}
+
+// A turn lets an actor go on until it is about to make a system call, or to its end.
+type turn struct{ actor, until string }
+
+func (s *script) String() string {
+	var b strings.Builder
+	for _, line := range s.why {
+		fmt.Fprintln(&b, "#", line)
+	}
+	fmt.Fprintln(&b, "chain", s.chain)
+	if s.impatient {
+		fmt.Fprintln(&b, "impatient")
+	}
+	for _, c := range s.attached {
+		fmt.Fprintln(&b, "attached", c)
+	}
+	for _, a := range s.actors {
+		words := []string{"actor", a.name, a.verb}
+		if a.object != "" {
+			words = append(words, a.object)
+		}
+		if a.after != "" {
+			words = append(words, "after", a.after)
+		}
+		fmt.Fprintln(&b, strings.Join(words, " "))
+	}
+	for _, t := range s.turns {
+		line := "turn " + t.actor
+		if t.until != "" {
+			line += " until " + t.until
+		}
+		fmt.Fprintln(&b, line)
+	}
+	if len(s.turns) == 0 {
+		fmt.Fprintln(&b, "seed", s.seed)
+	}
+	return b.String()
+}
+
+func parse(r io.Reader) (*script, error) {
+	s := &script{}
+	for in := bufio.NewScanner(r); ; {
+		if !in.Scan() {
+			return s, in.Err()
+		}
+		line := in.Text()
+		if line == "" {
+			continue
+		}
+		if err := s.parseLine(line); err != nil {
+			return nil, fmt.Errorf("%q: %w", line, err)
+		}
+	}
+}
+
+func (s *script) parseLine(line string) (err error) {
+	word, rest, _ := strings.Cut(line, " ")
+	switch word {
+	case "#":
+		s.why = append(s.why, rest)
+	case "chain":
+		s.chain = rest
+	case "impatient":
+		s.impatient = true
+	case "attached":
+		s.attached = append(s.attached, rest)
+	case "actor":
+		call, after, _ := strings.Cut(rest, " after ")
+		words := append(strings.Fields(call), "", "")
+		if len(words) < 4 {
+			return fmt.Errorf("want: actor NAME VERB [OBJECT] [after ACTOR]")
+		}
+		s.actors = append(s.actors, actor{name: words[0], verb: words[1], object: words[2], after: after})
+	case "turn":
+		name, until, _ := strings.Cut(rest, " until ")
+		if !slices.ContainsFunc(s.actors, func(a actor) bool { return a.name == name }) {
+			return fmt.Errorf("there is no such actor")
+		}
+		s.turns = append(s.turns, turn{name, until})
+	case "seed":
+		s.seed, err = strconv.ParseUint(rest, 10, 64)
+	default:
+		return fmt.Errorf("no word of a script")
+	}
+	return err
+}
+
+// without is the script without one actor, its turns, and what waits for it.
+func (s *script) without(name string) *script {
+	less := *s
+	less.actors = slices.DeleteFunc(slices.Clone(s.actors), func(a actor) bool { return a.name == name })
+	less.turns = slices.DeleteFunc(slices.Clone(s.turns), func(t turn) bool { return t.actor == name })
+	for _, a := range s.actors {
+		if a.after == name || a.verb == "kill" && a.object == name {
+			return less.without(a.name)
+		}
+	}
+	return &less
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// network is the name of every chain's network.
+const network = "n"
+
+// A stage is the throw-away host that a history is played on.
+type stage struct {
+	program    string
+	containers map[string]*container
+	reboots    int
+}
+
+// A state is what a container's last call made of it.
+type state int
+
+const (
+	absent   state = iota // nothing may be left of it
+	unclear               // a call for it runs, or has failed: DEL follows
+	attached              // it lives
+)
+
+type container struct {
+	id, netns, hash string
+	port            int
+	state           state
+	linkCut         bool // somebody deleted one of its links
+	flushed         bool // somebody flushed its rules, and no repair was made since
+	view            view // of what is its own, as ADD left it
+}
+
+// newStage sets up a host for a chain.
+func newStage(program, chain string) (*stage, error) {
+	s := &stage{program: program, containers: map[string]*container{}}
+	list, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": network, "plugins": chains()[chain].plugins})
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(os.MkdirAll("/opt/cni/bin", 0o755), os.MkdirAll("/etc/cni/net.d", 0o755), os.WriteFile("/etc/cni/net.d/n.conflist", list, 0o644))
+	for _, dir := range []string{"/run", "/var/lib/cni"} { // of a size, so that a disk can be full
+		err = errors.Join(err, unix.Mount("tmpfs", dir, "tmpfs", 0, roomy))
+	}
+	for _, plugin := range plugins() {
+		err = errors.Join(err, os.Symlink(program, filepath.Join("/opt/cni/bin", plugin)))
+	}
+	err = errors.Join(err, os.MkdirAll("/run/netns", 0o755), os.MkdirAll("/run/lock", 0o755), s.setup(chain))
+	return s, err
+}
+
+// setup makes what a chain needs of the host.
+func (s *stage) setup(chain string) error {
+	for _, command := range chains()[chain].setup {
+		if out, err := exec.Command("sh", "-ec", command).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", command, err, out)
+		}
+	}
+	return nil
+}
+
+// container is the one of that ID, with a namespace, whether it is attached or not.
+func (s *stage) container(id string) (*container, error) {
+	if c := s.containers[id]; c != nil {
+		return c, nil
+	}
+	owner := spec.Owner{Network: network, ContainerID: "ctr-" + id, IfName: "eth0"}
+	hash := identity.OwnerHash(owner)
+	c := &container{id: owner.ContainerID, netns: filepath.Join("/run/netns", id), port: 8081 + len(s.containers),
+		hash: hex.EncodeToString(hash[:])}
+	s.containers[id] = c
+	return c, nstest.MakeNS(c.netns)
+}
+
+// args are those of a call of fairlead. For GC, all containers but c are valid.
+func (s *stage) args(verb string, c *container) (args, env []string) {
+	switch verb {
+	case "gc":
+		args = []string{"gc", network, "--force", "--valid", "none/eth0"}
+		for _, valid := range s.containers { // also the one that is just being attached
+			if valid != c {
+				args = append(args, "--valid", valid.id+"/eth0")
+			}
+		}
+	case "add", "del", "check":
+		args = []string{verb, network, c.netns, "--container-id", c.id}
+	default:
+		args = []string{verb}
+	}
+	if verb == "add" {
+		env = []string{fmt.Sprintf(`CAP_ARGS={"portMappings":[{"hostPort":%d,"containerPort":80,"protocol":"tcp"}]}`,
+			c.port)}
+	}
+	return args, env
+}
+
+// run makes a call of fairlead that nothing interrupts.
+func (s *stage) run(args, env []string) error {
+	cmd := exec.Command(s.program, args...)
+	cmd.Env = append(os.Environ(), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("fairlead %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// call makes a call for a container that nothing interrupts.
+func (s *stage) call(verb string, c *container) error { return s.run(s.args(verb, c)) }
+
+// collect garbage-collects with nothing valid.
+func (s *stage) collect() error { return s.run([]string{"gc", network, "--all", "--force"}, nil) }
+
+// unlink deletes the host's end of a container's link, or the link in the container, as an operator does.
+func (s *stage) unlink(c *container) error {
+	err := nstest.In(c.netns, func() error { return exec.Command("ip", "link", "del", "eth0").Run() })
+	if _, isExit := errors.AsType[*exec.ExitError](err); isExit { // it is gone already
+		return nil
+	}
+	return err
+}
+
+const roomy = "size=4m,nr_inodes=4096"
+
+// fill leaves no room in the file systems of the state, neither for bytes nor for files.
+func fill() error {
+	var errs []error
+	for _, dir := range []string{"/run", "/var/lib/cni"} {
+		var st unix.Statfs_t
+		if err := unix.Statfs(dir, &st); err != nil {
+			return err
+		}
+		used := fmt.Sprintf("size=%d,nr_inodes=%d", max(st.Blocks-st.Bfree, 1)*uint64(st.Bsize), max(st.Files-st.Ffree, 1))
+		errs = append(errs, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, used))
+	}
+	return errors.Join(errs...)
+}
+
+// empty gives the file systems their room back.
+func empty() error {
+	return errors.Join(unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_REMOUNT, roomy),
+		unix.Mount("tmpfs", "/var/lib/cni", "tmpfs", unix.MS_REMOUNT, roomy))
+}
+
+// reboot takes what does not outlive one: namespaces, links, the packet filter, /run; and names the boot anew.
+func (s *stage) reboot(chain string) error {
+	for _, c := range s.containers {
+		if err := nstest.RemoveNS(c.netns); err != nil {
+			return err
+		}
+	}
+	s.reboots++
+	boot := filepath.Join(os.TempDir(), fmt.Sprintf("boot-%d-%d", os.Getpid(), s.reboots))
+	id := fmt.Sprintf("%08d-0000-4000-8000-000000000000\n", s.reboots)
+	defer os.Remove(boot)
+	err := errors.Join(os.WriteFile(boot, []byte(id), 0o444),
+		unix.Mount(boot, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""))
+	const links = `nft flush ruleset
+		ip -o link | while IFS=': @' read -r _ name _; do [ "$name" = lo ] || ip link del "$name" 2>/dev/null || :; done
+		find /run -mindepth 1 -delete; mkdir -p /run/netns /run/lock
+		sysctl -qw net.ipv4.ip_forward=0 net.ipv6.conf.all.forwarding=0`
+	out, cerr := exec.Command("sh", "-c", links).CombinedOutput()
+	if err = errors.Join(err, cerr); err != nil {
+		return fmt.Errorf("reboot: %w\n%s", err, out)
+	}
+	if err := s.setup(chain); err != nil {
+		return err
+	}
+	for _, c := range s.containers {
+		if c.state == attached { // the runtime deletes it, or attaches it again
+			c.state = unclear
+		}
+		err = errors.Join(err, nstest.MakeNS(c.netns))
+	}
+	return err
+}
