@@ -19,12 +19,14 @@ import (
 // is always network, then container: ADD, DEL and CHECK share the network and own the container (clause
 // R8), GC owns the network (clause R9) and then each container that it takes down.
 
+const networkPrefix = "network-"
+
 func (r *Runtime) lockNetwork(ctx context.Context, network string, exclusive bool) (unlock func(), err error) {
 	how := syscall.LOCK_SH
 	if exclusive {
 		how = syscall.LOCK_EX
 	}
-	f, err := r.lock(ctx, "network-", network, how)
+	f, err := r.lock(ctx, networkPrefix, network, how)
 	if err != nil {
 		return nil, fmt.Errorf("lock network %s: %w", network, err)
 	}
@@ -37,7 +39,9 @@ func (r *Runtime) lockContainer(ctx context.Context, id string) (unlock func(), 
 		return nil, fmt.Errorf("lock container %s: %w", id, err)
 	}
 	return func() {
-		os.Remove(f.Name()) // while it is locked: see lock
+		if filepath.Dir(f.Name()) == filepath.Clean(r.lockDir()) { // not a directory in its place
+			os.Remove(f.Name()) // while it is locked: see lock
+		}
 		f.Close()
 	}, nil
 }
@@ -45,13 +49,8 @@ func (r *Runtime) lockContainer(ctx context.Context, id string) (unlock func(), 
 // lock opens and locks the file for a name. The holder of a container's lock removes the file, so a file that was
 // locked after a wait may no longer be the one that others open: then lock starts again.
 func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.File, error) {
-	dir := r.lockDir()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	path := filepath.Join(dir, prefix+fileName(name))
 	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		f, err := r.lockFile(prefix, name)
 		if err != nil {
 			return nil, err
 		}
@@ -70,6 +69,33 @@ func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.F
 		f.Close()
 		if err != nil {
 			return nil, err
+		}
+	}
+}
+
+// lockFile opens the file of a lock. A full disk must not keep DEL from making room, so if there is no room for the
+// file, an existing directory takes its place: one for all containers, and another one for all networks, because a call
+// has a lock of both.
+func (r *Runtime) lockFile(prefix, name string) (*os.File, error) {
+	dir := r.lockDir()
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		var f *os.File
+		if f, err = os.OpenFile(filepath.Join(dir, prefix+fileName(name)), os.O_RDWR|os.O_CREATE, 0o600); err == nil {
+			return f, nil
+		}
+	}
+	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return nil, err
+	}
+	above := filepath.Dir(filepath.Clean(dir))
+	if prefix == networkPrefix {
+		above = r.cacheDir()
+	}
+	for ; ; above = filepath.Dir(above) {
+		f, derr := os.Open(above)
+		if !errors.Is(derr, fs.ErrNotExist) || above == filepath.Dir(above) {
+			return f, derr
 		}
 	}
 }

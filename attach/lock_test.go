@@ -269,3 +269,40 @@ func TestLockDir(t *testing.T) {
 	}
 	w.expect("")
 }
+
+// On a full disk, DEL finds a lock where there is no room for its file, and it is still that of one container.
+func TestLockWithoutRoom(t *testing.T) {
+	w := newWorld(t)
+	w.LockDir = filepath.Join(t.TempDir(), "run", "locks")
+	above := filepath.Dir(w.LockDir)
+	if err := os.MkdirAll(above, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	full := "size=4k,nr_inodes=1" // which the root directory has
+	if err := syscall.Mount("tmpfs", above, "tmpfs", 0, full); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Unmount(above, syscall.MNT_DETACH) })
+	if err := os.MkdirAll(w.LockDir, 0o755); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+
+	l, a := chain(t, "1.1.0", three[:1], nil), web(t)
+	slow := waits(t, w, "DEL")
+	release := held(t, w, func(r *attach.Runtime) error { return r.Del(bounded(t), slow, a) })
+	w.told()
+	blocked(t, "DEL", w.Del(soon(t), l, a))
+	blocked(t, "GC", w.GC(soon(t), l, []spec.Attachment{}))
+	if err := release(); err != nil {
+		t.Error(err)
+	}
+	if err := w.Del(bounded(t), l, a); err != nil {
+		t.Error(err)
+	}
+	if err := w.GC(bounded(t), l, []spec.Attachment{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(above); err != nil {
+		t.Errorf("the directory is gone: %v", err)
+	}
+}
