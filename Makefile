@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate test-kube test-kube-nodes demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
+.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate histories plant test-kube test-kube-nodes demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -134,6 +134,18 @@ MUTATED ?= spec sdk plan resource/filter ipam ipam/disk ipam/grant attach repair
 mutate: ## MUTANTS (100) small changes of the packages MUTATED, of which SEED decides: which do their tests not notice?
 	@.ci/packages
 	$(GO) -C internal/tools run ./mutate -root ../.. -accepted mutate/accepted.txt -n $(MUTANTS) -seed $(SEED) $(MUTATED)
+
+# make histories HISTORYTIME=8h is a night. Histories that fail are kept, and TestFailedOnce plays them from then on.
+HISTORIES   ?= 0
+HISTORYTIME ?= 10m
+HISTORY      = $(GO) -C internal/tools run ./histories -root ../.. -seed $(SEED)
+histories: ## for HISTORYTIME (10m), orders of calls, faults and reboots that no run has had, of which SEED decides
+	@.ci/packages
+	$(HISTORY) -n $(HISTORIES) -time $(HISTORYTIME) -out histories/testdata
+
+plant: ## whether histories find each fault of internal/tools/histories/faults.go, within two minutes each
+	@.ci/packages
+	$(HISTORY) -planted -time 2m
 
 # What the tests of clusters run. Go's cache keeps the programs of Kubernetes: the API server takes ten minutes of a processor, all
 # together half an hour and more. CoreDNS cannot share the module's libraries.

@@ -116,7 +116,13 @@ func (c *casting) event() {
 		victim := actors[c.random.IntN(len(actors))]
 		kills := c.act("kill", victim.name, "")
 		if victim.verb == "add" || victim.verb == "del" {
-			c.script.actors = append(c.script.actors, actor{"again-" + victim.object, "del", victim.object, kills})
+			again := "again-" + victim.object
+			for i, a := range c.script.actors {
+				if a.after == victim.name {
+					c.script.actors[i].after = again
+				}
+			}
+			c.script.actors = append(c.script.actors, actor{again, "del", victim.object, kills})
 		}
 	case n < 7:
 		c.act("repair", "", c.act("flush", "", ""))

@@ -13,7 +13,7 @@ func faults() []fault {
 	)
 	return []fault{
 		{"the policy of a bridge goes with any attachment", "a question not asked", []edit{
-			{policy, "	if is, err := stays(); is || err != nil {\n		return err\n	}\n	o :=", "	o :="},
+			{policy, "	if is, err := stays(); is || err != nil {\n		return err\n	}\n	o :=", "	_ = stays\n	o :="},
 			{policy, "		if is, err = stays(); is || err != nil {\n			return err\n		}\n", ""}}},
 		{"who needs a policy is asked once, before the transaction", "a question not asked again", []edit{
 			{policy, "		if is, err = stays(); is || err != nil {\n			return err\n		}\n", ""}}},
@@ -32,7 +32,7 @@ func faults() []fault {
 		{"a bridge that went since it was ensured is not made again", "a case left out", []edit{
 			{"resource/link/port.go", "ok && (errors.Is(err, rtnl.ErrNoLink)", "ok && ctx == nil && (errors.Is(err, rtnl.ErrNoLink)"}}},
 		{"a bridge that another call makes is an error", "an error not expected", []edit{
-			{"resource/link/bridge.go", "case !errors.Is(err, fs.ErrExist):", "default:"}}},
+			{"resource/link/bridge.go", "case !errors.Is(err, fs.ErrExist):", "case !errors.Is(err, fs.ErrInvalid):"}}},
 		{"a gateway's address that another call adds is an error", "an error not expected", []edit{
 			{"resource/addr/gateway.go", "	if errors.Is(err, fs.ErrExist) {\n		return nil\n	}\n	return err\n}", "	if errors.Is(err, fs.ErrPermission) {\n		return nil\n	}\n	return err\n}"}}},
 		{"DEL releases addresses before it removes links", "an order turned round", []edit{

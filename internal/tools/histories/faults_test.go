@@ -6,11 +6,9 @@ import (
 	"testing"
 )
 
-// Each edit of the faults, and of the clocks, has its place in the tree.
+// Each edit of the faults has its place in the tree.
 func TestFaultsApply(t *testing.T) {
-	all := faults()
-	all = append(all, fault{name: "clocks", edits: clocks("0")})
-	for _, f := range all {
+	for _, f := range faults() {
 		for _, e := range f.edits {
 			b, err := os.ReadFile("../../../" + e.file)
 			if err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,7 @@ func (p *play) event(a actor) error {
 			return p.ends(victim)
 		}
 	case "flush":
+		p.wiped = true
 		excuse("add", "check", "repair", "gc")
 		for _, c := range p.containers {
 			c.flushed = true
@@ -58,6 +60,7 @@ func (p *play) event(a actor) error {
 	case "room":
 		return empty()
 	case "reboot":
+		p.wiped = true
 		excuse("add", "check", "repair", "gc", "del")
 		for _, each := range p.players {
 			each.kill()
@@ -181,7 +184,11 @@ func (p *play) epilogue() error {
 	if err != nil {
 		return err
 	}
-	if diff := difference(p.before, after); diff != "" {
+	diff := difference(p.before, after)
+	if p.wiped { // then less is left
+		diff = difference(p.before, slices.Concat(p.before, only(p.before, after)))
+	}
+	if diff != "" {
 		return failure{"GC with nothing valid leaves the host as it was", diff}
 	}
 	return p.unlocked()
@@ -219,7 +226,7 @@ func (p *play) unlocked() error {
 			if unix.Stat(filepath.Join(dir, e.Name()), &st) != nil {
 				continue
 			}
-			if modes, _ := locks(&st); len(modes) > 0 {
+			if found, _ := locks(&st); len(found) > 0 {
 				return failure{"a lock is free when its holder is dead", filepath.Join(dir, e.Name()) + " is locked"}
 			}
 		}

@@ -80,10 +80,10 @@ func inHost(program string) (status int) {
 }
 
 // try plays a script in a throw-away host.
-func try(p programs, s *script) (o outcome, err error) {
+func try(program string, s *script) (o outcome, err error) {
 	runtime.LockOSThread() // the host ends with the thread that made it
 	defer runtime.UnlockOSThread()
-	cmd := nstest.ThrowAway(played, p.of(s))
+	cmd := nstest.ThrowAway(played, program)
 	var stderr bytes.Buffer
 	cmd.Stdin, cmd.Stderr = strings.NewReader(s.String()), &stderr
 	out, err := cmd.Output()
@@ -115,15 +115,15 @@ func (o options) search() (failed int, err error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	p, err := build(o.root, dir)
+	program, err := build(o.root, dir)
 	if err != nil {
 		return 0, err
 	}
 	begin, known := time.Now(), map[string]bool{}
-	count, err := o.searchWith(p, func(s *script, f failure) error {
+	count, err := o.searchWith(program, func(s *script, f failure) error {
 		if like := s.chain + " " + f.Law; !known[like] { // the first of each kind
 			known[like] = true
-			return o.report(p, s)
+			return o.report(program, s)
 		}
 		return nil
 	})
@@ -133,8 +133,8 @@ func (o options) search() (failed int, err error) {
 }
 
 // report makes a script that fails short, prints it, and writes it to a file.
-func (o options) report(p programs, s *script) error {
-	short, out, err := shorten(p, s)
+func (o options) report(program string, s *script) error {
+	short, out, err := shorten(program, s)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (o options) report(p programs, s *script) error {
 type count struct{ histories, steps, failed int }
 
 // searchWith calls found, one at a time, with each script that fails, which has the turns that were taken.
-func (o options) searchWith(p programs, found func(*script, failure) error) (c count, err error) {
+func (o options) searchWith(program string, found func(*script, failure) error) (c count, err error) {
 	names := strings.Split(o.chains, ",")
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -171,7 +171,7 @@ func (o options) searchWith(p programs, found func(*script, failure) error) (c c
 					return
 				}
 				s := cast(names[seed%uint64(len(names))], seed)
-				out, terr := try(p, s)
+				out, terr := try(program, s)
 				mu.Lock()
 				c.steps += out.Steps
 				if terr == nil && out.Failure != nil {
@@ -195,14 +195,16 @@ func (s *script) taken(o outcome) *script {
 		_ = with.parseLine(line)
 	}
 	if o.Failure != nil {
-		with.why = slices.Insert(strings.Split(o.Failure.Error(), "\n"), 0, fmt.Sprint("seed ", s.seed))
+		const enough = 12
+		lines := strings.Split(o.Failure.Error(), "\n")
+		with.why = slices.Insert(lines[:min(len(lines), enough)], 0, fmt.Sprint("seed ", s.seed))
 	}
 	return &with
 }
 
 // shorten takes away from a script that fails what it fails without.
-func shorten(p programs, s *script) (*script, outcome, error) {
-	best, last, err := again(p, s)
+func shorten(program string, s *script) (*script, outcome, error) {
+	best, last, err := again(program, s)
 	if err != nil || best == nil {
 		return s, outcome{Failure: &failure{"it did not fail again", strings.Join(s.why, "\n")}}, err
 	}
@@ -210,7 +212,7 @@ func shorten(p programs, s *script) (*script, outcome, error) {
 	for smaller := true; smaller; {
 		smaller = false
 		for _, candidate := range lesser(best) {
-			got, o, err := again(p, candidate)
+			got, o, err := again(program, candidate)
 			if err != nil {
 				continue // no history: an actor waits for one that is not there
 			}
@@ -224,9 +226,9 @@ func shorten(p programs, s *script) (*script, outcome, error) {
 }
 
 // again plays a script that is to fail, up to three times: nil if it does not.
-func again(p programs, s *script) (*script, outcome, error) {
+func again(program string, s *script) (*script, outcome, error) {
 	for range 3 {
-		o, err := try(p, s)
+		o, err := try(program, s)
 		if err != nil {
 			return nil, o, err
 		}
@@ -268,12 +270,12 @@ func (o options) replayAll(paths []string) (failed int, err error) {
 		return 0, err
 	}
 	defer os.RemoveAll(dir)
-	p, err := build(o.root, dir)
+	program, err := build(o.root, dir)
 	if err != nil {
 		return 0, err
 	}
 	for _, path := range paths {
-		out, err := replayFile(p, path)
+		out, err := replayFile(program, path)
 		if err != nil {
 			return failed, err
 		}
@@ -287,7 +289,7 @@ func (o options) replayAll(paths []string) (failed int, err error) {
 	return failed, nil
 }
 
-func replayFile(p programs, path string) (outcome, error) {
+func replayFile(program string, path string) (outcome, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return outcome{}, err
@@ -297,5 +299,5 @@ func replayFile(p programs, path string) (outcome, error) {
 	if err != nil {
 		return outcome{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return try(p, s)
+	return try(program, s)
 }

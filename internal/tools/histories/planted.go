@@ -39,13 +39,13 @@ func (o options) plant(f fault) (law string, took time.Duration, c count, err er
 		return "", 0, c, err
 	}
 	defer os.RemoveAll(dir)
-	p, err := build(o.root, dir, f.edits...)
+	program, err := build(o.root, dir, f.edits...)
 	if err != nil {
 		return "", 0, c, err
 	}
 	begin := time.Now()
 	o.stop = 1
-	c, err = o.searchWith(p, func(s *script, broken failure) error {
+	c, err = o.searchWith(program, func(s *script, broken failure) error {
 		if law == "" {
 			law, took = broken.Law, time.Since(begin)
 		}

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A play is a history under way.
@@ -16,8 +17,10 @@ type play struct {
 	random  *rand.Rand
 	odds    int // one of so many steps gives the turn to another player
 	before  []string
-	turns   []turn // as they were taken
+	turns   []turn    // as they were taken
+	late    []*player // have ended while it was another's turn
 	steps   int
+	wiped   bool // a flush or a reboot took what all share
 	crowded bool // an address may be somebody's who does not live
 }
 
@@ -64,7 +67,7 @@ func (p *play) perform(program string) (err error) {
 		return err
 	}
 	for _, a := range p.script.actors {
-		player := &player{actor: a, made: map[string]int{}}
+		player := &player{actor: a, impatient: p.script.impatient, made: map[string]int{}}
 		switch a.verb {
 		case "add", "del", "check", "gc", "repair":
 			var c *container
@@ -149,7 +152,10 @@ func (p *play) acts() error {
 	for { // what the turns leave open
 		i := slices.IndexFunc(p.players, p.ready)
 		if i < 0 {
-			return p.waiting()
+			if over, err := p.waiting(); over || err != nil {
+				return err
+			}
+			continue
 		}
 		if err := p.step(p.players[i]); err != nil {
 			return err
@@ -167,7 +173,10 @@ func (p *play) byChance() error {
 			}
 		}
 		if len(ready) == 0 {
-			return p.waiting()
+			if over, err := p.waiting(); over || err != nil {
+				return err
+			}
+			continue
 		}
 		if !slices.Contains(ready, turn) || p.random.IntN(p.odds) == 0 {
 			turn = ready[p.random.IntN(len(ready))]
@@ -202,14 +211,26 @@ func (p *play) player(name string) *player {
 	return nil
 }
 
-// waiting is an error if a player waits for a lock that nobody gives back.
-func (p *play) waiting() error {
+// waiting is called where nobody is ready: all have ended, or some thread still runs, or a lock is never given back.
+func (p *play) waiting() (over bool, err error) {
+	const never = 2 * time.Minute
 	for _, each := range p.players {
-		if !each.ended {
-			return failure{"a lock is free when its holder is dead", fmt.Sprintf("%s waits for ever at %q", each.name, each.at())}
+		if each.ended {
+			continue
+		}
+		select {
+		case n := <-p.said:
+			n.of.hear(n)
+			if n.of.ended {
+				return false, p.ends(n.of)
+			}
+			return false, nil
+		case <-time.After(never):
+			return false, failure{"a lock is free when its holder is dead", fmt.Sprintf("%s waits for ever at %q", each.name,
+				each.at())}
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // step lets a player go on by one step, and looks at what that has changed.
@@ -236,6 +257,12 @@ func (p *play) step(each *player) error {
 		p.hear(each)
 	}
 	p.note(each)
+	for _, other := range p.late {
+		if err := p.ends(other); err != nil {
+			return err
+		}
+	}
+	p.late = nil
 	if each.ended {
 		if err := p.ends(each); err != nil {
 			return err
@@ -246,9 +273,12 @@ func (p *play) step(each *player) error {
 
 // hear waits until a player waits before a step, or has ended. What others do meanwhile is noted, too.
 func (p *play) hear(each *player) {
-	for len(each.pending) == 0 && !each.ended {
+	for each.runs() {
 		n := <-p.said
 		n.of.hear(n)
+		if n.of != each && n.of.ended {
+			p.late = append(p.late, n.of)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -15,17 +16,18 @@ import (
 // A player is an actor of a history that runs. Its steps wait until the schedule lets it go on.
 type player struct {
 	actor
-	args    []string // of fairlead; nil: an event
-	env     []string
-	begun   bool
-	ended   bool
-	killed  bool
-	excused bool // something happened that it may fail of
-	err     error
-	said    bytes.Buffer
-	pid     int
-	pending []*step
-	made    map[string]int // steps by name
+	args      []string // of fairlead; nil: an event
+	env       []string
+	begun     bool
+	ended     bool
+	killed    bool
+	impatient bool // see script
+	excused   bool // something happened that it may fail of
+	err       error
+	said      bytes.Buffer
+	pid       int
+	pending   []*step
+	made      map[string]int // steps by name
 }
 
 // news is what a player does next: it waits before a step, or has ended.
@@ -82,11 +84,25 @@ func threadGroup(thread int) int {
 // next is the first step that would not wait for a lock.
 func (p *player) next() *step {
 	for _, s := range p.pending {
-		if !s.blocked() {
+		if s.turn && p.impatient || len(s.blockedBy()) == 0 {
 			return s
 		}
 	}
 	return nil
+}
+
+// runs reports whether a player goes on by itself: it has no step that waits for its turn, or those that it has wait for
+// a lock that another thread of it holds.
+func (p *player) runs() bool {
+	if p.ended || p.next() != nil {
+		return false
+	}
+	for _, s := range p.pending {
+		if slices.ContainsFunc(s.blockedBy(), func(pid int) bool { return pid != p.pid }) {
+			return false
+		}
+	}
+	return true
 }
 
 // at is the step that a player is about to make, also one that waits for a lock; "" where it has ended or not begun.
@@ -106,6 +122,9 @@ func (p *player) answer(s *step) error {
 		if other == s {
 			p.pending = append(p.pending[:i:i], p.pending[i+1:]...)
 		}
+	}
+	if s.turn && p.impatient && len(s.blockedBy()) > 0 { // as if it had waited for too long
+		return s.held.Answer(unix.ENOLCK)
 	}
 	return s.held.Answer(0)
 }

@@ -18,7 +18,7 @@ type script struct {
 	turns    []turn // none: seed decides
 	seed     uint64
 
-	impatient bool // no call waits for its turn behind others that go on
+	impatient bool // whoever has to wait for the turn to change the packet filter goes on without
 }
 
 // An actor makes one call, or does one thing to the host.

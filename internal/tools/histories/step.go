@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -30,6 +31,7 @@ type step struct {
 	name    string // the call and its object
 	touches touched
 	wait    *unix.Stat_t // the file of a lock that the call waits for
+	turn    bool         // that lock only keeps calls in order
 	shared  bool
 }
 
@@ -116,33 +118,48 @@ func (s *step) flock() {
 		s.name = "trylock " + path
 	default:
 		s.name = "lock " + path
-		s.shared = how&unix.LOCK_SH != 0
+		s.shared, s.turn = how&unix.LOCK_SH != 0, filepath.Base(path) == "nft.lock"
 		if named {
 			s.wait = &st
 		}
 	}
 }
 
-// blocked reports whether a step would wait in the kernel for a lock that another program holds.
-func (s *step) blocked() bool {
+// blockedBy are the processes that hold the lock for which a step would wait in the kernel.
+func (s *step) blockedBy() (pids []int) {
 	if s.wait == nil {
-		return false
+		return nil
 	}
 	holders, err := locks(s.wait)
-	return err == nil && slices.ContainsFunc(holders, func(mode string) bool { return !s.shared || mode == "WRITE" })
+	if err != nil {
+		return nil
+	}
+	for _, h := range holders {
+		if !s.shared || h.mode == "WRITE" {
+			pids = append(pids, h.pid)
+		}
+	}
+	return pids
 }
 
-// locks are the modes in which /proc/locks says that a file is locked.
-func locks(st *unix.Stat_t) (modes []string, err error) {
+// A lock is one that /proc/locks names.
+type lock struct {
+	mode string // READ or WRITE
+	pid  int
+}
+
+// locks are those of a file.
+func locks(st *unix.Stat_t) (found []lock, err error) {
 	list, err := os.ReadFile("/proc/locks")
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for line := range strings.Lines(string(list)) {
 		// 7: FLOCK  ADVISORY  WRITE 4711 00:2d:193 0 EOF
 		if word := strings.Fields(line); len(word) == 8 && word[5] == file {
-			modes = append(modes, word[3])
+			pid, _ := strconv.Atoi(word[4])
+			found = append(found, lock{word[3], pid})
 		}
 	}
-	return modes, err
+	return found, err
 }
 
 // send names the messages of a netlink socket that change something.

@@ -294,6 +294,8 @@ func (s *stage) addresses() (of map[netip.Addr][]string, err error) {
 
 // difference is what only one of two lists has.
 func difference(before, after []string) string {
+	const enough = 20 // for a person
+	lines := 0
 	var b strings.Builder
 	count := map[string]int{}
 	for _, line := range before {
@@ -303,7 +305,13 @@ func difference(before, after []string) string {
 		count[line]--
 	}
 	for _, line := range slices.Sorted(maps.Keys(count)) {
-		switch n := count[line]; {
+		n := count[line]
+		if n != 0 {
+			lines++
+		}
+		switch {
+		case lines > enough && n != 0:
+			return b.String() + "\n…"
 		case n > 0:
 			fmt.Fprintf(&b, "\n- %s", line)
 		case n < 0:
@@ -311,4 +319,17 @@ func difference(before, after []string) string {
 		}
 	}
 	return b.String()
+}
+
+// only are the lines that before lacks.
+func only(before, after []string) (more []string) {
+	before = slices.Clone(before)
+	for _, line := range after {
+		if i := slices.Index(before, line); i >= 0 {
+			before = slices.Delete(before, i, i+1)
+		} else {
+			more = append(more, line)
+		}
+	}
+	return more
 }
