@@ -177,7 +177,7 @@ func checkableOf(a *app.App, c attach.Cached) *checkable {
 // checkCached checks an attachment of the cache. networks keeps those found so far.
 func checkCached(a *app.App, c attach.Cached, networks map[string]*checkable,
 	s *snapshot.Snapshot, sharing *sdk.Sharing) (doc checkedState, said []string) {
-	doc = checkedState{checked{Key: attached.KeyOf(c)}, attached.Name(c), unchecked}
+	doc = checkedState{checked{Key: attached.KeyOf(c.Owner(), c.Netns)}, attached.Name(c), unchecked}
 	could := func(err error) (checkedState, []string) {
 		doc.Problems = spec.DifferencesIn(err).Lines()
 		return doc, doc.Problems

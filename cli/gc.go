@@ -128,13 +128,8 @@ func gc(a *app.App, n *netconf.Network, f gcFlags) error {
 	var otherwise []attach.Cached
 	removed := collected{Network: n.Name, Removed: []attached.Key{}}
 	for _, b := range s.All {
-		gone := true
-		for _, a := range after {
-			gone = gone && a.Owner() != b.Owner()
-		}
-		if gone {
-			removed.Removed = append(removed.Removed,
-				attached.Key{Network: b.Network, ContainerID: b.ContainerID, IfName: b.IfName, Netns: b.Netns})
+		if attached.ByOwner(after, b.Owner()) == nil {
+			removed.Removed = append(removed.Removed, attached.KeyOf(b.Owner(), b.Netns))
 			removed.names = append(removed.names, attached.ShortOwner(b))
 			otherwise = append(otherwise, b)
 		}

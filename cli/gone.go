@@ -55,7 +55,7 @@ func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
 		}
 		removed, err := deleteGone(ctx, a, n, gone[network])
 		for _, c := range removed {
-			doc.Removed = append(doc.Removed, attached.KeyOf(c))
+			doc.Removed = append(doc.Removed, attached.KeyOf(c.Owner(), c.Netns))
 			doc.names = append(doc.names, attached.ShortOwner(c))
 		}
 		errs = append(errs, err)

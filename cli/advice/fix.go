@@ -32,10 +32,8 @@ func SameAddresses(l *spec.List, c attach.Cached) map[string]any {
 		return nil
 	}
 	var ips []string
-	for _, ip := range c.Result.IPs {
-		if attached.OwnAddress(c, ip) {
-			ips = append(ips, ip.Address.Addr().String())
-		}
+	for _, p := range attached.OwnAddresses(c) {
+		ips = append(ips, p.Addr().String())
 	}
 	cni["ips"] = ips
 	return cni
@@ -194,8 +192,8 @@ func Route(c attach.Cached, dst netip.Prefix) trace.Advice {
 			continue
 		}
 		gw := r.GW
-		for _, ip := range c.Result.IPs {
-			if !gw.IsValid() && attached.OwnAddress(c, ip) && ip.Address.Addr().Is4() == dst.Addr().Is4() {
+		for _, ip := range attached.OwnIPs(c) {
+			if !gw.IsValid() && ip.Address.Addr().Is4() == dst.Addr().Is4() {
 				gw = ip.Gateway
 			}
 		}
@@ -230,8 +228,8 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 		case mine(f.Owner.ContainerID):
 			o := f.Owner
 			c := attach.Cached{Network: o.Network, Netns: f.Netns, ContainerID: o.ContainerID, IfName: o.IfName}
-			if i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == o }); i >= 0 {
-				c = list[i]
+			if cached := attached.ByOwner(list, o); cached != nil {
+				c = *cached
 			}
 			say(attached.ShortOwner(c) + ": for what repair cannot restore: " +
 				remake(c, o.Network, attached.ShortNetns(f.Netns)))

@@ -5,6 +5,7 @@ package attached
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -31,18 +32,32 @@ const (
 	Unknown = "unknown"
 )
 
+// OwnIPs returns the IPs of the result of ADD that belong to the container's interface, and not to a host-side one.
+func OwnIPs(c attach.Cached) (own []spec.IP) {
+	if c.Result == nil {
+		return nil
+	}
+	for _, ip := range c.Result.IPs {
+		unnamed := ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(c.Result.Interfaces)
+		if unnamed || c.Result.Interfaces[*ip.Interface].Name == c.IfName {
+			own = append(own, ip)
+		}
+	}
+	return own
+}
+
 // OwnAddresses returns the addresses of the container's interface by the result of ADD.
 func OwnAddresses(c attach.Cached) []netip.Prefix {
 	all := []netip.Prefix{}
-	if c.Result == nil {
-		return all
-	}
-	for _, ip := range c.Result.IPs {
-		if OwnAddress(c, ip) {
-			all = append(all, ip.Address)
-		}
+	for _, ip := range OwnIPs(c) {
+		all = append(all, ip.Address)
 	}
 	return all
+}
+
+// HasAddress reports whether the container's interface has an address by the result of ADD.
+func HasAddress(c attach.Cached, a netip.Addr) bool {
+	return slices.ContainsFunc(OwnIPs(c), func(ip spec.IP) bool { return ip.Address.Addr() == a })
 }
 
 // IsGone reports whether the network namespace of an attachment is gone. All commands use it.
@@ -53,13 +68,13 @@ func IsGone(c attach.Cached) bool {
 // Vanished reports whether the namespace is gone by the record that Fairlead's plugins made of it.
 func Vanished(c *attach.Cached) bool { return sdk.Vanished(nil)(c.Owner(), c.Netns) != nil }
 
-// OwnAddress reports whether an address of c's result belongs to the container's interface, and not to a host-side
-// one.
-func OwnAddress(c attach.Cached, ip spec.IP) bool {
-	if ip.Interface == nil || *ip.Interface < 0 || *ip.Interface >= len(c.Result.Interfaces) {
-		return true
+// ByOwner returns the attachment of an owner, or nil.
+func ByOwner(list []attach.Cached, o spec.Owner) *attach.Cached {
+	i := slices.IndexFunc(list, func(c attach.Cached) bool { return c.Owner() == o })
+	if i < 0 {
+		return nil
 	}
-	return c.Result.Interfaces[*ip.Interface].Name == c.IfName
+	return &list[i]
 }
 
 // Key names an attachment in the documents of -o json.
@@ -71,6 +86,4 @@ type Key struct {
 }
 
 // KeyOf returns the names of an attachment.
-func KeyOf(c attach.Cached) Key {
-	return Key{Network: c.Network, ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}
-}
+func KeyOf(o spec.Owner, netns string) Key { return Key{o.Network, o.ContainerID, o.IfName, netns} }

@@ -52,8 +52,7 @@ their containers run. The containers are found in the results cache, for all net
 			if q == nil && err == nil || s.Gone(at) {
 				continue // its addresses are from elsewhere
 			}
-			one := adopted{attached.Key{Network: at.Network, ContainerID: at.ContainerID, IfName: at.IfName,
-				Netns: netns}, "kept", ""}
+			one := adopted{attached.KeyOf(at.Owner(), netns), "kept", ""}
 			switch {
 			case err != nil:
 			case kept[at.Owner()]:

@@ -169,7 +169,7 @@ func (d *Doctor) choose(names []string) error {
 			return attached.NotAttached(name, d.All)
 		}
 		for _, c := range found {
-			if !slices.ContainsFunc(d.Mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() }) {
+			if attached.ByOwner(d.Mine, c.Owner()) == nil {
 				d.Mine = append(d.Mine, c)
 			}
 		}

@@ -122,8 +122,8 @@ func (d *Doctor) ofInput() {
 		if link == "" || d.Gone(c) {
 			continue
 		}
-		for _, ip := range c.Result.IPs {
-			if !attached.OwnAddress(c, ip) || ip.Address.Addr() != a || !d.serves(ip.Gateway) {
+		for _, ip := range attached.OwnIPs(c) {
+			if ip.Address.Addr() != a || !d.serves(ip.Gateway) {
 				continue
 			}
 			v, err := packetfilter.Received(d.Host, packetfilter.Packet{In: link, Src: a, Dst: ip.Gateway,
@@ -179,11 +179,8 @@ func (d *Doctor) packets() (all []forwarded) {
 		if link == "" || c.Result == nil || d.Gone(c) {
 			continue
 		}
-		for _, ip := range c.Result.IPs {
-			a := ip.Address.Addr()
-			if !attached.OwnAddress(c, ip) {
-				continue
-			}
+		for _, p := range attached.OwnAddresses(c) {
+			a := p.Addr()
 			sent := packetfilter.Packet{In: link, Out: uplink, Src: a}
 			reply := packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}
 			all = append(all, forwarded{sent, "what it sends from " + a.String(), link, c},
@@ -203,10 +200,10 @@ func (d *Doctor) packets() (all []forwarded) {
 // target4 returns the address that a published port leads to, the IPv4 one if the container has one.
 func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 	host, err := netip.ParseAddr(m.HostIP)
-	for _, ip := range c.Result.IPs {
-		is4 := ip.Address.Addr().Is4()
-		if attached.OwnAddress(c, ip) && (err != nil || host.Unmap().Is4() == is4) && (!a.IsValid() || is4) {
-			a = ip.Address.Addr()
+	for _, p := range attached.OwnAddresses(c) {
+		is4 := p.Addr().Is4()
+		if (err != nil || host.Unmap().Is4() == is4) && (!a.IsValid() || is4) {
+			a = p.Addr()
 		}
 	}
 	return a

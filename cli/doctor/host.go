@@ -24,9 +24,9 @@ func (d *Doctor) ofRoutes() {
 		return
 	}
 	needs6 := func(c attach.Cached) bool {
-		return slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
-			a := ip.Address.Addr() // from a private address, programs prefer IPv4 (RFC 6724)
-			return attached.OwnAddress(c, ip) && a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, rtnl.IPv4))
+		return slices.ContainsFunc(attached.OwnAddresses(c), func(p netip.Prefix) bool {
+			a := p.Addr() // from a private address, programs prefer IPv4 (RFC 6724)
+			return a.Is6() && (!a.IsPrivate() || !hasDefaultRoute(c, rtnl.IPv4))
 		})
 	}
 	routed6 := slices.DeleteFunc(d.routed(rtnl.IPv6), func(c attach.Cached) bool { return !needs6(c) })
@@ -116,20 +116,20 @@ func (d *Doctor) ofAddresses() {
 		return
 	}
 	for _, c := range d.Mine {
-		if c.Result == nil || d.Gone(c) {
+		if d.Gone(c) {
 			continue
 		}
-		for _, ip := range c.Result.IPs {
-			has := func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == ip.Address.Addr() }
+		for _, own := range attached.OwnAddresses(c) {
+			has := func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == own.Addr() }
 			i := slices.IndexFunc(addrs, has)
-			if i < 0 || !attached.OwnAddress(c, ip) {
+			if i < 0 {
 				continue
 			}
 			l, err := rtnl.LinkByIndex(d.Host, addrs[i].Link)
 			if err != nil {
 				continue
 			}
-			what := fmt.Sprintf("link %s of the host has the address %v of a container", l.Name, ip.Address.Addr())
+			what := fmt.Sprintf("link %s of the host has the address %v of a container", l.Name, own.Addr())
 			d.add(HostHasAddress, OnHost, what, who(c), "ADDRESS/PREFIX", addrs[i].Prefix.String(), "LINK", l.Name)
 		}
 	}
@@ -230,9 +230,9 @@ func (d *Doctor) wayIn(c attach.Cached) (a netip.Addr, link string) {
 	if c.Result == nil {
 		return a, ""
 	}
-	for _, ip := range c.Result.IPs {
-		if attached.OwnAddress(c, ip) && (!a.IsValid() || !a.Is4() && ip.Address.Addr().Is4()) {
-			a = ip.Address.Addr()
+	for _, p := range attached.OwnAddresses(c) {
+		if !a.IsValid() || !a.Is4() && p.Addr().Is4() {
+			a = p.Addr()
 		}
 	}
 	for _, i := range c.Result.Interfaces {

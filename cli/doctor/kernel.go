@@ -31,7 +31,8 @@ func (d *Doctor) ofBridges() {
 		}
 	}
 	for link, on := range ports {
-		mine := slices.DeleteFunc(slices.Clone(on), func(c attach.Cached) bool { return !d.asked(c) })
+		other := func(c attach.Cached) bool { return attached.ByOwner(d.Mine, c.Owner()) == nil }
+		mine := slices.DeleteFunc(slices.Clone(on), other)
 		if len(mine) == 0 {
 			continue
 		}
@@ -55,11 +56,6 @@ func (d *Doctor) ofBridges() {
 func (d *Doctor) isBridge(name string) bool {
 	l, err := rtnl.LinkByName(d.Host, name)
 	return name != "" && err == nil && l.Kind == "bridge"
-}
-
-// asked reports whether the user asked about an attachment.
-func (d *Doctor) asked(c attach.Cached) bool {
-	return slices.ContainsFunc(d.Mine, func(x attach.Cached) bool { return x.Owner() == c.Owner() })
 }
 
 // filtered examines packets between the containers of a bridge. It asks first about a packet of any address. Where

@@ -76,11 +76,7 @@ func (d *Doctor) ofNetworks() {
 
 // holds reports whether a container has an address.
 func (d *Doctor) holds(a netip.Addr) bool {
-	return slices.ContainsFunc(d.All, func(c attach.Cached) bool {
-		return c.Result != nil && slices.ContainsFunc(c.Result.IPs, func(ip spec.IP) bool {
-			return ip.Address.Addr() == a && attached.OwnAddress(c, ip)
-		})
-	})
+	return slices.ContainsFunc(d.All, func(c attach.Cached) bool { return attached.HasAddress(c, a) })
 }
 
 // fileless adds a finding for each network that has containers and no file, and returns how many there are. A runtime

@@ -85,12 +85,12 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 	from := Traced(c)
 	_, link := d.wayIn(c)
 	uplink, none := rtnl.Egress(d.Host)
-	for _, ip := range c.Result.IPs {
+	for _, ip := range attached.OwnIPs(c) {
 		family, icmp := uint8(rtnl.IPv4), byte(kernel.ICMP)
 		if ip.Address.Addr().Is6() {
 			family, icmp = rtnl.IPv6, kernel.ICMPv6
 		}
-		if !attached.OwnAddress(c, ip) || link == "" || !ip.Gateway.IsValid() || !d.routes(c, family) {
+		if link == "" || !ip.Gateway.IsValid() || !d.routes(c, family) {
 			continue
 		}
 		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},

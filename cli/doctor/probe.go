@@ -52,14 +52,12 @@ func (d *Doctor) Target(text string, sender attach.Cached) (to netip.AddrPort, e
 		shared := func(o attach.Cached) bool {
 			return o.Network == c.Network && attached.SamePath(o.Netns, sender.Netns)
 		}
-		if d.Gone(c) || c.Result == nil || c.Network == attached.LoopbackNetwork ||
+		if d.Gone(c) || c.Network == attached.LoopbackNetwork ||
 			sender.Netns != "" && !slices.ContainsFunc(d.All, shared) {
 			continue
 		}
-		for _, ip := range c.Result.IPs {
-			if attached.OwnAddress(c, ip) {
-				return netip.AddrPortFrom(ip.Address.Addr(), uint16(port)), nil
-			}
+		if own := attached.OwnAddresses(c); len(own) > 0 {
+			return netip.AddrPortFrom(own[0].Addr(), uint16(port)), nil
 		}
 	}
 	return to, app.Fail(app.ExitNotFound, "Give an address.", "container %s has no address on a network of %s", name,

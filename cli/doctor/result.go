@@ -79,8 +79,8 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 	if err != nil {
 		return
 	}
-	for _, ip := range c.Result.IPs {
-		if !ip.Gateway.IsValid() || !attached.OwnAddress(c, ip) {
+	for _, ip := range attached.OwnIPs(c) {
+		if !ip.Gateway.IsValid() {
 			continue
 		}
 		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
@@ -144,9 +144,9 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	if err != nil {
 		return
 	}
-	for _, ip := range c.Result.IPs {
-		if attached.OwnAddress(c, ip) && !rtnl.HasAddr(addrs, ip.Address.Addr()) {
-			d.add(ContainerAddressMissing, "container", "", who(c, ip.Address.String()+" is missing"),
+	for _, p := range attached.OwnAddresses(c) {
+		if !rtnl.HasAddr(addrs, p.Addr()) {
+			d.add(ContainerAddressMissing, "container", "", who(c, p.String()+" is missing"),
 				how(advice.Remake(c))...)
 		}
 	}

@@ -25,12 +25,12 @@ const claimTime = 300 * time.Millisecond
 // probeSegment asks by ARP whether another interface has an IPv4 address of the container.
 func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
-	if err != nil || !l.Ethernet || c.Result == nil {
+	if err != nil || !l.Ethernet {
 		return
 	}
-	for _, ip := range c.Result.IPs {
-		a := ip.Address.Addr()
-		if !attached.OwnAddress(c, ip) || !a.Is4() {
+	for _, p := range attached.OwnAddresses(c) {
+		a := p.Addr()
+		if !a.Is4() {
 			continue
 		}
 		mac, err := d.claimed(ns, l, a)

@@ -11,7 +11,6 @@ import (
 	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // wanted implements trace.Wanted with the attachments in the cache and their plans.
@@ -20,9 +19,7 @@ type wanted struct{ *snapshot.Snapshot }
 // Masquerades implements trace.Wanted.
 func (w wanted) Masquerades(src, dst netip.Addr) bool {
 	return slices.ContainsFunc(w.All, func(c attach.Cached) bool {
-		has := func(ip spec.IP) bool { return attached.OwnAddress(c, ip) && ip.Address.Addr() == src }
-		return c.Result != nil && slices.ContainsFunc(c.Result.IPs, has) && !w.Gone(c) &&
-			netconf.NetworkOf(w.World, &c).Masquerades(src, dst)
+		return attached.HasAddress(c, src) && !w.Gone(c) && netconf.NetworkOf(w.World, &c).Masquerades(src, dst)
 	})
 }
 
@@ -39,8 +36,8 @@ func (w wanted) Gateway(container string, six bool) (none netip.Addr) {
 			if r.GW.IsValid() {
 				return r.GW
 			}
-			for _, ip := range c.Result.IPs {
-				if attached.OwnAddress(c, ip) && ip.Gateway.IsValid() && ip.Gateway.Is6() == six {
+			for _, ip := range attached.OwnIPs(c) {
+				if ip.Gateway.IsValid() && ip.Gateway.Is6() == six {
 					return ip.Gateway
 				}
 			}

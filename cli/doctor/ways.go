@@ -82,8 +82,7 @@ func (d *Doctor) ways(c attach.Cached, to netip.Addr, port uint16) (all []trace.
 		return append(all, back)
 	}
 	for _, o := range d.All {
-		has := func(ip spec.IP) bool { return attached.OwnAddress(o, ip) && ip.Address.Addr() == to }
-		if o.Result != nil && !d.Gone(o) && slices.ContainsFunc(o.Result.IPs, has) {
+		if attached.HasAddress(o, to) && !d.Gone(o) {
 			other := Traced(o)
 			back.From = &other
 			return append(all, back)

@@ -39,11 +39,11 @@ func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
 // same addresses.
 func anew(ctx context.Context, a *app.App, o spec.Owner) error {
 	list, _ := attached.List(o.Network)
-	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == o })
-	if i < 0 {
+	cached := attached.ByOwner(list, o)
+	if cached == nil || cached.Bare {
 		return attach.ErrNotAttached
 	}
-	c := list[i]
+	c := *cached
 	n, rt, err := target.FindRuntime(a, netconf.Find, o.Network)
 	if err != nil {
 		return err

@@ -91,8 +91,8 @@ Exit status: 0 done, 1 an attachment could not be handed over.`,
 func printHandover(a *app.App, report *repair.Report, dry bool) error {
 	all := []handedOver{}
 	for _, f := range report.Findings {
-		all = append(all, handedOver{attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID,
-			IfName: f.Owner.IfName, Netns: f.Netns}, f.State, f.Repaired, f.Lost, f.Differences.Lines(), f.NotOurs})
+		all = append(all, handedOver{attached.KeyOf(f.Owner, f.Netns), f.State, f.Repaired, f.Lost,
+			f.Differences.Lines(), f.NotOurs})
 	}
 	if a.JSON() {
 		return term.PrintJSON(a.Stdout, struct {

@@ -160,8 +160,7 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 		Took: report.Took.Nanoseconds()}
 	for _, f := range report.Findings {
 		doc.Attachments = append(doc.Attachments, repaired{
-			attached.Key{Network: f.Owner.Network, ContainerID: f.Owner.ContainerID, IfName: f.Owner.IfName,
-				Netns: f.Netns},
+			attached.KeyOf(f.Owner, f.Netns),
 			attached.Name(attach.Cached{ContainerID: f.Owner.ContainerID, Netns: f.Netns, Args: f.Args}),
 			f.State, f.Repaired, f.Differences.Lines(), f.Differences, f.NotOurs, f.Changed})
 	}

@@ -136,7 +136,7 @@ type Attachment struct {
 
 // Describe returns an attachment with its name, state and addresses.
 func (s *Snapshot) Describe(c attach.Cached) Attachment {
-	return Attachment{attached.KeyOf(c), attached.Name(c), s.State(c), attached.OwnAddresses(c)}
+	return Attachment{attached.KeyOf(c.Owner(), c.Netns), attached.Name(c), s.State(c), attached.OwnAddresses(c)}
 }
 
 // State returns the state of an attachment: alive, gone or unknown.

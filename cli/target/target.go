@@ -157,7 +157,7 @@ func (t *Target) there() error {
 
 // Document returns the names of the attachment for -o json.
 func (t *Target) Document() attached.Key {
-	return attached.Key{Network: t.Name, ContainerID: t.ContainerID, IfName: t.IfName, Netns: t.Netns}
+	return attached.KeyOf(t.Owner(), t.Netns)
 }
 
 // FindRuntime finds a network with find, and returns it with the Runtime for its plugins.
