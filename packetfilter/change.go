@@ -25,7 +25,7 @@ func (m *machine) touched(set string) bool {
 
 // dynset adds an element to a set, or deletes it. Where there is no room for it, the rest of the rule is not run.
 func (m *machine) dynset(d []byte) bool {
-	name := text(attr(d, unix.NFTA_DYNSET_SET_NAME))
+	name := attrText(d, unix.NFTA_DYNSET_SET_NAME)
 	s, err := m.table.set(name)
 	if err != nil {
 		m.w.err = err
@@ -41,10 +41,9 @@ func (m *machine) dynset(d []byte) bool {
 }
 
 // notrack keeps conntrack from the packet, where it comes before conntrack.
-func (m *machine) notrack() {
-	w, sure := m.w, m.sure
+func (w *walk) notrack(sure tri) {
 	switch {
-	case w.pf == unix.NFPROTO_BRIDGE, w.doubt != nil: // some packets do not come here
+	case w.pf == unix.NFPROTO_BRIDGE, w.uncertain != nil: // some packets do not come here
 		sure = maybe
 	case !w.early:
 		return

@@ -68,7 +68,7 @@ func (m *machine) ct(d []byte) bool {
 	default:
 		b = w.flow(key, len(direction) > 0 && direction[0] == 1)
 	}
-	m.put(attr32(d, unix.NFTA_CT_DREG), b, ctText(key))
+	m.store(d, unix.NFTA_CT_DREG, b, ctText(key))
 	return true
 }
 

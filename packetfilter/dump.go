@@ -41,28 +41,34 @@ func DumpNFT(ns *kernel.NS, w io.Writer, most int) error {
 		err = errors.Join(err, uerr)
 		own := newTable(conn, t.Family, t.Name)
 		for _, name := range slices.Sorted(maps.Keys(uses)) {
-			fmt.Fprintf(w, "\tchain %s {\n", name)
+			head := name + " {"
 			if c, ok := base[t.String()+" "+name]; ok {
-				policy := "accept"
-				if c.Drops {
-					policy = "drop"
-				}
-				fmt.Fprintf(w, "\t\thook %d priority %d policy %s # of %s\n", c.Hook, c.Priority, policy, c.Owner())
+				head += fmt.Sprintf("\n\t\thook %d priority %d policy %s", c.Hook, c.Priority, policyText(c.Drops)) +
+					" # of " + c.Owner()
 			}
 			rules, rerr := own.chain(name)
 			err = errors.Join(err, rerr)
-			dumpRules(w, rules)
-			fmt.Fprint(w, "\t}\n")
+			dumpChain(w, head, rules)
 		}
 		fmt.Fprint(w, "}\n")
 	}
 	return err
 }
 
-func dumpRules(w io.Writer, rules []rule) {
+func policyText(drops bool) string {
+	if drops {
+		return "drop"
+	}
+	return "accept"
+}
+
+// dumpChain writes a chain, whose first line or lines are head.
+func dumpChain(w io.Writer, head string, rules []rule) {
+	fmt.Fprintf(w, "\tchain %s\n", head)
 	for _, r := range rules {
 		fmt.Fprintf(w, "\t\t%s # %d\n", r.text(), r.number())
 	}
+	fmt.Fprint(w, "\t}\n")
 }
 
 // dumpSets writes the sets and maps of a table that have names of their own.
@@ -104,7 +110,7 @@ func elementText(set, e []byte) string {
 	}
 	if verdict := attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT); verdict != nil {
 		do, _ := decided(int32(attr32(verdict, unix.NFTA_VERDICT_CODE)))
-		key += " : " + verdictText(do, text(attr(verdict, unix.NFTA_VERDICT_CHAIN)))
+		key += " : " + verdictText(do, attrText(verdict, unix.NFTA_VERDICT_CHAIN))
 	} else if data := value(e, unix.NFTA_SET_ELEM_DATA); data != nil {
 		key += " : " + fieldsText(attr32(set, unix.NFTA_SET_DATA_TYPE), data, binary.NativeEndian)
 	}
@@ -174,28 +180,20 @@ func DumpLegacy(ns *kernel.NS, w io.Writer) (err error) {
 			if err = errors.Join(err, lerr); lerr != nil || b == nil {
 				continue
 			}
+			t, perr := parseLegacy(info, b, v6)
+			if err = errors.Join(err, perr); perr != nil {
+				continue
+			}
 			fmt.Fprintf(w, "%s -t %s {\n", program, table)
 			for hook := range info.Hooks {
-				t, perr := parseLegacy(info, b, v6, hook)
-				if err = errors.Join(err, perr); perr != nil || info.ValidHooks>>hook&1 == 0 {
-					continue
+				name := builtIn(hook)
+				if rules, ok := t.chains[name]; ok {
+					dumpChain(w, name+" policy "+policyText(t.drops[hook])+" {", rules)
+					delete(t.chains, name)
 				}
-				policy := "accept"
-				if t.drops {
-					policy = "drop"
-				}
-				fmt.Fprintf(w, "\tchain %s policy %s {\n", builtIn(hook), policy)
-				dumpRules(w, t.chains[builtIn(hook)])
-				fmt.Fprint(w, "\t}\n")
 			}
-			if t, perr := parseLegacy(info, b, v6, len(info.Hooks)); perr == nil {
-				for _, name := range slices.Sorted(maps.Keys(t.chains)) {
-					if name != "" {
-						fmt.Fprintf(w, "\tchain %s {\n", name)
-						dumpRules(w, t.chains[name])
-						fmt.Fprint(w, "\t}\n")
-					}
-				}
+			for _, name := range slices.Sorted(maps.Keys(t.chains)) {
+				dumpChain(w, name+" {", t.chains[name])
 			}
 			fmt.Fprint(w, "}\n")
 		}

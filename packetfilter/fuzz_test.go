@@ -76,7 +76,7 @@ func FuzzVerdict(f *testing.F) {
 			chain := "FORWARD"
 			if legacy {
 				info.ValidHooks |= 1 << 2
-				l, err := parseLegacy(info, b, v6, unix.NF_INET_FORWARD)
+				l, err := parseLegacy(info, b, v6)
 				if err != nil {
 					return
 				}

@@ -156,12 +156,12 @@ func (m *machine) payload(d []byte) bool {
 	if attr(d, unix.NFTA_PAYLOAD_SREG) != nil {
 		// A header is written: all that follows may ask for it, but for the kind of service, which is never known.
 		// Of IPv4 the second byte, of IPv6 the end of the first one and the two that follow.
-		b, _ := m.get(attr32(d, unix.NFTA_PAYLOAD_SREG), size)
+		b, _ := m.load(d, unix.NFTA_PAYLOAD_SREG, size)
 		if base == unix.NFT_PAYLOAD_NETWORK_HEADER && !m.w.p.ARP && (at+size <= 2 || at+size <= 4 && m.w.p.is6()) &&
 			(at > 0 || b.under(m.w.ip.known[:size]).is(m.w.ip.v[:size]) == yes) {
 			return true
 		}
-		return m.end(toOthers, "", "a header that is rewritten")
+		return m.endUnknown("a header that is rewritten")
 	}
 	if m.w.p.ARP && base == unix.NFT_PAYLOAD_TRANSPORT_HEADER {
 		return false
@@ -179,6 +179,6 @@ func (m *machine) payload(d []byte) bool {
 	if at+size <= len(h.v) {
 		b = bits{h.v[at : at+size], h.known[at : at+size]}
 	}
-	m.put(attr32(d, unix.NFTA_PAYLOAD_DREG), b, payloadText(m.w.family(), base, at, size))
+	m.store(d, unix.NFTA_PAYLOAD_DREG, b, payloadText(m.w.family(), base, at, size))
 	return true
 }

@@ -15,8 +15,8 @@ import (
 type legacyTable struct {
 	v6     bool
 	chains map[string][]rule
-	starts map[int]string // which chain begins at an offset
-	drops  bool           // the policy of the hook that is asked about
+	starts map[int]string              // which chain begins at an offset
+	drops  [unix.NF_INET_NUMHOOKS]bool // by hook: its policy is to drop
 }
 
 func (t *legacyTable) chain(name string) ([]rule, error) {
@@ -51,21 +51,12 @@ const (
 
 // builtIn is the chain of iptables at a hook.
 func builtIn(hook int) string {
-	switch hook {
-	case unix.NF_INET_LOCAL_IN:
-		return "INPUT"
-	case unix.NF_INET_PRE_ROUTING:
-		return "PREROUTING"
-	case unix.NF_INET_LOCAL_OUT:
-		return "OUTPUT"
-	case unix.NF_INET_POST_ROUTING:
-		return "POSTROUTING"
-	}
-	return "FORWARD"
+	return [...]string{Prerouting: "PREROUTING", Input: "INPUT", Forward: "FORWARD", Output: "OUTPUT",
+		Postrouting: "POSTROUTING"}[hook]
 }
 
-// parseLegacy reads the entries of a table, whose chain at that hook is asked about.
-func parseLegacy(info xtables.LegacyInfo, b []byte, v6 bool, hook int) (*legacyTable, error) {
+// parseLegacy reads the entries of a table.
+func parseLegacy(info xtables.LegacyInfo, b []byte, v6 bool) (*legacyTable, error) {
 	t := &legacyTable{v6: v6, chains: map[string][]rule{}, starts: map[int]string{}}
 	head, flags := 88, 82 // where an entry has the offsets of its target and of the next entry, and its flags
 	if v6 {
@@ -81,15 +72,16 @@ func parseLegacy(info xtables.LegacyInfo, b []byte, v6 bool, hook int) (*legacyT
 			inverse: b[at+flags+1]}
 		policy := false
 		for i := range info.Hooks {
-			if info.ValidHooks>>i&1 != 0 && int(info.Hooks[i]) == at {
-				if chain = ""; i == hook {
-					chain = builtIn(hook)
-				}
+			if info.ValidHooks>>i&1 == 0 {
+				continue
+			}
+			if int(info.Hooks[i]) == at {
+				chain = builtIn(i)
 				t.chains[chain] = nil
 			}
-			if info.ValidHooks>>i&1 != 0 && int(info.Underflow[i]) == at && r.name() == "" {
+			if int(info.Underflow[i]) == at && r.name() == "" {
 				policy = true
-				t.drops = t.drops || i == hook && r.code() == -1
+				t.drops[i] = r.code() == -1
 			}
 		}
 		switch {
@@ -227,7 +219,7 @@ func (r *legacyRule) do(w *walk, sure tri) branch {
 		return branch{do: toReturn}
 	case code < 0:
 		w.alter()
-		return branch{do: toOthers, why: "a program in user space"}
+		return branch{do: toUnknown, why: "a program in user space"}
 	case code == r.at+len(r.b): // on to the next
 		return branch{}
 	case r.flags&isGoto != 0:

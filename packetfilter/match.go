@@ -167,12 +167,7 @@ func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decisi
 		w.through && slices.Contains([]string{"SNAT", "MASQUERADE"}, name):
 		return toTranslate, ""
 	case name == "NOTRACK", name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0:
-		if w.doubt != nil { // some packets do not come here
-			sure = maybe
-		}
-		if w.early {
-			w.untracked = max(w.untracked, sure)
-		}
+		w.notrack(sure)
 		return 0, ""
 	case name == "CT":
 		w.untracked = max(w.untracked, maybe)
@@ -187,5 +182,5 @@ func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decisi
 		return 0, ""
 	}
 	w.alter()
-	return toOthers, "-j " + name // NFQUEUE and SYNPROXY, and what is not known here
+	return toUnknown, "-j " + name // NFQUEUE and SYNPROXY, and what is not known here
 }

@@ -15,11 +15,11 @@ func (m *machine) meta(d []byte) bool {
 	if attr(d, unix.NFTA_META_SREG) != nil {
 		switch key {
 		case unix.NFT_META_MARK:
-			mark, _ := m.get(attr32(d, unix.NFTA_META_SREG), 4)
+			mark, _ := m.load(d, unix.NFTA_META_SREG, 4)
 			w.setMark(mark, m.sure)
 		case unix.NFT_META_PRIORITY, unix.NFT_META_NFTRACE, unix.NFT_META_SECMARK: // which are never known
 		default: // the kernel forwards a packet by its type, and what is to be routed leaves the bridge
-			return m.end(toOthers, "", metaText(key)+", which is rewritten")
+			return m.endUnknown(metaText(key) + ", which is rewritten")
 		}
 		return true
 	}
@@ -42,7 +42,7 @@ func (m *machine) meta(d []byte) bool {
 	case unix.NFT_META_OIFNAME:
 		b = w.outName()
 	case unix.NFT_META_SKUID, unix.NFT_META_SKGID, unix.NFT_META_CGROUP:
-		if !w.p.Local && w.hook != unix.NF_INET_LOCAL_IN {
+		if !w.p.Local && w.hook != Input {
 			return false // a forwarded packet has no socket
 		}
 	case metaIifkind:
@@ -60,7 +60,7 @@ func (m *machine) meta(d []byte) bool {
 			b = exactly(0) // unicast to us, by its MAC address
 		}
 	}
-	m.put(attr32(d, unix.NFTA_META_DREG), b, metaText(key))
+	m.store(d, unix.NFTA_META_DREG, b, metaText(key))
 	return true
 }
 

@@ -16,6 +16,9 @@ func attr(b []byte, path ...uint16) []byte   { return netlink.Attr(b, path...) }
 func attr32(b []byte, path ...uint16) uint32 { return netlink.Attr32(b, path...) }
 func text(b []byte) string                   { return unix.ByteSliceToString(b) }
 
+// attrText is an attribute that holds a name.
+func attrText(b []byte, path ...uint16) string { return text(attr(b, path...)) }
+
 // value is an attribute that holds a value of a register.
 func value(b []byte, kind uint16) []byte { return attr(b, kind, unix.NFTA_DATA_VALUE) }
 
@@ -69,7 +72,7 @@ func (r *nftRule) each(fn func(name string, data []byte) bool) {
 	more := true
 	netlink.EachAttr(attr(r.body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, e []byte) {
 		if more {
-			more = fn(text(attr(e, unix.NFTA_EXPR_NAME)), attr(e, unix.NFTA_EXPR_DATA))
+			more = fn(attrText(e, unix.NFTA_EXPR_NAME), attr(e, unix.NFTA_EXPR_DATA))
 		}
 	})
 }
@@ -127,6 +130,16 @@ func (m *machine) get(register uint32, size int) (b bits, from string) {
 	return bits{m.value[at : at+size], m.known[at : at+size]}, strings.Join(words, " . ")
 }
 
+// load returns the register that an attribute of an expression names.
+func (m *machine) load(d []byte, register uint16, size int) (b bits, from string) {
+	return m.get(attr32(d, register), size)
+}
+
+// store fills the register that an attribute of an expression names.
+func (m *machine) store(d []byte, register uint16, b bits, from string) {
+	m.put(attr32(d, register), b, from)
+}
+
 // put fills registers; the rest of the last word becomes zero. What is unknown may be longer than the room for it.
 func (m *machine) put(register uint32, b bits, from string) {
 	at := registers(register)
@@ -152,13 +165,17 @@ func (m *machine) on(t tri, why string) bool {
 }
 
 // end takes a verdict.
-func (m *machine) end(do decision, chain, why string) bool {
-	if do == toOthers {
+func (m *machine) end(b branch) bool {
+	if b.do == toUnknown {
 		m.w.alter()
 	}
-	m.branches = append(m.branches, branch{sure: yes, do: do, chain: chain, why: why})
+	b.sure = yes
+	m.branches = append(m.branches, b)
 	return false
 }
+
+// endUnknown takes the verdict of what is not followed.
+func (m *machine) endUnknown(why string) bool { return m.end(branch{do: toUnknown, why: why}) }
 
 func (m *machine) verdict(v []byte) bool {
 	switch code := int32(attr32(v, unix.NFTA_VERDICT_CODE)); code {
@@ -168,7 +185,7 @@ func (m *machine) verdict(v []byte) bool {
 		return false
 	default:
 		do, why := decided(code)
-		return m.end(do, text(attr(v, unix.NFTA_VERDICT_CHAIN)), why)
+		return m.end(branch{do: do, chain: attrText(v, unix.NFTA_VERDICT_CHAIN), why: why})
 	}
 }
 
@@ -185,7 +202,7 @@ func decided(code int32) (do decision, why string) {
 	case unix.NFT_RETURN:
 		return toReturn, ""
 	}
-	return toOthers, fmt.Sprintf("verdict %d", code)
+	return toUnknown, fmt.Sprintf("verdict %d", code)
 }
 
 const dynsetExpressions = 10 // NFTA_DYNSET_EXPRESSIONS, of Linux 5.11
@@ -195,17 +212,16 @@ func (m *machine) step(name string, d []byte) bool {
 	switch name {
 	case "nat", "redir", "masq":
 		if m.w.through || m.w.translates && (name == "redir" || attr32(d, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT) {
-			m.branches = append(m.branches, branch{sure: yes, do: toTranslate, to: m.translation(name, d)})
-			return false
+			return m.end(branch{do: toTranslate, to: m.translation(name, d)})
 		}
 	case "notrack":
-		m.notrack()
+		m.w.notrack(m.sure)
 	case "counter", "log", "last", "dup":
 	case "immediate":
 		if v := attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT); v != nil {
 			return m.verdict(v)
 		}
-		m.put(attr32(d, unix.NFTA_IMMEDIATE_DREG), exactly(value(d, unix.NFTA_IMMEDIATE_DATA)...), "a value")
+		m.store(d, unix.NFTA_IMMEDIATE_DREG, exactly(value(d, unix.NFTA_IMMEDIATE_DATA)...), "a value")
 	case "meta":
 		return m.meta(d)
 	case "payload":
@@ -222,17 +238,17 @@ func (m *machine) step(name string, d []byte) bool {
 		return m.cmp(d)
 	case "range":
 		from := value(d, unix.NFTA_RANGE_FROM_DATA)
-		b, of := m.get(attr32(d, unix.NFTA_RANGE_SREG), len(from))
+		b, of := m.load(d, unix.NFTA_RANGE_SREG, len(from))
 		t := b.within(from, value(d, unix.NFTA_RANGE_TO_DATA))
 		return m.on(t.not(attr32(d, unix.NFTA_RANGE_OP) == unix.NFT_RANGE_NEQ), of)
 	case "lookup":
 		return m.lookup(d)
 	case "reject":
-		return m.end(toDrop, "", "")
+		return m.end(branch{do: toDrop})
 	case "queue":
-		return m.end(toOthers, "", "a program in user space")
+		return m.endUnknown("a program in user space")
 	case "match":
-		match, rev := text(attr(d, unix.NFTA_MATCH_NAME)), attr32(d, unix.NFTA_MATCH_REV)
+		match, rev := attrText(d, unix.NFTA_MATCH_NAME), attr32(d, unix.NFTA_MATCH_REV)
 		info := attr(d, unix.NFTA_MATCH_INFO)
 		return m.on(m.w.match(match, rev, info), "-m "+match)
 	case "target":
@@ -245,7 +261,7 @@ func (m *machine) step(name string, d []byte) bool {
 		"flow_offload":
 		return m.anything(name)
 	default: // synproxy takes the packet, tproxy gives it a socket
-		return m.end(toOthers, "", "a "+name)
+		return m.endUnknown("a " + name)
 	}
 	return true
 }
@@ -261,14 +277,13 @@ func (m *machine) anything(name string) bool {
 
 // target runs a target of xtables.
 func (m *machine) target(d []byte) bool {
-	target, rev := text(attr(d, unix.NFTA_TARGET_NAME)), attr32(d, unix.NFTA_TARGET_REV)
+	target, rev := attrText(d, unix.NFTA_TARGET_NAME), attr32(d, unix.NFTA_TARGET_REV)
 	info := attr(d, unix.NFTA_TARGET_INFO)
 	do, why := m.w.target(target, rev, info, m.sure)
 	if do == toTranslate {
-		m.branches = append(m.branches, branch{sure: yes, do: do, to: m.w.targetTranslation(target, rev, info)})
-		return false
+		return m.end(branch{do: do, to: m.w.targetTranslation(target, rev, info)})
 	}
-	return do == 0 || m.end(do, "", why)
+	return do == 0 || m.end(branch{do: do, why: why})
 }
 
 // object is a named one. Counters and what conntrack is told change nothing; limits and quotas match or do not.
@@ -278,14 +293,14 @@ func (m *machine) object(d []byte) bool {
 		unix.NFT_OBJECT_SECMARK:
 		return true
 	case unix.NFT_OBJECT_LIMIT, unix.NFT_OBJECT_QUOTA, unix.NFT_OBJECT_CONNLIMIT:
-		return m.on(maybe, "the object "+text(attr(d, unix.NFTA_OBJREF_IMM_NAME)))
+		return m.on(maybe, "the object "+attrText(d, unix.NFTA_OBJREF_IMM_NAME))
 	}
-	return m.end(toOthers, "", "an object") // a synproxy, or whatever a map names
+	return m.endUnknown("an object") // a synproxy, or whatever a map names
 }
 
 func (m *machine) cmp(d []byte) bool {
 	v, op := value(d, unix.NFTA_CMP_DATA), attr32(d, unix.NFTA_CMP_OP)
-	b, of := m.get(attr32(d, unix.NFTA_CMP_SREG), len(v))
+	b, of := m.load(d, unix.NFTA_CMP_SREG, len(v))
 	if op == unix.NFT_CMP_EQ || op == unix.NFT_CMP_NEQ {
 		return m.on(b.is(v).not(op == unix.NFT_CMP_NEQ), of)
 	}
@@ -309,19 +324,19 @@ const bitwiseOp = 6 // NFTA_BITWISE_OP
 
 // bitwise masks; shifts, and what else there is since Linux 6.13, are not followed.
 func (m *machine) bitwise(d []byte) {
-	b, from := m.get(attr32(d, unix.NFTA_BITWISE_SREG), int(attr32(d, unix.NFTA_BITWISE_LEN)))
+	b, from := m.load(d, unix.NFTA_BITWISE_SREG, int(attr32(d, unix.NFTA_BITWISE_LEN)))
 	if attr32(d, bitwiseOp) == unix.NFT_BITWISE_BOOL {
 		b = b.masked(value(d, unix.NFTA_BITWISE_MASK), value(d, unix.NFTA_BITWISE_XOR))
 	} else {
 		b = unknown(len(b.v))
 	}
-	m.put(attr32(d, unix.NFTA_BITWISE_DREG), b, from)
+	m.store(d, unix.NFTA_BITWISE_DREG, b, from)
 }
 
 // byteorder turns the bytes of numbers round.
 func (m *machine) byteorder(d []byte) {
 	size := int(attr32(d, unix.NFTA_BYTEORDER_SIZE))
-	b, from := m.get(attr32(d, unix.NFTA_BYTEORDER_SREG), int(attr32(d, unix.NFTA_BYTEORDER_LEN)))
+	b, from := m.load(d, unix.NFTA_BYTEORDER_SREG, int(attr32(d, unix.NFTA_BYTEORDER_LEN)))
 	b = b.under(nil) // a copy
 	switch {
 	case size != 2 && size != 4 && size != 8:
@@ -332,5 +347,5 @@ func (m *machine) byteorder(d []byte) {
 			slices.Reverse(b.known[at : at+size])
 		}
 	}
-	m.put(attr32(d, unix.NFTA_BYTEORDER_DREG), b, from)
+	m.store(d, unix.NFTA_BYTEORDER_DREG, b, from)
 }

@@ -77,5 +77,5 @@ func (m *machine) fib(d []byte) {
 			b = native(index)
 		}
 	}
-	m.put(attr32(d, unix.NFTA_FIB_DREG), b, fibText(d))
+	m.store(d, unix.NFTA_FIB_DREG, b, fibText(d))
 }

@@ -64,7 +64,7 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 			flags: attr32(v, unix.NFTA_SET_ELEM_FLAGS),
 		}
 		state := func(expr []byte) {
-			e.counts = e.counts || expr != nil && text(attr(expr, unix.NFTA_EXPR_NAME)) != "counter"
+			e.counts = e.counts || expr != nil && attrText(expr, unix.NFTA_EXPR_NAME) != "counter"
 		}
 		state(attr(v, unix.NFTA_SET_ELEM_EXPR))
 		netlink.EachAttr(attr(v, setElemExpressions), func(_ uint16, expr []byte) { state(expr) })
@@ -143,20 +143,20 @@ func (s *nftSet) mayHave(key bits) bool {
 
 // lookup looks a register up in a set, a map or a verdict map.
 func (m *machine) lookup(d []byte) bool {
-	name := text(attr(d, unix.NFTA_LOOKUP_SET))
+	name := attrText(d, unix.NFTA_LOOKUP_SET)
 	s, err := m.table.set(name)
 	if err != nil {
 		m.w.err = err
 		return false
 	}
-	key, of := m.get(attr32(d, unix.NFTA_LOOKUP_SREG), s.keyLen)
+	key, of := m.load(d, unix.NFTA_LOOKUP_SREG, s.keyLen)
 	maps, dreg := attr(d, unix.NFTA_LOOKUP_DREG) != nil, attr32(d, unix.NFTA_LOOKUP_DREG)
 	if m.touched(name) || !key.all() && s.mayHave(key) {
 		why := of + " in " + setText(name)
 		switch {
 		case maps && dreg == unix.NFT_REG_VERDICT:
 			m.w.lose()
-			m.branches = append(m.branches, branch{sure: yes, do: toOthers, why: why})
+			m.branches = append(m.branches, branch{sure: yes, do: toUnknown, why: why})
 			return false
 		case maps:
 			m.put(dreg, unknown(s.length), why)

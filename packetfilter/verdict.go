@@ -158,18 +158,18 @@ func (v Verdict) String() string {
 // Forwarded says what the rules of others do with a packet that the host forwards. Tables in skip, as in "inet
 // fairlead", are left out. It is undecided if the rules change all the time while they are read.
 func Forwarded(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
-	return at(ns, unix.NF_INET_FORWARD, p, skip, nil)
+	return at(ns, Forward, p, skip, nil)
 }
 
 // Received says the same of a packet that is for the host itself, at the input hook.
 func Received(ns *kernel.NS, p Packet, skip ...string) (Verdict, error) {
-	return at(ns, unix.NF_INET_LOCAL_IN, p, skip, nil)
+	return at(ns, Input, p, skip, nil)
 }
 
 // Arriving says whether the rules of others drop, or send elsewhere, a packet that comes to an address of the host.
 // Only chains are looked at that come before those of another program at priority before.
 func Arriving(ns *kernel.NS, p Packet, before int32, skip ...string) (Verdict, error) {
-	return at(ns, unix.NF_INET_PRE_ROUTING, p, skip, func(c nft.BaseChain) bool { return c.Priority >= before })
+	return at(ns, Prerouting, p, skip, func(c nft.BaseChain) bool { return c.Priority >= before })
 }
 
 // ByAddress reports whether the addresses of a packet that is forwarded may decide what the rules of others do with it,
@@ -203,7 +203,7 @@ const unsteady = "the rules change while they are read"
 
 func decide(ns *kernel.NS, r *rules, hook int, p Packet, chains []nft.BaseChain) (Verdict, error) {
 	w := newWalk(ns, p)
-	w.hook, w.translates = hook, hook == unix.NF_INET_PRE_ROUTING
+	w.hook, w.translates = hook, hook == Prerouting
 	hooks, err := w.hooks(r, chains)
 	if err != nil {
 		return Verdict{Packet: p}, err
@@ -273,7 +273,7 @@ func (w *walk) turn(c nft.BaseChain) int32 {
 	switch {
 	case c.Type != "nat" || w.pf == unix.NFPROTO_BRIDGE:
 		return c.Priority
-	case w.hook == unix.NF_INET_PRE_ROUTING || w.hook == unix.NF_INET_LOCAL_OUT:
+	case w.hook == Prerouting || w.hook == Output:
 		return dnatTurn
 	}
 	return snatTurn
@@ -282,11 +282,11 @@ func (w *walk) turn(c nft.BaseChain) int32 {
 // legacyTables are those of legacy iptables that have a chain at a hook.
 func legacyTables(hook int) map[string]int32 {
 	switch hook {
-	case unix.NF_INET_PRE_ROUTING:
+	case Prerouting:
 		return map[string]int32{"raw": -300, "mangle": -150, "nat": dnatTurn}
-	case unix.NF_INET_LOCAL_OUT:
+	case Output:
 		return map[string]int32{"raw": -300, "mangle": -150, "nat": dnatTurn, "filter": 0, "security": 50}
-	case unix.NF_INET_POST_ROUTING:
+	case Postrouting:
 		return map[string]int32{"mangle": -150, "nat": snatTurn}
 	}
 	return map[string]int32{"mangle": -150, "filter": 0, "security": 50}
@@ -319,12 +319,12 @@ func (w *walk) hooks(r *rules, chains []nft.BaseChain) (hooks []hook, err error)
 		if b == nil {
 			continue
 		}
-		t, err := parseLegacy(info, b, w.p.is6(), w.hook)
+		t, err := parseLegacy(info, b, w.p.is6())
 		if err != nil {
 			return nil, err
 		}
-		c := nft.BaseChain{Family: w.family(), Table: table, Name: builtIn(w.hook), Priority: priority, Drops: t.drops,
-			Type: "filter", Hook: uint32(w.hook)}
+		c := nft.BaseChain{Family: w.family(), Table: table, Name: builtIn(w.hook), Type: "filter",
+			Hook: uint32(w.hook), Priority: priority, Drops: t.drops[w.hook]}
 		if table == "nat" {
 			c.Type = table
 		}

@@ -2,6 +2,7 @@ package packetfilter
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -41,7 +42,7 @@ const (
 	toJump
 	toGoto
 	toReturn
-	toOthers // a program in user space, or what is not understood, decides
+	toUnknown // a program in user space, or what is not understood, decides
 	toTranslate
 )
 
@@ -50,7 +51,7 @@ type branch struct {
 	sure  tri // yes or maybe
 	do    decision
 	chain string // of toJump and toGoto
-	why   string // of maybe and of toOthers: what it depends on
+	why   string // of maybe and of toUnknown: what it depends on
 	to    Translation
 }
 
@@ -85,21 +86,35 @@ type walk struct {
 	ll, ip, th bits    // the packet's headers
 	machine    machine // of the present rule, if it is one of nf_tables
 
-	accept, drop, others, doubt *end // possible ends, the latest of a kind, and the first rule in doubt
-	accepted                    bits // mark, over all accepts
-	ends                        int  // how many there are
-	mixed                       bool // drops are not all alike: a translation is one
+	ends
+}
+
+// ends are the possible ends of a packet's way through one base chain.
+type ends struct {
+	accept, drop, unknown *end  // the latest rule of a kind
+	uncertain             *end  // the first rule that may match or not
+	accepted              exits // by accepts
+	count                 int   // of rules that may end the way
+	dropsDiffer           bool  // the drops are not all alike: a translation is one
 }
 
 // An end is where a walk may end.
 type end struct {
 	chain string
-	rule  rule
+	rule  rule // nil: the policy
 	why   string
 
 	translates bool // of a drop: the packet goes elsewhere
 	to         Translation
 	mark       bits // of the packet there
+}
+
+// nameIn names the chain and the rule in a verdict.
+func (e *end) nameIn(v *Verdict) {
+	v.Jumped = e.chain
+	if e.rule != nil {
+		v.Rule, v.Number = e.rule.text(), e.rule.number()
+	}
 }
 
 const (
@@ -134,7 +149,7 @@ func (e *exits) add(mark bits) {
 // follow walks through a chain, and reports whether the packet may come out of it.
 func (w *walk) follow(name string, depth int) (through bool) {
 	if depth > mostJumps {
-		w.others = &end{chain: name, why: "more than 16 jumps"}
+		w.unknown = &end{chain: name, why: "more than 16 jumps"}
 		w.alter()
 		return false
 	}
@@ -146,7 +161,7 @@ func (w *walk) follow(name string, depth int) (through bool) {
 	var out exits
 	for _, r := range rules {
 		if w.left--; w.left < 0 {
-			w.others = &end{chain: name, why: "there are too many rules to follow"}
+			w.unknown = &end{chain: name, why: "there are too many rules to follow"}
 			w.alter()
 			return false
 		}
@@ -177,27 +192,25 @@ func (w *walk) follow(name string, depth int) (through bool) {
 
 // take follows what a rule does, and reports whether no packet comes to the next one.
 func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
-	if b.sure == maybe && w.doubt == nil {
-		w.doubt = at
+	if b.sure == maybe && w.uncertain == nil {
+		w.uncertain = at
 	}
 	before := w.mark
 	switch b.do {
-	case toAccept, toDrop, toTranslate, toOthers:
-		w.ends++
-	}
-	switch b.do {
 	case toAccept:
-		if w.accept == nil {
-			w.accepted = w.mark
-		}
-		w.accepted.join(w.mark)
+		w.count++
+		w.accepted.add(w.mark)
 		w.accept = at
 	case toDrop, toTranslate:
+		w.count++
 		at.translates, at.to, at.mark = b.do == toTranslate, b.to, w.mark
-		w.mixed = w.mixed || w.through && w.drop != nil && (w.drop.translates != at.translates || w.drop.to != at.to)
+		if w.through && w.drop != nil {
+			w.dropsDiffer = w.dropsDiffer || w.drop.translates != at.translates || w.drop.to != at.to
+		}
 		w.drop = at
-	case toOthers:
-		w.others = at
+	case toUnknown:
+		w.count++
+		w.unknown = at
 	case toReturn:
 		out.add(w.mark)
 	case toJump:
@@ -215,75 +228,81 @@ func (w *walk) take(b branch, at *end, out *exits, depth int) (all bool) {
 	return b.sure == yes
 }
 
-// base walks through a base chain, and says what becomes of the packet there. Else than in an Accepted one, the
-// verdict names its place.
-func (w *walk) base(c nft.BaseChain) (v Verdict) {
-	w.accept, w.drop, w.others, w.doubt, w.ends, w.mixed = nil, nil, nil, nil, 0, false
-	through := w.follow(c.Name, 0)
-	if through {
-		w.ends++
+// base follows the packet through a base chain. A verdict other than Accepted names the rule that decides, or the chain
+// whose policy does.
+func (w *walk) base(c nft.BaseChain) Verdict {
+	w.ends = ends{}
+	reachesPolicy := w.follow(c.Name, 0)
+	if reachesPolicy {
+		w.count++
 	}
-	drops, accepts := w.drop != nil || through && c.Drops, w.accept != nil || through && !c.Drops
-	v = Verdict{Chain: c, Packet: w.p, Exact: w.ends == 1}
-	at := &end{chain: c.Name}
-	w.mixed = w.mixed || w.drop != nil && w.drop.translates && through && c.Drops
+	policyDrops := reachesPolicy && c.Drops
+	policyAccepts := reachesPolicy && !c.Drops
+
+	canDrop := w.drop != nil || policyDrops
+	canAccept := w.accept != nil || policyAccepts
+	dropsDiffer := w.dropsDiffer || policyDrops && w.drop != nil && w.drop.translates
+
+	v := Verdict{Chain: c, Packet: w.p, Exact: w.count == 1}
+	policy := &end{chain: c.Name}
 	switch {
 	case w.err != nil:
-	case drops && !accepts && w.others == nil && !w.mixed:
-		v.Outcome = Dropped
-		if w.drop != nil && !(through && c.Drops) { // the last one is that which is sure
-			at = w.drop
+		policy.nameIn(&v)
+	case canDrop && !canAccept && w.unknown == nil && !dropsDiffer:
+		at := w.drop // the latest is the one that is sure
+		if policyDrops {
+			at = policy
 		}
-		if at.translates {
-			v.Outcome, v.To, w.mark = Translated, at.to, at.mark
-		}
-	case accepts && !drops && w.others == nil:
+		w.dropped(&v, at)
+	case canAccept && !canDrop && w.unknown == nil:
 		v.Outcome = Accepted
-		if w.accept != nil && through {
-			w.mark.join(w.accepted)
-		} else if w.accept != nil {
-			w.mark = w.accepted
-		}
+		w.mark = w.markAfter(reachesPolicy)
 		if v.Exact && w.accept != nil {
-			v.Jumped, v.Rule, v.Number = w.accept.chain, w.accept.rule.text(), w.accept.rule.number()
+			w.accept.nameIn(&v)
 		}
-		return v
 	default:
-		switch {
-		case !through && w.accept != nil:
-			w.mark = w.accepted
-		case !through:
-			w.mark = unknown(4)
-		case w.accept != nil:
-			w.mark.join(w.accepted)
-		}
+		w.mark = w.markAfter(reachesPolicy)
 		if w.drop != nil && w.drop.translates {
 			w.mark.join(w.drop.mark)
 		}
-		if at = w.doubt; at == nil {
-			at = w.others
-		}
-		if at == nil {
-			at = &end{chain: c.Name}
-		}
-		v.Why = w.doubtful(at, through && c.Drops)
-	}
-	v.Jumped = at.chain
-	if at.rule != nil {
-		v.Rule, v.Number = at.rule.text(), at.rule.number()
+		at := cmp.Or(w.uncertain, w.unknown, policy)
+		at.nameIn(&v)
+		v.Why = w.doubt(at, policyDrops)
 	}
 	return v
 }
 
-// doubtful says why a verdict is not sure. Drops tells that what no rule ends is dropped by the chain's policy.
-func (w *walk) doubtful(at *end, drops bool) string {
+// dropped sets the outcome of a packet that is dropped, or translated, at one place.
+func (w *walk) dropped(v *Verdict, at *end) {
+	v.Outcome = Dropped
+	if at.translates {
+		v.Outcome, v.To, w.mark = Translated, at.to, at.mark
+	}
+	at.nameIn(v)
+}
+
+// markAfter returns the mark of a packet that the base chain lets through.
+func (w *walk) markAfter(reachesPolicy bool) bits {
+	out := w.accepted
+	if reachesPolicy {
+		out.add(w.mark)
+	}
+	if !out.any {
+		return unknown(4)
+	}
+	return out.mark
+}
+
+// doubt says why a verdict is not sure.
+func (w *walk) doubt(at *end, policyDrops bool) string {
 	why := at.why
 	if at.rule != nil && at.why != "" {
 		why = "which depends on " + at.why
 	}
-	if w.others == nil && drops && w.drop == nil {
+	switch {
+	case w.unknown == nil && policyDrops && w.drop == nil:
 		why += "; else policy drop"
-	} else if w.drop != nil && w.drop.rule != at.rule {
+	case w.drop != nil && w.drop.rule != at.rule:
 		why += "; else perhaps dropped by chain " + w.drop.chain
 	}
 	return why

@@ -134,16 +134,16 @@ func (w *wording) expression(name string, d []byte) {
 		if attr(d, unix.NFTA_LOOKUP_DREG) != nil {
 			op = "vmap "
 		}
-		w.condition(op, setText(text(attr(d, unix.NFTA_LOOKUP_SET))))
+		w.condition(op, setText(attrText(d, unix.NFTA_LOOKUP_SET)))
 	case "immediate":
 		if v := attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT); v != nil {
 			do, _ := decided(int32(attr32(v, unix.NFTA_VERDICT_CODE)))
-			w.words = append(w.words, verdictText(do, text(attr(v, unix.NFTA_VERDICT_CHAIN))))
+			w.words = append(w.words, verdictText(do, attrText(v, unix.NFTA_VERDICT_CHAIN)))
 		}
 	case "match":
-		w.words = append(w.words, matchText(text(attr(d, unix.NFTA_MATCH_NAME)), attr(d, unix.NFTA_MATCH_INFO)))
+		w.words = append(w.words, matchText(attrText(d, unix.NFTA_MATCH_NAME), attr(d, unix.NFTA_MATCH_INFO)))
 	case "target":
-		w.words = append(w.words, "-j "+text(attr(d, unix.NFTA_TARGET_NAME)))
+		w.words = append(w.words, "-j "+attrText(d, unix.NFTA_TARGET_NAME))
 	case "nat":
 		w.words = append(w.words, []string{"snat", "dnat"}[attr32(d, unix.NFTA_NAT_TYPE)&1])
 	case "redir":
