@@ -292,11 +292,5 @@ func (r *Runtime) Validate(ctx context.Context, l *spec.List) (capabilities []st
 			errs = append(errs, fmt.Errorf("network %s: %w", l.Name, err))
 		}
 	}
-	for name, declared := range l.Capabilities() {
-		if declared {
-			capabilities = append(capabilities, name)
-		}
-	}
-	slices.Sort(capabilities)
-	return capabilities, errors.Join(errs...)
+	return slices.Sorted(maps.Keys(l.Capabilities())), errors.Join(errs...)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/repair"
@@ -102,7 +101,7 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 		}
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	if !doc.OK {
 		return app.Fail(app.ExitFault, advice.Fixing(t, args), "%s", strings.Join(said, "\n"))

@@ -62,7 +62,7 @@ func checkMany(a *app.App, name string) error {
 			for _, line := range said {
 				node.Add("%s", line)
 			}
-			node.Print(a.Stdout, s)
+			a.Draw(node)
 		}
 	}
 	doc.Problems = shot.Problems(a, "")
@@ -77,12 +77,10 @@ func checkMany(a *app.App, name string) error {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	sumChecked(a, count)
-	for _, p := range doc.Problems {
-		a.Note("%s", p)
-	}
+	a.NoteAll(doc.Problems)
 	return nil
 }
 

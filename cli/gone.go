@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/cli/term"
 )
 
 // collectGone removes what containers left that are proven gone, in one network, or in all if only is nil. It deletes
@@ -66,9 +65,7 @@ func collectGone(ctx context.Context, a *app.App, only *netconf.Network) error {
 	if name == "" {
 		all, wrong, err := netconf.Pools(ctx, a, "")
 		pools, errs = all, append(errs, err)
-		for _, w := range wrong {
-			a.Note("%s", w)
-		}
+		a.NoteAll(wrong)
 	}
 	for _, p := range pools {
 		errs = append(errs, doc.reclaim(ctx, p))
@@ -88,7 +85,7 @@ func (doc *collected) reclaim(ctx context.Context, p netconf.Pool) error {
 // print prints what was removed.
 func (doc collected) print(a *app.App) error {
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	for _, name := range doc.names {
 		a.Print("removed %s\n", name)

@@ -54,7 +54,7 @@ func ls(a *app.App, network string, f snapshot.Filter) error {
 	}
 	doc.Problems = s.Problems(a, network)
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	rows := doc.Attachments
 	if network == "" && !f.All {
@@ -71,9 +71,7 @@ func ls(a *app.App, network string, f snapshot.Filter) error {
 	default:
 		a.Print("nothing is attached\n")
 	}
-	for _, p := range doc.Problems {
-		a.Note("%s", p)
-	}
+	a.NoteAll(doc.Problems)
 	return nil
 }
 
@@ -101,5 +99,5 @@ func printListed(a *app.App, list []snapshot.Attachment) {
 			t[i] = slices.Delete(row, 2, 3)
 		}
 	}
-	t.Print(a.Stdout, s)
+	a.Draw(t)
 }

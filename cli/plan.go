@@ -6,7 +6,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/spf13/cobra"
 )
 
@@ -42,11 +41,9 @@ Exit status: 0 done, 1 a plugin is missing or refuses its configuration, 4 no su
 			for _, note := range t.Notes {
 				a.Note("warning: %s: %s", note.Plugin, note.Text)
 			}
-			for _, note := range append(t.Undeclared(), t.Lacks()...) {
-				a.Note("warning: %s", note)
-			}
+			app.Warn(a, append(t.Undeclared(), t.Lacks()...))
 			if a.JSON() {
-				return errors.Join(missing, term.PrintJSON(a.Stdout, struct {
+				return errors.Join(missing, a.PrintJSON(struct {
 					attached.Key
 					Plugins []target.Step `json:"plugins"`
 				}{t.Document(), steps}))

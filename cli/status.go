@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
@@ -17,7 +15,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/cli/validate"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -75,7 +72,7 @@ be read.`,
 				a.Status = exit
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, r)
+				return a.PrintJSON(r)
 			}
 			r.print(a)
 			return err
@@ -86,20 +83,14 @@ be read.`,
 
 // statusOfAll prints the status of each network.
 func statusOfAll(a *app.App) error {
-	lists, problems := spec.LoadDir(netconf.ConfDir())
 	all, err := snapshot.Read("")
 	if err != nil {
 		return err
 	}
 	defer all.Close()
-	if len(all.On(netconf.DefaultNetwork)) > 0 || len(lists) == 0 {
-		if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
-			l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here()))
-			if err != nil {
-				return err
-			}
-			lists = append(lists, l)
-		}
+	lists, problems := netconf.Lists(len(all.On(netconf.DefaultNetwork)) > 0)
+	if len(lists) == 0 {
+		lists, _ = netconf.Lists(true)
 	}
 	doc := struct {
 		Networks []*readiness          `json:"networks"`
@@ -135,7 +126,7 @@ func statusOfAll(a *app.App) error {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	return nil
 }
@@ -157,9 +148,7 @@ func networksOf(a *app.App, lists []*spec.List, all *snapshot.Snapshot) (network
 
 // noteUnread names the files of the cache that cannot be read.
 func noteUnread(a *app.App, network string, s *snapshot.Snapshot) {
-	for _, line := range s.Problems(a, network) {
-		a.Note("warning: %s", line)
-	}
+	app.Warn(a, s.Problems(a, network))
 }
 
 // statusOf asks whether a network is ready. The error says why it is not. If the answer is nil, the network could
@@ -185,9 +174,7 @@ func statusOf(a *app.App, n *netconf.Network, all *snapshot.Snapshot) (*readines
 		return nil, err
 	}
 	if r.Ready = err == nil; r.Ready {
-		for _, problem := range validate.Tried(n) {
-			a.Note("warning: %v", problem)
-		}
+		app.Warn(a, validate.Tried(n))
 	}
 	return r, err
 }
@@ -217,7 +204,7 @@ func (r *readiness) printRefusal(a *app.App, err error) {
 	if r.Hint != "" {
 		node.Add("%s", r.Hint)
 	}
-	node.Print(a.Stdout, s)
+	a.Draw(node)
 }
 
 // print prints what is known of a network, except why it is not ready.
@@ -251,11 +238,9 @@ type existing struct {
 // existingOn counts the attachments of n. It returns nil if that is not possible.
 func existingOn(ctx context.Context, a *app.App, n *netconf.Network, all *snapshot.Snapshot) *existing {
 	defer a.LogLater()()
-	r := repair.Repairer{
-		Runtime: &attach.Runtime{Stderr: term.NewScreen(a.Stderr)}, Plugins: plugin.All(), Foreign: netconf.Foreign(),
-		External: netconf.Externals(), Network: n.Name, Now: func() []*spec.List { return []*spec.List{n.List} },
-		DryRun: true, View: all.World, List: func() ([]attach.Cached, []error) { return all.On(n.Name), all.Unread },
-	}
+	r := all.DryRepairer(all.On(n.Name))
+	r.Runtime.Stderr = term.NewScreen(a.Stderr)
+	r.Network, r.Now = n.Name, func() []*spec.List { return []*spec.List{n.List} }
 	report, err := r.Run(ctx)
 	if err != nil {
 		if attached.Unseen(all.Unread) == nil { // noteUnread says that

@@ -3,7 +3,6 @@ package cli
 import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/spf13/cobra"
 )
@@ -60,7 +59,7 @@ func pluginsCommand(a *app.App) *cobra.Command {
 				for _, p := range all {
 					doc.Plugins = append(doc.Plugins, entry{p.Name, p.Synopsis})
 				}
-				return term.PrintJSON(a.Stdout, doc)
+				return a.PrintJSON(doc)
 			}
 			for _, p := range all {
 				a.Print("%s\n", p.Name)

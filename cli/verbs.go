@@ -32,9 +32,7 @@ func addCommand(a *app.App) *cobra.Command {
 			if err := unknownToCache(t, args); err != nil {
 				return err
 			}
-			for _, note := range t.Undeclared() {
-				a.Note("warning: %s", note)
-			}
+			app.Warn(a, t.Undeclared())
 			netconf.WarnOfOverlaps(a, t.Network, t.Runtime)
 			res, err := t.Network.Add(a.Interruptible(), t.Runtime, t.Attachment)
 			if err != nil {
@@ -97,7 +95,7 @@ func delCommand(a *app.App) *cobra.Command {
 				return stopped(t, err, args, goOn)
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, t.Document())
+				return a.PrintJSON(t.Document())
 			}
 			return nil
 		},

@@ -23,7 +23,7 @@ plugins support and the one that is used. NETNS is accepted for compatibility wi
 			if len(args) == 0 {
 				b := app.Built(a.Version)
 				if a.JSON() {
-					return term.PrintJSON(a.Stdout, b)
+					return a.PrintJSON(b)
 				}
 				a.Print("fairlead %s, CNI %s\n%s\n", b.Version, netconf.Join(spec.Versions()), b.Program())
 				return nil
@@ -50,7 +50,7 @@ plugins support and the one that is used. NETNS is accepted for compatibility wi
 						"directory, or install them in "+netconf.AdminDir+".",
 					"%w", netconf.UnspokenBy(n.List, doc.Plugins, err))
 			case a.JSON():
-				return term.PrintJSON(a.Stdout, doc)
+				return a.PrintJSON(doc)
 			default:
 				a.Print("%s runs in %s\n", doc.Network, doc.Version)
 			}
@@ -58,7 +58,7 @@ plugins support and the one that is used. NETNS is accepted for compatibility wi
 			for _, p := range doc.Plugins {
 				t = append(t, []any{p.Type, netconf.Join(p.Versions), p.Path})
 			}
-			t.Print(a.Stdout, a.Style(a.Stdout))
+			a.Draw(t)
 			return err
 		},
 		ValidArgsFunction: target.CompleteTarget,

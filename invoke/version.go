@@ -26,13 +26,7 @@ func Versions(ctx context.Context, run Runner, path string, c Call) ([]spec.Vers
 	if err := json.Unmarshal(stdout, &answer); err != nil {
 		return nil, fmt.Errorf("plugin %s VERSION: decode answer: %w", path, err)
 	}
-	switch {
-	case len(answer.SupportedVersions) > 0:
-		return answer.SupportedVersions, nil
-	case answer.CNIVersion == spec.V020:
-		return []spec.Version{spec.V010, spec.V020}, nil
-	}
-	return nil, fmt.Errorf("plugin %s VERSION: no supportedVersions in the answer", path)
+	return answer.SupportedVersions, nil
 }
 
 // Version returns the plugin's answer to VERSION as it prints it. Asks is added to standard input beside cniVersion:

@@ -3,6 +3,7 @@
 package nameserver
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -134,13 +135,10 @@ func without[K comparable](m map[K][]*names.Record, k K, r *names.Record) {
 }
 
 // keys returns the keys of all records.
-func (x *index) keys() (all []string) {
+func (x *index) keys() []string {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	for k := range x.records {
-		all = append(all, k)
-	}
-	return all
+	return slices.Collect(maps.Keys(x.records))
 }
 
 // listens returns the addresses to listen on, of one network or of all.

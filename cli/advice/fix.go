@@ -10,26 +10,24 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/attached"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/fairlead-cni/fairlead/trace"
 )
 
 // SameAddresses returns args.cni that asks for the present addresses of an attachment, if host-local allocates them.
 func SameAddresses(l *spec.List, c attach.Cached) map[string]any {
-	cni, asks := map[string]any{}, false
+	if !netconf.AllocatesBy(l, "host-local") || c.Result == nil {
+		return nil
+	}
+	cni := map[string]any{}
 	for _, p := range l.WrittenOut().Plugins {
-		asks = asks || p.IPAMType == "host-local"
 		var conf struct{ Args struct{ CNI map[string]any } }
 		if b, err := p.Object.MarshalJSON(); err == nil && json.Unmarshal(b, &conf) == nil {
 			maps.Copy(cni, conf.Args.CNI)
 		}
-	}
-	if !asks || c.Result == nil {
-		return nil
 	}
 	var ips []string
 	for _, p := range attached.OwnAddresses(c) {
@@ -80,12 +78,14 @@ func Fixing(t *target.Target, args []string) string {
 // whose returns Foreign or Handed if repair leaves the attachment to another program, else "".
 func whose(t *target.Target, was *attach.Cached) repair.State {
 	plugins := t.WrittenOut().Plugins
-	first := func(p sdk.Plugin) bool { return len(plugins) > 0 && p.Name == plugins[0].Type }
-	i := slices.IndexFunc(plugin.All(), first)
-	if i < 0 {
+	if len(plugins) == 0 {
 		return ""
 	}
-	state, err := repair.Whose(was, plugin.All()[i])
+	own := netconf.OfType(plugins[0].Type)
+	if own == nil {
+		return ""
+	}
+	state, err := repair.Whose(was, *own)
 	if err != nil {
 		return "" // a hint needs no error
 	}

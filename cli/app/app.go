@@ -5,6 +5,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"sync"
@@ -71,6 +72,28 @@ const Patience = 10 * time.Second
 // Print prints on stdout and escapes the arguments.
 func (a *App) Print(format string, args ...any) {
 	fmt.Fprint(a.Stdout, term.Sprintf(format, args...))
+}
+
+// PrintJSON prints the answer as a document.
+func (a *App) PrintJSON(doc any) error { return term.PrintJSON(a.Stdout, doc) }
+
+// Draw prints a table or a tree on stdout.
+func (a *App) Draw(lines interface{ Print(io.Writer, term.Style) }) {
+	lines.Print(a.Stdout, a.Style(a.Stdout))
+}
+
+// NoteAll prints lines on stderr that are no errors.
+func (a *App) NoteAll(lines []string) {
+	for _, line := range lines {
+		a.Note("%s", line)
+	}
+}
+
+// Warn prints warnings on stderr.
+func Warn[T any](a *App, warnings []T) {
+	for _, w := range warnings {
+		a.Note("warning: %v", w)
+	}
 }
 
 // Note prints a line on stderr that is not an error.

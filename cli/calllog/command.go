@@ -92,7 +92,7 @@ func log(a *app.App, container string, f logFlags) error {
 	}
 	shown := slices.DeleteFunc(slices.Clone(all), func(l calls.Line) bool { return !wanted(l) || !is(l) })
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, struct {
+		return a.PrintJSON(struct {
 			Calls []calls.Line `json:"calls"`
 		}{append([]calls.Line{}, shown...)})
 	}

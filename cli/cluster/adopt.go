@@ -6,7 +6,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -41,12 +40,9 @@ fairlead-agent does this itself before it installs the network's configuration f
   fairlead cluster adopt pods --from /run/cni-ipam-state/kindnet`,
 		ValidArgsFunction: netconf.CompleteNetworks,
 		RunE: func(c *cobra.Command, args []string) error {
-			network := "pods"
-			if len(args) > 0 {
-				network = args[0]
-			}
-			if err := spec.ValidName(network); err != nil {
-				return app.Usage("%w", err)
+			network, err := networkOf(args)
+			if err != nil {
+				return err
 			}
 			pool, err := poolOf(a, network)
 			if err != nil {
@@ -59,7 +55,7 @@ fairlead-agent does this itself before it installs the network's configuration f
 				return app.Fail(app.ExitFailure, hint, "%w", err)
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, adopted{network, dry, all})
+				return a.PrintJSON(adopted{network, dry, all})
 			}
 			printAdopted(a, network, all, dry)
 			return nil

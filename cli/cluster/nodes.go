@@ -38,7 +38,7 @@ func printNodes(a *app.App, nodes []agentstatus.Node, all bool) {
 			t = append(t, []any{n.Name, styledWay(s, n.Way), endpoint(n), orDash(n.MTU), styledPath(s, n), tested(n),
 				seen(n), join(n.Prefixes)})
 		}
-		t.Print(a.Stdout, s)
+		a.Draw(t)
 	}
 	a.Print("%d nodes: %s\n", len(nodes), countsOf(counts))
 }

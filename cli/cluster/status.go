@@ -9,7 +9,6 @@ import (
 	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -44,12 +43,9 @@ run on this node for NET.`,
 		Example:           "  fairlead cluster status\n  fairlead cluster status -o json",
 		ValidArgsFunction: netconf.CompleteNetworks,
 		RunE: func(c *cobra.Command, args []string) error {
-			network := "pods"
-			if len(args) > 0 {
-				network = args[0]
-			}
-			if err := spec.ValidName(network); err != nil {
-				return app.Usage("%w", err)
+			network, err := networkOf(args)
+			if err != nil {
+				return err
 			}
 			told, err := Ask(c.Context(), network)
 			if err != nil {
@@ -62,7 +58,7 @@ run on this node for NET.`,
 				a.Status = app.ExitFault
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, told)
+				return a.PrintJSON(told)
 			}
 			printStatus(a, told, all)
 			return nil
@@ -70,6 +66,15 @@ run on this node for NET.`,
 	}
 	c.Flags().BoolVar(&all, "all", false, "list all nodes, also of a large cluster")
 	return c
+}
+
+// networkOf returns the network that the arguments name, or the default one of fairlead-agent.
+func networkOf(args []string) (string, error) {
+	network := append(args, "pods")[0]
+	if err := spec.ValidName(network); err != nil {
+		return "", app.Usage("%w", err)
+	}
+	return network, nil
 }
 
 // Ask asks the agent of a network, and else its files. Where no agent has run, the error is [fs.ErrNotExist].

@@ -125,7 +125,7 @@ func (d *demo) verdict(before, during, after hostCounts, took time.Duration) err
 			Fetches []demoAnswer `json:"fetches"`
 			Counts  []tally      `json:"counts"`
 		}{len(errs) == 0, d.answers, rows}
-		return errors.Join(append(errs, term.PrintJSON(d.Stdout, doc))...)
+		return errors.Join(append(errs, d.PrintJSON(doc))...)
 	}
 	fmt.Fprintf(d.Stdout, "\nRemoved in %s:\n", round(took))
 	t.Print(d.Stdout, d.Style)

@@ -1,7 +1,6 @@
 package dhcp
 
 import (
-	"context"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -40,7 +39,10 @@ their containers run. The containers are found in the results cache, for all net
 		if err != nil {
 			return err
 		}
-		kept := owners(known)
+		kept := map[spec.Owner]bool{}
+		for _, l := range known {
+			kept[l.Owner()] = true
+		}
 		s, err := snapshot.Read(strings.Join(args, ""))
 		if err != nil {
 			return err
@@ -60,7 +62,7 @@ their containers run. The containers are found in the results cache, for all net
 			case *dry:
 				one.State = "to be kept"
 			default:
-				err = adoptOne(c.Context(), socket, *q)
+				_, err = askDaemon(c.Context(), adoptLimit, socket, *q)
 			}
 			if err != nil {
 				one.State, one.Reason = "failed", err.Error()
@@ -70,7 +72,7 @@ their containers run. The containers are found in the results cache, for all net
 		}
 		texts := s.Problems(a, strings.Join(args, ""))
 		if a.JSON() {
-			return term.PrintJSON(a.Stdout, struct {
+			return a.PrintJSON(struct {
 				DryRun   bool      `json:"dryRun"`
 				Adopted  []adopted `json:"adopted"`
 				Problems []string  `json:"problems,omitempty"`
@@ -80,15 +82,6 @@ their containers run. The containers are found in the results cache, for all net
 		return nil
 	}
 	return c
-}
-
-// owners are the attachments that have leases.
-func owners(leases []Leased) map[spec.Owner]bool {
-	kept := map[spec.Owner]bool{}
-	for _, l := range leases {
-		kept[spec.Owner{Network: l.Network, ContainerID: l.ContainerID, IfName: l.IfName}] = true
-	}
-	return kept
 }
 
 func printAdopted(a *app.App, all []adopted, problems []string) {
@@ -104,9 +97,7 @@ func printAdopted(a *app.App, all []adopted, problems []string) {
 		}
 		a.Print("%s: %s\n", o, state)
 	}
-	for _, t := range problems {
-		a.Note("%s", t)
-	}
+	a.NoteAll(problems)
 }
 
 // adoption is what the daemon is asked to adopt an attachment; nil where that has no address by DHCP.
@@ -143,9 +134,4 @@ func adoption(r *attach.Runtime, at *attach.Cached) (q *rpc.Question, netns stri
 				Args: strings.Join(pairs, ";"), StdinData: told[i].Stdin}}, netns, nil
 	}
 	return nil, netns, nil
-}
-
-func adoptOne(ctx context.Context, socket string, q rpc.Question) error {
-	_, err := askDaemonWithin(ctx, adoptLimit, socket, q)
-	return err
 }

@@ -43,11 +43,7 @@ const (
 )
 
 // askDaemon asks the daemon that keeps leases.
-func askDaemon(ctx context.Context, socket string, q rpc.Question) ([]byte, error) {
-	return askDaemonWithin(ctx, askLimit, socket, q)
-}
-
-func askDaemonWithin(ctx context.Context, limit time.Duration, socket string, q rpc.Question) ([]byte, error) {
+func askDaemon(ctx context.Context, limit time.Duration, socket string, q rpc.Question) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	var r rpc.Reply
@@ -120,6 +116,11 @@ type Leased struct {
 	File        string     `json:"file"`
 }
 
+// Owner returns the attachment that has the lease.
+func (l Leased) Owner() spec.Owner {
+	return spec.Owner{Network: l.Network, ContainerID: l.ContainerID, IfName: l.IfName}
+}
+
 func leasedOf(e daemon.Entry) Leased {
 	l := Leased{Network: e.Owner.Network, ContainerID: e.Owner.ContainerID, IfName: e.Owner.IfName,
 		Protocol: e.Protocol, State: e.State, Reason: e.Reason,
@@ -160,7 +161,7 @@ func (l Leased) What() string {
 
 // Leases are all that the daemon keeps.
 func Leases(ctx context.Context, socket string, want func(Leased) bool) ([]Leased, error) {
-	b, err := askDaemon(ctx, socket, rpc.Question{Verb: "LS"})
+	b, err := askDaemon(ctx, askLimit, socket, rpc.Question{Verb: "LS"})
 	if err != nil {
 		return nil, err
 	}
@@ -203,7 +204,7 @@ A network with an ipam.daemonSocketPath has another daemon; name that network to
 			return err
 		}
 		if a.JSON() {
-			return term.PrintJSON(a.Stdout, struct {
+			return a.PrintJSON(struct {
 				Leases []Leased `json:"leases"`
 			}{list})
 		}
@@ -228,7 +229,7 @@ A network with an ipam.daemonSocketPath has another daemon; name that network to
 			t = append(t, []any{l.Network, l.ContainerID, l.IfName, l.Protocol, l.What(), l.Server, state, ends,
 				l.Reason})
 		}
-		t.Print(a.Stdout, s)
+		a.Draw(t)
 		return nil
 	}
 	return c
@@ -250,9 +251,7 @@ link, and the server may give it to another machine.`,
 			o.IfName = args[2]
 		}
 		socket := socket(o.Network)
-		released, err := Leases(c.Context(), socket, func(l Leased) bool {
-			return l.Network == o.Network && l.ContainerID == o.ContainerID && l.IfName == o.IfName
-		})
+		released, err := Leases(c.Context(), socket, func(l Leased) bool { return l.Owner() == o })
 		if err != nil {
 			return err
 		}
@@ -274,12 +273,12 @@ link, and the server may give it to another machine.`,
 		if err != nil {
 			return err
 		}
-		if _, err := askDaemon(c.Context(), socket, rpc.Question{Verb: "DEL",
+		if _, err := askDaemon(c.Context(), askLimit, socket, rpc.Question{Verb: "DEL",
 			Args: rpc.Args{ContainerID: o.ContainerID, IfName: o.IfName, StdinData: conf}}); err != nil {
 			return err
 		}
 		if a.JSON() {
-			return term.PrintJSON(a.Stdout, struct {
+			return a.PrintJSON(struct {
 				Released []Leased `json:"released"`
 			}{released})
 		}

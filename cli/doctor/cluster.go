@@ -3,18 +3,15 @@ package doctor
 import (
 	"errors"
 	"io/fs"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/cluster"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // cluster adds findings for what the agent of a network knows of the ways to other nodes.
 func (d *Doctor) cluster(n *netconf.Network, on []affected) {
-	allocates := func(p *spec.Conf) bool { return p.IPAMType == "cluster" }
-	if !slices.ContainsFunc(n.List.WrittenOut().Plugins, allocates) {
+	if !netconf.AllocatesBy(n.List, "cluster") {
 		return
 	}
 	answer, err := cluster.Ask(d.Ctx, n.Name)

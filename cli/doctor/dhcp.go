@@ -19,7 +19,7 @@ import (
 
 // dhcp checks the leases of a network that the DHCP daemon keeps.
 func (d *Doctor) dhcp(n *netconf.Network) {
-	if !byDHCP(n.List) {
+	if !netconf.AllocatesBy(n.List, "dhcp") {
 		return
 	}
 	leases, err := d.daemon(n.Name)
@@ -63,7 +63,7 @@ func (d *Doctor) daemon(network string) ([]dhcp.Leased, error) {
 // daemonless returns the finding about a network's DHCP daemon that does not answer, and the error; "" if it answers.
 // None is asked for a network without DHCP.
 func (d *Doctor) daemonless(l *spec.List) (ID, error) {
-	if !byDHCP(l) {
+	if !netconf.AllocatesBy(l, "dhcp") {
 		return "", nil
 	}
 	_, err := d.daemon(l.Name)
@@ -86,16 +86,12 @@ func (d *Doctor) silent(c attach.Cached) bool {
 	return id == DHCPDaemonSilent
 }
 
-func byDHCP(l *spec.List) bool {
-	return slices.ContainsFunc(l.WrittenOut().Plugins, func(p *spec.Conf) bool { return p.IPAMType == "dhcp" })
-}
-
 // leased adds findings for leases that have expired, or that expire soon because their server does not answer.
 func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 	for _, l := range list {
 		var hit []affected
 		for _, c := range d.Mine {
-			if c.Owner() == (spec.Owner{Network: l.Network, ContainerID: l.ContainerID, IfName: l.IfName}) {
+			if c.Owner() == l.Owner() {
 				hit = who(c, leaseText(l, now))
 			}
 		}

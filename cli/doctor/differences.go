@@ -16,8 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/advice"
 	"github.com/fairlead-cni/fairlead/cli/attached"
-	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -98,14 +96,10 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 		return nil
 	}
 	sdk.LogTo(io.Discard) // what ADD warns of is a finding here
-	plugins := plugin.All()
+	r := d.DryRepairer(of)
+	r.Firewall = filter
 	if slices.ContainsFunc(of, d.silent) { // each lease would wait for the daemon
-		plugins = slices.DeleteFunc(plugins, func(p sdk.Plugin) bool { return p.Name == "dhcp" })
-	}
-	r := repair.Repairer{
-		Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugins, Foreign: netconf.Foreign(),
-		External: netconf.Externals(), Now: netconf.Configured, DryRun: true, Firewall: filter, View: d.World,
-		List: func() ([]attach.Cached, []error) { return slices.Clone(of), d.Unread },
+		r.Plugins = slices.DeleteFunc(r.Plugins, func(p sdk.Plugin) bool { return p.Name == "dhcp" })
 	}
 	report, err := r.Run(d.Ctx)
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/snapshot"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/trace"
 	"github.com/spf13/cobra"
@@ -75,7 +74,7 @@ will be without network, 4 no such container.`,
 			}
 			d.Conclude()
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, d.Diagnosis)
+				return a.PrintJSON(d.Diagnosis)
 			}
 			d.print()
 			return nil

@@ -23,13 +23,7 @@ import (
 
 // ofNetworks examines the configured networks, or those of the containers that the user named.
 func (d *Doctor) ofNetworks() {
-	lists, problems := spec.LoadDir(netconf.ConfDir())
-	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) &&
-		slices.ContainsFunc(d.All, func(c attach.Cached) bool { return c.Network == netconf.DefaultNetwork }) {
-		if l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here())); err == nil {
-			lists = append(lists, l)
-		}
-	}
+	lists, problems := netconf.Lists(len(d.On(netconf.DefaultNetwork)) > 0)
 	for _, err := range problems {
 		p := netconf.ProblemOf(err)
 		if app.Denied(err) {

@@ -29,9 +29,7 @@ func (d *Doctor) print() {
 	for _, line := range d.Unseen {
 		d.Note("could not be seen: %s", line)
 	}
-	for _, line := range d.Notes {
-		d.Note("%s", line)
-	}
+	d.NoteAll(d.Notes)
 	if len(d.Findings) > 0 {
 		d.Note("nothing was changed; `fairlead explain %s` says more", d.Findings[0].ID)
 	}
@@ -104,7 +102,7 @@ func (f *Diagnosed) Print(a *app.App, s term.Style) {
 	if f.Look != "" {
 		node.Add("look: %s", f.Look)
 	}
-	node.Print(a.Stdout, s)
+	a.Draw(node)
 }
 
 // print adds an affected container to the tree of its finding.

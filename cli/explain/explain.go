@@ -77,7 +77,7 @@ Exit status: 0 done, 4 no such name.`,
 				return err
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
+				return a.PrintJSON(struct {
 					Explained []explained `json:"explained"`
 				}{all})
 			}

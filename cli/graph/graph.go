@@ -121,7 +121,7 @@ func draw(a *app.App, g *graph.Graph, format string) error {
 	case "mermaid":
 		return g.WriteMermaid(a.Stdout)
 	case "json":
-		return term.PrintJSON(a.Stdout, g)
+		return a.PrintJSON(g)
 	}
 	s := a.Style(a.Stdout)
 	root := &term.Tree{Text: term.Sprintf("host %s", s.Bold(g.Host))}
@@ -143,7 +143,7 @@ func draw(a *app.App, g *graph.Graph, format string) error {
 	if len(g.Segments) == 0 {
 		root.Add("nothing is attached")
 	}
-	root.Print(a.Stdout, s)
+	a.Draw(root)
 	return nil
 }
 

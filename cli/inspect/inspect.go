@@ -168,7 +168,7 @@ func inspect(a *app.App, arg string) (err error) {
 	doc := inspected(d)
 	d.Conclude()
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	doc.print(a, d.Mine[0])
 	return d.Ctx.Err()
@@ -291,10 +291,8 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 		}
 		return all
 	}
-	for _, p := range l.WrittenOut().Plugins {
-		if p.IPAMType == "dhcp" {
-			return dhcpLeases(d, c)
-		}
+	if netconf.AllocatesBy(l, "dhcp") {
+		return dhcpLeases(d, c)
 	}
 	return nil
 }
@@ -304,9 +302,7 @@ func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	ctx, cancel := context.WithTimeout(d.Ctx, app.Patience)
 	defer cancel()
 	kept, err := dhcp.Leases(ctx, cmp.Or(dhcp.ConfiguredSocket(c.Network), rpc.DefaultSocket),
-		func(l dhcp.Leased) bool {
-			return l.Network == c.Network && l.ContainerID == c.ContainerID && l.IfName == c.IfName
-		})
+		func(l dhcp.Leased) bool { return l.Owner() == c.Owner() })
 	if err != nil {
 		d.Blind("the leases of %s: %v", attached.ShortOwner(c), err)
 	}

@@ -46,7 +46,7 @@ func (doc *inspection) print(a *app.App, c attach.Cached) {
 			last.Kids = append(last.Kids, calllog.CallTree(l, s))
 		}
 	}
-	root.Print(a.Stdout, s)
+	a.Draw(root)
 	for _, f := range doc.Findings {
 		f.Print(a, s)
 	}

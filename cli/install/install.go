@@ -12,7 +12,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/install"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/spf13/cobra"
@@ -113,7 +112,7 @@ func run(a *app.App, i installation) (err error) {
 		}
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, c)
+		return a.PrintJSON(c)
 	}
 	printInstall(a, c, i.check)
 	return nil

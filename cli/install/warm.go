@@ -11,7 +11,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -59,7 +58,7 @@ Exit status: 0 done, 1 a file cannot be loaded.`,
 				}
 			}
 			if a.JSON() {
-				errs = append(errs, term.PrintJSON(a.Stdout, doc))
+				errs = append(errs, a.PrintJSON(doc))
 			}
 			return errors.Join(errs...)
 		},

@@ -156,7 +156,7 @@ func ipamLsCommand(a *app.App) *cobra.Command {
 				a.Status = app.ExitFailure
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
+				return a.PrintJSON(struct {
 					Addresses []Address `json:"addresses"`
 					Problems  []string  `json:"problems,omitempty"`
 				}{all, problems})
@@ -171,7 +171,7 @@ func ipamLsCommand(a *app.App) *cobra.Command {
 				t = append(t, []any{d.Network, d.Address, state(s, d.State), d.ContainerID, d.IfName, d.Key, note})
 			}
 			if len(t) > 1 {
-				t.Print(a.Stdout, s)
+				a.Draw(t)
 			} else if len(problems) == 0 {
 				a.Print("no address is leased, held or reserved\n")
 			}
@@ -223,7 +223,7 @@ time ago: these are allocated last.`,
 				a.Status = app.ExitFailure
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
+				return a.PrintJSON(struct {
 					Ranges   []rangeUse `json:"ranges"`
 					Problems []string   `json:"problems,omitempty"`
 				}{all, problems})
@@ -233,7 +233,7 @@ time ago: these are allocated last.`,
 				t = append(t, []any{u.Network, u.Range, u.Size, u.Used, u.Available, u.Held, u.Resting, u.Reserved})
 			}
 			if len(t) > 1 || len(problems) == 0 {
-				t.Print(a.Stdout, a.Style(a.Stdout))
+				a.Draw(t)
 			}
 			wrong(a, problems)
 			return nil

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/spf13/cobra"
 )
@@ -69,7 +68,7 @@ ranges, or is reserved for another key; and all addresses of a range.`,
 				doc.Reserved = append(doc.Reserved, r)
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, doc)
+				return a.PrintJSON(doc)
 			}
 			for _, r := range doc.Reserved {
 				a.Print("reserved %s\n", prefixText(r.Prefix))
@@ -185,7 +184,7 @@ that container still uses the address, and the next one may get it too.`,
 				return err
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, done)
+				return a.PrintJSON(done)
 			}
 			a.Print("released %s, which was %s\n", done.Address, done.Was)
 			return nil
@@ -266,7 +265,7 @@ fairlead gc NET --gone also removes what else such a container left.`,
 				a.Status = app.ExitFailure
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
+				return a.PrintJSON(struct {
 					DryRun    bool      `json:"dryRun"`
 					Reclaimed []Address `json:"reclaimed"`
 					Problems  []string  `json:"problems,omitempty"`

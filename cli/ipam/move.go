@@ -14,7 +14,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -54,7 +53,7 @@ func ipamExportCommand(a *app.App) *cobra.Command {
 			b.Leases = append([]ipam.Lease{}, b.Leases...) // lists, not null
 			b.Sticky = append([]ipam.Binding{}, b.Sticky...)
 			b.Reserved = append([]ipam.Reservation{}, b.Reserved...)
-			return term.PrintJSON(a.Stdout, exported{1, p.Network, subnets(b), b})
+			return a.PrintJSON(exported{1, p.Network, subnets(b), b})
 		},
 		ValidArgsFunction: netconf.CompleteNetworks,
 	}
@@ -110,7 +109,7 @@ changed. After an interruption, run the import again to complete it.`,
 // printImport prints how much of b was added to the leases of a network.
 func printImport(a *app.App, network string, b, added *ipam.Book, dry bool) error {
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, struct {
+		return a.PrintJSON(struct {
 			Network  string `json:"network"`
 			DryRun   bool   `json:"dryRun"`
 			Leases   int    `json:"leases"`

@@ -43,7 +43,7 @@ func ipamShowCommand(a *app.App) *cobra.Command {
 					"%s is in no range, and no container has it", addr)
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
+				return a.PrintJSON(struct {
 					Addresses []Address `json:"addresses"`
 				}{found})
 			}
@@ -61,7 +61,7 @@ func ipamShowCommand(a *app.App) *cobra.Command {
 				if d.Until != nil {
 					node.Add("until %s", d.Until.Format(time.RFC3339))
 				}
-				node.Print(a.Stdout, s)
+				a.Draw(node)
 			}
 			return nil
 		},

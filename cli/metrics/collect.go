@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/calls"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/calllog"
@@ -21,7 +20,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -98,9 +96,7 @@ func collectPools(ctx context.Context, a *app.App, m *samples, attachments bySta
 // collectDrift counts the attachments that are not as they should be, of those that are looked at.
 func collectDrift(ctx context.Context, a *app.App, m *samples, s *snapshot.Snapshot) {
 	defer a.LogLater()()
-	r := repair.Repairer{Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(),
-		Foreign: netconf.Foreign(), Now: netconf.Configured, DryRun: true, View: s.World,
-		List: func() ([]attach.Cached, []error) { return s.All, s.Unread }}
+	r := s.DryRepairer(s.All)
 	report, err := r.Run(ctx)
 	if err != nil {
 		m.problem("what attachments should have: %v", err)

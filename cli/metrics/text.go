@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -187,12 +186,7 @@ func (c byState) none(network string) {
 }
 
 func (c byState) add(m *samples, name string) {
-	keys := make([][2]string, 0, len(c))
-	for key := range c {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b [2]string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
-	for _, key := range keys {
-		m.add(name, float64(c[key]), key[0], key[1])
+	for key, n := range c {
+		m.add(name, float64(n), key[0], key[1])
 	}
 }

@@ -12,44 +12,44 @@ import (
 // Externals returns a function that finds plugins of other projects which answer Fairlead's extra verbs
 // (sdk/extension.go). It asks each file once, and returns nil for a plugin of this project.
 func Externals() func(ctx context.Context, l *spec.List, typ string) *sdk.External {
-	known := map[string]*sdk.External{}
-	var mu sync.Mutex
-	return func(ctx context.Context, l *spec.List, typ string) *sdk.External {
-		mu.Lock()
-		defer mu.Unlock()
-		dirs, _ := Search(&Network{List: l})
-		path, err := invoke.Find(typ, dirs)
-		if err != nil {
+	return byProgram(func(ctx context.Context, path string, c invoke.Call) *sdk.External {
+		if OurProgram(path) {
 			return nil
 		}
-		x, asked := known[path]
-		if !asked && !OurProgram(path) {
-			x = sdk.AskExternal(ctx, path, invoke.Call{Type: typ, Path: dirs})
-		}
-		known[path] = x
-		return x
-	}
+		return sdk.AskExternal(ctx, path, c)
+	})
 }
 
 // Foreign returns a function that says why the program of a plugin is not of this project; "" if it is.
 func Foreign() func(l *spec.List, typ string) string {
-	known := map[string]string{}
+	why := byProgram(func(_ context.Context, path string, _ invoke.Call) string {
+		if OurProgram(path) {
+			return ""
+		}
+		return path + " is another program of that name"
+	})
+	return func(l *spec.List, typ string) string { return why(context.Background(), l, typ) }
+}
+
+// byProgram returns a function that finds the program of a plugin and examines each file once. Its answer is zero if
+// there is no file: fairlead itself stands in.
+func byProgram[T any](examine func(ctx context.Context, path string, c invoke.Call) T) func(ctx context.Context,
+	l *spec.List, typ string) T {
+	known := map[string]T{}
 	var mu sync.Mutex
-	return func(l *spec.List, typ string) string {
+	return func(ctx context.Context, l *spec.List, typ string) (answer T) {
 		mu.Lock()
 		defer mu.Unlock()
 		dirs, _ := Search(&Network{List: l})
 		path, err := invoke.Find(typ, dirs)
 		if err != nil {
-			return "" // fairlead itself stands in
+			return answer
 		}
-		why, ok := known[path]
-		if !ok {
-			if !OurProgram(path) {
-				why = path + " is another program of that name"
-			}
-			known[path] = why
+		answer, examined := known[path]
+		if !examined {
+			answer = examine(ctx, path, invoke.Call{Type: typ, Path: dirs})
+			known[path] = answer
 		}
-		return why
+		return answer
 	}
 }

@@ -70,8 +70,7 @@ func Find(a *app.App, name string) (*Network, error) {
 	case err == nil:
 		return Loaded(a, l), nil
 	case name == DefaultNetwork && errors.Is(err, spec.ErrNotFound):
-		l, err := spec.ParseList(DefaultList(IPv6Here()))
-		return &Network{List: l, BuiltIn: true}, err
+		return &Network{List: builtIn(), BuiltIn: true}, nil
 	case a.Orphans:
 		if l := Orphaned(name); l != nil {
 			why := "no usable file defines network " + name
@@ -120,9 +119,7 @@ func FindFile(a *app.App, file string) (*Network, error) {
 // Loaded returns the network of a list read from a file, and prints the warnings about that file.
 func Loaded(a *app.App, l *spec.List) *Network {
 	n := &Network{List: l}
-	for _, w := range n.FileWarnings() {
-		a.Note("warning: %v", w)
-	}
+	app.Warn(a, n.FileWarnings())
 	return n
 }
 
@@ -187,6 +184,26 @@ func DefaultList(ipv6 bool, more ...Object) []byte {
 		panic(err) // the values are maps, strings and booleans
 	}
 	return b
+}
+
+// builtIn returns the list of the default network.
+func builtIn() *spec.List {
+	l, err := spec.ParseList(DefaultList(IPv6Here()))
+	if err != nil {
+		panic(err) // a test parses it
+	}
+	return l
+}
+
+// Lists returns the networks that the files define, and the problems of files. With a default, the built-in network is
+// among them, unless a file defines it.
+func Lists(withDefault bool) (lists []*spec.List, problems []error) {
+	lists, problems = spec.LoadDir(ConfDir())
+	isDefault := func(l *spec.List) bool { return l.Name == DefaultNetwork }
+	if withDefault && !slices.ContainsFunc(lists, isDefault) {
+		lists = append(lists, builtIn())
+	}
+	return lists, problems
 }
 
 // IPv6Here reports whether the kernel has IPv6. It lacks IPv6 after a boot with ipv6.disable=1.
@@ -347,20 +364,8 @@ func Whole(l *spec.List) (json.RawMessage, error) {
 	})
 }
 
-// DeclaredCapabilities returns the capabilities that n's plugins declare, in order.
-func (n *Network) DeclaredCapabilities() []string {
-	var names []string
-	for name, on := range n.Capabilities() {
-		if on {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
 // Publishes reports whether n has a plugin that publishes ports.
-func (n *Network) Publishes() bool { return slices.Contains(n.DeclaredCapabilities(), "portMappings") }
+func (n *Network) Publishes() bool { return n.Capabilities()["portMappings"] }
 
 // Types returns the types of n's plugins, in order.
 func (n *Network) Types() string {
@@ -377,15 +382,14 @@ func (n *Network) Types() string {
 
 // Configured returns the networks that the files define now.
 func Configured() []*spec.List {
-	lists, _ := spec.LoadDir(ConfDir()) // a file with errors does not define attachments
+	lists, _ := Lists(false) // a file with errors does not define attachments
 	return lists
 }
 
 // CompleteNetworks completes names of networks, for a shell.
 func CompleteNetworks(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	names := []string{DefaultNetwork}
-	lists, _ := spec.LoadDir(ConfDir())
-	for _, l := range lists {
+	for _, l := range Configured() {
 		names = append(names, l.Name)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp

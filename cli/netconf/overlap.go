@@ -176,14 +176,9 @@ func overlapped(l *spec.List, others []Wired, with string, said map[[2]string]bo
 
 // WarnOfOverlaps prints what n overlaps with, before its plugins do: those do not know the networks' names.
 func WarnOfOverlaps(a *app.App, n *Network, rt *attach.Runtime) {
-	lists, _ := spec.LoadDir(ConfDir())
-	if l, err := spec.ParseList(DefaultList(IPv6Here())); err == nil {
-		lists = append(lists, l)
-	}
+	lists, _ := Lists(true)
 	found := Overlaps(n.List, Wires(lists), map[[2]string]bool{})
-	for _, err := range found {
-		a.Note("warning: %v", err)
-	}
+	app.Warn(a, found)
 	if s, ok := rt.Stderr.(term.Screen); ok && len(found) > 0 {
 		a.Note("correct one of the two; `fairlead net ls` checks all files")
 		s.Said.Store(rtnl.Overlapping, true)

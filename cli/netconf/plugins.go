@@ -42,7 +42,7 @@ func (n *Network) every() []*spec.Conf {
 // Missing returns an error for each plugin of n that is not installed.
 func (n *Network) Missing() (errs []error) {
 	for i, p := range n.every() {
-		if err := n.FindPlugin(p.Type); err != nil {
+		if err := n.findPlugin(p.Type); err != nil {
 			errs = append(errs, fmt.Errorf("plugins[%d]: %w", i, err))
 		}
 		if err := n.FindIPAM(p); err != nil {
@@ -52,24 +52,24 @@ func (n *Network) Missing() (errs []error) {
 	return errs
 }
 
-// FindPlugin fails if no file is the plugin of that type, and this program does not stand in.
-func (n *Network) FindPlugin(typ string) error {
+// findPlugin fails if no file is the plugin of that type, and this program does not stand in.
+func (n *Network) findPlugin(typ string) error {
 	dirs, itself := Search(n)
 	path, err := invoke.Find(typ, dirs)
 	if err == nil && Chmod(path) != "" {
 		return app.Fail(app.ExitFailure, Chmod(path), "find plugin %q: %s is not executable", typ, path)
 	}
+	ours := OfType(typ) != nil
+	if err == nil || itself && ours {
+		return nil
+	}
 	var own []string
 	for _, p := range plugin.All() {
 		own = append(own, p.Name)
 	}
-	if err == nil || itself && slices.Contains(own, typ) {
-		return nil
-	}
 	if near, ok := spec.Nearest(typ, own); ok && itself {
 		return fmt.Errorf("find plugin %q: %w; did you mean %q?", typ, invoke.ErrNotFound, near)
 	}
-	ours := slices.Contains(own, typ)
 	return &NotInstalledError{error: err, Type: typ, Ours: ours, Dir: slices.Concat(dirs, []string{AdminDir})[0]}
 }
 
@@ -97,14 +97,13 @@ func (n *Network) FindIPAM(p *spec.Conf) error {
 	if p.IPAMType == "" {
 		return nil
 	}
-	all := plugin.All()
-	i := slices.IndexFunc(all, func(q sdk.Plugin) bool { return q.Name == p.IPAMType })
+	own := OfType(p.IPAMType)
 	dirs, _ := Search(n)
 	path, err := invoke.Find(p.Type, dirs)
-	if i < 0 || err == nil && !OurProgram(path) {
-		return n.FindPlugin(p.IPAMType)
+	if own == nil || err == nil && !OurProgram(path) {
+		return n.findPlugin(p.IPAMType)
 	}
-	if !all[i].Allocates() {
+	if !own.Allocates() {
 		return NoAllocator(p.IPAMType)
 	}
 	return nil
@@ -120,7 +119,7 @@ func NoAllocator(name string) error {
 // Headless fails if the first of n's plugins is a chained one, so that every ADD fails.
 func (n *Network) Headless() error {
 	p := n.WrittenOut().Plugins[0]
-	if !slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type && q.Chained() }) {
+	if own := OfType(p.Type); own == nil || !own.Chained() {
 		return nil
 	}
 	return spec.Errorf(spec.CodeConfig, "plugins[0]: %s changes the interface of a plugin before it, and no plugin "+
@@ -156,4 +155,9 @@ func sameRelease(path, version string) bool {
 func OurProgram(path string) bool {
 	info, err := buildinfo.ReadFile(path)
 	return err == nil && strings.HasPrefix(info.Path, "github.com/fairlead-cni/fairlead/cmd/")
+}
+
+// AllocatesBy reports whether a plugin of a list has that IPAM plugin.
+func AllocatesBy(l *spec.List, ipam string) bool {
+	return slices.ContainsFunc(l.WrittenOut().Plugins, func(p *spec.Conf) bool { return p.IPAMType == ipam })
 }

@@ -103,14 +103,9 @@ func Pools(ctx context.Context, a *app.App, name string) (all []Pool, problems [
 		}
 		return []Pool{p}, problems, err
 	}
-	lists, bad := spec.LoadDir(ConfDir())
+	lists, bad := Lists(true)
 	for _, err := range bad {
 		problems = append(problems, err.Error())
-	}
-	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == DefaultNetwork }) {
-		if l, err := spec.ParseList(DefaultList(IPv6Here())); err == nil {
-			lists = append(lists, l)
-		}
 	}
 	var known []string
 	for _, l := range lists {

@@ -4,13 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/plugin"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -73,7 +70,7 @@ func noteChain(a *app.App, n *netconf.Network, folded, undo bool) {
 		return
 	}
 	for _, p := range n.WrittenOut().Plugins {
-		if !slices.ContainsFunc(plugin.All(), func(q sdk.Plugin) bool { return q.Name == p.Type }) {
+		if netconf.OfType(p.Type) == nil {
 			a.Note("%s is not a plugin of fairlead: the chain executes it in its place", p.Type)
 		}
 	}

@@ -48,15 +48,8 @@ type listing struct {
 }
 
 func list(a *app.App) error {
-	lists, problems := spec.LoadDir(netconf.ConfDir())
+	lists, problems := netconf.Lists(true)
 	doc := listing{Networks: []netInfo{}}
-	if !slices.ContainsFunc(lists, func(l *spec.List) bool { return l.Name == netconf.DefaultNetwork }) {
-		l, err := spec.ParseList(netconf.DefaultList(netconf.IPv6Here()))
-		if err != nil {
-			return err
-		}
-		lists = append(lists, l)
-	}
 	s, err := snapshot.Read("")
 	if err != nil {
 		return err
@@ -82,7 +75,7 @@ func list(a *app.App) error {
 		a.Status = app.ExitFailure
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	doc.print(a, lists)
 	if blind != nil {
@@ -93,9 +86,7 @@ func list(a *app.App) error {
 			a.Note("warning: no usable file defines network %s, which has containers; `fairlead doctor` has the "+
 				"command that writes it again", n.Name)
 		}
-		for _, w := range n.Warnings {
-			a.Note("warning: %v", w)
-		}
+		app.Warn(a, n.Warnings)
 	}
 	for _, p := range problems {
 		a.Note("%s", term.Lines(p))
@@ -141,5 +132,5 @@ func (doc listing) print(a *app.App, lists []*spec.List) {
 		}
 		t = append(t, []any{n.Name, n.CNIVersion, (&netconf.Network{List: lists[i]}).Types(), attached, file})
 	}
-	t.Print(a.Stdout, a.Style(a.Stdout))
+	a.Draw(t)
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/cli/validate"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -143,7 +142,7 @@ func write(a *app.App, name, file string, w wish) error {
 	if len(bad) > 0 {
 		return app.Usage("network %s: %w", name, errors.Join(bad...))
 	}
-	lists, _ := spec.LoadDir(netconf.ConfDir())
+	lists := netconf.Configured()
 	for _, other := range lists {
 		if other.Name == name {
 			return app.Fail(app.ExitUsage, "Choose another name, or remove that file first.",
@@ -170,7 +169,7 @@ func write(a *app.App, name, file string, w wish) error {
 		return err
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, struct {
+		return a.PrintJSON(struct {
 			File    string          `json:"file,omitempty"`
 			List    json.RawMessage `json:"list"`
 			Plugins []target.Step   `json:"plugins"`
@@ -190,9 +189,7 @@ func write(a *app.App, name, file string, w wish) error {
 // warn says why an add to a new network would fail now.
 func warn(a *app.App, t *target.Target) {
 	lacks := t.Lacks()
-	for _, note := range lacks {
-		a.Note("warning: %s", note)
-	}
+	app.Warn(a, lacks)
 	rt, err := netconf.Runtime(a, t.Network)
 	if err != nil || len(lacks) > 0 {
 		return
@@ -298,7 +295,7 @@ func written(name string, plugins []map[string]any) ([]byte, error) {
 
 // freeSubnet returns a subnet that no network and no address or route of this host uses.
 func freeSubnet(name string) string {
-	lists, _ := spec.LoadDir(netconf.ConfDir())
+	lists := netconf.Configured()
 	if l, err := spec.ParseList(netconf.DefaultList(false)); err == nil {
 		l.File = "built in"
 		lists = append(lists, l)

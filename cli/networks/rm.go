@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/snapshot"
-	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -59,7 +58,7 @@ func remove(a *app.App, name string, force bool) error {
 		return err
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, struct {
+		return a.PrintJSON(struct {
 			Network string `json:"network"`
 			File    string `json:"file"`
 		}{name, file})
@@ -128,8 +127,7 @@ func noteBridge(a *app.App, l *spec.List) {
 	if !ok || w.Link == "" {
 		return
 	}
-	lists, _ := spec.LoadDir(netconf.ConfDir())
-	for _, other := range lists {
+	for _, other := range netconf.Configured() {
 		if used, ok := netconf.WireOf(other); ok && used.Link == w.Link {
 			return
 		}

@@ -52,8 +52,7 @@ func show(a *app.App, arg string) error {
 	if doc.List, err = netconf.Whole(n.List); err != nil {
 		return err
 	}
-	lists, _ := spec.LoadDir(netconf.ConfDir())
-	doc.Warnings = infoOf(a, n.List, netconf.Wires(lists), map[[2]string]bool{}).Warnings
+	doc.Warnings = infoOf(a, n.List, netconf.Wires(netconf.Configured()), map[[2]string]bool{}).Warnings
 	s, err := snapshot.Read(n.Name)
 	if err != nil {
 		return err
@@ -64,7 +63,7 @@ func show(a *app.App, arg string) error {
 	}
 	doc.Problems = s.Problems(a, n.Name)
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	return doc.print(a, n)
 }
@@ -96,13 +95,9 @@ func (doc shown) print(a *app.App, n *netconf.Network) error {
 	if len(doc.Attachments) == 0 {
 		root.Add("nothing is attached")
 	}
-	root.Print(a.Stdout, s)
-	for _, w := range doc.Warnings {
-		a.Note("warning: %v", w)
-	}
-	for _, p := range doc.Problems {
-		a.Note("%s", p)
-	}
+	a.Draw(root)
+	app.Warn(a, doc.Warnings)
+	a.NoteAll(doc.Problems)
 	return nil
 }
 

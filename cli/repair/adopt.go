@@ -3,7 +3,6 @@ package repair
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cli/advice"
@@ -11,9 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/attached"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/cli/target"
-	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/repair"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -49,11 +46,10 @@ func anew(ctx context.Context, a *app.App, o spec.Owner) error {
 		return err
 	}
 	l := c.AttachedBy(n.List)
-	theirs := netconf.Foreign()
+	foreign := netconf.Foreign()
 	for _, p := range l.WrittenOut().Plugins {
 		for _, typ := range []string{p.Type, p.IPAMType} {
-			is := func(q sdk.Plugin) bool { return q.Name == typ }
-			if why := theirs(l, typ); why != "" && slices.ContainsFunc(plugin.All(), is) {
+			if why := foreign(l, typ); why != "" && netconf.OfType(typ) != nil {
 				return fmt.Errorf("%s: install fairlead's plugin in its place first, or let CNI_PATH begin with "+
 					"the directory of fairlead's plugins",
 					why)

@@ -95,7 +95,7 @@ func printHandover(a *app.App, report *repair.Report, dry bool) error {
 			f.Differences.Lines(), f.NotOurs})
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, struct {
+		return a.PrintJSON(struct {
 			OK          bool         `json:"ok"`
 			Attachments []handedOver `json:"attachments"`
 			Problems    []string     `json:"problems,omitempty"`
@@ -123,14 +123,12 @@ func printHandover(a *app.App, report *repair.Report, dry bool) error {
 		for _, line := range f.NotOurs {
 			node.Add("%s", s.Doubt("not made by fairlead: "+line))
 		}
-		node.Print(a.Stdout, s)
+		a.Draw(node)
 	}
 	if len(all) == 0 && len(report.Problems) == 0 {
 		a.Print("nothing is attached\n")
 	}
-	for _, p := range report.Problems {
-		a.Note("%s", p)
-	}
+	a.NoteAll(report.Problems)
 	if dry {
 		a.Note("nothing was changed")
 	}

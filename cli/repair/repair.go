@@ -95,9 +95,7 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 	}
 	if shut {
 		did, err := repair.Shut(a.Interruptible())
-		for _, line := range did {
-			a.Note("%s", line)
-		}
+		a.NoteAll(did)
 		return err
 	}
 	if adopt && (watch || shut || r.DryRun) {
@@ -165,7 +163,7 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 			f.State, f.Repaired, f.Differences.Lines(), f.Differences, f.NotOurs, f.Changed})
 	}
 	if a.JSON() {
-		return term.PrintJSON(a.Stdout, doc)
+		return a.PrintJSON(doc)
 	}
 	s := a.Style(a.Stdout)
 	for _, line := range doc.Tables {
@@ -200,9 +198,7 @@ func printRepair(a *app.App, report *repair.Report, dry bool) error {
 		sum = []string{"nothing is attached"}
 	}
 	a.Print("%s\n", strings.Join(sum, ", "))
-	for _, p := range doc.Problems {
-		a.Note("%s", p)
-	}
+	a.NoteAll(doc.Problems)
 	noteRepair(a, report, count, changed, begun)
 	if dry && !doc.OK {
 		a.Note("nothing was changed; without --dry-run, repair restores what it can")
@@ -225,9 +221,7 @@ func noteRepair(a *app.App, report *repair.Report, count map[repair.State]int, c
 		a.Note("%s finishes a del, once the plugin that failed is installed and works", del)
 	}
 	if count[repair.Broken] > len(begun) {
-		for _, note := range advice.BeyondRepair(report.Findings) {
-			a.Note("%s", note)
-		}
+		a.NoteAll(advice.BeyondRepair(report.Findings))
 	}
 	if count[repair.Gone] > 0 {
 		a.Note("`fairlead gc --gone` removes what dead containers left")

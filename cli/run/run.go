@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"syscall"
 
@@ -160,7 +159,7 @@ func wants(a *app.App, f runFlags) ([]wanted, error) {
 			w.give("portMappings", n.Understood(ports))
 			ports = nil // by the first network that can
 		}
-		if len(f.aliases) > 0 && slices.Contains(n.DeclaredCapabilities(), "aliases") {
+		if len(f.aliases) > 0 && n.Capabilities()["aliases"] {
 			w.give("aliases", f.aliases)
 			resolves = true
 		}

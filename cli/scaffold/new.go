@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,9 +19,7 @@ import (
 	"text/template"
 
 	"github.com/fairlead-cni/fairlead/cli/app"
-	"github.com/fairlead-cni/fairlead/cli/term"
-	"github.com/fairlead-cni/fairlead/plugin"
-	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -70,12 +69,12 @@ to the interface that the plugins before it made.`,
 				return err
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
+				return a.PrintJSON(struct {
 					Dir   string   `json:"dir"`
 					Files []string `json:"files"`
-				}{dir, fileNames(files)})
+				}{dir, slices.Sorted(maps.Keys(files))})
 			}
-			for _, name := range fileNames(files) {
+			for _, name := range slices.Sorted(maps.Keys(files)) {
 				a.Print("%s\n", filepath.Join(dir, name))
 			}
 			test := "go test ./..."
@@ -110,7 +109,7 @@ func validPluginName(name string) error {
 		regexp.MustCompile(`(?i)^(com|lpt)[0-9]$`).MatchString(name) {
 		return errors.New("no Go module can be called that")
 	}
-	if slices.ContainsFunc(plugin.All(), func(p sdk.Plugin) bool { return p.Name == name }) || name == "fairlead" {
+	if netconf.OfType(name) != nil || name == "fairlead" {
 		return errors.New("is Fairlead's own: choose another name")
 	}
 	return nil
@@ -191,21 +190,13 @@ func isRelease(version string) bool {
 	return regexp.MustCompile(`^v\d+\.\d+\.\d+$`).MatchString(version)
 }
 
-func fileNames(files map[string][]byte) (names []string) {
-	for name := range files {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // writeTree makes dir, which must not exist, or be empty, and writes files into it.
 func writeTree(dir string, files map[string][]byte) error {
 	if list, err := os.ReadDir(dir); err == nil && len(list) > 0 || err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return app.Fail(app.ExitUsage, "Choose another directory with --dir, or remove what is in that one.",
 			"%s is not an empty directory", dir)
 	}
-	for _, name := range fileNames(files) {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
 		file := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -18,6 +19,8 @@ import (
 	"github.com/fairlead-cni/fairlead/cli/netconf"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/repair"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -66,6 +69,13 @@ func Look() (*kernel.World, error) {
 		os.Exit(app.ExitFailure)
 	})
 	return kernel.NewWorld(host), err
+}
+
+// DryRepairer returns what compares attachments with their plans, and changes nothing.
+func (s *Snapshot) DryRepairer(list []attach.Cached) repair.Repairer {
+	return repair.Repairer{Runtime: &attach.Runtime{Stderr: io.Discard}, Plugins: plugin.All(),
+		Foreign: netconf.Foreign(), External: netconf.Externals(), Now: netconf.Configured, DryRun: true, View: s.World,
+		List: func() ([]attach.Cached, []error) { return slices.Clone(list), s.Unread }}
 }
 
 // Problems names the files of the cache that cannot be read and may be of the network, or of any if it is empty. It is

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -101,11 +102,7 @@ func hiddenNames(list []attach.Cached, log []calls.Line) []string {
 	for _, l := range links {
 		all.mac(l.HardwareAddr.String())
 	}
-	var names []string
-	for n := range all {
-		names = append(names, n)
-	}
-	return names
+	return slices.Collect(maps.Keys(all))
 }
 
 // of adds the names in lines of the log and in the arguments of this process, which the bundle contains too.

@@ -129,7 +129,7 @@ func (t *tracing) run(args []string) (err error) {
 		t.Status = app.ExitFailure
 	}
 	if t.JSON() {
-		return term.PrintJSON(t.Stdout, answer)
+		return t.PrintJSON(answer)
 	}
 	t.print(answer)
 	return d.Ctx.Err()

@@ -49,7 +49,7 @@ problems of the host, such as a master that does not exist.`,
 				}
 			}
 			if a.JSON() {
-				return term.PrintJSON(a.Stdout, struct {
+				return a.PrintJSON(struct {
 					OK       bool     `json:"ok"`
 					Problems []remark `json:"problems"`
 					Others   []string `json:"notExamined,omitempty"`
