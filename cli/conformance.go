@@ -1,11 +1,6 @@
 package cli
 
 import (
-	"os"
-	"os/exec"
-	"path/filepath"
-	"syscall"
-
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/spf13/cobra"
 )
@@ -28,24 +23,8 @@ Exit status: 0 all checks passed, 1 a check failed, 2 a check could not be made.
   fairlead conformance --runtime ./myruntime                   test a runtime
   fairlead conformance --list                                  list the checks`,
 		RunE: func(_ *cobra.Command, args []string) error {
-			path, err := findConformance()
-			if err != nil {
-				return app.Fail(app.ExitUsage, "Install it: `go install "+
-					"github.com/fairlead-cni/fairlead/cmd/fairlead-conformance@latest`.",
-					"%s is neither beside fairlead nor in PATH: %w", conformanceProgram, err)
-			}
-			return syscall.Exec(path, append([]string{conformanceProgram}, args...), os.Environ())
+			return app.RunBeside(conformanceProgram, args, "Install it: `go install "+
+				"github.com/fairlead-cni/fairlead/cmd/fairlead-conformance@latest`.")
 		},
 	}
-}
-
-// findConformance returns the path of the program.
-func findConformance() (string, error) {
-	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), conformanceProgram)
-		if info, err := os.Stat(beside); err == nil && info.Mode().IsRegular() {
-			return beside, nil
-		}
-	}
-	return exec.LookPath(conformanceProgram)
 }

@@ -15,9 +15,10 @@ func Forget(epoch Entry) Txn {
 	e.N++
 	e.Gone = true
 	return Txn{
-		If:     []Compare{{epoch.Key, epoch.Revision}},
-		Put:    []Pair{{epoch.Key, Value{Epoch: &e}}},
-		Delete: []Key{{Kind: NameKey, Node: e.Name}, {Kind: NodeKey, Node: epoch.Key.Node}},
+		If:  []Compare{{epoch.Key, epoch.Revision}},
+		Put: []Pair{{epoch.Key, Value{Epoch: &e}}},
+		Delete: []Key{{Kind: NameKey, Node: e.Name}, {Kind: NodeKey, Node: epoch.Key.Node},
+			{Kind: DrainKey, Node: epoch.Key.Node}},
 	}
 }
 
@@ -50,4 +51,21 @@ func Readopted(config, readopt Entry, store string) Txn {
 		Put:    []Pair{{config.Key, Value{Config: &c}}},
 		Delete: []Key{readopt.Key},
 	}
+}
+
+// Configure returns the transaction that replaces the configuration.
+func Configure(config Entry, c Config) Txn {
+	return Txn{
+		If:  []Compare{{config.Key, config.Revision}},
+		Put: []Pair{{config.Key, Value{Config: &c}}},
+	}
+}
+
+// Drain returns the transaction after which a node claims nothing, or does again.
+func Drain(node string, drain bool) Txn {
+	k := Key{Kind: DrainKey, Node: node}
+	if drain {
+		return Txn{Put: []Pair{{k, Value{Node: node}}}}
+	}
+	return Txn{Delete: []Key{k}}
 }

@@ -19,6 +19,7 @@ const (
 	BlockKey   Kind = "block"   // of each block that is not free: its owners
 	MineKey    Kind = "mine"    // of each node and block: the parts that it owns. An index, written with the block
 	NodeKey    Kind = "node"    // of each node: how others reach it, and what it has left
+	AliveKey   Kind = "alive"   // of each node whose agent runs. It ends some time after the agent, and gives no right
 	DrainKey   Kind = "drain"   // of each node that is to claim nothing, and to give back what it does not need
 	GraveKey   Kind = "grave"   // of each block of a forgotten node, for some minutes: it is not claimed
 )

@@ -3,27 +3,173 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 )
 
-// ErrExists means that etcd has a cluster of this name.
-var ErrExists = errors.New("etcd has this cluster already")
+// oldest is the oldest version of etcd that the tests run.
+const oldest = "3.4.0"
 
-// Init makes a cluster with pools.
-func (s *Store) Init(ctx context.Context, pools []blocks.Pool) error {
-	c := blocks.Config{Pools: pools}
-	if err := c.Validate(); err != nil {
+// CheckVersion returns an error if etcd does not answer, or is older than what the tests run.
+func (s *Store) CheckVersion(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
 		return err
 	}
+	for _, e := range s.access.Endpoints {
+		st, err := c.Status(ctx, e)
+		if err != nil {
+			return s.failed(err)
+		}
+		if older(st.Version, oldest) {
+			return fmt.Errorf("etcd at %s is version %s, and fairlead-agent needs %s or later", e, st.Version, oldest)
+		}
+	}
+	return nil
+}
+
+// older compares versions of the form 3.4.0.
+func older(a, b string) bool {
+	of := func(v string, i int) int {
+		parts := strings.Split(strings.SplitN(v, "-", 2)[0], ".")
+		if i >= len(parts) {
+			return 0
+		}
+		n, _ := strconv.Atoi(parts[i])
+		return n
+	}
+	for i := range 3 {
+		if x, y := of(a, i), of(b, i); x != y {
+			return x < y
+		}
+	}
+	return false
+}
+
+// Init makes a cluster with pools. It returns the identifier of etcd.
+func (s *Store) Init(ctx context.Context, pools []blocks.Pool) (id string, err error) {
+	c := blocks.Config{Pools: pools}
+	if err := c.Validate(); err != nil {
+		return "", err
+	}
+	v, err := s.Look(ctx)
+	if err != nil {
+		return "", err
+	}
+	c.Store = v.id
+	if has := v.Config(); has != nil {
+		return "", fmt.Errorf("etcd at %s has a cluster %s already, with the pools %s: choose another --cluster, or join it with a "+
+			"token of one of its nodes (fairlead cluster token)", strings.Join(s.access.Endpoints, ","), s.access.Cluster, describePools(has.Pools))
+	}
+	return v.id, s.change(ctx, blocks.Init(c))
+}
+
+func describePools(pools []blocks.Pool) string {
+	var texts []string
+	for _, p := range pools {
+		texts = append(texts, fmt.Sprintf("%s (%v)", p.Name, p.Prefix))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// errChanged means that somebody else wrote at the same time.
+var errChanged = errors.New("somebody else changed the cluster at the same time: try again")
+
+// change does a transaction of an administrator.
+func (s *Store) change(ctx context.Context, t blocks.Txn) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	r, err := s.Commit(ctx, t)
+	if err == nil && !r.Done {
+		err = errChanged
+	}
+	return err
+}
+
+// AddPool adds a pool, and returns what the store says then.
+func (s *Store) AddPool(ctx context.Context, p blocks.Pool) (*View, error) {
+	v, err := s.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e := v.entries[blocks.Key{Kind: blocks.ConfigKey}]
+	if e.Value.Config == nil {
+		return nil, fmt.Errorf("etcd at %s has no cluster %s", strings.Join(s.access.Endpoints, ","), s.access.Cluster)
+	}
+	c := *e.Value.Config
+	c.Pools = append(c.Pools[:len(c.Pools):len(c.Pools)], p)
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := s.change(ctx, blocks.Configure(e, c)); err != nil {
+		return nil, err
+	}
+	return s.Look(ctx)
+}
+
+// Drain says whether a node is to claim nothing more, and to give back what it does not need.
+func (s *Store) Drain(ctx context.Context, node string, drain bool) error {
+	return s.change(ctx, blocks.Drain(node, drain))
+}
+
+// Readopted ends what began when etcd was found restored.
+func (s *Store) Readopted(ctx context.Context) error {
 	v, err := s.Look(ctx)
 	if err != nil {
 		return err
 	}
-	c.Store = v.id
-	r, err := s.Commit(ctx, blocks.Init(c))
-	if err == nil && !r.Done {
-		err = ErrExists
+	config, readopt := v.entries[blocks.Key{Kind: blocks.ConfigKey}], v.entries[blocks.Key{Kind: blocks.ReadoptKey}]
+	return s.change(ctx, blocks.Readopted(config, readopt, v.id))
+}
+
+// aliveSeconds is how long a node is said to be alive after its agent was last heard.
+const aliveSeconds = 60
+
+// SayAlive keeps the store saying that the node's agent runs, until ctx ends. It gives no right: see package blocks.
+func (s *Store) SayAlive(ctx context.Context, node string) {
+	for ctx.Err() == nil {
+		s.beAlive(ctx, node)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
-	return err
+}
+
+func (s *Store) beAlive(ctx context.Context, node string) {
+	c, err := s.connect()
+	if err != nil {
+		return
+	}
+	soon, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	lease, err := c.Grant(soon, aliveSeconds)
+	if err != nil {
+		return
+	}
+	key := s.key(blocks.Key{Kind: blocks.AliveKey, Node: node})
+	if _, err := c.Put(soon, key, "{}", clientv3.WithLease(lease.ID)); err != nil {
+		return
+	}
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	answers, err := c.KeepAlive(ctx, lease.ID)
+	if err != nil {
+		return
+	}
+	for range answers {
+	}
+	if ctx.Err() != nil { // the agent ends: nobody has to wait for the lease
+		last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer stop()
+		_, _ = c.Revoke(last, lease.ID)
+	}
 }

@@ -94,7 +94,14 @@ func (m *Member) Run(ctx context.Context) error {
 		return err
 	}
 	m.Store.watch(ctx, j.Node, m.changed)
+	alive := make(chan struct{})
+	go func() {
+		defer close(alive)
+		m.Store.SayAlive(ctx, j.Node)
+	}()
 	m.loop(ctx, h, o, leases)
+	stop()
+	<-alive
 	return nil
 }
 

@@ -179,7 +179,7 @@ func (m *Member) full(o *blocks.Owner, chain []blocks.Pool) (why, hint string) {
 		free, usable uint64
 	}
 	var donors []donor
-	for _, e := range m.View.all(blocks.NodeKey) {
+	for _, e := range m.View.All(blocks.NodeKey) {
 		d := donor{name: e.Value.Host.Name}
 		for _, p := range chain {
 			use := e.Value.Host.Use[p.Name]

@@ -138,6 +138,7 @@ func (s *Store) put(ctx context.Context, p blocks.Pair) (clientv3.Op, error) {
 // watch sends to changed after each change that concerns a node, and when it may have missed some, until ctx ends.
 func (s *Store) watch(ctx context.Context, node string, changed chan<- struct{}) {
 	for _, prefix := range []string{blocks.MinePrefix(node), blocks.Key{Kind: blocks.EpochKey, Node: node}.String(),
+		blocks.Key{Kind: blocks.DrainKey, Node: node}.String(),
 		string(blocks.ConfigKey), string(blocks.ReadoptKey)} {
 		go s.watchPrefix(ctx, s.prefix+prefix, changed)
 	}

@@ -139,8 +139,8 @@ func (v *View) Config() *blocks.Config {
 	return v.entries[blocks.Key{Kind: blocks.ConfigKey}].Value.Config
 }
 
-// all returns the entries of a kind, in the order of their keys.
-func (v *View) all(kind blocks.Kind) (list []blocks.Entry) {
+// All returns the entries of a kind, in the order of their keys.
+func (v *View) All(kind blocks.Kind) (list []blocks.Entry) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for e := range maps.Values(v.entries) {
@@ -169,7 +169,7 @@ func (v *View) Ranges() map[string]map[string][]netip.Prefix {
 		}
 	}
 	all := map[string]map[string][]netip.Prefix{}
-	for _, e := range v.all(blocks.BlockKey) {
+	for _, e := range v.All(blocks.BlockKey) {
 		parts := map[string]blocks.Parts{}
 		for n, owner := range e.Value.Owners {
 			if owner != "" {
@@ -191,7 +191,7 @@ func (v *View) Ranges() map[string]map[string][]netip.Prefix {
 // Nodes returns the nodes that said how others reach them, with their ranges.
 func (v *View) Nodes() (list []directory.Node) {
 	ranges := v.Ranges()
-	for _, e := range v.all(blocks.NodeKey) {
+	for _, e := range v.All(blocks.NodeKey) {
 		h := e.Value.Host
 		if h == nil {
 			continue

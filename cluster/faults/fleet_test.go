@@ -57,7 +57,7 @@ func newFleet(t testing.TB, pools ...blocks.Pool) (c *cluster, start, stop func(
 	}
 	defer s.Close()
 	for {
-		if err = s.Init(t.Context(), pools); err == nil {
+		if _, err = s.Init(t.Context(), pools); err == nil {
 			return c, start, stop
 		}
 		if t.Context().Err() != nil {

@@ -7,8 +7,8 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -24,8 +24,8 @@ import (
 // idle is the time after which the node gives back a block that it did not need.
 const idle = 10 * time.Minute
 
-// A fleet is what the flags say of a cluster on etcd.
-type fleet struct {
+// sharedPools are what the flags say of a cluster on etcd.
+type sharedPools struct {
 	etcd.Joined
 
 	file      string // that `fairlead cluster join` wrote
@@ -36,7 +36,7 @@ type fleet struct {
 	reserve   int
 }
 
-func (f *fleet) flags(flags *flag.FlagSet) {
+func (f *sharedPools) flags(flags *flag.FlagSet) {
 	flags.StringVar(&f.endpoints, "etcd", "", "`URL`,… of etcd, where nodes without Kubernetes share pools of addresses")
 	flags.StringVar(&f.CA, "etcd-cacert", "", "`FILE` with the certificates that sign those of etcd. It and the next ones are read "+
 		"for each connection")
@@ -44,7 +44,8 @@ func (f *fleet) flags(flags *flag.FlagSet) {
 	flags.StringVar(&f.Key, "etcd-key", "", "`FILE` with the key of --etcd-cert")
 	flags.StringVar(&f.User, "etcd-user", "", "`NAME` of the user, where etcd wants a password")
 	flags.StringVar(&f.PasswordFile, "etcd-password-file", "", "`FILE` with the password of --etcd-user")
-	flags.StringVar(&f.file, "etcd-config", "", "`FILE` that fairlead cluster join wrote, for what these flags do not say")
+	flags.StringVar(&f.file, "etcd-config", "", "`FILE` that fairlead cluster join wrote, for what these flags do not say (default: "+
+		etcd.JoinedFile+", if it exists and --kubeconfig is not said)")
 	flags.StringVar(&f.pools, "pool", "", "`NAME`,… of the pools that this node claims blocks of, in this order (default: all)")
 	flags.StringVar(&f.ips, "node-ip", "", "`ADDRESS`,… by which other nodes reach this one, with --etcd (default: those of the "+
 		"links with a default route)")
@@ -53,10 +54,18 @@ func (f *fleet) flags(flags *flag.FlagSet) {
 }
 
 // wanted reports whether the nodes come from etcd.
-func (f *fleet) wanted() bool { return f.endpoints != "" || f.file != "" }
+func (f *sharedPools) wanted() bool { return f.endpoints != "" || f.file != "" }
 
-// read completes the flags with the file.
-func (f *fleet) read(cluster string) error {
+// read completes the flags, and those of the agent, with the file.
+func (f *sharedPools) read(a *agent.Agent, kubeconfig string) error {
+	isPod := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+	if _, err := os.Stat(etcd.JoinedFile); err == nil && !isPod && kubeconfig == "" && !f.wanted() {
+		f.file = etcd.JoinedFile
+	}
+	if !f.wanted() {
+		a.Network, a.Cluster = cmp.Or(a.Network, "pods"), cmp.Or(a.Cluster, "kubernetes")
+		return nil
+	}
 	var from etcd.Joined
 	if f.file != "" {
 		var err error
@@ -64,40 +73,25 @@ func (f *fleet) read(cluster string) error {
 			return fmt.Errorf("--etcd-config: %w", err)
 		}
 	}
-	f.Cluster = cmp.Or(cluster, from.Cluster, "fleet")
-	f.Endpoints, f.Pools = splitList(f.endpoints), splitList(f.pools)
-	if len(f.Endpoints) == 0 {
-		f.Endpoints = from.Endpoints
-	}
-	if len(f.Pools) == 0 {
-		f.Pools = from.Pools
-	}
-	f.CA, f.Cert, f.Key = cmp.Or(f.CA, from.CA), cmp.Or(f.Cert, from.Cert), cmp.Or(f.Key, from.Key)
-	f.User, f.PasswordFile = cmp.Or(f.User, from.User), cmp.Or(f.PasswordFile, from.PasswordFile)
+	f.Cluster, f.Pools = a.Cluster, etcd.SplitList(f.pools)
+	f.Joined = from.With(f.Joined, etcd.SplitList(f.endpoints))
+	a.Source, a.Cluster, a.Network = agent.Etcd, f.Cluster, cmp.Or(a.Network, f.Network, "pods")
+	a.Conflist.Source = cmp.Or(a.Conflist.Source, f.Conf)
 	if f.spare < -1 || f.reserve < 0 {
 		return fmt.Errorf("--spare %d and --reserve %d: want -1 or more, and 0 or more", f.spare, f.reserve)
 	}
 	return nil
 }
 
-func splitList(text string) (list []string) {
-	for _, one := range strings.Split(text, ",") {
-		if one = strings.TrimSpace(one); one != "" {
-			list = append(list, one)
-		}
-	}
-	return list
-}
-
 // addresses returns those by which other nodes reach this one.
-func (f *fleet) addresses(a *agent.Agent) (list []netip.Addr, err error) {
+func (f *sharedPools) addresses(a *agent.Agent) (list []netip.Addr, err error) {
 	if f.ips == "" {
 		if list, err = agent.NodeIPs(a.World.Host); err == nil && len(list) == 0 {
 			err = errors.New("--node-ip: no link of this host has a default route: say by which addresses other nodes reach it")
 		}
 		return list, err
 	}
-	for _, text := range splitList(f.ips) {
+	for _, text := range etcd.SplitList(f.ips) {
 		ip, err := netip.ParseAddr(text)
 		if err != nil || !ip.IsGlobalUnicast() {
 			return nil, fmt.Errorf("--node-ip: %q is not an address that other nodes can reach", text)
@@ -108,7 +102,7 @@ func (f *fleet) addresses(a *agent.Agent) (list []netip.Addr, err error) {
 }
 
 // run runs the agent with the nodes that etcd tells, and with blocks of its pools.
-func (f *fleet) run(ctx context.Context, a *agent.Agent) error {
+func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 	ips, err := f.addresses(a)
 	if err != nil {
 		return err
@@ -174,7 +168,7 @@ func (f *fleet) run(ctx context.Context, a *agent.Agent) error {
 }
 
 // member returns what gets the node its blocks.
-func (f *fleet) member(a *agent.Agent, store *etcd.Store, view *etcd.View, self directory.Node) *etcd.Member {
+func (f *sharedPools) member(a *agent.Agent, store *etcd.Store, view *etcd.View, self directory.Node) *etcd.Member {
 	m := etcd.NewMember(store, view, a.Network, blocks.Host{Name: self.Name, Endpoints: self.Endpoints, MAC: self.MAC,
 		Version: a.Version})
 	m.Log, m.Pools, m.Spare, m.Reserve, m.Idle = a.Log, f.Pools, f.spare, f.reserve, idle

@@ -25,6 +25,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/cluster/fleet"
 	"github.com/fairlead-cni/fairlead/cluster/nodes"
 	"github.com/fairlead-cni/fairlead/cluster/probe"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -33,6 +34,9 @@ import (
 
 // longestDevice is the longest name of a device, of 15 characters, less the 6 of that for nodes with IPv6 addresses.
 const longestDevice = 14
+
+// defaultKubeconfig is where a node that is no pod has it.
+const defaultKubeconfig = "/etc/kubernetes/fairlead-agent.conf"
 
 // version is stamped by the Makefile.
 var version string
@@ -43,6 +47,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	if len(os.Args) > 1 && os.Args[1] == "cluster" {
+		os.Exit(fleet.Main(ctx, os.Args[2:], os.Stdout, os.Stderr))
+	}
 	err := run(ctx, os.Args[1:])
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return
@@ -83,10 +90,10 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("fairlead-agent", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // a wrong flag is one line
 	flags.Usage = func() {}
-	kubeconfig := flags.String("kubeconfig", "", "`FILE` that says where the API server is (default: that of the pod)")
+	kubeconfig := flags.String("kubeconfig", "", "`FILE` that says where the API server is (default: that of the pod, or "+defaultKubeconfig+")")
 	flags.StringVar(&a.Cluster, "cluster", "", "`NAME` of the cluster, the same on all nodes (default: kubernetes; with --etcd: "+
 		"fleet)")
-	flags.StringVar(&a.Network, "network", "pods", "`NAME` of the network whose ipam is cluster")
+	flags.StringVar(&a.Network, "network", "", "`NAME` of the network whose ipam is cluster (default: pods)")
 	flags.StringVar(&a.Node, "node", cmp.Or(os.Getenv("NODE_NAME"), hostname), "`NAME` of this node in the cluster")
 	flags.StringVar(&a.Device, "device", "fairlead-vx", "`NAME` of the VXLAN device; "+
 		"that for nodes with IPv6 addresses has a 6 behind it")
@@ -108,8 +115,8 @@ func run(ctx context.Context, args []string) error {
 		"anybody who reaches it gets them (default: only the socket that status asks)")
 	available := flags.Bool("clear-network-unavailable", false, "set the condition NetworkUnavailable of this node to False when "+
 		"pods can be attached; needs the right to patch nodes/status")
-	var onEtcd fleet
-	onEtcd.flags(flags)
+	var shared sharedPools
+	shared.flags(flags)
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		flags.SetOutput(os.Stdout)
@@ -120,12 +127,15 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return usageError{fmt.Errorf("%w; fairlead-agent -h lists the flags", err)}
 	}
+	if err := shared.read(a, *kubeconfig); err != nil {
+		return err
+	}
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("%q: takes no arguments; fairlead-agent -h lists the flags", flags.Args())
 	case spec.ValidName(a.Network) != nil:
 		return fmt.Errorf("--network: %w", spec.ValidName(a.Network))
-	case onEtcd.wanted() && (*kubeconfig != "" || *available):
+	case shared.wanted() && (*kubeconfig != "" || *available):
 		return errors.New("--etcd: the nodes come from etcd or from Kubernetes: want no --kubeconfig and no " +
 			"--clear-network-unavailable")
 	case a.Node == "":
@@ -154,13 +164,6 @@ func run(ctx context.Context, args []string) error {
 	if a.MTU != 0 && (a.MTU < 1280 || a.MTU > 65535) {
 		return fmt.Errorf("--mtu: %d: want 1280 to 65535 bytes, or 0", a.MTU)
 	}
-	if onEtcd.wanted() {
-		if err := onEtcd.read(a.Cluster); err != nil {
-			return err
-		}
-		a.Source = agent.Etcd
-	}
-	a.Cluster = cmp.Or(a.Cluster, onEtcd.Cluster, "kubernetes")
 	a.ProbePort = uint16(*probes)
 	a.ID, a.Port = uint32(*id), uint16(*port)
 	a.Saved.Path = agentstatus.Saved(a.Network)
@@ -179,8 +182,8 @@ func run(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	if onEtcd.wanted() {
-		return onEtcd.run(ctx, a)
+	if shared.wanted() {
+		return shared.run(ctx, a)
 	}
 	config, err := configOf(*kubeconfig)
 	if err != nil {
@@ -194,7 +197,11 @@ func run(ctx context.Context, args []string) error {
 // configOf returns how to reach the API server.
 func configOf(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
-		return nodes.InCluster()
+		c, err := nodes.InCluster()
+		if _, serr := os.Stat(defaultKubeconfig); serr != nil || !errors.Is(err, nodes.ErrNotInCluster) {
+			return c, err
+		}
+		kubeconfig = defaultKubeconfig
 	}
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }

@@ -1,0 +1,101 @@
+package etcd
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+)
+
+// A MemberInfo is what people want to know of a node.
+type MemberInfo struct {
+	Name      string       `json:"name"`
+	ID        string       `json:"id"`
+	Alive     bool         `json:"alive"` // its agent runs, or ran a minute ago
+	Version   string       `json:"version,omitempty"`
+	Endpoints []netip.Addr `json:"endpoints,omitempty"`
+	Blocks    int          `json:"blocks"`
+	Leased    int          `json:"leased"` // some minutes ago
+	Usable    uint64       `json:"usable"` // addresses of its blocks
+	State     State        `json:"state"`
+}
+
+// A State says whether a node claims blocks.
+type State string
+
+// The states.
+const (
+	StateMember    State = "member"
+	StateDrains    State = "drains"
+	StateForgotten State = "forgotten"
+)
+
+// Names returns the names of all nodes by their identifiers, also of those that were forgotten.
+func (v *View) Names() map[string]string {
+	names := map[string]string{}
+	for _, e := range v.All(blocks.EpochKey) {
+		names[e.Key.Node] = e.Value.Epoch.Name
+	}
+	return names
+}
+
+// Members returns the nodes in the order of their names. Those that were forgotten are among them as long as they have
+// a block.
+func (v *View) Members() []MemberInfo {
+	list := []MemberInfo{}
+	owned := map[string]int{}
+	for _, e := range v.All(blocks.MineKey) {
+		owned[e.Key.Node]++
+	}
+	hosts := map[string]*blocks.Host{}
+	for _, e := range v.All(blocks.NodeKey) {
+		hosts[e.Key.Node] = e.Value.Host
+	}
+	for _, e := range v.All(blocks.EpochKey) {
+		m := MemberInfo{Name: e.Value.Epoch.Name, ID: e.Key.Node, Blocks: owned[e.Key.Node], State: StateMember}
+		if h := hosts[m.ID]; h != nil {
+			m.Version, m.Endpoints = h.Version, h.Endpoints
+			for use := range maps.Values(h.Use) {
+				m.Leased += use.Leased
+				m.Usable += use.Usable
+			}
+		}
+		m.Alive = v.has(blocks.Key{Kind: blocks.AliveKey, Node: m.ID})
+		switch {
+		case e.Value.Epoch.Gone && m.Blocks == 0:
+			continue
+		case e.Value.Epoch.Gone:
+			m.State = StateForgotten
+		case v.Drains(m.ID):
+			m.State = StateDrains
+		}
+		list = append(list, m)
+	}
+	slices.SortFunc(list, func(a, b MemberInfo) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Member returns the node with a name or an identifier.
+func (v *View) Member(name string) (MemberInfo, error) {
+	var names []string
+	for _, m := range v.Members() {
+		if m.Name == name || m.ID == name {
+			return m, nil
+		}
+		names = append(names, m.Name)
+	}
+	return MemberInfo{}, fmt.Errorf("the cluster has no node %q; it has %s", name, strings.Join(names, ", "))
+}
+
+func (v *View) has(k blocks.Key) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, has := v.entries[k]
+	return has
+}
+
+// Restored reports whether a node has found that etcd is older than what the node knows.
+func (v *View) Restored() bool { return v.has(blocks.Key{Kind: blocks.ReadoptKey}) }

@@ -1,0 +1,176 @@
+// Package fleet is the commands about a cluster whose nodes share pools of addresses in etcd: fairlead-agent cluster, which
+// fairlead cluster runs.
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/fairlead-cni/fairlead/cluster/etcd"
+)
+
+// A call is one call of a command.
+type call struct {
+	flags  *flag.FlagSet
+	stdout io.Writer
+	access *access
+	file   string // that join writes
+	output string
+}
+
+// A verb is a command.
+type verb struct {
+	name, operands, does string
+	run                  func(ctx context.Context, c *call, operands []string) error
+	flags                func(c *call)
+}
+
+func verbs() []verb {
+	return []verb{initVerb(), joinVerb(), tokenVerb(), nodesVerb(), poolsVerb(), blocksVerb(), drainVerb(), forgetVerb(),
+		exportVerb(), readoptVerb()}
+}
+
+// errUsage means that a command line is wrong.
+var errUsage = errors.New("fairlead cluster -h lists the commands")
+
+// Main runs the command that args name. The status is 0, 1 if it failed, or 2 if the command line is wrong.
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	err := run(ctx, args, stdout)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	}
+	fmt.Fprintln(stderr, "fairlead cluster:", err)
+	if errors.Is(err, errUsage) {
+		return 2
+	}
+	return 1
+}
+
+func run(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) == 0 {
+		return fmt.Errorf("want a command: %w", errUsage)
+	}
+	all := verbs()
+	i := slices.IndexFunc(all, func(v verb) bool { return v.name == args[0] })
+	if i < 0 {
+		return fmt.Errorf("%q is no command: %w", args[0], errUsage)
+	}
+	v := all[i]
+	c := &call{flags: flag.NewFlagSet(v.name, flag.ContinueOnError), stdout: stdout, access: &access{}}
+	c.flags.SetOutput(io.Discard)
+	c.flags.StringVar(&c.output, "o", "text", "`FORMAT`: text or json")
+	c.flags.StringVar(&c.file, "file", etcd.JoinedFile, "`FILE` that says how this node reaches etcd")
+	c.access.define(c.flags)
+	if v.flags != nil {
+		v.flags(c)
+	}
+	operands, err := c.parse(args[1:])
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintf(stdout, "%s\n\n  fairlead cluster %s\n\nFlags:\n", v.does, strings.TrimSpace(v.name+" "+v.operands))
+		c.flags.SetOutput(stdout)
+		c.flags.PrintDefaults()
+		return err
+	case err != nil:
+		return fmt.Errorf("%s: %w: %w", v.name, err, errUsage)
+	case c.output != "text" && c.output != "json":
+		return fmt.Errorf("-o %s: want text or json: %w", c.output, errUsage)
+	}
+	return v.run(ctx, c, operands)
+}
+
+// parse takes flags before, between and behind the operands.
+func (c *call) parse(args []string) (operands []string, err error) {
+	for {
+		if err := c.flags.Parse(args); err != nil {
+			return nil, err
+		}
+		if c.flags.NArg() == 0 {
+			return operands, nil
+		}
+		operands, args = append(operands, c.flags.Arg(0)), c.flags.Args()[1:]
+	}
+}
+
+// want says that the operands of a command are wrong.
+func want(operands []string, n int, what string) error {
+	if len(operands) == n {
+		return nil
+	}
+	return fmt.Errorf("%q: want %s: %w", operands, what, errUsage)
+}
+
+// print prints an answer: a document, or what text does.
+func (c *call) print(doc any, text func(w io.Writer)) error {
+	if c.output == "json" {
+		e := json.NewEncoder(c.stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(doc)
+	}
+	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	text(w)
+	return w.Flush()
+}
+
+// An access is the flags that say how to reach etcd. What they do not say, is in the file.
+type access struct {
+	etcd.Joined
+	endpoints string
+}
+
+func (a *access) define(flags *flag.FlagSet) {
+	flags.StringVar(&a.endpoints, "etcd", "", "`URL`,… of etcd")
+	flags.StringVar(&a.Cluster, "cluster", "", "`NAME` of the cluster (default: fleet)")
+	flags.StringVar(&a.CA, "etcd-cacert", "", "`FILE` with the certificates that sign those of etcd")
+	flags.StringVar(&a.Cert, "etcd-cert", "", "`FILE` with a certificate for etcd")
+	flags.StringVar(&a.Key, "etcd-key", "", "`FILE` with the key of --etcd-cert")
+	flags.StringVar(&a.User, "etcd-user", "", "`NAME` of the user, where etcd wants a password")
+	flags.StringVar(&a.PasswordFile, "etcd-password-file", "", "`FILE` with the password of --etcd-user")
+}
+
+// joined returns how to reach etcd.
+func (c *call) joined() (etcd.Joined, error) {
+	from, err := etcd.ReadJoined(c.file)
+	if errors.Is(err, os.ErrNotExist) && c.access.endpoints != "" {
+		err = nil
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return from, fmt.Errorf("this node has joined no cluster (%w): say --etcd URL, or use fairlead cluster init or join", err)
+	}
+	if err != nil {
+		return from, err
+	}
+	return from.With(c.access.Joined, etcd.SplitList(c.access.endpoints)), nil
+}
+
+// open returns the store, and what it says.
+func (c *call) open(ctx context.Context) (*etcd.Store, *etcd.View, error) {
+	j, err := c.joined()
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := etcd.Open(j.Access)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := s.Look(ctx)
+	if err == nil && v.Config() == nil {
+		err = fmt.Errorf("etcd at %s has no cluster %s: make it with fairlead cluster init, or correct --cluster",
+			strings.Join(j.Endpoints, ","), j.Cluster)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, s.Close())
+	}
+	return s, v, nil
+}

@@ -1,0 +1,302 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// tokenPrefix is what a token begins with.
+const tokenPrefix = "fairlead1."
+
+// A token is what a further node has to know. It has the content of files.
+type token struct {
+	etcd.Joined
+	Files map[string]string `json:"files,omitempty"` // by the names that they get on the further node
+}
+
+// encode returns the token of a node that has joined.
+func encode(j etcd.Joined) (string, error) {
+	t := token{Joined: j, Files: map[string]string{}}
+	for name, path := range map[string]*string{"fleet-ca.crt": &t.CA, "fleet.crt": &t.Cert, "fleet.key": &t.Key,
+		"fleet.password": &t.PasswordFile, filepath.Base(j.Conf): &t.Conf} {
+		if *path == "" {
+			continue
+		}
+		b, err := spec.ReadLinked(*path, spec.MaxFile)
+		if err != nil {
+			return "", err
+		}
+		t.Files[name], *path = string(b), name
+	}
+	b, err := json.Marshal(t)
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b), err
+}
+
+// decode reads a token.
+func decode(text string) (t token, err error) {
+	body, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
+	b, err := base64.RawURLEncoding.DecodeString(body)
+	if ok && err == nil {
+		err = json.Unmarshal(b, &t)
+	}
+	for name := range t.Files {
+		if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+			ok = false
+		}
+	}
+	if !ok || err != nil {
+		return t, errors.New("this is no token, or a part of one: `fairlead cluster token` on a node of the cluster prints it")
+	}
+	return t, nil
+}
+
+// conflist is the network of a fleet that has none yet.
+const conflist = `{
+  "cniVersion": "1.1.0",
+  "cniVersions": ["1.0.0", "1.1.0"],
+  "name": %q,
+  "plugins": [
+    {"type": "ptp", "ipMasq": true, "mtu": "auto", "ipam": {"type": "cluster"}},
+    {"type": "portmap", "capabilities": {"portMappings": true}}
+  ]
+}
+`
+
+// blockBits are those in which the addresses of a block differ, unless somebody says another length: a block has 64.
+const blockBits = 6
+
+// ParsePool reads NAME=CIDR or NAME=CIDR,BITS, where BITS is the prefix length of a block.
+func ParsePool(text string) (p blocks.Pool, err error) {
+	name, rest, named := strings.Cut(text, "=")
+	cidr, length, sized := strings.Cut(rest, ",")
+	p.Name, p.Parts = name, 1
+	p.Prefix, err = netip.ParsePrefix(cidr)
+	if !named || name == "" || err != nil {
+		return p, fmt.Errorf("--pool %q: want NAME=CIDR or NAME=CIDR,BITS, such as main=10.64.0.0/12,26", text)
+	}
+	p.Bits = max(p.Prefix.Addr().BitLen()-blockBits, p.Prefix.Bits())
+	if sized {
+		if p.Bits, err = strconv.Atoi(length); err != nil {
+			return p, fmt.Errorf("--pool %q: %q is not the prefix length of a block", text, length)
+		}
+	}
+	return p, nil
+}
+
+func parsePools(texts []string) (pools []blocks.Pool, err error) {
+	for _, text := range texts {
+		p, err := ParsePool(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", err, errUsage)
+		}
+		pools = append(pools, p)
+	}
+	return pools, nil
+}
+
+func initVerb() verb {
+	var pools list
+	var network string
+	return verb{name: "init", does: "Make a cluster in an etcd of yours, and let this node join it. It prints the token for further nodes.",
+		flags: func(c *call) {
+			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS]`: addresses that the nodes share in blocks of this prefix length; may be "+
+				"repeated (default of BITS: 26, for IPv6 122)")
+			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
+		},
+		run: func(ctx context.Context, c *call, operands []string) error {
+			if err := want(operands, 0, "no argument"); err != nil {
+				return err
+			}
+			all, err := parsePools(pools)
+			if err != nil {
+				return err
+			}
+			j := etcd.Joined{Network: network}.With(c.access.Joined, etcd.SplitList(c.access.endpoints))
+			if err := c.mayWrite(j.Cluster); err != nil {
+				return err
+			}
+			s, err := etcd.Open(j.Access)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			if err := s.CheckVersion(ctx); err != nil {
+				return err
+			}
+			if j.Store, err = s.Init(ctx, all); err != nil {
+				return err
+			}
+			if err := c.write(j, map[string]string{}); err != nil {
+				return err
+			}
+			return c.joinedText(j, true)
+		}}
+}
+
+func joinVerb() verb {
+	return verb{name: "join", operands: "TOKEN", does: "Let this node join the cluster of a token.",
+		run: func(ctx context.Context, c *call, operands []string) error {
+			if err := want(operands, 1, "TOKEN"); err != nil {
+				return err
+			}
+			t, err := decode(operands[0])
+			if err != nil {
+				return err
+			}
+			if err := c.mayWrite(t.Cluster); err != nil {
+				return err
+			}
+			dir := filepath.Dir(c.file)
+			for _, path := range []*string{&t.CA, &t.Cert, &t.Key, &t.PasswordFile, &t.Conf} {
+				if *path != "" {
+					*path = filepath.Join(dir, *path)
+				}
+			}
+			if err := writeFiles(dir, t.Files); err != nil {
+				return err
+			}
+			s, err := etcd.Open(t.Access)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			if err := s.CheckVersion(ctx); err != nil {
+				return err
+			}
+			v, err := s.Look(ctx)
+			if err != nil {
+				return err
+			}
+			at := strings.Join(t.Endpoints, ",")
+			switch {
+			case v.Config() == nil:
+				return fmt.Errorf("etcd at %s has no cluster %s, of which the token is", at, t.Cluster)
+			case v.Config().Store != t.Store:
+				return fmt.Errorf("the token is of the cluster %s in the etcd %s, and etcd at %s has a cluster %s that was made in the "+
+					"etcd %s: take a token of that cluster", t.Cluster, t.Store, at, t.Cluster, v.Config().Store)
+			}
+			if err := c.write(t.Joined, t.Files); err != nil {
+				return err
+			}
+			return c.joinedText(t.Joined, false)
+		}}
+}
+
+func tokenVerb() verb {
+	return verb{name: "token", does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
+		run: func(_ context.Context, c *call, operands []string) error {
+			if err := want(operands, 0, "no argument"); err != nil {
+				return err
+			}
+			j, err := c.joined()
+			if err != nil {
+				return err
+			}
+			text, err := encode(j)
+			if err != nil {
+				return err
+			}
+			return c.print(map[string]string{"token": text}, func(w io.Writer) { fmt.Fprintln(w, text) })
+		}}
+}
+
+// mayWrite refuses to join a second cluster.
+func (c *call) mayWrite(cluster string) error {
+	j, err := etcd.ReadJoined(c.file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if j.Cluster != cluster {
+		return fmt.Errorf("this node is of the cluster %s (%s), and this is the cluster %s: drain and forget the node, and remove "+
+			"the file", j.Cluster, c.file, cluster)
+	}
+	return nil
+}
+
+// write writes the files of a node that joins.
+func (c *call) write(j etcd.Joined, files map[string]string) error {
+	if j.Conf == "" {
+		j.Conf = filepath.Join(filepath.Dir(c.file), "10-"+j.Network+".conflist")
+		if _, err := os.Stat(j.Conf); errors.Is(err, os.ErrNotExist) {
+			files[filepath.Base(j.Conf)] = fmt.Sprintf(conflist, j.Network)
+		}
+	}
+	if err := writeFiles(filepath.Dir(c.file), files); err != nil {
+		return err
+	}
+	return j.Write(c.file)
+}
+
+// writeFiles writes files that root alone may read.
+func writeFiles(dir string, files map[string]string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// joinedText starts the agent, where systemd runs, and says what is next.
+func (c *call) joinedText(j etcd.Joined, first bool) error {
+	const unit = "fairlead-agent.service"
+	start := "systemctl enable --now " + unit
+	started := false
+	if _, err := os.Stat("/run/systemd/system"); err == nil {
+		if out, err := exec.Command("systemctl", "enable", "--now", unit).CombinedOutput(); err != nil {
+			return fmt.Errorf("the node has joined, and its agent does not start: %s: %w: %s", start, err,
+				strings.TrimSpace(string(out)))
+		}
+		started = true
+	}
+	saved, err := etcd.ReadJoined(c.file)
+	if err != nil {
+		return err
+	}
+	further, err := encode(saved)
+	if err != nil {
+		return err
+	}
+	doc := map[string]any{"cluster": j.Cluster, "file": c.file, "started": started, "token": further}
+	return c.print(doc, func(w io.Writer) {
+		fmt.Fprintf(w, "this node is of the cluster %s (%s)\n", j.Cluster, c.file)
+		if !started {
+			fmt.Fprintf(w, "start its agent: %s, or fairlead-agent --etcd-config %s\n", start, c.file)
+		}
+		if first {
+			fmt.Fprintf(w, "on each further node, which needs fairlead and fairlead-agent:\n\n  fairlead cluster join %s\n", further)
+		}
+	})
+}
+
+// A list is a flag that may be repeated.
+type list []string
+
+func (l *list) String() string { return strings.Join(*l, " ") }
+
+// Set implements flag.Value.
+func (l *list) Set(text string) error {
+	*l = append(*l, cmp.Or(text, "\"\""))
+	return nil
+}

@@ -1,0 +1,216 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/big"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/etcd"
+)
+
+func nodesVerb() verb {
+	return verb{name: "nodes", does: "List the nodes of the cluster, with what they have and whether their agents run.",
+		run: func(ctx context.Context, c *call, operands []string) error {
+			if err := want(operands, 0, "no argument"); err != nil {
+				return err
+			}
+			s, v, err := c.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			nodes := v.Members()
+			return c.print(nodes, func(w io.Writer) {
+				fmt.Fprintln(w, "NODE\tAGENT\tENDPOINTS\tBLOCKS\tLEASED\tADDRESSES\tSTATE")
+				for _, n := range nodes {
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", n.Name, agentState(n), join(n.Endpoints), n.Blocks, n.Leased,
+						n.Usable, n.State)
+				}
+			})
+		}}
+}
+
+func agentState(n etcd.MemberInfo) string {
+	if n.Alive {
+		return n.Version
+	}
+	return "does not run"
+}
+
+// A pool is one with its use.
+type pool struct {
+	blocks.Pool
+	Blocks  string `json:"blocks"` // that the pool has
+	Owned   int    `json:"owned"`
+	Resting int    `json:"resting,omitempty"` // of nodes that were forgotten, for ten minutes
+	Leased  int    `json:"leased"`            // some minutes ago
+	Usable  uint64 `json:"usable"`            // addresses of the blocks that are owned
+}
+
+func poolsOf(v *etcd.View) (list []pool) {
+	for _, p := range v.Config().Pools {
+		all := new(big.Int).Lsh(big.NewInt(1), uint(p.Bits-p.Prefix.Bits()))
+		one := pool{Pool: p, Blocks: all.String()}
+		for _, e := range v.All(blocks.BlockKey) {
+			if e.Key.Pool == p.Name {
+				one.Owned++
+			}
+		}
+		for _, e := range v.All(blocks.GraveKey) {
+			if e.Key.Pool == p.Name {
+				one.Resting++
+			}
+		}
+		for _, e := range v.All(blocks.NodeKey) {
+			one.Leased += e.Value.Host.Use[p.Name].Leased
+			one.Usable += e.Value.Host.Use[p.Name].Usable
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+func poolsVerb() verb {
+	return verb{name: "pools", operands: "[add NAME=CIDR[,BITS]]", does: "List the pools with their use, or add one.",
+		run: func(ctx context.Context, c *call, operands []string) error {
+			if len(operands) > 0 && (operands[0] != "add" || len(operands) != 2) {
+				return fmt.Errorf("%q: want add NAME=CIDR, or nothing: %w", operands, errUsage)
+			}
+			s, v, err := c.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			if len(operands) > 0 {
+				p, err := ParsePool(operands[1])
+				if err != nil {
+					return fmt.Errorf("%w: %w", err, errUsage)
+				}
+				if v, err = s.AddPool(ctx, p); err != nil {
+					return err
+				}
+			}
+			pools := poolsOf(v)
+			return c.print(pools, func(w io.Writer) {
+				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED")
+				for _, p := range pools {
+					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
+						p.Leased, p.Usable)
+				}
+			})
+		}}
+}
+
+// A block is one that is not free.
+type block struct {
+	Pool   string       `json:"pool"`
+	Block  netip.Prefix `json:"block"`
+	Owners []string     `json:"owners,omitempty"` // names of nodes
+	Former string       `json:"former,omitempty"` // node that was forgotten; nobody claims the block for some minutes
+}
+
+func blocksVerb() verb {
+	return verb{name: "blocks", operands: "[NODE]", does: "List the blocks that are not free, or those of a node.",
+		run: func(ctx context.Context, c *call, operands []string) error {
+			if len(operands) > 1 {
+				return want(operands, 1, "at most one NODE")
+			}
+			s, v, err := c.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			names := v.Names()
+			list := []block{}
+			for _, e := range v.All(blocks.BlockKey) {
+				b := block{Pool: e.Key.Pool, Block: e.Key.Block}
+				for _, owner := range slices.Compact(slices.Sorted(slices.Values(e.Value.Owners))) {
+					if owner != "" {
+						b.Owners = append(b.Owners, nameOf(names, owner))
+					}
+				}
+				list = append(list, b)
+			}
+			for _, e := range v.All(blocks.GraveKey) {
+				list = append(list, block{Pool: e.Key.Pool, Block: e.Key.Block, Former: nameOf(names, e.Value.Node)})
+			}
+			if len(operands) == 1 {
+				list = slices.DeleteFunc(list, func(b block) bool {
+					return b.Former != operands[0] && !slices.Contains(b.Owners, operands[0])
+				})
+			}
+			return c.print(list, func(w io.Writer) {
+				fmt.Fprintln(w, "POOL\tBLOCK\tNODE")
+				for _, b := range list {
+					node := strings.Join(b.Owners, ",")
+					if b.Former != "" {
+						node = "(rests, was of " + b.Former + ")"
+					}
+					fmt.Fprintf(w, "%s\t%v\t%s\n", b.Pool, b.Block, node)
+				}
+			})
+		}}
+}
+
+func nameOf(names map[string]string, node string) string {
+	if name := names[node]; name != "" {
+		return name
+	}
+	return node
+}
+
+// An exported is what a node has, as ranges of host-local.
+type exported struct {
+	Node   string             `json:"node"`
+	Ranges [][]exportedSubnet `json:"ranges"` // one list for each family
+}
+
+type exportedSubnet struct {
+	Subnet netip.Prefix `json:"subnet"`
+}
+
+func exportVerb() verb {
+	return verb{name: "export", operands: "[NODE]", does: "Print the ranges of each node as host-local's ipam.ranges, to leave the cluster.",
+		run: func(ctx context.Context, c *call, operands []string) error {
+			if len(operands) > 1 {
+				return want(operands, 1, "at most one NODE")
+			}
+			s, v, err := c.open(ctx)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			list := []exported{}
+			for _, n := range v.Nodes() {
+				if len(operands) == 1 && n.Name != operands[0] {
+					continue
+				}
+				var v4, v6 []exportedSubnet
+				for _, p := range n.Prefixes {
+					if p.Addr().Is4() {
+						v4 = append(v4, exportedSubnet{p})
+					} else {
+						v6 = append(v6, exportedSubnet{p})
+					}
+				}
+				e := exported{Node: n.Name, Ranges: [][]exportedSubnet{v4, v6}}
+				e.Ranges = slices.DeleteFunc(e.Ranges, func(of []exportedSubnet) bool { return len(of) == 0 })
+				list = append(list, e)
+			}
+			c.output = "json" // there is no other form
+			return c.print(list, nil)
+		}}
+}
+
+func join[T fmt.Stringer](all []T) string {
+	var texts []string
+	for _, v := range all {
+		texts = append(texts, v.String())
+	}
+	return strings.Join(texts, ",")
+}
