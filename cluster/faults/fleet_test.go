@@ -1,37 +1,32 @@
 package faults
 
 import (
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/cluster/blocks"
-	"github.com/fairlead-cni/fairlead/cluster/etcd"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 const etcdURL = "http://192.0.2.254:2379"
 
 // newFleet is a cluster whose nodes share pools in a real etcd. Stop kills etcd.
-func newFleet(t testing.TB, pools ...blocks.Pool) (c *cluster, start, stop func()) {
+func newFleet(t testing.TB) (c *cluster, start, stop func()) {
 	t.Helper()
 	nstest.NeedProgram(t, "etcd")
 	c = newSwitch(t)
-	c.flags = []string{"--etcd", etcdURL}
-	list := strings.ReplaceAll(conflist, `"cniVersion":"1.0.0"`, `"cniVersion":"1.1.0"`) // which has STATUS
-	if err := os.WriteFile("/etc/cni/net.d/10-pods.conflist", []byte(list), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	c.own = "/etc/fairlead /etc/cni/net.d"
+	fairlead, agent := nstest.Fairlead(t, tree), agentProgram(t)
 	plugins := t.TempDir()
-	for _, name := range []string{"ptp", "cluster"} {
-		if err := os.Symlink(nstest.Fairlead(t, tree), filepath.Join(plugins, name)); err != nil {
+	for _, name := range []string{"ptp", "cluster", "portmap"} {
+		if err := os.Symlink(fairlead, filepath.Join(plugins, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Setenv("CNI_PATH", plugins)
+	t.Setenv("PATH", filepath.Dir(fairlead)+":"+filepath.Dir(agent)+":"+os.Getenv("PATH"))
 	dir, err := os.MkdirTemp("/run", "etcd") // which is no disk: the tests do not wait for it
 	if err != nil {
 		t.Fatal(err)
@@ -51,23 +46,21 @@ func newFleet(t testing.TB, pools ...blocks.Pool) (c *cluster, start, stop func(
 	}
 	start()
 	t.Cleanup(func() { stop() })
-	s, err := etcd.Open(etcd.Access{Cluster: "fleet", Endpoints: []string{etcdURL}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	for {
-		if _, err = s.Init(t.Context(), pools); err == nil {
-			return c, start, stop
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
-	}
+	return c, start, stop
 }
 
-// granted is what an agent says when it has a block.
-const granted = "granted blocks"
+// newMember makes node i, which joins the fleet by a command, and starts its agent.
+func (c *cluster) newMember(i int, command string) *node {
+	c.t.Helper()
+	n := c.newNode(i)
+	n.run("ip route add default via 192.0.2.254")
+	c.t.Log(n.run("fairlead cluster %s", command))
+	n.startAgentUntil(installed)
+	return n
+}
+
+// installed is what an agent says when it has a block, and containers can be attached.
+const installed = "installed the network's configuration"
 
 // try runs a command line of the shell on the node, and returns what it says and whether it fails.
 func (n *node) try(format string) (said string, failed bool) {
@@ -79,13 +72,10 @@ func (n *node) try(format string) (said string, failed bool) {
 // Two nodes without Kubernetes share a pool in etcd. Their containers reach each other. While etcd is away, containers
 // come and go, also over a restart of the agent. When nothing is left, the error says who could give some.
 func TestFleet(t *testing.T) {
-	c, startEtcd, stopEtcd := newFleet(t, blocks.Pool{Name: "p", Prefix: netip.MustParsePrefix("10.9.0.0/28"), Bits: 29, Parts: 1})
+	c, startEtcd, stopEtcd := newFleet(t)
 	c.pods = 9
-	a, b := c.newNode(1), c.newNode(2)
-	for _, n := range []*node{a, b} {
-		n.run("ip route add default via 192.0.2.254")
-		n.startAgentUntil(granted)
-	}
+	a := c.newMember(1, "init --etcd "+etcdURL+" --pool p=10.9.0.0/28,29")
+	b := c.newMember(2, "join "+a.run("fairlead cluster token"))
 	podA, addressA := a.newPod()
 	podB, addressB := b.newPod()
 	streams := []*stream{newStream(t, podA, podB, addressB, small), newStream(t, podB, podA, addressA, large)}
@@ -97,7 +87,7 @@ func TestFleet(t *testing.T) {
 	}
 	flow("at first")
 
-	fairlead := nstest.Fairlead(t, tree)
+	const fairlead = "fairlead"
 	stopEtcd()
 	extra, _ := a.newPod()
 	a.run("%s del pods %s", fairlead, extra)

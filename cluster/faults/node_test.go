@@ -35,6 +35,7 @@ type cluster struct {
 	api   *api     // nil: the nodes come from etcd
 	flags []string // of agents: where the nodes come from
 	pods  int      // that a node can have; zero: 2
+	own   string   // directories that each node has of its own, beside those of all clusters
 }
 
 func newCluster(t testing.TB) *cluster {
@@ -92,7 +93,8 @@ ip addr add 192.0.2.%[1]d/24 dev eth0`, i, os.Getpid()))
 	nstest.Run(c.t, "ip", "link", "set", fmt.Sprint("port", i), "master", "br0", "up")
 
 	n.holder = exec.Command("nsenter", "--net="+n.netns, "unshare", "-m", "sh", "-ec",
-		`for d in /run/fairlead /run/cni /var/lib/cni; do mkdir -p $d; mount -t tmpfs none $d; done; echo ready; exec cat`)
+		`for d in /run/fairlead /run/cni /var/lib/cni `+c.own+`; do mkdir -p $d; mount -t tmpfs none $d; done
+echo ready; exec cat`)
 	in, err := n.holder.StdinPipe()
 	if err != nil {
 		c.t.Fatal(err)

@@ -1,0 +1,193 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+func TestMain(m *testing.M) { nstest.Main(m) }
+
+const url = "http://127.0.0.1:2379"
+
+// startEtcd starts etcd, with an empty directory, and waits until it answers.
+func startEtcd(t *testing.T) {
+	nstest.NeedProgram(t, "etcd")
+	dir, err := os.MkdirTemp("/run", "etcd") // which is no disk: the tests do not wait for it
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("etcd", "--data-dir", dir, "--log-level", "error")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	s := open(t, "none")
+	for s.CheckVersion(t.Context()) != nil {
+		if t.Context().Err() != nil {
+			t.Fatal("etcd does not answer")
+		}
+	}
+}
+
+func open(t *testing.T, cluster string) *etcd.Store {
+	s, err := etcd.Open(etcd.Access{Cluster: cluster, Endpoints: []string{url}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// does runs a command line, and returns its answer, or its error behind the status.
+func does(t *testing.T, line string) string {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status := Main(t.Context(), strings.Fields(line), &out, &errs)
+	t.Logf("%s: %d\n%s%s", line, status, out.String(), errs.String())
+	switch status {
+	case 0:
+		return out.String()
+	case 1:
+		return "failed: " + errs.String()
+	}
+	return "usage: " + errs.String()
+}
+
+// Each command of a fleet's life, and what it says.
+func TestCommands(t *testing.T) {
+	startEtcd(t)
+	file := filepath.Join(t.TempDir(), "fleet.json")
+	says := func(line string, parts ...string) {
+		t.Helper()
+		got := does(t, line+" --file "+file)
+		for _, part := range parts {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s: no %q in %q", line, part, got)
+			}
+		}
+	}
+	says("nodes", "failed: ", "joined no cluster", "fairlead cluster init or join")
+	says("nodes --etcd "+url, "has no cluster fleet: make it with fairlead cluster init")
+	says("init --etcd "+url+" --pool a=10.9.0.0/24 --pool b=10.9.0.128/25", "pools[1]: b (10.9.0.128/25) overlaps pools[0], a (10.9.0.0/24)")
+	says("init --etcd "+url+" --pool a=10.9.0.0/24,20", "pools[0].blockBits: 20: want 24 (the pool's own) to 30")
+	says("init --etcd "+url+" --pool a", "usage: ", "want NAME=CIDR")
+	says("init --etcd "+url, "pools: is empty")
+	says("init --etcd 127.0.0.1:2379 --pool a=10.9.0.0/24", `"127.0.0.1:2379" is no URL`)
+	says("init --etcd "+url+" --pool a=10.9.0.0/24 --pool six=fd00:9::/64", "this node is of the cluster fleet", "fairlead cluster join fairlead1.")
+	says("init --etcd "+url+" --pool c=10.10.0.0/24", "has a cluster fleet already, with the pools a (10.9.0.0/24), six (fd00:9::/64)")
+	says("init --cluster other --etcd "+url+" --pool c=10.10.0.0/24", "this node is of the cluster fleet", "and this is the cluster other")
+	says("pools", "a", "10.9.0.0/24", "/26", "4", "fd00:9::/64", "/122", "288230376151711744")
+	says("pools add b=10.9.0.64/26", "pools[2]: b (10.9.0.64/26) overlaps pools[0], a (10.9.0.0/24)")
+	says("pools add b=10.10.0.0/25", "10.10.0.0/25")
+	says("nodes -o json", "[]")
+	says("nodes -o yaml", "usage: ", "want text or json")
+	says("paint", "usage: ", `"paint" is no command`)
+	says("forget ghost", `the cluster has no node "ghost"`)
+	says("readopt", "nothing is to be done")
+
+	stop := startMember(t, "web1")
+	says("nodes", "web1", "v1", "member")
+	says("blocks", "10.9.0.", "/26", "web1")
+	says("blocks other", "POOL")
+	says("export web1", `"subnet": "10.9.0.`, `/26"`)
+	says("forget web1 --confirmed-dead", "failed: ", "the agent of node web1 runs: it has 1 blocks")
+	stop()
+	says("nodes", "web1", "does not run")
+	says("drain web1", "node web1 has 1 blocks")
+	says("nodes", "drains")
+	says("drain --undo web1", "claims addresses again")
+	says("forget web1", "failed: ", "say --confirmed-dead")
+	says("forget web1 --confirmed-dead", "node web1 is forgotten")
+	says("blocks", "(rests, was of web1)")
+	says("nodes -o json", "[]")
+}
+
+// startMember runs a node until it has a block. Stop ends its agent.
+func startMember(t *testing.T, name string) (stop func()) {
+	s := open(t, "fleet")
+	m := etcd.NewMember(s, etcd.NewView(), "pods", blocks.Host{Name: name, Version: "v1"})
+	published, said := make(chan struct{}, 1), make(chan struct{}, 1)
+	m.Pools, m.Least, m.Published = []string{"a"}, 1, func() { published <- struct{}{} }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- m.Run(ctx) }()
+	<-published
+	view := etcd.NewView()
+	go s.Follow(ctx, view, func(bool) {
+		if n, err := view.Member(name); err == nil && n.Alive {
+			select {
+			case said <- struct{}{}:
+			default:
+			}
+		}
+	}, func(err error) { t.Error(err) })
+	<-said
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A token brings the files that a node needs. One of another cluster, or a part of one, joins nothing.
+func TestToken(t *testing.T) {
+	startEtcd(t)
+	first, further := filepath.Join(t.TempDir(), "fleet.json"), filepath.Join(t.TempDir(), "fleet.json")
+	does(t, "init --etcd "+url+" --pool a=10.9.0.0/24 --file "+first)
+	text := strings.TrimSpace(does(t, "token --file "+first))
+	if got := does(t, "join "+text[:len(text)-9]+" --file "+further); !strings.Contains(got, "this is no token, or a part of one") {
+		t.Error(got)
+	}
+	decoded, err := decode(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := func(change func(*token)) string {
+		other := decoded
+		change(&other)
+		b, err := json.Marshal(other)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tokenPrefix + base64.RawURLEncoding.EncodeToString(b)
+	}
+	for want, token := range map[string]string{
+		"the token is of the cluster fleet in the etcd 1234, and etcd at " + url: changed(func(t *token) { t.Store = "1234" }),
+		"has no cluster other, of which the token is":                            changed(func(t *token) { t.Cluster = "other" }),
+		"this is no token": changed(func(t *token) { t.Files = map[string]string{"../x": "y"} }),
+		"etcd at http://127.0.0.1:1 does not answer": changed(func(t *token) {
+			t.Endpoints = []string{"http://127.0.0.1:1"}
+		}),
+	} {
+		if got := does(t, "join "+token+" --file "+further); !strings.HasPrefix(got, "failed: ") || !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if _, err := os.Stat(further); err == nil {
+			t.Errorf("%s: the node has joined", want)
+		}
+	}
+	if got := does(t, "join "+text+" --file "+further); !strings.Contains(got, "this node is of the cluster fleet") {
+		t.Error(got)
+	}
+	if _, err := os.Stat(filepath.Join(filepath.Dir(further), "10-pods.conflist")); err != nil {
+		t.Error(err)
+	}
+}
