@@ -181,6 +181,17 @@ func (o *Owner) Pools() []Pool {
 // Granted returns what the grant has.
 func (o *Owner) Granted() []Holding { return o.granted }
 
+// Owned returns what the node owns, whether the grant has it yet or not.
+func (o *Owner) Owned() []Holding {
+	all := o.granted
+	if o.view != nil {
+		for _, h := range o.view.mine {
+			all = all.with(h)
+		}
+	}
+	return all
+}
+
 // Next returns what is to be done. It returns the same until a method takes what came of it.
 func (o *Owner) Next() Action {
 	if o.doing == nil {

@@ -48,7 +48,7 @@ type Member struct {
 	needs   map[string]*blocks.Need // by the names of pools
 	asks    chan chan<- struct{}
 	asking  []chan<- struct{} // calls of Ask that wait
-	from    []string          // names of the pools from which the node claims
+	full    []string          // names of the pools of which the node can get no more blocks
 	told    string            // what was logged last
 	lacks   atomic.Bool       // the node wants more than there is
 	said    blocks.Host       // what the store has
@@ -134,18 +134,21 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		next, err := m.want(ctx, h, o)
 		err = errors.Join(err, m.publishHost(ctx, h, o))
 		a := o.Next()
-		if m.before != nil {
+		if m.before != nil && a != nil {
 			m.before(a)
 		}
 		err = errors.Join(err, m.do(ctx, h, o, a))
 		if ctx.Err() != nil {
 			return
 		}
-		anotherPool := !slices.Equal(m.from, m.claimsFrom(o))
-		if err == nil && (a != nil || anotherPool) {
+		isFull := !slices.Equal(m.full, m.closed(o))
+		if err == nil && (a != nil || isFull) {
 			continue
 		}
 		m.log(errors.Join(err, m.settle(h, o, err)))
+		if m.before != nil && err == nil {
+			m.before(nil)
+		}
 		most := again
 		switch {
 		case err != nil:

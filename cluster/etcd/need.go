@@ -42,16 +42,12 @@ func chains(pools []blocks.Pool) (list [][]blocks.Pool) {
 	return list
 }
 
-// active returns the pool of a chain from which the node claims: the first one with a free block.
-func (m *Member) active(o *blocks.Owner, chain []blocks.Pool) int {
-	i := slices.IndexFunc(chain, func(p blocks.Pool) bool { return m.unfit(p) == nil && !o.Exhausted(p.Name) })
-	return max(i, 0)
-}
-
-// claimsFrom returns the names of the pools from which the node claims.
-func (m *Member) claimsFrom(o *blocks.Owner) (names []string) {
-	for _, chain := range chains(m.pools(o)) {
-		names = append(names, chain[m.active(o, chain)].Name)
+// closed returns the names of the pools of which the node can get no more blocks.
+func (m *Member) closed(o *blocks.Owner) (names []string) {
+	for _, p := range m.pools(o) {
+		if m.unfit(p) != nil || o.Exhausted(p.Name) {
+			names = append(names, p.Name)
+		}
 	}
 	return names
 }
@@ -71,7 +67,7 @@ func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.
 		return next, err
 	}
 	owned := map[string]int{}
-	for _, held := range o.Granted() {
+	for _, held := range o.Owned() {
 		owned[held.Pool]++
 	}
 	for _, p := range o.Pools() {
@@ -79,40 +75,64 @@ func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.
 			o.Want(p.Name, 0)
 		}
 	}
-	drains := m.View.Drains(o.Journal().Node)
-	m.from = m.claimsFrom(o)
+	m.full = m.closed(o)
 	for _, chain := range chains(pools) {
-		active := m.active(o, chain)
-		spare := m.spare(chain[active]) + len(m.asking)
-		for i, p := range chain {
-			if i != active {
-				spare -= max(0, owned[p.Name]*p.Usable()-leased[p.Name])
-			}
-		}
-		for i, p := range chain {
-			need := m.needs[p.Name]
-			if need == nil {
-				need = new(blocks.Need)
-				m.needs[p.Name] = need
-			}
-			need.Idle, need.Least, need.Spare = m.Idle, 0, 0
-			switch {
-			case drains:
-				need.Idle = 0
-			case i == active:
-				need.Least, need.Spare = m.Least, max(0, spare)
-			}
-			n, due := need.Blocks(time.Now(), p, owned[p.Name], leased[p.Name])
-			if m.unfit(p) != nil {
-				n = min(n, owned[p.Name])
-			}
-			o.Want(p.Name, n)
-			if !due.IsZero() && (next.IsZero() || due.Before(next)) {
-				next = due
-			}
+		due := m.wantOf(o, chain, owned, leased)
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
 		}
 	}
 	return next, nil
+}
+
+// wantOf tells the owner how many blocks of each pool of a family the leases need. The first pools come first, as long as
+// they have free blocks. Owned are blocks and leased are addresses, by the names of pools.
+func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[string]int) (next time.Time) {
+	drains := m.View.Drains(o.Journal().Node)
+	missing, least := 0, m.Least // addresses, and blocks
+	for _, p := range chain {
+		missing += leased[p.Name]
+	}
+	if spare := m.spare(chain[0]); spare > 0 {
+		missing += spare + len(m.asking)
+	} else {
+		missing = len(m.asking)
+	}
+	if drains {
+		missing, least = 0, 0
+	}
+	for i, p := range chain {
+		needed := max(least, (missing+p.Usable()-1)/p.Usable())
+		isLast := i == len(chain)-1
+		isFull := slices.Contains(m.full, p.Name)
+		if isFull && !isLast {
+			needed = min(needed, owned[p.Name])
+		}
+		n, due := m.need(p, drains).Blocks(time.Now(), needed, owned[p.Name])
+		if isFull && !isLast || m.unfit(p) != nil {
+			n = min(n, owned[p.Name])
+		}
+		o.Want(p.Name, n)
+		missing, least = max(0, missing-n*p.Usable()), max(0, least-n)
+		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+	}
+	return next
+}
+
+// need returns what keeps blocks of a pool for a while.
+func (m *Member) need(p blocks.Pool, drains bool) *blocks.Need {
+	need := m.needs[p.Name]
+	if need == nil {
+		need = new(blocks.Need)
+		m.needs[p.Name] = need
+	}
+	need.Idle = m.Idle
+	if drains {
+		need.Idle = 0
+	}
+	return need
 }
 
 // spare returns how many addresses are to be free at least.
@@ -156,19 +176,20 @@ func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
 		return "the node is drained: it claims no addresses", "`fairlead cluster drain --undo " + m.Host.Name + "` ends that."
 	}
 	for _, chain := range chains(pools) {
-		p := chain[m.active(o, chain)]
-		if err := m.unfit(p); err != nil {
+		last := chain[len(chain)-1]
+		isOpen := slices.ContainsFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
+		if err := m.unfit(last); err != nil && !isOpen {
 			return err.Error(), "Give the cluster another pool, or this node another --pool."
 		}
-		if o.Wants(p.Name) && o.Exhausted(p.Name) {
-			return m.full(o, chain)
+		if !isOpen && o.Wants(last.Name) {
+			return m.exhausted(o, chain)
 		}
 	}
 	return "", ""
 }
 
-// full says that no pool of a family has a free block, and which nodes have most addresses that nothing uses.
-func (m *Member) full(o *blocks.Owner, chain []blocks.Pool) (why, hint string) {
+// exhausted says that no pool of a family has a free block, and which nodes have most addresses that nothing uses.
+func (m *Member) exhausted(o *blocks.Owner, chain []blocks.Pool) (why, hint string) {
 	var names []string
 	for _, p := range chain {
 		names = append(names, fmt.Sprintf("%s (%v)", p.Name, p.Prefix))

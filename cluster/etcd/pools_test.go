@@ -1,0 +1,132 @@
+package etcd
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/ipam/grant"
+)
+
+// blockOf is the pool n.0.0.0/25.
+func blockOf(n byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{n}), 25) }
+
+// setPools replaces the pools of the cluster.
+func setPools(t *testing.T, s *Store, pools ...blocks.Pool) {
+	t.Helper()
+	v, err := s.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := v.entries[blocks.Key{Kind: blocks.ConfigKey}]
+	c := blocks.Config{Store: e.Value.Config.Store, Pools: pools}
+	if err := errors.Join(c.Validate(), s.change(t.Context(), blocks.Configure(e, c))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A node of two families claims a block of both in one transaction, or none.
+func TestBothFamilies(t *testing.T) {
+	s := startEtcd(t)
+	six := blocks.Pool{Name: "six", Prefix: netip.MustParsePrefix("fd00:9::/122"), Bits: 122, Parts: 1}
+	setPools(t, s, blocks.Pool{Name: "p", Prefix: blockOf(10), Bits: 26, Parts: 1}, six)
+	m := member(t.Output(), s, "a", 1)
+	m.Pools = nil
+	claims := 0
+	m.before = func(a blocks.Action) {
+		if txn, is := a.(blocks.Txn); is && txn.Put[0].Key.Kind == blocks.BlockKey {
+			claims++
+		}
+	}
+	m.rest(t)
+	if got := ranges(t, "a"); claims != 1 || len(got) != 2 || got[0].Addr().Is4() == got[1].Addr().Is4() {
+		t.Errorf("%d claims, %v: want one of both families", claims, got)
+	}
+
+	other := member(t.Output(), s, "b", 1)
+	other.Pools = nil
+	other.rest(t)
+	expect(t, "b", 0)
+	g, err := grant.OfBoot("b")
+	if err != nil || !strings.Contains(g.Missing, "no block is free in the pool six (fd00:9::/122)") {
+		t.Errorf("%+v, %v", g, err)
+	}
+	v, err := s.Look(t.Context())
+	if err != nil || len(v.All(blocks.BlockKey)) != 2 {
+		t.Errorf("%v, %v: want the blocks of a alone", v.All(blocks.BlockKey), err)
+	}
+}
+
+// A node claims of the pools in the order that it was told, and goes on with the next one when one has no block left.
+func TestPoolsInOrder(t *testing.T) {
+	s := startEtcd(t)
+	one := func(name string, n byte) blocks.Pool {
+		return blocks.Pool{Name: name, Prefix: blockOf(n), Bits: 25, Parts: 1}
+	}
+	setPools(t, s, one("x", 10), one("y", 11), one("z", 12))
+	for _, c := range []struct {
+		node string
+		want netip.Prefix
+	}{{"a", blockOf(11)}, {"b", blockOf(10)}} {
+		m := member(t.Output(), s, c.node, 1)
+		m.Pools = []string{"y", "x"}
+		m.rest(t)
+		if got := ranges(t, c.node); len(got) != 1 || got[0] != c.want {
+			t.Errorf("node %s has %v, want %v", c.node, got, c.want)
+		}
+	}
+}
+
+// A node claims nothing of a pool that it must not use, and says why.
+func TestUnfitPool(t *testing.T) {
+	s := startEtcd(t)
+	m := member(t.Output(), s, "a", 1)
+	m.Fit = func(p blocks.Pool) error { return errors.New("the pool " + p.Prefix.String() + " overlaps the route") }
+	m.rest(t)
+	expect(t, "a", 0)
+	if g, err := grant.OfBoot("a"); err != nil || g.Missing != "the pool 10.9.0.0/25 overlaps the route" {
+		t.Errorf("%+v, %v", g, err)
+	}
+}
+
+// A node that is drained gives back what no container has, and claims nothing.
+func TestDrain(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 1)
+	j, err := (&host{network: "a"}).loadJournal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Drain(t.Context(), j.Node, true); err != nil {
+		t.Fatal(err)
+	}
+	drained := member(t.Output(), s, "a", 1)
+	if drained.View, err = s.Look(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	drained.rest(t)
+	expect(t, "a", 0)
+	if g, err := grant.OfBoot("a"); err != nil || !strings.Contains(g.Missing, "is drained") {
+		t.Errorf("%+v, %v", g, err)
+	}
+	if err := s.Drain(t.Context(), j.Node, false); err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 1)
+}
+
+func TestOlder(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{{"3.4.0", "3.4.0", false}, {"3.3.27", "3.4.0", true}, {"3.10.0", "3.4.0", false}, {"2.9", "3.4.0", true},
+		{"3.4.0-rc.1", "3.4.0", false}} {
+		if got := older(c.a, c.b); got != c.want {
+			t.Errorf("%s is older than %s: %v", c.a, c.b, got)
+		}
+	}
+}
