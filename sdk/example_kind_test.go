@@ -31,7 +31,7 @@ func (l lamp) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if _, err := rtnl.LinkByName(w.Host, l.name()); !errors.Is(err, rtnl.ErrNoLink) {
 		return false, err
 	}
-	err := rtnl.AddIFB(w.Host, rtnl.IFB{Name: l.name(), MAC: identity.MAC("lamp", l.Owner), MTU: l.MTU,
+	err := rtnl.AddIFB(w.Host, rtnl.NewLink{Name: l.name(), MAC: identity.MAC("lamp", l.Owner), MTU: l.MTU,
 		Group: identity.LinkGroup(l.Owner.Network), Alias: identity.Tag(l.Owner)})
 	return err == nil, err
 }

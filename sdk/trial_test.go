@@ -39,7 +39,7 @@ func (b beacon) Ensure(_ context.Context, w *kernel.World) (bool, error) {
 	if _, err := rtnl.LinkByName(w.Host, b.name()); err == nil || !errors.Is(err, rtnl.ErrNoLink) {
 		return false, err
 	}
-	err := rtnl.AddIFB(w.Host, rtnl.IFB{
+	err := rtnl.AddIFB(w.Host, rtnl.NewLink{
 		Name: b.name(), MAC: identity.MAC("beacon",
 			b.Owner), MTU: b.MTU, Group: identity.LinkGroup(b.Owner.Network), Alias: identity.Tag(b.Owner),
 	})

@@ -36,6 +36,27 @@ func (b *Buffer) Host32(typ uint16, v uint32) {
 	*b = binary.NativeEndian.AppendUint32(*b, v)
 }
 
+// Opt32 appends a number like Host32, unless it is zero.
+func (b *Buffer) Opt32(typ uint16, v uint32) {
+	if v != 0 {
+		b.Host32(typ, v)
+	}
+}
+
+// OptStr appends a text like Str, unless it is empty.
+func (b *Buffer) OptStr(typ uint16, v string) {
+	if v != "" {
+		b.Str(typ, v)
+	}
+}
+
+// OptAttr appends an attribute like Attr, unless its value is empty.
+func (b *Buffer) OptAttr(typ uint16, value ...byte) {
+	if len(value) > 0 {
+		b.Attr(typ, value...)
+	}
+}
+
 // Host64 appends a 64-bit number in the machine's byte order.
 func (b *Buffer) Host64(typ uint16, v uint64) {
 	b.head(typ, 8)
@@ -120,8 +141,21 @@ func EachAttr(b []byte, f func(kind uint16, value []byte)) {
 	}
 }
 
-// U16 decodes the first two bytes of b in the machine's byte order.
-func U16(b []byte) uint16 { return binary.NativeEndian.Uint16(b) }
+// U16 decodes the first two bytes of b in the machine's byte order. It returns 0 if b is shorter.
+func U16(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return binary.NativeEndian.Uint16(b)
+}
+
+// Net16 decodes the first two bytes of b in network byte order. It returns 0 if b is shorter.
+func Net16(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b)
+}
 
 // U32 decodes the first four bytes of b in the machine's byte order. It returns 0 if b is shorter.
 func U32(b []byte) uint32 {
@@ -130,6 +164,9 @@ func U32(b []byte) uint32 {
 	}
 	return binary.NativeEndian.Uint32(b)
 }
+
+// On decodes the first byte of b as a truth value. It returns false if b is empty.
+func On(b []byte) bool { return len(b) > 0 && b[0] != 0 }
 
 // Text returns the text before the first zero byte of b.
 func Text(b []byte) string { return unix.ByteSliceToString(b) }

@@ -116,6 +116,22 @@ func (r *Requests) end() {
 // is 0.
 func NetfilterHeader(family byte) []byte { return []byte{family, unix.NFNETLINK_V0, 0, 0} }
 
+// Except returns err, or nil if it is an answer of the kernel with one of these error numbers.
+func Except(err error, numbers ...syscall.Errno) error {
+	if Is(err, numbers...) {
+		return nil
+	}
+	return err
+}
+
+// About adds to an error what the request was about. It returns nil for nil.
+func About(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}
+
 // Is reports whether err is an answer of the kernel with one of these error numbers. The kernel's text does not
 // matter.
 func Is(err error, numbers ...syscall.Errno) bool {

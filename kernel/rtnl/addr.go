@@ -1,7 +1,6 @@
 package rtnl
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -58,19 +57,15 @@ func AllAddrs(ns *kernel.NS) (list []LinkAddr, err error) {
 
 // addrs are the kernel's words for the addresses of a link; zero: of all.
 func addrs(ns *kernel.NS, index int) (of [][]byte, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWADDR, func() *netlink.Request {
-		// Before Linux 4.20 the kernel does not look at the index.
-		return newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.IfAddrmsg{Index: uint32(index)})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list addresses: %w", err)
-	}
+	// Before Linux 4.20 the kernel does not look at the index.
+	req := newRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.IfAddrmsg{Index: uint32(index)})
+	msgs, err := Dump(ns, req, unix.RTM_NEWADDR)
 	for _, m := range msgs {
 		if len(m) >= unix.SizeofIfAddrmsg && (index == 0 || int(netlink.U32(m[4:])) == index) {
 			of = append(of, m)
 		}
 	}
-	return of, nil
+	return of, netlink.About(err, "list addresses")
 }
 
 func parseAddr(m []byte) Addr {
@@ -103,10 +98,8 @@ func parseAddr(m []byte) Addr {
 
 // AddAddr adds an address to a link. The error is EEXIST if the link has the address.
 func AddAddr(ns *kernel.NS, index int, a Addr) error {
-	if err := Tell(ns, addrRequest(ns, unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a)); err != nil {
-		return fmt.Errorf("add address %v: %w", a.Prefix, err)
-	}
-	return nil
+	err := Tell(ns, addrRequest(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, index, a))
+	return netlink.About(err, "add address %v", a.Prefix)
 }
 
 // PreferAddr sets how long the kernel still chooses an existing IPv6 address as the source of new connections. A
@@ -118,25 +111,19 @@ func PreferAddr(ns *kernel.NS, index int, a Addr, left time.Duration) error {
 	if left >= 0 {
 		preferred = uint32(min(left/time.Second, forever-1))
 	}
-	req := addrRequest(ns, unix.RTM_NEWADDR, unix.NLM_F_REPLACE, index, a)
+	req := addrRequest(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, index, a)
 	cacheInfo := [4]uint32{preferred, forever} // struct ifa_cacheinfo
 	req.Attr(unix.IFA_CACHEINFO, netlink.Struct(cacheInfo)...)
-	if err := Tell(ns, req); err != nil {
-		return fmt.Errorf("prefer address %v for %v: %w", a.Prefix, left, err)
-	}
-	return nil
+	return netlink.About(Tell(ns, req), "prefer address %v for %v", a.Prefix, left)
 }
 
 // DelAddr deletes an address from a link. It is no error if the link does not have it.
 func DelAddr(ns *kernel.NS, index int, a Addr) error {
-	if err := Tell(ns, addrRequest(ns, unix.RTM_DELADDR, 0, index, a)); err != nil &&
-		!netlink.Is(err, unix.EADDRNOTAVAIL, unix.ENODEV) {
-		return fmt.Errorf("delete address %v: %w", a.Prefix, err)
-	}
-	return nil
+	err := Tell(ns, addrRequest(unix.RTM_DELADDR, 0, index, a))
+	return netlink.About(netlink.Except(err, unix.EADDRNOTAVAIL, unix.ENODEV), "delete address %v", a.Prefix)
 }
 
-func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *netlink.Request {
+func addrRequest(proto, flags, index int, a Addr) *netlink.Request {
 	ip := a.Prefix.Addr()
 	req := newRequest(proto, flags|unix.NLM_F_ACK, unix.IfAddrmsg{
 		Family: Family(ip), Prefixlen: uint8(a.Prefix.Bits()), Scope: a.Scope, Index: uint32(index),
@@ -150,9 +137,7 @@ func addrRequest(ns *kernel.NS, proto, flags, index int, a Addr) *netlink.Reques
 	if a.NoPrefixRoute {
 		how |= unix.IFA_F_NOPREFIXROUTE
 	}
-	if how != 0 {
-		req.Host32(unix.IFA_FLAGS, how)
-	}
+	req.Opt32(unix.IFA_FLAGS, how)
 	// The kernel works out no broadcast address; a /31 and a /32 have none (RFC 3021).
 	if ip.Is4() && a.Prefix.Bits() < 31 && !a.NoBroadcast {
 		b := ip.As4()

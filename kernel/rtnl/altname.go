@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -12,17 +11,14 @@ import (
 // AddAltName adds an alternative name of up to 127 bytes to a link (Linux 5.5).
 func AddAltName(ns *kernel.NS, name, alt string) error {
 	const how = unix.NLM_F_CREATE | unix.NLM_F_APPEND | unix.NLM_F_EXCL
-	if err := altName(ns, unix.RTM_NEWLINKPROP, how, alt, 0, name); err != nil {
-		return fmt.Errorf("altname %s of link %s: %w", alt, name, err)
-	}
-	return nil
+	return netlink.About(altName(ns, unix.RTM_NEWLINKPROP, how, alt, 0, name), "altname %s of link %s", alt, name)
 }
 
 // LinkByAltName returns the link with an alternative name. The error is ErrNoLink if there is none, also on a kernel
 // without alternative names.
 func LinkByAltName(ns *kernel.NS, alt string) (*Link, error) {
 	l, err := getLink(ns, alt, 0, func(b *netlink.Buffer) { b.Str(unix.IFLA_ALT_IFNAME, alt) })
-	if netlink.Is(err, unix.EINVAL) || netlink.Is(err, unix.EOPNOTSUPP) {
+	if netlink.Is(err, unix.EINVAL, unix.EOPNOTSUPP) {
 		return nil, NoLink{alt}
 	}
 	return l, err
@@ -32,9 +28,8 @@ func LinkByAltName(ns *kernel.NS, alt string) (*Link, error) {
 func DelAltNames(ns *kernel.NS, index int, names ...string) error {
 	var errs []error
 	for _, alt := range names {
-		if err := altName(ns, unix.RTM_DELLINKPROP, 0, alt, index, ""); err != nil {
-			errs = append(errs, fmt.Errorf("altname %s of link #%d: %w", alt, index, err))
-		}
+		err := altName(ns, unix.RTM_DELLINKPROP, 0, alt, index, "")
+		errs = append(errs, netlink.About(err, "altname %s of link #%d", alt, index))
 	}
 	return errors.Join(errs...)
 }
@@ -42,9 +37,7 @@ func DelAltNames(ns *kernel.NS, index int, names ...string) error {
 // altName is about the link of an index, or else of a name.
 func altName(ns *kernel.NS, proto, flags int, alt string, index int, name string) error {
 	req := newRequest(proto, flags|unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(index)})
-	if name != "" {
-		req.Str(unix.IFLA_IFNAME, name)
-	}
+	req.OptStr(unix.IFLA_IFNAME, name)
 	req.Nest(unix.IFLA_PROP_LIST, func() { req.Str(unix.IFLA_ALT_IFNAME, alt) })
 	return Tell(ns, req)
 }

@@ -58,8 +58,8 @@ func batch(ns *kernel.NS, edits []Edit, errs []error) error {
 			return true
 		}
 		errs[i] = m.Err()
-		if edits[i].Drop && netlink.Is(errs[i], absent()...) {
-			errs[i] = nil
+		if edits[i].Drop {
+			errs[i] = netlink.Except(errs[i], absent()...)
 		}
 		return i < len(edits)-1
 	})

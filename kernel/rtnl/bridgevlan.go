@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -48,14 +47,10 @@ const (
 // PortVLANs returns the VLANs of one bridge port, in order (Linux 5.6). The dump that ip(8) uses would return those
 // of every port of every bridge.
 func PortVLANs(ns *kernel.NS, index int) ([]PortVLAN, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWVLAN, func() *netlink.Request {
-		return newRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP, vlanMsg{Family: unix.AF_BRIDGE, Index: uint32(index)})
-	})
-	if netlink.Is(err, unix.EOPNOTSUPP) {
-		err = ErrNoBridgeVLANs
-	}
+	req := newRequest(unix.RTM_GETVLAN, unix.NLM_F_DUMP, vlanMsg{Family: unix.AF_BRIDGE, Index: uint32(index)})
+	msgs, err := Dump(ns, req, unix.RTM_NEWVLAN)
 	if err != nil {
-		return nil, fmt.Errorf("list VLANs of port #%d: %w", index, err)
+		return nil, netlink.About(vlanError(err), "list VLANs of port #%d", index)
 	}
 	var list []PortVLAN
 	for _, m := range msgs {
@@ -71,15 +66,23 @@ func PortVLANs(ns *kernel.NS, index int) ([]PortVLAN, error) {
 	return list, nil
 }
 
+// vlanError says what the kernel's error number means for VLANs of a bridge.
+func vlanError(err error) error {
+	if netlink.Is(err, unix.EOPNOTSUPP) {
+		return ErrNoBridgeVLANs
+	}
+	return err
+}
+
 func parsePortVLAN(b []byte) (v PortVLAN) {
 	netlink.EachAttr(b, func(kind uint16, b []byte) {
 		switch {
 		case kind == vlanEntryInfo && len(b) >= sizeofVLANInfo:
 			flags := netlink.U16(b)
-			v.First, v.PVID, v.Untagged = netlink.U16(b[2:]), flags&vlanPVID != 0,
-				flags&vlanUntagged != 0
+			v.PVID, v.Untagged = flags&vlanPVID != 0, flags&vlanUntagged != 0
+			v.First = netlink.U16(b[2:])
 			v.Last = max(v.Last, v.First)
-		case kind == vlanEntryRange && len(b) >= 2:
+		case kind == vlanEntryRange:
 			v.Last = netlink.U16(b)
 		}
 	})
@@ -131,14 +134,7 @@ func portVLANs(ns *kernel.NS, typ int, what string, index int, list []PortVLAN) 
 	}
 	req := newRequest(typ, unix.NLM_F_ACK, unix.IfInfomsg{Family: unix.AF_BRIDGE, Index: int32(index)})
 	req.Attr(unix.IFLA_AF_SPEC|unix.NLA_F_NESTED, ranges...)
-	err := Tell(ns, req)
-	if netlink.Is(err, unix.EOPNOTSUPP) {
-		err = ErrNoBridgeVLANs
-	}
-	if err != nil {
-		return fmt.Errorf("%s VLANs of port #%d: %w", what, index, err)
-	}
-	return nil
+	return netlink.About(vlanError(Tell(ns, req)), "%s VLANs of port #%d", what, index)
 }
 
 // SetBridgeVLANFiltering makes a bridge separate VLANs. Its ports are in the default VLAN until AddPortVLANs changes
@@ -146,12 +142,5 @@ func portVLANs(ns *kernel.NS, typ int, what string, index int, list []PortVLAN) 
 func SetBridgeVLANFiltering(ns *kernel.NS, index int) error {
 	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK, unix.IfInfomsg{Index: int32(index)})
 	linkInfo(req, "bridge", func(b *netlink.Buffer) { b.Bool(unix.IFLA_BR_VLAN_FILTERING, true) })
-	err := Tell(ns, req)
-	if netlink.Is(err, unix.EOPNOTSUPP) {
-		err = ErrNoBridgeVLANs
-	}
-	if err != nil {
-		return fmt.Errorf("set vlan_filtering of bridge #%d: %w", index, err)
-	}
-	return nil
+	return netlink.About(vlanError(Tell(ns, req)), "set vlan_filtering of bridge #%d", index)
 }

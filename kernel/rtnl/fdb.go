@@ -62,10 +62,7 @@ func PinMAC(ns *kernel.NS, p PinnedMAC) error {
 	}
 	req := newRequest(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE|unix.NLM_F_ACK, entry)
 	req.Attr(unix.NDA_LLADDR, p.MAC...)
-	if err := Tell(ns, req); err != nil {
-		return fmt.Errorf("pin the MAC address %v to its port: %w", p.MAC, err)
-	}
-	return nil
+	return netlink.About(Tell(ns, req), "pin the MAC address %v to its port", p.MAC)
 }
 
 // PortOf returns the index of the port behind which a bridge has learned a MAC address. It returns 0 if the bridge
@@ -83,13 +80,8 @@ func PortOf(ns *kernel.NS, bridge int, mac net.HardwareAddr) (port int, err erro
 
 // forwarding returns the messages of a bridge's forwarding database.
 func forwarding(ns *kernel.NS, bridge int) ([][]byte, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *netlink.Request {
-		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.NdMsg{Family: unix.AF_BRIDGE})
-		req.Host32(unix.NDA_MASTER, uint32(bridge))
-		return req
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list the MAC addresses of a bridge: %w", err)
-	}
-	return msgs, nil
+	req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.NdMsg{Family: unix.AF_BRIDGE})
+	req.Host32(unix.NDA_MASTER, uint32(bridge))
+	msgs, err := Dump(ns, req, unix.RTM_NEWNEIGH)
+	return msgs, netlink.About(err, "list the MAC addresses of a bridge")
 }

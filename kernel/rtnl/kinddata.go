@@ -30,28 +30,28 @@ func (l *Link) parseData(b []byte) {
 	netlink.EachAttr(b, func(attr uint16, v []byte) {
 		switch l.Kind {
 		case "macvlan", "macvtap":
-			switch {
-			case attr == unix.IFLA_MACVLAN_MODE:
+			switch attr {
+			case unix.IFLA_MACVLAN_MODE:
 				l.Data.Mode = netlink.U32(v)
-			case attr == unix.IFLA_MACVLAN_FLAGS && len(v) >= 2:
+			case unix.IFLA_MACVLAN_FLAGS:
 				l.Data.Flags = netlink.U16(v)
-			case attr == unix.IFLA_MACVLAN_BC_QUEUE_LEN:
+			case unix.IFLA_MACVLAN_BC_QUEUE_LEN:
 				l.Data.BCQueueLen = netlink.U32(v)
 			}
 		case "ipvlan":
-			switch {
-			case attr == unix.IFLA_IPVLAN_MODE && len(v) >= 2:
+			switch attr {
+			case unix.IFLA_IPVLAN_MODE:
 				l.Data.Mode = uint32(netlink.U16(v))
-			case attr == unix.IFLA_IPVLAN_FLAGS && len(v) >= 2:
+			case unix.IFLA_IPVLAN_FLAGS:
 				l.Data.Flags = netlink.U16(v)
 			}
 		case "vlan":
-			switch {
-			case attr == unix.IFLA_VLAN_ID && len(v) >= 2:
+			switch attr {
+			case unix.IFLA_VLAN_ID:
 				l.Data.VLAN = netlink.U16(v)
-			case attr == unix.IFLA_VLAN_PROTOCOL && len(v) >= 2:
-				l.Data.Protocol = uint16(v[0])<<8 | uint16(v[1])
-			case attr == unix.IFLA_VLAN_FLAGS && len(v) >= 2:
+			case unix.IFLA_VLAN_PROTOCOL:
+				l.Data.Protocol = netlink.Net16(v)
+			case unix.IFLA_VLAN_FLAGS:
 				l.Data.Flags = netlink.U16(v)
 			}
 		case "tun":
@@ -59,10 +59,10 @@ func (l *Link) parseData(b []byte) {
 		case "vxlan":
 			l.Data.VXLAN.set(attr, v)
 		case "bridge":
-			switch {
-			case attr == unix.IFLA_BR_VLAN_FILTERING && len(v) > 0:
-				l.Data.Filtering = v[0] != 0
-			case attr == unix.IFLA_BR_VLAN_DEFAULT_PVID && len(v) >= 2:
+			switch attr {
+			case unix.IFLA_BR_VLAN_FILTERING:
+				l.Data.Filtering = netlink.On(v)
+			case unix.IFLA_BR_VLAN_DEFAULT_PVID:
 				l.Data.PVID = netlink.U16(v)
 			}
 		case "vrf":
@@ -96,7 +96,6 @@ const (
 
 // set takes one attribute.
 func (d *TunData) set(attr uint16, v []byte) {
-	on := len(v) > 0 && v[0] != 0
 	switch attr {
 	case tunOwner, tunGroup:
 		id := netlink.U32(v)
@@ -108,12 +107,12 @@ func (d *TunData) set(attr uint16, v []byte) {
 	case tunType:
 		d.Tap = len(v) > 0 && v[0] == unix.IFF_TAP
 	case tunPI:
-		d.PacketInfo = on
+		d.PacketInfo = netlink.On(v)
 	case tunVNetHdr:
-		d.VNetHeader = on
+		d.VNetHeader = netlink.On(v)
 	case tunPersist:
-		d.Persist = on
+		d.Persist = netlink.On(v)
 	case tunMultiQueue:
-		d.MultiQueue = on
+		d.MultiQueue = netlink.On(v)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -109,12 +110,7 @@ func LinkByIndex(ns *kernel.NS, index int) (*Link, error) {
 }
 
 func getLink(ns *kernel.NS, what string, index int, by func(*netlink.Buffer)) (*Link, error) {
-	req := newRequest(unix.RTM_GETLINK, 0, unix.IfInfomsg{Index: int32(index)})
-	req.Host32(unix.IFLA_EXT_MASK, skipStats)
-	if by != nil {
-		by(&req.Buffer)
-	}
-	msgs, err := Call(ns, req, unix.RTM_NEWLINK)
+	msgs, err := Call(ns, linkRequest(0, index, by), unix.RTM_NEWLINK)
 	if netlink.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
 		return nil, NoLink{what}
 	}
@@ -125,50 +121,41 @@ func getLink(ns *kernel.NS, what string, index int, by func(*netlink.Buffer)) (*
 }
 
 // Links returns all links of the namespace.
-func Links(ns *kernel.NS) ([]*Link, error) { return listLinks(ns, nil) }
+func Links(ns *kernel.NS) ([]*Link, error) {
+	links, err := listLinks(ns, nil)
+	return links, netlink.About(err, "list links")
+}
 
 // LinksIn returns all links of the namespace that ns calls id (Linux 4.20). Their PeerNS is a number of ns, too.
 func LinksIn(ns *kernel.NS, id int) ([]*Link, error) {
-	return listLinks(ns, func(b *netlink.Buffer) { b.Host32(unix.IFLA_TARGET_NETNSID, uint32(id)) })
-}
-
-func listLinks(ns *kernel.NS, in func(*netlink.Buffer)) ([]*Link, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *netlink.Request {
-		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.IfInfomsg{})
-		req.Host32(unix.IFLA_EXT_MASK, skipStats)
-		if in != nil {
-			in(&req.Buffer)
-		}
-		return req
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list links: %w", err)
-	}
-	links := make([]*Link, len(msgs))
-	for i, m := range msgs {
-		links[i] = parseLink(m)
-	}
-	return links, nil
+	links, err := listLinks(ns, func(b *netlink.Buffer) { b.Host32(unix.IFLA_TARGET_NETNSID, uint32(id)) })
+	return links, netlink.About(err, "list links")
 }
 
 // Ports returns the ports of the bridge with that index.
 func Ports(ns *kernel.NS, bridge int) ([]*Link, error) {
-	msgs, err := Dump(ns, unix.RTM_NEWLINK, func() *netlink.Request {
-		req := newRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.IfInfomsg{})
-		req.Host32(unix.IFLA_EXT_MASK, skipStats)
-		req.Host32(unix.IFLA_MASTER, uint32(bridge))
-		return req
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list ports of link #%d: %w", bridge, err)
+	ports, err := listLinks(ns, func(b *netlink.Buffer) { b.Host32(unix.IFLA_MASTER, uint32(bridge)) })
+	other := func(l *Link) bool { return l.Master != bridge }
+	return slices.DeleteFunc(ports, other), netlink.About(err, "list ports of link #%d", bridge)
+}
+
+func listLinks(ns *kernel.NS, which func(*netlink.Buffer)) ([]*Link, error) {
+	msgs, err := Dump(ns, linkRequest(unix.NLM_F_DUMP, 0, which), unix.RTM_NEWLINK)
+	links := make([]*Link, len(msgs))
+	for i, m := range msgs {
+		links[i] = parseLink(m)
 	}
-	var ports []*Link
-	for _, m := range msgs {
-		if l := parseLink(m); l.Master == bridge {
-			ports = append(ports, l)
-		}
+	return links, err
+}
+
+// linkRequest returns the request for the link of an index, or for the links that the attributes select.
+func linkRequest(flags, index int, which func(*netlink.Buffer)) *netlink.Request {
+	req := newRequest(unix.RTM_GETLINK, flags, unix.IfInfomsg{Index: int32(index)})
+	req.Host32(unix.IFLA_EXT_MASK, skipStats)
+	if which != nil {
+		which(&req.Buffer)
 	}
-	return ports, nil
+	return req
 }
 
 // Watchers returns how many listeners receive packets that are not for the link: programs, and macvlans on a bridge,

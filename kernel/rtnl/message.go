@@ -3,7 +3,6 @@ package rtnl
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
 	"syscall"
@@ -119,14 +118,9 @@ func RuleMessages(ns *kernel.NS, family uint8) (list []Message, err error) {
 
 // NeighbourMessages returns the neighbours of a family on the link with that index, with all attributes.
 func NeighbourMessages(ns *kernel.NS, family uint8, link int) (list []Message, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWNEIGH, func() *netlink.Request {
-		req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.NdMsg{Family: family})
-		req.Host32(unix.NDA_IFINDEX, uint32(link))
-		return req
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list neighbours: %w", err)
-	}
+	req := newRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.NdMsg{Family: family})
+	req.Host32(unix.NDA_IFINDEX, uint32(link))
+	msgs, err := Dump(ns, req, unix.RTM_NEWNEIGH)
 	for _, b := range msgs {
 		if len(b) < sizeofNdMsg || b[0] != family || int(netlink.U32(b[4:])) != link {
 			continue
@@ -134,7 +128,7 @@ func NeighbourMessages(ns *kernel.NS, family uint8, link int) (list []Message, e
 		keep := func(kind uint16, _ []byte) bool { return kind != unix.NDA_CACHEINFO && kind != unix.NDA_PROBES }
 		list = append(list, Message{unix.RTM_NEWNEIGH, stored(b, sizeofNdMsg, func([]byte) {}, keep)})
 	}
-	return list, nil
+	return list, netlink.About(err, "list neighbours")
 }
 
 // stored is a copy of a listed message with another head, and without the attributes that are not to be kept.
@@ -210,10 +204,7 @@ func Make(ns *kernel.NS, m Message, how How) error {
 func Drop(ns *kernel.NS, m Message) error {
 	del := m.Type + 1 // RTM_DELROUTE and so on
 	err := Tell(ns, &netlink.Request{Type: del, Flags: unix.NLM_F_ACK, Buffer: m.Body})
-	if netlink.Is(err, absent()...) {
-		return nil
-	}
-	return err
+	return netlink.Except(err, absent()...)
 }
 
 // absent are the kernel's answers to the deletion of what does not exist.

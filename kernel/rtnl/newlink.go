@@ -47,31 +47,15 @@ func AddLink(ns *kernel.NS, l NewLink) error {
 	if in == nil {
 		in = ns
 	}
-	msg := unix.IfInfomsg{Index: int32(l.Index)}
-	if l.Up {
-		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
-	}
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, msg)
-	req.Str(unix.IFLA_IFNAME, l.Name)
+	c := LinkChange{Up: l.Up, MAC: l.MAC, MTU: l.MTU, Group: &l.Group}
 	if in != ns {
-		req.Host32(unix.IFLA_NET_NS_FD, uint32(in.FD))
+		c.To = in
 	}
-	if l.Parent != 0 {
-		req.Host32(unix.IFLA_LINK, uint32(l.Parent))
-	}
-	if l.MAC != nil {
-		req.Attr(unix.IFLA_ADDRESS, l.MAC...)
-	}
-	if l.MTU != 0 {
-		req.Host32(unix.IFLA_MTU, uint32(l.MTU))
-	}
-	if l.Group != 0 {
-		req.Host32(unix.IFLA_GROUP, l.Group)
-	}
-	if l.Queues != 0 {
-		req.Host32(unix.IFLA_NUM_TX_QUEUES, uint32(l.Queues))
-		req.Host32(unix.IFLA_NUM_RX_QUEUES, uint32(l.Queues))
-	}
+	req := c.request(unix.IfInfomsg{Index: int32(l.Index)}, l.Name)
+	req.Flags |= unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	req.Opt32(unix.IFLA_LINK, uint32(l.Parent))
+	req.Opt32(unix.IFLA_NUM_TX_QUEUES, uint32(l.Queues))
+	req.Opt32(unix.IFLA_NUM_RX_QUEUES, uint32(l.Queues))
 	linkInfo(req, l.Kind, l.Data)
 	err := Tell(ns, req)
 	if netlink.Is(err, unix.EEXIST) {
@@ -99,9 +83,7 @@ func AddLink(ns *kernel.NS, l NewLink) error {
 func MacvlanData(mode, bcQueueLen uint32) func(*netlink.Buffer) {
 	return func(data *netlink.Buffer) {
 		data.Host32(unix.IFLA_MACVLAN_MODE, mode)
-		if bcQueueLen != 0 {
-			data.Host32(unix.IFLA_MACVLAN_BC_QUEUE_LEN, bcQueueLen)
-		}
+		data.Opt32(unix.IFLA_MACVLAN_BC_QUEUE_LEN, bcQueueLen)
 	}
 }
 

@@ -100,14 +100,10 @@ func events(b []byte, from int, f func(NamespaceEvent)) {
 				Namespace: from, Link: parseLink(bytes.Clone(m.Body)), Deleted: m.Type == unix.RTM_DELLINK,
 			})
 		case unix.RTM_DELNSID:
-			if from != -1 || len(m.Body) < 4 {
-				break // a number that another namespace had for it
+			// Another namespace's event is about a number that it had.
+			if id := nsidIn(m.Body, unix.NETNSA_NSID); from == -1 && id >= 0 {
+				f(NamespaceEvent{Namespace: id, Died: true})
 			}
-			netlink.EachAttr(m.Body[4:], func(kind uint16, v []byte) {
-				if kind == unix.NETNSA_NSID {
-					f(NamespaceEvent{Namespace: int(int32(netlink.U32(v))), Died: true})
-				}
-			})
 		}
 	}
 }

@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -11,18 +10,11 @@ import (
 
 // NSID returns the number that ns has for another namespace. It returns -1 if there is none yet.
 func NSID(ns *kernel.NS, other *kernel.NS) (int, error) {
-	req := newRequest(unix.RTM_GETNSID, 0, [4]byte{})
-	req.Host32(unix.NETNSA_FD, uint32(other.FD))
-	msgs, err := Call(ns, req, unix.RTM_NEWNSID)
-	id := -1
-	if err == nil && len(msgs) > 0 {
-		netlink.EachAttr(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
-			if kind == unix.NETNSA_NSID {
-				id = int(int32(netlink.U32(v)))
-			}
-		})
+	msgs, err := askNSID(ns, func(b *netlink.Buffer) { b.Host32(unix.NETNSA_FD, uint32(other.FD)) })
+	if err != nil || len(msgs) == 0 {
+		return -1, err
 	}
-	return id, err
+	return nsidIn(msgs[0], unix.NETNSA_NSID), nil
 }
 
 // NSIDFor returns the number that other has for the namespace that ns calls id. It returns -1 if there is none yet,
@@ -32,45 +24,44 @@ func NSIDFor(ns *kernel.NS, other *kernel.NS, id int) (int, error) {
 	if err != nil || target < 0 || id < 0 {
 		return -1, err
 	}
-	req := newRequest(unix.RTM_GETNSID, 0, [4]byte{})
-	req.Host32(unix.NETNSA_NSID, uint32(id))
-	req.Host32(unix.NETNSA_TARGET_NSID, uint32(target))
-	msgs, err := Call(ns, req, unix.RTM_NEWNSID)
+	msgs, err := askNSID(ns, func(b *netlink.Buffer) {
+		b.Host32(unix.NETNSA_NSID, uint32(id))
+		b.Host32(unix.NETNSA_TARGET_NSID, uint32(target))
+	})
 	if err != nil || len(msgs) == 0 {
 		return -1, err
 	}
-	there, told := -1, false
-	netlink.EachAttr(msgs[0][min(4, len(msgs[0])):], func(kind uint16, v []byte) {
-		switch kind {
-		case unix.NETNSA_NSID:
-			there = int(int32(netlink.U32(v)))
-		case unix.NETNSA_CURRENT_NSID: // an older kernel answers with the number that it was asked about
-			told = true
-		}
-	})
-	if !told {
-		there = -1
+	if nsidIn(msgs[0], unix.NETNSA_CURRENT_NSID) < 0 {
+		return -1, nil // an older kernel answers with the number that it was asked about
 	}
-	return there, nil
+	return nsidIn(msgs[0], unix.NETNSA_NSID), nil
+}
+
+// askNSID asks for the number of the namespace that the attributes select.
+func askNSID(ns *kernel.NS, of func(*netlink.Buffer)) ([][]byte, error) {
+	req := newRequest(unix.RTM_GETNSID, 0, [4]byte{})
+	of(&req.Buffer)
+	return Call(ns, req, unix.RTM_NEWNSID)
+}
+
+// nsidIn returns the number in a message, or -1.
+func nsidIn(msg []byte, attr uint16) int {
+	v := netlink.Attr(msg[min(4, len(msg)):], attr)
+	if v == nil {
+		return -1
+	}
+	return int(int32(netlink.U32(v)))
 }
 
 // NSIDs returns the numbers that ns has for other namespaces, of those that still exist.
 func NSIDs(ns *kernel.NS) (ids []int, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWNSID, func() *netlink.Request {
-		req := newRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP, [4]byte{})
-		return req
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list numbers of namespaces: %w", err)
-	}
+	msgs, err := Dump(ns, newRequest(unix.RTM_GETNSID, unix.NLM_F_DUMP, [4]byte{}), unix.RTM_NEWNSID)
 	for _, m := range msgs {
-		netlink.EachAttr(m[min(4, len(m)):], func(kind uint16, v []byte) {
-			if kind == unix.NETNSA_NSID {
-				ids = append(ids, int(int32(netlink.U32(v))))
-			}
-		})
+		if id := nsidIn(m, unix.NETNSA_NSID); id >= 0 {
+			ids = append(ids, id)
+		}
 	}
-	return ids, nil
+	return ids, netlink.About(err, "list numbers of namespaces")
 }
 
 // AssignNSID returns the number that ns has for another namespace, and assigns one if there is none. WatchNamespaces
@@ -83,8 +74,8 @@ func AssignNSID(ns *kernel.NS, other *kernel.NS) (int, error) {
 		req := newRequest(unix.RTM_NEWNSID, unix.NLM_F_ACK, [4]byte{})
 		req.Host32(unix.NETNSA_FD, uint32(other.FD))
 		req.Host32(unix.NETNSA_NSID, 0xffffffff)
-		if err := Tell(ns, req); err != nil && !netlink.Is(err, unix.EEXIST) {
-			return -1, fmt.Errorf("number a namespace: %w", err)
+		if err := netlink.Except(Tell(ns, req), unix.EEXIST); err != nil {
+			return -1, netlink.About(err, "number a namespace")
 		}
 	}
 	return -1, errors.New("number a namespace: the kernel gives none")

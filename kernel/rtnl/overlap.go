@@ -38,11 +38,7 @@ func Overlap(ns *kernel.NS, link string, subnet netip.Prefix) (other, kind strin
 			return l.Name, "address", a.Prefix, nil
 		}
 	}
-	family := uint8(IPv4)
-	if subnet.Addr().Is6() {
-		family = IPv6
-	}
-	routes, err := Routes(ns, RouteFilter{Family: family, Table: MainTable})
+	routes, err := Routes(ns, RouteFilter{Family: Family(subnet.Addr()), Table: MainTable})
 	for _, r := range routes {
 		l := others[r.Link]
 		if l != nil && r.Dst.IsValid() && !r.Default() && r.Dst.Overlaps(subnet.Masked()) &&

@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -74,29 +73,18 @@ func Routes(ns *kernel.NS, f RouteFilter) ([]Route, error) {
 
 // routes are the kernel's words for them. It may leave the filter to who asks.
 func routes(ns *kernel.NS, f RouteFilter) (list [][]byte, err error) {
-	msgs, err := Dump(ns, unix.RTM_NEWROUTE, func() *netlink.Request {
-		req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RtMsg{Family: f.Family, Protocol: f.Protocol})
-		if f.Table != 0 {
-			req.Host32(unix.RTA_TABLE, uint32(f.Table))
-		}
-		if f.Link != 0 {
-			req.Host32(unix.RTA_OIF, uint32(f.Link))
-		}
-		return req
-	})
-	if netlink.Is(err, unix.ENOENT, unix.ENODEV) { // a table that nobody has used yet; a link that is gone
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list routes: %w", err)
-	}
+	req := newRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RtMsg{Family: f.Family, Protocol: f.Protocol})
+	req.Opt32(unix.RTA_TABLE, uint32(f.Table))
+	req.Opt32(unix.RTA_OIF, uint32(f.Link))
+	msgs, err := Dump(ns, req, unix.RTM_NEWROUTE)
+	err = netlink.Except(err, unix.ENOENT, unix.ENODEV) // a table without a route; a link that is gone
 	for _, m := range msgs {
 		// What is cloned is no route, but what one destination learnt (its path's MTU).
 		if len(m) >= unix.SizeofRtMsg && netlink.U32(m[8:])&unix.RTM_F_CLONED == 0 {
 			list = append(list, m)
 		}
 	}
-	return list, nil
+	return list, netlink.About(err, "list routes")
 }
 
 func parseRoute(b []byte) []Route {
@@ -185,11 +173,8 @@ func AddRoute(ns *kernel.NS, r Route, exclusive bool) error {
 
 // DelRoute deletes a route. It is no error if the route does not exist.
 func DelRoute(ns *kernel.NS, r Route) error {
-	if err := Tell(ns, routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r)); err != nil &&
-		!netlink.Is(err, unix.ESRCH, unix.ENODEV) {
-		return fmt.Errorf("delete route %v: %w", r.Dst, err)
-	}
-	return nil
+	err := Tell(ns, routeRequest(unix.RTM_DELROUTE, unix.NLM_F_ACK, r))
+	return netlink.About(netlink.Except(err, unix.ESRCH, unix.ENODEV), "delete route %v", r.Dst)
 }
 
 func routeRequest(typ, flags int, r Route) *netlink.Request {
@@ -202,29 +187,19 @@ func routeRequest(typ, flags int, r Route) *netlink.Request {
 	}
 	req := newRequest(typ, flags, msg)
 	req.Host32(unix.RTA_TABLE, uint32(r.Table))
-	if r.Link != 0 { // a prohibit route leads nowhere
-		req.Host32(unix.RTA_OIF, uint32(r.Link))
-	}
+	req.Opt32(unix.RTA_OIF, uint32(r.Link)) // a prohibit route leads nowhere
 	if r.Dst.Bits() > 0 {
 		req.Attr(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice()...)
 	}
 	if r.Via.IsValid() {
 		via(&req.Buffer, r.Dst, r.Via)
 	}
-	if r.Src.IsValid() {
-		req.Attr(unix.RTA_PREFSRC, r.Src.AsSlice()...)
-	}
-	if r.Priority != 0 {
-		req.Host32(unix.RTA_PRIORITY, uint32(r.Priority))
-	}
+	req.OptAttr(unix.RTA_PREFSRC, r.Src.AsSlice()...)
+	req.Opt32(unix.RTA_PRIORITY, uint32(r.Priority))
 	if r.MTU != 0 || r.AdvMSS != 0 {
 		req.Nest(unix.RTA_METRICS, func() {
-			if r.MTU != 0 {
-				req.Host32(unix.RTAX_MTU, uint32(r.MTU))
-			}
-			if r.AdvMSS != 0 {
-				req.Host32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
-			}
+			req.Opt32(unix.RTAX_MTU, uint32(r.MTU))
+			req.Opt32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
 		})
 	}
 	return req

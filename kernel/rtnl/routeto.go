@@ -31,15 +31,9 @@ func RouteFor(ns *kernel.NS, p Packet) (Route, error) {
 		Family: Family(p.Dst), Dst_len: uint8(p.Dst.BitLen()), Src_len: uint8(p.Src.BitLen()),
 	})
 	req.Attr(unix.RTA_DST, p.Dst.AsSlice()...)
-	if p.Src.IsValid() {
-		req.Attr(unix.RTA_SRC, p.Src.AsSlice()...)
-	}
-	if p.In != 0 {
-		req.Host32(unix.RTA_IIF, uint32(p.In))
-	}
-	if p.Mark != 0 {
-		req.Host32(unix.RTA_MARK, p.Mark)
-	}
+	req.OptAttr(unix.RTA_SRC, p.Src.AsSlice()...)
+	req.Opt32(unix.RTA_IIF, uint32(p.In))
+	req.Opt32(unix.RTA_MARK, p.Mark)
 	if p.Proto == kernel.TCP || p.Proto == kernel.UDP {
 		req.Attr(unix.RTA_IP_PROTO, p.Proto)
 		if p.SrcPort != 0 {

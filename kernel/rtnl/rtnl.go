@@ -81,9 +81,9 @@ var errInterrupted = errors.New("the dump was interrupted by a change")
 
 // Dump returns the replies to a dump request. If the data changed during the dump, Dump repeats the request a few
 // times: the kernel warns of such a change and may have left something out.
-func Dump(ns *kernel.NS, reply uint16, build func() *netlink.Request) (msgs [][]byte, err error) {
+func Dump(ns *kernel.NS, req *netlink.Request, reply uint16) (msgs [][]byte, err error) {
 	for range 5 {
-		if msgs, err = Call(ns, build(), reply); !errors.Is(err, errInterrupted) {
+		if msgs, err = Call(ns, req, reply); !errors.Is(err, errInterrupted) {
 			return msgs, err
 		}
 	}
@@ -99,7 +99,7 @@ func Tell(ns *kernel.NS, req *netlink.Request) error {
 // Family returns the address family of an address: IPv4 or IPv6.
 func Family(a netip.Addr) uint8 {
 	if a.Is4() {
-		return unix.AF_INET
+		return IPv4
 	}
-	return unix.AF_INET6
+	return IPv6
 }

@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -66,17 +65,11 @@ func Rules(ns *kernel.NS, family uint8) ([]Rule, error) {
 // rules are the kernel's words for them.
 func rules(ns *kernel.NS, family uint8) ([][]byte, error) {
 	// The kernel filters rules by nothing else, and with strict checking refuses to be asked.
-	msgs, err := Dump(ns, unix.RTM_NEWRULE, func() *netlink.Request {
-		req := newRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP, unix.RtMsg{Family: family})
-		return req
-	})
-	if netlink.Is(err, unix.EAFNOSUPPORT, unix.EOPNOTSUPP) { // a kernel without the family, or without rules
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list rules: %w", err)
-	}
-	return msgs, nil
+	req := newRequest(unix.RTM_GETRULE, unix.NLM_F_DUMP, unix.RtMsg{Family: family})
+	msgs, err := Dump(ns, req, unix.RTM_NEWRULE)
+	// a kernel without the family, or without rules
+	err = netlink.Except(err, unix.EAFNOSUPPORT, unix.EOPNOTSUPP)
+	return msgs, netlink.About(err, "list rules")
 }
 
 func parseRule(b []byte) (r Rule, ok bool) {
@@ -126,20 +119,14 @@ func parseRule(b []byte) (r Rule, ok bool) {
 
 // AddRule adds a rule. The error is EEXIST for an equal rule with the same priority.
 func AddRule(ns *kernel.NS, r Rule) error {
-	if err := Tell(ns, ruleRequest(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r)); err != nil {
-		return fmt.Errorf("add rule: %w", err)
-	}
-	return nil
+	return netlink.About(Tell(ns, ruleRequest(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, r)), "add rule")
 }
 
 // DelRule deletes the first rule that r matches. A zero field of r matches any value, so pass a rule from Rules. It
 // is no error if no rule matches.
 func DelRule(ns *kernel.NS, r Rule) error {
-	if err := Tell(ns, ruleRequest(unix.RTM_DELRULE, 0, r)); err != nil &&
-		!netlink.Is(err, unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT) {
-		return fmt.Errorf("delete rule: %w", err)
-	}
-	return nil
+	err := Tell(ns, ruleRequest(unix.RTM_DELRULE, 0, r))
+	return netlink.About(netlink.Except(err, unix.ENOENT, unix.ESRCH, unix.EAFNOSUPPORT), "delete rule")
 }
 
 func ruleRequest(typ, flags int, r Rule) *netlink.Request {
@@ -152,33 +139,17 @@ func ruleRequest(typ, flags int, r Rule) *netlink.Request {
 		msg.Dst_len = uint8(r.To.Bits())
 	}
 	req := newRequest(typ, flags|unix.NLM_F_ACK, msg)
-	if r.Priority != 0 {
-		req.Host32(unix.FRA_PRIORITY, uint32(r.Priority))
-	}
-	if r.From.IsValid() {
-		req.Attr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()...)
-	}
-	if r.To.IsValid() {
-		req.Attr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()...)
-	}
-	if r.IIF != "" {
-		req.Str(unix.FRA_IIFNAME, r.IIF)
-	}
-	if r.OIF != "" {
-		req.Str(unix.FRA_OIFNAME, r.OIF)
-	}
+	req.Opt32(unix.FRA_PRIORITY, uint32(r.Priority))
+	req.OptAttr(unix.FRA_SRC, r.From.Masked().Addr().AsSlice()...)
+	req.OptAttr(unix.FRA_DST, r.To.Masked().Addr().AsSlice()...)
+	req.OptStr(unix.FRA_IIFNAME, r.IIF)
+	req.OptStr(unix.FRA_OIFNAME, r.OIF)
 	if r.Mark != 0 || r.Mask != 0 {
 		req.Host32(unix.FRA_FWMARK, r.Mark)
 	}
-	if r.Mask != 0 {
-		req.Host32(unix.FRA_FWMASK, r.Mask)
-	}
-	if r.Table != 0 {
-		req.Host32(unix.FRA_TABLE, uint32(r.Table))
-	}
-	if r.Tag != 0 {
-		req.Host32(unix.FRA_SUPPRESS_IFGROUP, r.Tag)
-	}
+	req.Opt32(unix.FRA_FWMASK, r.Mask)
+	req.Opt32(unix.FRA_TABLE, uint32(r.Table))
+	req.Opt32(unix.FRA_SUPPRESS_IFGROUP, r.Tag)
 	if r.Protocol != 0 {
 		req.Attr(unix.FRA_PROTOCOL, r.Protocol)
 	}

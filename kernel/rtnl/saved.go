@@ -2,7 +2,6 @@ package rtnl
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -33,10 +32,8 @@ func RestoreAddr(ns *kernel.NS, index int, s Saved) error {
 		return unix.EINVAL
 	}
 	put32(m[4:], uint32(index))
-	if err := Make(ns, Message{unix.RTM_NEWADDR, m}, Exclusive); err != nil {
-		return fmt.Errorf("add address %v: %w", parseAddr(m).Prefix, err)
-	}
-	return nil
+	err := Make(ns, Message{unix.RTM_NEWADDR, m}, Exclusive)
+	return netlink.About(err, "add address %v", parseAddr(m).Prefix)
 }
 
 // SaveRoutes returns the routes through a link that the kernel has not created itself. A route comes before the
@@ -80,9 +77,6 @@ func RestoreRoute(ns *kernel.NS, index int, s Saved) error {
 			put32(v, uint32(index))
 		}
 	})
-	if err := Make(ns, Message{unix.RTM_NEWROUTE, m}, Exclusive); err != nil {
-		r := parseRoute(m)
-		return fmt.Errorf("add route %v: %w", r[0].Dst, err)
-	}
-	return nil
+	err := Make(ns, Message{unix.RTM_NEWROUTE, m}, Exclusive)
+	return netlink.About(err, "add route %v", parseRoute(m)[0].Dst)
 }

@@ -25,30 +25,19 @@ const vethPeer = 1 // VETH_INFO_PEER
 // namespace is a port of its bridge and up. The other end stays down, because the veth driver cannot create it up. So
 // no packet passes until the caller sets it up.
 func AddVeth(ns *kernel.NS, v VethPair) error {
-	up := unix.IfInfomsg{Flags: unix.IFF_UP, Change: unix.IFF_UP}
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, up)
-	end := func(b *netlink.Buffer, name string, mac net.HardwareAddr) {
-		b.Str(unix.IFLA_IFNAME, name)
-		if mac != nil {
-			b.Attr(unix.IFLA_ADDRESS, mac...)
-		}
-		if v.MTU > 0 {
-			b.Host32(unix.IFLA_MTU, uint32(v.MTU))
-		}
-		// With more than one queue the kernel waits for a grace period at each end.
+	oneQueue := func(b *netlink.Buffer) { // with more than one the kernel waits for a grace period at each end
 		b.Host32(unix.IFLA_NUM_TX_QUEUES, 1)
 		b.Host32(unix.IFLA_NUM_RX_QUEUES, 1)
 	}
-	end(&req.Buffer, v.Host, v.HostMAC)
-	req.Host32(unix.IFLA_GROUP, v.Group)
-	if v.Master != 0 {
-		req.Host32(unix.IFLA_MASTER, uint32(v.Master))
-	}
+	host := LinkChange{Up: true, MAC: v.HostMAC, MTU: v.MTU, Group: &v.Group, Master: v.Master}
+	req := host.request(unix.IfInfomsg{}, v.Host)
+	req.Flags |= unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	oneQueue(&req.Buffer)
 	linkInfo(req, "veth", func(b *netlink.Buffer) {
 		b.Nest(vethPeer, func() {
 			*b = append(*b, netlink.Struct(unix.IfInfomsg{})...)
-			end(b, v.Name, v.MAC)
-			b.Host32(unix.IFLA_NET_NS_FD, uint32(v.NS.FD))
+			LinkChange{MAC: v.MAC, MTU: v.MTU, To: v.NS}.put(b, v.Name)
+			oneQueue(b)
 		})
 	})
 	return full(Tell(ns, req))
@@ -65,20 +54,16 @@ func full(err error) error {
 // AddBridge creates a bridge that is down. With a MAC, the bridge does not take the address of a port. With vlans,
 // the bridge separates VLANs.
 func AddBridge(ns *kernel.NS, name string, mac net.HardwareAddr, mtu int, vlans bool) error {
-	req := newRequest(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, unix.IfInfomsg{})
-	req.Str(unix.IFLA_IFNAME, name)
-	req.Attr(unix.IFLA_ADDRESS, mac...)
-	if mtu > 0 {
-		req.Host32(unix.IFLA_MTU, uint32(mtu))
-	}
+	req := LinkChange{MAC: mac, MTU: mtu}.request(unix.IfInfomsg{}, name)
+	req.Flags |= unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	var data func(*netlink.Buffer)
 	if vlans {
 		data = func(b *netlink.Buffer) { b.Bool(unix.IFLA_BR_VLAN_FILTERING, true) }
 	}
 	linkInfo(req, "bridge", data)
 	err := Tell(ns, req)
-	if vlans && netlink.Is(err, unix.EOPNOTSUPP) {
-		err = ErrNoBridgeVLANs
+	if vlans {
+		err = vlanError(err)
 	}
 	return err
 }

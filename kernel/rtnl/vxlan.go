@@ -1,7 +1,6 @@
 package rtnl
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 
@@ -37,12 +36,9 @@ func addLocal(data *netlink.Buffer, local netip.Addr) {
 // SetVXLANLocal changes the outer source of a VXLAN to another address of its family. Its forwarding entries and the
 // routes by it stay.
 func SetVXLANLocal(ns *kernel.NS, name string, local netip.Addr) error {
-	req := LinkChange{}.request(name)
+	req := LinkChange{}.request(unix.IfInfomsg{}, name)
 	linkInfo(req, "vxlan", func(data *netlink.Buffer) { addLocal(data, local) })
-	if err := Tell(ns, req); err != nil {
-		return fmt.Errorf("set link %s local %v: %w", name, local, err)
-	}
-	return nil
+	return netlink.About(Tell(ns, req), "set link %s local %v", name, local)
 }
 
 // set takes one attribute.
@@ -53,11 +49,9 @@ func (v *VXLAN) set(attr uint16, b []byte) {
 	case unix.IFLA_VXLAN_LOCAL, unix.IFLA_VXLAN_LOCAL6:
 		v.Local, _ = netip.AddrFromSlice(b)
 	case unix.IFLA_VXLAN_LEARNING:
-		v.Learning = len(b) > 0 && b[0] != 0
+		v.Learning = netlink.On(b)
 	case unix.IFLA_VXLAN_PORT:
-		if len(b) >= 2 {
-			v.Port = uint16(b[0])<<8 | uint16(b[1])
-		}
+		v.Port = netlink.Net16(b)
 	}
 }
 

@@ -3,7 +3,6 @@ package tc
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -109,10 +108,7 @@ func AddFilter(ns *kernel.NS, link int, f Filter) error {
 			})
 		})
 	})
-	if err := rtnl.Tell(ns, req); err != nil {
-		return fmt.Errorf("add filter to link #%d: %w", link, err)
-	}
-	return nil
+	return netlink.About(rtnl.Tell(ns, req), "add filter to link #%d", link)
 }
 
 // mirred is a struct tc_mirred that sends a packet out by a link, and is done with it.
@@ -126,18 +122,15 @@ func mirred(link int) []byte {
 
 // Filters returns the filters of a link's qdisc, or those of all its incoming packets.
 func Filters(ns *kernel.NS, link int, parent uint32) (list []Filter, err error) {
-	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTFILTER, func() *netlink.Request {
-		return tcRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, link, 0, parent, 0)
-	})
-	if err != nil && !netlink.Is(err, unix.EINVAL, unix.ENODEV) { // no such qdisc
-		return nil, fmt.Errorf("filters of link #%d: %w", link, err)
-	}
+	req := tcRequest(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, link, 0, parent, 0)
+	msgs, err := rtnl.Dump(ns, req, unix.RTM_NEWTFILTER)
+	err = netlink.Except(err, unix.EINVAL, unix.ENODEV) // no such qdisc
 	for _, m := range msgs {
 		if f, whole := parseFilter(m); whole {
 			list = append(list, f)
 		}
 	}
-	return list, nil
+	return list, netlink.About(err, "filters of link #%d", link)
 }
 
 // parseFilter takes an answer apart; whole is false for what the kernel lists beside the filters: their tables.
@@ -195,10 +188,7 @@ func (f *Filter) parseActions(b []byte) {
 // DelFilters deletes every filter with the preference and protocol of f. It is no error if there is none.
 func DelFilters(ns *kernel.NS, link int, f Filter) error {
 	err := rtnl.Tell(ns, tcRequest(unix.RTM_DELTFILTER, 0, link, 0, f.Parent, f.info()))
-	if err != nil && !netlink.Is(err, unix.ENOENT, unix.EINVAL, unix.ENODEV) {
-		return fmt.Errorf("delete filter of link #%d: %w", link, err)
-	}
-	return nil
+	return netlink.About(netlink.Except(err, unix.ENOENT, unix.EINVAL, unix.ENODEV), "delete filter of link #%d", link)
 }
 
 func (f Filter) info() uint32 { return uint32(f.Pref)<<16 | uint32(wireProtocol(f.Protocol)) }

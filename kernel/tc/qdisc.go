@@ -125,16 +125,12 @@ func QdiscAt(ns *kernel.NS, link int, parent uint32) (*Qdisc, error) {
 
 // Classes returns the classes of all qdiscs of a link.
 func Classes(ns *kernel.NS, link int) (list []*Qdisc, err error) {
-	msgs, err := rtnl.Dump(ns, unix.RTM_NEWTCLASS, func() *netlink.Request {
-		return tcRequest(unix.RTM_GETTCLASS, unix.NLM_F_DUMP, link, 0, 0, 0)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("classes of link #%d: %w", link, err)
-	}
+	req := tcRequest(unix.RTM_GETTCLASS, unix.NLM_F_DUMP, link, 0, 0, 0)
+	msgs, err := rtnl.Dump(ns, req, unix.RTM_NEWTCLASS)
 	for _, m := range msgs {
 		list = append(list, parseQdisc(m))
 	}
-	return list, nil
+	return list, netlink.About(err, "classes of link #%d", link)
 }
 
 func parseQdisc(b []byte) *Qdisc {
@@ -225,17 +221,11 @@ func addQdisc(ns *kernel.NS, typ uint16, link int, q Qdisc) error {
 			req.Host32(htbDirectQLen, directQueueLen)
 		})
 	}
-	if err := rtnl.Tell(ns, req); err != nil {
-		return fmt.Errorf("add qdisc %s to link #%d: %w", q.Kind, link, err)
-	}
-	return nil
+	return netlink.About(rtnl.Tell(ns, req), "add qdisc %s to link #%d", q.Kind, link)
 }
 
 // DelQdisc deletes the qdisc of a link at a place, with its classes and filters. It is no error if there is none.
 func DelQdisc(ns *kernel.NS, link int, parent uint32) error {
 	err := rtnl.Tell(ns, tcRequest(unix.RTM_DELQDISC, 0, link, 0, parent, 0))
-	if err != nil && !netlink.Is(err, unix.ENOENT, unix.ENODEV) {
-		return fmt.Errorf("delete qdisc of link #%d: %w", link, err)
-	}
-	return nil
+	return netlink.About(netlink.Except(err, unix.ENOENT, unix.ENODEV), "delete qdisc of link #%d", link)
 }

@@ -114,7 +114,7 @@ func (r DeviceRecord) isThat(came *rtnl.Link, w *kernel.World, in *kernel.NS, l 
 // link, which may be another device of the host. The link has received nothing from the host yet.
 func (r DeviceRecord) refuse(w *kernel.World, in *kernel.NS, l *rtnl.Link) error {
 	_ = rtnl.SetAlias(w.Host, l.Index, "")
-	m := rtnl.Move{To: in, Name: "dev%d"}
+	m := rtnl.LinkChange{To: in, Rename: "dev%d"}
 	err := rtnl.MoveLink(w.Host, l.Index, m)
 	if err != nil && !errors.Is(err, rtnl.ErrNoLink) { // the container has a link of one of its altnames
 		_ = rtnl.DelAltNames(w.Host, l.Index, l.AltNames()...)

@@ -255,7 +255,7 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl
 		}
 	}
 	if mac, err := net.ParseMAC(r.MAC); err == nil && l.MAC.String() != r.MAC {
-		_ = rtnl.MoveLink(in, l.Index, rtnl.Move{MAC: mac}) // who cannot now can on the host, or says so there
+		_ = rtnl.MoveLink(in, l.Index, rtnl.LinkChange{MAC: mac}) // who cannot now can on the host, or says so there
 	}
 	// the kernel takes a name before an alias, and may stop there when the link is on the host already
 	if l.Alias != r.Link {
@@ -263,7 +263,7 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl
 			return nil, err
 		}
 	}
-	m := rtnl.Move{To: w.Host, Name: r.Link, Alias: r.Link, Group: r.group(l)}
+	m := rtnl.LinkChange{To: w.Host, Rename: r.Link, Alias: r.Link, Group: r.group(l)}
 	_, err := rtnl.IndexOf(w.Host, r.Link)
 	if err != nil {
 		err = rtnl.MoveLink(in, l.Index, m)
@@ -273,7 +273,7 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl
 	if errors.Is(err, rtnl.ErrLinkExists) {
 		slog.Warn("another link of the host has the device's name", "device", r.Link)
 		_ = rtnl.DelAltNames(in, l.Index, l.AltNames()...) // or one of those; what it had is given back
-		m.Name = identity.LinkName("dev", r.Owner)         // nobody else's, so that what is there under it is what came
+		m.Rename = identity.LinkName("dev", r.Owner)       // nobody else's, so that what is there under it is what came
 		if err = rtnl.MoveLink(in, l.Index, m); errors.Is(err, rtnl.ErrNoLink) {
 			return r.onHost(w)
 		}
@@ -282,11 +282,11 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl
 		return nil, fmt.Errorf("give %s back: %w", r.Link, err)
 	}
 	// All of that went by the index, and whoever is root in the container may have given it to another link meanwhile.
-	came, err := rtnl.LinkByName(w.Host, m.Name)
+	came, err := rtnl.LinkByName(w.Host, m.Rename)
 	if err == nil && !r.isThat(came, w, in, l) {
 		return nil, r.refuse(w, in, came)
 	}
-	if err == nil && m.Name != r.Link && rename(w.Host, came, "dev%d") == nil {
+	if err == nil && m.Rename != r.Link && rename(w.Host, came, "dev%d") == nil {
 		return rtnl.LinkByIndex(w.Host, came.Index)
 	}
 	return came, err

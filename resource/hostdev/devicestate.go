@@ -118,12 +118,12 @@ func (s deviceState) makeVLAN(ctx context.Context, w *kernel.World) (l *rtnl.Lin
 // the name before the state.
 func rename(ns *kernel.NS, l *rtnl.Link, name string) error {
 	if l.Up {
-		if err := rtnl.MoveLink(ns, l.Index, rtnl.Move{Down: true}); err != nil {
+		if err := rtnl.MoveLink(ns, l.Index, rtnl.LinkChange{Down: true}); err != nil {
 			return err
 		}
 		l.Up = false
 	}
-	return rtnl.MoveLink(ns, l.Index, rtnl.Move{Name: name})
+	return rtnl.MoveLink(ns, l.Index, rtnl.LinkChange{Rename: name})
 }
 
 // restore makes a link of the host what it was. The alias comes last: by it the link is found where this was cut short.
@@ -160,7 +160,7 @@ func (s deviceState) restore(w *kernel.World, l *rtnl.Link) error {
 		may(rtnl.SetParams(w.Host, l, s.Params))
 	}
 	if s.Traits != nil && l.Group != s.Group {
-		errs = append(errs, rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &s.Group}))
+		errs = append(errs, rtnl.MoveLink(w.Host, l.Index, rtnl.LinkChange{Group: &s.Group}))
 	}
 	s.restoreSettings(w, name, l)
 	if s.Master != "" {

@@ -96,7 +96,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	// For people only, and given here: before Linux 6.6 an altname that is given in there is left in a table of there.
 	_ = rtnl.AddAltName(w.Host, l.Name, resource.AltName(h.Owner))
-	m := rtnl.Move{To: w.Container, Name: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
+	m := rtnl.LinkChange{To: w.Container, Rename: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
 	err = rtnl.MoveLink(w.Host, l.Index, m)
 	for n := 1; n < 4 && errors.Is(err, unix.EBUSY); n++ { // somebody in there took that index meanwhile
 		if err = r.chooseIndex(w, r.Is.Index+n); err == nil {

@@ -89,7 +89,8 @@ func removeHostLinks(w *kernel.World, tags []plan.Tag) error {
 	for _, t := range tags {
 		l, there := t.Found.(*rtnl.Link)
 		if there && l.Group != deletion {
-			errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &deletion})))
+			err := rtnl.MoveLink(w.Host, l.Index, rtnl.LinkChange{Group: &deletion})
+			errs = append(errs, resource.ExceptNoLink(err))
 		}
 		if t.Could == nil {
 			errs = append(errs, w.Store.DeleteOf(hostNameRecord, t.Network, t.Hash))
@@ -115,7 +116,7 @@ func emptyDeletionGroup(w *kernel.World, network string, tags []plan.Tag) error 
 		if l.Kind == "veth" || l.Kind == "ifb" {
 			to = identity.LinkGroup(network)
 		}
-		errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.Move{Group: &to})))
+		errs = append(errs, resource.ExceptNoLink(rtnl.MoveLink(w.Host, l.Index, rtnl.LinkChange{Group: &to})))
 	}
 	return errors.Join(errs...)
 }

@@ -59,7 +59,7 @@ func (t Tap) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if w.Container == nil {
 		return false, kernel.ErrNoNamespace
 	}
-	c := rtnl.LinkChange{MTU: t.MTU, Group: identity.LinkGroup(t.Owner.Network), Alias: identity.Tag(t.Owner),
+	c := rtnl.LinkChange{MTU: t.MTU, Group: new(identity.LinkGroup(t.Owner.Network)), Alias: identity.Tag(t.Owner),
 		Up: !t.Down}
 	var err error
 	if c.MAC, err = resource.MAC(t.MAC, "cont", t.Owner); err != nil {

@@ -69,7 +69,7 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	case err == nil: // as somebody left it, or a call that was killed
 		return true, rtnl.SetLink(ns, name, rtnl.LinkChange{Up: true, MTU: l.MTU, Alias: identity.Tag(i.Owner)})
 	}
-	if err := rtnl.AddIFB(ns, rtnl.IFB{
+	if err := rtnl.AddIFB(ns, rtnl.NewLink{
 		Name: name, MAC: identity.MAC("ifb", i.Owner), MTU: l.MTU,
 		Group: identity.LinkGroup(i.Owner.Network), Alias: identity.Tag(i.Owner),
 	}); err != nil {
