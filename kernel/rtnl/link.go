@@ -120,6 +120,18 @@ func getLink(ns *kernel.NS, what string, index int, by func(*netlink.Buffer)) (*
 	return parseLink(msgs[0]), nil
 }
 
+// NameOf returns the name of the link with that index, "#7" if there is no such link, and "none" for zero.
+func NameOf(ns *kernel.NS, index int) string {
+	if index == 0 {
+		return "none"
+	}
+	l, err := LinkByIndex(ns, index)
+	if err != nil {
+		return fmt.Sprintf("#%d", index)
+	}
+	return l.Name
+}
+
 // Links returns all links of the namespace.
 func Links(ns *kernel.NS) ([]*Link, error) {
 	links, err := listLinks(ns, nil)

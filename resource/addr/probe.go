@@ -46,9 +46,9 @@ func (p Probe) String() string {
 		s[i] = a.Addr().String()
 	}
 	on := "on cont/" + p.Link
-	over := resource.Flag("over "+p.On.Where.String()+link.MasterWords(p.On.Link), p.On.Kind != "")
+	over := resource.Flag("over "+p.On.Words(), p.On.Kind != "")
 	if p.ByOn {
-		on, over = "on "+p.On.Where.String()+link.MasterWords(p.On.Link), "for cont/"+p.Link
+		on, over = "on "+p.On.Words(), "for cont/"+p.Link
 	}
 	return resource.Line("probe", strings.Join(s, ", "), on, over, resource.Flag("through host/"+p.Port, p.Port != ""))
 }

@@ -35,20 +35,24 @@ type Route struct {
 }
 
 func (r Route) String() string {
-	dst, scope := r.Dst.String(), ""
+	dst := r.Dst.String()
 	if r.Dst.IsValid() && r.Dst.Bits() == 0 {
 		dst = "default"
 		if r.Dst.Addr().Is6() {
 			dst = "-6 default"
 		}
 	}
+	return resource.Line("route", dst, resource.Opt("via", r.Via), "dev "+r.Where.String()+r.Link, r.Attrs())
+}
+
+// Attrs returns the attributes in the words of ip(8).
+func (r Route) Attrs() string {
+	scope := ""
 	if r.HasScope {
 		scope = "scope " + strconv.Itoa(r.Scope)
 	}
-	return resource.Line("route", dst, resource.Opt("via", r.Via), "dev "+r.Where.String()+r.Link,
-		resource.Opt("src", r.Src), resource.Opt("metric", r.Priority),
-		resource.Opt("table", r.Table), scope, resource.Flag("onlink", r.OnLink), resource.Opt("mtu",
-			r.MTU), resource.Opt("advmss", r.AdvMSS))
+	return resource.Line(resource.Opt("src", r.Src), resource.Opt("metric", r.Priority), resource.Opt("table", r.Table),
+		scope, resource.Flag("onlink", r.OnLink), resource.Opt("mtu", r.MTU), resource.Opt("advmss", r.AdvMSS))
 }
 
 // Traits implements resource.Describer.
@@ -205,7 +209,11 @@ func (r Route) Verify(ctx context.Context, w *kernel.World) error {
 	if have == nil {
 		return spec.Missing("")
 	}
-	var d resource.Drift
+	return r.Compare(*have).Err()
+}
+
+// Compare compares the attributes of a route to the same destination.
+func (r Route) Compare(have rtnl.Route) (d resource.Drift) {
 	d.WantIfSet("src", r.Src, have.Src)
 	d.WantIfSet("mtu", r.MTU, have.MTU)
 	d.WantIfSet("advmss", r.AdvMSS, have.AdvMSS)
@@ -213,5 +221,5 @@ func (r Route) Verify(ctx context.Context, w *kernel.World) error {
 		d.Want("scope", r.Scope, have.Scope)
 	}
 	d.WantIfSet("onlink", r.OnLink, have.OnLink)
-	return d.Err()
+	return d
 }

@@ -120,17 +120,8 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // take is the device's link on the host. One that was left by a container that is gone becomes itself first.
 func (h HostDevice) take(ctx context.Context, w *kernel.World) (*rtnl.Link, error) {
-	records, err := DeviceRecords(w)
-	if err != nil {
+	if err := h.yield(ctx, w); err != nil {
 		return nil, err
-	}
-	for _, r := range records {
-		if !h.Device.is(r) && !(r.Owner == h.Owner) {
-			continue
-		}
-		if err := r.yield(ctx, w, h); err != nil {
-			return nil, err
-		}
 	}
 	l, err := h.Device.find(w)
 	if errors.Is(err, rtnl.ErrNoLink) {
@@ -166,6 +157,23 @@ func (r DeviceRecord) held(w *kernel.World, d Device) error {
 	}
 	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(),
 		r.who(), as, r.Netns).HeldBy(r.who())
+}
+
+// yield releases the device, and what the attachment has, of containers that are gone, or says which one has it.
+func (h HostDevice) yield(ctx context.Context, w *kernel.World) error {
+	records, err := DeviceRecords(w)
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		if !h.Device.is(r) && r.Owner != h.Owner {
+			continue
+		}
+		if err := r.yield(ctx, w, h); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // yield releases the device of a container that is gone, or says who has it.
@@ -311,17 +319,8 @@ func (u UserspaceDevice) Ensure(ctx context.Context, w *kernel.World) (bool, err
 	}
 	defer unlock()
 	h := u.device()
-	records, err := DeviceRecords(w)
-	if err != nil {
+	if err := h.yield(ctx, w); err != nil {
 		return false, err
-	}
-	for _, r := range records {
-		if !h.Device.is(r) && r.Owner != u.Owner {
-			continue
-		}
-		if err := r.yield(ctx, w, h); err != nil {
-			return false, err
-		}
 	}
 	r := DeviceRecord{Owner: u.Owner, Netns: w.Container.Path, Userspace: true}
 	var errs [3]error

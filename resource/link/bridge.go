@@ -125,6 +125,15 @@ func (b Bridge) pin(w *kernel.World, l *rtnl.Link) error {
 	return w.Store.Put(pinnedRecord, o, is)
 }
 
+// settings are those of the bridge whoever made it.
+func (b Bridge) settings() rtnl.LinkChange {
+	c := rtnl.LinkChange{Up: true}
+	if b.Promisc {
+		c.Promisc = &b.Promisc
+	}
+	return c
+}
+
 // finish finishes what AddBridge began, in this call or in one that was killed.
 func (b Bridge) finish(w *kernel.World, l *rtnl.Link) (changed bool, err error) {
 	// Before it is up: from then on it hears its ports. The address tells that the bridge is one of ours;
@@ -143,11 +152,8 @@ func (b Bridge) finish(w *kernel.World, l *rtnl.Link) (changed bool, err error) 
 		}
 		changed = true
 	}
-	c := rtnl.LinkChange{Up: !l.Up}
-	if b.Promisc && !l.Promisc {
-		c.Promisc = &b.Promisc
-	}
-	if !c.Up && c.Promisc == nil {
+	c, lacks := resource.Lacks(l, b.settings())
+	if len(lacks) == 0 {
 		return changed, nil
 	}
 	if err := rtnl.SetLink(w.Host, b.Name, c); err != nil {
@@ -165,9 +171,7 @@ func (b Bridge) Verify(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return err
 	}
-	var d resource.Drift
-	d.WantUp("state", l)
-	d.WantIfSet("promisc", b.Promisc, l.Promisc)
+	_, d := resource.Lacks(l, b.settings())
 	d.WantIfSet("vlan_filtering", b.VLANs, l.Data.Filtering)
 	if bytes.Equal(l.MAC, b.MAC()) {
 		d.Add(resource.IgnoresRA(w.Host, b.Name))

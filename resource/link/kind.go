@@ -49,13 +49,7 @@ func (k Kind) others(w *kernel.World) string {
 	if err != nil {
 		return ""
 	}
-	links, err := rtnl.Links(ns)
-	var names []string
-	for _, l := range links {
-		if err == nil && l.Kind == k.Kind {
-			names = append(names, l.Name)
-		}
-	}
+	names, _ := resource.NamesOf(ns, func(l *rtnl.Link) bool { return l.Kind == k.Kind })
 	if len(names) == 0 {
 		return ""
 	}

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,16 +29,12 @@ type Master struct {
 const egress = "(egress)"
 
 func (m Master) String() string {
-	return resource.Line("link", m.Where.String()+MasterWords(m.Link), resource.Flag("up", m.Up),
+	return resource.Line("link", m.Words(), resource.Flag("up", m.Up),
 		resource.Opt("mtu at least", m.MTU), resource.Flag("for "+m.Kind, m.Kind != ""))
 }
 
-func MasterWords(master string) string {
-	if master == "" {
-		return egress
-	}
-	return master
-}
+// Words returns the master in a plan's text, such as "host/ens3".
+func (m Master) Words() string { return m.Where.String() + cmp.Or(m.Link, egress) }
 
 // Verify implements plan.Requirement.
 func (m Master) Verify(ctx context.Context, w *kernel.World) error {
@@ -93,27 +90,18 @@ func (m Master) missing(w *kernel.World, ns *kernel.NS) error {
 			return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s: %s", m.Link, m.Where.Place(), hint)
 		}
 	}
-	links, err := rtnl.Links(ns)
+	names, err := resource.NamesOf(ns, func(l *rtnl.Link) bool { return l.Name != "lo" })
 	if err != nil {
 		return err
 	}
-	var names []string
-	for _, l := range links {
-		if l.Name != "lo" {
-			names = append(names, l.Name)
-		}
-	}
 	there := "there is none but lo"
 	if len(names) > 0 {
-		there = "there is " + resource.SomeOf(names)
+		there = resource.Instead(m.Link, names)
 	}
 	if m.Link == "" {
 		return spec.Errorf(spec.CodeConfig,
 			"master: is missing, and there is no default route %s whose link could stand in; %s", m.Where.Place(),
 			there)
-	}
-	if near, ok := spec.Nearest(m.Link, names); ok {
-		there += fmt.Sprintf("; did you mean %q?", near)
 	}
 	return spec.Errorf(spec.CodeConfig, "master: %q: no such link %s; %s", m.Link, m.Where.Place(), there)
 }
@@ -124,13 +112,9 @@ func (m Master) fits(ns *kernel.NS, l *rtnl.Link, what string) error {
 	if err == nil {
 		return nil
 	}
-	links, lerr := rtnl.Links(ns)
-	var names []string
-	for _, other := range links {
-		if lerr == nil && other.Index != l.Index && other.Up && m.stands(ns, other, "") == nil {
-			names = append(names, other.Name)
-		}
-	}
+	names, _ := resource.NamesOf(ns, func(other *rtnl.Link) bool {
+		return other.Index != l.Index && other.Up && m.stands(ns, other, "") == nil
+	})
 	if len(names) > 0 {
 		err = spec.Errorf(spec.CodeConfig, "%w; %s would do", err, resource.SomeOf(names))
 	}

@@ -22,9 +22,9 @@ type MasterRoom struct {
 
 func (a MasterRoom) String() string {
 	if a.Passthru {
-		return "link " + a.Master.Where.String() + MasterWords(a.Master.Link) + " without a macvlan"
+		return "link " + a.Master.Words() + " without a macvlan"
 	}
-	return "link " + a.Master.Where.String() + MasterWords(a.Master.Link) + " without a passthru"
+	return "link " + a.Master.Words() + " without a passthru"
 }
 
 // Verify implements plan.Requirement. It searches only a promiscuous master, because the kernel makes the master of a

@@ -94,8 +94,7 @@ func (p Port) ensure(ctx context.Context, w *kernel.World, br *rtnl.Link) (chang
 	if l.Port != nil {
 		have = *l.Port
 	}
-	flags := rtnl.BridgePort{Hairpin: p.Hairpin || have.Hairpin, Isolated: p.Isolated || have.Isolated,
-		Forwarding: have.Forwarding}
+	flags := withFlags(have, p.Hairpin, p.Isolated)
 	vlans, err := p.VLANs.ensure(w, p.Link)
 	if err == nil && flags != have {
 		err = rtnl.SetLink(w.Host, p.Link, rtnl.LinkChange{Port: &flags})
@@ -207,17 +206,15 @@ func wantPort(d *resource.Drift, w *kernel.World, l *rtnl.Link, master string, h
 	d.WantIfSet("isolated", isolated, l.Port.Isolated)
 }
 
-// masterName is the name of the bridge that a link on the host is a port of, or "none".
-func masterName(w *kernel.World, l *rtnl.Link) string {
-	if l.Master == 0 {
-		return "none"
-	}
-	m, err := rtnl.LinkByIndex(w.Host, l.Master)
-	if err != nil {
-		return "none"
-	}
-	return m.Name
+// withFlags returns a port with the flags that are asked for. Those that it has stay.
+func withFlags(port rtnl.BridgePort, hairpin, isolated bool) rtnl.BridgePort {
+	port.Hairpin = port.Hairpin || hairpin
+	port.Isolated = port.Isolated || isolated
+	return port
 }
+
+// masterName is the name of the bridge that a link on the host is a port of, or "none".
+func masterName(w *kernel.World, l *rtnl.Link) string { return rtnl.NameOf(w.Host, l.Master) }
 
 // A BridgeMaker is a resource that makes a bridge. Its method can be called while the caller holds the BridgeLock
 // shared.

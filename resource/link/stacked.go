@@ -32,7 +32,7 @@ type Stacked struct {
 
 // words returns the line of a plan: "link cont/eth0 type KIND … on host/ens3 …".
 func (s Stacked) words(kind string, own ...string) string {
-	on := resource.Flag("on "+s.Master.Where.String()+MasterWords(s.Master.Link), s.Master.Kind != "")
+	on := resource.Flag("on "+s.Master.Words(), s.Master.Kind != "")
 	return s.Inside.words(kind, resource.Line(append(own, on)...))
 }
 

@@ -109,21 +109,11 @@ func (t Tap) bridge(w *kernel.World) (*rtnl.Link, error) {
 
 // bridges names those that there are.
 func (t Tap) bridges(w *kernel.World) string {
-	links, err := rtnl.Links(w.Container)
-	var names []string
-	for _, l := range links {
-		if err == nil && l.Kind == "bridge" {
-			names = append(names, l.Name)
-		}
-	}
+	names, _ := resource.NamesOf(w.Container, func(l *rtnl.Link) bool { return l.Kind == "bridge" })
 	if len(names) == 0 {
 		return ", which has no bridge"
 	}
-	there := "; there is " + resource.SomeOf(names)
-	if near, ok := spec.Nearest(t.Bridge, names); ok {
-		there += fmt.Sprintf("; did you mean %q?", near)
-	}
-	return there
+	return "; " + resource.Instead(t.Bridge, names)
 }
 
 // Verify implements plan.Resource.
@@ -136,7 +126,7 @@ func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
 		if br, err := t.bridge(w); err != nil {
 			d.Add(err)
 		} else if l.Master != br.Index {
-			d.Want("master", t.Bridge, MasterIn(w.Container, l))
+			d.Want("master", t.Bridge, rtnl.NameOf(w.Container, l.Master))
 		}
 	}
 	if data := l.Data.Tun; data != nil {
@@ -151,17 +141,6 @@ func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
 		}
 	}
 	return d.Err()
-}
-
-// MasterIn returns the name of a link's master in a namespace.
-func MasterIn(ns *kernel.NS, l *rtnl.Link) string {
-	if l.Master == 0 {
-		return "none"
-	}
-	if m, err := rtnl.LinkByIndex(ns, l.Master); err == nil {
-		return m.Name
-	}
-	return fmt.Sprintf("#%d", l.Master)
 }
 
 // Remove implements plan.Remover.

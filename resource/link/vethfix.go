@@ -32,7 +32,6 @@ func (v Veth) fix(ctx context.Context, w *kernel.World) (changed bool, err error
 	if v.HostMAC != "" && !bytes.Equal(hw, h.MAC) {
 		todo = append(todo, rtnl.LinkChange{MAC: hw})
 	}
-	port := rtnl.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}
 	switch {
 	case v.Master == "":
 	case h.Master == 0:
@@ -46,12 +45,10 @@ func (v Veth) fix(ctx context.Context, w *kernel.World) (changed bool, err error
 		if err != nil {
 			return false, err
 		}
-		todo = append(todo, rtnl.LinkChange{Port: &port})
+		todo = append(todo, rtnl.LinkChange{Port: &rtnl.BridgePort{Hairpin: v.Hairpin, Isolated: v.Isolated}})
 		h.Up = false
 	case h.Port != nil:
-		port.Hairpin, port.Isolated, port.Forwarding = port.Hairpin || h.Port.Hairpin, port.Isolated ||
-			h.Port.Isolated, h.Port.Forwarding
-		if port != *h.Port {
+		if port := withFlags(*h.Port, v.Hairpin, v.Isolated); port != *h.Port {
 			todo = append(todo, rtnl.LinkChange{Port: &port})
 		}
 	}

@@ -3,7 +3,6 @@
 package overlay
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -99,21 +98,16 @@ func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		}
 		changed = true
 	}
-	var change rtnl.LinkChange
-	if !bytes.Equal(have.MAC, d.MAC) {
-		change.MAC = d.MAC
-	}
-	if d.MTU != 0 && have.MTU != d.MTU {
-		change.MTU = d.MTU
-	}
-	if have.Alias != mark {
-		change.Alias = mark
-	}
-	change.Up = !have.Up
-	if change.MAC == nil && change.MTU == 0 && change.Alias == "" && !change.Up {
+	change, lacks := resource.Lacks(have, d.settings())
+	if len(lacks) == 0 {
 		return changed, nil
 	}
 	return true, rtnl.SetLink(w.Host, d.Name, change)
+}
+
+// settings are those that a device can get at any time.
+func (d Device) settings() rtnl.LinkChange {
+	return rtnl.LinkChange{MAC: d.MAC, MTU: d.MTU, Alias: mark, Up: true}
 }
 
 // add makes the device.
@@ -207,10 +201,8 @@ func (d Device) Verify(ctx context.Context, w *kernel.World) error {
 	if d.Local.Is4() == have.Data.VXLAN.Local.Is4() {
 		drift.Want("local", d.Local, have.Data.VXLAN.Local)
 	}
-	drift.Want("address", d.MAC, have.MAC)
-	drift.Want("alias", mark, have.Alias)
-	drift.WantIfSet("mtu", d.MTU, have.MTU)
-	drift.WantUp("state", have)
+	_, lacks := resource.Lacks(have, d.settings())
+	drift = append(drift, lacks...)
 	if is, err := procsys.Get(w.Host, d.ipv6().Key); err != nil || is != "0" {
 		drift.Add(spec.Differs("disable_ipv6", "0", is))
 	}

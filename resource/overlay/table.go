@@ -257,11 +257,8 @@ func (t *table) takenRoute(dst netip.Prefix, err error) error {
 	if lerr != nil || i < 0 {
 		return errors.Join(err, lerr)
 	}
-	name := "none"
-	if l, err := rtnl.LinkByIndex(t.ns, routes[i].Link); err == nil {
-		name = l.Name
-	}
-	return TakenRoute{Prefix: dst, Protocol: routes[i].Protocol, Link: name, err: err}
+	taken := routes[i]
+	return TakenRoute{Prefix: dst, Protocol: taken.Protocol, Link: rtnl.NameOf(t.ns, taken.Link), err: err}
 }
 
 // A TakenRoute is a route of another program to a prefix of a node.

@@ -62,9 +62,13 @@ func (r RouteEntry) String() string {
 		words = append(words, resource.Opt("via", h.Via), resource.Opt("weight", h.Weight),
 			resource.Flag("onlink", h.OnLink))
 	}
-	return resource.Line(append(words, resource.Opt("src", r.Src), resource.Opt("metric", r.Priority),
-		resource.Opt("table", r.Table), resource.Opt("mtu", r.MTU),
-		resource.Opt("advmss", r.AdvMSS))...)
+	return resource.Line(append(words, r.route().Attrs())...)
+}
+
+// route is the entry without its next hops.
+func (r RouteEntry) route() addr.Route {
+	return addr.Route{Link: r.Link, Dst: r.Dst, Src: r.Src, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
+		Table: r.Table}
 }
 
 // ready waits until the address that a route names has passed duplicate address detection on the interface.
@@ -163,8 +167,7 @@ func (r RouteEntry) needed(at site, have rtnl.Route) bool {
 
 func (r RouteEntry) occupies(at site, m rtnl.Message) bool {
 	have := m.Routes()[0]
-	metric := addr.Route{Dst: r.Dst, Priority: r.Priority}.Metric()
-	return have.Dst == r.Dst && have.Priority == metric && have.Type != rtnl.Local
+	return have.Dst == r.Dst && have.Priority == r.route().Metric() && have.Type != rtnl.Local
 }
 
 func (r RouteEntry) is(at site, m rtnl.Message) bool {
@@ -186,10 +189,7 @@ func (r RouteEntry) differs(at site, m rtnl.Message) error {
 			d.Add(spec.DiffersBy("dev", "is by another link"))
 		}
 	}
-	d.WantIfSet("src", r.Src, have.Src)
-	d.WantIfSet("mtu", r.MTU, have.MTU)
-	d.WantIfSet("advmss", r.AdvMSS, have.AdvMSS)
-	return d.Err()
+	return append(d, r.route().Compare(have)...).Err()
 }
 
 // want returns the next hops in the form in which the kernel lists them.
@@ -233,8 +233,7 @@ func (r RouteEntry) verify(ctx context.Context, w *kernel.World, at site) error 
 	if r.Type != "" {
 		return spec.Missing("")
 	}
-	k := addr.Route{Link: r.Link, Dst: r.Dst, Src: r.Src, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority,
-		Table: r.Table}
+	k := r.route()
 	if len(r.Hops) == 0 {
 		return k.Verify(ctx, w)
 	}

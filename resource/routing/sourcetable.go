@@ -277,12 +277,8 @@ func (s SourceRouting) byReference(r rtnl.Rule) bool {
 
 // said returns a route in the words of ip(8).
 func said(ns *kernel.NS, r rtnl.Route) string {
-	name := fmt.Sprintf("#%d", r.Link)
-	if l, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
-		name = l.Name
-	}
-	return addr.Route{Link: name, Dst: r.Dst, Via: r.Via, Src: r.Src, Priority: r.Priority, Table: r.Table,
-		OnLink: r.OnLink}.String()
+	return addr.Route{Link: rtnl.NameOf(ns, r.Link), Dst: r.Dst, Via: r.Via, Src: r.Src, Priority: r.Priority,
+		Table: r.Table, OnLink: r.OnLink}.String()
 }
 
 func unreachable(err error) bool {

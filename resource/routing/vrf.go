@@ -249,7 +249,7 @@ func (v VRF) verify(ns *kernel.NS, l *rtnl.Link, m member, known bool) error {
 	}
 	d.WantUp("state of "+v.Name, vrf)
 	if l.Master != vrf.Index {
-		d.Want("master", v.Name, link.MasterIn(ns, l))
+		d.Want("master", v.Name, rtnl.NameOf(ns, l.Master))
 	}
 	table := v.Table
 	if table == 0 && known {
