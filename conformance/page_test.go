@@ -100,6 +100,7 @@ of the specification, so GC and STATUS do not apply. CI makes these runs, and a 
 
 A check that cannot fail proves nothing. For each check there is a small plugin or runtime that conforms but for one fault
 ([model_test.go](../conformance/model_test.go)), and a test shows that the check finds it. Without a fault, the plugin passes all checks.
+Where a fault breaks other rules, too, [also.txt](../conformance/testdata/tables/also.txt) names their checks; no others fail.
 What a plugin leaves on the host is seen by links, addresses, routes, rules of nf_tables and files of state, before ADD and after DEL or GC.
 
 Generated from the runs by %[1]sgo test ./conformance -update%[1]s: do not edit.
