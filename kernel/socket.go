@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"os"
+
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -48,4 +50,29 @@ func (ns *NS) closeConns() {
 // caller that takes other errors for "not supported" has to try again.
 func Unanswered(err error) bool {
 	return netlink.Is(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EPERM)
+}
+
+// Events opens a socket that receives the events of these groups of a netlink protocol. Room is for how many bytes of
+// them there is, before more are lost; 0: the kernel's default.
+func (ns *NS) Events(proto, room int, groups ...uint) (*os.File, error) {
+	addr := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
+	for _, g := range groups {
+		addr.Groups |= 1 << (g - 1)
+	}
+	var fd int
+	err := ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, proto)
+		return os.NewSyscallError("socket", err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if room > 0 {
+		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, room)
+	}
+	if err := unix.Bind(fd, addr); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("bind", err)
+	}
+	return os.NewFile(uintptr(fd), "netlink"), nil
 }

@@ -13,7 +13,7 @@ import (
 // A Message is one netlink message that the kernel sent as an answer.
 type Message struct {
 	Type, Flags uint16
-	Seq         uint32
+	Seq, Port   uint32 // Port is whose request it is about; 0 is the kernel
 	Body        []byte
 }
 
@@ -25,7 +25,8 @@ func Messages(b []byte) iter.Seq[Message] {
 			if size < unix.SizeofNlMsghdr || size > len(b) {
 				return
 			}
-			m := Message{Type: U16(b[4:]), Flags: U16(b[6:]), Seq: U32(b[8:]), Body: b[unix.SizeofNlMsghdr:size]}
+			m := Message{Type: U16(b[4:]), Flags: U16(b[6:]), Seq: U32(b[8:]), Port: U32(b[12:]),
+				Body: b[unix.SizeofNlMsghdr:size]}
 			if !yield(m) {
 				return
 			}

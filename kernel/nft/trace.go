@@ -59,21 +59,7 @@ func Trace(ns *kernel.NS, packets []Traced) (*Tracer, error) {
 		return nil, err
 	}
 	t := &Tracer{nft: nft, buf: make([]byte, 1<<16)}
-	if err := ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
-			unix.NETLINK_NETFILTER)
-		if err != nil {
-			return os.NewSyscallError("socket", err)
-		}
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) // else some more may be lost
-		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
-			Groups: 1 << (unix.NFNLGRP_NFTRACE - 1)}); err != nil {
-			unix.Close(fd)
-			return os.NewSyscallError("bind", err)
-		}
-		t.f = os.NewFile(uintptr(fd), "nf_tables trace")
-		return nil
-	}); err != nil {
+	if t.f, err = ns.Events(unix.NETLINK_NETFILTER, 4<<20, unix.NFNLGRP_NFTRACE); err != nil {
 		return nil, err
 	}
 	if err := t.install(packets); err != nil {
@@ -197,15 +183,10 @@ func (t *Tracer) Steps(quiet time.Duration) (all []Step, err error) {
 		case err != nil:
 			return all, fmt.Errorf("listen to nf_tables' trace: %w", err)
 		}
-		for b := t.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
-			size := int(binary.NativeEndian.Uint32(b))
-			if size < unix.SizeofNlMsghdr || size > len(b) {
-				break
+		for m := range netlink.Messages(t.buf[:n]) {
+			if m.Type == msgType(msgTrace) && len(m.Body) >= 4 {
+				all = append(all, stepOf(m.Body))
 			}
-			if binary.NativeEndian.Uint16(b[4:]) == msgType(msgTrace) && size >= unix.SizeofNlMsghdr+4 {
-				all = append(all, stepOf(b[unix.SizeofNlMsghdr:size]))
-			}
-			b = b[min(netlink.Align(size), len(b)):]
 		}
 	}
 }

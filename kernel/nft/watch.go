@@ -2,7 +2,6 @@ package nft
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"os"
 	"time"
@@ -43,22 +42,7 @@ func Watch(ns *kernel.NS) (*Watcher, error) {
 			w.own = nl.Pid
 		}
 	}
-	err = ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK,
-			unix.NETLINK_NETFILTER)
-		if err != nil {
-			return os.NewSyscallError("socket", err)
-		}
-		// else some more are lost, and heard as such
-		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20)
-		if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
-			Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
-			unix.Close(fd)
-			return os.NewSyscallError("bind", err)
-		}
-		w.f = os.NewFile(uintptr(fd), "nf_tables events")
-		return nil
-	})
+	w.f, err = ns.Events(unix.NETLINK_NETFILTER, 4<<20, unix.NFNLGRP_NFTABLES)
 	return w, err
 }
 
@@ -91,18 +75,13 @@ func (w *Watcher) Next(ctx context.Context, limit time.Duration) (changes []Chan
 		case err != nil:
 			return nil, err
 		}
-		for b := w.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
-			size := int(binary.NativeEndian.Uint32(b))
-			if size < unix.SizeofNlMsghdr || size > len(b) {
-				break
+		for m := range netlink.Messages(w.buf[:n]) {
+			if m.Type>>8 != unix.NFNL_SUBSYS_NFTABLES || m.Port == w.own && w.own != 0 || len(m.Body) < 4 {
+				continue
 			}
-			typ, from := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[12:])
-			if typ>>8 == unix.NFNL_SUBSYS_NFTABLES && (from != w.own || w.own == 0) && size >= unix.SizeofNlMsghdr+4 {
-				if c, ok := changeOf(typ&0xff, b[unix.SizeofNlMsghdr:size]); ok {
-					changes = append(changes, c)
-				}
+			if c, ok := changeOf(m.Type&0xff, m.Body); ok {
+				changes = append(changes, c)
 			}
-			b = b[min(netlink.Align(size), len(b)):]
 		}
 		if len(changes) > 0 {
 			return changes, nil

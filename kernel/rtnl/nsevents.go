@@ -2,6 +2,7 @@ package rtnl
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -25,34 +26,28 @@ type NamespaceEvent struct {
 // when such a namespace ends. It uses one socket in ns. A socket inside a container's namespace would keep that
 // namespace alive after the container. WatchNamespaces returns when stop is closed.
 func WatchNamespaces(ns *kernel.NS, stop <-chan struct{}, f func(NamespaceEvent)) error {
-	var fd int
-	err := ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-		return err
-	})
+	// With room for a burst of containers; what is lost is said.
+	file, err := ns.Events(unix.NETLINK_ROUTE, 1<<20, unix.RTNLGRP_LINK, unix.RTNLGRP_NSID)
 	if err != nil {
 		return fmt.Errorf("open a socket for events: %w", err)
 	}
-	file := os.NewFile(uintptr(fd), "events")
 	defer file.Close()
-	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK,
-		Groups: 1<<(unix.RTNLGRP_LINK-1) | 1<<(unix.RTNLGRP_NSID-1)})
-	if err == nil {
-		err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
-	}
+	raw, err := file.SyscallConn()
 	if err != nil {
+		return err
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) {
+		serr = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
+	})
+	if err = cmp.Or(err, serr); err != nil {
 		return fmt.Errorf("listen to other namespaces (it takes CAP_NET_BROADCAST): %w", err)
 	}
-	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 1<<20) // a burst of containers; what is lost is said
 	go func() {
 		<-stop
 		file.SetReadDeadline(time.Unix(1, 0))
 	}()
 	f(NamespaceEvent{Lost: true}) // what was before this is unknown
-	raw, err := file.SyscallConn()
-	if err != nil {
-		return err
-	}
 	buf, oob := make([]byte, 64<<10), make([]byte, 64)
 	for {
 		var n, oobn int

@@ -54,24 +54,10 @@ func Await(ns *kernel.NS, ctx context.Context, limit time.Duration, groups []uin
 
 // subscribe returns a socket that receives the events of these groups. Reading from it ends when ctx does.
 func subscribe(ctx context.Context, ns *kernel.NS, groups []uint) (s *os.File, unsubscribe func(), err error) {
-	addr := &unix.SockaddrNetlink{Family: unix.AF_NETLINK}
-	for _, g := range groups {
-		addr.Groups |= 1 << (g - 1)
-	}
-	const nonblocking = unix.SOCK_RAW | unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC
-	var fd int
-	err = ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_NETLINK, nonblocking, unix.NETLINK_ROUTE)
-		return os.NewSyscallError("socket", err)
-	})
+	s, err = ns.Events(unix.NETLINK_ROUTE, 0, groups...)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := unix.Bind(fd, addr); err != nil {
-		unix.Close(fd)
-		return nil, nil, os.NewSyscallError("bind", err)
-	}
-	s = os.NewFile(uintptr(fd), "netlink")
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	return s, func() {
 		stop()
