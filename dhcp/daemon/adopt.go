@@ -71,7 +71,7 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 		return errors.Join(fmt.Errorf("the server offers %v, but the container has %v", got.Addresses[0].Prefix, have),
 			d.giveBack(proto, link, leaseFile{Ask: a, Lease: got}))
 	}
-	return d.keep(proto, a, q, id, link, got)
+	return d.keep(proto, a, q, id, link, a.Complete(got, link.MTU))
 }
 
 // linkWith is the link called name, which has to be up and to have an address.

@@ -147,11 +147,11 @@ func (d *Daemon) hear(ev rtnl.NamespaceEvent) {
 func (d *Daemon) protocol(name string) (dhcp.Protocol, error) {
 	switch name {
 	case dhcp.DHCPv4:
-		return routed{v4.Client{Max: d.Resend}}, nil
+		return v4.Client{Max: d.Resend}, nil
 	case dhcp.DHCPv6:
-		return routed{v6.Client{Max: d.Resend}}, nil
+		return v6.Client{Max: d.Resend}, nil
 	case dhcp.SLAAC:
-		return routed{v6.SLAAC{Client: v6.Client{Max: d.Resend}}}, nil
+		return v6.SLAAC{Client: v6.Client{Max: d.Resend}}, nil
 	}
 	return nil, fmt.Errorf("there is no protocol %q", name)
 }

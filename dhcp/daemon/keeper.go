@@ -208,7 +208,7 @@ func (k *keeper) step(ctx context.Context, p phase, end time.Time) (err error) {
 	}
 	switch {
 	case err == nil:
-		return k.bind(link, got)
+		return k.bind(link, rec.Ask.Complete(got, link.MTU)) // its routes follow a change of the router
 	case errors.Is(err, dhcp.ErrRefused) && p != acquiring:
 		k.lose(link, err)
 		return nil

@@ -147,6 +147,7 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	limited, cancel := context.WithTimeout(ctx, d.Patience)
 	defer cancel()
 	l, err := proto.Acquire(limited, link.Link, a)
+	l = a.Complete(l, link.MTU)
 	switch {
 	case ctx.Err() != nil:
 		err = errors.Join(err, ctx.Err())
