@@ -67,7 +67,6 @@ func (s *site) chain(ctx context.Context, p Plugin, e environment, conf *spec.Co
 	if err := c.open(p); err != nil {
 		return nil, err
 	}
-	var out []byte
 	var errs []error
 	switch e.Command {
 	case "ADD":
@@ -89,7 +88,7 @@ func (s *site) chain(ctx context.Context, p Plugin, e environment, conf *spec.Co
 		_, err := c.run(ctx, e.Command, l, conf.PrevResult)
 		errs = append(errs, err)
 	}
-	return out, errors.Join(errs...)
+	return nil, errors.Join(errs...)
 }
 
 // open reads the configurations of the inner plugins and finds their programs, so that nothing is executed if one of
@@ -107,18 +106,18 @@ func (c *chainCall) open(p Plugin) error {
 	if err := report(c.conf, c.env.Command, unknown); err != nil {
 		return err
 	}
-	removes := c.env.Command == "DEL" || c.env.Command == "GC"
-	if len(inner) == 0 && !removes {
+	lax := removes(c.env.Command)
+	if len(inner) == 0 && !lax {
 		return spec.Errorf(spec.CodeConfig, "plugins: is missing or empty: want at least one plugin")
 	}
 	for i, in := range inner {
 		l, err := c.find(i, in)
 		switch {
-		case err == nil && (l.lost == nil || removes):
+		case err == nil && (l.lost == nil || lax):
 			c.links = append(c.links, l)
 		case err == nil:
 			return l.whose(l.lost)
-		case removes:
+		case lax:
 			slog.Warn(err.Error()+"; it is left out", "network", c.conf.Name, "plugin", c.conf.Type)
 		default:
 			return err
@@ -130,7 +129,7 @@ func (c *chainCall) open(p Plugin) error {
 	}
 	if raw, ok := c.conf.Object.Fold("runtimeConfig"); ok {
 		var all map[string]json.RawMessage
-		if err := json.Unmarshal(raw, &all); err != nil && !removes {
+		if err := json.Unmarshal(raw, &all); err != nil && !lax {
 			return fieldError(spec.CodeDecode, "runtimeConfig", raw, "want an object")
 		}
 		c.given.Capabilities = map[string]any{}
@@ -262,5 +261,5 @@ func (c *chainCall) sweep(ctx context.Context) error {
 		return err
 	}
 	c.swept = true
-	return collectGarbage(ctx, c.w, c.all, c.conf.Name, validOwners(c.conf))
+	return collectGarbage(ctx, c.w, c.all, c.conf.Name, c.conf.ValidAttachments)
 }

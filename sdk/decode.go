@@ -297,7 +297,7 @@ func everybodys(key string) bool {
 // An interface plugin owns everything but "ipam", an allocator only "ipam"; of runtimeConfig a plugin owns the
 // capabilities that it reads. In DEL and GC, a value that cannot be decoded counts as absent (clause P12).
 func decode(conf *spec.Conf, into any, allocator bool, verb string) ([]unknownKey, error) {
-	d := decoder{lax: verb == "DEL" || verb == "GC"}
+	d := decoder{lax: removes(verb)}
 	v := reflect.ValueOf(into).Elem()
 	wrong := d.members("", conf.Object, v)
 	if wrong != nil { // it has stopped there, and a misspelt key may stand behind

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -38,7 +39,7 @@ func (c *call) newDelegate() (delegate, error) {
 			continue
 		}
 		if !p.Allocates() { // to execute it would be to execute itself again and again
-			if verb := c.env.Command; verb == "DEL" || verb == "GC" {
+			if removes(c.env.Command) {
 				return nil, nil // it can have given nothing
 			}
 			return nil, spec.Errorf(spec.CodeConfig,
@@ -106,7 +107,7 @@ func (i inside) del(ctx context.Context) error {
 
 func (i inside) gc(ctx context.Context) error {
 	defer i.step(ctx)()
-	return i.Sweep(ctx, i.c.conf.Name, i.c.valid())
+	return i.Sweep(ctx, i.c.conf.Name, validOwners(i.c.conf.Name, i.c.conf.ValidAttachments))
 }
 
 func (i inside) status(ctx context.Context) error {
@@ -122,27 +123,20 @@ func (i inside) needsLink() bool {
 // Room returns how many addresses the IPAM plugin of the configuration, or p itself, has free for the network, and how
 // many it has in all. Ok is false if the IPAM plugin is another program or cannot count.
 func (p Plugin) Room(ctx context.Context, all []Plugin, conf *spec.Conf) (free, size ipam.Count, ok bool, err error) {
-	for _, q := range append([]Plugin{p}, all...) {
-		a, err := q.allocator(conf, "STATUS")
-		if err != nil {
-			return free, size, false, err
-		}
-		if c, can := a.(ipam.Roomer); can {
-			free, size, err = c.Room(ctx, conf.Name)
-			return free, size, err == nil, err
-		}
+	a, err := statusAllocator(append([]Plugin{p}, all...), conf)
+	if c, can := a.(ipam.Roomer); can {
+		free, size, err = c.Room(ctx, conf.Name)
+		ok = err == nil
 	}
-	return free, size, false, nil
+	return free, size, ok, err
 }
 
 // Forecast returns what the IPAM plugin of the configuration might allocate, and from which pools. The result is nil if
 // the IPAM plugin is not among all, or does not know.
 func Forecast(all []Plugin, conf *spec.Conf) (*spec.Result, []ipam.Set) {
-	for _, q := range all {
-		a, err := q.allocator(conf, "STATUS")
-		if f, knows := a.(ipam.Forecaster); knows && err == nil {
-			return f.Forecast()
-		}
+	a, _ := statusAllocator(all, conf)
+	if f, knows := a.(ipam.Forecaster); knows {
+		return f.Forecast()
 	}
 	return nil, nil
 }
@@ -154,31 +148,38 @@ func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
 	if lax {
 		verb = "DEL"
 	}
-	a, err := p.allocator(conf, verb)
-	if err != nil {
-		return nil, err
-	}
+	a, err := allocator([]Plugin{p}, verb, spec.Owner{Network: conf.Name}, "", conf, nil)
 	l, ok := a.(ipam.Ledger)
 	if ok {
 		l.Judge(Vanished(nil))
 	}
-	return l, nil
+	return l, err
 }
 
-// allocator opens p as the IPAM plugin of a configuration. It returns nil if p is not.
-func (p Plugin) allocator(conf *spec.Conf, verb string) (ipam.Allocator, error) {
-	if !p.Allocates() || p.Name != conf.IPAMType && p.Name != conf.Type {
+// allocator opens the plugin among all that a configuration is of, or whose IPAM plugin it is. It returns nil if there
+// is none.
+func allocator(all []Plugin, verb string, o spec.Owner, netns string, conf *spec.Conf,
+	args [][2]string) (ipam.Allocator, error) {
+	i := slices.IndexFunc(all, func(p Plugin) bool {
+		return p.Allocates() && (p.Name == conf.IPAMType || p.Name == conf.Type)
+	})
+	if i < 0 {
 		return nil, nil
 	}
-	r, err := p.NewRequest(verb, spec.Owner{Network: conf.Name}, "", conf, nil)
+	r, err := all[i].NewRequest(verb, o, netns, conf, args)
 	if err != nil {
 		return nil, err
 	}
-	a, _, err := p.open(conf, r)
+	a, _, err := all[i].open(conf, r)
 	if err != nil {
 		return nil, err
 	}
 	return a, nil
+}
+
+// statusAllocator is allocator for a question about the network and no attachment.
+func statusAllocator(all []Plugin, conf *spec.Conf) (ipam.Allocator, error) {
+	return allocator(all, "STATUS", spec.Owner{Network: conf.Name}, "", conf, nil)
 }
 
 // outside is an IPAM plugin of another program, which is executed.

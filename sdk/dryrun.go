@@ -84,9 +84,5 @@ func Sweep(ctx context.Context, all []Plugin, network string, valid []spec.Attac
 		return err
 	}
 	defer host.Close()
-	owners := make([]spec.Owner, 0, len(valid))
-	for _, v := range valid {
-		owners = append(owners, spec.Owner{Network: network, ContainerID: v.ContainerID, IfName: v.IfName})
-	}
-	return collectGarbage(ctx, host, all, network, owners)
+	return collectGarbage(ctx, host, all, network, valid)
 }

@@ -87,15 +87,10 @@ func several(ranges []spec.IP) []spec.IP {
 
 // askRanges sets Ranges and PathMTU to those of the IPAM plugin of the configuration, if it is among all.
 func (r *Request) askRanges(all []Plugin) {
-	i := slices.IndexFunc(all, func(p Plugin) bool { return p.Allocates() && p.Name == r.conf.IPAMType })
-	if i < 0 || !r.L3 {
+	if !r.L3 {
 		return
 	}
-	asked, err := all[i].NewRequest(r.verb, r.Owner, r.Netns, r.conf, r.args)
-	if err != nil {
-		return
-	}
-	if a, _, err := all[i].open(r.conf, asked); err == nil {
+	if a, err := allocator(all, r.verb, r.Owner, r.Netns, r.conf, r.args); a != nil && err == nil {
 		r.Ranges, r.PathMTU = ranges(a), pathMTU(a)
 	}
 }

@@ -213,7 +213,7 @@ func (p Plugin) NewRequest(verb string, o spec.Owner, netns string, conf *spec.C
 	if p.role == makesLinks && !p.observe && !r.removes() {
 		r.mac, r.hostMAC = identity.MAC("cont", o).String(), identity.MAC("host", o).String()
 	}
-	if p.args == nil || verb == "DEL" || verb == "GC" {
+	if p.args == nil || r.removes() {
 		return r, nil
 	}
 	lax := false

@@ -3,7 +3,6 @@ package sdk
 import (
 	"context"
 	"errors"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -96,22 +95,11 @@ func (a *Attached) lookUp() (*Links, error) {
 
 // leases verifies that the attachment holds the addresses that the plugin of conf, or its IPAM plugin, gave it.
 func (a *Attached) leases(ctx context.Context, conf *spec.Conf) error {
-	i := slices.IndexFunc(a.Allocators, func(p Plugin) bool {
-		return p.Allocates() && (p.Name == conf.IPAMType || p.Name == conf.Type)
-	})
-	if i < 0 {
-		return nil
-	}
-	p := a.Allocators[i]
-	r, err := p.NewRequest("CHECK", a.Owner, a.Netns, conf, a.Args)
-	if err != nil {
+	given, err := allocator(a.Allocators, "CHECK", a.Owner, a.Netns, conf, a.Args)
+	if given == nil || err != nil {
 		return err
 	}
-	allocator, _, err := p.open(conf, r)
-	if err != nil {
-		return err
-	}
-	return allocator.Verify(ctx, a.Owner, conf.PrevResult)
+	return given.Verify(ctx, a.Owner, conf.PrevResult)
 }
 
 // NetworkOf returns what the plans of an attachment's plugins say about its network.

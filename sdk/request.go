@@ -243,7 +243,9 @@ func (r *Request) PrevMAC() string {
 }
 
 // removes reports whether the call is DEL or GC, which work without a configuration.
-func (r *Request) removes() bool { return r.verb == "DEL" || r.verb == "GC" }
+func (r *Request) removes() bool { return removes(r.verb) }
+
+func removes(verb string) bool { return verb == "DEL" || verb == "GC" }
 
 // final returns the plan that CHECK compares with. What the final result says about the container interface counts,
 // because a later plugin may have changed it (clause P16).

@@ -210,7 +210,7 @@ func (c *call) answer(ctx context.Context) (out []byte, err error) {
 // findIPAM finds the IPAM plugin of an interface plugin.
 func (c *call) findIPAM() (err error) {
 	verb := c.env.Command
-	if c.ipam, err = c.newDelegate(); err == nil || verb != "DEL" && verb != "GC" {
+	if c.ipam, err = c.newDelegate(); err == nil || !removes(verb) {
 		return err
 	}
 	// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same reason,

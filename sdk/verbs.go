@@ -55,7 +55,7 @@ func (c *call) want() (plan.Plan, error) {
 
 // report warns about unknown keys, or refuses them if the configuration sets "strict".
 func report(conf *spec.Conf, verb string, unknown []unknownKey) error {
-	if verb == "DEL" || verb == "GC" {
+	if removes(verb) {
 		return nil
 	}
 	if err := refuse(conf, unknown); err != nil {
@@ -232,7 +232,7 @@ func (c *call) gc(ctx context.Context) error {
 	}
 	var errs []error
 	if !c.swept {
-		errs = append(errs, collectGarbage(ctx, c.w, c.all, c.conf.Name, c.valid()))
+		errs = append(errs, collectGarbage(ctx, c.w, c.all, c.conf.Name, c.conf.ValidAttachments))
 	}
 	if c.ipam != nil {
 		errs = append(errs, c.ipam.gc(ctx))
@@ -243,27 +243,27 @@ func (c *call) gc(ctx context.Context) error {
 // collectGarbage removes what attachments of a network have of any kind that plugins of this program declare, because
 // an earlier list of the network may have had other plugins. The record that an interface was made is removed last, and
 // only if everything else could be removed.
-func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network string, valid []spec.Owner) error {
+func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network string,
+	valid []spec.Attachment) error {
 	var kinds [][]plan.Kind
 	for _, p := range all {
 		kinds = append(kinds, p.Kinds(nil))
 	}
-	if err := plan.Collect(ctx, w, plan.Union(kinds...), network, valid); err != nil {
+	owners := validOwners(network, valid)
+	if err := plan.Collect(ctx, w, plan.Union(kinds...), network, owners); err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(all, func(p Plugin) bool { return p.role == makesLinks }) {
 		return nil
 	}
-	return resource.CollectMade(w, network, valid)
+	return resource.CollectMade(w, network, owners)
 }
 
-func (c *call) valid() []spec.Owner { return validOwners(c.conf) }
-
-// validOwners returns the attachments that GC must keep.
-func validOwners(conf *spec.Conf) []spec.Owner {
-	owners := make([]spec.Owner, 0, len(conf.ValidAttachments))
-	for _, a := range conf.ValidAttachments {
-		owners = append(owners, spec.Owner{Network: conf.Name, ContainerID: a.ContainerID, IfName: a.IfName})
+// validOwners returns the owners of the attachments that GC must keep.
+func validOwners(network string, valid []spec.Attachment) []spec.Owner {
+	owners := make([]spec.Owner, 0, len(valid))
+	for _, a := range valid {
+		owners = append(owners, spec.Owner{Network: network, ContainerID: a.ContainerID, IfName: a.IfName})
 	}
 	return owners
 }
