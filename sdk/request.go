@@ -1,6 +1,7 @@
 package sdk
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/netip"
 	"slices"
@@ -113,14 +114,14 @@ func (r *Request) GatewayLink() (link, port string) {
 		case bridge == "":
 			link = r.Peer.Name
 		}
-		return First(link, bridge), r.Peer.Name
+		return cmp.Or(link, bridge), r.Peer.Name
 	}
-	link = First(link, bridge)
+	link = cmp.Or(link, bridge)
 	for _, l := range r.HostLinks {
 		switch {
 		case l.Kind == "bridge", r.IsVLANGateway(l):
 		case link == "":
-			return First(l.Master, l.Name), l.Name
+			return cmp.Or(l.Master, l.Name), l.Name
 		case l.Master == bridge:
 			return link, l.Name
 		}
@@ -217,22 +218,12 @@ func spelling(o spec.Object, key string) string {
 	return slices.Max(others)
 }
 
-// First returns the first value that is not empty.
-func First(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
-}
-
 // LinkName returns a name with this prefix for a link of the owner on the host.
 func (r *Request) LinkName(prefix string) string { return identity.LinkName(prefix, r.Owner) }
 
 // MAC returns the MAC of the container interface: asked, or, if that is empty, one that derives from the owner. Only
 // plugins made by Interface have the latter.
-func (r *Request) MAC(asked string) string { return First(asked, r.mac) }
+func (r *Request) MAC(asked string) string { return cmp.Or(asked, r.mac) }
 
 // PrevMAC returns the MAC of the container interface in Prev, or an empty string.
 func (r *Request) PrevMAC() string {

@@ -25,6 +25,7 @@
 package bridge
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -113,14 +114,14 @@ func (c conf) validate(r *sdk.Request) error {
 // kinds are those of all that the plan may have. The plugin that made the bridge also removes a policy on it: the list
 // of an attachment may have lost its plugin firewall.
 func kinds(c conf) []plan.Kind {
-	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(sdk.First(c.Bridge, "cni0")), link.PortKind(),
+	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(cmp.Or(c.Bridge, "cni0")), link.PortKind(),
 		spoof.Kind(), reference.SpoofCheckKind(), policy.Kind(), addr.GatewayKind()}
 	return append(all, sdk.MasqueradeKinds()...)
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	c.MTU = c.LinkMTU(r)
-	c.Bridge = sdk.First(c.Bridge, "cni0")
+	c.Bridge = cmp.Or(c.Bridge, "cni0")
 	c.IsGateway = c.IsGateway || c.IsDefaultGateway
 	if err := c.validate(r); err != nil {
 		return answer, err

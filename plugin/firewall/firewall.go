@@ -2,6 +2,7 @@
 package firewall
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"slices"
@@ -42,7 +43,7 @@ type conf struct {
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
-	c.IngressPolicy = sdk.First(c.IngressPolicy, policy.Open)
+	c.IngressPolicy = cmp.Or(c.IngressPolicy, policy.Open)
 	if err := c.validate(); err != nil {
 		return answer, err
 	}
@@ -58,8 +59,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 			"ipvlan, tap and host-device have none); ADD fails if it finds none: remove the key, or use bridge or ptp",
 			c.IngressPolicy)
 	}
-	accepts := forward.Forward{Owner: r.Owner, Backend: sdk.First(c.Backend, forward.Auto), Addrs: addrs(r),
-		Link: gateway, Admin: sdk.First(c.AdminChain, "CNI-ADMIN"), Zone: sdk.First(c.FirewalldZone, "trusted")}
+	accepts := forward.Forward{Owner: r.Owner, Backend: cmp.Or(c.Backend, forward.Auto), Addrs: addrs(r),
+		Link: gateway, Admin: cmp.Or(c.AdminChain, "CNI-ADMIN"), Zone: cmp.Or(c.FirewalldZone, "trusted")}
 	var to []netip.Addr
 	for _, p := range subnets(r) {
 		if a := p.Addr().Unmap(); !slices.Contains(to, a) {

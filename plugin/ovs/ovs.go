@@ -25,6 +25,7 @@
 package ovs
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -89,7 +90,7 @@ type trunkItem struct {
 
 // db is the socket of the database.
 func (c conf) db() ovs.DB {
-	return ovs.DB(sdk.First(strings.TrimPrefix(c.SocketFile, "unix:"), string(ovs.DefaultDB)))
+	return ovs.DB(cmp.Or(strings.TrimPrefix(c.SocketFile, "unix:"), string(ovs.DefaultDB)))
 }
 
 // kinds are in the order of the plan: a port goes before its link.

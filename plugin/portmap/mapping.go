@@ -1,13 +1,13 @@
 package portmap
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/resource/filter/publish"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -17,7 +17,7 @@ func (m mapping) parse(i int) (p publish.Mapping, err error) {
 		return spec.Errorf(spec.CodeConfig, "runtimeConfig.portMappings[%d].%s: %v: want "+format,
 			append([]any{i, key, value}, args...)...)
 	}
-	p.Protocol = strings.ToLower(sdk.First(m.Protocol, "tcp"))
+	p.Protocol = strings.ToLower(cmp.Or(m.Protocol, "tcp"))
 	if !slices.Contains([]string{"tcp", "udp", "sctp"}, p.Protocol) {
 		return p, bad("protocol", m.Protocol, "tcp, udp or sctp")
 	}

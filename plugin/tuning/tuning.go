@@ -2,6 +2,7 @@
 package tuning
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/plan"
@@ -14,7 +15,7 @@ import (
 // Plugin is the tuning plugin.
 var Plugin = sdk.Chained("tuning", "changes sysctls, and the MAC, MTU and other attributes of a container's interface",
 	want, func(c conf) []plan.Kind {
-		return []plan.Kind{tune.TuningKind(sdk.First(c.DataDir, dataDir))}
+		return []plan.Kind{tune.TuningKind(cmp.Or(c.DataDir, dataDir))}
 	}).KnowsArgs("MAC")
 
 type conf struct {
@@ -65,7 +66,7 @@ const (
 )
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
-	t := tune.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: sdk.First(c.DataDir, dataDir), AllowList: allowList}
+	t := tune.Tuning{Owner: r.Owner, Link: r.IfName, DataDir: cmp.Or(c.DataDir, dataDir), AllowList: allowList}
 	if strings.ContainsRune(c.DataDir, 0) {
 		return sdk.Answer{}, spec.Errorf(spec.CodeConfig, "dataDir: %q: a path has no zero byte", c.DataDir)
 	}
