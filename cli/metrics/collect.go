@@ -135,7 +135,7 @@ func RecordRepair(a *app.App, report *repair.Report) {
 		err = os.MkdirAll(filepath.Dir(repairFile), 0o700)
 	}
 	if err == nil {
-		err = app.ReplaceFile(repairFile, doc, 0o600)
+		err = record.Replace(repairFile, doc, false) // of a kill, the next one takes what is left
 	}
 	if err != nil {
 		a.Note("the result of this repair is not kept for `fairlead metrics`: %v", err)
