@@ -12,7 +12,8 @@ const room = 3
 // container follow each other, as clause R8 demands of a runtime. There are never more containers than addresses.
 func cast(chain string, seed uint64) *script {
 	random := rand.New(rand.NewPCG(seed, 1))
-	c := &casting{random: random, script: &script{chain: chain, seed: seed, impatient: random.IntN(4) == 0}}
+	c := &casting{random: random, script: &script{chain: chain, seed: seed, fresh: random.IntN(2) == 0,
+		impatient: random.IntN(4) == 0}}
 	for range random.IntN(room) {
 		c.script.attached = append(c.script.attached, c.container())
 	}

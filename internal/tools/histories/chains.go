@@ -33,6 +33,7 @@ func chains() map[string]chain {
 			setup: []string{`mkdir -p /run/fairlead/cluster; printf '{"cluster":"c","node":"n","boot":"%s",
 				"ranges":["10.77.0.0/29","fd00:77::/125"]}' $(cat /proc/sys/kernel/random/boot_id) >/run/fairlead/cluster/n.json`}},
 		"macvlan": {plugins: []any{object{"type": "macvlan", "master": "ens3", "ipam": hostLocal}, tuning},
-			setup: []string{"ip link add ens3 up type veth peer name wire; ip link set wire up"}},
+			setup: []string{"ip link add ens3 up address 02:00:00:00:00:03 type veth peer name wire address 02:00:00:00:00:04",
+				"ip link set wire up"}},
 	}
 }

@@ -199,7 +199,13 @@ func (p *play) afterReboot() error {
 	if p.reboots == 0 {
 		return nil
 	}
-	for n := range room {
+	free := room
+	for _, c := range p.containers {
+		if c.state == attached {
+			free--
+		}
+	}
+	for n := range free {
 		c, err := p.container(fmt.Sprint("new", n))
 		if err == nil {
 			err = p.call("add", c)

@@ -35,6 +35,8 @@ func main() {
 	flag.StringVar(&o.root, "root", ".", "directory of the module")
 	flag.StringVar(&o.out, "out", "", "directory for the scripts of histories that fail")
 	flag.StringVar(&o.chains, "chains", "bridge,chain,cluster,empty,macvlan", "chains, by comma")
+	flag.StringVar(&o.program, "program", "", "a command fairlead, instead of that of the root")
+	flag.IntVar(&o.stop, "stop", 0, "stop after so many histories that fail; 0: no bound")
 	flag.Uint64Var(&o.seed, "seed", 1, "where the seeds begin")
 	flag.IntVar(&o.number, "n", 0, "number of histories; 0: no bound")
 	flag.DurationVar(&o.time, "time", time.Minute, "begin no history after this time; 0: no bound")
@@ -100,27 +102,40 @@ func try(program string, s *script) (o outcome, err error) {
 }
 
 type options struct {
-	root, out, chains string
-	seed              uint64
-	number            int
-	time              time.Duration
-	width             int
-	stop              int // after so many failures; 0: never
+	root, out, chains, program string
+	seed                       uint64
+	number                     int
+	time                       time.Duration
+	width                      int
+	stop                       int // after so many failures; 0: never
+}
+
+// fairlead is the command to test.
+func (o options) fairlead() (program string, remove func(), err error) {
+	if o.program != "" {
+		program, err = filepath.Abs(o.program)
+		return program, func() {}, err
+	}
+	dir, err := os.MkdirTemp("", "histories")
+	if err != nil {
+		return "", nil, err
+	}
+	if program, err = build(o.root, dir); err != nil {
+		os.RemoveAll(dir)
+	}
+	return program, func() { os.RemoveAll(dir) }, err
 }
 
 // search plays histories of successive seeds, and reports those that fail.
 func (o options) search() (failed int, err error) {
-	dir, err := os.MkdirTemp("", "histories")
+	program, remove, err := o.fairlead()
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
-	program, err := build(o.root, dir)
-	if err != nil {
-		return 0, err
-	}
+	defer remove()
 	begin, known := time.Now(), map[string]bool{}
 	count, err := o.searchWith(program, func(s *script, f failure) error {
+		fmt.Printf("seed %d, after %.0f s: %s\n", s.seed, time.Since(begin).Seconds(), f.Law)
 		if like := s.chain + " " + f.Law; !known[like] { // the first of each kind
 			known[like] = true
 			return o.report(program, s)
@@ -265,15 +280,11 @@ func lesser(s *script) (all []*script) {
 
 // replayAll plays the scripts of files.
 func (o options) replayAll(paths []string) (failed int, err error) {
-	dir, err := os.MkdirTemp("", "histories")
+	program, remove, err := o.fairlead()
 	if err != nil {
 		return 0, err
 	}
-	defer os.RemoveAll(dir)
-	program, err := build(o.root, dir)
-	if err != nil {
-		return 0, err
-	}
+	defer remove()
 	for _, path := range paths {
 		out, err := replayFile(program, path)
 		if err != nil {

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +24,7 @@ type play struct {
 	turns   []turn    // as they were taken
 	late    []*player // have ended while it was another's turn
 	steps   int
-	wiped   bool // a flush or a reboot took what all share
+	wiped   bool // a flush or a reboot took what all share, or nobody has made it
 	crowded bool // an address may be somebody's who does not live
 }
 
@@ -41,8 +45,8 @@ type outcome struct {
 
 // perform plays a script in this host.
 func perform(program string, s *script) (o outcome) {
-	p := &play{script: s, said: make(chan news), random: rand.New(rand.NewPCG(s.seed, 2))}
-	p.odds = []int{2, 4, 8, 16, 40}[p.random.IntN(5)]
+	p := &play{script: s, wiped: s.fresh, said: make(chan news), random: rand.New(rand.NewPCG(s.seed, 2))}
+	p.odds = []int{2, 4, 8, 16}[p.random.IntN(4)]
 	err := p.perform(program)
 	for _, t := range p.turns {
 		o.Turns = append(o.Turns, strings.TrimSuffix("turn "+t.actor+" until "+t.until, " until "))
@@ -91,23 +95,27 @@ func (p *play) perform(program string) (err error) {
 	return p.epilogue()
 }
 
-// prelude looks at the host as a whole life leaves it, and attaches what is attached before.
-func (p *play) prelude() error {
-	first, err := p.container("warm")
-	if err != nil {
+// prelude attaches what is attached before, on a host that has had an attachment already, unless it is fresh.
+func (p *play) prelude() (err error) {
+	known := filepath.Join(filepath.Dir(p.program), p.script.chain+".baseline")
+	text, err := os.ReadFile(known)
+	unknown := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !unknown {
 		return err
 	}
-	for _, verb := range []string{"add", "del"} {
-		if err := p.call(verb, first); err != nil {
-			return failure{"a call without others succeeds", err.Error()}
+	if !p.script.fresh || unknown {
+		if err := p.life(); err != nil {
+			return err
 		}
 	}
-	delete(p.containers, "warm")
-	if err := p.collect(); err != nil {
-		return failure{"a call without others succeeds", err.Error()}
-	}
-	if p.before, err = p.whole(); err != nil {
-		return err
+	p.before = strings.Split(string(text), "\n")
+	if unknown {
+		if p.before, err = p.whole(); err == nil {
+			err = replace(known, strings.Join(p.before, "\n"))
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for _, id := range p.script.attached {
 		c, err := p.container(id)
@@ -120,6 +128,34 @@ func (p *play) prelude() error {
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// replace puts a file in its place in one step, because others read it.
+func replace(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "baseline")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close(), os.Rename(f.Name(), path))
+}
+
+// life attaches a container and takes it down again.
+func (p *play) life() error {
+	c, err := p.container("warm")
+	if err != nil {
+		return err
+	}
+	defer delete(p.containers, "warm")
+	for _, verb := range []string{"add", "del"} {
+		if err := p.call(verb, c); err != nil {
+			return failure{"a call without others succeeds", err.Error()}
+		}
+	}
+	if err := p.collect(); err != nil {
+		return failure{"a call without others succeeds", err.Error()}
 	}
 	return nil
 }
@@ -178,7 +214,11 @@ func (p *play) byChance() error {
 			}
 			continue
 		}
-		if !slices.Contains(ready, turn) || p.random.IntN(p.odds) == 0 {
+		odds := p.odds
+		if turn != nil && turn.next() != nil && !turn.next().crucial() {
+			odds *= 8
+		}
+		if !slices.Contains(ready, turn) || p.random.IntN(odds) == 0 {
 			turn = ready[p.random.IntN(len(ready))]
 		}
 		if err := p.step(turn); err != nil {
@@ -236,6 +276,7 @@ func (p *play) waiting() (over bool, err error) {
 // step lets a player go on by one step, and looks at what that has changed.
 func (p *play) step(each *player) error {
 	p.steps++
+	p.seen = seen{}
 	looksAt := nothing
 	switch {
 	case each.args == nil:
@@ -250,6 +291,9 @@ func (p *play) step(each *player) error {
 		p.hear(each)
 	default:
 		s := each.next()
+		if s == nil { // another thread was faster to take a lock
+			return nil
+		}
 		looksAt = s.touches
 		if err := each.answer(s); err != nil {
 			return err

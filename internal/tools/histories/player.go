@@ -84,7 +84,7 @@ func threadGroup(thread int) int {
 // next is the first step that would not wait for a lock.
 func (p *player) next() *step {
 	for _, s := range p.pending {
-		if s.turn && p.impatient || len(s.blockedBy()) == 0 {
+		if s.turn && p.impatient || !s.blocked() {
 			return s
 		}
 	}
@@ -123,7 +123,7 @@ func (p *player) answer(s *step) error {
 			p.pending = append(p.pending[:i:i], p.pending[i+1:]...)
 		}
 	}
-	if s.turn && p.impatient && len(s.blockedBy()) > 0 { // as if it had waited for too long
+	if s.turn && p.impatient && s.blocked() { // as if it had waited for too long
 		return s.held.Answer(unix.ENOLCK)
 	}
 	return s.held.Answer(0)

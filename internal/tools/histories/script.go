@@ -18,6 +18,7 @@ type script struct {
 	turns    []turn // none: seed decides
 	seed     uint64
 
+	fresh     bool // the host has had no attachment yet
 	impatient bool // whoever has to wait for the turn to change the packet filter goes on without
 }
 
@@ -36,6 +37,9 @@ func (s *script) String() string {
 		fmt.Fprintln(&b, "#", line)
 	}
 	fmt.Fprintln(&b, "chain", s.chain)
+	if s.fresh {
+		fmt.Fprintln(&b, "fresh")
+	}
 	if s.impatient {
 		fmt.Fprintln(&b, "impatient")
 	}
@@ -88,6 +92,8 @@ func (s *script) parseLine(line string) (err error) {
 		s.why = append(s.why, rest)
 	case "chain":
 		s.chain = rest
+	case "fresh":
+		s.fresh = true
 	case "impatient":
 		s.impatient = true
 	case "attached":

@@ -25,6 +25,7 @@ type stage struct {
 	program    string
 	containers map[string]*container
 	reboots    int
+	seen       seen
 }
 
 // A state is what a container's last call made of it.
@@ -110,6 +111,7 @@ func (s *stage) args(verb string, c *container) (args, env []string) {
 
 // run makes a call of fairlead that nothing interrupts.
 func (s *stage) run(args, env []string) error {
+	s.seen = seen{}
 	cmd := exec.Command(s.program, args...)
 	cmd.Env = append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {

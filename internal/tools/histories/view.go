@@ -86,8 +86,17 @@ func describe(m syscall.NetlinkMessage, names map[uint32]string) string {
 	return ""
 }
 
-// ruleset is what nft(8) prints, without what goes by itself.
-func ruleset() (string, error) {
+// A seen is what was looked at since the last step.
+type seen struct {
+	rules string
+	files map[string]string
+}
+
+// ruleset is what nft(8) prints.
+func (s *stage) ruleset() (string, error) {
+	if s.seen.rules != "" {
+		return s.seen.rules, nil
+	}
 	var stderr bytes.Buffer
 	cmd := exec.Command("nft", "list", "ruleset")
 	cmd.Stderr = &stderr
@@ -95,7 +104,8 @@ func ruleset() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("nft list ruleset: %w %s", err, stderr.Bytes())
 	}
-	return string(out), nil
+	s.seen.rules = string(out) + "\n"
+	return s.seen.rules, nil
 }
 
 var elements = regexp.MustCompile(`(?s)elements = \{ (.*?) \}\n`)
@@ -138,7 +148,10 @@ func splitOutsideQuotes(text string) (parts []string) {
 
 // filesOf are the files of the state, with their content. Those that only help to find things faster, locks of
 // containers, and the log of calls, are left out.
-func filesOf() (map[string]string, error) {
+func (s *stage) filesOf() (map[string]string, error) {
+	if s.seen.files != nil {
+		return s.seen.files, nil
+	}
 	found := map[string]string{}
 	for _, dir := range []string{"/run/cni", "/var/lib/cni"} {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -161,6 +174,7 @@ func filesOf() (map[string]string, error) {
 			return nil, err
 		}
 	}
+	s.seen.files = found
 	return found, nil
 }
 
@@ -172,7 +186,7 @@ func (s *stage) own(c *container, what touched) (mine []string, err error) {
 	case links:
 		return s.ownLinks(c)
 	case rules:
-		text, err := ruleset()
+		text, err := s.ruleset()
 		if err != nil {
 			return nil, err
 		}
@@ -182,7 +196,7 @@ func (s *stage) own(c *container, what touched) (mine []string, err error) {
 			}
 		}
 	case files:
-		all, err := filesOf()
+		all, err := s.filesOf()
 		if err != nil {
 			return nil, err
 		}
@@ -226,26 +240,27 @@ func (s *stage) whole() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := ruleset()
+	text, err := s.ruleset()
 	if err != nil {
 		return nil, err
 	}
 	all = append(all, strings.Split(elements.ReplaceAllString(text, "\n"), "\n")...)
 	all = append(all, elementsOf(text)...)
-	found, err := filesOf()
+	found, err := s.filesOf()
 	for _, path := range slices.Sorted(maps.Keys(found)) {
 		all = append(all, "file "+path)
 	}
 	for _, f := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-		b, _ := os.ReadFile("/proc/sys/net/" + f)
-		all = append(all, f+" "+strings.TrimSpace(string(b)))
+		if b, _ := os.ReadFile("/proc/sys/net/" + f); strings.TrimSpace(string(b)) != "0" {
+			all = append(all, f)
+		}
 	}
 	return all, err
 }
 
 // mentions are the things that name a container.
 func (s *stage) mentions(c *container) (all []string, err error) {
-	found, err := filesOf()
+	found, err := s.filesOf()
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +270,7 @@ func (s *stage) mentions(c *container) (all []string, err error) {
 			all = append(all, "file "+path+": "+content)
 		}
 	}
-	text, err := ruleset()
+	text, err := s.ruleset()
 	if err != nil {
 		return nil, err
 	}
