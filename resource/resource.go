@@ -45,6 +45,15 @@ func Addrs(word string, list []netip.Addr) string {
 	return word + " " + strings.Join(s, ", ")
 }
 
+// AddrsOf returns the addresses of addresses with their subnets' lengths.
+func AddrsOf(list []netip.Prefix) []netip.Addr {
+	addrs := make([]netip.Addr, len(list))
+	for i, p := range list {
+		addrs[i] = p.Addr()
+	}
+	return addrs
+}
+
 // Place returns the name of a namespace in messages.
 func (w Where) Place() string {
 	if w == Host {

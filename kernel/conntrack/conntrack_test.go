@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/kerneltest"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
@@ -17,18 +18,13 @@ import (
 // track makes conntrack believe in a UDP flow.
 func track(t testing.TB, ns *kernel.NS, orig, reply tuple) {
 	t.Helper()
-	c, err := ns.Conn(unix.NETLINK_NETFILTER)
+	const ctNew = unix.NFNL_SUBSYS_CTNETLINK << 8
+	err := tell(ns, ctNew, unix.NLM_F_CREATE, orig.dst.Addr().Is6(), func(r *netlink.Requests) {
+		putTuple(&r.Buffer, ctaTupleOrig, orig)
+		putTuple(&r.Buffer, ctaTupleReply, reply)
+		r.U32(7, 3600) // CTA_TIMEOUT
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
-	r := c.Requests()
-	r.Begin(unix.NFNL_SUBSYS_CTNETLINK<<8, unix.NLM_F_CREATE|unix.NLM_F_ACK, ctFamily(orig.dst.Addr().Is6())...)
-	putTuple(&r.Buffer, ctaTupleOrig, orig)
-	putTuple(&r.Buffer, ctaTupleReply, reply)
-	r.U32(7, 3600) // CTA_TIMEOUT
-	if err := confirm(c, r); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -50,17 +50,9 @@ func flowCount(ns *kernel.NS) (int, error) {
 // deleteFlows deletes by filters, which takes Linux 6.8. Before, a filter is an incomplete tuple, which is
 // an error, and never "all".
 func deleteFlows(ns *kernel.NS, filters [][2]tuple) error {
-	c, err := ns.Conn(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return err
-	}
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
 	for _, f := range filters {
-		r := c.Requests()
-		r.Begin(ctDelete, unix.NLM_F_ACK, ctFamily(false)...)
-		putFilter(r, f[0], f[1])
-		if err := confirm(c, r); err != nil {
+		err := tell(ns, ctDelete, 0, false, func(r *netlink.Requests) { putFilter(r, f[0], f[1]) })
+		if err != nil {
 			return err
 		}
 	}
@@ -92,30 +84,19 @@ func eachFlow(ns *kernel.NS, v6 bool, orig, reply tuple, fn func(attrs []byte)) 
 			fn(body[4:])
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("list conntrack: %w", err)
-	}
-	return nil
+	return netlink.About(err, "list conntrack")
 }
 
 // forgetEach deletes flows. One that has ended meanwhile is no error.
 func forgetEach(ns *kernel.NS, v6 bool, flows []flow) error {
-	c, err := ns.Conn(unix.NETLINK_NETFILTER)
-	if err != nil {
-		return err
-	}
-	c.Mu.Lock()
-	defer c.Mu.Unlock()
 	for _, f := range flows {
-		r := c.Requests()
-		r.Begin(ctDelete, unix.NLM_F_ACK, ctFamily(v6)...)
-		r.Attr(ctaTupleOrig|unix.NLA_F_NESTED, f.orig...)
-		r.Attr(ctaID, f.id...)
-		if f.zone != nil {
-			r.Attr(ctaZone, f.zone...)
-		}
-		if err := confirm(c, r); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("delete from conntrack: %w", err)
+		err := tell(ns, ctDelete, 0, v6, func(r *netlink.Requests) {
+			r.Attr(ctaTupleOrig|unix.NLA_F_NESTED, f.orig...)
+			r.Attr(ctaID, f.id...)
+			r.OptAttr(ctaZone, f.zone...)
+		})
+		if err = netlink.Except(err, unix.ENOENT); err != nil {
+			return netlink.About(err, "delete from conntrack")
 		}
 	}
 	return nil
@@ -170,13 +151,22 @@ func forget(ns *kernel.NS, v6 bool, orig, reply tuple, flows []UDPFlow) error {
 	return forgetEach(ns, v6, gone)
 }
 
-// confirm sends one request that asks for an acknowledgement, and reads it.
-func confirm(c *netlink.Conn, r *netlink.Requests) error {
+// tell sends a request that changes flows, with the attributes that put appends, and reads the acknowledgement.
+func tell(ns *kernel.NS, typ, flags uint16, v6 bool, put func(*netlink.Requests)) error {
+	c, err := ns.Conn(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	r := c.Requests()
+	r.Begin(typ, flags|unix.NLM_F_ACK, ctFamily(v6)...)
+	put(r)
 	if err := c.Send(r); err != nil {
 		return err
 	}
 	var failed error
-	err := c.Receive(r.First, func(m netlink.Message) bool {
+	err = c.Receive(r.First, func(m netlink.Message) bool {
 		if m.Type == unix.NLMSG_ERROR {
 			failed = m.Err()
 			return false

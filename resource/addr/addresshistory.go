@@ -1,11 +1,11 @@
 package addr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -23,14 +23,8 @@ type AddressHistory struct {
 }
 
 func (h AddressHistory) String() string {
-	if len(h.Addrs) == 0 {
-		return resource.Line("record of host/"+h.Bridge, "addresses unknown")
-	}
-	s := make([]string, len(h.Addrs))
-	for i, a := range h.Addrs {
-		s[i] = a.String()
-	}
-	return resource.Line("record of host/"+h.Bridge, "addresses "+strings.Join(s, ", "))
+	addrs := cmp.Or(resource.Addrs("addresses", h.Addrs), "addresses unknown")
+	return resource.Line("record of host/"+h.Bridge, addrs)
 }
 
 // Ensure implements plan.Resource. The record lasts until the next boot, and no roll-back removes it.

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -32,11 +31,7 @@ type Announce struct {
 }
 
 func (a Announce) String() string {
-	s := make([]string, len(a.Addrs))
-	for i, p := range a.Addrs {
-		s[i] = p.Addr().String()
-	}
-	return resource.Line("announce", strings.Join(s, ", "), "on cont/"+a.Link,
+	return resource.Line(resource.Addrs("announce", resource.AddrsOf(a.Addrs)), "on cont/"+a.Link,
 		resource.Flag("through host/"+a.Port, a.Port != ""))
 }
 
@@ -70,10 +65,7 @@ func (a Announce) first(w *kernel.World) bool {
 	if a.Bridge == "" || a.Ledger == 0 {
 		return false
 	}
-	var addrs []netip.Addr
-	for _, p := range a.Addrs {
-		addrs = append(addrs, p.Addr())
-	}
+	addrs := resource.AddrsOf(a.Addrs)
 	return w.Store.History(a.Bridge).First(a.Ledger, addrs...) && onlyOurPorts(w, a.Bridge)
 }
 

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -41,16 +40,13 @@ const (
 )
 
 func (p Probe) String() string {
-	s := make([]string, len(p.Addrs))
-	for i, a := range p.Addrs {
-		s[i] = a.Addr().String()
-	}
 	on := "on cont/" + p.Link
 	over := resource.Flag("over "+p.On.Words(), p.On.Kind != "")
 	if p.ByOn {
 		on, over = "on "+p.On.Words(), "for cont/"+p.Link
 	}
-	return resource.Line("probe", strings.Join(s, ", "), on, over, resource.Flag("through host/"+p.Port, p.Port != ""))
+	probe := resource.Addrs("probe", resource.AddrsOf(p.Addrs))
+	return resource.Line(probe, on, over, resource.Flag("through host/"+p.Port, p.Port != ""))
 }
 
 // Verify implements plan.Resource. It does not ask again.

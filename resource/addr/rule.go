@@ -24,6 +24,7 @@ type Rule struct {
 	Priority int          // a lower one is asked first, the main table's is 32766; never zero
 	From, To netip.Prefix // invalid: anywhere
 	IIF      string       // came in by that link; lo: from the namespace itself
+	OIF      string       // is sent by a socket that is bound to that link
 	Mark     uint32       // a packet's mark in the bits of Mask
 	Mask     uint32       // zero: any mark
 	Table    int          // what is looked up; zero: Action says what happens
@@ -65,38 +66,33 @@ func (a Action) RouteType() uint8 {
 }
 
 func (r Rule) String() string {
-	from, mark := "from all", ""
-	if r.From.IsValid() {
-		from = "from " + Brief(r.From)
-	}
+	family := resource.Flag("-6", !r.From.IsValid() && !r.To.IsValid() && r.V6)
+	return resource.Line("rule", family, "in", r.Where.String(), "priority", strconv.Itoa(r.Priority),
+		resource.Flag("from all", !r.From.IsValid()), r.Words())
+}
+
+// Words returns what the rule selects and does, in the words of ip(8).
+func (r Rule) Words() string {
+	mark := ""
 	if r.Mask != 0 {
 		mark = fmt.Sprintf("fwmark %#x/%#x", r.Mark, r.Mask)
 	}
-	family := ""
-	if !r.From.IsValid() && !r.To.IsValid() && r.V6 {
-		family = "-6"
-	}
-	to := ""
-	if r.To.IsValid() {
-		to = "to " + Brief(r.To)
-	}
-	return resource.Line("rule", family, "in", r.Where.String(), "priority", strconv.Itoa(r.Priority), from, to,
-		resource.Opt("iif", r.IIF), mark,
-		resource.Opt("lookup", r.Table), string(r.Action))
+	return resource.Line(resource.Opt("from", brief(r.From)), resource.Opt("to", brief(r.To)),
+		resource.Opt("iif", r.IIF), resource.Opt("oif", r.OIF), mark, resource.Opt("lookup", r.Table), string(r.Action))
 }
 
-// Brief returns a prefix in the notation of ip(8): without the length if it is a single address.
-func Brief(p netip.Prefix) string {
+// brief returns a prefix in the notation of ip(8): without the length if it is a single address.
+func brief(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
 	}
 	return p.String()
 }
 
-func (r Rule) kernel() rtnl.Rule {
-	k := rtnl.Rule{Family: rtnl.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, Mark: r.Mark,
-		Mask: r.Mask, Table: r.Table,
-		Action: r.Action.RuleAction(), Protocol: rtnl.OurProtocol}
+// Kernel returns the rule as rtnl.AddRule takes it.
+func (r Rule) Kernel() rtnl.Rule {
+	k := rtnl.Rule{Family: rtnl.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF,
+		Mark: r.Mark, Mask: r.Mask, Table: r.Table, Action: r.Action.RuleAction(), Protocol: rtnl.OurProtocol}
 	switch p := cmp.Or(r.From, r.To); {
 	case p.IsValid() && p.Addr().Is6(), !p.IsValid() && r.V6:
 		k.Family = rtnl.IPv6
@@ -109,7 +105,7 @@ func (r Rule) find(w *kernel.World) (ns *kernel.NS, found []rtnl.Rule, err error
 	if ns, err = r.Where.Namespace(w); err != nil {
 		return nil, nil, err
 	}
-	want := r.kernel()
+	want := r.Kernel()
 	list, err := rtnl.Rules(ns, want.Family)
 	if err != nil {
 		return nil, nil, err
@@ -135,7 +131,7 @@ func (r Rule) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 			return false, nil
 		}
 	}
-	err = rtnl.AddRule(ns, r.kernel())
+	err = rtnl.AddRule(ns, r.Kernel())
 	if errors.Is(err, fs.ErrExist) { // another ADD was faster
 		return false, nil
 	}

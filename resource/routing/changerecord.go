@@ -155,8 +155,8 @@ func nearer(a, b rtnl.Message) int {
 	return far(a) - far(b)
 }
 
-// putBack restores the objects that a Change deleted. It skips an object whose place is taken, and one that is no
-// longer possible.
+// putBack restores the object of a message. It skips an object whose place is taken, and one that is no longer
+// possible: a route whose gateway cannot be reached any more, or whose source address is gone.
 func putBack(ns *kernel.NS, m rtnl.Message) error {
 	if m.Type != unix.RTM_NEWROUTE {
 		if n := m.Neighbour(); m.Type == unix.RTM_NEWNEIGH && n.State&(rtnl.Permanent|rtnl.NoARP) == 0 {
@@ -173,7 +173,13 @@ func putBack(ns *kernel.NS, m rtnl.Message) error {
 	}
 	r := hops[0]
 	if r.Protocol == rtnl.ByKernel && len(hops) == 1 {
-		return giveBack(ns, r)
+		addrs, err := rtnl.Addrs(ns, r.Link)
+		if err != nil && !unreachable(err) {
+			return err
+		}
+		if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Masked() == r.Dst }) {
+			return nil
+		}
 	}
 	err := rtnl.Make(ns, m, rtnl.Exclusive)
 	if errors.Is(err, fs.ErrExist) {

@@ -2,7 +2,6 @@ package routing
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -38,27 +37,12 @@ func (r RuleEntry) String() string {
 	default:
 		family = "-4"
 	}
-	words := []string{family, resource.Opt("priority", r.Priority)}
-	if r.From.IsValid() {
-		words = append(words, "from "+addr.Brief(r.From))
-	}
-	if r.To.IsValid() {
-		words = append(words, "to "+addr.Brief(r.To))
-	}
-	words = append(words, resource.Opt("iif", r.IIF), resource.Opt("oif", r.OIF))
-	if r.Mask != 0 {
-		words = append(words, fmt.Sprintf("fwmark %#x/%#x", r.Mark, r.Mask))
-	}
-	return resource.Line(append(words, resource.Opt("lookup", r.Table), string(r.Action))...)
+	return resource.Line(family, resource.Opt("priority", r.Priority), r.rule().Words())
 }
 
-func (r RuleEntry) kernel() rtnl.Rule {
-	k := rtnl.Rule{Family: rtnl.IPv4, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF,
-		Mark: r.Mark, Mask: r.Mask, Table: r.Table, Action: r.Action.RuleAction(), Protocol: rtnl.OurProtocol}
-	if r.V6 {
-		k.Family = rtnl.IPv6
-	}
-	return k
+func (r RuleEntry) rule() addr.Rule {
+	return addr.Rule{V6: r.V6, Priority: r.Priority, From: r.From, To: r.To, IIF: r.IIF, OIF: r.OIF, Mark: r.Mark,
+		Mask: r.Mask, Table: r.Table, Action: r.Action}
 }
 
 func (r RuleEntry) list(at site) (list []rtnl.Message, err error) {
@@ -74,7 +58,7 @@ func (r RuleEntry) list(at site) (list []rtnl.Message, err error) {
 	return list, nil
 }
 
-func (r RuleEntry) message(at site) rtnl.Message { return rtnl.NewRule(at.ns, r.kernel()) }
+func (r RuleEntry) message(at site) rtnl.Message { return rtnl.NewRule(at.ns, r.rule().Kernel()) }
 
 func (r RuleEntry) selected(_ site, m rtnl.Message, flush bool) bool {
 	have, ok := m.Rule()
@@ -96,7 +80,7 @@ func (r RuleEntry) occupies(site, rtnl.Message) bool { return false }
 
 func (r RuleEntry) is(_ site, m rtnl.Message) bool {
 	have, ok := m.Rule()
-	want := r.kernel()
+	want := r.rule().Kernel()
 	want.Protocol = have.Protocol
 	return ok && have == want
 }

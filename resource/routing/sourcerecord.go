@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net/netip"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -97,37 +95,8 @@ func (rec sourced) undo(ctx context.Context, w *kernel.World, ns *kernel.NS) err
 	return errors.Join(errs...)
 }
 
-// giveBack restores a route in the main table. It skips a route whose place another link's route has taken, whose
-// gateway cannot be reached any more, or whose source address is gone.
-func giveBack(ns *kernel.NS, r rtnl.Route) error {
-	if r.Protocol == rtnl.ByKernel {
-		addrs, err := rtnl.Addrs(ns, r.Link)
-		if err != nil && !unreachable(err) {
-			return err
-		}
-		if !slices.ContainsFunc(addrs, func(a rtnl.Addr) bool { return a.Prefix.Masked() == r.Dst }) {
-			return nil
-		}
-	}
-	err := rtnl.AddRoute(ns, r, true)
-	if errors.Is(err, fs.ErrExist) {
-		list, lerr := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.Family(r.Dst.Addr()), Table: r.Table})
-		if lerr != nil {
-			return lerr
-		}
-		if slices.ContainsFunc(list, func(have rtnl.Route) bool {
-			return have.Dst == r.Dst && have.Priority == r.Priority && (have.Link != r.Link || sameRoute(have, r))
-		}) {
-			return nil
-		}
-		err = rtnl.AddRoute(ns, r, false) // beside another of this link
-	}
-	if unreachable(err) {
-		slog.Info("a route is not put back, for the link cannot have it any more", "route", said(ns, r), "err", err)
-		return nil
-	}
-	return err
-}
+// giveBack restores a route in the main table.
+func giveBack(ns *kernel.NS, r rtnl.Route) error { return putBack(ns, rtnl.NewRoute(ns, r, nil)) }
 
 func (rec sources) sweep(ctx context.Context) error {
 	return within(ctx, rec.Path, rec.NS, func(ns *kernel.NS) error {

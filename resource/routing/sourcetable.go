@@ -20,24 +20,14 @@ import (
 func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced, err error) {
 	used := map[int]bool{0: true}
 	main := map[uint8][]rtnl.Route{} // the link's own
-	for _, family := range resource.Families() {
-		if s.Table != 0 {
-			break
-		}
-		rules, err := rtnl.Rules(ns, family)
+	if s.Table == 0 {
+		routes, err := tablesInUse(ns, used)
 		if err != nil {
 			return rec, err
-		}
-		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family})
-		if err != nil {
-			return rec, err
-		}
-		for _, r := range rules {
-			used[r.Table] = true
 		}
 		for _, r := range routes {
-			used[r.Table] = true
 			if r.Table == rtnl.MainTable && r.Link == index && r.Type == rtnl.Unicast {
+				family := rtnl.Family(r.Dst.Addr())
 				main[family] = append(main[family], r)
 			}
 		}
@@ -78,6 +68,28 @@ func (s SourceRouting) compose(ns *kernel.NS, index int, sure bool) (rec sourced
 	// Those on the link first: without them, those by a router could not be put back.
 	slices.SortStableFunc(rec.Moved, func(a, b rtnl.Route) int { return cmp.Compare(a.Via.BitLen(), b.Via.BitLen()) })
 	return rec, nil
+}
+
+// tablesInUse adds the routing tables that rules and routes use, and returns the routes.
+func tablesInUse(ns *kernel.NS, used map[int]bool) (all []rtnl.Route, err error) {
+	for _, family := range resource.Families() {
+		rules, err := rtnl.Rules(ns, family)
+		if err != nil {
+			return nil, err
+		}
+		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range rules {
+			used[r.Table] = true
+		}
+		for _, r := range routes {
+			used[r.Table] = true
+		}
+		all = append(all, routes...)
+	}
+	return all, nil
 }
 
 // competes reports whether a route is one that other links may have too: to what is on the link itself as well, for

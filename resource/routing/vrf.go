@@ -194,21 +194,8 @@ func (v VRF) choose(ns *kernel.NS) (int, error) {
 	if v.Table != 0 || err != nil {
 		return v.Table, err
 	}
-	for _, family := range resource.Families() {
-		rules, err := rtnl.Rules(ns, family)
-		if err != nil {
-			return 0, err
-		}
-		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family})
-		if err != nil {
-			return 0, err
-		}
-		for _, r := range rules {
-			used[r.Table] = true
-		}
-		for _, r := range routes {
-			used[r.Table] = true
-		}
+	if _, err := tablesInUse(ns, used); err != nil {
+		return 0, err
 	}
 	table := 1
 	for used[table] {

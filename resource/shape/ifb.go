@@ -29,7 +29,7 @@ func (i IFB) String() string {
 func (i IFB) Traits() resource.Traits {
 	return resource.Traits{
 		Ifaces: []resource.Iface{{Where: i.Where, Name: ifbName(i.Owner), Kind: "ifb"}},
-		Fix:    i.fix,
+		Fix:    fixShaped(i.Where, i),
 	}
 }
 
@@ -79,10 +79,6 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		_ = rtnl.AddAltName(ns, name, resource.AltName(i.Owner)+":ifb")
 	}
 	return true, nil
-}
-
-func (i IFB) fix(ctx context.Context, w *kernel.World) (bool, error) {
-	return fixShaped(ctx, w, i.Where, i)
 }
 
 // Verify implements plan.Resource. It does not compare the MAC address, which the kernel lets nobody change. It does

@@ -74,7 +74,7 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 
 // Traits implements resource.Describer.
 func (q Qdisc) Traits() resource.Traits {
-	is := resource.Traits{Fix: q.fix, On: resource.Iface{Where: q.Where, Name: q.Link}}
+	is := resource.Traits{Fix: fixShaped(q.Where, q), On: resource.Iface{Where: q.Where, Name: q.Link}}
 	if q.Rate > 0 {
 		direction := "to it "
 		if q.Link == ifbName(q.Owner) {
@@ -83,10 +83,6 @@ func (q Qdisc) Traits() resource.Traits {
 		is.Network.Marks = []string{direction + resource.BitRate(float64(q.Rate)*8)}
 	}
 	return is
-}
-
-func (q Qdisc) fix(ctx context.Context, w *kernel.World) (bool, error) {
-	return fixShaped(ctx, w, q.Where, q)
 }
 
 // Verify implements plan.Resource. It also accepts the qdisc that the reference's plugin makes of the same

@@ -107,11 +107,7 @@ func redirect(ns *kernel.NS, link, to int, stale bool) error {
 
 // Traits implements resource.Describer.
 func (r Redirect) Traits() resource.Traits {
-	return resource.Traits{Fix: r.fix, On: resource.Iface{Where: r.Where, Name: r.Link}}
-}
-
-func (r Redirect) fix(ctx context.Context, w *kernel.World) (bool, error) {
-	return fixShaped(ctx, w, r.Where, r)
+	return resource.Traits{Fix: fixShaped(r.Where, r), On: resource.Iface{Where: r.Where, Name: r.Link}}
 }
 
 // Verify implements plan.Resource.

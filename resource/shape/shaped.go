@@ -81,10 +81,13 @@ func (s shaped) drop(w *kernel.World, drop func(*kernel.NS, int) error) error {
 	return errors.Join(errs...)
 }
 
-// fixShaped ensures a resource on the host if it has drifted. What the reference's plugin made counts as correct.
-func fixShaped(ctx context.Context, w *kernel.World, where resource.Where, r plan.Resource) (bool, error) {
-	if where != resource.Host || r.Verify(ctx, w) == nil {
-		return false, nil
+// fixShaped returns a Fix that ensures a resource on the host if it has drifted. What the reference's plugin made
+// counts as correct.
+func fixShaped(where resource.Where, r plan.Resource) func(context.Context, *kernel.World) (bool, error) {
+	return func(ctx context.Context, w *kernel.World) (bool, error) {
+		if where != resource.Host || r.Verify(ctx, w) == nil {
+			return false, nil
+		}
+		return r.Ensure(ctx, w)
 	}
-	return r.Ensure(ctx, w)
 }
