@@ -23,14 +23,14 @@ func LinkLocal(ns *kernel.NS, index int, mac net.HardwareAddr) {
 	if len(mac) != 6 {
 		return
 	}
-	err := rtnl.AddAddr(ns, index, rtnl.Addr{Prefix: linkLocalOf(mac), Scope: unix.RT_SCOPE_LINK, NoDAD: true})
+	err := rtnl.AddAddr(ns, index, rtnl.Addr{Prefix: LinkLocalOf(mac), Scope: unix.RT_SCOPE_LINK, NoDAD: true})
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		slog.Debug("the kernel makes the link-local address, or there is none", "link", index, "error", err)
 	}
 }
 
-// linkLocalOf returns the link-local address that the kernel derives from a MAC address of six bytes.
-func linkLocalOf(mac net.HardwareAddr) netip.Prefix {
+// LinkLocalOf returns the link-local address that the kernel derives from a MAC address of six bytes.
+func LinkLocalOf(mac net.HardwareAddr) netip.Prefix {
 	a := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe,
 		13: mac[3], 14: mac[4], 15: mac[5]})
 	return netip.PrefixFrom(a, 64)
@@ -42,7 +42,7 @@ func OwnLinkLocal(ns *kernel.NS, l *rtnl.Link, p netip.Prefix) bool {
 	if !p.Addr().Is6() || !p.Addr().IsLinkLocalUnicast() {
 		return false
 	}
-	if len(l.MAC) == 6 && p == linkLocalOf(l.MAC) {
+	if len(l.MAC) == 6 && p == LinkLocalOf(l.MAC) {
 		return true
 	}
 	mode, err := procsys.Get(ns, "net/ipv6/conf/"+l.Name+"/addr_gen_mode")

@@ -82,18 +82,11 @@ const devicesDir = "/sys/devices/"
 // dirOf is the directory of the device that a link of the host is of, empty for a virtual one. The buses' directories
 // are the same in every namespace; /sys/class/net shows one namespace only, and is for Linux before 5.14.
 func dirOf(l *rtnl.Link) string {
-	at := filepath.Join(sysBus, l.ParentBus, "devices", l.ParentDevice)
-	if l.ParentDevice == "" || l.ParentBus == "" {
-		at = filepath.Join("/sys/class/net", l.Name, "device")
+	if l.Kind == "" && (l.ParentDevice == "" || l.ParentBus == "") {
+		dir, _ := filepath.EvalSymlinks(filepath.Join("/sys/class/net", l.Name, "device"))
+		return dir
 	}
-	if l.Kind != "" {
-		return ""
-	}
-	dir, err := filepath.EvalSymlinks(at)
-	if err != nil {
-		return ""
-	}
-	return dir
+	return containerDir(l)
 }
 
 // below reports whether a link's device is that of a directory: virtio has a device of its own on the PCI device.

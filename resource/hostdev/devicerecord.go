@@ -297,9 +297,6 @@ func containerDir(l *rtnl.Link) string {
 	if l.ParentBus == "" || l.ParentDevice == "" || l.Kind != "" {
 		return ""
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Join(sysBus, l.ParentBus, "devices", l.ParentDevice))
-	if err != nil {
-		return ""
-	}
+	dir, _ := filepath.EvalSymlinks(filepath.Join(sysBus, l.ParentBus, "devices", l.ParentDevice))
 	return dir
 }

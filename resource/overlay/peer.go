@@ -62,8 +62,7 @@ func (p Peer) Hop(dst netip.Prefix) Hop {
 
 // NextHop returns the link-local address of a MAC address (RFC 4291, appendix A).
 func NextHop(mac net.HardwareAddr) netip.Addr {
-	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe,
-		13: mac[3], 14: mac[4], 15: mac[5]})
+	return resource.LinkLocalOf(mac).Addr()
 }
 
 func (p Peer) String() string {
