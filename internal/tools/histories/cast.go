@@ -8,13 +8,25 @@ import (
 // room is how many containers a network has addresses for.
 const room = 3
 
+// beyond reports whether a script has more containers at once than there are addresses.
+func (s *script) beyond() bool {
+	n := len(s.attached)
+	for _, a := range s.actors {
+		if a.verb == "add" && a.after == "" {
+			n++
+		}
+	}
+	return n > room
+}
+
 // cast makes a script of which a seed decides: what is attached before, and who acts beside whom. The calls for one
-// container follow each other, as clause R8 demands of a runtime. There are never more containers than addresses.
+// container follow each other, as clause R8 demands of a runtime. No more containers than addresses are there, but for
+// those that come while others leave.
 func cast(chain string, seed uint64) *script {
 	random := rand.New(rand.NewPCG(seed, 1))
 	c := &casting{random: random, script: &script{chain: chain, seed: seed, fresh: random.IntN(2) == 0,
 		impatient: random.IntN(4) == 0}}
-	for range random.IntN(room) {
+	for range random.IntN(room + 1) {
 		c.script.attached = append(c.script.attached, c.container())
 	}
 	c.free = append(c.free, c.script.attached...)
@@ -36,12 +48,13 @@ type casting struct {
 	free   []string // attached containers that no actor concerns yet
 }
 
-// container is a new one. It has an address, unless it comes in another's place.
+// container is a new one, for which there is an address.
 func (c *casting) container() string {
 	c.used++
 	return c.successor()
 }
 
+// successor is a new one that comes in another's place.
 func (c *casting) successor() string {
 	c.made++
 	return fmt.Sprintf("c%d", c.made)
@@ -90,6 +103,8 @@ func (c *casting) call() {
 			c.act("add", id, deletes)
 		case 1: // and another one in its place
 			c.act("add", c.successor(), deletes)
+		case 2: // which does not wait, and may find no address
+			c.act("add", c.successor(), "")
 		}
 	case n < 9:
 		if id, ok := c.take(); ok {

@@ -95,17 +95,15 @@ func TestScript(t *testing.T) {
 	}
 }
 
-// There are never more containers at once than addresses, and the calls for one container follow each other.
+// All verbs are cast, more containers than addresses only beside a DEL, and the calls for one container follow each other.
 func TestCast(t *testing.T) {
 	verbs := map[string]int{}
 	for seed := range uint64(2000) {
 		s := cast("bridge", seed)
-		here, last := len(s.attached), map[string]string{}
+		last, leaves := map[string]string{}, false
 		for _, a := range s.actors {
 			verbs[a.verb]++
-			if a.verb == "add" && a.after == "" {
-				here++
-			}
+			leaves = leaves || a.verb == "del"
 			if a.verb == "add" || a.verb == "del" {
 				if before := last[a.object]; before != "" && a.after == "" {
 					t.Errorf("seed %d: %s is beside %s:\n%s", seed, a.name, before, s)
@@ -113,8 +111,8 @@ func TestCast(t *testing.T) {
 				last[a.object] = a.name
 			}
 		}
-		if here > room {
-			t.Errorf("seed %d: %d containers at once:\n%s", seed, here, s)
+		if s.beyond() && !leaves {
+			t.Errorf("seed %d: more containers than addresses:\n%s", seed, s)
 		}
 	}
 	for _, verb := range []string{"add", "del", "check", "gc", "repair", "kill", "flush", "unlink", "full", "room", "reboot"} {

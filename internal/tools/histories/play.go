@@ -24,7 +24,7 @@ type play struct {
 	turns   []turn    // as they were taken
 	late    []*player // have ended while it was another's turn
 	steps   int
-	crowded bool // an address may be somebody's who does not live
+	crowded bool // an address may be somebody's who does not live, or leaves
 }
 
 // A failure is a law that a history breaks.
@@ -44,7 +44,7 @@ type outcome struct {
 
 // perform plays a script in this host.
 func perform(program string, s *script) (o outcome) {
-	p := &play{script: s, said: make(chan news), random: rand.New(rand.NewPCG(s.seed, 2))}
+	p := &play{script: s, crowded: s.beyond(), said: make(chan news), random: rand.New(rand.NewPCG(s.seed, 2))}
 	p.odds = []int{2, 4, 8, 16}[p.random.IntN(4)]
 	err := p.perform(program)
 	for _, t := range p.turns {
