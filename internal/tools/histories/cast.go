@@ -34,7 +34,7 @@ func cast(chain string, seed uint64) *script {
 	for range 2 + random.IntN(3) {
 		c.call()
 	}
-	if random.IntN(2) == 0 {
+	if random.IntN(4) > 0 {
 		c.event()
 	}
 	return c.script
@@ -127,8 +127,8 @@ func (c *casting) call() {
 // event adds something that happens to the host, or to an actor.
 func (c *casting) event() {
 	attached, actors := c.script.attached, c.script.actors
-	switch n := c.random.IntN(12); {
-	case n < 4 && len(actors) > 0:
+	switch n := c.random.IntN(14); {
+	case n < 6 && len(actors) > 0:
 		victim := actors[c.random.IntN(len(actors))]
 		kills := c.act("kill", victim.name, "")
 		if victim.verb == "add" || victim.verb == "del" {
@@ -140,11 +140,11 @@ func (c *casting) event() {
 			}
 			c.script.actors = append(c.script.actors, actor{again, "del", victim.object, kills})
 		}
-	case n < 7:
+	case n < 9:
 		c.act("repair", "", c.act("flush", "", ""))
-	case n < 8 && len(attached) > 0:
+	case n < 10 && len(attached) > 0:
 		c.act("unlink", attached[c.random.IntN(len(attached))], "")
-	case n < 11:
+	case n < 13:
 		c.act("room", "", c.act("full", "", ""))
 	default:
 		c.act("reboot", "", "")
