@@ -1,12 +1,14 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -67,177 +69,100 @@ func link(path, name string) (*rtnl.Link, error) {
 	})
 }
 
-// free is the reason why a check of names does not apply.
-func (t *trial) free() error {
-	if t.subject.IfName != "" {
-		return unfit("the plugin takes no other interface name than " + t.subject.IfName)
-	}
-	return nil
+// needsAnyName ends a check of names where the plugin takes only one.
+func (t *trial) needsAnyName() {
+	applies(t.subject.IfName == "", "the plugin takes no other interface name than "+t.subject.IfName)
 }
 
-func otherName(t *trial) error {
-	c, err := t.container("c1")
-	if err = first(t.free(), err); err != nil {
-		return err
-	}
+func otherName(t *trial) {
+	t.needsAnyName()
+	c := t.container("c1")
 	c.ifName = "net7"
-	a, err := t.do("ADD", c)
-	if err != nil || a.failed != nil {
-		return err
+	if t.do("ADD", c).failed == nil {
+		expect(must(link(c.netns, c.ifName)) != nil, "the interface net7 in the container", "none")
 	}
-	l, err := link(c.netns, c.ifName)
-	if err == nil && l == nil {
-		err = differs("the interface net7 in the container", "none")
-	}
-	return err
 }
 
-func existingInterface(t *trial) error {
-	c, err := t.container("c1")
-	if err = first(t.free(), err); err != nil {
-		return err
-	}
-	err = alter(c.netns, func(ns *kernel.NS) error {
+func existingInterface(t *trial) {
+	t.needsAnyName()
+	c := t.container("c1")
+	require(alter(c.netns, func(ns *kernel.NS) error {
 		_, err := bridge(ns, c.ifName, netip.Prefix{})
 		return err
-	})
-	if err != nil {
-		return err
-	}
-	before, err := t.state(c)
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c)
-	if err != nil {
-		return err
-	}
-	if a.failed == nil {
-		return differs("an error", "%s", a)
-	}
-	after, err := t.state(c)
-	if err != nil {
-		return err
-	}
-	return unchanged("the ADD that fails", ofContainer(before), ofContainer(after))
+	}))
+	before := t.state(c)
+	a := t.do("ADD", c)
+	a.expect(a.failed != nil, "an error")
+	require(unchanged("the ADD that fails", ofContainer(before), ofContainer(t.state(c))))
 }
 
 // failedAdd has ADD fail late: by the IPAM plugin where there is one, else for there is no such namespace.
-func failedAdd(t *trial) error {
-	if err := t.warm(); err != nil {
-		return err
-	}
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	before, err := t.state(nil) // with the interface that the suite made for a chained plugin
-	if err != nil {
-		return err
-	}
-	fault := change(func(r *request) { r.call.Netns = "/run/netns/none" })
+func failedAdd(t *trial) {
+	t.warm()
+	c := t.container("c1")
+	before := t.state(nil) // with the interface that the suite made for a chained plugin
+	fault := env(func(call *invoke.Call) { call.Netns = "/run/netns/none" })
 	if t.subject.addressed() {
 		fault = failing("ADD", 111)
 	}
-	a, err := t.do("ADD", c, fault)
-	if err != nil {
-		return err
-	}
-	if a.failed == nil {
-		return unfit("the plugin does not look into the namespace, so its ADD does not fail")
-	}
-	if err := t.succeed("DEL after a failed ADD", "DEL", c); err != nil {
-		return err
-	}
-	return t.unchanged("DEL after a failed ADD", before, nil)
+	applies(t.do("ADD", c, fault).failed != nil,
+		"the plugin does not look into the namespace, so its ADD does not fail")
+	t.succeed("DEL after a failed ADD", "DEL", c)
+	t.unchanged("DEL after a failed ADD", before, nil)
 }
 
-func twoInterfaces(t *trial) error {
-	if err := t.free(); err != nil {
-		return err
-	}
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	other, err := t.container("c2")
-	if err != nil {
-		return err
-	}
+func twoInterfaces(t *trial) {
+	t.needsAnyName()
+	c := t.attached("c1")
+	other := t.container("c2")
 	other.id, other.netns, other.ifName = c.id, c.netns, "eth1"
-	if _, err := t.add(other); err != nil {
-		return err
-	}
-	if err := t.succeed("DEL of eth0", "DEL", c); err != nil {
-		return err
-	}
+	t.add(other)
+	t.succeed("DEL of eth0", "DEL", c)
 	if t.version.AtLeast(spec.V040) {
-		if err := t.succeed("CHECK of eth1 after the DEL of eth0", "CHECK", other); err != nil {
-			return err
-		}
+		t.succeed("CHECK of eth1 after the DEL of eth0", "CHECK", other)
 	}
-	return t.succeed("DEL of eth1", "DEL", other)
+	t.succeed("DEL of eth1", "DEL", other)
 }
 
-func inParallel(t *trial) error {
+func inParallel(t *trial) {
 	const number = 8
 	var all []*container
 	for i := range number {
-		c, err := t.container(fmt.Sprintf("c%d", i))
-		if err != nil {
-			return err
-		}
-		all = append(all, c)
+		all = append(all, t.container(fmt.Sprintf("c%d", i)))
 	}
 	answers, failed := make([]*answer, number), make([]error, number)
 	var calls sync.WaitGroup
 	for i, c := range all {
 		calls.Go(func() {
 			apart := *t
-			answers[i], failed[i] = apart.add(c)
+			failed[i] = ended(func() { apart.add(c) })
+			answers[i] = apart.last
 		})
 	}
 	calls.Wait()
 	seen := map[netip.Prefix]string{}
 	for i, c := range all {
-		if t.last = answers[i]; failed[i] != nil {
-			return failed[i]
-		}
+		t.last = answers[i]
+		require(failed[i])
 		for _, ip := range c.result.IPs {
-			if t.subject.Kind == IPAM && seen[ip.Address] != "" && !t.subject.Single {
-				return differs("an address for each container", "%s has %s, and so has %s", c.id, ip.Address,
-					seen[ip.Address])
-			}
+			other := seen[ip.Address]
+			expect(other == "" || t.subject.Kind != IPAM || t.subject.Single, "an address for each container",
+				"%s has %s, and so has %s", c.id, ip.Address, other)
 			seen[ip.Address] = c.id
 		}
 	}
-	return nil
 }
 
-func listedInterfaces(t *trial) error {
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	if i := slices.IndexFunc(c.result.Interfaces, func(i spec.Interface) bool { return i.Name == c.ifName }); i < 0 ||
-		c.result.Interfaces[i].Sandbox != c.netns {
-		return differs("an interface "+c.ifName+" with sandbox "+c.netns, "%s", t.last)
-	}
+func listedInterfaces(t *trial) {
+	c := t.attached("c1")
+	i := slices.IndexFunc(c.result.Interfaces, func(i spec.Interface) bool { return i.Name == c.ifName })
+	t.last.expect(i >= 0 && c.result.Interfaces[i].Sandbox == c.netns,
+		"an interface "+c.ifName+" with sandbox "+c.netns)
 	for _, i := range c.result.Interfaces {
 		l, err := link(i.Sandbox, i.Name)
-		if err != nil {
-			return differs("interfaces with no other sandbox than "+c.netns, "%v", err)
-		}
-		place := i.Sandbox
-		if place == "" {
-			place = "the host"
-		}
-		if l == nil {
-			return differs("the interface "+i.Name+" of the result in "+place, "none")
-		}
-		if i.MAC != "" && !strings.EqualFold(i.MAC, l.MAC.String()) {
-			return differs("the MAC of "+i.Name+" as the kernel has it, "+l.MAC.String(), "%s", i.MAC)
-		}
+		expect(err == nil, "interfaces with no other sandbox than "+c.netns, "%v", err)
+		expect(l != nil, "the interface "+i.Name+" of the result in "+cmp.Or(i.Sandbox, "the host"), "none")
+		expect(i.MAC == "" || strings.EqualFold(i.MAC, l.MAC.String()),
+			"the MAC of "+i.Name+" as the kernel has it, "+l.MAC.String(), "%s", i.MAC)
 	}
-	return nil
 }

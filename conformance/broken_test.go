@@ -33,8 +33,11 @@ func profileOf(t *testing.T, paths []string) string {
 		p.Plugins[filepath.Base(path)] = modelProfile(kind)
 	}
 	b, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
 	file := filepath.Join(t.TempDir(), "profile.json")
-	if err = first(err, os.WriteFile(file, b, 0o644)); err != nil {
+	if err := os.WriteFile(file, b, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return file

@@ -33,26 +33,11 @@ func sameJSON(a, b json.RawMessage) bool {
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && reflect.DeepEqual(x, y)
 }
 
-func passedThrough(t *trial) error {
-	for i, v := range t.spoken(spec.V030) {
-		c, err := t.container("c" + itoa(i))
-		if err != nil {
-			return err
-		}
-		given := c.result
-		a, err := t.add(c, in(v))
-		if err != nil {
-			return err
-		}
-		if what := lost(given, c.result); what != "" {
-			return differs(what+" of prevResult in the result of version "+string(v), "%s", a)
-		}
-		if err := t.succeed("DEL", "DEL", c, in(v)); err != nil {
-			return err
-		}
-		t.containers--
-	}
-	return nil
+func passedThrough(t *trial) {
+	t.eachVersion(t.spoken(spec.V030), func(v spec.Version, c *container) {
+		what := lost(c.given, c.result)
+		t.last.expect(what == "", what+" of prevResult in the result of version "+string(v))
+	})
 }
 
 // lost names what a result does not have of an earlier one.
@@ -80,16 +65,9 @@ func lost(given, got *spec.Result) string {
 	return ""
 }
 
-func onAnyInterface(t *trial) error {
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	l, err := link(c.netns, c.ifName)
-	if err == nil && l == nil {
-		err = differs("the interface "+c.ifName+" to stay", "none")
-	}
-	return err
+func onAnyInterface(t *trial) {
+	c := t.attached("c1")
+	expect(must(link(c.netns, c.ifName)) != nil, "the interface "+c.ifName+" to stay", "none")
 }
 
 // config is what the profile has of runtimeConfig that the suite knows the meaning of.
@@ -101,62 +79,28 @@ type config struct {
 	}
 }
 
-func (t *trial) config() (c config, err error) {
+func (t *trial) config() (c config) {
 	if len(t.subject.RuntimeConfig) > 0 {
-		err = json.Unmarshal(t.subject.RuntimeConfig, &c)
+		require(json.Unmarshal(t.subject.RuntimeConfig, &c))
 	}
-	return c, err
+	return c
 }
 
-func publishedPorts(t *trial) error {
-	config, err := t.config()
-	if err != nil {
-		return err
-	}
-	if len(config.PortMappings) == 0 {
-		return unfit("the profile's runtimeConfig has no portMappings")
-	}
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	m := config.PortMappings[0]
-	listen := netip.AddrPortFrom(c.addr.Addr(), m.ContainerPort)
-	dial := netip.AddrPortFrom(gateway(), m.HostPort)
-	if err := talkTo("", c.netns, listen, dial); err != nil {
-		return err
-	}
-	if err := t.succeed("DEL", "DEL", c); err != nil {
-		return err
-	}
-	if talkTo("", c.netns, listen, dial) == nil {
-		return differs(dial.String()+" to be closed after DEL", "it answers")
-	}
-	return nil
+func publishedPorts(t *trial) {
+	mappings := t.config().PortMappings
+	applies(len(mappings) > 0, "the profile's runtimeConfig has no portMappings")
+	c := t.attached("c1")
+	listen := netip.AddrPortFrom(c.addr.Addr(), mappings[0].ContainerPort)
+	dial := netip.AddrPortFrom(gateway(), mappings[0].HostPort)
+	require(talkTo("", c.netns, listen, dial))
+	t.succeed("DEL", "DEL", c)
+	expect(talkTo("", c.netns, listen, dial) != nil, dial.String()+" to be closed after DEL", "it answers")
 }
 
-func requestedMAC(t *trial) error {
-	config, err := t.config()
-	if err != nil {
-		return err
-	}
-	if config.MAC == "" {
-		return unfit("the profile's runtimeConfig has no mac")
-	}
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	l, err := link(c.netns, c.ifName)
-	if err != nil {
-		return err
-	}
-	want, err := net.ParseMAC(config.MAC)
-	if err != nil {
-		return err
-	}
-	if l == nil || l.MAC.String() != want.String() {
-		return differs("an interface with the MAC "+config.MAC, "%+v", l)
-	}
-	return nil
+func requestedMAC(t *trial) {
+	mac := t.config().MAC
+	applies(mac != "", "the profile's runtimeConfig has no mac")
+	c := t.attached("c1")
+	l, want := must(link(c.netns, c.ifName)), must(net.ParseMAC(mac))
+	expect(l != nil && l.MAC.String() == want.String(), "an interface with the MAC "+mac, "%+v", l)
 }

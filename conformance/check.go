@@ -32,7 +32,7 @@ type Check struct {
 	Kinds    []Kind
 
 	from spec.Version // the oldest version that it is about; empty is any
-	run  func(*trial) error
+	run  func(*trial)
 }
 
 // Clause is the number of the check's clause in docs/clauses.md.
@@ -95,6 +95,54 @@ func (f *finding) Error() string { return "expected " + f.expected + ", saw " + 
 // differs is a finding; the format and its arguments are what was seen.
 func differs(expected, format string, args ...any) error {
 	return &finding{expected, fmt.Sprintf(format, args...)}
+}
+
+// An ending is what a check panics with to end before its last line, as a test does with FailNow.
+type ending struct{ err error }
+
+// ended makes a check, or a part of one, and returns the error that ended it.
+func ended(part func()) (err error) {
+	defer func() {
+		switch e := recover().(type) {
+		case nil:
+		case ending:
+			err = e.err
+		default:
+			panic(e)
+		}
+	}()
+	part()
+	return nil
+}
+
+// require ends the check with an error, if there is one.
+func require(err error) {
+	if err != nil {
+		panic(ending{err})
+	}
+}
+
+// must is a value, or ends the check with the error in its place.
+func must[T any](value T, err error) T {
+	require(err)
+	return value
+}
+
+// expect ends the check as failed, unless what was expected is so.
+func expect(so bool, expected, format string, args ...any) {
+	if !so {
+		require(differs(expected, format, args...))
+	}
+}
+
+// expect is expect where the answer is what was seen.
+func (a *answer) expect(so bool, expected string) { expect(so, expected, "%s", a) }
+
+// applies ends the check as one that does not apply, unless it does.
+func applies(so bool, otherwise string) {
+	if !so {
+		require(unfit(otherwise))
+	}
 }
 
 // unfit is the reason why a check does not apply.

@@ -43,163 +43,89 @@ func checkChecks() []Check {
 	}
 }
 
-func oldCheck(t *trial) error {
+func oldCheck(t *trial) {
 	old := slices.DeleteFunc(t.spoken(t.oldest()), func(v spec.Version) bool { return v.AtLeast(spec.V040) })
-	if len(old) == 0 {
-		return unfit("the plugin speaks no version before 0.4.0")
-	}
-	for i, v := range old {
-		c, err := t.container("c" + itoa(i))
-		if err != nil {
-			return err
-		}
-		if _, err := t.add(c, in(v)); err != nil {
-			return err
-		}
-		a, err := t.do("CHECK", c, in(v))
-		if err != nil {
-			return err
-		}
-		if a.code() != spec.CodeVersion {
-			return differs("error code 1 in version "+string(v), "%s", a)
-		}
-		if err := t.succeed("DEL", "DEL", c, in(v)); err != nil {
-			return err
-		}
-		t.containers--
-	}
-	return nil
+	applies(len(old) > 0, "the plugin speaks no version before 0.4.0")
+	t.eachVersion(old, func(v spec.Version, c *container) {
+		a := t.do("CHECK", c, in(v))
+		a.expect(a.code() == spec.CodeVersion, "error code 1 in version "+string(v))
+	})
 }
 
-func checkWithoutResult(t *trial) error {
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("CHECK", c, lacking("prevResult"))
-	if err == nil && a.failed == nil {
-		err = differs("an error", "%s", a)
-	}
-	return err
+func checkWithoutResult(t *trial) {
+	a := t.do("CHECK", t.attached("c1"), lacking("prevResult"))
+	a.expect(a.failed != nil, "an error")
 }
 
 // damage attaches a container, which CHECK finds sound, changes something, and expects CHECK to fail.
-func (t *trial) damage(what string, id string, change func(*container) error) error {
-	c, err := t.attached(id)
-	if err != nil {
-		return err
-	}
-	if err := t.succeed("CHECK before anything is changed", "CHECK", c); err != nil {
-		return err
-	}
-	if err := change(c); err != nil {
-		return err
-	}
-	a, err := t.do("CHECK", c)
-	if err == nil && a.failed == nil {
-		err = differs("CHECK to fail after "+what, "%s", a)
-	}
-	return err
+func (t *trial) damage(what string, id string, change func(*container)) {
+	c := t.attached(id)
+	t.succeed("CHECK before anything is changed", "CHECK", c)
+	change(c)
+	a := t.do("CHECK", c)
+	a.expect(a.failed != nil, "CHECK to fail after "+what)
 }
 
-func checkOfGoneInterface(t *trial) error {
-	if err := t.free(); err != nil {
-		return err
-	}
-	return t.damage("ip link del "+t.ifName(), "c1", remove)
+func checkOfGoneInterface(t *trial) {
+	t.needsAnyName()
+	t.damage("ip link del "+t.ifName(), "c1", removeLink)
 }
 
-func checkOfGoneAddress(t *trial) error {
-	if err := t.addressedOnly(); err != nil {
-		return err
-	}
-	return t.damage("ip addr del", "c1", func(c *container) error {
-		return alter(c.netns, func(ns *kernel.NS) error {
+func checkOfGoneAddress(t *trial) {
+	t.needsIPAM()
+	t.damage("ip addr del", "c1", func(c *container) {
+		require(alter(c.netns, func(ns *kernel.NS) error {
 			index, err := rtnl.IndexOf(ns, c.ifName)
 			if err != nil {
 				return err
 			}
 			return rtnl.DelAddr(ns, index, rtnl.Addr{Prefix: c.addr})
-		})
+		}))
 	})
 }
 
-func checkOfGoneRoute(t *trial) error {
-	if err := t.addressedOnly(); err != nil {
-		return err
-	}
-	return t.damage("ip route del default", "c1", func(c *container) error {
-		there, err := routes(c.netns)
-		if err != nil {
-			return err
-		}
-		i := slices.IndexFunc(there, func(r rtnl.Route) bool { return r.Dst.Bits() <= 0 })
-		if i < 0 {
-			return differs("a default route", "none")
-		}
-		return alter(c.netns, func(ns *kernel.NS) error { return rtnl.DelRoute(ns, there[i]) })
+func checkOfGoneRoute(t *trial) {
+	t.needsIPAM()
+	t.damage("ip route del default", "c1", func(c *container) {
+		route := defaultRoute(c, "a default route")
+		require(alter(c.netns, func(ns *kernel.NS) error { return rtnl.DelRoute(ns, route) }))
 	})
 }
 
-func checkOfBreaks(t *trial) error {
-	if len(t.subject.Breaks) == 0 {
-		return unfit("the profile has no breaks for this plugin")
-	}
+func checkOfBreaks(t *trial) {
+	applies(len(t.subject.Breaks) > 0, "the profile has no breaks for this plugin")
 	for i, b := range t.subject.Breaks {
-		err := t.damage(b.Name, "c"+itoa(i), func(c *container) error {
+		t.damage(b.Name, "c"+itoa(i), func(c *container) {
 			path := ""
 			if b.In == "container" {
 				path = c.netns
 			}
-			return nstest.In(path, func() error { return t.run(b.Run) })
+			require(nstest.In(path, func() error { return t.run(b.Run) }))
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
-func checkOfFreedAddress(t *trial) error {
-	if t.subject.Single {
-		return unfit("the plugin reserves nothing")
-	}
-	return t.damage("DEL", "c1", func(c *container) error { return t.succeed("DEL", "DEL", c) })
+func checkOfFreedAddress(t *trial) {
+	applies(!t.subject.Single, "the plugin reserves nothing")
+	t.damage("DEL", "c1", func(c *container) { t.succeed("DEL", "DEL", c) })
 }
 
-func checkOfLaterRoute(t *trial) error {
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	if err := route(c.netns, c.ifName, netip.MustParsePrefix("192.0.2.0/24"), netip.Addr{}); err != nil {
-		return err
-	}
-	return t.succeed("CHECK", "CHECK", c)
+func checkOfLaterRoute(t *trial) {
+	c := t.attached("c1")
+	require(route(c.netns, c.ifName, netip.MustParsePrefix("192.0.2.0/24"), netip.Addr{}))
+	t.succeed("CHECK", "CHECK", c)
 }
 
-func checkAtOnce(t *trial) error {
-	return t.eachVersion(spec.V040, func(v spec.Version, c *container, _ *answer) error {
-		return t.succeed("CHECK in version "+string(v), "CHECK", c, in(v))
+func checkAtOnce(t *trial) {
+	t.eachVersion(t.spoken(spec.V040), func(v spec.Version, c *container) {
+		t.succeed("CHECK in version "+string(v), "CHECK", c, in(v))
 	})
 }
 
-func silent(t *trial) error {
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
+func silent(t *trial) {
+	c := t.attached("c1")
 	for _, verb := range []string{"CHECK", "DEL"} {
-		a, err := t.do(verb, c)
-		if err != nil {
-			return err
-		}
-		if a.failed != nil {
-			return differs(verb+" to succeed", "%s", a)
-		}
-		if len(a.stdout) > 0 {
-			return differs("nothing on stdout", "%s", a)
-		}
+		a := t.succeed(verb, verb, c)
+		a.expect(len(a.stdout) == 0, "nothing on stdout")
 	}
-	return nil
 }

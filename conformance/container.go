@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -15,22 +16,23 @@ type container struct {
 	id, netns, ifName string
 	addr              netip.Prefix // that the suite's IPAM plugin gives
 	prev              []byte       // what ADD printed
-	result            *spec.Result // the same, or of a chained plugin at first what it is given
+	given             *spec.Result // to a chained plugin
+	result            *spec.Result // what ADD printed, or else what is given
 }
 
 // previous is prevResult in a version.
-func (c *container) previous(v spec.Version) (json.RawMessage, error) {
+func (c *container) previous(v spec.Version) json.RawMessage {
 	switch {
 	case c == nil || c.result == nil:
-		return nil, nil
+		return nil
 	case c.prev != nil && c.result.CNIVersion == v:
-		return c.prev, nil
+		return c.prev
 	case !v.Known():
 		v = spec.Newest
 	}
 	as := *c.result
 	as.CNIVersion = v
-	return json.Marshal(as)
+	return must(json.Marshal(as))
 }
 
 // nameserver is in the results of the suite's plugins.
@@ -40,10 +42,8 @@ const nameserver = "10.90.0.1"
 func gateway() netip.Addr { return netip.AddrFrom4([4]byte{10, 90, 0, 1}) }
 
 // container makes a container. The address that it is to get follows from how many there are.
-func (t *trial) container(id string) (*container, error) {
-	if t.subject.Single && t.containers > 0 {
-		return nil, unfit("the host has room for one attachment to this network")
-	}
+func (t *trial) container(id string) *container {
+	applies(!t.subject.Single || t.containers == 0, "the host has room for one attachment to this network")
 	t.containers++
 	t.addresses++
 	c := &container{id: id, netns: filepath.Join("/run/netns", id), ifName: t.ifName()}
@@ -53,14 +53,9 @@ func (t *trial) container(id string) (*container, error) {
 		err = t.under(c)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make a container: %w", err)
+		require(fmt.Errorf("make a container: %w", err))
 	}
-	return c, nil
+	return c
 }
 
-func (t *trial) ifName() string {
-	if t.subject.IfName != "" {
-		return t.subject.IfName
-	}
-	return "eth0"
-}
+func (t *trial) ifName() string { return cmp.Or(t.subject.IfName, "eth0") }

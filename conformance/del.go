@@ -2,8 +2,8 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 
-	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
 )
 
@@ -38,174 +38,89 @@ func delChecks() []Check {
 }
 
 // deletion attaches a container, changes something, calls DEL, and compares the host with what it was.
-func (t *trial) deletion(what string, between func(*container) error, changes ...change) error {
-	if err := t.warm(); err != nil {
-		return err
-	}
-	before, err := t.state(nil)
-	if err != nil {
-		return err
-	}
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
+func (t *trial) deletion(what string, between func(*container), changes ...change) {
+	t.warm()
+	before := t.state(nil)
+	c := t.attached("c1")
 	if between != nil {
-		if err := between(c); err != nil {
-			return err
-		}
+		between(c)
 	}
-	if err := t.succeed(what, "DEL", c, changes...); err != nil {
-		return err
-	}
-	if err := t.withdraw(c); err != nil {
-		return err
-	}
-	return t.unchanged(what, before, nil)
+	t.succeed(what, "DEL", c, changes...)
+	t.withdraw(c)
+	t.unchanged(what, before, nil)
 }
 
-// withdraw removes what the suite itself made for a chained plugin.
-func (t *trial) withdraw(c *container) error {
-	if t.subject.Kind == Chained {
-		return t.removeUnder(c)
+func cleanDel(t *trial) {
+	if slices.Contains(makers(), t.subject.Kind) && t.subject.IfName == "" {
+		c := t.attached("c0")
+		t.succeed("DEL", "DEL", c)
+		expect(must(link(c.netns, c.ifName)) == nil,
+			"no interface "+c.ifName+" in the container after DEL", "it is there")
+		t.containers--
 	}
-	return nil
+	t.deletion("DEL", nil)
 }
 
-func cleanDel(t *trial) error {
-	if t.subject.Kind != Interface && t.subject.Kind != Meta || t.subject.IfName != "" {
-		return t.deletion("DEL", nil)
-	}
-	c, err := t.attached("c0")
-	if err != nil {
-		return err
-	}
-	if err := t.succeed("DEL", "DEL", c); err != nil {
-		return err
-	}
-	l, err := link(c.netns, c.ifName)
-	if err != nil {
-		return err
-	}
-	if l != nil {
-		return differs("no interface "+c.ifName+" in the container after DEL", "it is there")
-	}
-	t.containers--
-	return t.deletion("DEL", nil)
+func secondDel(t *trial) {
+	c := t.attached("c1")
+	t.succeed("DEL", "DEL", c)
+	t.succeed("a second DEL", "DEL", c)
 }
 
-func secondDel(t *trial) error {
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	for _, what := range []string{"DEL", "a second DEL"} {
-		if err := t.succeed(what, "DEL", c); err != nil {
-			return err
-		}
-	}
-	return nil
+func delWithoutAdd(t *trial) {
+	t.succeed("DEL without ADD", "DEL", t.container("c1"), lacking("prevResult"))
 }
 
-func delWithoutAdd(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	return t.succeed("DEL without ADD", "DEL", c, lacking("prevResult"))
+func delWithoutNetns(t *trial) {
+	t.deletion("DEL without CNI_NETNS", removeNS, env(func(call *invoke.Call) { call.Netns = "" }))
 }
 
-func delWithoutNetns(t *trial) error {
-	netns := func(c *container) error { return nstest.RemoveNS(c.netns) }
-	return t.deletion("DEL without CNI_NETNS", netns, env(func(call *invoke.Call) { call.Netns = "" }))
+func delOfGoneNetns(t *trial) { t.deletion("DEL with a namespace that is gone", removeNS) }
+
+func delOfGoneInterface(t *trial) {
+	t.needsAnyName()
+	t.deletion("DEL of an interface that is gone", removeLink)
 }
 
-func delOfGoneNetns(t *trial) error {
-	return t.deletion("DEL with a namespace that is gone", func(c *container) error { return nstest.RemoveNS(c.netns) })
+func delWithoutResult(t *trial) { t.deletion("DEL without prevResult", nil, lacking("prevResult")) }
+
+func delReachesIPAM(t *trial) {
+	t.needsIPAM()
+	t.delOfGone(t.attached("c1"))
+	t.delegated("DEL")
 }
 
-func delOfGoneInterface(t *trial) error {
-	if err := t.free(); err != nil {
-		return err
-	}
-	return t.deletion("DEL of an interface that is gone", remove)
+// delOfGone removes the namespace of a container, and calls DEL.
+func (t *trial) delOfGone(c *container) {
+	removeNS(c)
+	t.succeed("DEL with a namespace that is gone", "DEL", c)
 }
 
-func delWithoutResult(t *trial) error {
-	return t.deletion("DEL without prevResult", nil, lacking("prevResult"))
-}
-
-func delReachesIPAM(t *trial) error {
-	c, err := t.attached("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
-	}
-	if err := nstest.RemoveNS(c.netns); err != nil {
-		return err
-	}
-	if err := t.succeed("DEL with a namespace that is gone", "DEL", c); err != nil {
-		return err
-	}
-	return t.delegated("DEL")
-}
-
-// delegated is the complaint that the suite's IPAM plugin was not called with a verb.
-func (t *trial) delegated(verb string) error {
-	log, err := calls()
-	if err != nil {
-		return err
-	}
-	for _, c := range log {
-		if c.Verb == verb {
-			return nil
-		}
-	}
-	return differs(verb+" to reach the IPAM plugin", "%d other calls of it", len(log))
+// delegated fails where the suite's IPAM plugin was not called with a verb.
+func (t *trial) delegated(verb string) {
+	log := calls()
+	expect(slices.ContainsFunc(log, func(c called) bool { return c.Verb == verb }),
+		verb+" to reach the IPAM plugin", "%d other calls of it", len(log))
 }
 
 // mostAddresses is how many addresses the suite asks an IPAM plugin for, to see it run out of them.
 const mostAddresses = 16
 
 // exhaust attaches containers until the IPAM plugin has no address left.
-func (t *trial) exhaust() (all []*container, err error) {
-	for i := range mostAddresses {
-		c, err := t.container(fmt.Sprintf("c%d", i))
-		if err != nil {
-			return nil, err
-		}
-		a, err := t.do("ADD", c)
-		if err != nil {
-			return nil, err
-		}
-		if a.failed != nil {
-			if len(all) == 0 {
-				return nil, differs("ADD to succeed", "%s", a)
-			}
-			return all, nil
+func (t *trial) exhaust() (all []*container) {
+	for i := 0; ; i++ {
+		applies(i < mostAddresses, fmt.Sprintf("the configured range has more than %d addresses", mostAddresses))
+		c := t.container(fmt.Sprintf("c%d", i))
+		if a := t.do("ADD", c); a.failed != nil {
+			a.expect(len(all) > 0, "ADD to succeed")
+			return all
 		}
 		all = append(all, c)
 	}
-	return nil, unfit(fmt.Sprintf("the configured range has more than %d addresses", mostAddresses))
 }
 
-func delFreesAddress(t *trial) error {
-	all, err := t.exhaust()
-	if err != nil {
-		return err
-	}
-	if err := nstest.RemoveNS(all[0].netns); err != nil {
-		return err
-	}
-	if err := t.succeed("DEL with a namespace that is gone", "DEL", all[0]); err != nil {
-		return err
-	}
-	c, err := t.container("next")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c)
-	if err == nil && a.failed != nil {
-		err = differs("the address that DEL freed for the next container", "%s", a)
-	}
-	return err
+func delFreesAddress(t *trial) {
+	t.delOfGone(t.exhaust()[0])
+	a := t.do("ADD", t.container("next"))
+	a.expect(a.failed == nil, "the address that DEL freed for the next container")
 }

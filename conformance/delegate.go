@@ -48,7 +48,7 @@ type ipamOrder struct {
 const parentType = "conformance-parent"
 
 // ipamConf is the object ipam by which a container gets its address.
-func ipamConf(c *container, change func(*ipamOrder)) (string, error) {
+func ipamConf(c *container, change func(*ipamOrder)) string {
 	o := ipamOrder{Type: ipamType, Result: json.RawMessage("{}")}
 	if c != nil {
 		o.Result = json.RawMessage(fmt.Sprintf(`{"cniVersion":"1.1.0","ips":[{"address":"%s","gateway":"%s"}],`+
@@ -57,8 +57,7 @@ func ipamConf(c *container, change func(*ipamOrder)) (string, error) {
 	if change != nil {
 		change(&o)
 	}
-	b, err := json.Marshal(o)
-	return string(b), err
+	return string(must(json.Marshal(o)))
 }
 
 // serve is this program as a plugin of the suite.
@@ -168,22 +167,15 @@ func furnish() error {
 func ownPlugins() []string { return append(runtimePlugins(), ipamType) }
 
 // calls returns the calls of the suite's plugins so far, the first one first.
-func calls() (all []called, err error) {
-	files, err := filepath.Glob(logDir + "/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
+func calls() (all []called) {
+	files := must(filepath.Glob(logDir + "/[0-9]*"))
 	slices.Sort(files)
 	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
 		var c called
-		if err := json.Unmarshal(b, &c); err != nil {
-			return nil, fmt.Errorf("%s: %w", file, err)
+		if err := json.Unmarshal(must(os.ReadFile(file)), &c); err != nil {
+			require(fmt.Errorf("%s: %w", file, err))
 		}
 		all = append(all, c)
 	}
-	return all, nil
+	return all
 }

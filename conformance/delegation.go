@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 
@@ -47,148 +46,76 @@ func delegationChecks() []Check {
 }
 
 // delegation attaches a container, and returns the calls of the suite's IPAM plugin.
-func (t *trial) delegation(changes ...change) (*container, []called, error) {
-	c, err := t.container("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return nil, nil, err
-	}
-	if _, err := t.add(c, changes...); err != nil {
-		return nil, nil, err
-	}
-	log, err := calls()
-	if err == nil && len(log) == 0 {
-		err = differs("a call of the IPAM plugin", "none")
-	}
-	return c, log, err
+func (t *trial) delegation(changes ...change) (*container, []called) {
+	t.needsIPAM()
+	c := t.container("c1")
+	t.add(c, changes...)
+	log := calls()
+	expect(len(log) > 0, "a call of the IPAM plugin", "none")
+	return c, log
 }
 
-func sameEnvironment(t *trial) error {
-	c, log, err := t.delegation(env(func(call *invoke.Call) { call.Args = "IgnoreUnknown=true;FOO=BAR" }))
-	if err != nil {
-		return err
-	}
+func sameEnvironment(t *trial) {
+	c, log := t.delegation(env(func(call *invoke.Call) { call.Args = "IgnoreUnknown=true;FOO=BAR" }))
 	for name, want := range map[string]string{"CNI_COMMAND": "ADD", "CNI_CONTAINERID": c.id, "CNI_NETNS": c.netns,
 		"CNI_IFNAME": c.ifName, "CNI_ARGS": t.last.call.Args, "CNI_PATH": strings.Join(t.last.call.Path, ":")} {
-		if got := log[0].Env[name]; got != want {
-			return differs(name+"="+want, "%q", got)
-		}
+		got := log[0].Env[name]
+		expect(got == want, name+"="+want, "%q", got)
 	}
-	return nil
 }
 
-func completeConfiguration(t *trial) error {
-	_, log, err := t.delegation(key("args", map[string]any{"example.com": map[string]any{"n": 1}}))
-	if err != nil {
-		return err
-	}
-	sent, err := members(t.last.stdin)
-	if err != nil {
-		return err
-	}
-	got, err := members(log[0].Stdin)
-	if err != nil {
-		return err
-	}
+func completeConfiguration(t *trial) {
+	_, log := t.delegation(key("args", map[string]any{"example.com": map[string]any{"n": 1}}))
+	sent, got := must(members(t.last.stdin)), must(members(log[0].Stdin))
 	for name, want := range sent {
-		if !sameJSON(got[name], want) {
-			return differs(fmt.Sprintf("the key %s: %s", name, want), "%q", got[name])
-		}
+		expect(sameJSON(got[name], want), fmt.Sprintf("the key %s: %s", name, want), "%q", got[name])
 	}
-	return nil
 }
 
-func delegateStderr(t *trial) error {
-	if _, _, err := t.delegation(); err != nil {
-		return err
-	}
-	if !strings.Contains(t.last.stderr, ipamMarker) {
-		return differs(quoted(ipamMarker)+" on stderr", "%s", quoted(excerpt(t.last.stderr)))
-	}
-	return nil
+func delegateStderr(t *trial) {
+	t.delegation()
+	stderr := t.last.stderr
+	expect(strings.Contains(stderr, ipamMarker), quoted(ipamMarker)+" on stderr", "%s", quoted(excerpt(stderr)))
 }
 
-func verbsPassedOn(t *trial) error {
-	c, _, err := t.delegation()
-	if err != nil {
-		return err
-	}
+func verbsPassedOn(t *trial) {
+	c, _ := t.delegation()
 	for _, verb := range []string{"CHECK", "DEL"} {
-		if err := t.succeed(verb, verb, c); err != nil {
-			return err
-		}
-		if err := t.delegated(verb); err != nil {
-			return err
-		}
+		t.succeed(verb, verb, c)
+		t.delegated(verb)
 	}
-	return nil
 }
 
-func checkOfIPAMFails(t *trial) error {
-	c, _, err := t.delegation()
-	if err != nil {
-		return err
-	}
-	a, err := t.do("CHECK", c, failing("CHECK", 142))
-	if err == nil && a.failed == nil {
-		err = differs("the error of the IPAM plugin", "%s", a)
-	}
-	return err
+func checkOfIPAMFails(t *trial) {
+	c, _ := t.delegation()
+	a := t.do("CHECK", c, failing("CHECK", 142))
+	a.expect(a.failed != nil, "the error of the IPAM plugin")
 }
 
-func delegateError(t *trial) error {
-	c, err := t.container("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, failing("ADD", 142))
-	if err == nil && (a.code() != 142 || !bytes.Contains(a.stdout, []byte(ipamMessage))) {
-		err = differs("error code 142 with the message of the IPAM plugin", "%s", a)
-	}
-	return err
+func delegateError(t *trial) {
+	t.needsIPAM()
+	a := t.do("ADD", t.container("c1"), failing("ADD", 142))
+	a.expect(a.code() == 142 && a.names(ipamMessage), "error code 142 with the message of the IPAM plugin")
 }
 
-func delegateUndone(t *trial) error {
-	c, err := t.container("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, failing("ADD", 142))
-	if err != nil {
-		return err
-	}
-	if a.failed == nil {
-		return differs("an error", "%s", a)
-	}
-	return t.delegated("DEL")
+func delegateUndone(t *trial) {
+	t.needsIPAM()
+	a := t.do("ADD", t.container("c1"), failing("ADD", 142))
+	a.expect(a.failed != nil, "an error")
+	t.delegated("DEL")
 }
 
-func abbreviated(t *trial) error {
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
+func abbreviated(t *trial) {
+	c := t.attached("c1")
 	for _, ip := range c.result.IPs {
-		if ip.Interface != nil {
-			return differs("no ips[].interface", "%s", t.last)
-		}
+		t.last.expect(ip.Interface == nil, "no ips[].interface")
 	}
-	if doc, err := members(c.prev); err != nil || doc["interfaces"] != nil {
-		return differs("no interfaces", "%s", t.last)
-	}
-	if len(c.result.IPs) == 0 {
-		return differs("an address", "%s", t.last)
-	}
-	return nil
+	doc, err := members(c.prev)
+	t.last.expect(err == nil && doc["interfaces"] == nil, "no interfaces")
+	t.last.expect(len(c.result.IPs) > 0, "an address")
 }
 
-func withoutIPAM(t *trial) error {
-	if !t.subject.Layer2 {
-		return unfit("the profile does not say that the plugin can do without addresses")
-	}
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	_, err = t.add(c, lacking("ipam"))
-	return err
+func withoutIPAM(t *trial) {
+	applies(t.subject.Layer2, "the profile does not say that the plugin can do without addresses")
+	t.add(t.container("c1"), lacking("ipam"))
 }

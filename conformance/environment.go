@@ -33,15 +33,14 @@ func environmentChecks() []Check {
 // env changes the call's environment.
 func env(set func(*invoke.Call)) change { return func(r *request) { set(&r.call) } }
 
-// variables are those that name the container, and how a call goes without them.
-func variables() []struct {
+// A variable is one that names the container, and how a call goes without it.
+type variable struct {
 	name  string
 	unset func(*invoke.Call)
-} {
-	return []struct {
-		name  string
-		unset func(*invoke.Call)
-	}{
+}
+
+func variables() []variable {
+	return []variable{
 		{"CNI_CONTAINERID", func(c *invoke.Call) { c.ContainerID = "" }},
 		{"CNI_IFNAME", func(c *invoke.Call) { c.IfName = "" }},
 		{"CNI_NETNS", func(c *invoke.Call) { c.Netns = "" }},
@@ -59,100 +58,59 @@ func (a *answer) code() spec.Code {
 	return a.doc.Code
 }
 
-func missingVariable(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
+func missingVariable(t *trial) {
+	c := t.container("c1")
 	for _, verb := range []string{"ADD", "CHECK", "DEL"} {
 		for _, v := range variables() {
 			if verb == "DEL" && v.name == "CNI_NETNS" {
 				continue // which it does without
 			}
-			a, err := t.do(verb, c, env(v.unset))
-			if err != nil {
-				return err
-			}
-			if a.code() != spec.CodeEnvironment || !a.names(v.name) {
-				return differs("error code 4 that names "+v.name, "%s", a)
-			}
+			a := t.do(verb, c, env(v.unset))
+			a.expect(a.code() == spec.CodeEnvironment && a.names(v.name), "error code 4 that names "+v.name)
 		}
 	}
-	return nil
 }
 
-func missingVariables(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, env(func(call *invoke.Call) {
+func missingVariables(t *trial) {
+	a := t.do("ADD", t.container("c1"), env(func(call *invoke.Call) {
 		for _, v := range variables() {
 			v.unset(call)
 		}
 	}))
-	if err != nil {
-		return err
-	}
 	for _, v := range variables() {
-		if a.code() != spec.CodeEnvironment || !a.names(v.name) {
-			return differs("error code 4 that names CNI_CONTAINERID, CNI_IFNAME and CNI_NETNS", "%s", a)
-		}
+		a.expect(a.code() == spec.CodeEnvironment && a.names(v.name),
+			"error code 4 that names CNI_CONTAINERID, CNI_IFNAME and CNI_NETNS")
 	}
-	return nil
 }
 
-func unknownCommand(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("REPLACE", c)
-	if err == nil && a.code() != spec.CodeEnvironment {
-		err = differs("error code 4", "%s", a)
-	}
-	return err
+func unknownCommand(t *trial) {
+	a := t.do("REPLACE", t.container("c1"))
+	a.expect(a.code() == spec.CodeEnvironment, "error code 4")
 }
 
 // refused calls ADD with each value of a variable, which must be error code 4, and change nothing.
-func (t *trial) refused(variable string, set func(*invoke.Call, string), values ...string) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	before, err := t.state(c)
-	if err != nil {
-		return err
-	}
+func (t *trial) refused(variable string, set func(*invoke.Call, string), values ...string) {
+	c := t.container("c1")
+	before := t.state(c)
 	for _, value := range values {
-		a, err := t.do("ADD", c, env(func(call *invoke.Call) { set(call, value) }))
-		if err != nil {
-			return err
-		}
-		if a.code() != spec.CodeEnvironment {
-			return differs("error code 4 for "+variable+" "+quoted(value), "%s", a)
-		}
+		a := t.do("ADD", c, env(func(call *invoke.Call) { set(call, value) }))
+		a.expect(a.code() == spec.CodeEnvironment, "error code 4 for "+variable+" "+quoted(value))
 	}
-	return t.unchanged("an ADD that is refused", before, c)
+	t.unchanged("an ADD that is refused", before, c)
 }
 
-func badContainerID(t *trial) error {
+func badContainerID(t *trial) {
 	set := func(c *invoke.Call, id string) { c.ContainerID = id }
-	return t.refused("CNI_CONTAINERID", set, "../c1", "-c1", "c 1", "c1/x")
+	t.refused("CNI_CONTAINERID", set, "../c1", "-c1", "c 1", "c1/x")
 }
 
-func badIfName(t *trial) error {
+func badIfName(t *trial) {
 	set := func(c *invoke.Call, name string) { c.IfName = name }
-	return t.refused("CNI_IFNAME", set, strings.Repeat("e", 16), ".", "..", "a/b", "a:b", "a b")
+	t.refused("CNI_IFNAME", set, strings.Repeat("e", 16), ".", "..", "a/b", "a:b", "a b")
 }
 
-func ignoredArgs(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	_, err = t.add(c, env(func(call *invoke.Call) {
+func ignoredArgs(t *trial) {
+	t.add(t.container("c1"), env(func(call *invoke.Call) {
 		call.Args = "IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web"
 	}))
-	return err
 }

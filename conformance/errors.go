@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"os"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -34,97 +33,44 @@ func errorChecks() []Check {
 }
 
 // fails calls ADD, which has to end with an error of a code.
-func (t *trial) fails(code spec.Code, changes ...change) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, changes...)
-	if err == nil && a.code() != code {
-		err = differs("error code "+itoa(int(code)), "%s", a)
-	}
-	return err
+func (t *trial) fails(code spec.Code, changes ...change) {
+	a := t.do("ADD", t.container("c1"), changes...)
+	a.expect(a.code() == code, "error code "+itoa(int(code)))
 }
 
-func noName(t *trial) error  { return t.fails(spec.CodeConfig, lacking("name")) }
-func badName(t *trial) error { return t.fails(spec.CodeConfig, key("name", "net/work")) }
-func noJSON(t *trial) error  { return t.fails(spec.CodeDecode, raw(`{"cniVersion":`)) }
+func noName(t *trial)  { t.fails(spec.CodeConfig, lacking("name")) }
+func badName(t *trial) { t.fails(spec.CodeConfig, key("name", "net/work")) }
+func noJSON(t *trial)  { t.fails(spec.CodeDecode, raw(`{"cniVersion":`)) }
 
-func pathAsType(t *trial) error {
-	if !t.subject.addressed() {
-		return unfit("the plugin is configured without an IPAM plugin")
-	}
-	exe, err := os.Readlink(delegates + "/" + ipamType)
-	if err == nil {
-		err = os.MkdirAll(delegates+"/below", 0o755)
-	}
-	if err == nil {
-		err = os.Symlink(exe, delegates+"/below/"+ipamType)
-	}
-	if err != nil {
-		return err
-	}
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, func(r *request) {
+func pathAsType(t *trial) {
+	t.needsIPAM()
+	require(os.MkdirAll(delegates+"/below", 0o755))
+	require(os.Symlink(must(os.Readlink(delegates+"/"+ipamType)), delegates+"/below/"+ipamType))
+	a := t.do("ADD", t.container("c1"), func(r *request) {
 		r.ipam = func(o *ipamOrder) { o.Type = "below/" + ipamType }
 	})
-	if err != nil {
-		return err
-	}
-	log, err := calls()
-	if err != nil {
-		return err
-	}
-	if a.failed == nil || len(log) > 0 {
-		return differs("an error, and no call of an IPAM plugin", "%s; %d calls", a, len(log))
-	}
-	return nil
+	log := calls()
+	expect(a.failed != nil && len(log) == 0, "an error, and no call of an IPAM plugin", "%s; %d calls", a, len(log))
 }
 
-func argsKey(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	_, err = t.add(c, key("args", map[string]any{
+func argsKey(t *trial) {
+	t.add(t.container("c1"), key("args", map[string]any{
 		"cni":         map[string]any{"labels": []map[string]string{{"key": "app", "value": "web"}}},
 		"example.com": []int{1, 2},
 	}))
-	return err
 }
 
-func errorDocument(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, env(func(call *invoke.Call) { call.ContainerID = "" }))
-	if err != nil {
-		return err
-	}
-	const expected = "a non-zero exit status, and an error document with code and msg"
-	if a.exit <= 0 || a.doc == nil || a.doc.Code == 0 || !strings.Contains(string(a.stdout), `"msg"`) {
-		return differs(expected, "%s", a)
-	}
-	return nil
+func errorDocument(t *trial) {
+	a := t.do("ADD", t.container("c1"), env(func(call *invoke.Call) { call.ContainerID = "" }))
+	a.expect(a.exit > 0 && a.code() != 0 && a.names(`"msg"`),
+		"a non-zero exit status, and an error document with code and msg")
 }
 
-func errorVersion(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
+func errorVersion(t *trial) {
+	c := t.container("c1")
 	for _, v := range t.spoken(spec.V040) {
-		a, err := t.do("ADD", c, in(v), key("name", "net/work"))
-		if err != nil {
-			return err
-		}
-		if a.doc == nil || a.doc.CNIVersion != v {
-			return differs("an error document with cniVersion "+string(v), "%s", excerpt(string(a.stdout)))
-		}
+		a := t.do("ADD", c, in(v), key("name", "net/work"))
+		expect(a.doc != nil && a.doc.CNIVersion == v, "an error document with cniVersion "+string(v),
+			"%s", excerpt(string(a.stdout)))
 	}
-	return nil
 }

@@ -39,48 +39,32 @@ func parts(v spec.Version) []part {
 }
 
 // format compares the members of a result with those of its version.
-func format(v spec.Version, kind Kind, a *answer) error {
-	doc, err := members(a.stdout)
-	if err != nil {
-		return err
-	}
-	top := []string{"cniVersion", "interfaces", "ips", "routes", "dns"}
+func format(v spec.Version, kind Kind, a *answer) {
+	doc := must(members(a.stdout))
 	if !v.AtLeast(spec.V030) {
-		top = []string{"cniVersion", "ip4", "ip6", "dns"}
+		only(v, "the result", doc, []string{"cniVersion", "ip4", "ip6", "dns"}, a)
+		return
 	}
-	if err := only(v, "the result", doc, top, a); err != nil || !v.AtLeast(spec.V030) {
-		return err
-	}
+	only(v, "the result", doc, []string{"cniVersion", "interfaces", "ips", "routes", "dns"}, a)
 	for _, p := range parts(v) {
 		var list []object
 		if text, ok := doc[p.name]; ok {
-			if err := json.Unmarshal(text, &list); err != nil {
-				return differs(p.name+" to be a list of objects", "%v in %s", err, a)
-			}
+			err := json.Unmarshal(text, &list)
+			expect(err == nil, p.name+" to be a list of objects", "%v in %s", err, a)
 		}
 		for i, o := range list {
-			if err := only(v, fmt.Sprintf("%s[%d]", p.name, i), o, p.members, a); err != nil {
-				return err
-			}
-			if p.name == "ips" && !v.AtLeast(spec.V100) && string(o["version"]) != `"4"` && string(o["version"]) != `"6"` {
-				return differs(fmt.Sprintf(`ips[%d].version "4" or "6" in version %s`, i, v), "%s", a)
-			}
+			only(v, fmt.Sprintf("%s[%d]", p.name, i), o, p.members, a)
+			a.expect(p.name != "ips" || v.AtLeast(spec.V100) || string(o["version"]) == `"4"` || string(o["version"]) == `"6"`,
+				fmt.Sprintf(`ips[%d].version "4" or "6" in version %s`, i, v))
 		}
 	}
-	_, listed := doc["interfaces"]
-	if kind != IPAM && !listed {
-		return differs("interfaces in a result of version "+string(v), "%s", a)
-	}
-	return nil
+	a.expect(kind == IPAM || doc["interfaces"] != nil, "interfaces in a result of version "+string(v))
 }
 
-// only is the complaint about a member that a version does not have.
-func only(v spec.Version, where string, o object, known []string, a *answer) error {
+// only fails where there is a member that a version does not have.
+func only(v spec.Version, where string, o object, known []string, a *answer) {
 	for _, name := range slices.Sorted(maps.Keys(o)) {
-		if !slices.Contains(known, name) {
-			return differs(fmt.Sprintf("no other members of %s than %q in version %s", where, known, v),
-				"%s in %s", name, a)
-		}
+		expect(slices.Contains(known, name),
+			fmt.Sprintf("no other members of %s than %q in version %s", where, known, v), "%s in %s", name, a)
 	}
-	return nil
 }

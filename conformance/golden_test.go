@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -41,7 +42,7 @@ func golden(t *testing.T, name string, reports []Report) {
 	}
 	file, got := filepath.Join("testdata/tables", name+".txt"), table(reports)
 	if *update {
-		err := first(os.MkdirAll("testdata/tables", 0o755), os.WriteFile(file, []byte(got), 0o644))
+		err := errors.Join(os.MkdirAll("testdata/tables", 0o755), os.WriteFile(file, []byte(got), 0o644))
 		if err != nil {
 			t.Fatal(err)
 		}

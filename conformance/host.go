@@ -18,16 +18,6 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// first returns the first error.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func isNoLink(err error) bool { return errors.Is(err, rtnl.ErrNoLink) }
 
 // alter runs a function on an open namespace. A link that is not there is one that the plugin should have made.
@@ -67,16 +57,21 @@ func route(path, name string, dst netip.Prefix, via netip.Addr) error {
 	})
 }
 
-// remove deletes a link of a container.
-func remove(c *container) error {
-	return alter(c.netns, func(ns *kernel.NS) error {
-		index, err := rtnl.IndexOf(ns, c.ifName)
+// remove deletes a link of a namespace.
+func remove(path, name string) error {
+	return alter(path, func(ns *kernel.NS) error {
+		index, err := rtnl.IndexOf(ns, name)
 		if err != nil {
 			return err
 		}
 		return rtnl.DelLink(ns, index)
 	})
 }
+
+// removeLink removes the interface of a container, and removeNS its namespace.
+func removeLink(c *container) { require(remove(c.netns, c.ifName)) }
+
+func removeNS(c *container) { require(nstest.RemoveNS(c.netns)) }
 
 // answerLimit is how long a packet may take on a busy machine. Only a check that fails waits for it.
 const answerLimit = 10 * time.Second
@@ -155,7 +150,8 @@ func (t *trial) under(c *container) error {
 	if err != nil {
 		return err
 	}
-	c.result, err = made(host, ns, c, below, port(c))
+	c.given, err = made(host, ns, c, below, port(c))
+	c.result = c.given
 	return err
 }
 
@@ -218,19 +214,12 @@ func failing(verb string, code spec.Code) change {
 }
 
 // warm attaches and detaches a container, so that what the network itself needs is there.
-func (t *trial) warm() error {
-	c, err := t.attached("warm")
-	if err != nil {
-		return err
-	}
+func (t *trial) warm() {
+	c := t.attached("warm")
 	t.containers--
-	if err := t.succeed("DEL", "DEL", c); err != nil {
-		return err
-	}
-	if err := t.withdraw(c); err != nil {
-		return err
-	}
-	return nstest.RemoveNS(c.netns)
+	t.succeed("DEL", "DEL", c)
+	t.withdraw(c)
+	removeNS(c)
 }
 
 // oldest is the first version that the plugin can be called in: 0.3.0 brought prevResult.
@@ -251,9 +240,12 @@ func (t *trial) spoken(from spec.Version) (list []spec.Version) {
 	return list
 }
 
-// removeUnder removes the host end of the pair that under made, and so the pair.
-func (t *trial) removeUnder(c *container) error {
-	return alter("", func(ns *kernel.NS) error {
+// withdraw removes what under made for a chained plugin: the host end of the pair, and so the pair.
+func (t *trial) withdraw(c *container) {
+	if t.subject.Kind != Chained {
+		return
+	}
+	require(alter("", func(ns *kernel.NS) error {
 		index, err := rtnl.IndexOf(ns, port(c))
 		if isNoLink(err) {
 			return nil // it went with its namespace
@@ -262,7 +254,7 @@ func (t *trial) removeUnder(c *container) error {
 			return err
 		}
 		return rtnl.DelLink(ns, index)
-	})
+	}))
 }
 
 // port is the host end of the pair that under makes.

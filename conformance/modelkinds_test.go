@@ -46,7 +46,7 @@ func (m *model) addInterface() *spec.Error {
 		return ioError(err)
 	}
 	if l != nil && m.has("P10/existing") {
-		err = remove(&container{netns: m.netns, ifName: name})
+		err = remove(m.netns, name)
 	} else if l != nil {
 		return failed(spec.CodeConfig, "the interface %s exists", name)
 	}

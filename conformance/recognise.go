@@ -30,42 +30,31 @@ func recognise(t *trial) (Plugin, error) {
 	for i, g := range guesses() {
 		t.subject.Plugin = Plugin{Kind: g.kind, Conf: json.RawMessage(g.conf)}
 		t.containers = 0
-		c, err := t.container(fmt.Sprintf("c%d", i))
-		if err != nil {
-			return Plugin{}, err
-		}
-		a, err := t.add(c)
-		if err == nil {
-			err = t.shows(g.kind, c)
-		}
-		if err == nil {
-			return t.subject.Plugin, nil
-		}
+		err := ended(func() {
+			c := t.container(fmt.Sprintf("c%d", i))
+			t.add(c)
+			t.shows(g.kind, c)
+		})
 		var f *finding
-		if !errors.As(err, &f) {
+		switch {
+		case err == nil:
+			return t.subject.Plugin, nil
+		case !errors.As(err, &f):
 			return Plugin{}, err
 		}
-		if a == nil {
-			a = t.last
-		}
-		tried = errors.Join(tried, fmt.Errorf("as a plugin of the kind %s with %s: %s", g.kind, g.conf, a))
+		tried = errors.Join(tried, fmt.Errorf("as a plugin of the kind %s with %s: %s", g.kind, g.conf, t.last))
 	}
 	return Plugin{}, fmt.Errorf("its kind is unknown; write kind and conf in a profile (--profile): %w", tried)
 }
 
-// shows is the complaint that a successful ADD did not do what a kind does.
-func (t *trial) shows(kind Kind, c *container) error {
-	l, err := link(c.netns, c.ifName)
-	if err != nil {
-		return err
+// shows fails where a successful ADD did not do what a kind does.
+func (t *trial) shows(kind Kind, c *container) {
+	switch kind {
+	case IPAM:
+		t.last.expect(len(c.result.IPs) > 0 && len(c.result.Interfaces) == 0, "addresses and no interfaces")
+	case Interface:
+		expect(must(link(c.netns, c.ifName)) != nil, "the interface "+c.ifName, "none")
+	case Chained:
+		t.last.expect(len(c.result.Interfaces) > 0, "the interfaces of prevResult")
 	}
-	switch {
-	case kind == IPAM && (len(c.result.IPs) == 0 || len(c.result.Interfaces) > 0):
-		return differs("addresses and no interfaces", "%s", t.last)
-	case kind == Interface && l == nil:
-		return differs("the interface "+c.ifName, "none")
-	case kind == Chained && len(c.result.Interfaces) == 0:
-		return differs("the interfaces of prevResult", "%s", t.last)
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 
@@ -10,36 +9,21 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// addressedOnly is the reason why a check of addresses does not apply.
-func (t *trial) addressedOnly() error {
-	if !t.subject.addressed() {
-		return unfit("the plugin is configured without an IPAM plugin")
-	}
-	return nil
+// needsIPAM ends a check of addresses where the plugin is not configured with the suite's IPAM plugin.
+func (t *trial) needsIPAM() {
+	applies(t.subject.addressed(), "the plugin is configured without an IPAM plugin")
 }
 
-func listedAddresses(t *trial) error {
-	c, err := t.attached("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
-	}
-	if len(c.result.IPs) == 0 {
-		return differs("the address "+c.addr.String()+" in the result", "%s", t.last)
-	}
+func listedAddresses(t *trial) {
+	t.needsIPAM()
+	c := t.attached("c1")
+	t.last.expect(len(c.result.IPs) > 0, "the address "+c.addr.String()+" in the result")
 	for _, ip := range c.result.IPs {
 		i := c.result.InterfaceOf(ip)
-		if i == nil {
-			return differs("an index into interfaces for "+ip.Address.String(), "%s", t.last)
-		}
-		has, err := hasAddress(i.Sandbox, i.Name, ip.Address)
-		if err != nil {
-			return err
-		}
-		if !has {
-			return differs("the address "+ip.Address.String()+" on "+i.Name, "none")
-		}
+		t.last.expect(i != nil, "an index into interfaces for "+ip.Address.String())
+		expect(must(hasAddress(i.Sandbox, i.Name, ip.Address)),
+			"the address "+ip.Address.String()+" on "+i.Name, "none")
 	}
-	return nil
 }
 
 // hasAddress reports whether a link has an address.
@@ -54,30 +38,15 @@ func hasAddress(path, name string, addr netip.Prefix) (bool, error) {
 	})
 }
 
-func containersTalk(t *trial) error {
-	if !t.subject.reaches("containers") {
-		return unfit("the profile does not say that containers reach each other")
-	}
-	a, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	b, err := t.attached("c2")
-	if err != nil {
-		return err
-	}
-	return talk(a.netns, b.netns, b.addr.Addr())
+func containersTalk(t *trial) {
+	applies(t.subject.reaches("containers"), "the profile does not say that containers reach each other")
+	a, b := t.attached("c1"), t.attached("c2")
+	require(talk(a.netns, b.netns, b.addr.Addr()))
 }
 
-func gatewayTalks(t *trial) error {
-	if !t.subject.reaches("gateway") {
-		return unfit("the profile does not say that a container reaches the gateway")
-	}
-	c, err := t.attached("c1")
-	if err != nil {
-		return err
-	}
-	return talk(c.netns, "", gateway())
+func gatewayTalks(t *trial) {
+	applies(t.subject.reaches("gateway"), "the profile does not say that a container reaches the gateway")
+	require(talk(t.attached("c1").netns, "", gateway()))
 }
 
 // routes are the routes of a container's main table.
@@ -87,75 +56,51 @@ func routes(path string) ([]rtnl.Route, error) {
 	})
 }
 
-func listedRoutes(t *trial) error {
-	c, err := t.attached("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
-	}
-	there, err := routes(c.netns)
-	if err != nil {
-		return err
-	}
-	for _, want := range c.result.Routes {
-		i := slices.IndexFunc(there, func(r rtnl.Route) bool { return r.Dst == want.Dst })
-		if i < 0 {
-			return differs("the route "+want.Dst.String()+" of the result", "none in the container")
-		}
-		if there[i].Priority != 0 {
-			return differs("the route "+want.Dst.String()+" with metric 0", "metric %d", there[i].Priority)
-		}
-	}
-	return nil
+// defaultRoute is the default route of a container, which must have one.
+func defaultRoute(c *container, expected string) rtnl.Route {
+	there := must(routes(c.netns))
+	i := slices.IndexFunc(there, func(r rtnl.Route) bool { return r.Dst.Bits() <= 0 })
+	expect(i >= 0, expected, "none")
+	return there[i]
 }
 
-func secondDefault(t *trial) error {
-	c, err := t.container("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
+func listedRoutes(t *trial) {
+	t.needsIPAM()
+	c := t.attached("c1")
+	there := must(routes(c.netns))
+	for _, want := range c.result.Routes {
+		dst := want.Dst.String()
+		i := slices.IndexFunc(there, func(r rtnl.Route) bool { return r.Dst == want.Dst })
+		expect(i >= 0, "the route "+dst+" of the result", "none in the container")
+		metric := there[i].Priority
+		expect(metric == 0, "the route "+dst+" with metric 0", "metric %d", metric)
 	}
-	err = alter(c.netns, func(ns *kernel.NS) error {
+}
+
+func secondDefault(t *trial) {
+	t.needsIPAM()
+	c := t.container("c1")
+	require(alter(c.netns, func(ns *kernel.NS) error {
 		_, err := bridge(ns, "other0", netip.MustParsePrefix("192.0.2.2/24"))
 		return err
-	})
-	if err != nil {
-		return err
-	}
+	}))
 	all, router := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("192.0.2.1")
-	if err := route(c.netns, "other0", all, router); err != nil {
-		return err
-	}
-	_, err = t.add(c)
-	return err
+	require(route(c.netns, "other0", all, router))
+	t.add(c)
 }
 
-func impliedGateway(t *trial) error {
-	c, err := t.attached("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
-	}
-	there, err := routes(c.netns)
-	if err != nil {
-		return err
-	}
-	i := slices.IndexFunc(there, func(r rtnl.Route) bool { return r.Dst.Bits() <= 0 })
-	switch {
-	case i < 0:
-		return differs("a default route via "+gateway().String(), "none")
-	case there[i].Via != gateway():
-		return differs("a default route via "+gateway().String(), "via %s", there[i].Via)
-	}
-	return nil
+func impliedGateway(t *trial) {
+	t.needsIPAM()
+	expected := "a default route via " + gateway().String()
+	via := defaultRoute(t.attached("c1"), expected).Via
+	expect(via == gateway(), expected, "via %s", via)
 }
 
-func passedDNS(t *trial) error {
-	c, err := t.attached("c1")
-	if err = first(t.addressedOnly(), err); err != nil {
-		return err
-	}
-	if !slices.Equal(c.result.DNS.Nameservers, []string{nameserver}) {
-		return differs("the name server "+nameserver+" of the IPAM plugin", "%s", t.last)
-	}
-	return nil
+func passedDNS(t *trial) {
+	t.needsIPAM()
+	c := t.attached("c1")
+	t.last.expect(slices.Equal(c.result.DNS.Nameservers, []string{nameserver}),
+		"the name server "+nameserver+" of the IPAM plugin")
 }
 
 func formatChecks() []Check {
@@ -173,66 +118,34 @@ func formatChecks() []Check {
 }
 
 // eachVersion attaches a container in each version, and detaches it.
-func (t *trial) eachVersion(from spec.Version, look func(v spec.Version, c *container, a *answer) error) error {
-	for i, v := range t.spoken(cmp.Or(from, t.oldest())) {
-		c, err := t.container("v" + itoa(i))
-		if err != nil {
-			return err
-		}
-		a, err := t.add(c, in(v))
-		if err != nil {
-			return err
-		}
-		if err := look(v, c, a); err != nil {
-			return err
-		}
-		if err := t.succeed("DEL", "DEL", c, in(v)); err != nil {
-			return err
-		}
+func (t *trial) eachVersion(versions []spec.Version, attached func(v spec.Version, c *container)) {
+	for i, v := range versions {
+		c := t.container("v" + itoa(i))
+		t.add(c, in(v))
+		attached(v, c)
+		t.succeed("DEL", "DEL", c, in(v))
 		t.containers--
 	}
-	return nil
 }
 
-func labelled(t *trial) error {
-	return t.eachVersion("", func(v spec.Version, _ *container, a *answer) error {
-		doc, err := members(a.stdout)
-		if err != nil {
-			return err
-		}
-		if string(doc["cniVersion"]) != `"`+string(v)+`"` {
-			return differs("cniVersion "+string(v), "%s", a)
-		}
-		return nil
+func labelled(t *trial) {
+	t.eachVersion(t.spoken(t.oldest()), func(v spec.Version, _ *container) {
+		doc := must(members(t.last.stdout))
+		t.last.expect(string(doc["cniVersion"]) == `"`+string(v)+`"`, "cniVersion "+string(v))
 	})
 }
 
-func noVersion(t *trial) error {
-	if t.oldest() != spec.V010 {
-		return unfit("0.1.0 has no prevResult, so no chained plugin")
-	}
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, in(spec.V010), lacking("cniVersion"))
-	if err != nil {
-		return err
-	}
+func noVersion(t *trial) {
+	applies(t.oldest() == spec.V010, "0.1.0 has no prevResult, so no chained plugin")
+	a := t.do("ADD", t.container("c1"), in(spec.V010), lacking("cniVersion"))
 	if !slices.Contains(t.subject.Versions, spec.V010) {
-		if a.code() != spec.CodeVersion {
-			return differs("error code 1, for the plugin does not speak 0.1.0", "%s", a)
-		}
-		return nil
+		a.expect(a.code() == spec.CodeVersion, "error code 1, for the plugin does not speak 0.1.0")
+		return
 	}
-	if a.failed != nil {
-		return differs("ADD to succeed", "%s", a)
-	}
-	return format(spec.V010, t.subject.Kind, a)
+	a.expect(a.failed == nil, "ADD to succeed")
+	format(spec.V010, t.subject.Kind, a)
 }
 
-func formatted(t *trial) error {
-	return t.eachVersion("", func(v spec.Version, _ *container, a *answer) error {
-		return format(v, t.subject.Kind, a)
-	})
+func formatted(t *trial) {
+	t.eachVersion(t.spoken(t.oldest()), func(v spec.Version, _ *container) { format(v, t.subject.Kind, t.last) })
 }

@@ -242,7 +242,7 @@ func work(stdin io.Reader, stdout io.Writer) error {
 		return json.NewEncoder(stdout).Encode(found)
 	}
 	if err == nil {
-		err = checkByID(j.Check).run(t)
+		err = ended(func() { checkByID(j.Check).run(t) })
 	}
 	v := verdict(err)
 	if v.Status == Fail && t.last != nil {
@@ -277,7 +277,7 @@ func checkByID(id string) Check {
 	all := Checks()
 	i := slices.IndexFunc(all, func(c Check) bool { return c.ID == id })
 	if i < 0 {
-		return Check{run: func(*trial) error { return errors.New("there is no check " + id) }}
+		return Check{run: func(*trial) { require(errors.New("there is no check " + id)) }}
 	}
 	return all[i]
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -43,38 +44,31 @@ type diskNetwork struct {
 	plugins map[string]map[string]any // further keys of the plugins, by the last letter of their types
 }
 
-// written writes the network. Its version is the newest unless keys say another.
-func (n diskNetwork) written() error {
+// write writes the network. Its version is the newest unless keys say another.
+func (n diskNetwork) write() {
 	doc := map[string]any{"cniVersion": spec.Newest, "name": network}
 	var plugins []map[string]any
 	for _, typ := range runtimePlugins() {
 		p := map[string]any{"type": typ}
-		for name, value := range n.plugins[typ[len(typ)-1:]] {
-			p[name] = value
-		}
+		maps.Copy(p, n.plugins[typ[len(typ)-1:]])
 		plugins = append(plugins, p)
 	}
 	doc["plugins"] = plugins
-	for name, value := range n.keys {
-		doc[name] = value
-	}
-	return writeNetwork("10-conformance.conflist", doc)
+	maps.Copy(doc, n.keys)
+	writeNetwork("10-conformance.conflist", doc)
 }
 
-func writeNetwork(name string, doc any) error {
-	b, err := json.Marshal(doc)
-	if err != nil {
-		return err
-	}
+func writeNetwork(name string, doc any) {
 	path := filepath.Join(netDir, name)
-	return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, b, 0o644))
+	require(os.MkdirAll(filepath.Dir(path), 0o755))
+	require(os.WriteFile(path, must(json.Marshal(doc)), 0o644))
 }
 
 // told is a plugin's order as a further key.
 func told(o order) map[string]any { return map[string]any{"conformance": o} }
 
 // runtime calls the runtime under test. Vars join its environment.
-func (t *trial) runtime(verb string, c *container, vars ...string) (*answer, error) {
+func (t *trial) runtime(verb string, c *container, vars ...string) {
 	ctx, cancel := context.WithTimeout(t.ctx, t.limit)
 	defer cancel()
 	argv := slices.Concat(t.subject.Command, []string{verb, cmp.Or(t.network, network), c.netns})
@@ -91,44 +85,29 @@ func (t *trial) runtime(verb string, c *container, vars ...string) (*answer, err
 	}
 	t.last = a
 	if errors.Is(a.failed, exec.ErrNotFound) || errors.Is(a.failed, os.ErrNotExist) {
-		return nil, a.failed
+		require(a.failed)
 	}
-	return a, nil
 }
 
 // works calls the runtime, which must succeed, and returns the calls of plugins that it made for it.
-func (t *trial) works(verb string, c *container, vars ...string) ([]called, error) {
-	log, a, err := t.made(verb, c, vars...)
-	if err == nil && a.failed != nil {
-		err = differs(verb+" to succeed", "%s", a)
-	}
-	return log, err
+func (t *trial) works(verb string, c *container, vars ...string) []called {
+	log := t.made(verb, c, vars...)
+	t.last.expect(t.last.failed == nil, verb+" to succeed")
+	return log
 }
 
 // breaks calls the runtime, which must fail, and returns the calls of plugins that it made for it.
-func (t *trial) breaks(verb string, c *container, vars ...string) ([]called, *answer, error) {
-	log, a, err := t.made(verb, c, vars...)
-	if err == nil && a.failed == nil {
-		err = differs("a non-zero exit status of "+verb, "%s", a)
-	}
-	return log, a, err
+func (t *trial) breaks(verb string, c *container, vars ...string) []called {
+	log := t.made(verb, c, vars...)
+	t.last.expect(t.last.failed != nil, "a non-zero exit status of "+verb)
+	return log
 }
 
 // made calls the runtime, and returns the calls of plugins that it made. Questions of their versions do not count.
-func (t *trial) made(verb string, c *container, vars ...string) ([]called, *answer, error) {
-	before, err := calls()
-	if err != nil {
-		return nil, nil, err
-	}
-	a, err := t.runtime(verb, c, vars...)
-	if err != nil {
-		return nil, nil, err
-	}
-	all, err := calls()
-	if err != nil {
-		return nil, nil, err
-	}
-	return all[len(before):], a, nil
+func (t *trial) made(verb string, c *container, vars ...string) []called {
+	before := len(calls())
+	t.runtime(verb, c, vars...)
+	return calls()[before:]
 }
 
 // sequence is the calls as verbs and last letters: "ADD a, ADD b".
@@ -143,12 +122,10 @@ func sequence(log []called) string {
 	return strings.Join(words, ", ")
 }
 
-// ordered is the complaint about another sequence of calls.
-func ordered(log []called, want string) error {
-	if got := sequence(log); got != want {
-		return differs(want, "%s", got)
-	}
-	return nil
+// ordered fails where the calls are of another sequence.
+func ordered(log []called, want string) {
+	got := sequence(log)
+	expect(got == want, want, "%s", got)
 }
 
 // mentions reports whether a runtime said a word.
@@ -157,21 +134,15 @@ func (a *answer) mentions(word string) bool {
 }
 
 // beginning makes a container and the network.
-func (t *trial) beginning(n diskNetwork) (*container, error) {
-	if err := n.written(); err != nil {
-		return nil, err
-	}
+func (t *trial) beginning(n diskNetwork) *container {
+	n.write()
 	return t.container("c1")
 }
 
 // running is beginning, and the ADD.
-func (t *trial) running(n diskNetwork) (*container, []called, error) {
-	c, err := t.beginning(n)
-	if err != nil {
-		return nil, nil, err
-	}
-	log, err := t.works("add", c)
-	return c, log, err
+func (t *trial) running(n diskNetwork) (*container, []called) {
+	c := t.beginning(n)
+	return c, t.works("add", c)
 }
 
 // given is a key of the configuration that a plugin got.

@@ -2,10 +2,12 @@ package conformance
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -82,89 +84,41 @@ func attachmentChecks() []Check {
 	}
 }
 
-// each calls a function with the calls of a log.
-func each(log []called, fn func(called) error) error {
+func namespaceFirst(t *trial) {
+	_, log := t.running(diskNetwork{})
 	for _, c := range log {
-		if err := fn(c); err != nil {
-			return err
-		}
+		expect(c.HasNetns, "a network namespace at CNI_NETNS", "none at %q when %s was called",
+			c.Env["CNI_NETNS"], c.Type)
 	}
-	return nil
 }
 
-func namespaceFirst(t *trial) error {
-	_, log, err := t.running(diskNetwork{})
-	if err != nil {
-		return err
-	}
-	return each(log, func(c called) error {
-		if !c.HasNetns {
-			return differs("a network namespace at CNI_NETNS", "none at %q when %s was called",
-				c.Env["CNI_NETNS"], c.Type)
-		}
-		return nil
-	})
+func verbsInOrder(t *trial) {
+	c, log := t.running(diskNetwork{})
+	ordered(log, "ADD a, ADD b, ADD c")
+	ordered(t.works("check", c), "CHECK a, CHECK b, CHECK c")
+	ordered(t.works("del", c), "DEL c, DEL b, DEL a")
 }
 
-func verbsInOrder(t *trial) error {
-	c, log, err := t.running(diskNetwork{})
-	if err == nil {
-		err = ordered(log, "ADD a, ADD b, ADD c")
-	}
-	for _, step := range [][2]string{{"check", "CHECK a, CHECK b, CHECK c"}, {"del", "DEL c, DEL b, DEL a"}} {
-		if err == nil {
-			log, err = t.works(step[0], c)
-		}
-		if err == nil {
-			err = ordered(log, step[1])
-		}
-	}
-	return err
+func networkVerbsInOrder(t *trial) {
+	c, _ := t.running(diskNetwork{})
+	ordered(t.works("status", c), "STATUS a, STATUS b, STATUS c")
+	ordered(t.works("gc", c), "GC a, GC b, GC c")
 }
 
-func networkVerbsInOrder(t *trial) error {
-	c, _, err := t.running(diskNetwork{})
-	for _, step := range [][2]string{{"status", "STATUS a, STATUS b, STATUS c"}, {"gc", "GC a, GC b, GC c"}} {
-		var log []called
-		if err == nil {
-			log, err = t.works(step[0], c)
-		}
-		if err == nil {
-			err = ordered(log, step[1])
-		}
-	}
-	return err
-}
-
-func sameParameters(t *trial) error {
-	c, err := t.beginning(diskNetwork{})
-	if err != nil {
-		return err
-	}
+func sameParameters(t *trial) {
+	c := t.beginning(diskNetwork{})
 	const args = "CNI_ARGS=IgnoreUnknown=1;FOO=BAR"
 	id := ""
 	for _, verb := range []string{"add", "check", "del"} {
-		log, err := t.works(verb, c, args)
-		if err != nil {
-			return err
-		}
-		err = each(log, func(call called) error {
-			if id == "" {
-				id = call.Env["CNI_CONTAINERID"]
-			}
+		for _, call := range t.works(verb, c, args) {
+			id = cmp.Or(id, call.Env["CNI_CONTAINERID"])
 			for name, want := range map[string]string{"CNI_NETNS": c.netns, "CNI_IFNAME": c.ifName,
 				"CNI_CONTAINERID": id, "CNI_ARGS": strings.TrimPrefix(args, "CNI_ARGS="), "CNI_PATH": delegates} {
-				if got := call.Env[name]; got != want || got == "" {
-					return differs(name+"="+want, "%q at %s of %s", got, call.Verb, call.Type)
-				}
+				got := call.Env[name]
+				expect(got == want && got != "", name+"="+want, "%q at %s of %s", got, call.Verb, call.Type)
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 	}
-	return nil
 }
 
 // plugins are how many plugins made the prevResult that a plugin got; -1 without one.
@@ -180,178 +134,99 @@ func (c called) plugins() int {
 	return len(r.DNS.Search)
 }
 
-func resultsInChain(t *trial) error {
-	_, log, err := t.running(diskNetwork{})
-	if err == nil {
-		err = ordered(log, "ADD a, ADD b, ADD c")
-	}
-	if err != nil {
-		return err
-	}
+// expectPrev fails where another number of plugins made the prevResult.
+func (c called) expectPrev(plugins int, expected string) {
+	expect(c.plugins() == plugins, expected, "prevResult %s", excerpt(string(c.given("prevResult"))))
+}
+
+func resultsInChain(t *trial) {
+	_, log := t.running(diskNetwork{})
+	ordered(log, "ADD a, ADD b, ADD c")
 	for i, want := range []int{-1, 1, 2} {
-		if log[i].plugins() != want {
-			return differs("the result of the plugin before "+log[i].Type, "prevResult %s",
-				excerpt(string(log[i].given("prevResult"))))
-		}
+		log[i].expectPrev(want, "the result of the plugin before "+log[i].Type)
 	}
-	return nil
 }
 
-func finalResult(t *trial) error {
-	c, _, err := t.running(diskNetwork{})
+func finalResult(t *trial) {
+	c, _ := t.running(diskNetwork{})
 	for _, verb := range []string{"check", "del"} {
-		var log []called
-		if err == nil {
-			log, err = t.works(verb, c)
-		}
-		if err == nil {
-			err = each(log, func(c called) error {
-				if c.plugins() != len(runtimePlugins()) {
-					return differs("the final result at "+c.Verb+" of "+c.Type, "prevResult %s",
-						excerpt(string(c.given("prevResult"))))
-				}
-				return nil
-			})
+		for _, c := range t.works(verb, c) {
+			c.expectPrev(len(runtimePlugins()), "the final result at "+c.Verb+" of "+c.Type)
 		}
 	}
-	return err
 }
 
-func checkNeedsAdd(t *trial) error {
-	c, _, err := t.running(diskNetwork{})
-	if err != nil {
-		return err
-	}
-	if _, err := t.works("del", c); err != nil {
-		return err
-	}
-	log, _, err := t.breaks("check", c)
-	return first(err, ordered(log, "no calls"))
+func checkNeedsAdd(t *trial) {
+	c, _ := t.running(diskNetwork{})
+	t.works("del", c)
+	ordered(t.breaks("check", c), "no calls")
 }
 
-func delNeedsNoAdd(t *trial) error {
-	c, err := t.beginning(diskNetwork{})
-	if err != nil {
-		return err
+func delNeedsNoAdd(t *trial) {
+	log := t.works("del", t.beginning(diskNetwork{}))
+	ordered(log, "DEL c, DEL b, DEL a")
+	for _, c := range log {
+		prev := string(c.given("prevResult"))
+		expect(prev == "" || prev == "null", "no prevResult", "%s", excerpt(prev))
 	}
-	log, err := t.works("del", c)
-	if err = first(err, ordered(log, "DEL c, DEL b, DEL a")); err != nil {
-		return err
-	}
-	return each(log, func(c called) error {
-		if prev := c.given("prevResult"); prev != nil && string(prev) != "null" {
-			return differs("no prevResult", "%s", excerpt(string(prev)))
-		}
-		return nil
-	})
 }
 
-func declaredCapabilities(t *trial) error {
-	c, err := t.beginning(diskNetwork{plugins: map[string]map[string]any{
+func declaredCapabilities(t *trial) {
+	c := t.beginning(diskNetwork{plugins: map[string]map[string]any{
 		"a": {"capabilities": map[string]bool{"portMappings": true, "bandwidth": true, "mac": false}}}})
-	if err != nil {
-		return err
-	}
 	const ports = `[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]`
-	log, err := t.works("add", c, `CAP_ARGS={"portMappings":`+ports+`,"mac":"02:00:00:00:00:17"}`)
-	if err = first(err, ordered(log, "ADD a, ADD b, ADD c")); err != nil {
-		return err
-	}
+	log := t.works("add", c, `CAP_ARGS={"portMappings":`+ports+`,"mac":"02:00:00:00:00:17"}`)
+	ordered(log, "ADD a, ADD b, ADD c")
 	for i, want := range []string{`{"portMappings":` + ports + `}`, "", ""} {
 		got := log[i].given("runtimeConfig")
-		if !sameJSON(got, json.RawMessage(want)) && (want != "" || len(got) > 0 && string(got) != "{}") {
-			return differs("runtimeConfig "+want+" at "+log[i].Type, "%s", got)
-		}
-		if given := log[i].given("capabilities"); given != nil {
-			return differs("no capabilities at "+log[i].Type, "%s", given)
-		}
+		expect(sameJSON(got, json.RawMessage(want)) || want == "" && (len(got) == 0 || string(got) == "{}"),
+			"runtimeConfig "+want+" at "+log[i].Type, "%s", got)
+		capabilities := log[i].given("capabilities")
+		expect(capabilities == nil, "no capabilities at "+log[i].Type, "%s", capabilities)
 	}
-	return nil
 }
 
-func addTwice(t *trial) error {
-	c, _, err := t.running(diskNetwork{})
-	if err != nil {
-		return err
-	}
-	log, _, err := t.breaks("add", c)
-	return first(err, ordered(log, "no calls"))
+func addTwice(t *trial) {
+	c, _ := t.running(diskNetwork{})
+	ordered(t.breaks("add", c), "no calls")
 }
 
-func firstDirectory(t *trial) error {
-	c, err := t.beginning(diskNetwork{})
-	if err != nil {
-		return err
-	}
+func firstDirectory(t *trial) {
+	c := t.beginning(diskNetwork{})
 	const dir = "/run/conformance/first"
-	exe, err := os.Readlink(filepath.Join(delegates, ipamType))
-	err = first(err, os.Mkdir(dir, 0o755))
-	if err = first(err, os.Symlink(exe, filepath.Join(dir, "conformance-b"))); err != nil {
-		return err
-	}
-	log, err := t.works("add", c, "CNI_PATH="+dir+":"+delegates)
-	if err = first(err, ordered(log, "ADD a, ADD b, ADD c")); err != nil {
-		return err
-	}
-	if got := filepath.Dir(log[1].Program); got != dir {
-		return differs("conformance-b of "+dir, "that of %s", got)
-	}
-	return nil
+	require(os.Mkdir(dir, 0o755))
+	require(os.Symlink(must(os.Readlink(filepath.Join(delegates, ipamType))), filepath.Join(dir, "conformance-b")))
+	log := t.works("add", c, "CNI_PATH="+dir+":"+delegates)
+	ordered(log, "ADD a, ADD b, ADD c")
+	got := filepath.Dir(log[1].Program)
+	expect(got == dir, "conformance-b of "+dir, "that of %s", got)
 }
 
-func ownNamespace(t *trial) error {
-	own, err := os.Readlink("/proc/self/ns/net")
-	if err != nil {
-		return err
+func ownNamespace(t *trial) {
+	own := must(os.Readlink("/proc/self/ns/net"))
+	_, log := t.running(diskNetwork{})
+	for _, c := range log {
+		expect(c.Namespace == own, "plugins in "+own, "%s in %s", c.Type, c.Namespace)
 	}
-	_, log, err := t.running(diskNetwork{})
-	if err != nil {
-		return err
-	}
-	return each(log, func(c called) error {
-		if c.Namespace != own {
-			return differs("plugins in "+own, "%s in %s", c.Type, c.Namespace)
-		}
-		return nil
-	})
 }
 
-func statusFails(t *trial) error {
-	c, err := t.beginning(faulty("STATUS"))
-	if err != nil {
-		return err
-	}
-	_, _, err = t.breaks("status", c)
-	return err
-}
+func statusFails(t *trial) { t.breaks("status", t.beginning(faulty("STATUS"))) }
 
-func gcGetsList(t *trial) error {
-	c, log, err := t.running(diskNetwork{})
-	if err != nil {
-		return err
-	}
+func gcGetsList(t *trial) {
+	c, log := t.running(diskNetwork{})
 	id := log[0].Env["CNI_CONTAINERID"]
-	if log, err = t.works("gc", c); err != nil {
-		return err
-	}
-	if len(log) == 0 {
-		return differs("calls of the plugins with GC", "none")
-	}
+	log = t.works("gc", c)
+	expect(len(log) > 0, "calls of the plugins with GC", "none")
 	var list []spec.Attachment
-	err = json.Unmarshal(log[0].given(validKey), &list)
-	if want := (spec.Attachment{ContainerID: id, IfName: c.ifName}); err != nil || len(list) != 1 || list[0] != want {
-		return differs(validKey+" with containerID "+id+" and ifname "+c.ifName, "%s", log[0].given(validKey))
-	}
-	return nil
+	given := log[0].given(validKey)
+	err := json.Unmarshal(given, &list)
+	expect(err == nil && slices.Equal(list, []spec.Attachment{{ContainerID: id, IfName: c.ifName}}),
+		validKey+" with containerID "+id+" and ifname "+c.ifName, "%s", given)
 }
 
-func resultPrinted(t *trial) error {
-	if _, _, err := t.running(diskNetwork{}); err != nil {
-		return err
-	}
+func resultPrinted(t *trial) {
+	t.running(diskNetwork{})
 	r, err := spec.DecodeResult(bytes.TrimSpace(t.last.stdout), spec.Newest)
-	if err != nil || len(r.DNS.Search) != len(runtimePlugins()) {
-		return differs("the result of the last plugin on stdout", "%s", errors.Join(err, errors.New(t.last.String())))
-	}
-	return nil
+	expect(err == nil && len(r.DNS.Search) == len(runtimePlugins()), "the result of the last plugin on stdout",
+		"%s", errors.Join(err, errors.New(t.last.String())))
 }

@@ -41,32 +41,20 @@ func runtimeConfChecks() []Check {
 	}
 }
 
-func malformedNetwork(t *trial) error {
-	const name = "-network"
-	c, err := t.beginning(diskNetwork{keys: map[string]any{"name": name}})
-	if err != nil {
-		return err
-	}
-	t.network = name
-	log, _, err := t.breaks("add", c)
-	return first(err, ordered(log, "no calls"))
+func malformedNetwork(t *trial) {
+	t.network = "-network"
+	c := t.beginning(diskNetwork{keys: map[string]any{"name": t.network}})
+	ordered(t.breaks("add", c), "no calls")
 }
 
-func unknownKeys(t *trial) error {
+func unknownKeys(t *trial) {
 	const value = `{"large":12345678901234567890,"small":0.10,"list":[true,null,"a/b<c"]}`
-	_, log, err := t.running(diskNetwork{plugins: map[string]map[string]any{"a": {"other": json.RawMessage(value)}}})
-	if err == nil && len(log) == 0 {
-		err = differs("a call of conformance-a", "none")
-	}
-	if err != nil {
-		return err
-	}
+	_, log := t.running(diskNetwork{plugins: map[string]map[string]any{"a": {"other": json.RawMessage(value)}}})
+	expect(len(log) > 0, "a call of conformance-a", "none")
 	got := log[0].given("other")
 	var compact bytes.Buffer
-	if json.Compact(&compact, got) != nil || !bytes.Equal(unescaped(compact.Bytes()), []byte(value)) {
-		return differs("the key other: "+value, "%q", got)
-	}
-	return nil
+	err := json.Compact(&compact, got)
+	expect(err == nil && string(unescaped(compact.Bytes())) == value, "the key other: "+value, "%q", got)
 }
 
 // unescaped undoes what encoders may write in another way without changing a text.
@@ -75,90 +63,51 @@ func unescaped(b []byte) []byte {
 	return bytes.ReplaceAll(b, []byte(`\/`), []byte("/"))
 }
 
-func identityOfList(t *trial) error {
-	_, log, err := t.running(diskNetwork{plugins: map[string]map[string]any{
+func identityOfList(t *trial) {
+	_, log := t.running(diskNetwork{plugins: map[string]map[string]any{
 		"a": {"name": "other", "cniVersion": "0.3.1"}}})
-	if err != nil {
-		return err
-	}
-	return each(log, func(c called) error {
+	for _, c := range log {
 		for name, want := range map[string]string{"name": network, "cniVersion": string(spec.Newest)} {
-			if got := c.given(name); string(got) != `"`+want+`"` {
-				return differs("the key "+name+": "+want+" at "+c.Type, "%s", got)
-			}
+			got := c.given(name)
+			expect(string(got) == `"`+want+`"`, "the key "+name+": "+want+" at "+c.Type, "%s", got)
 		}
-		return nil
-	})
+	}
 }
 
-func singleConfiguration(t *trial) error {
-	err := writeNetwork("10-conformance.conf", map[string]any{"cniVersion": spec.V040, "name": network,
+func singleConfiguration(t *trial) {
+	writeNetwork("10-conformance.conf", map[string]any{"cniVersion": spec.V040, "name": network,
 		"type": runtimePlugins()[0]})
-	if err != nil {
-		return err
-	}
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	log, err := t.works("add", c)
-	return first(err, ordered(log, "ADD a"))
+	ordered(t.works("add", t.container("c1")), "ADD a")
 }
 
-func disabledCheck(t *trial) error {
-	c, _, err := t.running(diskNetwork{keys: map[string]any{"disableCheck": true}})
-	if err != nil {
-		return err
-	}
-	log, err := t.works("check", c)
-	return first(err, ordered(log, "no calls"))
+func disabledCheck(t *trial) {
+	c, _ := t.running(diskNetwork{keys: map[string]any{"disableCheck": true}})
+	ordered(t.works("check", c), "no calls")
 }
 
-func disabledGC(t *trial) error {
-	c, _, err := t.running(diskNetwork{keys: map[string]any{"disableGC": true}})
-	if err != nil {
-		return err
-	}
-	log, _, err := t.made("gc", c) // whether it says so is its own matter
-	return first(err, ordered(log, "no calls"))
+func disabledGC(t *trial) {
+	c, _ := t.running(diskNetwork{keys: map[string]any{"disableGC": true}})
+	ordered(t.made("gc", c), "no calls") // whether it says so is its own matter
 }
 
-func pluginsOfFolder(t *trial) error {
+func pluginsOfFolder(t *trial) {
 	inline := []map[string]any{{"type": runtimePlugins()[0]}, {"type": runtimePlugins()[1]}}
-	c, err := t.beginning(diskNetwork{keys: map[string]any{"plugins": inline}})
-	if err != nil {
-		return err
-	}
-	err = writeNetwork(network+"/20-more.conf", map[string]any{"type": runtimePlugins()[2]})
-	if err != nil {
-		return err
-	}
-	log, err := t.works("add", c)
-	return first(err, ordered(log, "ADD a, ADD b, ADD c"))
+	c := t.beginning(diskNetwork{keys: map[string]any{"plugins": inline}})
+	writeNetwork(network+"/20-more.conf", map[string]any{"type": runtimePlugins()[2]})
+	ordered(t.works("add", c), "ADD a, ADD b, ADD c")
 }
 
-func invalidNeighbour(t *trial) error {
-	c, err := t.beginning(diskNetwork{})
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(netDir, "00-bad.conflist"), []byte(`{"name":`), 0o644); err != nil {
-		return err
-	}
-	log, err := t.works("add", c)
-	return first(err, ordered(log, "ADD a, ADD b, ADD c"))
+func invalidNeighbour(t *trial) {
+	c := t.beginning(diskNetwork{})
+	require(os.WriteFile(filepath.Join(netDir, "00-bad.conflist"), []byte(`{"name":`), 0o644))
+	ordered(t.works("add", c), "ADD a, ADD b, ADD c")
 }
 
-func highestVersion(t *trial) error {
-	_, log, err := t.running(diskNetwork{keys: map[string]any{"cniVersion": spec.V040,
+func highestVersion(t *trial) {
+	_, log := t.running(diskNetwork{keys: map[string]any{"cniVersion": spec.V040,
 		"cniVersions": []spec.Version{spec.V040, spec.Newest, spec.V100}}})
-	if err != nil {
-		return err
+	for _, c := range log {
+		got := c.given("cniVersion")
+		expect(string(got) == `"`+string(spec.Newest)+`"`, "cniVersion "+string(spec.Newest), "%s at %s", got, c.Type)
 	}
-	return each(log, func(c called) error {
-		if got := c.given("cniVersion"); string(got) != `"`+string(spec.Newest)+`"` {
-			return differs("cniVersion "+string(spec.Newest), "%s at %s", got, c.Type)
-		}
-		return nil
-	})
 }

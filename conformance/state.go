@@ -27,30 +27,21 @@ func look[T any](path string, fn func(*kernel.NS) (T, error)) (got T, err error)
 
 // state is what there is on the host and in a container, a line for each link, address, route, rule of the packet
 // filter and file of state. Link-local addresses do not count: the kernel makes them.
-func (t *trial) state(c *container) ([]string, error) {
-	places := []string{""}
+func (t *trial) state(c *container) []string {
+	lines := slices.Concat(ofNamespace("host ", ""), t.rules(), must(stateFiles()))
 	if c != nil {
-		places = append(places, c.netns)
+		lines = append(lines, ofNamespace("container ", c.netns)...)
 	}
-	var lines []string
-	for _, path := range places {
-		found, err := look(path, links)
-		if err != nil {
-			return nil, err
-		}
-		where := "host"
-		if path != "" {
-			where = "container"
-		}
-		for _, line := range found {
-			lines = append(lines, where+" "+line)
-		}
-	}
-	lines = append(lines, t.rules()...)
-	files, err := stateFiles()
-	lines = append(lines, files...)
 	slices.Sort(lines)
-	return lines, err
+	return lines
+}
+
+// ofNamespace are the links, addresses and routes of a namespace, each with a word before it.
+func ofNamespace(word, path string) (lines []string) {
+	for _, line := range must(look(path, links)) {
+		lines = append(lines, word+line)
+	}
+	return lines
 }
 
 func links(ns *kernel.NS) (lines []string, err error) {
@@ -121,18 +112,17 @@ func stateFiles() (lines []string, err error) {
 }
 
 // unchanged compares the state with an earlier one. It waits for what the kernel removes with a namespace.
-func (t *trial) unchanged(what string, before []string, c *container) error {
+func (t *trial) unchanged(what string, before []string, c *container) {
 	var left error
 	groups := []uint{rtnl.LinkEvents, rtnl.IPv4AddrEvents, rtnl.IPv4RouteEvents}
 	err := alter("", func(ns *kernel.NS) error {
 		return rtnl.Await(ns, t.ctx, answerLimit, groups, func() (bool, error) {
-			after, err := t.state(c)
-			left = unchanged(what, before, after)
-			return left == nil, err
+			left = unchanged(what, before, t.state(c))
+			return left == nil, nil
 		})
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return left
+		err = left
 	}
-	return err
+	require(err)
 }

@@ -80,8 +80,8 @@ func in(v spec.Version) change { return func(r *request) { r.version = v } }
 // raw replaces the whole configuration.
 func raw(stdin string) change { return func(r *request) { r.stdin = []byte(stdin) } }
 
-// do calls the plugin once. An error means that the call could not be made; what the plugin did is in the answer.
-func (t *trial) do(verb string, c *container, changes ...change) (*answer, error) {
+// do calls the plugin once. The check ends if the call could not be made; what the plugin did is in the answer.
+func (t *trial) do(verb string, c *container, changes ...change) *answer {
 	r := request{verb: verb, version: t.version, c: c, keys: map[string]any{}}
 	r.call = invoke.Call{Command: verb, Path: []string{filepath.Dir(t.subject.Path), delegates}, Network: network}
 	if c != nil {
@@ -91,19 +91,15 @@ func (t *trial) do(verb string, c *container, changes ...change) (*answer, error
 		change(&r)
 	}
 	if r.stdin == nil {
-		doc, err := t.conf(r)
-		if err != nil {
-			return nil, err
-		}
-		r.stdin = doc
+		r.stdin = t.conf(r)
 	}
 	r.call.Stdin = r.stdin
 	a := t.execute(r)
 	if errors.Is(a.failed, os.ErrNotExist) || errors.Is(a.failed, os.ErrPermission) {
-		return nil, a.failed
+		require(a.failed)
 	}
 	t.last = a
-	return a, nil
+	return a
 }
 
 func (t *trial) execute(r request) *answer {
@@ -123,96 +119,67 @@ func (t *trial) execute(r request) *answer {
 }
 
 // conf is the configuration as a runtime completes it.
-func (t *trial) conf(r request) ([]byte, error) {
-	order, err := ipamConf(r.c, r.ipam)
-	if err != nil {
-		return nil, err
-	}
-	text := strings.ReplaceAll(string(t.subject.Conf), ipamMark, order)
+func (t *trial) conf(r request) []byte {
+	text := strings.ReplaceAll(string(t.subject.Conf), ipamMark, ipamConf(r.c, r.ipam))
 	if text == "" {
 		text = "{}"
 	}
 	var o spec.Object
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
-		return nil, fmt.Errorf("the configuration of %s in the profile: %w", t.subject.Type, err)
+		require(fmt.Errorf("the configuration of %s in the profile: %w", t.subject.Type, err))
 	}
 	typ := t.subject.Type
 	if t.subject.Kind == IPAM {
 		inner := o
-		if err := inner.Set("type", typ); err != nil {
-			return nil, err
-		}
+		require(inner.Set("type", typ))
 		typ, o = parentType, spec.Object{}
-		if err := o.Set("ipam", inner); err != nil {
-			return nil, err
-		}
+		require(o.Set("ipam", inner))
 	}
-	prev, err := r.c.previous(r.version)
-	if err != nil {
-		return nil, err
-	}
-	return r.complete(o, typ, t.subject.RuntimeConfig, prev)
+	return r.complete(o, typ, t.subject.RuntimeConfig, r.c.previous(r.version))
 }
 
 // complete adds to a configuration what a runtime does, and what the check wants otherwise.
-func (r request) complete(o spec.Object, typ string, runtimeConfig, prev json.RawMessage) ([]byte, error) {
-	type member struct {
-		name  string
-		value any
-	}
-	keys := []member{{"cniVersion", r.version}, {"name", network}, {"type", typ}}
+func (r request) complete(o spec.Object, typ string, runtimeConfig, prev json.RawMessage) []byte {
+	set := func(name string, value any) { require(o.Set(name, value)) }
+	set("cniVersion", r.version)
+	set("name", network)
+	set("type", typ)
 	if len(runtimeConfig) > 0 {
-		keys = append(keys, member{"runtimeConfig", runtimeConfig})
+		set("runtimeConfig", runtimeConfig)
 	}
 	if prev != nil {
-		keys = append(keys, member{"prevResult", prev})
+		set("prevResult", prev)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.keys)) {
-		keys = append(keys, member{name, r.keys[name]})
-	}
-	for _, k := range keys {
-		if err := o.Set(k.name, k.value); err != nil {
-			return nil, err
-		}
+		set(name, r.keys[name])
 	}
 	for _, name := range r.without {
 		o.Delete(name)
 	}
-	return o.MarshalJSON()
+	return must(o.MarshalJSON())
 }
 
 // add attaches a container, and remembers the result.
-func (t *trial) add(c *container, changes ...change) (*answer, error) {
-	a, err := t.do("ADD", c, changes...)
-	if err != nil {
-		return nil, err
-	}
-	if a.failed != nil {
-		return nil, differs("ADD to succeed", "%s", a)
-	}
+func (t *trial) add(c *container, changes ...change) {
+	a := t.succeed("ADD", "ADD", c, changes...)
 	c.prev = a.stdout
-	if c.result, err = spec.DecodeResult(a.stdout, a.version); err != nil {
-		return nil, differs("a result of version "+string(a.version), "%v in %s", err, a)
-	}
-	return a, nil
+	var err error
+	c.result, err = spec.DecodeResult(a.stdout, a.version)
+	expect(err == nil, "a result of version "+string(a.version), "%v in %s", err, a)
 }
 
 // succeed calls the plugin, which must not fail.
-func (t *trial) succeed(what, verb string, c *container, changes ...change) error {
-	a, err := t.do(verb, c, changes...)
-	if err == nil && a.failed != nil {
-		err = differs(what+" to succeed", "%s", a)
-	}
-	return err
+func (t *trial) succeed(what, verb string, c *container, changes ...change) *answer {
+	a := t.do(verb, c, changes...)
+	a.expect(a.failed == nil, what+" to succeed")
+	return a
 }
 
 // attached makes a container and attaches it.
-func (t *trial) attached(id string) (*container, error) {
-	c, err := t.container(id)
-	if err == nil {
-		_, err = t.add(c)
-	}
-	return c, err
+func (t *trial) attached(id string) *container {
+	c := t.container(id)
+	t.add(c)
+	return c
 }
 
 // String says how the call ended and what it printed.

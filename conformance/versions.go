@@ -25,67 +25,41 @@ func versionChecks() []Check {
 	}
 }
 
-func versionAnswer(t *trial) error {
-	a, err := t.do("VERSION", nil, raw(`{"cniVersion":"1.0.0"}`))
-	if err != nil {
-		return err
-	}
+func versionAnswer(t *trial) {
+	a := t.do("VERSION", nil, raw(`{"cniVersion":"1.0.0"}`))
 	const expected = "one JSON object with cniVersion and a list supportedVersions"
-	if a.failed != nil {
-		return differs(expected, "%s", a)
-	}
+	a.expect(a.failed == nil, expected)
 	var doc struct {
 		CNIVersion        spec.Version
 		SupportedVersions []string
 	}
-	if err := json.Unmarshal(a.stdout, &doc); err != nil {
-		return differs(expected, "%v in %s", err, a)
-	}
-	if doc.CNIVersion == "" || len(doc.SupportedVersions) == 0 {
-		return differs(expected, "%s", a)
-	}
+	err := json.Unmarshal(a.stdout, &doc)
+	expect(err == nil, expected, "%v in %s", err, a)
+	a.expect(doc.CNIVersion != "" && len(doc.SupportedVersions) > 0, expected)
 	for _, v := range doc.SupportedVersions {
-		if _, err := spec.ParseVersion(v); err != nil || v == "" {
-			return differs("versions of three numbers", "%q in %s", v, a)
-		}
+		_, err := spec.ParseVersion(v)
+		expect(err == nil && v != "", "versions of three numbers", "%q in %s", v, a)
 	}
-	return nil
 }
 
-func versionEcho(t *trial) error {
+func versionEcho(t *trial) {
 	for _, v := range t.subject.Versions {
 		if !v.AtLeast(spec.V020) { // which brought VERSION
 			continue
 		}
-		a, err := t.do("VERSION", nil, raw(`{"cniVersion":"`+string(v)+`"}`))
-		if err != nil {
-			return err
-		}
+		a := t.do("VERSION", nil, raw(`{"cniVersion":"`+string(v)+`"}`))
 		var doc spec.VersionInfo
-		if err := json.Unmarshal(a.stdout, &doc); a.failed != nil || err != nil || doc.CNIVersion != v {
-			return differs("cniVersion "+string(v), "%s", a)
-		}
+		err := json.Unmarshal(a.stdout, &doc)
+		a.expect(a.failed == nil && err == nil && doc.CNIVersion == v, "cniVersion "+string(v))
 	}
-	return nil
 }
 
-func unspokenVersion(t *trial) error {
-	c, err := t.container("c1")
-	if err != nil {
-		return err
-	}
-	before, err := t.state(c)
-	if err != nil {
-		return err
-	}
-	a, err := t.do("ADD", c, in(unspoken))
-	if err != nil {
-		return err
-	}
-	if a.doc == nil || a.doc.Code != spec.CodeVersion {
-		return differs("error code 1", "%s", a)
-	}
-	return t.unchanged("an ADD that is refused", before, c)
+func unspokenVersion(t *trial) {
+	c := t.container("c1")
+	before := t.state(c)
+	a := t.do("ADD", c, in(unspoken))
+	a.expect(a.code() == spec.CodeVersion, "error code 1")
+	t.unchanged("an ADD that is refused", before, c)
 }
 
 // join is the versions as a text.
