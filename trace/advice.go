@@ -13,15 +13,21 @@ func look(text string) Advice { return Advice{Look: text} }
 // IsZero reports whether nothing is advised.
 func (a Advice) IsZero() bool { return a == Advice{} }
 
-// In is the advice as somebody on the host types it for the network namespace with this path; empty is the host's.
+// In is the advice for the network namespace with this path, as it is typed on the host; empty is the host's.
 func (a Advice) In(netns string) Advice {
-	enter := "nsenter --net=" + netns + " "
-	switch {
-	case netns == "":
-	case a.Fix != "":
-		a.Fix = enter + a.Fix
-	case a.Look != "":
-		a.Look = enter + a.Look
+	if a.Fix != "" {
+		a.Fix = inside(netns, a.Fix)
+	}
+	if a.Look != "" {
+		a.Look = inside(netns, a.Look)
 	}
 	return a
+}
+
+// inside is a command for the network namespace with this path.
+func inside(netns, command string) string {
+	if netns == "" {
+		return command
+	}
+	return "nsenter --net=" + netns + " " + command
 }

@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	asksNothing = rtnl.Permanent | rtnl.NoARP          // states of a neighbour that is never asked for its MAC address
-	claimTime   = 300 * time.Millisecond               // that a neighbour has to answer a question, of two
-	scopeHost   = uint8(254)                           // of an address, RT_SCOPE_HOST
-	forGood     = "ip neigh flush to %v nud permanent" // what corrects an entry of somebody who asks nothing
+	permanent      = rtnl.Permanent | rtnl.NoARP          // states of a neighbour that gets no ARP request
+	claimTime      = 300 * time.Millisecond               // that a neighbour has to answer a question, of two
+	scopeHost      = uint8(254)                           // of an address, RT_SCOPE_HOST
+	flushPermanent = "ip neigh flush to %v nud permanent" // has the neighbour asked again
 )
 
-// mute is the command that has a place answer for an IPv4 address of its own on a link, where arp_ignore keeps it from
-// that; empty where it answers. From is who asks; invalid is anybody on the segment.
-func mute(p *place, l *rtnl.Link, a, from netip.Addr) string {
+// arpIgnored is the command that has a place answer ARP requests for an IPv4 address of its own on a link, where
+// arp_ignore keeps it from that; empty where it answers. From is the source of the requests; invalid is any.
+func arpIgnored(p *place, l *rtnl.Link, a, from netip.Addr) string {
 	if r, err := rtnl.RouteTo(p.ns, a); !a.Is4() || !l.Ethernet || err != nil || r.Type != rtnl.Local {
 		return ""
 	}
@@ -56,49 +56,49 @@ func mute(p *place, l *rtnl.Link, a, from netip.Addr) string {
 	return strings.Join(set, " ")
 }
 
-// silent reports whether the packet stops because a place does not answer for an address on a link, and the sender, who
-// knows this of it, has to ask.
-func (w *walk) silent(p *place, l *rtnl.Link, next, from netip.Addr, known *rtnl.Neighbour) bool {
-	if known != nil && known.State&asksNothing != 0 {
+// ignoresARP reports whether the packet stops because a place does not answer ARP requests for an address on a link,
+// and the sender, whose entry of the neighbour is known, has to send one.
+func (w *walk) ignoresARP(p *place, l *rtnl.Link, next, from netip.Addr, known *rtnl.Neighbour) bool {
+	if known != nil && known.State&permanent != 0 {
 		return false
 	}
-	set := mute(p, l, next, from)
+	set := arpIgnored(p, l, next, from)
 	if set == "" {
 		return false
 	}
 	const text = "arp_ignore keeps %s from answering for %v on %s: "
 	if known != nil && len(known.MAC) > 0 && known.State&rtnl.Failed == 0 {
-		w.wonder(p, "neighbour", fix(p.run(set)), text+"packets are lost when the sender asks again", p.name, next,
+		w.unknown(p, "neighbour", fix(set), text+"packets are lost when the sender asks again", p.name, next,
 			l.Name)
 		return false
 	}
-	w.stop(p, "neighbour", fix(p.run(set)), text+"the sender does not learn the MAC address", p.name, next, l.Name)
+	w.stop(p, "neighbour", fix(set), text+"the sender does not learn the MAC address", p.name, next, l.Name)
 	return true
 }
 
-// asker is the source of the sender's questions; invalid where that is not known.
-func (w *walk) asker() (none netip.Addr) {
+// arpSource is the source of the sender's ARP requests; invalid where that is not known.
+func (w *walk) arpSource() (none netip.Addr) {
 	if !w.p.Local {
 		return none
 	}
 	return w.p.Src
 }
 
-// heard wonders about an address of a place's link for which the place does not answer who is out of sight there.
-func (w *walk) heard(p *place, l *rtnl.Link, a netip.Addr) {
+// answersOutside records as unknown an address of a place's link for which the place does not answer on the link.
+func (w *walk) answersOutside(p *place, l *rtnl.Link, a netip.Addr) {
 	own, _ := rtnl.Addrs(p.ns, l.Index)
 	if !rtnl.HasAddr(own, a) {
 		return
 	}
-	if set := mute(p, l, a, netip.Addr{}); set != "" {
-		w.wonder(p, "neighbour", fix(p.run(set)), "arp_ignore keeps %s from answering for %v on %s: who asks for its "+
+	if set := arpIgnored(p, l, a, netip.Addr{}); set != "" {
+		w.unknown(p, "neighbour", fix(set), "arp_ignore keeps %s from answering for %v on %s: who asks for its "+
 			"MAC address there sends it nothing", p.name, a, l.Name)
 	}
 }
 
-// elsewhere asks for the MAC address of a neighbour that the sender has for good, and returns another one that answers.
-func elsewhere(p *place, l *rtnl.Link, entry *rtnl.Neighbour) net.HardwareAddr {
-	if entry.State&asksNothing == 0 {
+// conflicting asks for the MAC address of a neighbour whose entry is permanent, and returns another one that answers.
+func conflicting(p *place, l *rtnl.Link, entry *rtnl.Neighbour) net.HardwareAddr {
+	if entry.State&permanent == 0 {
 		return nil
 	}
 	n, err := packet.ListenNeighbours(p.ns, l, entry.Addr.Is6())
@@ -128,8 +128,8 @@ func elsewhere(p *place, l *rtnl.Link, entry *rtnl.Neighbour) net.HardwareAddr {
 	return nil
 }
 
-// returns reports whether what comes in answer finds its way from a place to the one before it.
-func (w *walk) returns(p *place) bool {
+// replyRouted reports whether what comes in answer finds its way from a place to the one before it.
+func (w *walk) replyRouted(p *place) bool {
 	src := w.p.Src
 	if !src.IsValid() || src.IsLoopback() || src.IsLinkLocalUnicast() {
 		return true
@@ -151,16 +151,16 @@ func (w *walk) returns(p *place) bool {
 		return true
 	}
 	next := hopTo(r, src)
-	to, known := w.holding(before, next), w.neighbour(p, l, next)
+	to, known := w.linkWith(before, next), w.neighbour(p, l, next)
 	switch {
 	case to == nil || !to.Ethernet:
-	case known != nil && known.State&asksNothing != 0 && len(known.MAC) > 0 && !bytes.Equal(known.MAC, to.MAC):
-		w.stop(p, "neighbour", fix(p.run(fmt.Sprintf(forGood, next))),
+	case known != nil && known.State&permanent != 0 && len(known.MAC) > 0 && !bytes.Equal(known.MAC, to.MAC):
+		w.stop(p, "neighbour", fix(fmt.Sprintf(flushPermanent, next)),
 			"what comes in answer is lost: %s has %v for good at %v, and %s of %s is at %v", p.name, next, known.MAC,
 			to.Name, before.name, to.MAC)
 		return false
 	default:
-		return !w.silent(before, to, next, netip.Addr{}, known)
+		return !w.ignoresARP(before, to, next, netip.Addr{}, known)
 	}
 	return true
 }

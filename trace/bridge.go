@@ -18,33 +18,33 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 	}
 	vlan := w.vlanOf(p, port, br)
 	top := w.onBridge(p, br, vlan)
-	up := top != nil && w.taken(p, top, next)
-	if up && next.IsValid() && (w.misled(p, top, next) || w.silent(p, top, next, w.asker(), w.known)) {
+	up := top != nil && w.answersFor(p, top, next)
+	if up && next.IsValid() && (w.staleMAC(p, top, next) || w.ignoresARP(p, top, next, w.arpSource(), w.known)) {
 		return
 	}
 	to, far, inner := (*rtnl.Link)(nil), (*place)(nil), (*rtnl.Link)(nil)
 	if !up {
-		if to, far, inner = w.behind(p, br, next, vlan); to == nil {
-			w.lost(p, br, port, next)
+		if to, far, inner = w.portTo(p, br, next, vlan); to == nil {
+			w.unknownPort(p, br, port, next)
 			return
 		}
 	}
 	if !w.resolves(p, port, to, next) {
 		return
 	}
-	w.newcomer(p, port)
+	w.entered(p, port)
 	if !w.filter(p, packetfilter.Prerouting, true) {
 		return
 	}
 	filtered := w.bridgeFiltersIP(p)
 	if filtered {
 		dst, kept := w.p.Dst, false
-		if kept, next = w.prerouted(p, br, next); w.Verdict == Stops || w.lostWay {
+		if kept, next = w.prerouted(p, br, next); w.Verdict == Stops || w.unknownDst {
 			return
 		}
 		if kept { // what is translated stays a frame where it comes back to the bridge
-			if to, far, inner = w.behind(p, br, next, vlan); to == nil {
-				w.lost(p, br, port, next)
+			if to, far, inner = w.portTo(p, br, next, vlan); to == nil {
+				w.unknownPort(p, br, port, next)
 				return
 			}
 		}
@@ -62,7 +62,7 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 		return
 	}
 	if !top.Up {
-		w.stop(p, "link", fix(p.run("ip link set "+top.Name+" up")), "link %s is down", top.Name)
+		w.stop(p, "link", fix("ip link set "+top.Name+" up"), "link %s is down", top.Name)
 		return
 	}
 	w.atDevice(p, top, true)
@@ -71,17 +71,17 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 		return
 	}
 	w.p = frame
-	w.onward(p, top)
+	w.routed(p, top)
 }
 
 // takesIn reports whether a bridge takes frames in from a port, and stops the walk where it does not.
 func (w *walk) takesIn(p *place, port, br *rtnl.Link) bool {
 	if !br.Up {
-		w.stop(p, "bridge", fix(p.run("ip link set "+br.Name+" up")), "bridge %s is down", br.Name)
+		w.stop(p, "bridge", fix("ip link set "+br.Name+" up"), "bridge %s is down", br.Name)
 		return false
 	}
 	if !port.Port.Forwarding {
-		w.stop(p, "bridge", fix(p.run("bridge link set dev "+port.Name+" state 3")),
+		w.stop(p, "bridge", fix("bridge link set dev "+port.Name+" state 3"),
 			"port %s of bridge %s does not forward",
 			port.Name, br.Name)
 		return false
@@ -128,7 +128,7 @@ func (w *walk) crosses(p *place, from, to *rtnl.Link, frame packetfilter.Packet,
 		}
 		verdicts, after, err := packetfilter.ThroughBridge(p.ns, hook, frame)
 		if err != nil {
-			w.wonder(p, "filter", Advice{}, "bridge %s: the packet filter could not be read: %v", hookName(hook), err)
+			w.unknown(p, "filter", Advice{}, "bridge %s: the packet filter could not be read: %v", hookName(hook), err)
 			return true
 		}
 		frame = after
@@ -136,13 +136,12 @@ func (w *walk) crosses(p *place, from, to *rtnl.Link, frame packetfilter.Packet,
 			text := fmt.Sprintf("bridge %s: %s is %v", hookName(hook), what, v)
 			switch v.Outcome {
 			case packetfilter.Dropped:
-				w.decisive = &Hop{Place: p.name, Netns: p.netns, Kind: "neighbour", Text: text, State: Stops,
-					Verdict: &v}
-				w.Hops = append(w.Hops, *w.decisive)
-				w.Verdict, w.Why = Stops, p.name+": "+text
+				w.stop(p, "neighbour", Advice{}, "%s", text)
+				w.decisive = w.last()
+				w.decisive.Verdict = &v
 				return false
 			case packetfilter.Undecided:
-				w.wonder(p, "neighbour", Advice{}, "%s", text)
+				w.unknown(p, "neighbour", Advice{}, "%s", text)
 			}
 		}
 	}
@@ -155,7 +154,7 @@ func (w *walk) prerouted(p *place, br *rtnl.Link, next netip.Addr) (kept bool, t
 	dst := w.p.Dst
 	w.p.In = br.Name
 	if !w.filter(p, packetfilter.Prerouting, false) {
-		w.lostWay = true
+		w.unknownDst = true
 		return false, next
 	}
 	if w.p.Dst == dst {
@@ -172,7 +171,7 @@ func (w *walk) prerouted(p *place, br *rtnl.Link, next netip.Addr) (kept bool, t
 // fromBridge sends a packet of a place itself out of one of a bridge's ports.
 func (w *walk) fromBridge(p *place, br *rtnl.Link, next netip.Addr) {
 	vlan := w.vlanOf(p, br, br)
-	to, far, inner := w.behind(p, br, next, vlan)
+	to, far, inner := w.portTo(p, br, next, vlan)
 	if to == nil {
 		if w.reachable(p, br, next) && w.floods(p, br, next) {
 			w.arrive(p, "bridge", "leaves by a port of bridge %s to %v, out of sight", br.Name, next)
@@ -189,8 +188,8 @@ func (w *walk) fromBridge(p *place, br *rtnl.Link, next netip.Addr) {
 	w.outOf(p, br, to, far, inner, next, false)
 }
 
-// floods wonders about a frame for a MAC address that a bridge has not learnt: the bridge sends it out of all ports. It
-// reports whether the bridge has one.
+// floods records as unknown a frame for a MAC address that a bridge has not learnt: the bridge sends it out of all
+// ports. It reports whether the bridge has one.
 func (w *walk) floods(p *place, br *rtnl.Link, next netip.Addr) bool {
 	if w.p.DstMAC == [6]byte{} {
 		return true // the sender has to ask first
@@ -201,7 +200,7 @@ func (w *walk) floods(p *place, br *rtnl.Link, next netip.Addr) bool {
 		w.stop(p, "bridge", Advice{}, "bridge %s has no port that is up, and %v was behind one", br.Name, next)
 		return false
 	}
-	w.wonder(p, "bridge", Advice{},
+	w.unknown(p, "bridge", Advice{},
 		"bridge %s does not know a port for %v at %v any more: it sends the packet out of all", br.Name, next,
 		w.known.MAC)
 	return true
@@ -211,11 +210,11 @@ func (w *walk) floods(p *place, br *rtnl.Link, next netip.Addr) bool {
 func (w *walk) across(p *place, from, to, br *rtnl.Link, filtered bool) bool {
 	switch {
 	case from.Index == to.Index && !from.Port.Hairpin:
-		w.stop(p, "bridge", fix(p.run("bridge link set dev "+from.Name+" hairpin on")),
+		w.stop(p, "bridge", fix("bridge link set dev "+from.Name+" hairpin on"),
 			"bridge %s sends nothing back out of port %s: hairpin is off", br.Name, from.Name)
 		return false
 	case from.Port.Isolated && to.Port != nil && to.Port.Isolated:
-		w.stop(p, "bridge", fix(p.run("bridge link set dev "+from.Name+" isolated off")),
+		w.stop(p, "bridge", fix("bridge link set dev "+from.Name+" isolated off"),
 			"ports %s and %s of bridge %s are isolated from each other", from.Name, to.Name, br.Name)
 		return false
 	}
@@ -258,7 +257,7 @@ func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, 
 	w.atDevice(p, to, false)
 	switch {
 	case !to.Up:
-		w.stop(p, "link", fix(p.run("ip link set "+to.Name+" up")), "port %s of bridge %s is down", to.Name, br.Name)
+		w.stop(p, "link", fix("ip link set "+to.Name+" up"), "port %s of bridge %s is down", to.Name, br.Name)
 	case inner != nil:
 		w.pass(p, "bridge", "leaves bridge %s by port %s to %s of %s", br.Name, to.Name, inner.Name, far.name)
 		w.enter(far, inner, next)
@@ -269,16 +268,16 @@ func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, 
 	}
 }
 
-// behind finds the port of a bridge that an address is behind: a container's that is known here, or where the bridge
+// portTo finds the port of a bridge that leads to an address: to a container that is known here, or where the bridge
 // has learnt its MAC address.
-func (w *walk) behind(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (port *rtnl.Link, far *place,
+func (w *walk) portTo(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (port *rtnl.Link, far *place,
 	inner *rtnl.Link) {
 	for _, c := range w.Containers {
 		q, err := w.open(c)
 		if err != nil {
 			continue
 		}
-		l := w.holding(q, next)
+		l := w.linkWith(q, next)
 		if l == nil || l.Kind != "veth" {
 			continue
 		}
@@ -303,8 +302,8 @@ func (w *walk) behind(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (po
 	return port, nil, nil
 }
 
-// lost says what is known of a next hop that no port of a bridge is known to lead to.
-func (w *walk) lost(p *place, br, port *rtnl.Link, next netip.Addr) {
+// unknownPort says what is known of a next hop that no port of a bridge is known to lead to.
+func (w *walk) unknownPort(p *place, br, port *rtnl.Link, next netip.Addr) {
 	none := [6]byte{}
 	if k := w.known; k != nil && k.State&rtnl.Failed != 0 {
 		w.stop(p, "neighbour", Advice{}, "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)",
@@ -312,12 +311,12 @@ func (w *walk) lost(p *place, br, port *rtnl.Link, next netip.Addr) {
 		return
 	}
 	if w.p.DstMAC != none {
-		w.wonder(p, "bridge", Advice{},
+		w.unknown(p, "bridge", Advice{},
 			"bridge %s has not learnt where %v is: it sends the packet out of all ports but %s", br.Name,
 			next, port.Name)
 		return
 	}
-	w.wonder(p, "bridge", Advice{}, "nobody is known on bridge %s who has %v: whether somebody answers is not known",
+	w.unknown(p, "bridge", Advice{}, "nobody is known on bridge %s who has %v: whether somebody answers is not known",
 		br.Name, next)
 }
 

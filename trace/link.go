@@ -17,14 +17,14 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 	w.leaveUntranslated(p, l)
 	w.atDevice(p, l, false)
 	if !l.Up {
-		w.stop(p, "link", fix(p.run("ip link set "+l.Name+" up")), "link %s is down", l.Name)
+		w.stop(p, "link", fix("ip link set "+l.Name+" up"), "link %s is down", l.Name)
 		return
 	}
 	copy(w.p.SrcMAC[:], l.MAC)
 	w.p.DstMAC = [6]byte{}
 	w.known = w.neighbour(p, l, next)
 	if l.Ethernet {
-		w.asked = append(w.asked, asked{p, l, next})
+		w.nextHops = append(w.nextHops, nextHop{p, l, next})
 	}
 	if w.known != nil {
 		copy(w.p.DstMAC[:], w.known.MAC)
@@ -34,7 +34,7 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 		far, peer := w.peer(p, l)
 		switch {
 		case peer == nil && p.netns != "":
-			w.wonder(p, "link", Advice{}, "the other end of %s is in a network namespace that is not known here",
+			w.unknown(p, "link", Advice{}, "the other end of %s is in a network namespace that is not known here",
 				l.Name)
 			return
 		case peer == nil && !l.Operational:
@@ -45,7 +45,7 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 			return
 		}
 		w.pass(p, "link", "leaves by %s, whose other end is %s of %s", l.Name, peer.Name, far.name)
-		w.Hops[len(w.Hops)-1].Out = l.Name
+		w.last().Out = l.Name
 		w.enter(far, peer, next)
 	case "bridge":
 		w.fromBridge(p, l, next)
@@ -62,7 +62,7 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 
 // leave is the end of what can be seen: the packet leaves the host.
 func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
-	unmasqueraded := w.doubt == nil && p.netns == "" && !w.p.Local && w.Wanted != nil &&
+	unmasqueraded := w.firstUnknown == nil && p.netns == "" && !w.p.Local && w.Wanted != nil &&
 		w.Wanted.Masquerades(w.p.Src, w.p.Dst)
 	if rule := w.p.Exempt(); unmasqueraded && rule != nil {
 		w.stop(p, "filter", fix(rule.Delete()), "leaves by %s with the source %v: table %s chain %s keeps it from "+
@@ -76,12 +76,12 @@ func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 		return
 	}
 	if l.Ethernet && !next.IsMulticast() {
-		if w.heard(p, l, w.p.Src); !w.reachable(p, l, next) {
+		if w.answersOutside(p, l, w.p.Src); !w.reachable(p, l, next) {
 			return
 		}
 	}
 	w.arrive(p, "link", "leaves by %s to %v, out of sight", l.Name, next)
-	w.Hops[len(w.Hops)-1].Out = l.Name
+	w.last().Out = l.Name
 }
 
 // leaveUntranslated notes that an answer may not come back.
@@ -108,23 +108,23 @@ func (w *walk) neighbour(p *place, l *rtnl.Link, next netip.Addr) *rtnl.Neighbou
 // reachable says what is known of a neighbour that cannot be looked at itself.
 func (w *walk) reachable(p *place, l *rtnl.Link, next netip.Addr) bool {
 	entry := w.known
-	ask := look(p.run(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next)))
+	ask := look(fmt.Sprintf("ping -c 1 -I %s %v", l.Name, next))
 	switch {
 	case entry == nil || entry.State == 0:
-		w.wonder(p, "neighbour", ask,
+		w.unknown(p, "neighbour", ask,
 			"%v on %s was not asked for its MAC address yet: whether it answers is not known", next,
 			l.Name)
 	case entry.State&rtnl.Failed != 0:
 		w.stop(p, "neighbour", ask, "%v does not answer on %s (neighbour FAILED)", next, l.Name)
-		w.Hops[len(w.Hops)-1].Out = l.Name
+		w.last().Out = l.Name
 		return false
 	case len(entry.MAC) == 0:
-		w.wonder(p, "neighbour", ask,
+		w.unknown(p, "neighbour", ask,
 			"%v on %s is being asked for its MAC address and has not answered (neighbour INCOMPLETE)",
 			next, l.Name)
 	default:
-		if mac := elsewhere(p, l, entry); mac != nil {
-			w.stop(p, "neighbour", fix(p.run(fmt.Sprintf(forGood, next))),
+		if mac := conflicting(p, l, entry); mac != nil {
+			w.stop(p, "neighbour", fix(fmt.Sprintf(flushPermanent, next)),
 				"%s has %v for good at %v, and %v answers on %s", p.name, next, entry.MAC, mac, l.Name)
 			return false
 		}
@@ -157,10 +157,10 @@ func (w *walk) peer(p *place, l *rtnl.Link) (*place, *rtnl.Link) {
 	return nil, nil
 }
 
-// enter has a place get a frame by a link. Next is whom it is for, invalid where that is the place itself.
+// enter has a place get a frame by a link. Next is the address that the frame is for, invalid where the place has it.
 func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 	if !l.Up {
-		w.stop(p, "link", fix(p.run("ip link set "+l.Name+" up")), "link %s is down", l.Name)
+		w.stop(p, "link", fix("ip link set "+l.Name+" up"), "link %s is down", l.Name)
 		return
 	}
 	w.atDevice(p, l, true)
@@ -168,19 +168,19 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 		m, err := rtnl.LinkByIndex(p.ns, l.Master)
 		switch {
 		case err != nil:
-			w.wonder(p, "link", Advice{}, "%v", err)
+			w.unknown(p, "link", Advice{}, "%v", err)
 			return
 		case m.Kind == "bridge" && l.Port != nil:
 			w.bridge(p, l, m, next)
 			return
 		case m.Kind != "bond" && m.Kind != "team":
-			w.wonder(p, "link", Advice{}, "what a link of kind %s (%s) does with it is not followed", m.Kind, m.Name)
+			w.unknown(p, "link", Advice{}, "what a link of kind %s (%s) does with it is not followed", m.Kind, m.Name)
 			return
 		}
 		l = m
 	}
-	if w.taken(p, l, next) {
-		if !w.misled(p, l, next) && !w.silent(p, l, next, w.asker(), w.known) {
+	if w.answersFor(p, l, next) {
+		if !w.staleMAC(p, l, next) && !w.ignoresARP(p, l, next, w.arpSource(), w.known) {
 			w.receive(p, l)
 		}
 		return
@@ -192,7 +192,7 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 	w.stop(p, "neighbour", advice, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
 }
 
-// atDevice wonders about programs and chains at a link itself, which are not followed.
+// atDevice records programs and chains at a link itself as unknown.
 func (w *walk) atDevice(p *place, l *rtnl.Link, in bool) {
 	w.atPrograms(p, l, in)
 	conn, err := nft.Open(p.ns)
@@ -202,15 +202,14 @@ func (w *walk) atDevice(p *place, l *rtnl.Link, in bool) {
 	chains, _ := conn.BaseChains()
 	for _, c := range chains {
 		if c.Rules > 0 && slices.Contains(strings.Fields(c.Device), l.Name) {
-			w.wonder(p, "filter", Advice{}, "table %s chain %s at device %s is not followed", c.TableName(),
+			w.unknown(p, "filter", Advice{}, "table %s chain %s at device %s is not followed", c.TableName(),
 				c.Name, l.Name)
 		}
 	}
 }
 
-// taken reports whether a place answers for an address on a link, and takes what is for the MAC address that the
-// sender knows.
-func (w *walk) taken(p *place, l *rtnl.Link, next netip.Addr) bool {
+// answersFor reports whether a place answers for an address on a link, with ARP or neighbour discovery.
+func (w *walk) answersFor(p *place, l *rtnl.Link, next netip.Addr) bool {
 	if !next.IsValid() {
 		return true
 	}
@@ -233,7 +232,7 @@ func (w *walk) taken(p *place, l *rtnl.Link, next netip.Addr) bool {
 func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	base, below := w.peer(p, l)
 	if below == nil {
-		w.wonder(p, "link", Advice{}, "the link that %s stands on is in a network namespace that is not known here",
+		w.unknown(p, "link", Advice{}, "the link that %s stands on is in a network namespace that is not known here",
 			l.Name)
 		return
 	}
@@ -247,7 +246,7 @@ func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	case !below.Up || !below.Operational:
 		advice := Advice{}
 		if !below.Up {
-			advice = fix(base.run("ip link set " + below.Name + " up"))
+			advice = fix("ip link set " + below.Name + " up")
 		}
 		w.stop(base, "link", advice, "link %s is down or has no carrier", below.Name)
 	default:
@@ -256,7 +255,7 @@ func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 			if err != nil || q == p {
 				continue
 			}
-			if target := w.holding(q, next); target != nil && target.Kind == l.Kind && target.Peer == l.Peer {
+			if target := w.linkWith(q, next); target != nil && target.Kind == l.Kind && target.Peer == l.Peer {
 				w.enter(q, target, next)
 				return
 			}
@@ -265,8 +264,8 @@ func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	}
 }
 
-// holding is the link of a place that has an address.
-func (w *walk) holding(p *place, a netip.Addr) *rtnl.Link {
+// linkWith is the link of a place that has an address.
+func (w *walk) linkWith(p *place, a netip.Addr) *rtnl.Link {
 	addrs, err := rtnl.AllAddrs(p.ns)
 	i := slices.IndexFunc(addrs, func(x rtnl.LinkAddr) bool { return x.Prefix.Addr() == a.WithZone("") })
 	if err != nil || i < 0 {
@@ -276,15 +275,15 @@ func (w *walk) holding(p *place, a netip.Addr) *rtnl.Link {
 	return l
 }
 
-// misled reports whether the sender has another MAC address for the next hop than that of l, and will not ask again.
-func (w *walk) misled(p *place, l *rtnl.Link, next netip.Addr) bool {
+// staleMAC reports whether the sender has another MAC address for the next hop than that of l, and will not ask again.
+func (w *walk) staleMAC(p *place, l *rtnl.Link, next netip.Addr) bool {
 	none, sent := [6]byte{}, w.p.DstMAC
 	copy(w.p.DstMAC[:], l.MAC)
 	switch {
 	case !l.Ethernet || sent == none || w.known == nil || bytes.Equal(sent[:], l.MAC):
-	case w.known.State&asksNothing != 0:
-		sender := w.asked[len(w.asked)-1].at
-		w.stop(sender, "neighbour", fix(sender.run(fmt.Sprintf(forGood, next))),
+	case w.known.State&permanent != 0:
+		sender := w.nextHops[len(w.nextHops)-1].at
+		w.stop(sender, "neighbour", fix(fmt.Sprintf(flushPermanent, next)),
 			"the sender has %v for good at %v, and %s is at %v", next, w.known.MAC, l.Name, l.MAC)
 		return true
 	default:

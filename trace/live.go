@@ -32,7 +32,7 @@ type passage struct {
 }
 
 // Live is Trace, and sends the packet and follows it with nf_tables' own trace, in all namespaces that it is foreseen
-// to pass. Nobody sends it from outside: Question.In is refused.
+// to pass. It cannot send it from outside: Question.In is refused.
 func (t *Tracer) Live(ctx context.Context, q Question) (*Answer, error) {
 	w := &walk{Tracer: t, Answer: &Answer{Hops: []Hop{}}}
 	defer w.close()
@@ -78,7 +78,7 @@ func (w *walk) live(ctx context.Context, q Question) (err error) {
 		seen[netns] = group(t, steps[netns], s.number)
 	}
 	w.compare(seen)
-	w.conclude(seen, s.answer, s.said)
+	w.outcome(seen, s.answer, s.said)
 	w.judge()
 	return ctx.Err()
 }
@@ -188,10 +188,10 @@ func (w *walk) compare(seen map[string][]observed) {
 	for _, p := range w.opened {
 		netns[p.name] = p.netns
 	}
-	lost := false // it was dropped where nobody could tell
+	dropped := false // by a chain whose verdict was unknown
 	for i := range w.Hops {
 		h := &w.Hops[i]
-		if h.Hook == "" || h.Verdict.Legacy || lost {
+		if h.Hook == "" || h.Verdict.Legacy || dropped {
 			continue
 		}
 		list := seen[netns[h.Place]]
@@ -206,7 +206,7 @@ func (w *walk) compare(seen map[string][]observed) {
 		after, _, _ := strings.Cut(o.decision, " ")
 		switch {
 		case h.State == Unknown:
-			lost = o.drops
+			dropped = o.drops
 		case h.Exact:
 			h.Differs = h.Decision != o.decision
 		default:
@@ -229,8 +229,8 @@ func (w *walk) compare(seen map[string][]observed) {
 	w.Differs = slices.ContainsFunc(w.Hops, func(h Hop) bool { return h.Differs })
 }
 
-// conclude says what became of the packet that was sent.
-func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
+// outcome says what became of the packet that was sent.
+func (w *walk) outcome(seen map[string][]observed, answer State, said string) {
 	w.Seen, w.Result = answer, said
 	if answer == Unknown {
 		for _, at := range w.passages {
@@ -241,7 +241,7 @@ func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
 			}
 		}
 	}
-	for _, k := range w.asked {
+	for _, k := range w.nextHops {
 		if n := w.neighbour(k.at, k.link, k.next); w.Seen == Unknown && (n == nil || len(n.MAC) == 0) {
 			w.Seen, w.Result = Stops,
 				fmt.Sprintf("%s; %v does not answer on %s of %s: its MAC address is not known", said, k.next,
@@ -249,13 +249,13 @@ func (w *walk) conclude(seen map[string][]observed, answer State, said string) {
 		}
 	}
 	last := len(w.passages) - 1
-	if w.Seen == Unknown && last > 0 && w.Verdict == Passes && w.Hops[len(w.Hops)-1].Kind == "socket" {
+	if w.Seen == Unknown && last > 0 && w.Verdict == Passes && w.last().Kind == "socket" {
 		input := func(o observed) bool { return o.own && strings.HasSuffix(o.chain, " input") }
 		if slices.ContainsFunc(seen[w.passages[last].at.netns], input) {
 			w.Seen, w.Result = Passes, said+", but the packet came to "+w.passages[last].at.name
 		}
 	}
-	sight := len(w.Hops) > 0 && w.Hops[len(w.Hops)-1].Kind == "socket" // the end could be looked at
+	sight := len(w.Hops) > 0 && w.last().Kind == "socket" // the end could be looked at
 	w.Differs = w.Differs || sight && w.Verdict == Passes && w.Seen == Stops || w.Verdict == Stops && w.Seen == Passes
 }
 

@@ -16,25 +16,25 @@ const (
 // Program is the kind of hop that is a BPF program. What it does is not known.
 const Program = "program"
 
-// atPrograms wonders about the BPF programs that see the packet where it comes in by a link, or leaves.
+// atPrograms records as unknown the BPF programs that see the packet where it comes in by a link, or leaves.
 func (w *walk) atPrograms(p *place, l *rtnl.Link, in bool) {
-	ask := look(p.run("bpftool net show dev " + l.Name))
+	ask := look("bpftool net show dev " + l.Name)
 	parent, where := uint32(clsactEgress), "egress"
 	tcx, netkit := tc.TCXEgress, tc.NetkitPrimary
 	if in {
 		parent, where = clsactIngress, "ingress"
 		tcx, netkit = tc.TCXIngress, tc.NetkitPeer
 		if l.XDP != 0 {
-			w.wonder(p, Program, ask, "cannot tell what BPF program %d at XDP of %s does", l.XDP, l.Name)
+			w.unknown(p, Program, ask, "cannot tell what BPF program %d at XDP of %s does", l.XDP, l.Name)
 		}
 	}
 	filters, err := tc.Filters(p.ns, l.Index, parent)
 	if err != nil {
-		w.wonder(p, Program, ask, "BPF programs at tc %s of %s could not be read: %v", where, l.Name, err)
+		w.unknown(p, Program, ask, "BPF programs at tc %s of %s could not be read: %v", where, l.Name, err)
 	}
 	for _, f := range filters {
 		if f.Kind == "bpf" {
-			w.wonder(p, Program, ask, "cannot tell what BPF program %s at tc %s of %s does",
+			w.unknown(p, Program, ask, "cannot tell what BPF program %s at tc %s of %s does",
 				cmp.Or(f.Program, "without a name"), where, l.Name)
 		}
 	}
@@ -44,14 +44,14 @@ func (w *walk) atPrograms(p *place, l *rtnl.Link, in bool) {
 	}
 }
 
-// attached wonders about the BPF programs at an attachment of a link.
+// attached records as unknown the BPF programs at an attachment of a link.
 func (w *walk) attached(p *place, l *rtnl.Link, at tc.Attachment, name string) {
-	ask := look(p.run("bpftool net show dev " + l.Name))
+	ask := look("bpftool net show dev " + l.Name)
 	ids, err := tc.Programs(p.ns, l.Index, at)
 	if err != nil {
-		w.wonder(p, Program, ask, "BPF programs at %s of %s could not be read: %v", name, l.Name, err)
+		w.unknown(p, Program, ask, "BPF programs at %s of %s could not be read: %v", name, l.Name, err)
 	}
 	for _, id := range ids {
-		w.wonder(p, Program, ask, "cannot tell what BPF program %d at %s of %s does", id, name, l.Name)
+		w.unknown(p, Program, ask, "cannot tell what BPF program %d at %s of %s does", id, name, l.Name)
 	}
 }

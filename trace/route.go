@@ -31,7 +31,7 @@ func (w *walk) route(p *place, in *rtnl.Link) (r rtnl.Route, out *rtnl.Link, ok 
 		return r, nil, false
 	}
 	if out, err = rtnl.LinkByIndex(p.ns, r.Link); err != nil {
-		w.wonder(p, "route", Advice{}, "route to %v: %v", w.p.Dst, err)
+		w.unknown(p, "route", Advice{}, "route to %v: %v", w.p.Dst, err)
 		return r, nil, false
 	}
 	if network := w.unrouted(p); network != "" {
@@ -73,15 +73,15 @@ func (w *walk) noRoute(p *place, in *rtnl.Link, err error) {
 	errors.As(err, &number)
 	switch {
 	case kernel.Unanswered(err):
-		w.wonder(p, "route", Advice{}, "%v", err)
-	case number == syscall.EXDEV, number == syscall.EINVAL && in != nil && w.strays(p, in):
+		w.unknown(p, "route", Advice{}, "%v", err)
+	case number == syscall.EXDEV, number == syscall.EINVAL && in != nil && w.rpFilterDrops(p, in):
 		w.stop(p, "route", fix(fmt.Sprintf("sysctl -w net.ipv4.conf.%s.rp_filter=2", in.Name)),
 			"rp_filter drops it: the way back to %v is not by %s", w.p.Src, in.Name)
 	case number == syscall.EHOSTUNREACH && in != nil && !w.forwards(p, in):
-		w.stop(p, "route", fix(p.run("sysctl -w net.ipv4.ip_forward=1")),
+		w.stop(p, "route", fix("sysctl -w net.ipv4.ip_forward=1"),
 			"forwarding is off on %s: the packet is for others", in.Name)
 	case number == syscall.EACCES:
-		w.stop(p, "route", look(p.run("ip rule; ip route show table all type prohibit")),
+		w.stop(p, "route", look("ip rule; ip route show table all type prohibit"),
 			"a route or a rule prohibits the way to %v",
 			w.p.Dst)
 	case number == syscall.EINVAL && in != nil:
@@ -89,30 +89,30 @@ func (w *walk) noRoute(p *place, in *rtnl.Link, err error) {
 			"the kernel takes %v for a martian address here: that of a source that cannot come in by %s, or "+
 				"a route of type blackhole", w.p.Src, in.Name)
 	case number == syscall.EINVAL && w.p.Src.IsLoopback():
-		w.stop(p, "route", fix(p.run("sysctl -w net.ipv4.conf.all.route_localnet=1")),
+		w.stop(p, "route", fix("sysctl -w net.ipv4.conf.all.route_localnet=1"),
 			"a packet from %v may not leave the host: route_localnet is off", w.p.Src)
 	case number == syscall.EINVAL:
-		w.stop(p, "route", look(p.run("ip route show table all type blackhole")),
+		w.stop(p, "route", look("ip route show table all type blackhole"),
 			"a route of type blackhole takes what is for %v",
 			w.p.Dst)
 	case number == syscall.EHOSTUNREACH:
-		w.stop(p, "route", look(p.run("ip route show table all type unreachable")),
+		w.stop(p, "route", look("ip route show table all type unreachable"),
 			"a route of type unreachable takes what is for %v",
 			w.p.Dst)
 	default:
-		add, advice := p.run(fmt.Sprintf("ip route add %v via ROUTER", w.p.Dst)), look
+		add, advice := fmt.Sprintf("ip route add %v via ROUTER", w.p.Dst), look
 		gateway := w.gateway(p)
 		if gateway.IsValid() {
-			add, advice = p.run(fmt.Sprintf("ip route add default via %v", gateway)), fix
+			add, advice = fmt.Sprintf("ip route add default via %v", gateway), fix
 		}
 		if l := w.downIn(p); l != nil {
-			w.stop(p, "link", advice(p.run("ip link set "+l.Name+" up")+" && "+add), "link %s is down", l.Name)
+			w.stop(p, "link", advice("ip link set "+l.Name+" up && "+inside(p.netns, add)), "link %s is down", l.Name)
 			return
 		}
-		if _, err := rtnl.RouteTo(p.ns, gateway); gateway.IsValid() && err != nil { // so the kernel refuses the route
-			add, advice = "fairlead doctor "+p.name, look
-		}
 		w.stop(p, "route", advice(add), "there is no route to %v", w.p.Dst)
+		if _, err := rtnl.RouteTo(p.ns, gateway); gateway.IsValid() && err != nil { // so the kernel refuses the route
+			w.Advice = look("fairlead doctor " + p.name)
+		}
 	}
 }
 
@@ -137,8 +137,8 @@ func (w *walk) downIn(p *place) *rtnl.Link {
 	return links[i]
 }
 
-// strays reports whether rp_filter drops the packet: what goes back to its source leaves by another link.
-func (w *walk) strays(p *place, in *rtnl.Link) bool {
+// rpFilterDrops reports whether rp_filter drops the packet: what goes back to its source leaves by another link.
+func (w *walk) rpFilterDrops(p *place, in *rtnl.Link) bool {
 	strict := false
 	for _, of := range []string{"all", in.Name} {
 		v, err := procsys.Get(p.ns, "net/ipv4/conf/"+of+"/rp_filter")
@@ -199,7 +199,7 @@ func (w *walk) send(p *place) {
 	}
 	lo, err := rtnl.LinkByName(p.ns, "lo")
 	if err != nil || !lo.Up {
-		w.stop(p, "link", fix(p.run("ip link set lo up")), "link lo is down")
+		w.stop(p, "link", fix("ip link set lo up"), "link lo is down")
 		return
 	}
 	w.p.In, w.p.Out = lo.Name, ""
@@ -216,8 +216,8 @@ func hopTo(r rtnl.Route, dst netip.Addr) netip.Addr {
 	return dst
 }
 
-// standIn chooses a source address that comes in by l, where none is given: one that no rule is likely to name.
-func (w *walk) standIn(p *place, l *rtnl.Link) error {
+// chooseSource chooses a source address that comes in by l, where none is given: one that no rule is likely to name.
+func (w *walk) chooseSource(p *place, l *rtnl.Link) error {
 	if w.p.Src.IsValid() {
 		return nil
 	}
@@ -250,35 +250,35 @@ func (w *walk) receive(p *place, in *rtnl.Link) {
 		w.stop(p, "route", Advice{}, "the packet goes round in a circle")
 		return
 	}
-	w.newcomer(p, in)
+	w.entered(p, in)
 	if w.filter(p, packetfilter.Prerouting, false) {
-		w.onward(p, in)
+		w.routed(p, in)
 	}
 }
 
-// newcomer is the packet as a place sees it that it comes into.
-func (w *walk) newcomer(p *place, in *rtnl.Link) {
+// entered makes the packet one that comes into a place by a link.
+func (w *walk) entered(p *place, in *rtnl.Link) {
 	last := len(w.passages) - 1
 	w.p = w.p.Entering(in.Name, last >= 0 && w.passages[last].at.netns == p.netns)
 	w.passages = append(w.passages, passage{p, w.p})
 }
 
-// onward routes what prerouting let pass.
-func (w *walk) onward(p *place, in *rtnl.Link) {
+// routed routes what prerouting let pass.
+func (w *walk) routed(p *place, in *rtnl.Link) {
 	r, out, ok := w.route(p, in)
 	switch {
 	case !ok:
 		return
 	case r.Type == rtnl.Local:
 		if w.deliver(p); w.Verdict == Passes {
-			w.returns(p)
+			w.replyRouted(p)
 		}
 		return
 	case r.Type != rtnl.Unicast:
 		w.stop(p, "route", Advice{}, "%v is an address of broadcast or multicast", w.p.Dst)
 		return
 	case w.p.Dst.Is6() && !w.forwards(p, in):
-		w.stop(p, "route", fix(p.run("sysctl -w net.ipv6.conf.all.forwarding=1")),
+		w.stop(p, "route", fix("sysctl -w net.ipv6.conf.all.forwarding=1"),
 			"forwarding of IPv6 is off: the packet is for others")
 		return
 	}
@@ -288,13 +288,13 @@ func (w *walk) onward(p *place, in *rtnl.Link) {
 		return
 	}
 	w.answer(p, before)
-	if !w.returns(p) || !w.filter(p, packetfilter.Postrouting, false) {
+	if !w.replyRouted(p) || !w.filter(p, packetfilter.Postrouting, false) {
 		return
 	}
 	w.transmit(p, out, hopTo(r, w.p.Dst))
 }
 
-// answer says whether the rules of others let what comes in answer pass prerouting and forward. The packet goes on.
+// answer records whether other programs' rules let the reply pass prerouting and forward. The packet goes on.
 func (w *walk) answer(p *place, sent packetfilter.Packet) {
 	hook := hookName(packetfilter.Prerouting)
 	verdicts, back, err := packetfilter.Through(p.ns, packetfilter.Prerouting, sent.Answer(w.p))
@@ -308,15 +308,15 @@ func (w *walk) answer(p *place, sent packetfilter.Packet) {
 	switch {
 	case err != nil || v.Outcome == packetfilter.Accepted:
 	case v.Outcome == packetfilter.Dropped:
-		w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: "answer", State: Stops, Verdict: &v,
-			Text: hook + ": what comes in answer is " + v.String()})
-		w.unanswered = p.name + ": " + w.Hops[len(w.Hops)-1].Text
+		w.record(p, "answer", Stops, "%s: what comes in answer is %v", hook, v)
+		w.last().Verdict = &v
+		w.replyDropped = p.name + ": " + w.last().Text
 	default:
-		w.wonder(p, "answer", Advice{}, "%s: of what comes in answer it is not known: %v", hook, v)
+		w.unknown(p, "answer", Advice{}, "%s: of what comes in answer it is not known: %v", hook, v)
 	}
 }
 
-// deliver hands the packet to who listens in a place.
+// deliver hands the packet to the socket that listens in a place.
 func (w *walk) deliver(p *place) {
 	w.p.Out = ""
 	if !w.filter(p, packetfilter.Input, false) {
@@ -329,7 +329,7 @@ func (w *walk) deliver(p *place) {
 	port := fmt.Sprintf("port %d/%s", w.p.DstPort, kernel.ProtoName(w.p.Proto))
 	all, err := sockdiag.Listeners(p.ns, w.p.Proto, w.p.DstPort)
 	if err != nil {
-		w.wonder(p, "socket", Advice{}, "who listens on %s could not be seen: %v", port, err)
+		w.unknown(p, "socket", Advice{}, "who listens on %s could not be seen: %v", port, err)
 		w.Verdict = Passes
 		return
 	}
@@ -352,10 +352,10 @@ func (w *walk) deliver(p *place) {
 		}
 	}
 	if len(at) > 0 {
-		w.stop(p, "socket", look(p.run("ss -lnp")),
+		w.stop(p, "socket", look("ss -lnp"),
 			"no process listens on %s of %v, but on %s: have the server listen on 0.0.0.0 or [::]",
 			port, w.p.Dst, strings.Join(at, ", "))
 		return
 	}
-	w.stop(p, "socket", look(p.run("ss -lnp")), "no process listens on %s", port)
+	w.stop(p, "socket", look("ss -lnp"), "no process listens on %s", port)
 }

@@ -24,9 +24,9 @@ type Container struct {
 	Netns string // a path
 }
 
-// A Question is a packet that somebody may send.
+// A Question is a packet that may be sent.
 type Question struct {
-	From *Container // who sends it; nil: the host itself, or somebody outside where In is given
+	From *Container // the sender; nil: the host itself, or one outside where In is given
 
 	In      string     // the link of the host that it comes in by
 	Src     netip.Addr // of one that comes in; invalid: not known
@@ -114,14 +114,6 @@ type place struct {
 	netns string // its path; empty for the host
 }
 
-// run is a command as somebody on the host has to type it for this place.
-func (p *place) run(command string) string {
-	if p.netns == "" {
-		return command
-	}
-	return "nsenter --net=" + p.netns + " " + command
-}
-
 // A walk is a packet on its way.
 type walk struct {
 	*Tracer
@@ -131,17 +123,18 @@ type walk struct {
 	steps  int
 
 	passages []passage // of Live
-	doubt    *Hop      // the first that is Unknown
-	advice   Advice    // of doubt
 
-	known      *rtnl.Neighbour // what the sender knows of the next hop
-	asked      []asked         // next hops, of Ethernet
-	unanswered string          // why no answer comes back
-	lostWay    bool            // where it goes is not known any more
+	firstUnknown *Hop
+	advice       Advice // of it
+
+	known        *rtnl.Neighbour // what the sender knows of the next hop
+	nextHops     []nextHop       // of Ethernet
+	replyDropped string          // why no answer comes back
+	unknownDst   bool            // where it goes is not known any more
 }
 
-// An asked is a next hop on a link of a place.
-type asked struct {
+// A nextHop is one on a link of a place.
+type nextHop struct {
 	at   *place
 	link *rtnl.Link
 	next netip.Addr
@@ -157,7 +150,7 @@ func (t *Tracer) Trace(q Question) (*Answer, error) {
 func (w *walk) begin(q Question) error {
 	w.p = packetfilter.Packet{Src: q.Src, Dst: q.Dst, Proto: q.Proto, DstPort: q.DstPort}
 	host := &place{ns: w.Host, name: "host"}
-	defer func() { w.settle() }()
+	defer w.finish()
 	switch {
 	case q.From != nil:
 		from, err := w.open(*q.From)
@@ -172,24 +165,25 @@ func (w *walk) begin(q Question) error {
 		if err != nil {
 			return err
 		}
-		if err := w.standIn(host, l); err != nil {
+		if err := w.chooseSource(host, l); err != nil {
 			return err
 		}
 		w.Packet = w.p.String()
-		w.heard(host, l, w.p.Dst)
+		w.answersOutside(host, l, w.p.Dst)
 		w.enter(host, l, netip.Addr{})
 	}
 	return nil
 }
 
-// settle makes an end of what has none.
-func (w *walk) settle() {
+// finish makes an end of what has none.
+func (w *walk) finish() {
 	switch {
 	case w.Verdict == Stops:
-	case w.unanswered != "":
-		w.Verdict, w.Why, w.decisive = Stops, w.unanswered, nil
-	case w.doubt != nil:
-		w.Verdict, w.Why, w.Advice, w.decisive = Unknown, w.doubt.Place+": "+w.doubt.Text, w.advice, w.doubt
+	case w.replyDropped != "":
+		w.Verdict, w.Why, w.decisive = Stops, w.replyDropped, nil
+	case w.firstUnknown != nil:
+		w.Verdict, w.Advice, w.decisive = Unknown, w.advice, w.firstUnknown
+		w.Why = w.decisive.Place + ": " + w.decisive.Text
 	case w.Verdict == "":
 		w.Verdict, w.Why = Unknown, "its way could not be followed"
 	}
@@ -221,32 +215,38 @@ func (w *walk) close() {
 	}
 }
 
-// pass takes a hop down that the packet passes.
+// record appends a hop.
+func (w *walk) record(p *place, kind string, state State, format string, args ...any) Hop {
+	w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: kind, Text: fmt.Sprintf(format, args...),
+		State: state})
+	return *w.last()
+}
+
+// last is the hop that was recorded last.
+func (w *walk) last() *Hop { return &w.Hops[len(w.Hops)-1] }
+
+// pass records a hop that the packet passes.
 func (w *walk) pass(p *place, kind, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: kind, Text: text, State: Passes})
+	w.record(p, kind, Passes, format, args...)
 }
 
-// stop ends the way.
-func (w *walk) stop(p *place, kind string, advice Advice, format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	w.Hops = append(w.Hops, Hop{Place: p.name, Netns: p.netns, Kind: kind, Text: text, State: Stops})
-	w.Verdict, w.Why, w.Advice = Stops, p.name+": "+text, advice
-}
-
-// wonder takes a hop down of which it is not known whether the packet passes it.
-func (w *walk) wonder(p *place, kind string, advice Advice, format string, args ...any) {
-	h := Hop{Place: p.name, Netns: p.netns, Kind: kind, Text: fmt.Sprintf(format, args...), State: Unknown}
-	w.Hops = append(w.Hops, h)
-	if w.doubt == nil {
-		w.doubt, w.advice = &h, advice
-	}
-}
-
-// arrive ends the way well.
+// arrive records the hop where the packet arrives.
 func (w *walk) arrive(p *place, kind, format string, args ...any) {
-	w.pass(p, kind, format, args...)
-	w.Verdict, w.Why = Passes, p.name+": "+w.Hops[len(w.Hops)-1].Text
+	w.Verdict, w.Why = Passes, p.name+": "+w.record(p, kind, Passes, format, args...).Text
+}
+
+// stop records the hop where the packet stops. The advice is for the place.
+func (w *walk) stop(p *place, kind string, advice Advice, format string, args ...any) {
+	w.Verdict, w.Why = Stops, p.name+": "+w.record(p, kind, Stops, format, args...).Text
+	w.Advice = advice.In(p.netns)
+}
+
+// unknown records a hop of which it is not known whether the packet passes it. The advice is for the place.
+func (w *walk) unknown(p *place, kind string, advice Advice, format string, args ...any) {
+	h := w.record(p, kind, Unknown, format, args...)
+	if w.firstUnknown == nil {
+		w.firstUnknown, w.advice = &h, advice.In(p.netns)
+	}
 }
 
 // filter asks all chains at a hook, takes their verdicts down, and reports whether the packet goes on.
@@ -257,7 +257,7 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 	}
 	verdicts, after, err := ask(p.ns, hook, w.p)
 	if err != nil {
-		w.wonder(p, "filter", Advice{}, "%s: the packet filter could not be read: %v", name, err)
+		w.unknown(p, "filter", Advice{}, "%s: the packet filter could not be read: %v", name, err)
 		return true
 	}
 	for _, v := range verdicts {
@@ -267,11 +267,11 @@ func (w *walk) filter(p *place, hook int, bridge bool) bool {
 		case v.Outcome == packetfilter.Dropped:
 			w.Verdict, w.Why, w.decisive = Stops, p.name+": "+name+": "+v.String(), &h
 			return false
-		case v.Outcome == packetfilter.Undecided && w.doubt == nil:
-			w.doubt = &h
+		case v.Outcome == packetfilter.Undecided && w.firstUnknown == nil:
+			w.firstUnknown = &h
 		}
 		if v.To.Unknown != "" {
-			return false // nobody knows where to
+			return false
 		}
 	}
 	w.p = after
