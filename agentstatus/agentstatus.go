@@ -43,8 +43,21 @@ type Status struct {
 	// Policies is the number of NetworkPolicy objects of the cluster, which nothing enforces. Nil: it is unknown.
 	Policies *int `json:"policies,omitempty"`
 
+	// Pools are those that the nodes share, where they have no podCIDRs.
+	Pools []Pool `json:"pools,omitempty"`
+
 	// Problems are what is not as it should be, also of single nodes.
 	Problems []Problem `json:"problems,omitempty"`
+}
+
+// A Pool is a range of addresses of which nodes own blocks.
+type Pool struct {
+	Name   string       `json:"name"`
+	Prefix netip.Prefix `json:"prefix"`
+	Blocks string       `json:"blocks"` // a number, which an IPv6 pool may have many digits of
+	Owned  int          `json:"owned"`  // blocks that are not free
+	Leased int          `json:"leased"` // addresses, some minutes ago
+	Usable uint64       `json:"usable"` // addresses of the blocks that are owned
 }
 
 // An API is what the agent receives from the API server.

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"time"
 
@@ -27,7 +28,7 @@ func statusCommand(a *app.App) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
 		Use: "status [NET]", Args: app.Operands("[NET]"),
-		Short: "Show the nodes of the cluster, and how this node reaches their containers",
+		Short: "Show the nodes and pools of the cluster, and how this node reaches their containers",
 		Long: `Show the nodes of the cluster, and how this node reaches their containers. NET is the network whose IPAM plugin is
 cluster; by default pods.
 
@@ -115,10 +116,26 @@ func printStatus(a *app.App, told Answer, all bool) {
 		a.Print("agent %s, told of a change by the cluster %s ago\n", told.Agent, age(told.Heard))
 	}
 	printNodes(a, told.Nodes, all)
-	printPolicies(a, told)
+	printPools(a, told.Pools)
+	if len(told.Pools) == 0 {
+		printPolicies(a, told)
+	}
 	for _, p := range told.Problems {
 		a.Print("%s: %s\n", s.Bad("problem"), p.Text)
 	}
+}
+
+// printPools prints a row for each pool that the nodes share.
+func printPools(a *app.App, pools []agentstatus.Pool) {
+	if len(pools) == 0 {
+		return
+	}
+	t := term.Table{{"POOL", "ADDRESSES", "BLOCKS OWNED", "LEASED"}}
+	for _, p := range pools {
+		t = append(t, []any{p.Name, p.Prefix.String(), fmt.Sprintf("%d of %s", p.Owned, p.Blocks),
+			fmt.Sprintf("%d of %d", p.Leased, p.Usable)})
+	}
+	t.Print(a.Stdout, a.Style(a.Stdout))
 }
 
 // printPolicies warns of NetworkPolicy objects, or says that nobody knows whether there are any.

@@ -67,6 +67,9 @@ type Agent struct {
 	// Ask looks whether the node can get more addresses, and returns when the grant says so. Nil: it cannot.
 	Ask func(context.Context) error
 
+	// Describe adds to the status what the source knows beside the nodes. Nil: nothing.
+	Describe func(*agentstatus.Status)
+
 	nodes   []directory.Node
 	unsaved bool   // nodes are not in the file Saved
 	known   bool   // nodes are what the cluster said since the agent started, not what was saved

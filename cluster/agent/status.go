@@ -42,6 +42,9 @@ func (a *Agent) Status() agentstatus.Status {
 	s.Nodes, s.Problems = slices.Clone(s.Nodes), slices.Clone(s.Problems)
 	a.paths.describe(&s)
 	a.counts.describe(&s, a.Meter, a.Source)
+	if a.Describe != nil {
+		a.Describe(&s)
+	}
 	return s
 }
 

@@ -3,6 +3,7 @@ package etcd
 import (
 	"fmt"
 	"maps"
+	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -99,3 +100,47 @@ func (v *View) has(k blocks.Key) bool {
 
 // Restored reports whether a node has found that etcd is older than what the node knows.
 func (v *View) Restored() bool { return v.has(blocks.Key{Kind: blocks.ReadoptKey}) }
+
+// A PoolInfo is a pool with its use.
+type PoolInfo struct {
+	blocks.Pool
+	Blocks  string `json:"blocks"` // that the pool has: a number, which may have many digits
+	Owned   int    `json:"owned"`
+	Resting int    `json:"resting,omitempty"` // of nodes that were forgotten, for ten minutes
+	Leased  int    `json:"leased"`            // addresses, some minutes ago
+	Usable  uint64 `json:"usable"`            // addresses of the blocks that are owned
+}
+
+// Pools returns the pools, in the order in which an administrator added them.
+func (v *View) Pools() []PoolInfo {
+	c := v.Config()
+	if c == nil {
+		return nil
+	}
+	list := make([]PoolInfo, len(c.Pools))
+	at := map[string]*PoolInfo{}
+	for i, p := range c.Pools {
+		all := new(big.Int).Lsh(big.NewInt(1), uint(p.Bits-p.Prefix.Bits()))
+		list[i] = PoolInfo{Pool: p, Blocks: all.String()}
+		at[p.Name] = &list[i]
+	}
+	for _, e := range v.All(blocks.BlockKey) {
+		if p := at[e.Key.Pool]; p != nil {
+			p.Owned++
+		}
+	}
+	for _, e := range v.All(blocks.GraveKey) {
+		if p := at[e.Key.Pool]; p != nil {
+			p.Resting++
+		}
+	}
+	for _, e := range v.All(blocks.NodeKey) {
+		for name, use := range e.Value.Host.Use {
+			if p := at[name]; p != nil {
+				p.Leased += use.Leased
+				p.Usable += use.Usable
+			}
+		}
+	}
+	return list
+}

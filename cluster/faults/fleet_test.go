@@ -113,6 +113,13 @@ func TestFleet(t *testing.T) {
 			t.Errorf("no %q in %q", want, said)
 		}
 	}
+	said, _ = a.try(fairlead + " cluster status")
+	t.Log(said)
+	for _, want := range []string{"n2", "vxlan", "p ", "10.9.0.0/28", "2 of 2", "problem: no block is free in the pool p"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("no %q in %q", want, said)
+		}
+	}
 	said, failed = a.try(fairlead + " status -o json pods")
 	t.Log(said)
 	if !failed || !strings.Contains(said, `"code": 50`) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -42,39 +41,6 @@ func agentState(n etcd.MemberInfo) string {
 	return "does not run"
 }
 
-// A pool is one with its use.
-type pool struct {
-	blocks.Pool
-	Blocks  string `json:"blocks"` // that the pool has
-	Owned   int    `json:"owned"`
-	Resting int    `json:"resting,omitempty"` // of nodes that were forgotten, for ten minutes
-	Leased  int    `json:"leased"`            // some minutes ago
-	Usable  uint64 `json:"usable"`            // addresses of the blocks that are owned
-}
-
-func poolsOf(v *etcd.View) (list []pool) {
-	for _, p := range v.Config().Pools {
-		all := new(big.Int).Lsh(big.NewInt(1), uint(p.Bits-p.Prefix.Bits()))
-		one := pool{Pool: p, Blocks: all.String()}
-		for _, e := range v.All(blocks.BlockKey) {
-			if e.Key.Pool == p.Name {
-				one.Owned++
-			}
-		}
-		for _, e := range v.All(blocks.GraveKey) {
-			if e.Key.Pool == p.Name {
-				one.Resting++
-			}
-		}
-		for _, e := range v.All(blocks.NodeKey) {
-			one.Leased += e.Value.Host.Use[p.Name].Leased
-			one.Usable += e.Value.Host.Use[p.Name].Usable
-		}
-		list = append(list, one)
-	}
-	return list
-}
-
 func poolsVerb() verb {
 	return verb{name: "pools", operands: "[add NAME=CIDR[,BITS]]", does: "List the pools with their use, or add one.",
 		run: func(ctx context.Context, c *call, operands []string) error {
@@ -95,7 +61,7 @@ func poolsVerb() verb {
 					return err
 				}
 			}
-			pools := poolsOf(v)
+			pools := v.Pools()
 			return c.print(pools, func(w io.Writer) {
 				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED")
 				for _, p := range pools {

@@ -136,6 +136,7 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 		default:
 		}
 	}
+	a.Describe = func(s *agentstatus.Status) { describe(s, view) }
 	go a.Serve(ctx, l)
 
 	updates := make(chan []directory.Node)
@@ -204,6 +205,30 @@ func tell(ctx context.Context, view *etcd.View, self directory.Node, changed <-c
 		case updates <- nodes:
 		case <-ctx.Done():
 			return
+		}
+	}
+}
+
+// describe adds the pools to a status, and what keeps the node from getting more addresses.
+func describe(s *agentstatus.Status, view *etcd.View) {
+	for _, p := range view.Pools() {
+		s.Pools = append(s.Pools, agentstatus.Pool{Name: p.Name, Prefix: p.Prefix, Blocks: p.Blocks, Owned: p.Owned,
+			Leased: p.Leased, Usable: p.Usable})
+	}
+	g, err := grant.OfBoot(s.Network)
+	if err == nil && g.Missing != "" {
+		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.NotGranted, Node: s.Node,
+			Text: g.Missing + ". " + g.Hint})
+	}
+	if view.Restored() {
+		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.Other,
+			Text: "etcd was restored from a copy, and nobody claims addresses: `fairlead cluster readopt` says what to do"})
+	}
+	for _, m := range view.Members() {
+		if !m.Alive && m.State != etcd.StateForgotten {
+			s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.AgentSilent, Node: m.Name,
+				Text: "the agent of node " + m.Name + " does not run, as far as etcd knows. Its containers go on. If the node is gone " +
+					"for good: `fairlead cluster forget`"})
 		}
 	}
 }
