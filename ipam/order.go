@@ -2,6 +2,7 @@ package ipam
 
 import (
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -83,6 +84,33 @@ func ParseRequest(path, s string) (netip.Addr, error) {
 		return netip.Addr{}, bad(path, "requested address %s %s", a, why)
 	}
 	return a, nil
+}
+
+// Requested are the addresses that somebody asks for: IPs of runtimeConfig, those of args.cni, and if there are none
+// there, those of IP of CNI_ARGS, which is a list for a container of both families. Empty ones ask for nothing.
+func Requested(ips, args []string, ofEnv string,
+	check func(path string, a netip.Addr) error) (asked []netip.Addr, err error) {
+	read := func(list []string, at func(i int) string) {
+		for i, s := range list {
+			if s == "" || err != nil {
+				continue
+			}
+			var a netip.Addr
+			if a, err = ParseRequest(at(i), s); err == nil {
+				err = check(at(i), a)
+			}
+			asked = append(asked, a)
+		}
+	}
+	read(ips, func(i int) string { return "runtimeConfig.ips[" + strconv.Itoa(i) + "]" })
+	read(args, func(i int) string { return "args.cni.ips[" + strconv.Itoa(i) + "]" })
+	if len(args) == 0 { // args beats CNI_ARGS (clause K11)
+		read(strings.Split(ofEnv, ","), func(int) string { return "CNI_ARGS: IP" })
+	}
+	if err != nil {
+		return nil, err
+	}
+	return asked, nil
 }
 
 // Requestable is nil where a container can have a in each subnet of sets that it is of.

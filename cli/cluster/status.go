@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cli/app"
 	"github.com/fairlead-cni/fairlead/cli/netconf"
+	"github.com/fairlead-cni/fairlead/cli/term"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -135,7 +136,7 @@ func printPools(a *app.App, pools []agentstatus.Pool) {
 		t = append(t, []any{p.Name, p.Prefix.String(), fmt.Sprintf("%d of %s", p.Owned, p.Blocks),
 			fmt.Sprintf("%d of %d", p.Leased, p.Usable)})
 	}
-	t.Print(a.Stdout, a.Style(a.Stdout))
+	a.Draw(t)
 }
 
 // printPolicies warns of NetworkPolicy objects, or says that nobody knows whether there are any.

@@ -38,6 +38,17 @@ type conf struct {
 		// Directory of the leases. Each network has a directory of its own in it. Default: /var/lib/cni/networks.
 		DataDir string `json:"dataDir"`
 	} `json:"ipam"`
+	RuntimeConfig struct {
+		// Addresses to allocate, at most one of each family, set by the runtime. They have to be in the ranges of this
+		// node.
+		IPs []string `json:"ips"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			// Addresses to allocate, in addition to runtimeConfig.ips. If the key is missing, IP of CNI_ARGS is used.
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
 }
 
 // releaseCooldown is how long a released address rests while others are free, as in host-local.
@@ -46,7 +57,11 @@ const releaseCooldown = 30 * time.Second
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 	n := &node{network: r.Owner.Network, routes: c.IPAM.Routes}
 	n.Store = disk.Store{DataDir: c.IPAM.DataDir, Cooldown: releaseCooldown, Netns: r.Netns, Granted: n.granted}
-	return n, nil
+	ofEnv, _ := r.Arg("IP")
+	var err error
+	anywhere := func(string, netip.Addr) error { return nil } // Allocate knows the ranges
+	n.Requested, err = ipam.Requested(c.RuntimeConfig.IPs, c.Args.CNI.IPs, ofEnv, anywhere)
+	return n, err
 }
 
 // A node is the store of this node's leases, whose ranges are in the grant.

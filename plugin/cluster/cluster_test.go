@@ -37,11 +37,17 @@ func (a answer) String() string { return fmt.Sprintf("exit %d: %s %s", a.status,
 // call runs the plugin as a runtime does.
 func call(t testing.TB, verb, id, conf string) answer {
 	t.Helper()
+	return callWith(t, verb, id, conf, "K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default")
+}
+
+// callWith runs it with these CNI_ARGS.
+func callWith(t testing.TB, verb, id, conf, args string) answer {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	var stderr strings.Builder
 	cmd.Stdin, cmd.Stderr = strings.NewReader(conf), &stderr
 	cmd.Env = []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_PATH=/x",
-		"CNI_NETNS=/run/netns/none", "CNI_ARGS=K8S_POD_NAME=web-0;K8S_POD_NAMESPACE=default"}
+		"CNI_NETNS=/run/netns/none", "CNI_ARGS=" + args}
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -109,6 +115,62 @@ func TestNoGrant(t *testing.T) {
 				t.Errorf("a refused ADD made the directory of leases: %v", err)
 			}
 		})
+	}
+}
+
+// The runtime may ask for an address of this node's ranges, in any of three ways, and for none of another node's.
+func TestRequested(t *testing.T) {
+	give(t, "10.9.0.0/26", "10.9.1.0/26", "fd00:9::/122")
+	for n, tc := range []struct {
+		conf, env string
+		want      []string
+	}{
+		{`,"runtimeConfig":{"ips":["10.9.1.7/26","fd00:9::9"]}`, "", []string{`"10.9.1.7/26"`, `"fd00:9::9/122"`}},
+		{`,"args":{"cni":{"ips":["10.9.0.9"]}}`, "", []string{`"10.9.0.9/26"`}},
+		{"", "IP=10.9.1.8", []string{`"10.9.1.8/26"`}},
+		{"", "IP=10.9.1.8", []string{"requested address 10.9.1.8 is in use by", "c2"}},
+		{"", "IP=10.9.2.1", []string{"requested address 10.9.2.1 is in no range"}},
+		{"", "IP=10.9.1.1", []string{"requested address 10.9.1.1 is the gateway of 10.9.1.0/26"}},
+		{`,"runtimeConfig":{"ips":["ten"]}`, "", []string{`requested address "ten"`, "runtimeConfig.ips[0]"}},
+	} {
+		got := callWith(t, "ADD", fmt.Sprint("c", n), network(tc.conf), tc.env)
+		said := string(got.out)
+		doc, failed := spec.DecodeError(got.out)
+		if failed {
+			said = doc.Msg
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(said, want) || failed != (got.status != 0) {
+				t.Errorf("%d: no %s in %v", n, want, got)
+			}
+		}
+	}
+}
+
+// The node wants no more containers while fewer addresses are free than its reserve, and says why there are no more.
+// clause: P21
+func TestReserve(t *testing.T) {
+	give(t, "10.9.0.0/29")
+	file := grant.File{Network: "pods"}
+	if err := file.Change(func(g *grant.Grant) { g.Reserve, g.Missing, g.Hint = 4, "no block is free", "Add a pool." }); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		if got := call(t, "ADD", fmt.Sprint("c", n), network("")); got.status != 0 {
+			t.Fatal(got)
+		}
+	}
+	got := call(t, "STATUS", "", network(""))
+	doc, ok := spec.DecodeError(got.out)
+	if !ok || doc.Code != spec.CodeUnavailable || doc.Hint != "Add a pool." ||
+		!strings.Contains(doc.Msg, "3 of 5 addresses are left in 10.9.0.1-10.9.0.6, and 4 are the reserve; no block is free") {
+		t.Error(got)
+	}
+	if err := file.Change(func(g *grant.Grant) { g.Reserve = 3 }); err != nil {
+		t.Fatal(err)
+	}
+	if got := call(t, "STATUS", "", network("")); got.status != 0 {
+		t.Errorf("3 are left, and 3 are the reserve: %v", got)
 	}
 }
 

@@ -22,7 +22,6 @@ import (
 	"context"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/ipam"
@@ -137,36 +136,13 @@ func (c conf) reserved() ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// requested are the addresses that somebody asks for, in any of three ways. Empty ones ask for nothing.
-func (c conf) requested(r *sdk.Request, sets []ipam.Set) (asked []netip.Addr, err error) {
-	read := func(path string, list ...string) {
-		for i, s := range list {
-			at := path
-			if path != inArgs {
-				at += "[" + strconv.Itoa(i) + "]"
-			}
-			if s == "" || err != nil {
-				continue
-			}
-			var a netip.Addr
-			if a, err = ipam.ParseRequest(at, s); err == nil {
-				err = ipam.Requestable(at, a, sets)
-			}
-			asked = append(asked, a)
-		}
-	}
-	read("runtimeConfig.ips", c.RuntimeConfig.IPs...)
-	read("args.cni.ips", c.Args.CNI.IPs...)
-	if ip, ok := r.Arg("IP"); ok && len(c.Args.CNI.IPs) == 0 { // args beats CNI_ARGS (clause K11)
-		read(inArgs, strings.Split(ip, ",")...) // a container of both families has two
-	}
-	if err != nil {
-		return nil, err
-	}
-	return asked, nil
+// requested are the addresses that somebody asks for.
+func (c conf) requested(r *sdk.Request, sets []ipam.Set) ([]netip.Addr, error) {
+	ofEnv, _ := r.Arg("IP")
+	return ipam.Requested(c.RuntimeConfig.IPs, c.Args.CNI.IPs, ofEnv, func(path string, a netip.Addr) error {
+		return ipam.Requestable(path, a, sets)
+	})
 }
-
-const inArgs = "CNI_ARGS: IP"
 
 // local is the store, and what the result has beside addresses.
 type local struct {
