@@ -18,8 +18,8 @@ const (
 
 	// The steps of several peers are made at once, because to wake up costs more than to send. It bounds the packets a
 	// second.
-	gap   = 250 * time.Millisecond
-	burst = 25
+	gap   = 500 * time.Millisecond
+	burst = 50
 
 	answerGap   = 200 * time.Millisecond // between two answers to a peer
 	answersMost = 200                    // to all peers in a second
