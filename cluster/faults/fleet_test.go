@@ -98,6 +98,7 @@ func TestFleet(t *testing.T) {
 	a.newPod()
 	flow("without etcd")
 	startEtcd()
+	a.agent.says("all nodes are programmed") // it has told the nodes again
 
 	var said string
 	var failed bool
