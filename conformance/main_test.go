@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if name == "fairlead" {
 		os.Exit(cli.Main(os.Args[1:], "test", os.Stdin, os.Stdout, os.Stderr))
 	}
-	if os.Getenv("CNI_COMMAND") != "" {
+	if !strings.HasSuffix(name, ".test") { // also without CNI_COMMAND: a model that ran the tests would call itself for ever
 		if kind, fault, ok := modelKind(name); ok {
 			os.Exit(runModel(kind, fault))
 		}

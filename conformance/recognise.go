@@ -27,6 +27,8 @@ func guesses() []guess {
 // recognise finds out what kind of plugin the subject is, by what an ADD of it does.
 func recognise(t *trial) (Plugin, error) {
 	var tried error
+	t.guesses = true
+	defer func() { t.guesses = false }()
 	for i, g := range guesses() {
 		t.subject.Plugin = Plugin{Kind: g.kind, Conf: json.RawMessage(g.conf)}
 		t.containers = 0

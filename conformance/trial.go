@@ -36,6 +36,7 @@ type trial struct {
 	containers int     // that are attached, or about to be
 	addresses  int     // that were given
 	network    string  // that a runtime is told; empty is the usual one
+	guesses    bool    // it is not known yet what kind of plugin the subject is
 }
 
 // network is the name of the network of all trials.
@@ -84,6 +85,9 @@ func raw(stdin string) change { return func(r *request) { r.stdin = []byte(stdin
 func (t *trial) do(verb string, c *container, changes ...change) *answer {
 	r := request{verb: verb, version: t.version, c: c, keys: map[string]any{}}
 	r.call = invoke.Call{Command: verb, Path: []string{filepath.Dir(t.subject.Path), delegates}, Network: network}
+	if t.guesses { // taken for an IPAM plugin, an interface plugin would find itself as its IPAM plugin, and so on for ever
+		r.call.Path = []string{delegates}
+	}
 	if c != nil {
 		r.call.ContainerID, r.call.Netns, r.call.IfName = c.id, c.netns, c.ifName
 	}
