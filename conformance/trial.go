@@ -85,7 +85,7 @@ func raw(stdin string) change { return func(r *request) { r.stdin = []byte(stdin
 func (t *trial) do(verb string, c *container, changes ...change) *answer {
 	r := request{verb: verb, version: t.version, c: c, keys: map[string]any{}}
 	r.call = invoke.Call{Command: verb, Path: []string{filepath.Dir(t.subject.Path), delegates}, Network: network}
-	if t.guesses { // taken for an IPAM plugin, an interface plugin would find itself as its IPAM plugin, and so on for ever
+	if t.guesses { // an interface plugin that is taken for an IPAM plugin would call itself as its own, without end
 		r.call.Path = []string{delegates}
 	}
 	if c != nil {
