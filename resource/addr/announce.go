@@ -1,6 +1,7 @@
 package addr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ type Announce struct {
 }
 
 func (a Announce) String() string {
-	return resource.Line(resource.Addrs("announce", resource.AddrsOf(a.Addrs)), "on cont/"+a.Link,
+	return resource.Line(cmp.Or(resource.Addrs("announce", resource.AddrsOf(a.Addrs)), "announce"), "on cont/"+a.Link,
 		resource.Flag("through host/"+a.Port, a.Port != ""))
 }
 
