@@ -10,17 +10,10 @@ import (
 
 func drainVerb() verb {
 	var undo bool
-	return verb{name: "drain", operands: "NODE", does: "Let a node claim no more addresses, and give back those that no container has.",
+	return verb{name: "drain", operands: "NODE", least: 1, most: 1,
+		does:  "Let a node claim no more addresses, and give back those that no container has.",
 		flags: func(c *call) { c.flags.BoolVar(&undo, "undo", false, "let the node claim addresses again") },
-		run: func(ctx context.Context, c *call, operands []string) error {
-			if err := want(operands, 1, "NODE"); err != nil {
-				return err
-			}
-			s, v, err := c.open(ctx)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			n, err := v.Member(operands[0])
 			if err != nil {
 				return err
@@ -41,19 +34,12 @@ func drainVerb() verb {
 
 func forgetVerb() verb {
 	var dead bool
-	return verb{name: "forget", operands: "NODE", does: "Take the addresses of a node that does not exist any more. Others get them ten minutes later.",
+	return verb{name: "forget", operands: "NODE", least: 1, most: 1,
+		does: "Take the addresses of a node that does not exist any more. Others get them ten minutes later.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&dead, "confirmed-dead", false, "you know that the node's containers have ended")
 		},
-		run: func(ctx context.Context, c *call, operands []string) error {
-			if err := want(operands, 1, "NODE"); err != nil {
-				return err
-			}
-			s, v, err := c.open(ctx)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			n, err := v.Member(operands[0])
 			if err != nil {
 				return err
@@ -77,19 +63,12 @@ func forgetVerb() verb {
 
 func readoptVerb() verb {
 	var done bool
-	return verb{name: "readopt", does: "After etcd was restored from a copy, list the nodes that have not said yet what they have, or end the wait for them.",
+	return verb{name: "readopt",
+		does: "After etcd was restored from a copy, list the nodes that have not said yet what they have, or end the wait for them.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&done, "done", false, "all nodes that have containers have said what they have: let nodes claim again")
 		},
-		run: func(ctx context.Context, c *call, operands []string) error {
-			if err := want(operands, 0, "no argument"); err != nil {
-				return err
-			}
-			s, v, err := c.open(ctx)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			if !v.Restored() {
 				return c.print(map[string]any{"restored": false}, func(w io.Writer) {
 					fmt.Fprintln(w, "etcd was not restored, as far as its nodes know: nothing is to be done")

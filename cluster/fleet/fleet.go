@@ -3,6 +3,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,8 +30,12 @@ type call struct {
 // A verb is a command.
 type verb struct {
 	name, operands, does string
-	run                  func(ctx context.Context, c *call, operands []string) error
+	least, most          int // operands
 	flags                func(c *call)
+
+	// One of them is set: run, or ask, which is given the cluster of this node.
+	run func(ctx context.Context, c *call, operands []string) error
+	ask func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error
 }
 
 func verbs() []verb {
@@ -86,8 +91,17 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("%s: %w: %w", v.name, err, errUsage)
 	case c.output != "text" && c.output != "json":
 		return fmt.Errorf("-o %s: want text or json: %w", c.output, errUsage)
+	case len(operands) < v.least || len(operands) > v.most:
+		return fmt.Errorf("%q: want %s: %w", operands, cmp.Or(v.operands, "no argument"), errUsage)
+	case v.run != nil:
+		return v.run(ctx, c, operands)
 	}
-	return v.run(ctx, c, operands)
+	s, view, err := c.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return v.ask(ctx, c, s, view, operands)
 }
 
 // parse takes flags before, between and behind the operands.
@@ -101,14 +115,6 @@ func (c *call) parse(args []string) (operands []string, err error) {
 		}
 		operands, args = append(operands, c.flags.Arg(0)), c.flags.Args()[1:]
 	}
-}
-
-// want says that the operands of a command are wrong.
-func want(operands []string, n int, what string) error {
-	if len(operands) == n {
-		return nil
-	}
-	return fmt.Errorf("%q: want %s: %w", operands, what, errUsage)
 }
 
 // print prints an answer: a document, or what text does.

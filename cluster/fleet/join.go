@@ -119,9 +119,6 @@ func initVerb() verb {
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
 		},
 		run: func(ctx context.Context, c *call, operands []string) error {
-			if err := want(operands, 0, "no argument"); err != nil {
-				return err
-			}
 			all, err := parsePools(pools)
 			if err != nil {
 				return err
@@ -149,11 +146,8 @@ func initVerb() verb {
 }
 
 func joinVerb() verb {
-	return verb{name: "join", operands: "TOKEN", does: "Let this node join the cluster of a token.",
+	return verb{name: "join", operands: "TOKEN", least: 1, most: 1, does: "Let this node join the cluster of a token.",
 		run: func(ctx context.Context, c *call, operands []string) error {
-			if err := want(operands, 1, "TOKEN"); err != nil {
-				return err
-			}
 			t, err := decode(operands[0])
 			if err != nil {
 				return err
@@ -200,9 +194,6 @@ func joinVerb() verb {
 func tokenVerb() verb {
 	return verb{name: "token", does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
 		run: func(_ context.Context, c *call, operands []string) error {
-			if err := want(operands, 0, "no argument"); err != nil {
-				return err
-			}
 			j, err := c.joined()
 			if err != nil {
 				return err

@@ -14,15 +14,7 @@ import (
 
 func nodesVerb() verb {
 	return verb{name: "nodes", does: "List the nodes of the cluster, with what they have and whether their agents run.",
-		run: func(ctx context.Context, c *call, operands []string) error {
-			if err := want(operands, 0, "no argument"); err != nil {
-				return err
-			}
-			s, v, err := c.open(ctx)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			nodes := v.Members()
 			return c.print(nodes, func(w io.Writer) {
 				fmt.Fprintln(w, "NODE\tAGENT\tENDPOINTS\tBLOCKS\tLEASED\tADDRESSES\tSTATE")
@@ -42,7 +34,7 @@ func agentState(n etcd.MemberInfo) string {
 }
 
 func poolsVerb() verb {
-	return verb{name: "pools", operands: "[add NAME=CIDR[,BITS]]", does: "List the pools with their use, or add one.",
+	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS]]", does: "List the pools with their use, or add one.",
 		run: func(ctx context.Context, c *call, operands []string) error {
 			if len(operands) > 0 && (operands[0] != "add" || len(operands) != 2) {
 				return fmt.Errorf("%q: want add NAME=CIDR, or nothing: %w", operands, errUsage)
@@ -81,16 +73,9 @@ type block struct {
 }
 
 func blocksVerb() verb {
-	return verb{name: "blocks", operands: "[NODE]", does: "List the blocks that are not free, or those of a node.",
-		run: func(ctx context.Context, c *call, operands []string) error {
-			if len(operands) > 1 {
-				return want(operands, 1, "at most one NODE")
-			}
-			s, v, err := c.open(ctx)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+	return verb{name: "blocks", most: 1, operands: "[NODE]",
+		does: "List the blocks that are not free, or those of a node.",
+		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			names := v.Names()
 			list := []block{}
 			for _, e := range v.All(blocks.BlockKey) {
@@ -141,16 +126,9 @@ type exportedSubnet struct {
 }
 
 func exportVerb() verb {
-	return verb{name: "export", operands: "[NODE]", does: "Print the ranges of each node as host-local's ipam.ranges, to leave the cluster.",
-		run: func(ctx context.Context, c *call, operands []string) error {
-			if len(operands) > 1 {
-				return want(operands, 1, "at most one NODE")
-			}
-			s, v, err := c.open(ctx)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
+	return verb{name: "export", most: 1, operands: "[NODE]",
+		does: "Print the ranges of each node as host-local's ipam.ranges, to leave the cluster.",
+		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			list := []exported{}
 			for _, n := range v.Nodes() {
 				if len(operands) == 1 && n.Name != operands[0] {
