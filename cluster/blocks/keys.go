@@ -85,6 +85,19 @@ type Value struct {
 	Host   *Host    `json:"host,omitempty"`   // NodeKey
 }
 
+// IsOf reports whether a value has what that of a kind of keys always has.
+func (v Value) IsOf(kind Kind) bool {
+	switch kind {
+	case ConfigKey:
+		return v.Config != nil
+	case EpochKey:
+		return v.Epoch != nil
+	case NodeKey:
+		return v.Host != nil
+	}
+	return true
+}
+
 // A Config is what an administrator writes. Each change of it is one transaction.
 type Config struct {
 	// Store is the identifier that the store gave itself when the cluster was made. A store that was restored from a

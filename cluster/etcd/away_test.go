@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -111,4 +113,31 @@ func TestRestoredStore(t *testing.T) {
 	member(t.Output(), s, "b", 2).rest(t)
 	expect(t, "b", 1)
 	check(t, s)
+}
+
+// What another program wrote in the place of a value is an error that names the key, and ends no agent.
+func TestForeignValue(t *testing.T) {
+	s := startEtcd(t)
+	c, err := s.connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []blocks.Key{{Kind: blocks.NodeKey, Node: "x"}, {Kind: blocks.EpochKey, Node: "x"}, {Kind: blocks.ConfigKey}} {
+		former, err := c.Put(t.Context(), s.key(key), "{}", clientv3.WithPrevKV())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Look(t.Context())
+		if want := "the value of " + s.key(key) + " is not of this version: {}"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if former.PrevKv != nil {
+			_, err = c.Put(t.Context(), s.key(key), string(former.PrevKv.Value))
+		} else {
+			_, err = c.Delete(t.Context(), s.key(key))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -70,6 +70,9 @@ func entry(k blocks.Key, kv *mvccpb.KeyValue) (blocks.Entry, error) {
 	if err := json.Unmarshal(kv.Value, &e.Value); err != nil {
 		return e, fmt.Errorf("etcd: the value of %s is not of this version: %w", kv.Key, err)
 	}
+	if !e.Value.IsOf(k.Kind) {
+		return e, fmt.Errorf("etcd: the value of %s is not of this version: %s", kv.Key, kv.Value)
+	}
 	return e, nil
 }
 

@@ -125,11 +125,8 @@ func (s *Store) apply(v *View, events []*clientv3.Event) (freed bool, err error)
 
 // Taken reports whether a block is not free.
 func (v *View) Taken(h blocks.Holding) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	_, owned := v.entries[blocks.Key{Kind: blocks.BlockKey, Pool: h.Pool, Block: h.Block}]
-	_, rests := v.entries[blocks.Key{Kind: blocks.GraveKey, Pool: h.Pool, Block: h.Block}]
-	return owned || rests
+	return v.has(blocks.Key{Kind: blocks.BlockKey, Pool: h.Pool, Block: h.Block}) ||
+		v.has(blocks.Key{Kind: blocks.GraveKey, Pool: h.Pool, Block: h.Block})
 }
 
 // Config returns what an administrator wrote. Nil: nothing.
@@ -154,10 +151,7 @@ func (v *View) All(kind blocks.Kind) (list []blocks.Entry) {
 
 // Drains reports whether a node is to give its blocks back.
 func (v *View) Drains(node string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	_, drains := v.entries[blocks.Key{Kind: blocks.DrainKey, Node: node}]
-	return drains
+	return v.has(blocks.Key{Kind: blocks.DrainKey, Node: node})
 }
 
 // Ranges returns the addresses of each node, by the nodes' identifiers and the names of pools.
@@ -193,9 +187,6 @@ func (v *View) Nodes() (list []directory.Node) {
 	ranges := v.Ranges()
 	for _, e := range v.All(blocks.NodeKey) {
 		h := e.Value.Host
-		if h == nil {
-			continue
-		}
 		n := directory.Node{Name: h.Name, Since: h.Since, Endpoints: h.Endpoints, MAC: h.MAC}
 		for _, pool := range slices.Sorted(maps.Keys(ranges[e.Key.Node])) {
 			n.Prefixes = append(n.Prefixes, ranges[e.Key.Node][pool]...)
