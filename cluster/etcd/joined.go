@@ -3,6 +3,7 @@ package etcd
 import (
 	"cmp"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -62,6 +63,16 @@ func (j Joined) With(flags Joined, endpoints []string) Joined {
 	j.CA, j.Cert, j.Key = cmp.Or(flags.CA, j.CA), cmp.Or(flags.Cert, j.Cert), cmp.Or(flags.Key, j.Key)
 	j.User, j.PasswordFile = cmp.Or(flags.User, j.User), cmp.Or(flags.PasswordFile, j.PasswordFile)
 	return j
+}
+
+// Define adds the flags that say how etcd is to know this node.
+func (a *Access) Define(flags *flag.FlagSet) {
+	flags.StringVar(&a.CA, "etcd-cacert", "", "`FILE` with the certificates that sign those of etcd. It and the next ones are read "+
+		"for each connection")
+	flags.StringVar(&a.Cert, "etcd-cert", "", "`FILE` with the certificate of this node")
+	flags.StringVar(&a.Key, "etcd-key", "", "`FILE` with the key of --etcd-cert")
+	flags.StringVar(&a.User, "etcd-user", "", "`NAME` of the user, where etcd wants a password")
+	flags.StringVar(&a.PasswordFile, "etcd-password-file", "", "`FILE` with the password of --etcd-user")
 }
 
 // SplitList returns the parts of a text between commas.

@@ -138,11 +138,7 @@ type access struct {
 func (a *access) define(flags *flag.FlagSet) {
 	flags.StringVar(&a.endpoints, "etcd", "", "`URL`,… of etcd")
 	flags.StringVar(&a.Cluster, "cluster", "", "`NAME` of the cluster (default: fleet)")
-	flags.StringVar(&a.CA, "etcd-cacert", "", "`FILE` with the certificates that sign those of etcd")
-	flags.StringVar(&a.Cert, "etcd-cert", "", "`FILE` with a certificate for etcd")
-	flags.StringVar(&a.Key, "etcd-key", "", "`FILE` with the key of --etcd-cert")
-	flags.StringVar(&a.User, "etcd-user", "", "`NAME` of the user, where etcd wants a password")
-	flags.StringVar(&a.PasswordFile, "etcd-password-file", "", "`FILE` with the password of --etcd-user")
+	a.Define(flags)
 }
 
 // joined returns how to reach etcd.

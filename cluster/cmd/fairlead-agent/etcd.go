@@ -38,12 +38,7 @@ type sharedPools struct {
 
 func (f *sharedPools) flags(flags *flag.FlagSet) {
 	flags.StringVar(&f.endpoints, "etcd", "", "`URL`,… of etcd, where nodes without Kubernetes share pools of addresses")
-	flags.StringVar(&f.CA, "etcd-cacert", "", "`FILE` with the certificates that sign those of etcd. It and the next ones are read "+
-		"for each connection")
-	flags.StringVar(&f.Cert, "etcd-cert", "", "`FILE` with the certificate of this node")
-	flags.StringVar(&f.Key, "etcd-key", "", "`FILE` with the key of --etcd-cert")
-	flags.StringVar(&f.User, "etcd-user", "", "`NAME` of the user, where etcd wants a password")
-	flags.StringVar(&f.PasswordFile, "etcd-password-file", "", "`FILE` with the password of --etcd-user")
+	f.Define(flags)
 	flags.StringVar(&f.file, "etcd-config", "", "`FILE` that fairlead cluster join wrote, for what these flags do not say (default: "+
 		etcd.JoinedFile+", if it exists and --kubeconfig is not said)")
 	flags.StringVar(&f.pools, "pool", "", "`NAME`,… of the pools that this node claims blocks of, in this order (default: all)")
@@ -112,15 +107,11 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 		return err
 	}
 	defer store.Close()
-	device, err := a.LockDevice()
+	device, l, err := begin(a)
 	if err != nil {
 		return err
 	}
 	defer device.Close()
-	l, err := agent.Listen(agentstatus.Socket(a.Network))
-	if err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -210,6 +211,17 @@ func configOf(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
+// begin makes sure that no other agent has the device, and opens the socket that `fairlead cluster status` asks.
+func begin(a *agent.Agent) (device io.Closer, l net.Listener, err error) {
+	if device, err = a.LockDevice(); err != nil {
+		return nil, nil, err
+	}
+	if l, err = agent.Listen(agentstatus.Socket(a.Network)); err != nil {
+		return nil, nil, errors.Join(err, device.Close())
+	}
+	return device, l, nil
+}
+
 // watch runs the agent with the nodes that the API server tells. Available says that the node's condition NetworkUnavailable is
 // cleared.
 func watch(ctx context.Context, a *agent.Agent, config *rest.Config, available bool) error {
@@ -221,15 +233,11 @@ func watch(ctx context.Context, a *agent.Agent, config *rest.Config, available b
 	if err != nil {
 		return err
 	}
-	device, err := a.LockDevice()
+	device, l, err := begin(a)
 	if err != nil {
 		return err
 	}
 	defer device.Close()
-	l, err := agent.Listen(agentstatus.Socket(a.Network))
-	if err != nil {
-		return err
-	}
 	go a.Serve(ctx, l)
 	go func() {
 		if err := nodes.CountPolicies(ctx, config, a.SetPolicies); !errors.Is(err, context.Canceled) {
