@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -48,7 +49,10 @@ func (j Joined) Write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(path, append(b, '\n'), 0o644)
+	if err := record.Replace(path, append(b, '\n'), true); err != nil {
+		return err
+	}
+	return os.Chmod(path, 0o644) // it has paths, and nothing secret
 }
 
 // With returns j with what flags say instead.

@@ -183,6 +183,9 @@ func TestToken(t *testing.T) {
 		if _, err := os.Stat(further); err == nil {
 			t.Errorf("%s: the node has joined", want)
 		}
+		if left, err := os.ReadDir(filepath.Dir(further)); err != nil || len(left) > 0 {
+			t.Errorf("%s: left are %v, %v", want, left, err)
+		}
 	}
 	if got := does(t, "join "+text+" --file "+further); !strings.Contains(got, "this node is of the cluster fleet") {
 		t.Error(got)

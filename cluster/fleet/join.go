@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -156,39 +157,58 @@ func joinVerb() verb {
 				return err
 			}
 			dir := filepath.Dir(c.file)
-			for _, path := range []*string{&t.CA, &t.Cert, &t.Key, &t.PasswordFile, &t.Conf} {
-				if *path != "" {
-					*path = filepath.Join(dir, *path)
-				}
-			}
-			if err := writeFiles(dir, t.Files); err != nil {
+			if err := t.prove(ctx, filepath.Join(dir, ".joining")); err != nil {
 				return err
 			}
-			s, err := etcd.Open(t.Access)
-			if err != nil {
+			j := t.in(dir)
+			if err := c.write(j, t.Files); err != nil {
 				return err
 			}
-			defer s.Close()
-			if err := s.CheckVersion(ctx); err != nil {
-				return err
-			}
-			v, err := s.Look(ctx)
-			if err != nil {
-				return err
-			}
-			at := strings.Join(t.Endpoints, ",")
-			switch {
-			case v.Config() == nil:
-				return fmt.Errorf("etcd at %s has no cluster %s, of which the token is", at, t.Cluster)
-			case v.Config().Store != t.Store:
-				return fmt.Errorf("the token is of the cluster %s in the etcd %s, and etcd at %s has a cluster %s that was made in the "+
-					"etcd %s: take a token of that cluster", t.Cluster, t.Store, at, t.Cluster, v.Config().Store)
-			}
-			if err := c.write(t.Joined, t.Files); err != nil {
-				return err
-			}
-			return c.joinedText(t.Joined, false)
+			return c.joinedText(j, false)
 		}}
+}
+
+// in returns what a node keeps of the token if the files are in a directory.
+func (t token) in(dir string) etcd.Joined {
+	j := t.Joined
+	for _, path := range []*string{&j.CA, &j.Cert, &j.Key, &j.PasswordFile, &j.Conf} {
+		if *path != "" {
+			*path = filepath.Join(dir, *path)
+		}
+	}
+	return j
+}
+
+// prove asks etcd whether the token is of its cluster. Dir has the files meanwhile, and nothing is left of it.
+func (t token) prove(ctx context.Context, dir string) (err error) {
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if err := writeFiles(dir, t.Files); err != nil {
+		return err
+	}
+	s, err := etcd.Open(t.in(dir).Access)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.CheckVersion(ctx); err != nil {
+		return err
+	}
+	v, err := s.Look(ctx)
+	if err != nil {
+		return err
+	}
+	at := strings.Join(t.Endpoints, ",")
+	switch {
+	case v.Config() == nil:
+		return fmt.Errorf("etcd at %s has no cluster %s, of which the token is", at, t.Cluster)
+	case v.Config().Store != t.Store:
+		return fmt.Errorf("the token is of the cluster %s in the etcd %s, and etcd at %s has a cluster %s that was made in the "+
+			"etcd %s: take a token of that cluster", t.Cluster, t.Store, at, t.Cluster, v.Config().Store)
+	}
+	return nil
 }
 
 func tokenVerb() verb {
@@ -242,7 +262,7 @@ func writeFiles(dir string, files map[string]string) error {
 		return err
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+		if err := record.Replace(filepath.Join(dir, name), []byte(text), true); err != nil {
 			return err
 		}
 	}
