@@ -269,7 +269,8 @@ func writeFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// joinedText starts the agent, where systemd runs, and says what is next.
+// joinedText starts the agent, where systemd runs, and says what is next. systemctl(1) enables, loads and starts a unit,
+// and says where the reason is if it does not run.
 func (c *call) joinedText(j etcd.Joined, first bool) error {
 	const unit = "fairlead-agent.service"
 	start := "systemctl enable --now " + unit

@@ -28,41 +28,51 @@ func faults() []fault {
 		{"whether a bridge is empty is asked before its lock", "an order turned round", []edit{
 			{transient, "	if _, removable, err := t.empty(w); err != nil || !removable {\n		return err\n	}\n",
 				"	links, removable, err := t.empty(w)\n	if err != nil || !removable {\n		return err\n	}\n"},
-			{transient, "	links, removable, err := t.empty(w)\n	if err != nil || !removable {\n		return err\n	}\n	var errs", "	var errs"}}},
+			{transient, "	links, removable, err := t.empty(w)\n	if err != nil || !removable {\n		return err\n	}\n	var errs",
+				"	var errs"}}},
 		{"a bridge that went since it was ensured is not made again", "a case left out", []edit{
-			{"resource/link/port.go", "ok && (errors.Is(err, rtnl.ErrNoLink)", "ok && ctx == nil && (errors.Is(err, rtnl.ErrNoLink)"}}},
+			{"resource/link/port.go", "ok && (errors.Is(err, rtnl.ErrNoLink)",
+				"ok && ctx == nil && (errors.Is(err, rtnl.ErrNoLink)"}}},
 		{"a bridge that another call makes is an error", "an error not expected", []edit{
 			{"resource/link/bridge.go", "case !errors.Is(err, fs.ErrExist):", "case !errors.Is(err, fs.ErrInvalid):"}}},
 		{"a gateway's address that another call adds is an error", "an error not expected", []edit{
-			{"resource/addr/gateway.go", "	if errors.Is(err, fs.ErrExist) {\n		return nil\n	}\n	return err\n}", "	if errors.Is(err, fs.ErrPermission) {\n		return nil\n	}\n	return err\n}"}}},
+			{"resource/addr/gateway.go", "	if errors.Is(err, fs.ErrExist) {\n		return nil\n	}\n	return err\n}",
+				"	if errors.Is(err, fs.ErrPermission) {\n		return nil\n	}\n	return err\n}"}}},
 		{"DEL releases addresses before it removes links", "an order turned round", []edit{
 			{verbs, "if c.ipam != nil && c.ipam.needsLink() {", "if c.ipam != nil {"},
 			{verbs, "left == nil && c.ipam != nil && !c.ipam.needsLink()", "left == nil && c.ipam == nil"}}},
 		{"GC takes the leases of the living", "a question not asked", []edit{
 			{leases + "disk.go", "return keep[e.owner] })", "return keep[\"\"] })"}}},
 		{"an attachment is held whether it was deleted or not", "a question not asked", []edit{
-			{"attach/hold.go", "if err == nil && stampOf(info) == c.stamp {", "if err == nil && stampOf(info) == c.stamp || errors.Is(err, fs.ErrNotExist) {"}}},
+			{"attach/hold.go", "if err == nil && stampOf(info) == c.stamp {",
+				"if err == nil && stampOf(info) == c.stamp || errors.Is(err, fs.ErrNotExist) {"}}},
 		{"a container has no lock", "a lock left out", []edit{
-			{lock, "f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_EX)", "f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_SH)"}}},
+			{lock, "f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_EX)",
+				"f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_SH)"}}},
 		{"a lock's file may be removed", "a question not asked", []edit{
 			{lock, "	still, err := named(f)\n		if still {", "	still, err := true, error(nil)\n		if still {"}}},
 		{"nft transactions go by old answers", "a lock and a check left out", []edit{
 			{"resource/filter/transaction.go", "f.CommitAt(b, was)", "f.CommitAt(b, 0)"},
-			{"kernel/world.go", "	held, err := record.Queue(ctx, bound, name, false)\n", "	if ctx != nil {\n		return func() {}, nil\n	}\n	held, err := record.Queue(ctx, bound, name, false)\n"}}},
+			{"kernel/world.go", "	held, err := record.Queue(ctx, bound, name, false)\n",
+				"	if ctx != nil {\n		return func() {}, nil\n	}\n	held, err := record.Queue(ctx, bound, name, false)\n"}}},
 		{"a lock needs room on the disk", "an error not expected", []edit{
 			{"kernel/record/lock.go", "unmade := errors.Is(err, unix.ENOSPC) ||", "unmade := ctxless(err) ||"},
 			{"kernel/record/lock.go", "// lockFile opens", "func ctxless(error) bool { return false }\n\n// lockFile opens"}}},
 		{"DEL needs room on the disk for the record of its policy", "an error not expected", []edit{
-			{policy, "if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {\n			err = w", "if errors.Is(err, unix.EDQUOT) {\n			err = w"}}},
+			{policy, "if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {\n			err = w",
+				"if errors.Is(err, unix.EDQUOT) {\n			err = w"}}},
 		{"leases of an earlier boot are alive", "a question not asked", []edit{
-			{leases + "boot.go", "	if spec.Unseen(netns) {\n		return ipam.Unknown\n	}\n	return ipam.Gone", "	return ipam.Alive"}}},
+			{leases + "boot.go", "	if spec.Unseen(netns) {\n		return ipam.Unknown\n	}\n	return ipam.Gone",
+				"	return ipam.Alive"}}},
 		{"a failed ADD is not rolled back", "a step left out", []edit{
 			{"attach/attach.go", "	if undo := op.rollback(ctx); undo != nil {", "	if undo := ctx.Err(); undo != nil {"}}},
 		{"the cache is written in place", "an order turned round", []edit{
 			{"attach/cache.go", "	tmp := r.temporary(o)\n	err := os.Remove(tmp)", "	tmp := path\n	err := os.Remove(tmp)"}}},
 		{"GC goes beside ADD and DEL", "a lock left out", []edit{
-			{"attach/network.go", "unlock, err := r.lockNetwork(ctx, l.Name, true)", "unlock, err := r.lockNetwork(ctx, l.Name, false)"}}},
+			{"attach/network.go", "unlock, err := r.lockNetwork(ctx, l.Name, true)",
+				"unlock, err := r.lockNetwork(ctx, l.Name, false)"}}},
 		{"leases have no lock", "a lock left out", []edit{
-			{leases + "directory.go", "	err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)", "	err := unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB)"}}},
+			{leases + "directory.go", "	err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)",
+				"	err := unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB)"}}},
 	}
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/cli/app"
 	"golang.org/x/sys/unix"
 )
 
@@ -147,7 +149,9 @@ func (p *play) epilogue() error {
 		damaged = damaged || c.state == attached && (c.flushed || c.linkCut)
 	}
 	if damaged {
-		if err := p.run([]string{"repair"}, nil); err != nil && !strings.Contains(err.Error(), "exit status 3") {
+		err := p.run([]string{"repair"}, nil)
+		exit, ended := errors.AsType[*exec.ExitError](err)
+		if err != nil && (!ended || exit.ExitCode() != app.ExitFault) { // a link that was cut stays so
 			return failure{"repair restores what was damaged", err.Error()}
 		}
 	}

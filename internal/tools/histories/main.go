@@ -211,8 +211,8 @@ func (s *script) taken(o outcome) *script {
 	}
 	if o.Failure != nil {
 		const enough = 12
-		lines := strings.Split(o.Failure.Error(), "\n")
-		with.why = slices.Insert(lines[:min(len(lines), enough)], 0, fmt.Sprint("seed ", s.seed))
+		lines := append([]string{fmt.Sprint("seed ", s.seed), o.Failure.Law}, strings.Split(o.Failure.Text, "\n")...)
+		with.why = lines[:min(len(lines), enough)]
 	}
 	return &with
 }

@@ -53,7 +53,8 @@ func newStage(program, chain string) (*stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = errors.Join(os.MkdirAll("/opt/cni/bin", 0o755), os.MkdirAll("/etc/cni/net.d", 0o755), os.WriteFile("/etc/cni/net.d/n.conflist", list, 0o644))
+	err = errors.Join(os.MkdirAll("/opt/cni/bin", 0o755), os.MkdirAll("/etc/cni/net.d", 0o755),
+		os.WriteFile("/etc/cni/net.d/n.conflist", list, 0o644))
 	for _, dir := range []string{"/run", "/var/lib/cni"} { // of a size, so that a disk can be full
 		err = errors.Join(err, unix.Mount("tmpfs", dir, "tmpfs", 0, roomy))
 	}
