@@ -25,11 +25,7 @@ func (a *Agent) Fit(pool netip.Prefix, own []netip.Prefix) error {
 			return fmt.Errorf("the pool %v overlaps the network %v of %s", pool, p, o.linkName(have.Link))
 		}
 	}
-	family := uint8(rtnl.IPv4)
-	if pool.Addr().Is6() {
-		family = rtnl.IPv6
-	}
-	routes, err := rtnl.Routes(a.World.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+	routes, err := rtnl.Routes(a.World.Host, rtnl.RouteFilter{Family: rtnl.Family(pool.Addr()), Table: rtnl.MainTable})
 	if err != nil {
 		return err
 	}
@@ -50,11 +46,7 @@ func NodeIPs(host *kernel.NS) (list []netip.Addr, err error) {
 		return nil, err
 	}
 	for _, like := range families() {
-		family := uint8(rtnl.IPv4)
-		if like.Is6() {
-			family = rtnl.IPv6
-		}
-		routes, err := rtnl.Routes(host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
+		routes, err := rtnl.Routes(host, rtnl.RouteFilter{Family: rtnl.Family(like), Table: rtnl.MainTable})
 		if err != nil {
 			return nil, err
 		}

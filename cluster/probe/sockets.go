@@ -201,11 +201,7 @@ func (s *sockets) inner(to netip.Addr, by Link, nonce uint64) error {
 
 // neighbour returns the link-layer address of a next hop, or nil if the kernel does not know it.
 func (s *sockets) neighbour(l Link) (net.HardwareAddr, error) {
-	var family uint8 = rtnl.IPv4
-	if l.Via.Is6() {
-		family = rtnl.IPv6
-	}
-	all, err := rtnl.NeighbourMessages(s.ns, family, l.Index)
+	all, err := rtnl.NeighbourMessages(s.ns, rtnl.Family(l.Via), l.Index)
 	if err != nil {
 		return nil, err
 	}
