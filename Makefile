@@ -99,13 +99,14 @@ test: ## all tests, in throw-away hosts of their own; as root or as an ordinary 
 	$(GO) test -p $$((2 * $$(nproc))) -timeout 60m $(TESTFLAGS) ./plugin ./internal/dist ./...; main=$$?; wait $$tools; tools=$$?; cat $(BIN)/tools.out; exit $$((main + tools))
 
 # The race detector needs cgo, so a C compiler.
-RACE ?= ./attach ./calls ./dhcp/... ./install ./nameserver ./repair
+RACE ?= ./attach ./internal/calls ./internal/dhcp/... ./internal/command/install ./internal/command/nameserver ./internal/repair
 test-race: ## the packages whose goroutines share something, with the race detector
 	@.ci/packages race
 	CGO_ENABLED=1 $(GO) test -race -vet=off -count=1 -timeout 60m $(RACE)
 
 # Tests wait for events, so no load of the machine makes them fail.
-BUSY   ?= ./attach ./calls ./dhcp/... ./invoke ./ipam/... ./kernel/... ./nameserver ./ovsdb ./plugin ./repair ./resource/...
+BUSY   ?= ./attach ./internal/calls ./internal/dhcp/... ./invoke ./ipam ./internal/ipam/... ./kernel/... ./internal/kernel/... \
+  ./internal/command/nameserver ./internal/ovsdb ./plugin ./internal/repair ./resource/...
 ROUNDS ?= 3
 test-busy: ## three rounds of the tests that wait, beside eight busy processes
 	@.ci/packages
@@ -119,7 +120,7 @@ $(if $(ARCH),$(eval SKIPPED ?= internal/vm/elsewhere.txt))
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm $(ARCH) || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
-	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./packetfilter ./trace ./resource/... ./plugin/... ./dhcp/v4 ./dhcp/v6 ./dhcp/daemon)
+	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./internal/kernel/... ./internal/command/packetfilter ./internal/command/trace ./resource/... ./plugin/... ./internal/dhcp/v4 ./internal/dhcp/v6 ./internal/dhcp/daemon)
 
 # make fuzz FUZZTIME=2m takes an hour on two processors, and FUZZTIME=10m a night. What fails is kept in testdata/fuzz.
 FUZZTIME ?= 20s
@@ -130,7 +131,7 @@ fuzz: ## each fuzz target for FUZZTIME (20s), as many side by side as there are 
 # A package, or PACKAGE=TESTS where other packages' tests have to notice.
 MUTANTS ?= 100
 SEED    ?= 1
-MUTATED ?= spec sdk plan resource/filter ipam ipam/disk ipam/grant attach repair install cluster/agent
+MUTATED ?= spec sdk plan resource/filter ipam internal/ipam/disk internal/ipam/grant attach internal/repair internal/command/install cluster/agent
 mutate: ## MUTANTS (100) small changes of the packages MUTATED, of which SEED decides: which do their tests not notice?
 	@.ci/packages
 	$(GO) -C internal/tools run ./mutate -root ../.. -accepted mutate/accepted.txt -n $(MUTANTS) -seed $(SEED) $(MUTATED)
@@ -188,14 +189,14 @@ demo: build ## three containers, the host and a published port talk to each othe
 # that alone, and shows it on the terminal; the page is written by a run of all rows.
 bench: build ## side by side with the reference plugins in REFERENCE (/usr/lib/cni); writes docs/performance.md
 	@.ci/packages bench
-	$(GO) build -trimpath -o $(BIN)/bench ./bench
-	$(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/tmp/ ./bench/floor
+	$(GO) build -trimpath -o $(BIN)/bench ./internal/bench
+	$(GO) build -trimpath -ldflags '-s -w' -o $(BIN)/tmp/ ./internal/bench/floor
 	@mkdir -p $(BIN)/floor && cp --remove-destination $(BIN)/tmp/floor $(BIN)/floor/floor && rm -r $(BIN)/tmp
 	$$(chrt -r 10 true 2>/dev/null && echo chrt -r 10) $(BIN)/bench -plugins $(BIN)/cni -floor $(BIN)/floor \
 	  -reference $(REFERENCE) $(if $(BENCHFLAGS),$(BENCHFLAGS),-md docs/performance.md)
 
 bench-commands: build ## seconds of a processor of doctor, check, ls, inspect and others beside 1,000 attachments, on the terminal
-	$(GO) build -trimpath -o $(BIN)/bench ./bench
+	$(GO) build -trimpath -o $(BIN)/bench ./internal/bench
 	$(BIN)/bench -plugins $(BIN)/cni -rows commands $(BENCHFLAGS)
 
 # Go's proxy has the reference as a module, and its programs say which version they are.
@@ -212,7 +213,7 @@ bench-newest: $(BIN)/reference/$(NEWEST) ## the same beside the newest reference
 
 bench-vm: build ## the same in the virtual machine, of what few kernels have
 	@.ci/packages bench && .ci/packages vm
-	$(GO) build -trimpath -o $(BIN)/bench ./bench && $(GO) build -o $(BIN)/vm ./internal/vm
+	$(GO) build -trimpath -o $(BIN)/bench ./internal/bench && $(GO) build -o $(BIN)/vm ./internal/vm
 	$(BIN)/vm $(BIN)/bench -plugins $(BIN)/cni -virtual -json > $(BIN)/bench.json || { cat $(BIN)/bench.json; exit 1; }
 	$(BIN)/bench -from $(BIN)/bench.json -md docs/performance.md
 
@@ -226,7 +227,7 @@ lint: ## gofmt, go vet, staticcheck and the architecture
 	$$($(GO) -C internal/tools tool -n staticcheck) ./...
 	$(GO) test ./internal/arch
 
-generate: ## NOTICE, docs/clauses.md, docs/graph.svg, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and cli/explain/reference.json anew, from the code
+generate: ## NOTICE, docs/clauses.md, docs/graph.svg, docs/plugins/, docs/schema/, docs/man/, docs/examples/ and internal/command/cli/explain/reference.json anew, from the code
 	$(GO) test ./internal/docgen -count=1 -update
 	$(GO) test ./graph -count=1 -run Golden -update
 

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"golang.org/x/sys/unix"
 )
 

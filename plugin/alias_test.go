@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/command/nameserver"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/nameserver"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/miekg/dns"
 )

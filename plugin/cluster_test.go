@@ -5,8 +5,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
 )
 
 // grantRanges grants ranges to a network of TestLife, as fairlead-agent does.

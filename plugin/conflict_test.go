@@ -9,9 +9,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/packet"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/packet"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )

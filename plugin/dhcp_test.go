@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/cli"
-	"github.com/fairlead-cni/fairlead/dhcp/daemon"
+	"github.com/fairlead-cni/fairlead/internal/command/cli"
+	"github.com/fairlead-cni/fairlead/internal/dhcp/daemon"
+	"github.com/fairlead-cni/fairlead/internal/kernel/tap"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 )

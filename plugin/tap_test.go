@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/tap"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )

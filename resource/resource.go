@@ -12,8 +12,8 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/calls"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 

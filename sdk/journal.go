@@ -16,7 +16,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/calls"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -4,7 +4,7 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/calls"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )

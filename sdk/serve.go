@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/calls"
+	"github.com/fairlead-cni/fairlead/internal/kernel/tap"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -4,7 +4,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/calls"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"

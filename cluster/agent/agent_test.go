@@ -13,11 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"

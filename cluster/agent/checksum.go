@@ -3,7 +3,7 @@ package agent
 import (
 	"fmt"
 
-	"github.com/fairlead-cni/fairlead/kernel/ethtool"
+	"github.com/fairlead-cni/fairlead/internal/kernel/ethtool"
 )
 
 // Checksums says who computes the checksums of packets into VXLAN: the kernel, or the network card, which some do wrongly.

@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
-	"github.com/fairlead-cni/fairlead/install"
+	"github.com/fairlead-cni/fairlead/internal/command/install"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/plugin/cluster"
 	"github.com/fairlead-cni/fairlead/spec"
 )

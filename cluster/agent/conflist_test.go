@@ -6,10 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
 const conflist = `{"cniVersion":"1.0.0","name":"pods1","plugins":[{"type":"ptp","ipam":{"type":"cluster"}}]}`

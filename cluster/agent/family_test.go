@@ -8,8 +8,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
-	"github.com/fairlead-cni/fairlead/kernel/ethtool"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/kernel/ethtool"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 

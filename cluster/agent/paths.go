@@ -9,9 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/probe"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 

@@ -11,9 +11,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // The filter of the VXLAN port follows the nodes, and is back when another program has removed it. A node has no way

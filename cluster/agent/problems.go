@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -6,8 +6,8 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )

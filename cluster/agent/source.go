@@ -3,7 +3,7 @@ package agent
 import (
 	"fmt"
 
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
 // A Source is where the nodes of the cluster and their ranges come from.

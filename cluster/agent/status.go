@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"

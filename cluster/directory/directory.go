@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 

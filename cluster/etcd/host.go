@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
-	"github.com/fairlead-cni/fairlead/ipam/disk"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
 // Dir is the directory of the journals, one for each network.

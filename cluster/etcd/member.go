@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
-	"github.com/fairlead-cni/fairlead/ipam/disk"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
 // again is the time after which a member looks at the store again if nothing happened.

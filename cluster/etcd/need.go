@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
 // pools returns those from which the node claims, in their order.

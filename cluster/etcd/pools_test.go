@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
 // blockOf is the pool n.0.0.0/25.

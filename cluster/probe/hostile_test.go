@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 )
 
 // Nothing but a datagram that a table could have sent is understood, and it is understood as it was meant.

@@ -3,7 +3,7 @@ package probe
 import (
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 )
 
 // judge takes what the packets of a test came to. If it does not know how long packets may be, it looks for that first.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"

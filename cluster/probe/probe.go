@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/packet"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/packet"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 )
 
 // How often is tested.

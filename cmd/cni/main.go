@@ -14,7 +14,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fairlead-cni/fairlead/dhcp/daemon"
+	"github.com/fairlead-cni/fairlead/internal/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 )

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/fairlead-cni/fairlead/conformance"
+	"github.com/fairlead-cni/fairlead/internal/conformance"
 )
 
 func main() {

@@ -11,8 +11,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fairlead-cni/fairlead/cli"
-	"github.com/fairlead-cni/fairlead/dhcp/daemon"
+	"github.com/fairlead-cni/fairlead/internal/command/cli"
+	"github.com/fairlead-cni/fairlead/internal/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 )

@@ -43,9 +43,20 @@ func List() ([]Package, error) {
 	}
 }
 
-// rel is an import path relative to this module, and whether it is of this module at all.
+// rel is what the tables call a package, and whether it is of this module at all: its path in the module, without the
+// folders internal and command, which say who may import it. What makes and watches the tree keeps its whole path.
 func rel(importPath string) (string, bool) {
-	return strings.CutPrefix(importPath, Module+"/")
+	name, ours := strings.CutPrefix(importPath, Module+"/")
+	inside, _ := strings.CutPrefix(name, "internal/")
+	if room, _, _ := strings.Cut(inside, "/"); slices.Contains(workshop(), room) {
+		return name, ours
+	}
+	return strings.TrimPrefix(inside, "command/"), ours
+}
+
+// workshop are the folders of internal that are no part of what is shipped.
+func workshop() []string {
+	return []string{"arch", "contract", "dist", "docgen", "nstest", "txtar", "vm"}
 }
 
 // Imports is what the import table forbids and p does.

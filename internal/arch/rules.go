@@ -178,7 +178,7 @@ func rows() []row {
 			"*":      "the server answers from records",
 		}},
 		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "resource/filter/*", "kernel",
-			"kernel/*", "ipam", "internal/restore"},
+			"kernel/*", "ipam", "restore"},
 			map[string]string{
 				"attach": "a plugin is run; it runs only its delegates, through invoke",
 				"plugin": "the author's side knows no plugin: it would be for ours alone",
@@ -199,7 +199,7 @@ func rows() []row {
 			}},
 		// It plans with plugins as CHECK does, and runs none.
 		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam", "kernel",
-			"kernel/*", "spec", "internal/restore"},
+			"kernel/*", "spec", "restore"},
 			map[string]string{
 				"plugin": "who repairs says which plugins are his",
 				"*":      "a repair is the plans of what the runtime's side remembers",
@@ -228,7 +228,7 @@ func rows() []row {
 		{"cli/scaffold", networks(), below},
 		{"cli/metrics", networks("cli/calllog", "cli/snapshot", "calls", "dhcp/daemon", "ipam", "repair"), below},
 		{"cli/repair", networks("cli/advice", "cli/metrics", "cli/snapshot", "cli/target", "repair"), below},
-		{"cli/run", networks("cli/advice", "cli/resolv", "cli/snapshot", "cli/target", "internal/hide", "invoke"),
+		{"cli/run", networks("cli/advice", "cli/resolv", "cli/snapshot", "cli/target", "hide", "invoke"),
 			below},
 		{"cli/demo", networks("cli/resolv", "cli/run"), below},
 		{"cli/doctor", networks("cli/advice", "cli/cluster", "cli/dhcp", "cli/resolv", "cli/snapshot", "dhcp/rpc",
@@ -240,7 +240,7 @@ func rows() []row {
 		{"cli/trace", networks("cli/doctor", "trace"), below},
 		{"cli/support", networks("cli/advice", "cli/calllog", "cli/doctor", "cli/inspect", "cli/snapshot", "calls",
 			"dhcp", "dhcp/rpc", "packetfilter", "support"), below},
-		{"cli", networks("cli/*", "internal/restore", "invoke", "repair", "dhcp/daemon",
+		{"cli", networks("cli/*", "restore", "invoke", "repair", "dhcp/daemon",
 			"nameserver"), map[string]string{
 			"*": "the command is the tree of its rooms' commands",
 		}},
@@ -272,7 +272,7 @@ func rows() []row {
 		{"bench/floor", nil, map[string]string{
 			"*": "the floor is what the kernel asks for, without anything of ours",
 		}},
-		{"internal/nstest", []string{"internal/hide"}, map[string]string{
+		{"internal/nstest", []string{"hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
 		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "kernel/*", "spec"},
@@ -289,8 +289,11 @@ func rows() []row {
 			map[string]string{
 				"*": "documents are made from the list of plugins, the command line and source text",
 			}},
-		{"internal/restore", []string{"plan", "resource", "kernel", "kernel/*", "spec"}, map[string]string{
+		{"restore", []string{"plan", "resource", "kernel", "kernel/*", "spec"}, map[string]string{
 			"*": "it is what sdk and repair have in common",
+		}},
+		{"hide", nil, map[string]string{
+			"*": "it mounts over files in the namespace of its caller, whatever these are",
 		}},
 		{"internal/*", nil, map[string]string{
 			"*": "what watches over the tree is no part of it",
@@ -322,6 +325,7 @@ func outside() []restriction {
 			"nameserver",   // inotify, sockets of addresses to come
 			"bench",        // whole processes
 			"bench/floor",  // what the kernel asks for at least
+			"hide",         // mounts
 			"internal/**",  // makes hosts
 		}, "system calls belong to kernel, but for locks and processes where these are the matter itself"},
 		{"github.com/godbus/dbus", []string{"resource/filter/forward"},

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 )
 
 // EachIPTables runs fn for both variants of iptables, on a host whose nat tables are of that one.

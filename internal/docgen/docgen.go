@@ -13,8 +13,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/cli/doctor"
-	"github.com/fairlead-cni/fairlead/cli/metrics"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/doctor"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/metrics"
 )
 
 // Files are generated documents by path, relative to the root of the tree.

@@ -9,7 +9,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/cli/target"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/target"
 	"github.com/fairlead-cni/fairlead/internal/txtar"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"

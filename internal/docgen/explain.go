@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/fairlead-cni/fairlead/cli/explain"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/explain"
 	"github.com/fairlead-cni/fairlead/plugin"
 )
 
@@ -29,6 +29,6 @@ func explained(root string, files Files) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "\t")
 	err := e.Encode(all)
-	files["cli/explain/reference.json"] = b.Bytes()
+	files["internal/command/cli/explain/reference.json"] = b.Bytes()
 	return err
 }

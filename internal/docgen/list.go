@@ -1,7 +1,7 @@
 package docgen
 
 import (
-	"github.com/fairlead-cni/fairlead/cli/explain"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/explain"
 )
 
 // listReference is what there is to say of the keys of a list itself, and of those that every plugin in it may have.

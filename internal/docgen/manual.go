@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fairlead-cni/fairlead/cli"
+	"github.com/fairlead-cni/fairlead/internal/command/cli"
 )
 
 // docDir is where the other documents are installed.

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fairlead-cni/fairlead/cli"
+	"github.com/fairlead-cni/fairlead/internal/command/cli"
 	"github.com/fairlead-cni/fairlead/plugin"
 )
 

@@ -1,6 +1,6 @@
 package docgen
 
-import "github.com/fairlead-cni/fairlead/calls"
+import "github.com/fairlead-cni/fairlead/internal/calls"
 
 // settingsSchema is the JSON Schema of the node's settings, calls.Settings.
 func settingsSchema() ([]byte, error) {

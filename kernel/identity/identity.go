@@ -10,7 +10,7 @@ import (
 	"net"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel/machine"
+	"github.com/fairlead-cni/fairlead/internal/kernel/machine"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/kerneltest"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/kernel/kerneltest"
 )
 
 func TestLinkIsBornWhole(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/kernel/kerneltest"
+	"github.com/fairlead-cni/fairlead/internal/kernel/kerneltest"
 	"golang.org/x/sys/unix"
 )
 

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/procsys"
 )
 
 // TestSettings compares the numbers of the kernel's arrays with the files that say the same.

@@ -18,9 +18,9 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/ipam/disk"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )

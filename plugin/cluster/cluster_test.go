@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )

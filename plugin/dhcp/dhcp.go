@@ -14,8 +14,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/dhcp"
-	"github.com/fairlead-cni/fairlead/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/internal/dhcp"
+	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"

@@ -24,8 +24,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/ipam/disk"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/ipam/disk"
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )

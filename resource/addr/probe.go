@@ -10,8 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/packet"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/packet"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"

@@ -3,8 +3,8 @@ package filter
 import (
 	"errors"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 

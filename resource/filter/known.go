@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 

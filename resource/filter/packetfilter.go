@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // A PacketFilter requires a kernel with nf_tables. Publishing, masquerading and the spoof check need it.

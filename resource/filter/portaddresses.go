@@ -3,7 +3,7 @@ package filter
 import (
 	"slices"
 
-	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 

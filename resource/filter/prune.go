@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/kernel/nft"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"golang.org/x/sys/unix"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 )
 
 // LinkSets are the sets of links by which the chain forward decides. Some contain pairs of a link with itself, for

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/forward"
 	"github.com/fairlead-cni/fairlead/spec"

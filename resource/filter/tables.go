@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"golang.org/x/sys/unix"
 )
 

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/machine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/machine"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"golang.org/x/sys/unix"

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/machine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/machine"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/ovsdb"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/ovsdb"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 )

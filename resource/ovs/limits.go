@@ -3,7 +3,7 @@ package ovs
 import (
 	"strconv"
 
-	"github.com/fairlead-cni/fairlead/ovsdb"
+	"github.com/fairlead-cni/fairlead/internal/ovsdb"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 

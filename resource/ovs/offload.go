@@ -3,9 +3,9 @@ package ovs
 import (
 	"context"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/ethtool"
+	"github.com/fairlead-cni/fairlead/internal/ovsdb"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/ethtool"
-	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/resource"
 )
 

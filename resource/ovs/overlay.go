@@ -9,10 +9,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/ovsdb"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/ovsdb"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -8,9 +8,9 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter/forward"

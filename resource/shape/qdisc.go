@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/tc"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/kernel/tc"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/tc"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/kernel/tc"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -3,8 +3,8 @@ package tune
 import (
 	"context"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/tap"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 

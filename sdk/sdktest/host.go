@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/kernel/tap"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/tap"
 	"github.com/fairlead-cni/fairlead/sdk"
 )
 

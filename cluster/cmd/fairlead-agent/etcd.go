@@ -12,12 +12,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 

@@ -24,12 +24,12 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/fairlead-cni/fairlead/agentstatus"
 	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/fleet"
 	"github.com/fairlead-cni/fairlead/cluster/nodes"
 	"github.com/fairlead-cni/fairlead/cluster/probe"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )

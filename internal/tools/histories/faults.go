@@ -8,7 +8,7 @@ func faults() []fault {
 		ingress   = "resource/filter/policy/ingress.go"
 		transient = "resource/network/transientbridge.go"
 		verbs     = "sdk/verbs.go"
-		leases    = "ipam/disk/"
+		leases    = "internal/ipam/disk/"
 		lock      = "attach/lock.go"
 	)
 	return []fault{

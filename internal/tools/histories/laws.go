@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/cli/app"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"golang.org/x/sys/unix"
 )
 

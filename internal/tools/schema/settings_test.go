@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/calls"
+	"github.com/fairlead-cni/fairlead/internal/calls"
 )
 
 // The schema of the settings takes what the plugins take, and refuses what they refuse by syntax.

@@ -1,2 +1,2 @@
-// Package script runs the scripts of cli/testdata/script, which test the command.
+// Package script runs the scripts of internal/command/cli/testdata/script, which test the command.
 package script

@@ -36,7 +36,7 @@ func (o oneScript) Run(_ string, fn func(testscript.T)) { fn(o) }
 //
 // clause: C10 K1 P22 R6 R10
 func TestScript(t *testing.T) {
-	scripts, err := filepath.Glob(tree + "/cli/testdata/script/*.txtar")
+	scripts, err := filepath.Glob(tree + "/internal/command/cli/testdata/script/*.txtar")
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
@@ -54,7 +54,7 @@ func script(t *testing.T, by testscript.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	drill, err := filepath.Abs(tree + "/cli/testdata/drill") // fixes and looks
+	drill, err := filepath.Abs(tree + "/internal/command/cli/testdata/drill") // fixes and looks
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 )

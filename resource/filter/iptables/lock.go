@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"golang.org/x/sys/unix"
 )
 

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
 )
 

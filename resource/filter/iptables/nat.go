@@ -6,8 +6,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/spec"
 )

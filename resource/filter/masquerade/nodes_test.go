@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/ipam/grant"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 )

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"golang.org/x/sys/unix"
 )

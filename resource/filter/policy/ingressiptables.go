@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/filter/iptables"

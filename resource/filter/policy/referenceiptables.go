@@ -5,10 +5,10 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/filter/iptables"

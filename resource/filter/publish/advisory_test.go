@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/publish"

@@ -8,10 +8,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/conntrack"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 )
 

@@ -6,9 +6,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/spec"
 )

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/conntrack"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"

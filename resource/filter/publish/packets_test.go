@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
-	"github.com/fairlead-cni/fairlead/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/resource/filter/publish"

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"slices"
 
-	"github.com/fairlead-cni/fairlead/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 )
 

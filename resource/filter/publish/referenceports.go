@@ -5,10 +5,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/conntrack"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/conntrack"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
-	"github.com/fairlead-cni/fairlead/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
 	"github.com/fairlead-cni/fairlead/spec"

@@ -4,9 +4,9 @@ import (
 	"context"
 	"net"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/nft"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"

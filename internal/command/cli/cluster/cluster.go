@@ -1,0 +1,79 @@
+// Package cluster is fairlead cluster: what fairlead-agent does for this node. The agent is a program of its own.
+package cluster
+
+import (
+	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
+	"github.com/spf13/cobra"
+)
+
+// agentProgram is a program of its own, because it has the libraries of Kubernetes and etcd.
+const agentProgram = "fairlead-agent"
+
+// Command is `fairlead cluster`.
+func Command(a *app.App) *cobra.Command {
+	c := &cobra.Command{
+		Use: "cluster", GroupID: "look",
+		Short: "Set up a fleet, and inspect this node's way to the containers of other nodes",
+		Long: `Set up a fleet, whose nodes share pools of addresses in an etcd, and inspect this node's way to the containers of
+other nodes, which fairlead-agent keeps. status and adopt ask the agent of this node, or read its files. All other
+commands are about the whole fleet and ask its etcd: fairlead-agent runs them, which lies beside fairlead or in a
+directory of PATH. See docs/fleet.md.`,
+		Example: `  fairlead cluster init --etcd http://192.0.2.1:2379 --pool main=10.64.0.0/12
+  fairlead cluster join TOKEN
+  fairlead cluster nodes`,
+	}
+	c.AddCommand(statusCommand(a), adoptCommand(a))
+	for _, f := range fleetCommands() {
+		c.AddCommand(&cobra.Command{
+			Use: f.use, Short: f.short, Example: f.example, DisableFlagParsing: true,
+			Long: f.long + "\n\nWith -o json, the answer is a document. --help lists the flags.",
+			RunE: func(c *cobra.Command, args []string) error {
+				return app.RunBeside(agentProgram, append([]string{"cluster", c.Name()}, args...),
+					"Install the package fairlead-agent.")
+			},
+		})
+	}
+	return c
+}
+
+// A fleetCommand is one that fairlead-agent runs.
+type fleetCommand struct{ use, short, long, example string }
+
+func fleetCommands() []fleetCommand {
+	return []fleetCommand{
+		{"init --etcd URL --pool NAME=CIDR [FLAG]...", "Make a fleet in an etcd of yours, and let this node join it",
+			`Make a fleet in an etcd of yours, and let this node join it. The answer has the command that lets further nodes
+join. A pool is a range of addresses that is cut into blocks, which the nodes own. A block has 64 addresses; a prefix
+length behind the pool says otherwise.`,
+			`  fairlead cluster init --etcd http://192.0.2.1:2379 --pool main=10.64.0.0/12
+  fairlead cluster init --etcd https://192.0.2.1:2379 --etcd-cacert ca.crt --pool v4=10.64.0.0/12,25 --pool v6=fd00:9::/64`},
+		{"join TOKEN", "Let this node join the fleet of a token",
+			`Let this node join the fleet of a token. It writes /etc/fairlead/fleet.json, and starts fairlead-agent where systemd
+runs.`, "  fairlead cluster join fairlead1.eyJjbHVz"},
+		{"token", "Print the token with which further nodes join",
+			`Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.`,
+			"  fairlead cluster token"},
+		{"nodes", "List the nodes of the fleet, and whether their agents run",
+			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases is
+some minutes old.`, "  fairlead cluster nodes -o json"},
+		{"pools [add NAME=CIDR]", "List the pools of the fleet with their use, or add one",
+			`List the pools of the fleet with their use, or add one. The length of blocks stays for the life of a pool.`,
+			"  fairlead cluster pools\n  fairlead cluster pools add more=10.80.0.0/16"},
+		{"blocks [NODE]", "List the blocks that nodes own",
+			`List the blocks that nodes own, and those of nodes that were forgotten, which rest for ten minutes.`,
+			"  fairlead cluster blocks web1"},
+		{"drain NODE", "Let a node claim no more addresses, and give back its blocks",
+			`Let a node claim no more addresses, and give back each block that no container uses. Its containers stay. --undo
+ends it.`, "  fairlead cluster drain web1\n  fairlead cluster drain --undo web1"},
+		{"forget NODE --confirmed-dead", "Take the addresses of a node that does not exist any more",
+			`Take the addresses of a node that does not exist any more. Others get them ten minutes later, so you must know that
+its containers have ended. If the node returns, it allocates nothing.`, "  fairlead cluster forget web1 --confirmed-dead"},
+		{"export [NODE]", "Print the ranges of each node for host-local",
+			`Print the ranges of each node as ipam.ranges of host-local, to leave the fleet. The leases are host-local's already.`,
+			"  fairlead cluster export web1"},
+		{"readopt", "End the wait after etcd was restored from a copy",
+			`After etcd was restored from a copy, nodes claim nothing until each has said again what it has. This command lists
+the nodes whose agents do not run; --done ends the wait.`,
+			"  fairlead cluster readopt\n  fairlead cluster readopt --done"},
+	}
+}

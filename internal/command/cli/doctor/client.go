@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"debug/buildinfo"
+	"os/exec"
+	"strconv"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// client is a program of this host that reads network configurations.
+type client struct {
+	Name    string
+	Version string
+	Speaks  spec.Version // the newest CNI version that it accepts in a file
+}
+
+// Clients returns the installed clients whose CNI version is known from their program or from the list of Debian's
+// packages.
+func Clients() (all []client) {
+	dpkg, _ := spec.ReadLinked("/var/lib/dpkg/status", 4*spec.MaxFile)
+	for _, name := range []string{"containerd", "crio", "podman"} {
+		if name == "podman" && !podmanByCNI() {
+			continue
+		}
+		c := packaged(dpkg, name)
+		path, err := exec.LookPath(name)
+		if err == nil {
+			if info, err := buildinfo.ReadFile(path); err == nil {
+				for _, m := range info.Deps {
+					if m.Path == "github.com/containernetworking/cni" {
+						c = client{name, cmp.Or(c.Version, info.Main.Version), ofLibrary(m.Version)}
+					}
+				}
+			}
+		}
+		if c.Speaks != "" {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// ofLibrary returns the newest CNI version that a release of the reference's library accepts.
+func ofLibrary(release string) spec.Version {
+	major, minor := release2(strings.TrimPrefix(release, "v"))
+	switch {
+	case major > 1 || major == 1 && minor >= 2:
+		return spec.V110
+	case major == 1:
+		return spec.V100
+	}
+	return spec.V040
+}
+
+// packaged returns a client according to the list of Debian's packages.
+func packaged(status []byte, name string) client {
+	for _, pkg := range []string{name, name + ".io"} { // containerd.io is Docker's
+		_, entry, found := bytes.Cut(append([]byte("\n"), status...), []byte("\nPackage: "+pkg+"\n"))
+		entry, _, _ = bytes.Cut(entry, []byte("\n\n"))
+		if !found || !bytes.Contains(entry, []byte(" installed\n")) {
+			continue
+		}
+		_, version, _ := strings.Cut(string(entry), "\nVersion: ")
+		version, _, _ = strings.Cut(version, "\n")
+		major, _ := release2(version)
+		first := map[string]int{"containerd": 2, "podman": 5}[name] // the first release that accepts 1.1.0
+		switch {
+		case first == 0 || major == 0:
+		case major >= first:
+			return client{name, version, spec.V110}
+		default:
+			return client{name, version, spec.V100}
+		}
+	}
+	return client{}
+}
+
+// release2 returns the first two numbers of a version, without an epoch.
+func release2(version string) (major, minor int) {
+	if _, rest, ok := strings.Cut(version, ":"); ok {
+		version = rest
+	}
+	parts := strings.SplitN(version, ".", 3)
+	major, _ = strconv.Atoi(parts[0])
+	if len(parts) > 1 {
+		minor, _ = strconv.Atoi(parts[1])
+	}
+	return major, minor
+}
+
+// podmanByCNI reports whether podman uses CNI and not netavark.
+func podmanByCNI() bool {
+	noted, _ := spec.ReadLinked("/var/lib/containers/storage/defaultNetworkBackend", spec.MaxFile)
+	if strings.TrimSpace(string(noted)) == "cni" {
+		return true
+	}
+	text, _ := spec.ReadLinked("/etc/containers/containers.conf", spec.MaxFile)
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, "=")
+		if strings.TrimSpace(key) == "network_backend" {
+			return strings.Trim(strings.TrimSpace(value), `"'`) == "cni"
+		}
+	}
+	return false
+}
+
+// understood adds a finding for each client that refuses the network's file. No client reads the built-in network.
+func (d *Doctor) understood(l *spec.List, all []client) {
+	if l.File == "" || !netconf.Newer(l) {
+		return
+	}
+	for _, c := range all {
+		if !c.Speaks.AtLeast(spec.V110) {
+			d.add(VersionTooNew, "network "+l.Name,
+				"cniVersion is "+string(l.CNIVersion)+", and "+c.Name+" "+c.Version+
+					" takes up to "+string(c.Speaks), nil, "FILE", l.File)
+		}
+	}
+}

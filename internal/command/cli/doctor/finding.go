@@ -1,0 +1,209 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fairlead-cni/fairlead/internal/command/trace"
+)
+
+// Diagnosed is a finding: one cause, with all affected containers.
+type Diagnosed struct {
+	ID       ID     `json:"id"`
+	Section  string `json:"section"`
+	Severity string `json:"severity"` // fault or warning
+	Where    string `json:"where"`
+	What     string `json:"what"`
+	Why      string `json:"why"`
+	trace.Advice
+	Containers []affected `json:"containers,omitempty"`
+
+	rank   int
+	causes causes // beside those of its kind
+}
+
+// affected is a container that a finding affects.
+type affected struct {
+	Container    string   `json:"container"` // network/id/interface
+	Netns        string   `json:"netns,omitempty"`
+	Details      []string `json:"details,omitempty"` // what differs between the containers
+	trace.Advice          // for this container, if it is not the finding's
+	Name         string   `json:"name,omitempty"` // NAMESPACE/POD, or podman's name
+
+	short string // with the short ID
+}
+
+// The severities.
+const (
+	fault   = "fault"
+	warning = "warning"
+)
+
+// Diagnosis is the answer of doctor.
+type Diagnosis struct {
+	OK       bool           `json:"ok"`
+	Findings []*Diagnosed   `json:"findings"`
+	Unseen   []string       `json:"unseen,omitempty"` // what could not be examined, and why
+	Notes    []string       `json:"notes,omitempty"`
+	Answers  []answered     `json:"answers,omitempty"` // of the address of --to
+	Looked   map[string]int `json:"looked"`            // how many networks and containers were examined
+
+	mu    sync.Mutex // probes run in parallel
+	kinds []Kind
+}
+
+func newDiagnosis() *Diagnosis { return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}} }
+
+// add records a finding, and returns it. Findings that differ only in the container become one. fill has pairs: a
+// placeholder in the kind's advice and its value, or one of the words fix and look and the advice that replaces the
+// kind's.
+func (d *Diagnosis) add(id ID, where, what string, who []affected, fill ...string) *Diagnosed {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.kinds == nil {
+		d.kinds = FindingKinds()
+	}
+	i := slices.IndexFunc(d.kinds, func(k Kind) bool { return k.ID == id })
+	k := d.kinds[i]
+	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: cmp.Or(what, k.What), Why: k.Why,
+		rank: i}
+	if k.Warning {
+		f.Severity = warning
+	}
+	f.Advice = k.filled(fill)
+	for _, g := range d.Findings {
+		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
+			g.hits(who, f.Advice)
+			return g
+		}
+	}
+	f.hits(who, f.Advice)
+	d.Findings = append(d.Findings, f)
+	return f
+}
+
+// filled returns the advice of a kind with its placeholders filled in, or the other advice that fill gives.
+func (k Kind) filled(fill []string) trace.Advice {
+	advice := trace.Advice{Fix: k.Fix}
+	if k.Fix == "" {
+		advice = trace.Advice{Look: k.Look}
+	}
+	for i := 0; i+1 < len(fill); i += 2 {
+		switch value := fill[i+1]; fill[i] {
+		case "fix":
+			advice = trace.Advice{Fix: value}
+		case "look":
+			advice = trace.Advice{Look: value}
+		default:
+			advice.Fix = strings.ReplaceAll(advice.Fix, fill[i], value)
+			advice.Look = strings.ReplaceAll(advice.Look, fill[i], value)
+		}
+	}
+	return advice
+}
+
+// how returns advice as add takes it.
+func how(a trace.Advice) []string {
+	if a.Fix != "" {
+		return []string{"fix", a.Fix}
+	}
+	return []string{"look", a.Look}
+}
+
+// hits adds affected containers, each once.
+func (f *Diagnosed) hits(who []affected, advice trace.Advice) {
+	for _, a := range who {
+		if advice != f.Advice {
+			a.Advice = advice
+		}
+		i := slices.IndexFunc(f.Containers, func(c affected) bool { return c.Container == a.Container })
+		if i < 0 {
+			f.Containers = append(f.Containers, a)
+			continue
+		}
+		for _, line := range a.Details {
+			if c := &f.Containers[i]; !slices.Contains(c.Details, line) {
+				c.Details = append(c.Details, line)
+			}
+		}
+	}
+}
+
+// Blind records what could not be examined, and why.
+func (d *Diagnosis) Blind(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if line := fmt.Sprintf(format, args...); !slices.Contains(d.Unseen, line) {
+		d.Unseen = append(d.Unseen, line)
+	}
+}
+
+// remark records a note that is not a finding.
+func (d *Diagnosis) remark(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
+}
+
+// settle removes findings that are consequences of others, and sorts the rest.
+func (d *Diagnosis) settle() {
+	follows := map[*Diagnosed]func(affected) bool{}
+	for _, f := range d.Findings {
+		follows[f] = d.consequence(f)
+	}
+	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
+		some := len(f.Containers) > 0
+		f.Containers = slices.DeleteFunc(f.Containers, follows[f])
+		return some && len(f.Containers) == 0 || !some && follows[f](affected{})
+	})
+	for _, f := range d.Findings {
+		slices.SortFunc(f.Containers, func(a, b affected) int { return cmp.Compare(a.Container, b.Container) })
+		if f.Where == "container" && len(f.Containers) == 1 {
+			f.Where = f.Containers[0].Container
+		}
+	}
+	slices.SortStableFunc(d.Findings, func(a, b *Diagnosed) int { return cmp.Compare(a.rank, b.rank) })
+	d.OK = len(d.Unseen) == 0 && !d.faulty()
+}
+
+// consequence tells whether a finding is the consequence of another one for a container, or without any.
+func (d *Diagnosis) consequence(f *Diagnosed) func(affected) bool {
+	everywhere, of := false, map[string]bool{}
+	for _, g := range d.Findings {
+		scope := cmp.Or(f.causes[g.ID], d.kinds[f.rank].causes[g.ID])
+		switch scope {
+		case anywhere:
+			everywhere = true
+		case samePlace:
+			everywhere = everywhere || f.Where == g.Where
+		case here, told:
+			everywhere = everywhere || len(g.Containers) == 0
+			for i, c := range g.Containers {
+				of[c.Container] = true
+				if scope == told {
+					g.Containers[i].tell(f)
+				}
+			}
+		}
+	}
+	return func(c affected) bool { return everywhere || of[c.Container] }
+}
+
+// tell adds what a finding says of a container, as a consequence.
+func (c *affected) tell(f *Diagnosed) {
+	for _, o := range f.Containers {
+		for _, line := range o.Details {
+			if o.Container == c.Container {
+				c.Details = append(c.Details, "consequence: "+line)
+			}
+		}
+	}
+}
+
+// faulty reports whether a finding is a fault, and not just a warning.
+func (d *Diagnosis) faulty() bool {
+	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool { return f.Severity == fault })
+}

@@ -1,0 +1,260 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
+	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
+	"github.com/fairlead-cni/fairlead/internal/command/trace"
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// ofBridges examines what other programs' packet filters do with packets between two containers of one bridge. They
+// see these packets only with br_netfilter, which kube-proxy needs.
+func (d *Doctor) ofBridges() {
+	ports := map[string][]attach.Cached{}
+	for _, c := range d.All {
+		if a, link := d.wayIn(c); a.IsValid() && !d.Gone(c) && d.isBridge(link) {
+			ports[link] = append(ports[link], c)
+		}
+	}
+	for link, on := range ports {
+		other := func(c attach.Cached) bool { return attached.ByOwner(d.Mine, c.Owner()) == nil }
+		mine := slices.DeleteFunc(slices.Clone(on), other)
+		if len(mine) == 0 {
+			continue
+		}
+		a, _ := d.wayIn(mine[0])
+		key := "net/bridge/bridge-nf-call-iptables"
+		if a.Is6() {
+			key = "net/bridge/bridge-nf-call-ip6tables"
+		}
+		value, err := procsys.Get(d.Host, key)
+		switch {
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			d.Blind("%v", err)
+		case value != "1":
+			d.unfiltered(key, err == nil, mine)
+		default:
+			d.filtered(link, on, mine)
+		}
+	}
+}
+
+func (d *Doctor) isBridge(name string) bool {
+	l, err := rtnl.LinkByName(d.Host, name)
+	return name != "" && err == nil && l.Kind == "bridge"
+}
+
+// filtered examines packets between the containers of a bridge. It asks first about a packet of any address. Where
+// rules name addresses, it asks for each container about what it sends and gets, and where that depends on the other
+// one, for each pair, unless a pair of addresses does not decide it either.
+func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
+	over := evaluating()
+	dropped := func(p packetfilter.Packet, of []attach.Cached) packetfilter.Outcome {
+		v, err := packetfilter.Forwarded(d.Host, p, ours)
+		switch {
+		case err != nil:
+			d.Blind("the packet filters of others: %v", err)
+			return packetfilter.Accepted
+		case v.Outcome == packetfilter.Dropped:
+			d.betweenContainers(v, link, of)
+		}
+		return v.Outcome
+	}
+	for i, c := range mine {
+		a, _ := d.wayIn(c)
+		sent, got := packetfilter.Packet{In: link, Out: link, Src: a}, packetfilter.Packet{In: link, Out: link, Dst: a}
+		if i == 0 && dropped(sent.AnyAddress(), mine) != packetfilter.Undecided {
+			return
+		}
+		if over() {
+			d.Blind("packets between containers on %s, for %d of them: the time was used up", link, len(mine)-i)
+			return
+		}
+		for _, p := range []packetfilter.Packet{sent, got} {
+			if dropped(p, mine[i:i+1]) != packetfilter.Undecided {
+				continue
+			}
+			for _, other := range on {
+				pair := p
+				b, _ := d.wayIn(other)
+				if b == a || b.Is4() != a.Is4() {
+					continue
+				}
+				if pair.Src.IsValid() {
+					pair.Dst = b
+				} else {
+					pair.Src = b
+				}
+				if dropped(pair, mine[i:i+1]) == packetfilter.Undecided {
+					break
+				}
+			}
+		}
+	}
+}
+
+// betweenContainers adds the finding that another program's chain drops packets between containers of a bridge.
+func (d *Doctor) betweenContainers(v packetfilter.Verdict, link string, of []attach.Cached) {
+	where, rule := decider(v)
+	text := fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link, rule)
+	d.add(BridgeFilterDrops, where, text, whom(of), how(letting(v, v.Cause(d.Host, ours), link))...)
+}
+
+// unfiltered adds a finding if kube-proxy is in use and does not see bridged packets. loaded says whether br_netfilter
+// is.
+func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
+	conn, err := nft.Open(d.Host)
+	if err != nil {
+		return // ofFilters reports it
+	}
+	const chain = "KUBE-SERVICES"
+	there, err := conn.HasChain(&nft.Table{Family: nft.Family(strings.HasSuffix(key, "ip6tables")),
+		Name: "nat"}, chain)
+	if !there {
+		t := xtables.NewTable(d.Host, xtables.Legacy, strings.HasSuffix(key, "ip6tables"), "nat")
+		legacy, err2 := t.HasChain(chain)
+		there, err = legacy, errors.Join(err, err2)
+	}
+	if err != nil && !there {
+		d.Blind("whether kube-proxy is there: %v", err)
+	}
+	if !there {
+		return
+	}
+	advice := trace.Advice{Fix: "sysctl -w " + key + "=1"}
+	if !loaded {
+		advice = trace.Advice{Look: "modprobe br_netfilter && sysctl -w " + key + "=1"}
+	}
+	d.add(BridgeFilterOff, OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), how(advice)...)
+}
+
+// reversePath adds a finding if the container drops packets for its published port because its answer would leave by
+// another interface.
+func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
+	to := target4(c, m)
+	if !to.Is4() { // IPv6 has no such filter
+		return
+	}
+	routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable})
+	l, err2 := rtnl.LinkByName(ns, c.IfName)
+	if err != nil || err2 != nil {
+		return
+	}
+	other := ""
+	for _, r := range routes {
+		if r.Dst.Bits() != 0 || r.Type != rtnl.Unicast {
+			continue
+		}
+		if r.Link == l.Index {
+			return // the link by which the answer would leave
+		}
+		if o, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
+			other = o.Name
+		}
+	}
+	// The kernel uses the larger of both values: 1 is strict, 2 accepts any route back.
+	strict := "0"
+	for _, name := range []string{"all", c.IfName} {
+		v, err := procsys.Get(ns, "net/ipv4/conf/"+name+"/rp_filter")
+		if err != nil {
+			return
+		}
+		strict = max(strict, v)
+	}
+	if other == "" || strict != "1" {
+		return
+	}
+	d.add(ReversePathFilter, "container",
+		fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName,
+			other), who(c, "publishes "+m.String()), "NETNS", c.Netns)
+}
+
+// kinds returns the kinds of links that a plugin makes and a kernel may lack.
+func kinds(plugin string) []string {
+	return map[string][]string{
+		"bridge": {"bridge", "veth"}, "ptp": {"veth"}, "vlan": {"vlan"}, "macvlan": {"macvlan"}, "macvtap": {"macvtap"},
+		"ipvlan": {"ipvlan"}, "dummy": {"dummy"}, "vrf": {"vrf"}, "bandwidth": {"ifb"}, "tap": {"tun"},
+	}[plugin]
+}
+
+// lacks records which kinds of links a network needs and the kernel lacks.
+func (d *Doctor) lacks(l *spec.List) (missing bool) {
+	for _, p := range l.WrittenOut().Plugins {
+		for _, kind := range kinds(p.Type) {
+			err := rtnl.NoKind(d.Host, kind)
+			if kind == "tun" { // these links need a device file
+				err = nil
+				if _, none := os.Stat("/dev/net/tun"); errors.Is(none, fs.ErrNotExist) {
+					err = errors.New("there is no /dev/net/tun")
+				}
+			}
+			if err == nil {
+				continue
+			}
+			missing = true
+			if d.lacked == nil {
+				d.lacked = map[string]*lacking{}
+			}
+			if d.lacked[kind] == nil {
+				d.lacked[kind] = &lacking{why: err.Error()}
+			}
+			if k := d.lacked[kind]; !slices.Contains(k.networks, l.Name) {
+				k.networks = append(k.networks, l.Name)
+			}
+		}
+	}
+	return missing
+}
+
+// lacking is a kind of link that the kernel lacks.
+type lacking struct {
+	why      string
+	networks []string
+}
+
+// ofKinds adds the findings of what lacks recorded.
+func (d *Doctor) ofKinds() {
+	for kind, k := range d.lacked {
+		module := map[string]string{"vlan": "8021q"}[kind]
+		if module == "" {
+			module = kind
+		}
+		d.add(KernelLacksKind, "network "+strings.Join(k.networks, ", "), k.why, nil, "MODULE", module)
+	}
+}
+
+// clockSlack is how far a file system's time may be ahead of the clock.
+const clockSlack = time.Minute
+
+// ofClock adds a finding if an attachment of this host is later than now, because the clock was set back.
+func (d *Doctor) ofClock() {
+	now := time.Now()
+	var last time.Time
+	var late []attach.Cached
+	for _, c := range d.Mine {
+		if ahead := c.Stored.Sub(now); ahead > clockSlack {
+			late = append(late, c)
+			if c.Stored.After(last) {
+				last = c.Stored
+			}
+		}
+	}
+	if len(late) > 0 {
+		d.add(ClockBehind, OnHost, fmt.Sprintf("the clock says %s, but an attachment was made at %s",
+			now.UTC().Format(time.DateTime), last.UTC().Format(time.DateTime)), whom(late))
+	}
+}

@@ -1,0 +1,193 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
+	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
+	"github.com/fairlead-cni/fairlead/internal/command/trace"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+)
+
+// ofPaths follows packets between containers and the host, and to published ports, without sending them. It skips
+// containers that have a fault already, because that fault may stop the packets.
+func (d *Doctor) ofPaths() {
+	defer d.ofStrayed()
+	over, onward := evaluating(), map[string]bool{}
+	for i, c := range d.Mine {
+		if over() {
+			d.Blind("the paths of packets of %d containers: the time was used up", len(d.Mine)-i)
+			return
+		}
+		if d.Gone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
+			continue
+		}
+		t := &trace.Tracer{Host: d.Host, Holder: d.Holder, Containers: []trace.Container{Traced(c)},
+			Wanted: wanted{d.Snapshot}}
+		for _, q := range d.questions(c, onward) {
+			answer, err := t.Trace(q)
+			if err != nil {
+				d.Blind("the paths of packets of container %s: %v", attached.ShortOwner(c), err)
+				break
+			}
+			d.programs(answer)
+			if d.blocked(c, q, answer) {
+				break
+			}
+		}
+	}
+}
+
+// programs notes the BPF programs on the way of a packet.
+func (d *Doctor) programs(answer *trace.Answer) {
+	for _, h := range answer.Hops {
+		text := h.Place + ": " + h.Text
+		if h.Kind == trace.Program && !slices.Contains(d.Notes, text) {
+			d.remark("%s", text)
+		}
+	}
+}
+
+// strayed is an attachment with a published port to which the host's route leads elsewhere; line says where.
+type strayed struct {
+	line string
+	c    attach.Cached
+}
+
+// ofStrayed adds the routes that repair reported, for containers whose packets were not seen to stop.
+func (d *Doctor) ofStrayed() {
+	for _, s := range d.astray {
+		if !d.faulted(s.c) {
+			d.add(HostPathBlocked, "route", "", who(s.c, s.line), "look", "ip route get "+strings.Fields(s.line)[2])
+		}
+	}
+}
+
+// faulted reports whether a finding explains why an attachment's packets do not arrive.
+func (d *Doctor) faulted(c attach.Cached) bool {
+	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool {
+		return f.Severity == fault && f.ID != PortNobodyListens && f.ID != PortLoopbackOnly &&
+			d.kinds[f.rank].causes[HostPathBlocked] == 0 &&
+			slices.ContainsFunc(f.Containers, func(a affected) bool { return a.Container == c.Owner().String() })
+	})
+}
+
+// questions returns packets that must arrive if the host is the container's router: to the host and back, to the host's
+// own router, and to each published port. To the router, one container of a link stands for all, unless rules name
+// addresses: onward has, by link and router, whether they do.
+func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
+	from := Traced(c)
+	_, link := d.wayIn(c)
+	uplink, none := rtnl.Egress(d.Host)
+	for _, ip := range attached.OwnIPs(c) {
+		family, icmp := uint8(rtnl.IPv4), byte(kernel.ICMP)
+		if ip.Address.Addr().Is6() {
+			family, icmp = rtnl.IPv6, kernel.ICMPv6
+		}
+		if link == "" || !ip.Gateway.IsValid() || !d.routes(c, family) {
+			continue
+		}
+		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},
+			trace.Question{Dst: ip.Address.Addr(), Proto: icmp})
+		to := d.router(family)
+		if !to.IsValid() {
+			continue
+		}
+		way := link + " " + to.String()
+		byAddress, followed := onward[way]
+		if !followed {
+			onward[way] = d.byAddress(packetfilter.Packet{In: link, Out: uplink.Name, Src: ip.Address.Addr()}, family)
+		}
+		if !followed || byAddress {
+			all = append(all, trace.Question{From: &from, Dst: to, Proto: icmp})
+		}
+	}
+	for _, m := range attached.Mappings(c.Capabilities) {
+		to, err := netip.ParseAddr(m.HostIP)
+		if none != nil || to.IsLoopback() {
+			continue
+		}
+		if err != nil || to.IsUnspecified() {
+			to = d.AddrOf(uplink, err == nil && to.Is6())
+		}
+		if to.IsValid() {
+			all = append(all, trace.Question{In: uplink.Name, Dst: to, Proto: m.Number(), DstPort: uint16(m.HostPort)})
+		}
+	}
+	return all
+}
+
+// byAddress reports whether the way of a packet through the host may depend on its addresses, because of rules of the
+// routes or of other programs' packet filters. A filter may set marks by addresses.
+func (d *Doctor) byAddress(p packetfilter.Packet, family uint8) bool {
+	rules, err := rtnl.Rules(d.Host, family)
+	names := func(r rtnl.Rule) bool { return r.From.IsValid() && r.From.Bits() > 0 || r.Mask != 0 }
+	if err != nil || slices.ContainsFunc(rules, names) {
+		return true
+	}
+	depends, err := packetfilter.ByAddress(d.Host, p, ours)
+	return err != nil || depends
+}
+
+// blocked adds a finding for what stops a packet on this host. It skips a missing listener, which is another
+// finding, and drops in Fairlead's own table, which are policy.
+func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
+	h := decidedAt(answer)
+	if h == nil || h.Kind == "socket" || answer.Verdict == trace.Stops && d.left(answer) ||
+		h.Verdict != nil && strings.HasPrefix(h.Verdict.Chain.Table, "fairlead") {
+		return false
+	}
+	d.Advise(q, answer)
+	to := fmt.Sprintf("fairlead trace to %v", q.Dst)
+	if q.From != nil {
+		to = fmt.Sprintf("fairlead trace %s to %v", c.ContainerID, q.Dst)
+	}
+	if answer.Advice.IsZero() {
+		answer.Look = to
+	}
+	advice := how(answer.Advice)
+	switch {
+	case h.Place == "host" && h.Verdict != nil:
+		_, link := d.wayIn(c)
+		d.drops(*h.Verdict, link, who(c, h.Hook+", "+answer.Packet))
+	case h.Place == "host":
+		d.add(HostPathBlocked, h.Kind, "", who(c, answer.Packet+": "+h.Text), advice...)
+	default:
+		d.add(ContainerPathBlocked, "container", "", who(c, answer.Packet+": "+h.Text), advice...)
+	}
+	return true
+}
+
+// decidedAt returns the hop that stops a packet for certain, or that stops it before long; nil if none does.
+func decidedAt(answer *trace.Answer) *trace.Hop {
+	i := len(answer.Hops) - 1
+	switch {
+	case answer.Verdict == trace.Unknown && answer.Fix != "":
+		i = slices.IndexFunc(answer.Hops, func(h trace.Hop) bool { return h.State == trace.Unknown })
+	case answer.Verdict != trace.Stops:
+		i = -1
+	}
+	if i < 0 {
+		return nil
+	}
+	return &answer.Hops[i]
+}
+
+// left reports whether the packet leaves by the host's uplink: nothing on this host can correct what follows.
+func (d *Doctor) left(answer *trace.Answer) bool {
+	uplink, err := rtnl.Egress(d.Host)
+	return err == nil && slices.ContainsFunc(answer.Hops, func(h trace.Hop) bool {
+		return h.Netns == "" && h.Out == uplink.Name
+	})
+}
+
+// Traced returns an attachment as package trace knows containers.
+func Traced(c attach.Cached) trace.Container {
+	return trace.Container{Name: cmp.Or(attached.Name(c), attached.ShortID(c.ContainerID)), Netns: c.Netns}
+}

@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/snapshot"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
+)
+
+// wanted implements trace.Wanted with the attachments in the cache and their plans.
+type wanted struct{ *snapshot.Snapshot }
+
+// Masquerades implements trace.Wanted.
+func (w wanted) Masquerades(src, dst netip.Addr) bool {
+	return slices.ContainsFunc(w.All, func(c attach.Cached) bool {
+		return attached.HasAddress(c, src) && !w.Gone(c) && netconf.NetworkOf(w.World, &c).Masquerades(src, dst)
+	})
+}
+
+// Gateway implements trace.Wanted.
+func (w wanted) Gateway(container string, six bool) (none netip.Addr) {
+	for _, c := range w.All {
+		if c.Result == nil || !attached.SamePath(c.Netns, container) || w.Gone(c) {
+			continue
+		}
+		for _, r := range c.Result.Routes {
+			if r.Dst.Bits() != 0 || r.Dst.Addr().Is6() != six || r.Table != nil {
+				continue
+			}
+			if r.GW.IsValid() {
+				return r.GW
+			}
+			for _, ip := range attached.OwnIPs(c) {
+				if ip.Gateway.IsValid() && ip.Gateway.Is6() == six {
+					return ip.Gateway
+				}
+			}
+		}
+	}
+	return none
+}
+
+// Publisher implements trace.Wanted.
+func (w wanted) Publisher(dst netip.Addr, proto byte, port uint16) string {
+	for _, c := range w.All {
+		if c.Result != nil && len(attached.Mappings(c.Capabilities)) > 0 && !w.Gone(c) &&
+			netconf.NetworkOf(w.World, &c).Publishes(dst, proto, port) {
+			return Traced(c).Name
+		}
+	}
+	return ""
+}
+
+// Unrouted implements trace.Wanted.
+func (w wanted) Unrouted(dst netip.Addr) string {
+	var asked []string
+	for _, c := range w.All {
+		if slices.Contains(asked, c.Network) {
+			continue
+		}
+		asked = append(asked, c.Network)
+		g, err := grant.Read(c.Network)
+		has := func(p netip.Prefix) bool { return p.Contains(dst) }
+		if err != nil || slices.ContainsFunc(g.Ranges, has) || !slices.ContainsFunc(g.Prefixes, has) {
+			continue // it is no network of a cluster, or has the address here, or has it nowhere
+		}
+		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: rtnl.Family(dst), Table: rtnl.MainTable,
+			Protocol: overlay.RouteProtocol})
+		isRouted := slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst.Contains(dst) })
+		if err == nil && !isRouted {
+			return c.Network
+		}
+	}
+	return ""
+}

@@ -1,0 +1,92 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
+	"github.com/fairlead-cni/fairlead/internal/command/trace"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// Tracer returns what follows packets between the host and all containers.
+func (d *Doctor) Tracer() *trace.Tracer {
+	t := &trace.Tracer{Host: d.Host, Holder: d.Holder, Wanted: wanted{d.Snapshot}}
+	for _, c := range d.All {
+		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
+		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !d.Gone(c) &&
+			!slices.ContainsFunc(t.Containers, same) {
+			t.Containers = append(t.Containers, Traced(c))
+		}
+	}
+	return t
+}
+
+// bothWays follows a packet from a container to an address that does not answer, and one back where the address is of
+// the host or of another container. It returns what becomes of them, and the advice about the first that this host
+// loses. A packet that is only refused because no process listens is not lost: closed says so.
+func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details, advice []string, closed string) {
+	d.Host.Forget() // the probe has told the kernel about neighbours
+	t := d.Tracer()
+	for _, q := range d.ways(c, to.Addr(), to.Port()) {
+		answer, err := t.Trace(q)
+		if err != nil {
+			details = append(details, err.Error())
+			continue
+		}
+		d.Advise(q, answer)
+		word := map[trace.State]string{trace.Passes: "arrives", trace.Stops: "does not arrive"}[answer.Verdict]
+		if word == "" {
+			word = "cannot tell"
+		}
+		details = append(details, fmt.Sprintf("trace of %s: %s: %s", answer.Packet, word, answer.Why))
+		if answer.Verdict != trace.Stops || d.left(answer) || answer.Advice.IsZero() {
+			continue
+		}
+		last := answer.Hops[len(answer.Hops)-1]
+		if last.Kind == "socket" && answer.Fix == "" {
+			closed = last.Text
+		}
+		if advice == nil {
+			advice = how(answer.Advice)
+		}
+	}
+	return details, advice, closed
+}
+
+// ways returns the packet from a container to an address, and that back from who has the address.
+func (d *Doctor) ways(c attach.Cached, to netip.Addr, port uint16) (all []trace.Question) {
+	from := Traced(c)
+	echo := byte(kernel.ICMP)
+	if to.Is6() {
+		echo = kernel.ICMPv6
+	}
+	there := trace.Question{From: &from, Dst: to, DstPort: port, Proto: echo}
+	if port != 0 {
+		there.Proto = kernel.TCP
+	}
+	all = append(all, there)
+	if c.Result == nil {
+		return all
+	}
+	i := slices.IndexFunc(c.Result.IPs, func(ip spec.IP) bool { return ip.Address.Addr().Is4() == to.Is4() })
+	if i < 0 {
+		return all
+	}
+	back := trace.Question{Dst: c.Result.IPs[i].Address.Addr(), Proto: echo}
+	if r, err := rtnl.RouteTo(d.Host, to); err == nil && r.Type == rtnl.Local {
+		return append(all, back)
+	}
+	for _, o := range d.All {
+		if attached.HasAddress(o, to) && !d.Gone(o) {
+			other := Traced(o)
+			back.From = &other
+			return append(all, back)
+		}
+	}
+	return all
+}

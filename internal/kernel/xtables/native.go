@@ -1,0 +1,207 @@
+package xtables
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ChainRules reads the rules of an nf_tables chain, without words. V6 is the family of its addresses. A chain that
+// does not exist has none.
+func ChainRules(n *nft.Conn, t *nft.Table, chain string, v6 bool) (rules []Rule, err error) {
+	err = n.EachRule(t, chain, func(body []byte) { rules = append(rules, parseNative(chain, body, v6)) })
+	return rules, err
+}
+
+func builtinChain(name string) bool {
+	return slices.Contains([]string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"}, name)
+}
+
+// parseNative reads what iptables-nft writes, and the reference by nft(8): addresses, protocol and port as native
+// comparisons, a comment as user data or as a match of xtables, a jump as a verdict.
+func parseNative(chain string, body []byte, v6 bool) Rule {
+	r := nativeReader{rule: Rule{Chain: chain, Comment: nft.RuleComment(netlink.Attr(body, unix.NFTA_RULE_USERDATA))},
+		v6:   v6,
+		bits: -1, loaded: map[uint32][]byte{}}
+	if h := netlink.Attr(body, unix.NFTA_RULE_HANDLE); len(h) == 8 {
+		r.rule.handle = binary.BigEndian.Uint64(h)
+	}
+	netlink.EachAttr(netlink.Attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
+		r.read(netlink.Text(netlink.Attr(expr, unix.NFTA_EXPR_NAME)), netlink.Attr(expr, unix.NFTA_EXPR_DATA))
+	})
+	return r.rule
+}
+
+// A nativeReader reads the expressions of a rule, one after the other.
+type nativeReader struct {
+	rule Rule
+	v6   bool
+
+	compare func(v []byte)    // with what was loaded last; nil: nothing that counts
+	bits    int               // of what was loaded
+	port    bool              // was loaded
+	loaded  map[uint32][]byte // constants, by register
+}
+
+func (r *nativeReader) read(name string, data []byte) {
+	switch name {
+	case "meta":
+		r.compare = nil
+		if netlink.Attr32(data, unix.NFTA_META_KEY) == unix.NFT_META_L4PROTO {
+			r.compare = func(v []byte) { r.rule.Proto = kernel.ProtoName(v[0]) }
+		}
+	case "payload":
+		r.payload(data)
+	case "bitwise":
+		r.bits = 0
+		for _, b := range netlink.Attr(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE) {
+			for ; b&0x80 != 0; b <<= 1 {
+				r.bits++
+			}
+		}
+	case "cmp":
+		v := netlink.Attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+		if _, size := nft.AddressField(r.v6, false); r.compare != nil && len(v) > 0 && len(v) <= int(size) &&
+			netlink.Attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
+			r.compare(v)
+		}
+		r.compare = nil
+	case "range":
+		from := netlink.Attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
+		to := netlink.Attr(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+		if r.port && len(from) == 2 && len(to) == 2 && netlink.Attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
+			r.rule.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
+		}
+	case "match":
+		r.rule.parseMatch(netlink.Text(netlink.Attr(data, unix.NFTA_MATCH_NAME)),
+			netlink.Attr(data, unix.NFTA_MATCH_INFO))
+	case "target":
+		r.rule.Jump = netlink.Text(netlink.Attr(data, unix.NFTA_TARGET_NAME))
+		if r.rule.Jump == "DNAT" {
+			r.rule.To = parseDNAT(netlink.Attr(data, unix.NFTA_TARGET_INFO), netlink.Attr32(data, unix.NFTA_TARGET_REV),
+				r.v6)
+		}
+	case "nat":
+		if r.rule.Jump = "SNAT"; netlink.Attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
+			r.rule.Jump = "DNAT"
+			a, _ := netip.AddrFromSlice(r.loaded[netlink.Attr32(data, unix.NFTA_NAT_REG_ADDR_MIN)])
+			var n uint16
+			if p := r.loaded[netlink.Attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)]; len(p) >= 2 {
+				n = binary.BigEndian.Uint16(p)
+			}
+			r.rule.To = netip.AddrPortFrom(a, n)
+		}
+	case "masq":
+		r.rule.Jump = "MASQUERADE"
+	case "immediate":
+		r.immediate(data)
+	}
+}
+
+// payload loads a part of the packet.
+func (r *nativeReader) payload(data []byte) {
+	src, size := nft.AddressField(r.v6, false)
+	dst, _ := nft.AddressField(r.v6, true)
+	prefix := func(p *netip.Prefix) func([]byte) {
+		return func(v []byte) {
+			if a, ok := netip.AddrFromSlice(append(v[:len(v):len(v)], make([]byte, int(size)-len(v))...)); ok {
+				*p = netip.PrefixFrom(a, r.bits)
+			}
+		}
+	}
+	n, offset := netlink.Attr32(data, unix.NFTA_PAYLOAD_LEN), netlink.Attr32(data, unix.NFTA_PAYLOAD_OFFSET)
+	r.compare, r.bits, r.port = nil, int(8*n), false
+	switch base := netlink.Attr32(data, unix.NFTA_PAYLOAD_BASE); {
+	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == src:
+		r.compare = prefix(&r.rule.Src)
+	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && n <= size && offset == dst:
+		r.compare = prefix(&r.rule.Dst)
+	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && n == 2 && offset == 2:
+		r.port = true
+		r.compare = func(v []byte) {
+			if len(v) == 2 {
+				n := binary.BigEndian.Uint16(v)
+				r.rule.Ports = [][2]uint16{{n, n}}
+			}
+		}
+	}
+}
+
+// immediate loads a constant, or is a verdict.
+func (r *nativeReader) immediate(data []byte) {
+	if v := netlink.Attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE); v != nil {
+		r.loaded[netlink.Attr32(data, unix.NFTA_IMMEDIATE_DREG)] = v
+		return
+	}
+	verdict := netlink.Attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
+	switch code := int32(netlink.Attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
+	case unix.NFT_JUMP, unix.NFT_GOTO:
+		r.rule.Jump = netlink.Text(netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN))
+	case nft.Accept:
+		r.rule.Jump = "ACCEPT"
+	case 0:
+		r.rule.Jump = "DROP"
+	case unix.NFT_RETURN:
+		r.rule.Jump = "RETURN"
+	}
+}
+
+// parseMatch reads what is wanted of a match of xtables: its structures are the kernel's.
+func (r *Rule) parseMatch(name string, info []byte) {
+	switch {
+	case name == "comment":
+		r.Comment = netlink.Text(info)
+	case name == "multiport" && len(info) >= 47 && info[0] == 1:
+		r.Ports = Multiports(info)
+	case (name == "tcp" || name == "udp") && len(info) >= 8:
+		r.Ports = portsAsked(info[4:])
+	case name == "sctp" && len(info) >= 4 && binary.NativeEndian.Uint16(info[2:]) != 0:
+		// struct xt_sctp_info has the destination's ports first, and 0 where none were asked for
+		r.Ports = portsAsked(info)
+	}
+}
+
+// portsAsked are the first and the last port that info begins with, none where all match.
+func portsAsked(info []byte) [][2]uint16 {
+	first, last := binary.NativeEndian.Uint16(info), binary.NativeEndian.Uint16(info[2:])
+	if first == 0 && last == 0xffff {
+		return nil
+	}
+	return [][2]uint16{{first, last}}
+}
+
+// Multiports returns the first and last ports of a multiport match. Info holds flags, a count, 15 ports and 15 range
+// marks.
+func Multiports(info []byte) (ports [][2]uint16) {
+	count := min(int(info[1]), 15)
+	for i := 0; i < count; i++ {
+		first := binary.NativeEndian.Uint16(info[2+2*i:])
+		last := first
+		if info[32+i] != 0 && i+1 < count { // the next one is the end of a range
+			i++
+			last = binary.NativeEndian.Uint16(info[2+2*i:])
+		}
+		ports = append(ports, [2]uint16{first, last})
+	}
+	return ports
+}
+
+// parseDNAT reads where a DNAT target of xtables leads, of each of its revisions.
+func parseDNAT(info []byte, revision uint32, v6 bool) netip.AddrPort {
+	at, size, port := 4, 16, 36
+	if revision == 0 && !v6 {
+		at, size, port = 8, 4, 16
+	} else if !v6 {
+		size = 4
+	}
+	if len(info) < port+2 {
+		return netip.AddrPort{}
+	}
+	a, _ := netip.AddrFromSlice(info[at : at+size])
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(info[port:]))
+}
