@@ -20,18 +20,18 @@ type Addressing struct {
 	// Bridge is the one that Port is of, if its AddressHistory is in the plan before: what is proven to be new there is
 	// not announced.
 	Bridge string
-	NoDAD  bool // the segment is ours, so nobody else can have the address
+	NoDAD  bool // no other machine can have the address, or the configuration forbids to ask
+	Probe  bool // other machines are asked whether they have the address, whatever NoDAD is
 	Up     bool // the link is down, and is to be set up when it has its addresses, which it tells of then
 
 	// Idle is a link that carries nothing before a program opens it, so that there is nothing to be waited for, and
 	// nobody yet who could be told of the addresses.
 	Idle bool
 
-	// What the configuration says of conflicts goes before NoDAD. On is the link below, which has addresses of the
-	// same segment; without a Kind there is none. ByOn is that Link hears no answers, and On does.
-	Conflicts Conflicts
-	On        link.Master
-	ByOn      bool
+	// On is the link below, which has addresses of the same segment; without a Kind there is none. ByOn is that Link
+	// hears no answers, and On does.
+	On   link.Master
+	ByOn bool
 
 	// ByGateway sends all to the gateways, what is for the addresses' own subnets too: the link leads nowhere else.
 	ByGateway bool
@@ -44,15 +44,15 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		return nil
 	}
 	var p plan.Plan
-	a.NoDAD = (a.NoDAD || a.Conflicts.Off()) && !a.Conflicts.Probe()
+	a.NoDAD = a.NoDAD && !a.Probe
 	if r.Has6() {
-		p = append(p, sysctl.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Conflicts.Probe()})
+		p = append(p, sysctl.EnableIPv6{Link: a.Link, NoDAD: a.NoDAD, DAD: a.Probe})
 	}
 	put := func(ip spec.IP) addr.Addr {
 		return addr.Addr{Link: a.Link, Prefix: ip.Address, NoDAD: a.NoDAD && ip.Address.Addr().Is6(),
 			NoPrefixRoute: a.ByGateway}
 	}
-	if a.Conflicts.Probe() { // the kernel asks for IPv6's meanwhile
+	if a.Probe { // the kernel asks for IPv6's meanwhile
 		for _, ip := range r.IPs {
 			if ip.Address.Addr().Is6() {
 				p = append(p, put(ip))
@@ -61,7 +61,7 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		p = append(p, addr.Probe{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port, On: a.On, ByOn: a.ByOn})
 	}
 	for _, ip := range r.IPs {
-		if !a.Conflicts.Probe() || ip.Address.Addr().Is4() {
+		if !a.Probe || ip.Address.Addr().Is4() {
 			p = append(p, put(ip))
 		}
 	}
@@ -82,7 +82,7 @@ func (r *Request) Addressing(a Addressing) plan.Plan {
 		return p
 	}
 	say := addr.Announce{Link: a.Link, Addrs: r.Prefixes(), Port: a.Port}
-	if a.Bridge != "" && !a.Conflicts.Probe() {
+	if a.Bridge != "" && !a.Probe {
 		say.Bridge, say.Ledger = a.Bridge, r.Ledger
 	}
 	return append(p, say)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -74,7 +75,7 @@ func (c *call) newInside(p Plugin) (delegate, error) {
 	// Which namespace an owner had, an interface plugin of ours has just written down; where another's asks, it may
 	// have attached an owner anew that ours had before.
 	if l, ok := a.(ipam.Ledger); ok && c.p.role == makesLinks {
-		l.Judge(Vanished(nil))
+		l.Judge(restore.Vanished(nil))
 	}
 	return inside{a, c}, report(c.conf, c.r.verb, unknown)
 }
@@ -151,7 +152,7 @@ func (p Plugin) Ledger(conf *spec.Conf, lax bool) (ipam.Ledger, error) {
 	a, err := allocator([]Plugin{p}, verb, spec.Owner{Network: conf.Name}, "", conf, nil)
 	l, ok := a.(ipam.Ledger)
 	if ok {
-		l.Judge(Vanished(nil))
+		l.Judge(restore.Vanished(nil))
 	}
 	return l, err
 }

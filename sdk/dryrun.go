@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -15,17 +16,17 @@ import (
 
 // linksOf returns the links on the host that a list has made once the plan want exists: the known ones and those in
 // want.
-func linksOf(known []HostLink, want plan.Plan) []HostLink {
+func linksOf(known []resource.HostLink, want plan.Plan) []resource.HostLink {
 	for f := range ifaces(want) {
 		if f.Where != resource.Host {
 			continue
 		}
-		i := slices.IndexFunc(known, func(l HostLink) bool { return l.Name == f.Name })
+		i := slices.IndexFunc(known, func(l resource.HostLink) bool { return l.Name == f.Name })
 		switch {
 		case i < 0 && f.Kind == "" && f.Master != "": // a link of another plugin, a tap as a rule
-			known = append(known, HostLink{Name: f.Name, Kind: "tun", Master: f.Master})
+			known = append(known, resource.HostLink{Name: f.Name, Kind: "tun", Master: f.Master})
 		case i < 0:
-			known = append(known, HostLink{Name: f.Name, Kind: f.Kind, Master: f.Master})
+			known = append(known, resource.HostLink{Name: f.Name, Kind: f.Kind, Master: f.Master})
 		case f.Master != "":
 			known[i].Master = f.Master
 		}
@@ -36,10 +37,10 @@ func linksOf(known []HostLink, want plan.Plan) []HostLink {
 // Foresee returns what ADD would do for a request of NewRequest, in which the caller has set HostLinks, IPs and Routes
 // as far as they are known. It asks the IPAM plugin for its ranges if that is among all. With a host, the answer says
 // what the plugin requires and the host lacks, unless that may not be read. With an error, it has the notes alone.
-func (p Plugin) Foresee(ctx context.Context, all []Plugin, host *kernel.NS, r *Request) (*PlanAnswer, error) {
+func (p Plugin) Foresee(ctx context.Context, all []Plugin, host *kernel.NS, r *Request) (*extra.PlanAnswer, error) {
 	r.askRanges(all)
 	want, notes, err := p.Plan(r.conf, r)
-	a := &PlanAnswer{Resources: []string{}, HostLinks: r.HostLinks, Result: r.Prev, Notes: notes}
+	a := &extra.PlanAnswer{Resources: []string{}, HostLinks: r.HostLinks, Result: r.Prev, Notes: notes}
 	if err != nil {
 		return a, err
 	}

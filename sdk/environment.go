@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/calls"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -55,7 +56,7 @@ func (e *environment) validate() error {
 		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
 		need("CNI_NETNS", e.Netns, nil)
 		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
-	case "DEL", verbPlan, verbRepair:
+	case "DEL", extra.VerbPlan, extra.VerbRepair:
 		need("CNI_CONTAINERID", e.ContainerID, spec.ValidContainerID)
 		need("CNI_IFNAME", e.IfName, spec.ValidIfName)
 	case "GC", "STATUS":

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -13,63 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Two verbs that are not CNI's let `fairlead plan` and `fairlead repair` ask a plugin of another program what they know
-// of Fairlead's own without asking. A plugin gets them only if it offered them, in its answer to a VERSION whose stdin
-// has the member "fairlead": any other runtime gets the answer of the specification, and any other plugin no verb that
-// it does not know. docs/plugin-author.md has the documents; both sides of them are these types.
-const (
-	verbPlan   = "FAIRLEAD_PLAN"
-	verbRepair = "FAIRLEAD_REPAIR"
-)
-
-// An Offer is the part of the answer to VERSION that says more of a plugin than CNI does: for each extra verb the
-// version of its documents, or 0 if the plugin does not offer it.
-type Offer struct {
-	// version of its program, or "" if that does not name one state of the source
-	Release string `json:"release,omitempty"`
-
-	Plan   int `json:"plan,omitempty"`
-	Repair int `json:"repair,omitempty"`
-}
-
-// A PlanRequest is the standard input of FAIRLEAD_PLAN. The environment is the same as for ADD; the namespace need not
-// exist.
-type PlanRequest struct {
-	Conf      json.RawMessage `json:"conf"`                // the stdin of ADD
-	IPAM      *spec.Result    `json:"ipam,omitempty"`      // what the IPAM plugin might answer
-	HostLinks []HostLink      `json:"hostLinks,omitempty"` // that the plugins before make on the host
-}
-
-// A PlanAnswer describes what ADD would do.
-type PlanAnswer struct {
-	Resources []string     `json:"resources"`           // in the words of ip(8) and nft(8), in order of creation
-	HostLinks []HostLink   `json:"hostLinks,omitempty"` // those of the request, and the plugin's own
-	Result    *spec.Result `json:"result"`              // what the next plugin would get as prevResult
-	Notes     []Note       `json:"notes,omitempty"`
-	Unmet     []string     `json:"unmet,omitempty"` // what it requires of the host, and the host does not have now
-}
-
-// A RepairRequest is the standard input of FAIRLEAD_REPAIR. The environment is the same as for CHECK.
-type RepairRequest struct {
-	Conf     json.RawMessage `json:"conf"`               // the stdin of CHECK
-	DryRun   bool            `json:"dryRun,omitempty"`   // only look
-	Firewall bool            `json:"firewall,omitempty"` // only rules of the packet filter
-	// only rules that keep packets out: repair asks for these first
-	Closes bool `json:"closes,omitempty"`
-}
-
-// A RepairAnswer lists what was repaired, and what is still wrong.
-type RepairAnswer struct {
-	Plan     []restore.Planned `json:"plan"`               // what there should be
-	Repaired []string          `json:"repaired,omitempty"` // what was made, in the words of ip(8) and nft(8)
-
-	// what is wrong and was not fixed; in a dry run, Repair says what a repair would fix
-	Wrong spec.Differences `json:"wrong,omitempty"`
-}
-
 // offer returns the extra verbs that p answers; none for an allocator and for a chain, which are asked in another way.
-func (p Plugin) offer(build string) Offer {
-	offered := Offer{Release: release(build)}
+func (p Plugin) offer(build string) extra.Offer {
+	offered := extra.Offer{Release: release(build)}
 	if p.plan != nil {
 		offered.Plan, offered.Repair = 1, 1
 	}
@@ -86,7 +33,7 @@ func (s *site) extra(ctx context.Context, p Plugin, e environment, stdin []byte)
 	defer s.w.Close()
 	var answer any
 	var err error
-	if e.Command == verbPlan {
+	if e.Command == extra.VerbPlan {
 		answer, err = p.foresee(ctx, s.all, e, stdin)
 	} else {
 		answer, err = p.repair(ctx, e, stdin)
@@ -106,8 +53,8 @@ func asked(stdin []byte, into any, raw *json.RawMessage) (*spec.Conf, error) {
 	return spec.ParseConf(*raw)
 }
 
-func (p Plugin) foresee(ctx context.Context, all []Plugin, e environment, stdin []byte) (*PlanAnswer, error) {
-	var q PlanRequest
+func (p Plugin) foresee(ctx context.Context, all []Plugin, e environment, stdin []byte) (*extra.PlanAnswer, error) {
+	var q extra.PlanRequest
 	conf, err := asked(stdin, &q, &q.Conf)
 	if err != nil {
 		return nil, err
@@ -148,8 +95,8 @@ func (r *Request) foreseen(a Answer) *spec.Result {
 }
 
 // repair restores what p made for an attachment. The caller must hold the lock of the attachment.
-func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*RepairAnswer, error) {
-	var q RepairRequest
+func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*extra.RepairAnswer, error) {
+	var q extra.RepairRequest
 	conf, err := asked(stdin, &q, &q.Conf)
 	if err != nil {
 		return nil, err
@@ -179,8 +126,8 @@ func (p Plugin) repair(ctx context.Context, e environment, stdin []byte) (*Repai
 
 // fix repairs the resources of want: first rules that keep packets out, then other rules and everything else. If it
 // repaired something that rules may depend on, such as a link, it goes through all resources once more.
-func fix(ctx context.Context, w *kernel.World, want plan.Plan, q RepairRequest) *RepairAnswer {
-	answer := &RepairAnswer{Plan: restore.PlannedOf(want, false)}
+func fix(ctx context.Context, w *kernel.World, want plan.Plan, q extra.RepairRequest) *extra.RepairAnswer {
+	answer := &extra.RepairAnswer{Plan: restore.PlannedOf(want, false)}
 	turns := []resource.Effect{resource.Closes, resource.Opens}
 	if q.Closes {
 		turns = turns[:1]

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -71,7 +72,7 @@ func markPlugin() sdk.Plugin {
 func TestRepairVerb(t *testing.T) {
 	t.Setenv("TOY", "1")
 	netns := nstest.NewNS(t)
-	x := sdk.AskExternal(t.Context(), filepath.Join(sdktest.Plugins(t, "marks"), "marks"), invoke.Call{})
+	x := extra.Ask(t.Context(), filepath.Join(sdktest.Plugins(t, "marks"), "marks"), invoke.Call{})
 	if !x.Plans() || !x.Repairs() {
 		t.Fatalf("it offers %+v", x)
 	}
@@ -83,15 +84,15 @@ func TestRepairVerb(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		q     sdk.RepairRequest
+		q     extra.RepairRequest
 		did   string // in its order
 		wrong []string
 		fixes int // of what is wrong
 	}{
-		{"dry run", sdk.RepairRequest{DryRun: true}, "", missing("close", "link", "open", "hopeless"), 3},
-		{"what keeps packets out", sdk.RepairRequest{Closes: true}, "close", nil, 0},
-		{"rules alone", sdk.RepairRequest{Firewall: true}, "close open", nil, 0},
-		{"all", sdk.RepairRequest{}, "close link open", missing("hopeless"), 0},
+		{"dry run", extra.RepairRequest{DryRun: true}, "", missing("close", "link", "open", "hopeless"), 3},
+		{"what keeps packets out", extra.RepairRequest{Closes: true}, "close", nil, 0},
+		{"rules alone", extra.RepairRequest{Firewall: true}, "close open", nil, 0},
+		{"all", extra.RepairRequest{}, "close link open", missing("hopeless"), 0},
 	} {
 		_ = os.Remove(marks)
 		tt.q.Conf = json.RawMessage(conf("1.1.0", prev))
@@ -123,7 +124,7 @@ func TestRepairVerb(t *testing.T) {
 func TestVerbsNotOffered(t *testing.T) {
 	t.Setenv("TOY", "1")
 	path := filepath.Join(sdktest.Plugins(t, "toyipam"), "toyipam")
-	if x := sdk.AskExternal(t.Context(), path, invoke.Call{}); x.Plans() || x.Repairs() {
+	if x := extra.Ask(t.Context(), path, invoke.Call{}); x.Plans() || x.Repairs() {
 		t.Errorf("it offers %+v", x)
 	}
 	for _, verb := range []string{"FAIRLEAD_PLAN", "FAIRLEAD_REPAIR", "FAIRLEAD_OTHER"} {

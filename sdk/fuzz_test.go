@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -112,7 +113,7 @@ func FuzzEnvironment(f *testing.F) {
 			return
 		}
 		switch command {
-		case "ADD", "CHECK", "DEL", verbPlan, verbRepair:
+		case "ADD", "CHECK", "DEL", extra.VerbPlan, extra.VerbRepair:
 			if spec.ValidContainerID(e.ContainerID) != nil || spec.ValidIfName(e.IfName) != nil {
 				t.Errorf("%+v is taken", e)
 			}

@@ -5,6 +5,7 @@ package sdk
 import (
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -170,7 +171,7 @@ func (p Plugin) Chained() bool { return p.role == chained }
 // Plan returns what p would make for r (dry run). IPAM plugins and chains have no plan of their own.
 //
 // Notes lists unknown keys of the configuration, with suggestions, and keys that have no effect.
-func (p Plugin) Plan(conf *spec.Conf, r *Request) (want Answer, notes []Note, err error) {
+func (p Plugin) Plan(conf *spec.Conf, r *Request) (want Answer, notes []extra.Note, err error) {
 	var unknown []unknownKey
 	switch {
 	case p.plan != nil:
@@ -185,21 +186,15 @@ func (p Plugin) Plan(conf *spec.Conf, r *Request) (want Answer, notes []Note, er
 	}
 	unknown = append(unknown, p.unread(conf)...)
 	for _, u := range unknown {
-		notes = append(notes, Note{Unknown: u.path, Text: u.String()})
+		notes = append(notes, extra.Note{Unknown: u.path, Text: u.String()})
 	}
 	for _, w := range want.Warnings {
-		notes = append(notes, Note{Text: w})
+		notes = append(notes, extra.Note{Text: w})
 	}
 	if err == nil {
 		err = refuse(conf, unknown)
 	}
 	return want, notes, err
-}
-
-// A Note is a warning about a configuration that is used nevertheless.
-type Note struct {
-	Unknown string `json:"unknown,omitempty"` // the path of a key that nobody reads; empty: it is another thing
-	Text    string `json:"text"`
 }
 
 // NewRequest returns the request that p's plan function would get for a call.

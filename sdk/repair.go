@@ -7,35 +7,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
-	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
-
-// Vanished returns a function that says why the container of o has no namespace at netns any more: there is none, or it
-// is not the one that ADD saw. The function returns nil if the namespace may exist. Names and inode numbers of
-// namespaces are reused, so the identity that an interface plugin of Fairlead recorded is compared. For attachments of
-// other plugins only the path counts. Containers are opened from host, if that is not nil.
-func Vanished(host *kernel.NS) func(o spec.Owner, netns string) error {
-	store := kernel.NewWorld(host).Store
-	return func(o spec.Owner, netns string) error {
-		if netns == "" {
-			return nil
-		}
-		cont, err := host.Enter(netns)
-		switch {
-		case errors.Is(err, kernel.ErrNoNamespace) && !kernel.Hidden(netns, err):
-			return err
-		case err != nil:
-			return nil
-		}
-		defer cont.Close()
-		err = restore.CheckIdentity(store, o, cont)
-		if errors.Is(err, kernel.ErrNoNamespace) && !spec.Unseen(netns) {
-			return err
-		}
-		return nil
-	}
-}
 
 // An Attached is an attachment that an earlier call made, for the plugins of its list.
 type Attached struct {
@@ -100,13 +73,4 @@ func (a *Attached) leases(ctx context.Context, conf *spec.Conf) error {
 		return err
 	}
 	return given.Verify(ctx, a.Owner, conf.PrevResult)
-}
-
-// NetworkOf returns what the plans of an attachment's plugins say about its network.
-func NetworkOf(parts ...Standing) Network {
-	var whole plan.Plan
-	for _, part := range parts {
-		whole = append(whole, part.Plan...)
-	}
-	return resource.NetworkOf(whole)
 }

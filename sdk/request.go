@@ -63,11 +63,11 @@ func (r *Request) OnOtherLink() bool {
 type Links struct {
 	// HostLinks are the links without a sandbox in Prev that exist: candidates for what the conventions
 	// call chained use (clause P23). Missing are the names of the others.
-	HostLinks []HostLink
+	HostLinks []resource.HostLink
 	Missing   []string
 
 	// Peer is the other end of the container's veth, whether Prev lists it or not; nil where that is not on the host.
-	Peer *HostLink
+	Peer *resource.HostLink
 
 	// Policed is the bridge, or the gateway of its VLAN, that the attachment has a policy on, by what it recorded: in
 	// CHECK, where Peer is a port of no bridge any more; else empty.
@@ -76,19 +76,16 @@ type Links struct {
 	ranges []spec.IP // of the Request, as ADD recorded them
 }
 
-// A HostLink is a link on the host with its properties in the kernel.
-type HostLink = resource.HostLink
-
 // IsVLANGateway reports whether l is the host's interface in a VLAN of a listed bridge: BRIDGE.VLAN, as the bridge
 // plugin makes it. All containers of the VLAN share it.
-func (r *Request) IsVLANGateway(l HostLink) bool {
+func (r *Request) IsVLANGateway(l resource.HostLink) bool {
 	dot := strings.LastIndexByte(l.Name, '.')
 	if dot < 0 || l.Kind != "veth" || l.Master != "" {
 		return false
 	}
 	_, err := strconv.ParseUint(l.Name[dot+1:], 10, 12)
 	return err == nil && slices.ContainsFunc(r.HostLinks,
-		func(br HostLink) bool { return br.Kind == "bridge" && br.Name == l.Name[:dot] })
+		func(br resource.HostLink) bool { return br.Kind == "bridge" && br.Name == l.Name[:dot] })
 }
 
 // GatewayLink returns the link on the host that the container's packets come through: the bridge, or the gateway of its

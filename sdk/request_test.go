@@ -5,27 +5,28 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // The container's veth says by which link its packets come, or else the links that the previous plugins listed.
 func TestGatewayLink(t *testing.T) {
-	bridge, gateway := HostLink{Name: "br0", Kind: "bridge"}, HostLink{Name: "br0.7", Kind: "veth"}
-	veth, port := HostLink{Name: "veth0", Kind: "veth"}, HostLink{Name: "veth0", Kind: "veth", Master: "br0"}
+	bridge, gateway := resource.HostLink{Name: "br0", Kind: "bridge"}, resource.HostLink{Name: "br0.7", Kind: "veth"}
+	veth, port := resource.HostLink{Name: "veth0", Kind: "veth"}, resource.HostLink{Name: "veth0", Kind: "veth", Master: "br0"}
 	for name, tc := range map[string]struct {
 		links      Links
 		link, port string
 	}{
 		"nothing":                    {Links{}, "", ""},
-		"a bridge":                   {Links{HostLinks: []HostLink{bridge}}, "br0", ""},
-		"a port of a bridge":         {Links{HostLinks: []HostLink{bridge, port}}, "br0", "veth0"},
-		"a port, without its bridge": {Links{HostLinks: []HostLink{port}}, "br0", "veth0"},
-		"a link of its own":          {Links{HostLinks: []HostLink{veth}}, "veth0", "veth0"},
-		"a link beside a bridge":     {Links{HostLinks: []HostLink{bridge, veth}}, "br0", ""},
-		"the gateway of a VLAN":      {Links{HostLinks: []HostLink{bridge, gateway, port}}, "br0.7", "veth0"},
+		"a bridge":                   {Links{HostLinks: []resource.HostLink{bridge}}, "br0", ""},
+		"a port of a bridge":         {Links{HostLinks: []resource.HostLink{bridge, port}}, "br0", "veth0"},
+		"a port, without its bridge": {Links{HostLinks: []resource.HostLink{port}}, "br0", "veth0"},
+		"a link of its own":          {Links{HostLinks: []resource.HostLink{veth}}, "veth0", "veth0"},
+		"a link beside a bridge":     {Links{HostLinks: []resource.HostLink{bridge, veth}}, "br0", ""},
+		"the gateway of a VLAN":      {Links{HostLinks: []resource.HostLink{bridge, gateway, port}}, "br0.7", "veth0"},
 		"the other end is a port":    {Links{Peer: &port}, "br0", "veth0"},
-		"the other end, in a VLAN":   {Links{Peer: &port, HostLinks: []HostLink{bridge, gateway}}, "br0.7", "veth0"},
-		"the other end":              {Links{Peer: &veth, HostLinks: []HostLink{bridge}}, "veth0", "veth0"},
+		"the other end, in a VLAN":   {Links{Peer: &port, HostLinks: []resource.HostLink{bridge, gateway}}, "br0.7", "veth0"},
+		"the other end":              {Links{Peer: &veth, HostLinks: []resource.HostLink{bridge}}, "veth0", "veth0"},
 		"the other end, by a policy": {Links{Peer: &veth, Policed: "br0.7"}, "br0.7", "veth0"},
 	} {
 		if link, port := (&Request{Links: tc.links}).GatewayLink(); link != tc.link || port != tc.port {
@@ -51,27 +52,6 @@ func TestLackingValue(t *testing.T) {
 		}
 		if _, _, err := p.Plan(conf, r); !errors.Is(err, want) || err != nil && want == nil {
 			t.Errorf("%s: %v, want %v", verb, err, want)
-		}
-	}
-}
-
-// A link that has to get something before it is up is made down. It is set up after that, or else with its addresses.
-func TestLinkOnMaster(t *testing.T) {
-	for name, tc := range map[string]struct {
-		c    OnMaster
-		l3   bool
-		down bool
-		want string
-	}{
-		"as it is":             {OnMaster{Master: "ens3"}, false, false, ""},
-		"without IPv6":         {OnMaster{Master: "ens3", MasterKeys: MasterKeys{IPv6: "off"}}, false, true, "ipv6 off cont/eth0\nlink cont/eth0 up\n"},
-		"before its addresses": {OnMaster{Master: "ens3", Announces: true}, true, true, ""},
-		"without addresses":    {OnMaster{Master: "ens3", Announces: true}, false, false, ""},
-	} {
-		r := &Request{Owner: spec.Owner{Network: "net", ContainerID: "c", IfName: "eth0"}, verb: "ADD", L3: tc.l3}
-		_, stacked, after, err := r.OnMaster(tc.c)
-		if err != nil || stacked.Down != tc.down || after.String() != tc.want {
-			t.Errorf("%s: down %v, then\n%s%v; want %v and\n%s", name, stacked.Down, after, err, tc.down, tc.want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/calls"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/kernel/tap"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -96,7 +97,7 @@ func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 	if err != nil {
 		return spec.Newest, nil, spec.Errorf(spec.CodeIO, "read the network configuration from stdin: %w", err)
 	}
-	if e.Command == verbPlan || e.Command == verbRepair {
+	if e.Command == extra.VerbPlan || e.Command == extra.VerbRepair {
 		out, err := s.extra(context.Background(), p, e, stdin)
 		return spec.Newest, out, err
 	}

@@ -9,6 +9,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -66,7 +67,7 @@ func versions(p Plugin, build string, stdin []byte) ([]byte, error) {
 		if asked.Fairlead != nil {
 			out, err := json.Marshal(struct {
 				spec.VersionInfo
-				Offer Offer `json:"fairlead"`
+				Offer extra.Offer `json:"fairlead"`
 			}{info, p.offer(Version(build))})
 			return append(out, '\n'), err
 		}

@@ -188,11 +188,11 @@ func surface(t *testing.T, g *callGraph) {
 	}
 	report(t, g.forRepair())
 	for o := range g.users { // what a repair uses, too, bites where nothing else uses it
-		if o.Name() == "Vanished" {
+		if o.Name() == "Attached" {
 			g.users[o] = []string{"repair", "cli/repair"}
 		}
 	}
-	if bad := g.forRepair(); len(bad) != 1 || !strings.Contains(bad[0], "only a repair uses Vanished") {
-		t.Errorf("%q, want Vanished", bad)
+	if bad := g.forRepair(); len(bad) != 1 || !strings.Contains(bad[0], "only a repair uses Attached") {
+		t.Errorf("%q, want Attached", bad)
 	}
 }

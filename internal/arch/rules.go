@@ -35,11 +35,11 @@ func rows() []row {
 		return may
 	}
 	below := map[string]string{
-		"ipam/*":   "the command looks at leases, wherever an allocator keeps them",
-		"plugin/*": "the command knows the list of plugins, not their insides",
-		"resource": "the command prints plans; it makes none",
-		"cli/*":    "arrows between the rooms of the command go downwards only",
-		"*":        "the command is a user of the runtime's side like any other",
+		"ipam/*":     "the command looks at leases, wherever an allocator keeps them",
+		"plugin/*":   "the command knows the list of plugins, not their insides",
+		"resource/*": "the command prints plans; it makes none",
+		"cli/*":      "arrows between the rooms of the command go downwards only",
+		"*":          "the command is a user of the runtime's side like any other",
 	}
 	// command is what a room of the command may import, and networks what one that knows networks may.
 	command := func(more ...string) []string {
@@ -178,17 +178,24 @@ func rows() []row {
 			"*":      "the server answers from records",
 		}},
 		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "resource/filter/*", "kernel",
-			"kernel/*", "ipam", "restore"},
+			"kernel/*", "ipam", "extra", "restore"},
 			map[string]string{
 				"attach": "a plugin is run; it runs only its delegates, through invoke",
 				"plugin": "the author's side knows no plugin: it would be for ours alone",
 				"*":      "sdk is what every plugin author links",
 			}},
+		{"extra", []string{"invoke", "resource", "restore", "spec"}, map[string]string{
+			"sdk": "the one who asks and the one who answers have the documents in common",
+			"*":   "it is documents, and how they are asked for",
+		}},
+		{"keys", []string{"sdk", "plan", "resource", "resource/*", "resource/filter/*", "spec"}, map[string]string{
+			"*": "a key says what should exist, never how",
+		}},
 		{"plugin", []string{"plugin/*", "sdk"}, map[string]string{
 			"*": "plugin is the list of ours, and nothing happens in it",
 		}},
-		{"plugin/*", []string{"sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam", "ipam/*", "dhcp",
-			"dhcp/rpc", "spec"},
+		{"plugin/*", []string{"keys", "sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam", "ipam/*",
+			"dhcp", "dhcp/rpc", "spec"},
 			map[string]string{
 				"kernel":   "a plugin says what should exist, never how",
 				"kernel/*": "a plugin says what should exist, never how",
@@ -198,8 +205,8 @@ func rows() []row {
 				"*":        "a plugin file is its essence",
 			}},
 		// It plans with plugins as CHECK does, and runs none.
-		{"repair", []string{"attach", "sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam", "kernel",
-			"kernel/*", "spec", "restore"},
+		{"repair", []string{"attach", "extra", "sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam",
+			"kernel", "kernel/*", "spec", "restore"},
 			map[string]string{
 				"plugin": "who repairs says which plugins are his",
 				"*":      "a repair is the plans of what the runtime's side remembers",
@@ -213,15 +220,16 @@ func rows() []row {
 		{"cli/resolv", []string{"spec"}, map[string]string{
 			"*": "resolv.conf is text made of DNS settings",
 		}},
-		{"cli/attached", command("sdk"), below},
-		{"cli/netconf", command("cli/attached", "calls", "invoke", "ipam", "plugin", "sdk"), below},
-		{"cli/snapshot", networks("ipam", "repair"), below},
-		{"cli/target", networks("cli/snapshot", "invoke", "ipam", "plan"), below},
+		{"cli/attached", command("sdk", "restore"), below},
+		{"cli/netconf", command("cli/attached", "calls", "extra", "invoke", "ipam", "plan", "plugin", "resource",
+			"sdk"), below},
+		{"cli/snapshot", networks("ipam", "repair", "restore"), below},
+		{"cli/target", networks("cli/snapshot", "extra", "invoke", "ipam", "plan", "resource"), below},
 		{"cli/advice", networks("cli/target", "invoke", "ipam", "repair", "trace"), below},
-		{"cli/validate", networks("cli/target"), below},
+		{"cli/validate", networks("cli/target", "resource"), below},
 		{"cli/calllog", networks("calls"), below},
 		{"cli/cluster", networks("agentstatus", "ipam", "ipam/grant", "resource/overlay"), below},
-		{"cli/dhcp", networks("cli/snapshot", "dhcp", "dhcp/rpc", "dhcp/daemon"), below},
+		{"cli/dhcp", networks("cli/snapshot", "dhcp", "dhcp/rpc", "dhcp/daemon", "restore"), below},
 		{"cli/ipam", networks("ipam"), below},
 		{"cli/install", networks("cli/validate", "install"), below},
 		{"cli/networks", networks("cli/snapshot", "cli/target", "cli/validate"), below},
@@ -236,7 +244,7 @@ func rows() []row {
 		{"cli/explain", networks("cli/advice", "cli/doctor", "calls"), below},
 		{"cli/inspect", networks("cli/calllog", "cli/dhcp", "cli/doctor", "cli/ipam", "calls", "dhcp/rpc", "repair"),
 			below},
-		{"cli/graph", networks("cli/doctor", "cli/inspect", "cli/snapshot", "graph"), below},
+		{"cli/graph", networks("cli/doctor", "cli/inspect", "cli/snapshot", "graph", "resource"), below},
 		{"cli/trace", networks("cli/doctor", "trace"), below},
 		{"cli/support", networks("cli/advice", "cli/calllog", "cli/doctor", "cli/inspect", "cli/snapshot", "calls",
 			"dhcp", "dhcp/rpc", "packetfilter", "support"), below},
@@ -279,8 +287,8 @@ func rows() []row {
 			map[string]string{
 				"*": "the contracts are those of plan, and know no kind",
 			}},
-		{"sdk/sdktest", []string{"sdk", "invoke", "plan", "kernel", "kernel/*", "spec", "internal/nstest",
-			"internal/contract", "internal/txtar"},
+		{"sdk/sdktest", []string{"sdk", "extra", "invoke", "plan", "resource", "kernel", "kernel/*", "spec",
+			"internal/nstest", "internal/contract", "internal/txtar"},
 			map[string]string{
 				"plugin": "who writes a plugin says which others its list needs",
 				"*":      "it holds any plugin to what ours are held to",

@@ -4,13 +4,13 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // external is a plugin of another project that repairs its part of an attachment itself.
 type external struct {
-	*sdk.External
+	*extra.External
 	told attach.Told
 	args [][2]string
 }
@@ -27,7 +27,7 @@ func (a *attached) external(ctx context.Context, e resource.Effect) {
 	}
 	defer release()
 	for _, x := range a.externals {
-		answer, err := x.Repair(ctx, a.Owner, a.cached.Netns, x.args, sdk.RepairRequest{
+		answer, err := x.Repair(ctx, a.Owner, a.cached.Netns, x.args, extra.RepairRequest{
 			Conf: x.told.Stdin, DryRun: a.r.DryRun, Firewall: a.r.Firewall, Closes: e == resource.Closes})
 		if err != nil {
 			a.broken(err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -43,8 +44,8 @@ type Repairer struct {
 	Foreign func(l *spec.List, typ string) string
 
 	// External returns the plugin of another project for a type of a list, if it can repair what it made (see
-	// sdk.AskExternal). If the field is nil, no such plugin is asked.
-	External func(ctx context.Context, l *spec.List, typ string) *sdk.External
+	// extra.Ask). If the field is nil, no such plugin is asked.
+	External func(ctx context.Context, l *spec.List, typ string) *extra.External
 
 	// List returns the attachments, as Runtime.List does, and the problems with others. If the field is nil, the
 	// attachments are those of Runtime.

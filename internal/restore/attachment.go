@@ -41,6 +41,32 @@ func OpenContainer(host *kernel.World, o spec.Owner, netns string) (w *kernel.Wo
 	return &kernel.World{Host: host.Host, Container: cont, Store: host.Store}, nil
 }
 
+// Vanished returns a function that says why the container of o has no namespace at netns any more: there is none, or it
+// is not the one that ADD saw. The function returns nil if the namespace may exist. Names and inode numbers of
+// namespaces are reused, so the identity that an interface plugin of Fairlead recorded is compared. For attachments of
+// other plugins only the path counts. Containers are opened from host, if that is not nil.
+func Vanished(host *kernel.NS) func(o spec.Owner, netns string) error {
+	store := kernel.NewWorld(host).Store
+	return func(o spec.Owner, netns string) error {
+		if netns == "" {
+			return nil
+		}
+		cont, err := host.Enter(netns)
+		switch {
+		case errors.Is(err, kernel.ErrNoNamespace) && !kernel.Hidden(netns, err):
+			return err
+		case err != nil:
+			return nil
+		}
+		defer cont.Close()
+		err = CheckIdentity(store, o, cont)
+		if errors.Is(err, kernel.ErrNoNamespace) && !spec.Unseen(netns) {
+			return err
+		}
+		return nil
+	}
+}
+
 // CheckIdentity returns kernel.ErrNoNamespace if cont is not the namespace that ADD saw.
 func CheckIdentity(m record.Store, o spec.Owner, cont *kernel.NS) error {
 	var was kernel.Identity

@@ -29,6 +29,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -57,8 +58,8 @@ type conf struct {
 	// Replace another IPv4 address of the bridge, or an IPv6 address of the same subnet, with the gateway's. Other
 	// gateways of the network stay. Default: false, ADD refuses such a bridge.
 	ForceAddress bool `json:"forceAddress"`
-	sdk.Masquerade
-	sdk.Cable
+	keys.Masquerade
+	keys.Cable
 	// Let the bridge send a frame back through the port that it came from (hairpin mode), so that a container can reach
 	// itself through a published port. Default: false.
 	HairpinMode bool `json:"hairpinMode"`
@@ -73,7 +74,7 @@ type conf struct {
 	// Isolate the container's port: containers with isolated ports on the same bridge cannot reach each other. Default:
 	// false.
 	PortIsolation bool `json:"portIsolation"`
-	sdk.Conflicts
+	keys.Conflicts
 
 	// Remove the bridge when its last port is removed. The plugin removes only a bridge that it made and that nothing
 	// else uses. Default: false.
@@ -116,7 +117,7 @@ func (c conf) validate(r *sdk.Request) error {
 func kinds(c conf) []plan.Kind {
 	all := []plan.Kind{network.TransientBridgeKind(), link.VethKind(cmp.Or(c.Bridge, "cni0")), link.PortKind(),
 		spoof.Kind(), reference.SpoofCheckKind(), policy.Kind(), addr.GatewayKind()}
-	return append(all, sdk.MasqueradeKinds()...)
+	return append(all, keys.MasqueradeKinds()...)
 }
 
 func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
@@ -172,8 +173,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if !r.L3 && !c.DisableContainerInterface && wait != "" {
 		p = append(p, addr.Announce{Link: r.IfName, Port: wait})
 	}
-	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, Bridge: c.Bridge, NoDAD: !c.EnableDAD,
-		Conflicts: c.Conflicts})...)
+	p = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: wait, Bridge: c.Bridge, Probe: c.Probe(),
+		NoDAD: !c.EnableDAD || c.Off()})...)
 	if asks {
 		p = append(p, alone...)
 	}

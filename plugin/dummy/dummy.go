@@ -3,6 +3,7 @@
 package dummy
 
 import (
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
@@ -31,8 +32,9 @@ type conf struct {
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	d := link.Dummy{Inside: link.Inside{Owner: r.Owner, Name: r.IfName}}
-	mac := sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, sdk.Ask{Key: "mac", Value: c.MAC})
-	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
+	mac := keys.Asked(keys.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC},
+		keys.Ask{Key: "mac", Value: c.MAC})
+	if err := keys.ValidIPv6(r, c.IPv6, c.MTU); err != nil {
 		return sdk.Answer{}, err
 	}
 	if err := mac.ValidMAC(); err != nil {

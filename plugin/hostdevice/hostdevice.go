@@ -21,6 +21,7 @@
 package hostdevice
 
 import (
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/hostdev"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -46,7 +47,7 @@ type conf struct {
 	// PCI address of the device, such as 0000:00:1f.6. A device with the driver vfio-pci, uio_pci_generic or igb_uio is
 	// not moved, because a program in the container uses it directly.
 	PCIBusID string `json:"pciBusID"`
-	sdk.Conflicts
+	keys.Conflicts
 
 	RuntimeConfig struct {
 		// Address of the device on its bus, PCI or auxiliary, set by the runtime (clause K8). Takes precedence over
@@ -93,7 +94,7 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 			Key: d.Key})}, nil
 	}
 	return sdk.Answer{Plan: append(append(p, h),
-		r.Addressing(sdk.Addressing{Link: r.IfName, Conflicts: c.Conflicts})...)}, nil
+		r.Addressing(sdk.Addressing{Link: r.IfName, Probe: c.Probe(), NoDAD: c.Off()})...)}, nil
 }
 
 // ways are those by which the configuration says which device.

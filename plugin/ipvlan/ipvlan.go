@@ -4,6 +4,7 @@
 package ipvlan
 
 import (
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -26,7 +27,7 @@ type conf struct {
 	// Whether ipvlans on one master can reach each other. bridge: yes; private: no; vepa: only through an external
 	// switch that sends frames back. Default: bridge.
 	Flag string `json:"flag" want:"bridge|private|vepa"`
-	sdk.MasterKeys
+	keys.MasterKeys
 	// Refuse a master that is down. Default: false, ADD warns, and the interface works as soon as the master is up.
 	RequireMasterUp bool `json:"requireMasterUp"`
 }
@@ -40,12 +41,12 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	if !r.L3 && r.Prev != nil && len(r.Prev.IPs) > 0 { // of a plugin before this one
 		r.IPs, r.Routes = r.Prev.IPs, r.Prev.Routes
 	}
-	on := sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true,
+	on := keys.OnMaster{MasterKeys: c.MasterKeys, Kind: "ipvlan", Master: c.Master, Taken: true, Announces: true,
 		ByMaster: true, Up: c.RequireMasterUp}
-	if name, inContainer := r.OnlyLink(); c.Master == "" && name != "" {
+	if name, inContainer := keys.OnlyLink(r); c.Master == "" && name != "" {
 		on.Master, on.LinkInContainer, on.Found = name, on.LinkInContainer || inContainer, true
 	}
-	before, stacked, after, err := r.OnMaster(on)
+	before, stacked, after, err := on.Plan(r)
 	if err != nil {
 		return sdk.Answer{}, err
 	}

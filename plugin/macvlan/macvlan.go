@@ -4,6 +4,7 @@
 package macvlan
 
 import (
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -15,7 +16,7 @@ var Plugin = sdk.Interface("macvlan", "gives a container an interface with its o
 		return []plan.Kind{link.ContainerLink("macvlan")}
 	}).KnowsArgs("MAC")
 
-type conf struct{ sdk.Macvlan }
+type conf struct{ keys.Macvlan }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	p, err := c.Plan(r, false)

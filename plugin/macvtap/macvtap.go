@@ -5,6 +5,7 @@
 package macvtap
 
 import (
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -17,7 +18,7 @@ var Plugin = sdk.Interface("macvtap",
 		return []plan.Kind{link.ContainerLink("macvtap")}
 	}).KnowsArgs("MAC")
 
-type conf struct{ sdk.Macvlan }
+type conf struct{ keys.Macvlan }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 	p, err := c.Plan(r, true)

@@ -31,6 +31,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -75,8 +76,8 @@ type conf struct {
 	EgressBurst int64 `json:"egressBurst" want:"0|1000..4000000000000" says:"1000 to 4000000000000, or 0 for no limit"`
 	// Path of the Unix socket of ovsdb-server. Default: /var/run/openvswitch/db.sock.
 	SocketFile string `json:"socket_file" want:"/^(unix:)?[/]/" says:"the absolute path of a Unix socket, such as /var/run/openvswitch/db.sock"`
-	sdk.Cable
-	sdk.Conflicts
+	keys.Cable
+	keys.Conflicts
 }
 
 type trunkItem struct {
@@ -143,7 +144,8 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	if !r.L3 {
 		p = append(p, addr.Announce{Link: r.IfName, Port: host})
 	}
-	answer.Plan = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, Conflicts: c.Conflicts})...)
+	answer.Plan = append(p, r.Addressing(sdk.Addressing{Link: r.IfName, Port: host, Probe: c.Probe(),
+		NoDAD: c.Off()})...)
 	return answer, nil
 }
 

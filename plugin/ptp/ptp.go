@@ -8,6 +8,7 @@ package ptp
 import (
 	"net/netip"
 
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -20,13 +21,13 @@ import (
 // Plugin is the ptp plugin.
 var Plugin = sdk.Interface("ptp", "connects a container to the host, which routes for it", want,
 	func(conf) []plan.Kind {
-		return append([]plan.Kind{link.VethKind("")}, sdk.MasqueradeKinds()...)
+		return append([]plan.Kind{link.VethKind("")}, keys.MasqueradeKinds()...)
 	})
 
 // conf is what the plugin reads beside "ipam", which it needs, and "dns".
 type conf struct {
-	sdk.Masquerade
-	sdk.Cable
+	keys.Masquerade
+	keys.Cable
 }
 
 func (c conf) validate(r *sdk.Request) error {

@@ -3,6 +3,7 @@
 package tap
 
 import (
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
@@ -48,15 +49,15 @@ func (c conf) validate(r *sdk.Request) error {
 	case c.Bridge == r.IfName && c.Bridge != "":
 		return spec.Errorf(spec.CodeConfig, "bridge: %q: is the name of the interface itself", c.Bridge)
 	}
-	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
+	if err := keys.ValidIPv6(r, c.IPv6, c.MTU); err != nil {
 		return err
 	}
 	return c.mac(r).ValidMAC()
 }
 
-func (c conf) mac(r *sdk.Request) sdk.Ask {
-	return sdk.Asked(sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(),
-		sdk.Ask{Key: "mac", Value: c.MAC})
+func (c conf) mac(r *sdk.Request) keys.Ask {
+	return keys.Asked(keys.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, keys.ArgMAC(r),
+		keys.Ask{Key: "mac", Value: c.MAC})
 }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {

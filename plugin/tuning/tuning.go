@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
 	"github.com/fairlead-cni/fairlead/resource/tune"
@@ -86,8 +87,9 @@ func want(c conf, r *sdk.Request) (sdk.Answer, error) {
 
 // link is the part that the interface's attributes have.
 func (c conf) link(t *tune.Tuning, r *sdk.Request) error {
-	mac := sdk.Asked(sdk.Ask{Key: "args.cni.mac", Value: c.Args.CNI.MAC},
-		sdk.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, r.ArgMAC(), sdk.Ask{Key: "mac", Value: c.MAC})
+	mac := keys.Asked(keys.Ask{Key: "args.cni.mac", Value: c.Args.CNI.MAC},
+		keys.Ask{Key: "runtimeConfig.mac", Value: c.RuntimeConfig.MAC}, keys.ArgMAC(r),
+		keys.Ask{Key: "mac", Value: c.MAC})
 	t.MAC = strings.ToLower(mac.Value)
 	t.MTU, t.Promisc, t.AllMulti, t.TxQLen = c.MTU, c.Promisc, c.AllMulti, c.TxQLen
 	over := func(key string, there bool) string {

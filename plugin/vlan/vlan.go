@@ -4,6 +4,7 @@
 package vlan
 
 import (
+	"github.com/fairlead-cni/fairlead/internal/keys"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -22,12 +23,12 @@ type conf struct {
 	VLAN *int `json:"vlanId" want:"1..4094" lacks:"a number from 1 to 4094"`
 	// Protocol of the tag: 802.1q, or 802.1ad for a provider's tag around VLANs of 802.1q (QinQ). Default: 802.1q.
 	Protocol string `json:"protocol" want:"802.1q|802.1ad"`
-	sdk.MasterKeys
+	keys.MasterKeys
 }
 
 func want(c conf, r *sdk.Request) (sdk.Answer, error) {
-	before, stacked, after, err := r.OnMaster(sdk.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master,
-		Ether: true, Up: true})
+	on := keys.OnMaster{MasterKeys: c.MasterKeys, Kind: "vlan", Master: c.Master, Ether: true, Up: true}
+	before, stacked, after, err := on.Plan(r)
 	if err != nil {
 		return sdk.Answer{}, err
 	}

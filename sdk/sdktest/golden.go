@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/txtar"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -141,9 +142,9 @@ func parseCall(call string) (plannedCall, error) {
 			}
 			c.routes = append(c.routes, rt)
 		case "link":
-			c.links.HostLinks = append(c.links.HostLinks, sdk.HostLink{Name: f[1], Kind: f[2], Master: f[3]})
+			c.links.HostLinks = append(c.links.HostLinks, resource.HostLink{Name: f[1], Kind: f[2], Master: f[3]})
 		case "peer":
-			c.links.Peer = &sdk.HostLink{Name: f[1], Kind: "veth"}
+			c.links.Peer = &resource.HostLink{Name: f[1], Kind: "veth"}
 		case "missing":
 			c.links.Missing = append(c.links.Missing, f[1])
 		case "path-mtu":

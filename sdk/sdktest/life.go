@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -200,7 +200,7 @@ func (n *network) broken(t *testing.T, b Break) {
 		for _, conf := range n.confs {
 			if x := n.external(conf); x.Repairs() {
 				_, err := x.Repair(t.Context(), n.owner(a), a.Netns, nil,
-					sdk.RepairRequest{Conf: n.stdin(conf, a, nil)})
+					extra.RepairRequest{Conf: n.stdin(conf, a, nil)})
 				n.must("repair", err)
 			}
 		}
@@ -216,8 +216,8 @@ func (n *network) owner(a *Attachment) spec.Owner {
 	return spec.Owner{Network: n.confs[0].Name, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
-func (n *network) external(conf *spec.Conf) *sdk.External {
-	return sdk.AskExternal(context.Background(), n.dir+"/"+conf.Type, invoke.Call{Path: []string{n.dir}})
+func (n *network) external(conf *spec.Conf) *extra.External {
+	return extra.Ask(context.Background(), n.dir+"/"+conf.Type, invoke.Call{Path: []string{n.dir}})
 }
 
 // plan makes the dry run that `fairlead plan` shows.
@@ -230,7 +230,7 @@ func (n *network) plan(a *Attachment) {
 		return
 	}
 	answer, err := x.Foresee(context.Background(), n.owner(a), a.Netns, nil,
-		sdk.PlanRequest{Conf: n.stdin(last, a, nil)})
+		extra.PlanRequest{Conf: n.stdin(last, a, nil)})
 	n.must("plan", err)
 	n.t.Logf("plan:\n%s", strings.Join(answer.Resources, "\n"))
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/spf13/cobra"
 )
 
@@ -64,7 +63,7 @@ func unknownToCache(t *target.Target, args []string) error {
 	}
 	defer w.Close()
 	o := t.Owner()
-	stands := restore.WasAttached(w, o) && sdk.Vanished(w.Host)(o, t.Netns) == nil
+	stands := restore.WasAttached(w, o) && restore.Vanished(w.Host)(o, t.Netns) == nil
 	if stands && t.Former() == nil { // the runtime refuses what the cache knows
 		return app.Fail(app.ExitFailure, "To attach it anew: `fairlead del "+t.Typed(args)+"`, and then add it again.",
 			"add %s: is attached already, and the cache has no entry of it; nothing was changed", o)

@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/attach"
-	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -66,7 +66,7 @@ func IsGone(c attach.Cached) bool {
 }
 
 // Vanished reports whether the namespace is gone by the record that Fairlead's plugins made of it.
-func Vanished(c *attach.Cached) bool { return sdk.Vanished(nil)(c.Owner(), c.Netns) != nil }
+func Vanished(c *attach.Cached) bool { return restore.Vanished(nil)(c.Owner(), c.Netns) != nil }
 
 // ByOwner returns the attachment of an owner, or nil.
 func ByOwner(list []attach.Cached, o spec.Owner) *attach.Cached {

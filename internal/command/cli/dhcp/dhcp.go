@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/dhcp/daemon"
 	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
-	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -260,7 +260,7 @@ link, and the server may give it to another machine.`,
 				"no lease of %s is kept", o)
 		}
 		for _, l := range released {
-			if !*force && sdk.Vanished(nil)(o, l.Netns) == nil {
+			if !*force && restore.Vanished(nil)(o, l.Netns) == nil {
 				return app.Fail(app.ExitUsage,
 					"Detach the container (`fairlead del`), or give its lease back with --force if you know that it "+
 						"is gone.",

@@ -10,11 +10,11 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/inspect"
 	"github.com/fairlead-cni/fairlead/internal/command/graph"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/resource"
 )
 
 // segment returns what the interface of an attachment leads to, and records in e the way there.
-func (p *painter) segment(c attach.Cached, net sdk.Network, inner *rtnl.Link, e *graph.End) graph.Segment {
+func (p *painter) segment(c attach.Cached, net resource.Network, inner *rtnl.Link, e *graph.End) graph.Segment {
 	typ := firstType(c)
 	if inner != nil {
 		e.Kind = inner.Kind

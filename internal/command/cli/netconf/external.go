@@ -4,19 +4,19 @@ import (
 	"context"
 	"sync"
 
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Externals returns a function that finds plugins of other projects which answer Fairlead's extra verbs
 // (sdk/extension.go). It asks each file once, and returns nil for a plugin of this project.
-func Externals() func(ctx context.Context, l *spec.List, typ string) *sdk.External {
-	return byProgram(func(ctx context.Context, path string, c invoke.Call) *sdk.External {
+func Externals() func(ctx context.Context, l *spec.List, typ string) *extra.External {
+	return byProgram(func(ctx context.Context, path string, c invoke.Call) *extra.External {
 		if OurProgram(path) {
 			return nil
 		}
-		return sdk.AskExternal(ctx, path, c)
+		return extra.Ask(ctx, path, c)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -15,13 +16,14 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // wire is the segment that containers of a network share, and the ranges of their addresses.
 type wire struct {
-	sdk.Segment
+	resource.Segment
 	Routed bool // the host is the containers' gateway
 	ranges []ipam.Range
 }
@@ -33,7 +35,7 @@ func WireOf(l *spec.List) (w wire, ok bool) {
 	if len(l.Plugins) == 0 {
 		return w, false
 	}
-	n, pools, ok := sdk.Foreseen(plugin.All(), l.Plugins[0], l.Name, attached.NetnsDir+"/example")
+	n, pools, ok := foreseen(l)
 	if !ok {
 		return w, false
 	}
@@ -45,6 +47,28 @@ func WireOf(l *spec.List) (w wire, ok bool) {
 		w.ranges = append(w.ranges, s.Ranges...)
 	}
 	return w, true
+}
+
+// foreseen returns what the plan of an interface plugin says about a network before anything is attached to it, and the
+// pools of its addresses. Ok is false if the plugin is not of this project, or its addresses are not known.
+func foreseen(l *spec.List) (n resource.Network, pools []ipam.Set, ok bool) {
+	all, conf := plugin.All(), l.Plugins[0]
+	example, pools := sdk.Forecast(all, conf)
+	i := slices.IndexFunc(all, func(p sdk.Plugin) bool { return p.Name == conf.Type })
+	if i < 0 || len(pools) == 0 {
+		return n, nil, false
+	}
+	owner := spec.Owner{Network: l.Name, ContainerID: "example", IfName: "eth0"}
+	r, err := all[i].NewRequest("ADD", owner, attached.NetnsDir+"/example", conf, nil)
+	if err != nil {
+		return n, nil, false // the plugin reports the error
+	}
+	r.IPs, r.Routes = example.IPs, example.Routes
+	answer, _, err := all[i].Plan(conf, r)
+	if err != nil {
+		return n, nil, false
+	}
+	return resource.NetworkOf(answer.Plan), pools, true
 }
 
 // Wired is a network, and its wire if known.

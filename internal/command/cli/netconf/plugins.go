@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -147,7 +148,7 @@ func sameRelease(path, version string) bool {
 	if !OurProgram(path) { // such as a program that calls the plugin, and does more
 		return false
 	}
-	x := sdk.AskExternal(context.Background(), path, invoke.Call{Type: filepath.Base(path)})
+	x := extra.Ask(context.Background(), path, invoke.Call{Type: filepath.Base(path)})
 	return x != nil && x.Offer.Release == version
 }
 

@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/repair"
+	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
-	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -57,7 +57,7 @@ func Read(network string) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshot{World: w, gone: map[string]bool{}, vanished: sdk.Vanished(w.Host), Holder: attached.Holders()}
+	s := &Snapshot{World: w, gone: map[string]bool{}, vanished: restore.Vanished(w.Host), Holder: attached.Holders()}
 	s.All, s.Unread = attached.List(network)
 	return s, nil
 }

@@ -4,26 +4,28 @@ import (
 	"context"
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // external returns the plugin of another project that Fairlead can ask for the plan of an opaque step. Offline,
 // nothing is run.
-func (t *Target) external(st Step) *sdk.External {
+func (t *Target) external(st Step) *extra.External {
 	if st.Opaque == "" || st.Path == "" || t.Offline {
 		return nil
 	}
 	dirs, _ := netconf.Search(t.Network)
-	return sdk.AskExternal(context.Background(), st.Path, invoke.Call{Type: st.Type, Path: dirs})
+	return extra.Ask(context.Background(), st.Path, invoke.Call{Type: st.Type, Path: dirs})
 }
 
 // planExternal asks a plugin of another project for its plan.
 func (t *Target) planExternal(
-	x *sdk.External, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
-) (*sdk.PlanAnswer, error) {
+	x *extra.External, conf *spec.Conf, version spec.Version, prev *spec.Result, links []resource.HostLink,
+) (*extra.PlanAnswer, error) {
 	raw, err := t.request(conf, version)
 	if err != nil {
 		return nil, err
@@ -35,7 +37,7 @@ func (t *Target) planExternal(
 	if err != nil {
 		return nil, err
 	}
-	q := sdk.PlanRequest{HostLinks: links}
+	q := extra.PlanRequest{HostLinks: links}
 	if q.Conf, err = o.MarshalJSON(); err != nil {
 		return nil, err
 	}

@@ -11,10 +11,12 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -86,7 +88,7 @@ func (t *Target) plan(host *kernel.NS) ([]Step, error) {
 	}
 	all := plugin.All()
 	var prev *spec.Result
-	var links []sdk.HostLink
+	var links []resource.HostLink
 	var steps []Step
 	dirs, itself := netconf.Search(t.Network)
 	version, err := spec.Select(t.List)
@@ -136,8 +138,8 @@ func (t *Target) plan(host *kernel.NS) ([]Step, error) {
 
 // PlanOne returns what one plugin would do. With a host, the answer says what that lacks.
 func (t *Target) PlanOne(
-	p sdk.Plugin, host *kernel.NS, conf *spec.Conf, version spec.Version, prev *spec.Result, links []sdk.HostLink,
-) (*sdk.PlanAnswer, error) {
+	p sdk.Plugin, host *kernel.NS, conf *spec.Conf, version spec.Version, prev *spec.Result, links []resource.HostLink,
+) (*extra.PlanAnswer, error) {
 	raw, err := t.request(conf, version)
 	if err != nil {
 		return nil, err
@@ -160,7 +162,7 @@ func (t *Target) PlanOne(
 	answer, err := p.Foresee(context.Background(), plugin.All(), host, r)
 	for _, q := range plugin.All() {
 		if err == nil && q.Name == conf.IPAMType && q.Allocates() {
-			var more []sdk.Note
+			var more []extra.Note
 			_, more, err = q.Plan(conf, r)
 			answer.Notes = append(answer.Notes, more...)
 			if err == nil && len(r.IPs) == 0 {

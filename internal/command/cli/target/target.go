@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
-	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -53,7 +53,7 @@ type Target struct {
 // noted is a plugin's note about its configuration.
 type noted struct {
 	Plugin string
-	sdk.Note
+	extra.Note
 }
 
 // Flags are the flags that name an attachment besides NET and NETNS.

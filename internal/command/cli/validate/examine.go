@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/target"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -34,7 +35,7 @@ type examination struct {
 	t       *target.Target
 	version spec.Version
 	prev    *spec.Result
-	links   []sdk.HostLink
+	links   []resource.HostLink
 	certain bool // the addresses and links that the plugins so far would make are known
 	first   bool // no plugin was examined yet
 
@@ -137,7 +138,7 @@ func (e *examination) plugins(file string, s *spec.Sieve, path string, outer *sp
 // draft is what is known of a plugin while it is examined.
 type draft struct {
 	conf    *spec.Conf
-	links   []sdk.HostLink // the links after this plugin
+	links   []resource.HostLink // the links after this plugin
 	res     *spec.Result
 	unknown map[string]string // messages about keys that the plugin does not know, by path
 }

@@ -1,8 +1,9 @@
-package sdk
+package keys
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // Macvlan has the keys of plugins whose interface has its own MAC address on another link.
@@ -33,16 +34,16 @@ type Macvlan struct {
 }
 
 // Plan returns the plan of a macvlan, or of a macvtap if tap is set, with its addresses.
-func (c Macvlan) Plan(r *Request, tap bool) (plan.Plan, error) {
+func (c Macvlan) Plan(r *sdk.Request, tap bool) (plan.Plan, error) {
 	on := OnMaster{
 		MasterKeys: c.MasterKeys, Kind: "macvlan", Master: c.Master, Taken: true, Up: c.RequireMasterUp,
-		MAC: Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, r.ArgMAC(),
+		MAC: Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, ArgMAC(r),
 			Ask{"mac", c.MAC}), OwnMAC: c.Mode != "passthru",
 	}
 	if tap {
 		on.Kind = "macvtap"
 	}
-	before, stacked, after, err := r.OnMaster(on)
+	before, stacked, after, err := on.Plan(r)
 	if err != nil {
 		return nil, err
 	}

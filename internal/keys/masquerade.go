@@ -1,4 +1,4 @@
-package sdk
+package keys
 
 import (
 	"net/netip"
@@ -9,6 +9,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/resource/reference"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -33,7 +34,7 @@ type Masquerade struct {
 
 // Validate returns an error with code 7 for keys that have no effect without ipMasq, for addresses in snatTo that
 // cannot be a source, and for a backend that would masquerade connections between the nodes of a cluster.
-func (m Masquerade) Validate(r *Request) error {
+func (m Masquerade) Validate(r *sdk.Request) error {
 	switch {
 	case m.IPMasq && m.IPMasqBackend == "iptables" && r.OfCluster() && len(m.MasqExcept) == 0:
 		return spec.Errorf(spec.CodeConfig,
@@ -51,7 +52,7 @@ func (m Masquerade) Validate(r *Request) error {
 }
 
 // WarnIdle warns that ipMasq has no effect for an interface without addresses.
-func (m Masquerade) WarnIdle(a *Answer) {
+func (m Masquerade) WarnIdle(a *sdk.Answer) {
 	if m.IPMasq {
 		a.Warn("ipMasq: true: has no effect: ipam has no type, so there is no address to masquerade")
 	}
@@ -77,7 +78,7 @@ func MasqueradeKinds() []plan.Kind {
 }
 
 // Plan returns the masquerading of r's addresses by the configured backend.
-func (m Masquerade) Plan(r *Request) plan.Plan {
+func (m Masquerade) Plan(r *sdk.Request) plan.Plan {
 	k := masquerade.Sources{Owner: r.Owner, From: r.Prefixes(), Except: slices.Concat(otherSubnets(r), m.MasqExcept),
 		Force: m.MasqForce, SNATTo: m.SnatTo, Cluster: r.OfCluster()}
 	switch {
@@ -90,7 +91,7 @@ func (m Masquerade) Plan(r *Request) plan.Plan {
 }
 
 // otherSubnets returns the subnets of the network that none of r's addresses is in.
-func otherSubnets(r *Request) (others []netip.Prefix) {
+func otherSubnets(r *sdk.Request) (others []netip.Prefix) {
 	if len(r.IPs) == 0 {
 		return nil
 	}

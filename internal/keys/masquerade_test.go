@@ -1,10 +1,11 @@
-package sdk
+package keys
 
 import (
 	"net/netip"
 	"slices"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -17,7 +18,7 @@ func TestOtherSubnets(t *testing.T) {
 		}
 		return list
 	}
-	r := &Request{Ranges: ips("10.1.0.1/24", "10.2.0.1/24", "fd00::1/64", "10.2.0.9/24")}
+	r := &sdk.Request{Ranges: ips("10.1.0.1/24", "10.2.0.1/24", "fd00::1/64", "10.2.0.9/24")}
 	if got := otherSubnets(r); got != nil {
 		t.Errorf("without addresses: %v", got)
 	}

@@ -1,4 +1,4 @@
-package sdk
+package keys
 
 import (
 	"strings"
@@ -6,6 +6,7 @@ import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -41,7 +42,7 @@ type Cable struct {
 }
 
 // LinkMTU returns the MTU for the links of the attachment.
-func (c Cable) LinkMTU(r *Request) resource.MTU {
+func (c Cable) LinkMTU(r *sdk.Request) resource.MTU {
 	if c.MTU == resource.AutoMTU && r.PathMTU != 0 {
 		return resource.MTU(r.PathMTU)
 	}
@@ -49,63 +50,24 @@ func (c Cable) LinkMTU(r *Request) resource.MTU {
 }
 
 // Validate returns an error with code 7 for keys that the kernel would refuse or that contradict the addresses of r.
-func (c Cable) Validate(r *Request) error {
-	if err := r.ValidIPv6(c.IPv6, max(0, int(c.MTU))); err != nil {
+func (c Cable) Validate(r *sdk.Request) error {
+	if err := ValidIPv6(r, c.IPv6, max(0, int(c.MTU))); err != nil {
 		return err
 	}
 	return c.askedMAC(r).ValidMAC()
 }
 
-// ValidIPv6 checks the keys ipv6 and mtu (bytes; 0 is the kernel's default) against the addresses of r. The error has
-// code 7.
-func (r *Request) ValidIPv6(ipv6 string, mtu int) error {
-	switch {
-	case mtu != 0 && mtu < 1280 && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "mtu: %d: ipam gave an IPv6 address, which needs at least 1280 bytes", mtu)
-	case ipv6 == "off" && r.Has6():
-		return spec.Errorf(spec.CodeConfig, "ipv6: \"off\": ipam gave an IPv6 address; remove one of the two")
-	}
-	return nil
-}
-
-// An Ask is a value together with the key or environment variable that it comes from, for error messages.
-type Ask struct{ Key, Value string }
-
-// Asked returns the first of asks, in order of precedence, whose value is not empty.
-func Asked(asks ...Ask) Ask {
-	for _, a := range asks {
-		if a.Value != "" {
-			return a
-		}
-	}
-	return Ask{}
-}
-
-// ArgMAC returns the value of MAC in CNI_ARGS.
-func (r *Request) ArgMAC() Ask {
-	value, _ := r.Arg("MAC")
-	return Ask{"CNI_ARGS: MAC", value}
-}
-
-// ValidMAC returns an error if the value is neither empty nor a MAC address that an interface can have.
-func (a Ask) ValidMAC() error {
-	if a.Value == "" {
-		return nil
-	}
-	return resource.ValidMAC(a.Key, a.Value)
-}
-
 // askedMAC returns the MAC that the runtime or the configuration sets for the container interface.
-func (c Cable) askedMAC(r *Request) Ask {
-	return Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, Ask{"args.cni.mac", c.Args.CNI.MAC}, r.ArgMAC())
+func (c Cable) askedMAC(r *sdk.Request) Ask {
+	return Asked(Ask{"runtimeConfig.mac", c.RuntimeConfig.MAC}, Ask{"args.cni.mac", c.Args.CNI.MAC}, ArgMAC(r))
 }
 
 // MAC returns the MAC of the container interface: a configured one, else one that derives from the attachment.
-func (c Cable) MAC(r *Request) string { return r.MAC(strings.ToLower(c.askedMAC(r).Value)) }
+func (c Cable) MAC(r *sdk.Request) string { return r.MAC(strings.ToLower(c.askedMAC(r).Value)) }
 
 // HostName returns the name of the host-side interface. If the name is configured, p requires that it is free or
 // belongs to this attachment already.
-func (c Cable) HostName(r *Request) (name string, p plan.Plan, err error) {
+func (c Cable) HostName(r *sdk.Request) (name string, p plan.Plan, err error) {
 	chosen := Asked(Ask{"runtimeConfig.hostInterfaceName", c.RuntimeConfig.HostInterfaceName},
 		Ask{"args.cni.hostInterfaceName", c.Args.CNI.HostInterfaceName}, Ask{"hostInterfaceName", c.HostInterfaceName})
 	err = spec.ValidIfName(chosen.Value)

@@ -1,6 +1,9 @@
-package sdk
+package keys
 
-import "github.com/fairlead-cni/fairlead/spec"
+import (
+	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/spec"
+)
 
 // Conflicts is the key of plugins whose containers may share a network segment with machines outside this host.
 type Conflicts struct {
@@ -17,9 +20,9 @@ const (
 	conflictsOff   = "off"
 )
 
-// Validate refuses, with code 7, a probe for an interface that gets no address. It has an opinion in ADD only.
-func (c Conflicts) Validate(r *Request) error {
-	if c.Probe() && !r.L3 && len(r.IPs) == 0 && r.verb == "ADD" {
+// Validate refuses, with code 7, a probe for an interface that gets no address.
+func (c Conflicts) Validate(r *sdk.Request) error {
+	if c.Probe() && !r.L3 && len(r.IPs) == 0 {
 		return spec.Errorf(spec.CodeConfig,
 			"conflictDetection: %q: the interface gets no address to check; set ipam, or remove the key",
 			c.ConflictDetection)

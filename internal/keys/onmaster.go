@@ -1,10 +1,11 @@
-package sdk
+package keys
 
 import (
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
+	"github.com/fairlead-cni/fairlead/sdk"
 )
 
 // MasterKeys has the keys of all plugins whose link is on another link, the master.
@@ -18,7 +19,7 @@ type MasterKeys struct {
 	Conflicts
 }
 
-// OnMaster describes such a link for Request.OnMaster.
+// OnMaster describes such a link.
 type OnMaster struct {
 	MasterKeys
 	Kind      string // ip(8)'s type of the link
@@ -33,9 +34,9 @@ type OnMaster struct {
 	Announces bool // it can announce its addresses only as it comes up, so it has to get them before
 }
 
-// OnMaster returns the parts of a plan around a link on a master: the prerequisites that STATUS checks, the common
+// Plan returns the parts of a plan around a link on a master: the prerequisites that STATUS checks, the common
 // fields of the link itself, and what follows the link, including its addresses.
-func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked link.Stacked, after plan.Plan, err error) {
+func (c OnMaster) Plan(r *sdk.Request) (before plan.Plan, stacked link.Stacked, after plan.Plan, err error) {
 	stacked = link.Stacked{Inside: link.Inside{Owner: r.Owner, Name: r.IfName}}
 	if err := c.validate(r); err != nil {
 		return nil, stacked, nil, err
@@ -60,18 +61,18 @@ func (r *Request) OnMaster(c OnMaster) (before plan.Plan, stacked link.Stacked, 
 	if stacked.Down && !late {
 		after = append(after, link.Up{Link: r.IfName, Owner: r.Owner})
 	}
-	a := Addressing{Link: r.IfName, Up: late, Conflicts: c.Conflicts, ByOn: c.ByMaster}
+	a := sdk.Addressing{Link: r.IfName, Up: late, Probe: c.Probe(), NoDAD: c.Off(), ByOn: c.ByMaster}
 	if c.Taken { // a vlan's master is of another segment
 		a.On = stacked.Master
 	}
 	return before, stacked, append(after, r.Addressing(a)...), nil
 }
 
-func (c OnMaster) validate(r *Request) error {
+func (c OnMaster) validate(r *sdk.Request) error {
 	if err := c.MAC.ValidMAC(); err != nil {
 		return err
 	}
-	if err := r.ValidIPv6(c.IPv6, c.MTU); err != nil {
+	if err := ValidIPv6(r, c.IPv6, c.MTU); err != nil {
 		return err
 	}
 	return c.Conflicts.Validate(r)
@@ -79,7 +80,7 @@ func (c OnMaster) validate(r *Request) error {
 
 // OnlyLink returns the interface that the previous plugins made, if they made exactly one. A plugin whose master is not
 // configured may use it as its master.
-func (r *Request) OnlyLink() (name string, inContainer bool) {
+func OnlyLink(r *sdk.Request) (name string, inContainer bool) {
 	if r.Prev == nil || len(r.Prev.Interfaces) != 1 || r.InContainer() {
 		return "", false
 	}

@@ -1,4 +1,4 @@
-package sdk
+package extra
 
 import (
 	"context"
@@ -21,9 +21,9 @@ type External struct {
 // patience limits how long a plugin of another program may take to answer an extra verb.
 const patience = 30 * time.Second
 
-// AskExternal asks the plugin at path, by VERSION alone, which extra verbs it offers. It returns nil for a plugin that
+// Ask asks the plugin at path, by VERSION alone, which extra verbs it offers. It returns nil for a plugin that
 // offers none or does not answer. Only the environment of c is used, for this call and later ones.
-func AskExternal(ctx context.Context, path string, c invoke.Call) *External {
+func Ask(ctx context.Context, path string, c invoke.Call) *External {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	out, err := invoke.Version(ctx, invoke.Run, path, c, map[string]any{"fairlead": struct{}{}})
@@ -44,14 +44,14 @@ func (x *External) Repairs() bool { return x != nil && x.Offer.Repair == 1 }
 func (x *External) Foresee(ctx context.Context, o spec.Owner, netns string, args [][2]string,
 	q PlanRequest) (*PlanAnswer, error) {
 	a := new(PlanAnswer)
-	return a, x.ask(ctx, verbPlan, o, netns, args, q, a)
+	return a, x.ask(ctx, VerbPlan, o, netns, args, q, a)
 }
 
 // Repair lets x restore what it made for an attachment. The caller must hold the lock of the attachment.
 func (x *External) Repair(ctx context.Context, o spec.Owner, netns string, args [][2]string,
 	q RepairRequest) (*RepairAnswer, error) {
 	a := new(RepairAnswer)
-	return a, x.ask(ctx, verbRepair, o, netns, args, q, a)
+	return a, x.ask(ctx, VerbRepair, o, netns, args, q, a)
 }
 
 func (x *External) ask(ctx context.Context, verb string, o spec.Owner, netns string, args [][2]string,
