@@ -15,7 +15,8 @@ import (
 )
 
 // TestAdvisoryNeighbourFrame: a container of an isolated network sends frames to its neighbor's address and to all. None
-// comes out at the neighbor: with VLAN tags, of protocols that br_netfilter does not look at, and ARP.
+// comes out at the neighbor: with VLAN tags, of protocols that br_netfilter does not look at, ARP, and what a server or a
+// router would say.
 func TestAdvisoryNeighbourFrame(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables"} {
 		for _, bridged := range []string{"0 0", "1 1", "1 0", "0 1"} {
@@ -48,20 +49,52 @@ func brNetfilter(families string) string {
 	return "sysctl -qw net.bridge.bridge-nf-call-iptables=" + four + " net.bridge.bridge-nf-call-ip6tables=" + six
 }
 
+// A frame is what a container sends, without its link-layer addresses.
+type frame struct {
+	name   string
+	proto  uint16
+	packet func(text string) []byte
+}
+
+// servers are the answers of a container that poses as the network's servers: its DHCP server, its name server, its
+// router, and the gateway in neighbor discovery.
+func servers(mac net.HardwareAddr, to [2]string) []frame {
+	gateway, gateway6 := netip.MustParseAddr("10.81.0.1"), netip.MustParseAddr("fd00:81::1")
+	router, all := netip.MustParseAddr("fe80::bad"), netip.MustParseAddr("ff02::1")
+	advert := slices.Concat([]byte{134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}, mac)
+
+	udp := func(to string, port, local uint16) func(string) []byte {
+		return func(text string) []byte {
+			return datagram(gateway, netip.MustParseAddr(to), unix.IPPROTO_UDP,
+				transport(port, local, unix.IPPROTO_UDP, text))
+		}
+	}
+	icmp := func(src netip.Addr, message []byte) func(string) []byte {
+		return func(text string) []byte {
+			// An option that no receiver knows: its length is in units of eight bytes.
+			option := make([]byte, (len(text)+9)/8*8)
+			option[0], option[1] = 253, byte(len(option)/8)
+			copy(option[2:], text)
+			return discovering(src, all, false, slices.Concat(message, option))
+		}
+	}
+	return []frame{
+		{"DHCP", unix.ETH_P_IP, udp("255.255.255.255", 67, 68)},
+		{"DNS", unix.ETH_P_IP, udp(to[0], 53, 4242)},
+		{"router advertisement", unix.ETH_P_IPV6, icmp(router, advert)},
+		{"neighbor advertisement", unix.ETH_P_IPV6, icmp(gateway6, advertisement(gateway6, mac))},
+	}
+}
+
 // framesToNeighbour sends frames to the neighbor's address and to all, each with its name in double brackets.
 func (s *site) framesToNeighbour(from, to string) (names []string) {
 	s.Helper()
-	type sent struct {
-		name   string
-		proto  uint16
-		packet func(text string) []byte
-	}
 	plain := func(head string) func(string) []byte {
 		return func(text string) []byte { return []byte(head + text) }
 	}
 	arp := slices.Concat([]byte{0, 1, 8, 0, 6, 4, 0, 2}, s.mac(from), netip.MustParseAddr("10.81.0.1").AsSlice(), s.mac(to),
 		netip.MustParseAddr(s.addr[to][0]).AsSlice())
-	frames := []sent{
+	frames := []frame{
 		{"PPPoE", unix.ETH_P_PPP_SES, plain("\x11\x00\x00\x01\x00\x40\x00\x21")},
 		{"MPLS", unix.ETH_P_MPLS_UC, plain("\x00\x00\x01\xff")},
 		{"unknown", 0x88b5, plain("")},
@@ -69,10 +102,11 @@ func (s *site) framesToNeighbour(from, to string) (names []string) {
 	}
 	for v, proto := range []uint16{unix.ETH_P_IP, unix.ETH_P_IPV6} {
 		me, it := netip.MustParseAddr(s.addr[from][v]), netip.MustParseAddr(s.addr[to][v])
-		frames = append(frames, sent{fmt.Sprint("IPv", 4+2*v), proto, func(text string) []byte {
+		frames = append(frames, frame{fmt.Sprint("IPv", 4+2*v), proto, func(text string) []byte {
 			return datagram(me, it, unix.IPPROTO_UDP, transport(9, 53, unix.IPPROTO_UDP, text))
 		}})
 	}
+	frames = append(frames, servers(s.mac(from), s.addr[to])...)
 	everybody := net.HardwareAddr{255, 255, 255, 255, 255, 255}
 	for _, f := range frames {
 		for _, tags := range [][]uint16{nil, {unix.ETH_P_8021Q}, {unix.ETH_P_8021AD}, {unix.ETH_P_8021Q, unix.ETH_P_8021Q},
