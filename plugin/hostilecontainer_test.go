@@ -2,6 +2,7 @@ package plugin_test
 
 import (
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 
@@ -119,7 +120,8 @@ func harass(places []*kernel.NS) *attack {
 			links, _ := rtnl.Links(here)
 			for _, l := range links {
 				forged := identity.Tag(spec.Owner{Network: "elsewhere", ContainerID: fmt.Sprint(n), IfName: l.Name})
-				change := rtnl.LinkChange{Rename: fmt.Sprint("x", n), Alias: forged}
+				change := rtnl.LinkChange{Rename: fmt.Sprint("x", n), Alias: forged,
+					MAC: net.HardwareAddr{2, 0, 0, 9, byte(n >> 8), byte(n)}}
 				if here != there {
 					change.To = there
 				}
