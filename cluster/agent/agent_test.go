@@ -161,6 +161,9 @@ func TestStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if st, err := os.Stat(agentstatus.Socket("pods1")); err != nil || st.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v, %v", st, err)
+	}
 	go h.agent.Serve(t.Context(), l)
 	ask := func() *agentstatus.Status {
 		t.Helper()

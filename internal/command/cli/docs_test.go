@@ -134,7 +134,8 @@ func headings(t *testing.T, file string) (all []string) {
 // Each test that a document names beside its package exists there.
 func TestDocTests(t *testing.T) {
 	named := 0
-	for _, file := range []string{"../../../SECURITY.md", "../../../docs/advisories.md", "../../../docs/compatibility.md"} {
+	for _, file := range []string{"../../../SECURITY.md", "../../../docs/security.md", "../../../docs/advisories.md",
+		"../../../docs/compatibility.md"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
