@@ -31,6 +31,7 @@ type Access struct {
 	Key          string   `json:"key,omitempty"`          // path of its key
 	User         string   `json:"user,omitempty"`         // empty: no password is used
 	PasswordFile string   `json:"passwordFile,omitempty"` // path
+	Own          bool     `json:"own,omitempty"`          // `fairlead cluster init` started this etcd
 }
 
 // validate says what is wrong, by the names of flags.
@@ -96,9 +97,9 @@ func (s *Store) connect() (*clientv3.Client, error) {
 		return s.client, nil
 	}
 	reconnect := backoff.DefaultConfig
-	reconnect.MaxDelay = pause // the default is two minutes
+	reconnect.BaseDelay, reconnect.MaxDelay = pause/10, pause/2 // the defaults are a second and two minutes
 	c := clientv3.Config{
-		Endpoints:   s.access.Endpoints,
+		Endpoints:   s.endpoints(),
 		Username:    s.access.User,
 		DialTimeout: signIn,
 		Logger:      zap.NewNop(), // each error is returned, too

@@ -59,6 +59,7 @@ func (s *Store) Look(ctx context.Context) (*View, error) {
 // Follow keeps a view as the store is, until ctx ends. It calls changed after each change, with whether a block may be
 // free that was not before, and failed when the store does not answer.
 func (s *Store) Follow(ctx context.Context, v *View, changed func(freed bool), failed func(error)) {
+	go s.followMembers(ctx)
 	for ctx.Err() == nil {
 		if err := s.follow(ctx, v, changed); ctx.Err() == nil && err != nil {
 			failed(err)

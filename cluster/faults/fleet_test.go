@@ -12,12 +12,11 @@ import (
 
 const etcdURL = "http://192.0.2.254:2379"
 
-// newFleet is a cluster whose nodes share pools in a real etcd. Stop kills etcd.
-func newFleet(t testing.TB) (c *cluster, start, stop func()) {
+// newFleetSwitch is a cluster whose nodes find the programs of a fleet.
+func newFleetSwitch(t testing.TB) *cluster {
 	t.Helper()
-	nstest.NeedProgram(t, "etcd")
-	c = newSwitch(t)
-	c.own = "/etc/fairlead /etc/cni/net.d"
+	c := newSwitch(t)
+	c.own = "/etc/fairlead /etc/cni/net.d /var/lib/fairlead"
 	fairlead, agent := nstest.Fairlead(t, tree), agentProgram(t)
 	plugins := t.TempDir()
 	for _, name := range []string{"ptp", "cluster", "portmap"} {
@@ -27,6 +26,14 @@ func newFleet(t testing.TB) (c *cluster, start, stop func()) {
 	}
 	t.Setenv("CNI_PATH", plugins)
 	t.Setenv("PATH", filepath.Dir(fairlead)+":"+filepath.Dir(agent)+":"+os.Getenv("PATH"))
+	return c
+}
+
+// newFleet is a cluster whose nodes share pools in a real etcd. Stop kills etcd.
+func newFleet(t testing.TB) (c *cluster, start, stop func()) {
+	t.Helper()
+	nstest.NeedProgram(t, "etcd")
+	c = newFleetSwitch(t)
 	dir, err := os.MkdirTemp("/run", "etcd") // which is no disk: the tests do not wait for it
 	if err != nil {
 		t.Fatal(err)

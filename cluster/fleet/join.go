@@ -10,8 +10,8 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,11 +28,14 @@ const tokenPrefix = "fairlead1."
 type token struct {
 	etcd.Joined
 	Files map[string]string `json:"files,omitempty"` // by the names that they get on the further node
+
+	// Authority is what a further member of the cluster's own etcd needs: it may do everything there.
+	Authority map[string]string `json:"authority,omitempty"`
 }
 
 // encode returns the token of a node that has joined.
-func encode(j etcd.Joined) (string, error) {
-	t := token{Joined: j, Files: map[string]string{}}
+func encode(j etcd.Joined, authority map[string]string) (string, error) {
+	t := token{Joined: j, Files: map[string]string{}, Authority: authority}
 	for name, path := range map[string]*string{"fleet-ca.crt": &t.CA, "fleet.crt": &t.Cert, "fleet.key": &t.Key,
 		"fleet.password": &t.PasswordFile, filepath.Base(j.Conf): &t.Conf} {
 		if *path == "" {
@@ -55,9 +58,11 @@ func decode(text string) (t token, err error) {
 	if ok && err == nil {
 		err = json.Unmarshal(b, &t)
 	}
-	for name := range t.Files {
-		if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
-			ok = false
+	for _, files := range []map[string]string{t.Files, t.Authority} {
+		for name := range files {
+			if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+				ok = false
+			}
 		}
 	}
 	if !ok || err != nil {
@@ -113,11 +118,14 @@ func parsePools(texts []string) (pools []blocks.Pool, err error) {
 func initVerb() verb {
 	var pools list
 	var network string
-	return verb{name: "init", does: "Make a cluster in an etcd of yours, and let this node join it. It prints the token for further nodes.",
+	var own store
+	return verb{name: "init", does: "Make a cluster, and let this node join it. It prints the token for further nodes. Without --etcd, " +
+		"this machine runs an etcd for the cluster (fairlead-store).",
 		flags: func(c *call) {
 			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS]`: addresses that the nodes share in blocks of this prefix length; may be "+
 				"repeated (default of BITS: 26, for IPv6 122)")
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
+			own.define(c.flags)
 		},
 		run: func(ctx context.Context, c *call, operands []string) error {
 			all, err := parsePools(pools)
@@ -125,8 +133,14 @@ func initVerb() verb {
 				return err
 			}
 			j := etcd.Joined{Network: network}.With(c.access.Joined, etcd.SplitList(c.access.endpoints))
-			if err := c.mayWrite(j.Cluster); err != nil {
+			err = errors.Join(blocks.Config{Pools: all}.Validate(), c.mayWrite(j.Cluster))
+			if err != nil {
 				return err
+			}
+			if len(j.Endpoints) == 0 {
+				if j.Access, err = own.begin(ctx, c, j.Cluster); err != nil {
+					return err
+				}
 			}
 			s, err := etcd.Open(j.Access)
 			if err != nil {
@@ -147,7 +161,14 @@ func initVerb() verb {
 }
 
 func joinVerb() verb {
+	var own store
+	var more bool
 	return verb{name: "join", operands: "TOKEN", least: 1, most: 1, does: "Let this node join the cluster of a token.",
+		flags: func(c *call) {
+			c.flags.BoolVar(&more, "store", false, "also run a member of the cluster's own etcd: three of them go on when one is lost. "+
+				"The token has to be one of fairlead cluster token --store")
+			own.define(c.flags)
+		},
 		run: func(ctx context.Context, c *call, operands []string) error {
 			t, err := decode(operands[0])
 			if err != nil {
@@ -156,11 +177,26 @@ func joinVerb() verb {
 			if err := c.mayWrite(t.Cluster); err != nil {
 				return err
 			}
+			if more && t.Authority == nil {
+				return errors.New("--store: the token is one for nodes: want one that fairlead cluster token --store prints, on a machine " +
+					"that has a member")
+			}
 			dir := filepath.Dir(c.file)
 			if err := t.prove(ctx, filepath.Join(dir, ".joining")); err != nil {
 				return err
 			}
 			j := t.in(dir)
+			if more {
+				if err := own.locate(c); err != nil {
+					return err
+				}
+				if err := own.further(ctx, t); err != nil {
+					return err
+				}
+				if at := own.url(clientPort); !slices.Contains(j.Endpoints, at) {
+					j.Endpoints = append(j.Endpoints, at)
+				}
+			}
 			if err := c.write(j, t.Files); err != nil {
 				return err
 			}
@@ -212,13 +248,24 @@ func (t token) prove(ctx context.Context, dir string) (err error) {
 }
 
 func tokenVerb() verb {
+	var more bool
 	return verb{name: "token", does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
+		flags: func(c *call) {
+			c.flags.BoolVar(&more, "store", false, "print the token for join --store, with which a machine may do everything in the "+
+				"cluster's own etcd")
+		},
 		run: func(_ context.Context, c *call, operands []string) error {
 			j, err := c.joined()
 			if err != nil {
 				return err
 			}
-			text, err := encode(j)
+			var authority map[string]string
+			if more {
+				if authority, err = (&store{dir: storeDir(c)}).secrets(); err != nil {
+					return err
+				}
+			}
+			text, err := encode(j, authority)
 			if err != nil {
 				return err
 			}
@@ -269,24 +316,19 @@ func writeFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// joinedText starts the agent, where systemd runs, and says what is next. systemctl(1) enables, loads and starts a unit,
-// and says where the reason is if it does not run.
+// joinedText starts the agent, where systemd runs, and says what is next.
 func (c *call) joinedText(j etcd.Joined, first bool) error {
 	const unit = "fairlead-agent.service"
 	start := "systemctl enable --now " + unit
-	started := false
-	if _, err := os.Stat("/run/systemd/system"); err == nil {
-		if out, err := exec.Command("systemctl", "enable", "--now", unit).CombinedOutput(); err != nil {
-			return fmt.Errorf("the node has joined, and its agent does not start: %s: %w: %s", start, err,
-				strings.TrimSpace(string(out)))
-		}
-		started = true
+	started, err := startUnit(unit)
+	if err != nil {
+		return fmt.Errorf("the node has joined, and its agent does not start: %w", err)
 	}
 	saved, err := etcd.ReadJoined(c.file)
 	if err != nil {
 		return err
 	}
-	further, err := encode(saved)
+	further, err := encode(saved, nil)
 	if err != nil {
 		return err
 	}

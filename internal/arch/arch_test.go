@@ -65,6 +65,15 @@ func TestModules(t *testing.T) {
 			t.Errorf("go.mod names %s: what only tests and tools need is for internal/tools/go.mod", tool)
 		}
 	}
+	agent, err := os.ReadFile("../../cluster/go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range []string{"go.etcd.io/etcd/server", "go.etcd.io/bbolt", "go.etcd.io/raft"} {
+		if strings.Contains(string(agent), server) {
+			t.Errorf("cluster/go.mod names %s: an etcd is for cluster/store/go.mod, because fairlead-agent runs on every node", server)
+		}
+	}
 }
 
 // TestReasons holds the table against itself: each row says why.

@@ -134,13 +134,14 @@ func pages(t *testing.T, man, share string) {
 	}
 }
 
-// starts fails for each unit that starts a program which is not installed. The agent was not built, so it has no unit.
+// starts fails for each unit that starts a program which is not installed. The programs of a fleet were not
+// built, so they have no units.
 func starts(t *testing.T, dest, prefix string) {
 	sources, err := filepath.Glob("../../packaging/systemd/*.*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sources = slices.DeleteFunc(sources, func(path string) bool { return filepath.Base(path) == "fairlead-agent.service" })
+	sources = slices.DeleteFunc(sources, isOfFleet)
 	units, err := filepath.Glob(filepath.Join(dest, prefix, "lib/systemd/system/*.*"))
 	if err != nil || len(units) == 0 || len(units) != len(sources) {
 		t.Fatalf("units %q, want %q: %v", units, sources, err)

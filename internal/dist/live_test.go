@@ -65,7 +65,7 @@ func TestUnitsLive(t *testing.T) {
 	}
 	var ours, daemons []string
 	for _, path := range paths {
-		if filepath.Base(path) == "fairlead-agent.service" {
+		if isOfFleet(path) {
 			continue // is in a package of its own, and there is no cluster here
 		}
 		ours = append(ours, strings.Replace(filepath.Base(path), "@.", "@nftables.", 1))

@@ -35,8 +35,16 @@ func unit(t *testing.T, path string) map[string][]string {
 	return settings
 }
 
-// agentProgram is where a package installs the agent of a cluster's node.
-const agentProgram = "/usr/bin/fairlead-agent"
+// Where packages install the agent of a cluster's node, and the etcd of a fleet.
+const (
+	agentProgram = "/usr/bin/fairlead-agent"
+	storeProgram = "/usr/bin/fairlead-store"
+)
+
+// isOfFleet reports whether a unit is of a program that nodes of a cluster alone have.
+func isOfFleet(path string) bool {
+	return slices.Contains([]string{"fairlead-agent.service", "fairlead-store.service"}, filepath.Base(path))
+}
 
 // Each unit can be read, by systemd too where that is installed, and runs commands that there are.
 func TestUnits(t *testing.T) {
@@ -47,7 +55,7 @@ func TestUnits(t *testing.T) {
 	}
 	bin, agent := build(t), t.TempDir()
 	run(t, "make", "-s", "-C", "../..", "agent", "BIN="+agent)
-	installed := strings.NewReplacer(agentProgram, filepath.Join(agent, "fairlead-agent"),
+	installed := strings.NewReplacer(agentProgram, filepath.Join(agent, "fairlead-agent"), storeProgram, filepath.Join(agent, "fairlead-store"),
 		"/usr/bin/fairlead", filepath.Join(bin, "fairlead"), "/opt/cni/bin/", filepath.Join(bin, "cni")+"/")
 	copies := t.TempDir() // of all, for they name each other
 	for _, path := range paths {

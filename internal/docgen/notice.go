@@ -48,14 +48,15 @@ func notice(root string, files Files) error {
 }
 
 // linked are the modules whose packages the programs contain, and Go's standard library, whose version is that of the
-// toolchain and so not named. The agent of a cluster is a module of its own.
+// toolchain and so not named. The agent of a cluster and its etcd
+// are modules of their own.
 func linked(root string) (all []linkedModule, err error) {
 	goroot, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
 	all = []linkedModule{{Path: "std", Dir: strings.TrimSpace(string(goroot))}}
-	for _, dir := range []string{root, filepath.Join(root, "cluster")} {
+	for _, dir := range []string{root, filepath.Join(root, "cluster"), filepath.Join(root, "cluster/store")} {
 		found, err := linkedBelow(dir)
 		if err != nil {
 			return nil, err

@@ -71,8 +71,10 @@ func (r release) make(trees string, archs []string) error {
 		images = append(images, image{arch, within(system, "bin", "lib/fairlead", "share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")})
 		err = errors.Join(
 			r.archive("cni-plugins-linux-"+arch+"-"+r.version+".tgz", flat(local)),
-			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", without(local, agentFiles()...)),
+			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", without(local, append(agentFiles(), storeFiles()...)...)),
 			r.archive("fairlead-agent-linux-"+arch+"-"+r.version+".tgz", within(local, append(agentFiles(),
+				"share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")...)),
+			r.archive("fairlead-store-linux-"+arch+"-"+r.version+".tgz", within(local, append(storeFiles(),
 				"share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")...)),
 			r.packages(arch, system),
 		)

@@ -23,8 +23,8 @@ type product struct {
 	tree              []file
 }
 
-// packages writes the packages of one architecture: one with what every host needs, and one with the agent of a cluster's
-// nodes, which is larger than all the rest.
+// packages writes the packages of one architecture: one with what every host needs, one with the agent of a cluster's
+// nodes, and one with an etcd. Each of the latter is larger than the first.
 func (r release) packages(arch string, tree []file) error {
 	scratch, err := os.MkdirTemp("", "release")
 	if err != nil {
@@ -33,7 +33,7 @@ func (r release) packages(arch string, tree []file) error {
 	defer os.RemoveAll(scratch)
 	// Its scripts install the plugins where runtimes search them: the package has none of its files there, because those
 	// of the reference's packages are there.
-	main := product{name: "fairlead", tree: without(tree, agentFiles()...), description: "Container networking: CNI plugins " +
+	main := product{name: "fairlead", tree: without(tree, append(agentFiles(), storeFiles()...)...), description: "Container networking: CNI plugins " +
 		"and the command fairlead\n" +
 		"All plugins of the Container Network Interface as one static program, and a command that connects\n" +
 		"network namespaces, shows what is attached, and finds what is wrong."}
@@ -41,7 +41,11 @@ func (r release) packages(arch string, tree []file) error {
 		description: "Connects the pods of a Kubernetes node with those of other nodes\n" +
 			"Keeps a VXLAN device and routes as the cluster's Node objects say, and grants the node's range to the plugin\n" +
 			"cluster of the package fairlead."}
-	for _, p := range []product{main, agent} {
+	store := product{name: "fairlead-store", tree: within(tree, storeFiles()...), scripts: "store-",
+		description: "Etcd for nodes that share pools of addresses\n" +
+			"One to three machines of a fleet without Kubernetes run it, where there is no other etcd. The command\n" +
+			"fairlead cluster init starts it."}
+	for _, p := range []product{main, agent, store} {
 		for _, format := range []string{"deb", "rpm", "apk"} {
 			if err := r.pack(p, arch, format, scratch); err != nil {
 				return err
@@ -54,6 +58,11 @@ func (r release) packages(arch string, tree []file) error {
 // agentFiles are the files of the package fairlead-agent.
 func agentFiles() []string {
 	return []string{"bin/fairlead-agent", "lib/systemd/system/fairlead-agent.service"}
+}
+
+// storeFiles are the files of the package fairlead-store.
+func storeFiles() []string {
+	return []string{"bin/fairlead-store", "lib/systemd/system/fairlead-store.service"}
 }
 
 // pack writes one package.

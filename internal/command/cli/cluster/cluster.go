@@ -18,7 +18,7 @@ func Command(a *app.App) *cobra.Command {
 other nodes, which fairlead-agent keeps. status and adopt ask the agent of this node, or read its files. All other
 commands are about the whole fleet and ask its etcd: fairlead-agent runs them, which lies beside fairlead or in a
 directory of PATH. See docs/fleet.md.`,
-		Example: `  fairlead cluster init --etcd http://192.0.2.1:2379 --pool main=10.64.0.0/12
+		Example: `  fairlead cluster init --pool main=10.64.0.0/12
   fairlead cluster join TOKEN
   fairlead cluster nodes`,
 	}
@@ -41,18 +41,24 @@ type fleetCommand struct{ use, short, long, example string }
 
 func fleetCommands() []fleetCommand {
 	return []fleetCommand{
-		{"init --etcd URL --pool NAME=CIDR [FLAG]...", "Make a fleet in an etcd of yours, and let this node join it",
-			`Make a fleet in an etcd of yours, and let this node join it. The answer has the command that lets further nodes
-join. A pool is a range of addresses that is cut into blocks, which the nodes own. A block has 64 addresses; a prefix
+		{"init --pool NAME=CIDR [--etcd URL] [FLAG]...", "Make a fleet, and let this node join it",
+			`Make a fleet, and let this node join it. The answer has the command that lets further nodes join. Without --etcd,
+this machine runs an etcd for the fleet: the program fairlead-store, which is a package of its own. A pool is a range of addresses that is cut into blocks, which the nodes own. A block has 64 addresses; a prefix
 length behind the pool says otherwise.`,
-			`  fairlead cluster init --etcd http://192.0.2.1:2379 --pool main=10.64.0.0/12
+			`  fairlead cluster init --pool main=10.64.0.0/12
   fairlead cluster init --etcd https://192.0.2.1:2379 --etcd-cacert ca.crt --pool v4=10.64.0.0/12,25 --pool v6=fd00:9::/64`},
-		{"join TOKEN", "Let this node join the fleet of a token",
+		{"join TOKEN [--store]", "Let this node join the fleet of a token",
 			`Let this node join the fleet of a token. It writes /etc/fairlead/fleet.json, and starts fairlead-agent where systemd
-runs.`, "  fairlead cluster join fairlead1.eyJjbHVz"},
-		{"token", "Print the token with which further nodes join",
-			`Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.`,
+runs. With --store and a token of "fairlead cluster token --store", it also runs a member of the fleet's own etcd.`,
+			"  fairlead cluster join fairlead1.eyJjbHVz\n  fairlead cluster join --store fairlead1.eyJjbHVz"},
+		{"token [--store]", "Print the token with which further nodes join",
+			`Print the token with which further nodes join. It has the key and the password for etcd: keep it secret. With that of
+--store, a machine may do everything in the fleet's own etcd.`,
 			"  fairlead cluster token"},
+		{"members [remove MEMBER]", "List the members of etcd, or remove one that is gone for good",
+			`List the members of etcd and whether they answer, or remove one that is gone for good. Three members go on when
+one of them is lost.`,
+			"  fairlead cluster members\n  fairlead cluster members remove 192.0.2.3"},
 		{"nodes", "List the nodes of the fleet, and whether their agents run",
 			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases is
 some minutes old.`, "  fairlead cluster nodes -o json"},

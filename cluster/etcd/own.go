@@ -1,0 +1,273 @@
+package etcd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fairlead-cni/fairlead/kernel/record"
+)
+
+// An etcd that `fairlead cluster init` started has members of its own choice: they come and go, and who asks it has to
+// follow them. Its users are named by their certificates.
+
+// The users of such an etcd, as the common names of certificates say.
+const (
+	NodeUser = "fairlead" // each node, which has the least rights
+	RootUser = "root"     // an administrator
+)
+
+// Protect has etcd check who asks, and gives nodes the rights that they need. Only an administrator may do more.
+func (s *Store) Protect(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	status, err := c.AuthStatus(ctx)
+	if err != nil {
+		return s.failed(err)
+	}
+	if status.Enabled {
+		return nil
+	}
+	prefix := "/fairlead/" + s.access.Cluster + "/"
+	bySignature := &clientv3.UserAddOptions{NoPassword: true}
+	for _, step := range []func() error{
+		func() error { _, err := c.RoleAdd(ctx, NodeUser); return err },
+		func() error {
+			_, err := c.RoleGrantPermission(ctx, NodeUser, prefix, clientv3.GetPrefixRangeEnd(prefix),
+				clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := c.UserAddWithOptions(ctx, NodeUser, "", bySignature); return err },
+		func() error { _, err := c.UserGrantRole(ctx, NodeUser, NodeUser); return err },
+		func() error { _, err := c.UserAddWithOptions(ctx, RootUser, "", bySignature); return err },
+		func() error { _, err := c.UserGrantRole(ctx, RootUser, RootUser); return err },
+		func() error { _, err := c.AuthEnable(ctx); return err },
+	} {
+		err := rpctypes.Error(step())
+		wasDone := errors.Is(err, rpctypes.ErrRoleAlreadyExist) || errors.Is(err, rpctypes.ErrUserAlreadyExist)
+		if err != nil && !wasDone {
+			return s.failed(err)
+		}
+	}
+	return nil
+}
+
+// A StoreMember is a process of etcd.
+type StoreMember struct {
+	Name    string   `json:"name,omitempty"` // empty: it has never run
+	ID      uint64   `json:"id"`
+	Peers   []string `json:"peers"`   // URLs for other members
+	Clients []string `json:"clients"` // URLs for nodes
+	Learner bool     `json:"learner"` // it has no vote
+	Answers bool     `json:"answers"`
+}
+
+// StoreMembers returns the members of etcd. Those that do not answer are among them.
+func (s *Store) StoreMembers(ctx context.Context) (list []StoreMember, err error) {
+	c, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	soon, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	resp, err := c.MemberList(soon)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	for _, m := range resp.Members {
+		one := StoreMember{Name: m.Name, ID: m.ID, Peers: m.PeerURLs, Clients: m.ClientURLs, Learner: m.IsLearner}
+		for _, url := range m.ClientURLs {
+			each, stop := context.WithTimeout(ctx, time.Second)
+			_, err := c.Status(each, url)
+			stop()
+			one.Answers = one.Answers || err == nil || isDenied(err)
+		}
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+// AddStoreMember makes room for a member with a URL. It returns the members that it has to know, as --initial-cluster of
+// etcd wants them. The new one has no vote before PromoteStoreMember.
+func (s *Store) AddStoreMember(ctx context.Context, name, peer string) (initial string, err error) {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
+		return "", err
+	}
+	resp, err := c.MemberList(ctx)
+	if err != nil {
+		return "", s.failed(err)
+	}
+	members := resp.Members
+	isOwn := func(m *etcdserverpb.Member) bool { return slices.Contains(m.PeerURLs, peer) }
+	if !slices.ContainsFunc(members, isOwn) {
+		added, err := c.MemberAddAsLearner(ctx, []string{peer})
+		if err != nil {
+			return "", s.failed(err)
+		}
+		members = added.Members
+	}
+	var parts []string
+	for _, m := range members {
+		called := m.Name
+		if isOwn(m) {
+			called = name
+		}
+		for _, url := range m.PeerURLs {
+			parts = append(parts, called+"="+url)
+		}
+	}
+	return strings.Join(parts, ","), nil
+}
+
+// catchUp is the longest time that a new member may take to get the data.
+const catchUp = time.Minute
+
+// PromoteStoreMember waits until the member with a URL has all data, and gives it a vote.
+func (s *Store) PromoteStoreMember(ctx context.Context, peer string) error {
+	ctx, stop := context.WithTimeout(ctx, catchUp)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	for {
+		resp, err := c.MemberList(ctx)
+		if err != nil {
+			return s.failed(err)
+		}
+		i := slices.IndexFunc(resp.Members, func(m *etcdserverpb.Member) bool { return slices.Contains(m.PeerURLs, peer) })
+		switch {
+		case i < 0:
+			return fmt.Errorf("etcd at %s has no member %s", strings.Join(s.access.Endpoints, ","), peer)
+		case !resp.Members[i].IsLearner:
+			return nil
+		}
+		_, err = c.MemberPromote(ctx, resp.Members[i].ID)
+		if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrMemberLearnerNotReady) {
+			return s.failed(err)
+		}
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the member %s has not got all data: %w", peer, ctx.Err())
+		case <-time.After(pause / 10):
+		}
+	}
+}
+
+// RemoveStoreMember removes the member that has a name or a URL.
+func (s *Store) RemoveStoreMember(ctx context.Context, name string) error {
+	list, err := s.StoreMembers(ctx)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(list, func(m StoreMember) bool { return m.Name == name || slices.Contains(m.Peers, name) })
+	if i < 0 {
+		var names []string
+		for _, m := range list {
+			names = append(names, m.Name)
+		}
+		return fmt.Errorf("etcd has no member %q; it has %s", name, strings.Join(names, ", "))
+	}
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	_, err = c.MemberRemove(ctx, list[i].ID)
+	if err != nil {
+		return s.failed(err)
+	}
+	return nil
+}
+
+// endpointsPath is the file with the members that a node has heard of since it joined.
+func (s *Store) endpointsPath() string { return filepath.Join(Dir, s.access.Cluster+".store.json") }
+
+// endpoints returns the URLs at which the node asks: those that it was given, and the members that it has heard of.
+func (s *Store) endpoints() []string {
+	all := slices.Clone(s.access.Endpoints)
+	if !s.access.Own {
+		return all
+	}
+	b, err := os.ReadFile(s.endpointsPath())
+	var heard []string
+	if err != nil || json.Unmarshal(b, &heard) != nil {
+		return all // it is written anew
+	}
+	for _, url := range heard {
+		if !slices.Contains(all, url) {
+			all = append(all, url)
+		}
+	}
+	return all
+}
+
+// followMembers keeps the URLs at which the node asks as etcd has members, until ctx ends.
+func (s *Store) followMembers(ctx context.Context) {
+	for s.access.Own && ctx.Err() == nil {
+		next := again
+		if err := s.hearMembers(ctx); err != nil {
+			next = pause
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(next):
+		}
+	}
+}
+
+// hearMembers asks etcd for its members, and keeps the URLs of those that vote.
+func (s *Store) hearMembers(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
+		return err
+	}
+	resp, err := c.MemberList(ctx)
+	if err != nil {
+		return s.failed(err)
+	}
+	var urls []string
+	for _, m := range resp.Members {
+		if !m.IsLearner {
+			urls = append(urls, m.ClientURLs...)
+		}
+	}
+	slices.Sort(urls)
+	known := c.Endpoints()
+	slices.Sort(known)
+	if len(urls) == 0 || slices.Equal(urls, known) {
+		return nil
+	}
+	c.SetEndpoints(urls...)
+	b, err := json.Marshal(urls)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(Dir, 0o700); err != nil {
+		return err
+	}
+	return record.Replace(s.endpointsPath(), append(b, '\n'), false)
+}
