@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate histories plant test-kube test-kube-nodes demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
+.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate histories plant test-kube test-kube-nodes test-fleet demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -173,6 +173,11 @@ test-kube-nodes: kube-agent ## KUBETESTS: clusters of three nodes with kubelet, 
 	@install -m 644 $$($(GO) -C cluster/kube list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.* $(BIN)/kube
 	GOBIN=$(abspath $(BIN))/kube $(GO) install -trimpath -ldflags '-s -w' github.com/coredns/coredns@v1.14.3
 	set -e; for test in $(KUBETESTS); do $(KUBETEST) -timeout 5h -run "^$$test$$" ./kubetest; done
+
+# Each of the two etcds has half of the time.
+FLEETTIME ?= 2h
+test-fleet: ## for FLEETTIME (2h), faults of three members of etcd and three nodes of a fleet, until a container has another's address
+	FAIRLEAD_FLEET=$(FLEETTIME) $(GO) -C cluster test -count=1 -v -timeout 48h -run '^TestMembers$$' $(TESTFLAGS) ./faults
 
 bench-cluster: ## an agent beside 1,000 nodes, an ADD and TCP between nodes: figures on the terminal
 	for bench in ThousandNodes Throughput Add; do \

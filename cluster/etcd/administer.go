@@ -17,7 +17,7 @@ import (
 // oldest is the oldest version of etcd that the tests run.
 const oldest = "3.4.0"
 
-// CheckVersion returns an error if etcd does not answer, or is older than what the tests run.
+// CheckVersion returns an error if no member of etcd answers, or the first that does is older than what the tests run.
 func (s *Store) CheckVersion(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
@@ -25,19 +25,39 @@ func (s *Store) CheckVersion(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range s.access.Endpoints {
-		st, err := c.Status(ctx, e)
-		if isDenied(err) {
-			continue
-		}
-		if err != nil {
-			return s.failed(err)
-		}
-		if older(st.Version, oldest) {
-			return fmt.Errorf("etcd at %s is version %s, and fairlead-agent needs %s or later", e, st.Version, oldest)
+	endpoints := c.Endpoints()
+	answers := make(chan error, len(endpoints))
+	for _, e := range endpoints {
+		go func() { answers <- s.checkVersion(ctx, c, e) }()
+	}
+	for range endpoints {
+		err = <-answers
+		var tooOld oldError
+		if err == nil || errors.As(err, &tooOld) {
+			return err
 		}
 	}
+	return err
+}
+
+func (s *Store) checkVersion(ctx context.Context, c *clientv3.Client, endpoint string) error {
+	st, err := c.Status(ctx, endpoint)
+	switch {
+	case isDenied(err):
+		return nil
+	case err != nil:
+		return s.failed(err)
+	case older(st.Version, oldest):
+		return oldError{endpoint, st.Version}
+	}
 	return nil
+}
+
+// An oldError says that etcd is older than what the tests run.
+type oldError struct{ endpoint, version string }
+
+func (e oldError) Error() string {
+	return fmt.Sprintf("etcd at %s is version %s, and fairlead-agent needs %s or later", e.endpoint, e.version, oldest)
 }
 
 // isDenied reports whether etcd says its version to administrators alone, as no old version does.

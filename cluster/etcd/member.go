@@ -14,6 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
+// retry is the time after which a member tries again what failed. A request to an etcd that is away costs nothing.
+const retry = pause / 4
+
 // again is the time after which a member looks at the store again if nothing happened.
 const again = time.Minute
 
@@ -45,15 +48,17 @@ type Member struct {
 	Answered  func()
 	Published func()
 
-	needs   map[string]*blocks.Need // by the names of pools
-	asks    chan chan<- struct{}
-	asking  []chan<- struct{} // calls of Ask that wait
-	full    []string          // names of the pools of which the node can get no more blocks
-	told    string            // what was logged last
-	lacks   atomic.Bool       // the node wants more than there is
-	said    blocks.Host       // what the store has
-	saidAt  time.Time
-	changed chan struct{} // the store, of this node
+	needs  map[string]*blocks.Need // by the names of pools
+	asks   chan chan<- struct{}
+	asking []chan<- struct{} // calls of Ask that wait
+	full   []string          // names of the pools of which the node can get no more blocks
+	told   string            // what was logged last
+	lacks  atomic.Bool       // the node wants more than there is
+
+	isNewEnough bool        // the version of etcd
+	said        blocks.Host // what the store has
+	saidAt      time.Time
+	changed     chan struct{} // the store, of this node
 
 	before func(blocks.Action) // of a test: called before each action, and with nil before it waits
 }
@@ -152,7 +157,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		most := again
 		switch {
 		case err != nil:
-			most = pause
+			most = retry
 		case !next.IsZero():
 			most = min(again, time.Until(next))
 		}
@@ -174,7 +179,7 @@ func (m *Member) log(err error) {
 	}
 	if err.Error() != m.told {
 		m.told = err.Error()
-		m.Log.Error("the node's blocks are not as they should be; the next attempt is in a second", "cause", err)
+		m.Log.Error("the node's blocks are not as they should be; the next attempt is in a moment", "cause", err)
 	}
 }
 
@@ -202,6 +207,9 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 	defer stop()
 	switch a := a.(type) {
 	case blocks.Read:
+		if err := m.checkVersion(soon); err != nil {
+			return err
+		}
 		s, err := m.Store.Read(soon, a)
 		if err != nil {
 			return err
@@ -240,6 +248,16 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 		}
 	}
 	return nil
+}
+
+// checkVersion returns an error if etcd is too old for what follows a read, which is asked once.
+func (m *Member) checkVersion(ctx context.Context) error {
+	if m.isNewEnough {
+		return nil
+	}
+	err := m.Store.CheckVersion(ctx)
+	m.isNewEnough = err == nil
+	return err
 }
 
 // describe lists holdings for people.

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
 
 	"github.com/fairlead-cni/fairlead/kernel/record"
 )
@@ -104,29 +105,29 @@ func (s *Store) StoreMembers(ctx context.Context) (list []StoreMember, err error
 // AddStoreMember makes room for a member with a URL. It returns the members that it has to know, as --initial-cluster of
 // etcd wants them. The new one has no vote before PromoteStoreMember.
 func (s *Store) AddStoreMember(ctx context.Context, name, peer string) (initial string, err error) {
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
-	c, err := s.connect()
+	var members []*etcdserverpb.Member
+	err = s.persist(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		members = resp.Members
+		if memberAt(members, peer) != nil {
+			return nil
+		}
+		added, err := c.MemberAddAsLearner(ctx, []string{peer})
+		if err == nil {
+			members = added.Members
+		}
+		return err
+	})
 	if err != nil {
 		return "", err
-	}
-	resp, err := c.MemberList(ctx)
-	if err != nil {
-		return "", s.failed(err)
-	}
-	members := resp.Members
-	isOwn := func(m *etcdserverpb.Member) bool { return slices.Contains(m.PeerURLs, peer) }
-	if !slices.ContainsFunc(members, isOwn) {
-		added, err := c.MemberAddAsLearner(ctx, []string{peer})
-		if err != nil {
-			return "", s.failed(err)
-		}
-		members = added.Members
 	}
 	var parts []string
 	for _, m := range members {
 		called := m.Name
-		if isOwn(m) {
+		if slices.Contains(m.PeerURLs, peer) {
 			called = name
 		}
 		for _, url := range m.PeerURLs {
@@ -136,11 +137,40 @@ func (s *Store) AddStoreMember(ctx context.Context, name, peer string) (initial 
 	return strings.Join(parts, ","), nil
 }
 
-// catchUp is the longest time that a new member may take to get the data.
-const catchUp = time.Minute
-
 // PromoteStoreMember waits until the member with a URL has all data, and gives it a vote.
 func (s *Store) PromoteStoreMember(ctx context.Context, peer string) error {
+	return s.persist(ctx, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.MemberList(ctx)
+		if err != nil {
+			return err
+		}
+		m := memberAt(resp.Members, peer)
+		switch {
+		case m == nil:
+			return fmt.Errorf("no member has the URL %s", peer)
+		case !m.IsLearner:
+			return nil
+		}
+		_, err = c.MemberPromote(ctx, m.ID)
+		return err
+	})
+}
+
+func memberAt(all []*etcdserverpb.Member, peer string) *etcdserverpb.Member {
+	for _, m := range all {
+		if slices.Contains(m.PeerURLs, peer) {
+			return m
+		}
+	}
+	return nil
+}
+
+// catchUp is the longest time that a member may take to be added, or to get the data.
+const catchUp = time.Minute
+
+// persist repeats a change of the members as long as etcd is not ready for it: members have to be connected for some
+// seconds before another one is added, a new one has to have the data, and a leader may be elected meanwhile.
+func (s *Store) persist(ctx context.Context, change func(context.Context, *clientv3.Client) error) error {
 	ctx, stop := context.WithTimeout(ctx, catchUp)
 	defer stop()
 	c, err := s.connect()
@@ -148,28 +178,19 @@ func (s *Store) PromoteStoreMember(ctx context.Context, peer string) error {
 		return err
 	}
 	for {
-		resp, err := c.MemberList(ctx)
-		if err != nil {
-			return s.failed(err)
-		}
-		i := slices.IndexFunc(resp.Members, func(m *etcdserverpb.Member) bool { return slices.Contains(m.PeerURLs, peer) })
-		switch {
-		case i < 0:
-			return fmt.Errorf("etcd at %s has no member %s", strings.Join(s.access.Endpoints, ","), peer)
-		case !resp.Members[i].IsLearner:
-			return nil
-		}
-		_, err = c.MemberPromote(ctx, resp.Members[i].ID)
-		if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrMemberLearnerNotReady) {
-			return s.failed(err)
-		}
+		err := change(ctx, c)
 		if err == nil {
 			return nil
 		}
+		var of rpctypes.EtcdError
+		isUnready := errors.As(rpctypes.Error(err), &of) && (of.Code() == codes.Unavailable || errors.Is(of, rpctypes.ErrMemberLearnerNotReady))
+		if !isUnready {
+			return s.failed(err)
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("the member %s has not got all data: %w", peer, ctx.Err())
-		case <-time.After(pause / 10):
+			return s.failed(err)
+		case <-time.After(retry):
 		}
 	}
 }

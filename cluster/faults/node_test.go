@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -202,6 +203,14 @@ func (p *process) kill() {
 	}
 	p.cmd.Process.Kill()
 	for range p.said { // until all is in the log
+	}
+	p.cmd.Wait()
+}
+
+// end asks the program to end, and waits until it has.
+func (p *process) end() {
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	for range p.said {
 	}
 	p.cmd.Wait()
 }

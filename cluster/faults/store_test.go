@@ -4,7 +4,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,18 +21,12 @@ func (n *node) startStore(flags ...string) *process {
 	n.c.t.Helper()
 	line := n.inside(append([]string{storeProgram(n.c.t)}, flags...)...)
 	p := start(n.c.t, line[0], line[1:]...)
-	n.until2379()
-	return p
-}
-
-// until2379 waits until something listens at the port of etcd.
-func (n *node) until2379() {
-	n.c.t.Helper()
-	for begun := time.Now(); !strings.Contains(n.run("ss -Hltn sport = 2379"), ":2379"); {
-		if time.Since(begun) > nstest.Patience(n.c.t) {
+	for !strings.Contains(n.run("ss -Hltn sport = 2379"), ":2379") {
+		if n.c.t.Context().Err() != nil {
 			n.c.t.Fatal("etcd does not listen")
 		}
 	}
+	return p
 }
 
 // fails runs a command that has to fail, and says each of the texts.
@@ -100,7 +93,7 @@ func TestStore(t *testing.T) {
 	for _, n := range []*node{b, d} {
 		n.run("ip route add default via 192.0.2.254")
 	}
-	b.fails("fairlead cluster join --store "+a.run("fairlead cluster token"), "want one that fairlead cluster token --store prints")
+	b.fails("fairlead cluster join --store "+strings.TrimSpace(a.run("fairlead cluster token")), "want one that fairlead cluster token --store prints")
 	b.joinStore(a)
 	third := d.joinStore(a)
 	a.members(3)
@@ -109,7 +102,7 @@ func TestStore(t *testing.T) {
 	const heard = "/var/lib/cni/fairlead/cluster/fleet.store.json"
 	b.awaitFile(heard)
 	first.kill()
-	a.members(2)
+	b.members(2)
 	b.agent.kill()
 	b.startAgent()
 	b.newPod()
@@ -153,8 +146,7 @@ func TestStoreAlone(t *testing.T) {
 	last.kill()
 	alone := b.startStore("--force-new-cluster")
 	b.members(1)
-	alone.cmd.Process.Signal(syscall.SIGTERM)
-	alone.cmd.Wait()
+	alone.end()
 	b.startStore()
 	if said := b.members(1) + b.run("fairlead cluster pools"); strings.Contains(said, "192.0.2.1 ") ||
 		!strings.Contains(said, "10.9.0.0/24") {
