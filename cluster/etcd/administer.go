@@ -183,16 +183,19 @@ func (s *Store) beAlive(ctx context.Context, node string) {
 		return
 	}
 	key := s.key(blocks.Key{Kind: blocks.AliveKey, Node: node})
-	if _, err := c.Put(soon, key, "{}", clientv3.WithLease(lease.ID)); err != nil {
+	put, err := c.Put(soon, key, "{}", clientv3.WithLease(lease.ID))
+	if err != nil {
 		return
 	}
+	s.heard(put.Header.Revision)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	answers, err := c.KeepAlive(ctx, lease.ID)
 	if err != nil {
 		return
 	}
-	for range answers {
+	for a := range answers {
+		s.heard(a.Revision)
 	}
 	if ctx.Err() != nil { // the agent ends: nobody has to wait for the lease
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

@@ -118,6 +118,53 @@ func TestRestoredStore(t *testing.T) {
 	check(t, s)
 }
 
+// A view follows an etcd that was restored from a copy, also while its revision is below the former one.
+func TestRestoredRevision(t *testing.T) {
+	s, dir, stopEtcd := startEtcdIn(t)
+	stopEtcd()
+	copied := dir + "-copy"
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	stopEtcd = runEtcd(t, dir)
+	dial(t, address)
+
+	view, drains := NewView(), make(chan string, 1000)
+	go s.Follow(t.Context(), view, func(bool) {
+		for _, e := range view.All(blocks.DrainKey) {
+			drains <- e.Key.Node
+		}
+	}, func(err error) { t.Log(err) })
+	until := func(node string) {
+		t.Helper()
+		for got := range drains {
+			if got == node {
+				return
+			}
+		}
+	}
+	drain := func(node string) {
+		t.Helper()
+		for s.Drain(t.Context(), node, true) != nil { // until etcd answers
+			if t.Context().Err() != nil {
+				t.Fatal("etcd does not answer")
+			}
+		}
+	}
+	for _, node := range []string{"a", "b", "c", "d"} {
+		drain(node)
+	}
+	until("d")
+
+	stopEtcd()
+	t.Cleanup(runEtcd(t, copied))
+	drain("e")
+	until("e")
+	if view.Drains("d") {
+		t.Error("the view has what the copy has not")
+	}
+}
+
 // What another program wrote in the place of a value is an error that names the key, and ends no agent.
 func TestForeignValue(t *testing.T) {
 	s := startEtcd(t)
