@@ -151,9 +151,29 @@ func (s *Store) PromoteStoreMember(ctx context.Context, peer string) error {
 		case !m.IsLearner:
 			return nil
 		}
+		if err := askLeader(ctx, c, resp.Members); err != nil {
+			return err
+		}
 		_, err = c.MemberPromote(ctx, m.ID)
 		return err
 	})
+}
+
+// askLeader has a client ask the member that leads: another one would pass a promotion on without saying who wants it, and
+// the leader would refuse.
+func askLeader(ctx context.Context, c *clientv3.Client, all []*etcdserverpb.Member) error {
+	for _, m := range all {
+		for _, url := range m.ClientURLs {
+			ctx, stop := context.WithTimeout(ctx, time.Second)
+			status, serr := c.Status(ctx, url)
+			stop()
+			if serr == nil && status.Leader == m.ID {
+				c.SetEndpoints(url)
+				return nil
+			}
+		}
+	}
+	return rpctypes.ErrNoLeader
 }
 
 func memberAt(all []*etcdserverpb.Member, peer string) *etcdserverpb.Member {

@@ -232,7 +232,7 @@ func materials(t *testing.T, path string) {
 		}
 	}
 	var want []string
-	for _, module := range []string{"../..", "../../cluster"} {
+	for _, module := range []string{"../..", "../../cluster", "../../cluster/store"} {
 		deps := run(t, "go", "list", "-C", module, "-deps", "-f",
 			"{{with .Module}}{{if not (or .Main .Replace)}}{{.Path}} {{.Version}}{{end}}{{end}}", "./cmd/...")
 		want = append(want, strings.Split(strings.TrimSpace(deps), "\n")...)

@@ -68,7 +68,8 @@ func (r release) make(trees string, archs []string) error {
 		if err != nil {
 			return err
 		}
-		images = append(images, image{arch, within(system, "bin", "lib/fairlead", "share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")})
+		images = append(images, image{arch, without(within(system, "bin", "lib/fairlead", "share/doc/fairlead/LICENSE",
+			"share/doc/fairlead/NOTICE"), storeFiles()...)}) // of a Kubernetes cluster, which has no fleet's etcd
 		err = errors.Join(
 			r.archive("cni-plugins-linux-"+arch+"-"+r.version+".tgz", flat(local)),
 			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", without(local, append(agentFiles(), storeFiles()...)...)),
