@@ -179,9 +179,10 @@ FLEETTIME ?= 2h
 test-fleet: ## for FLEETTIME (2h), faults of three members of etcd and three nodes of a fleet, until a container has another's address
 	FAIRLEAD_FLEET=$(FLEETTIME) $(GO) -C cluster test -count=1 -v -timeout 48h -run '^TestMembers$$' $(TESTFLAGS) ./faults
 
-bench-cluster: ## an agent beside 1,000 nodes, an ADD and TCP between nodes: figures on the terminal
-	for bench in ThousandNodes Throughput Add; do \
+bench-cluster: ## an agent beside 1,000 nodes, an ADD, TCP between nodes and a fleet's etcd: figures on the terminal
+	for bench in ThousandNodes Throughput Add FleetAdd Store; do \
 	$(GO) -C cluster test -run '^$$' -bench "^Benchmark$$bench$$" -benchtime 1x -timeout 60m ./faults || exit; done
+	$(GO) -C cluster test -run '^$$' -bench . -benchtime 1x -timeout 60m ./etcd
 
 $(BIN)/skipped:
 	@mkdir -p $(BIN) && : >$@.new && FAIRLEAD_SKIPPED=$(abspath $@.new) $(MAKE) test TESTFLAGS=-count=1 && mv $@.new $@

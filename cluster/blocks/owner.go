@@ -254,8 +254,12 @@ func (o *Owner) decide() *step {
 func (o *Owner) epochKey() Key { return Key{Kind: EpochKey, Node: o.journal.Node} }
 func (o *Owner) nameKey() Key  { return Key{Kind: NameKey, Node: o.name} }
 
-// withdrawAll takes everything out of the grant.
+// withdrawAll takes everything out of the grant. A store without a cluster has lost it: what the node has is its own still,
+// as while the store is away, and it has to say so when the store was restored.
 func (o *Owner) withdrawAll() *step {
+	if o.refusal.Reason == Unconfigured && len(o.granted) > 0 {
+		return nil
+	}
 	if len(o.granted) == 0 && o.told != nil && *o.told == *o.refusal {
 		return nil
 	}

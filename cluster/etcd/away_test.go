@@ -118,6 +118,22 @@ func TestRestoredStore(t *testing.T) {
 	check(t, s)
 }
 
+// A node keeps what it has while etcd has lost the cluster, so that it can say so when etcd is restored.
+func TestLostCluster(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	if _, err := s.mustConnect(t).Delete(t.Context(), s.prefix, clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 1)
+	member(t.Output(), s, "b", 1).rest(t)
+	expect(t, "b", 0)
+	if g, err := grant.OfBoot("b"); err != nil || !strings.Contains(g.Missing, "no cluster of this name") {
+		t.Errorf("%+v, %v", g, err)
+	}
+}
+
 // A view follows an etcd that was restored from a copy, also while its revision is below the former one.
 func TestRestoredRevision(t *testing.T) {
 	s, dir, stopEtcd := startEtcdIn(t)

@@ -1,10 +1,16 @@
 package faults
 
 import (
+	"bufio"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -132,5 +138,62 @@ func TestFleet(t *testing.T) {
 	t.Log(said)
 	if !failed || !strings.Contains(said, `"code": 50`) {
 		t.Errorf("status: %q", said)
+	}
+}
+
+// requests is how many requests etcd has taken since its start, without the streams that stay open.
+func requests(b *testing.B) (count float64) {
+	b.Helper()
+	resp, err := http.Get(etcdURL + "/metrics")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		name, value, _ := strings.Cut(lines.Text(), "} ")
+		if strings.HasPrefix(name, "grpc_server_started_total{") && strings.Contains(name, `grpc_type="unary"`) {
+			n, err := strconv.ParseFloat(value, 64)
+			if err != nil {
+				b.Fatal(err)
+			}
+			count += n
+		}
+	}
+	return count
+}
+
+// BenchmarkFleetAdd attaches 1,024 containers to a node, 64 at once, and detaches them. It reports how many requests etcd takes
+// meanwhile for each ADD and DEL, all that the agent does included, and how many ADDs got no address at once.
+func BenchmarkFleetAdd(b *testing.B) {
+	const containers, burst = 1024, 64
+	c, _, _ := newFleet(b)
+	n := c.newMember(1, "init --etcd "+etcdURL+" --pool p=10.9.0.0/16")
+	conf := `{"cniVersion":"1.0.0","name":"pods","type":"ptp","ipam":{"type":"cluster"}}`
+	plugin := filepath.Join(os.Getenv("CNI_PATH"), "cluster")
+	var failed atomic.Int64
+	all := func(verb string) float64 {
+		before := requests(b)
+		for first := 0; first < containers; first += burst {
+			var calls sync.WaitGroup
+			for i := range burst {
+				calls.Go(func() {
+					line := n.inside("env", "CNI_COMMAND="+verb, fmt.Sprint("CNI_CONTAINERID=c", first+i), "CNI_NETNS="+n.pods[0],
+						"CNI_IFNAME=eth0", "CNI_PATH="+filepath.Dir(plugin), plugin)
+					cmd := exec.Command(line[0], line[1:]...)
+					cmd.Stdin = strings.NewReader(conf)
+					if out, err := cmd.Output(); err != nil {
+						failed.Add(1)
+						b.Logf("%s", out)
+					}
+				})
+			}
+			calls.Wait()
+		}
+		return (requests(b) - before) / containers
+	}
+	for b.Loop() {
+		b.ReportMetric(all("ADD"), "requests/ADD")
+		b.ReportMetric(all("DEL"), "requests/DEL")
+		b.ReportMetric(float64(failed.Load()), "failed")
 	}
 }

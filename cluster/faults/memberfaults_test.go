@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
@@ -122,25 +124,50 @@ var memberFaults = []memberFault{
 		r.works(during)
 		clone.agent.kill()
 	}},
-	{"etcd is restored from a copy", func(r *rig) {
+	{"etcd is restored from a copy", (*rig).restore},
+}
+
+// restore replaces etcd by one that has what the former one had before a node claimed a block. It has another identifier, as
+// what `etcdctl snapshot restore --initial-cluster-token` makes.
+func (r *rig) restore() {
+	w := r.one()
+	w.mu.Lock()
+	w.clear(false)
+	w.until("fairlead cluster drain "+w.name, "", true)
+	w.until("fairlead cluster blocks "+w.name, w.name, false)
+	copied, err := r.client.Get(r.t.Context(), "/fairlead/fleet/", clientv3.WithPrefix())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	w.until("fairlead cluster drain --undo "+w.name, "", true)
+	w.mu.Unlock()
+	for addresses := 0; addresses == 0; { // the copy does not know them
+		r.works(1)
+		w.mu.Lock()
+		addresses = len(w.holds)
+		w.mu.Unlock()
+	}
+
+	r.cut("ip daddr "+r.addresses(nil)+" tcp dport 2379 drop", func() {
 		r.each(func(m *etcdMember) {
 			m.process.kill()
-			m.run("cp -a /var/lib/fairlead/store /var/lib/fairlead/copy")
-			m.start()
-		})
-		r.answers()
-		w := r.one()
-		r.moves(w)
-		r.works(during)
-		r.each(func(m *etcdMember) {
-			m.process.kill()
-			m.run("rm -r /var/lib/fairlead/store; mv /var/lib/fairlead/copy /var/lib/fairlead/store")
+			m.run(`rm -r /var/lib/fairlead/store; sed -i 's/"initial-cluster-state"/"initial-cluster-token":"again","initial-cluster-state"/' ` +
+				"/etc/fairlead/etcd.json")
 		})
 		r.each((*etcdMember).start)
 		r.answers()
-		r.works(during)
-		r.nodes[0].until("fairlead cluster readopt --done", "nodes claim addresses again", true)
-	}},
+		var puts []clientv3.Op
+		for _, kv := range copied.Kvs {
+			if kv.Lease == 0 {
+				puts = append(puts, clientv3.OpPut(string(kv.Key), string(kv.Value)))
+			}
+		}
+		if _, err := r.client.Txn(r.t.Context()).Then(puts...).Commit(); err != nil {
+			r.t.Fatal(err)
+		}
+	})
+	r.works(during)
+	r.nodes[0].until("fairlead cluster readopt --done", "nodes claim addresses again", true)
 }
 
 // one returns a node, as the random numbers say.

@@ -2,7 +2,10 @@ module github.com/fairlead-cni/fairlead/cluster/store
 
 go 1.26.0
 
-require go.etcd.io/etcd/server/v3 v3.6.5
+require (
+	go.etcd.io/etcd/api/v3 v3.6.5
+	go.etcd.io/etcd/server/v3 v3.6.5
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
@@ -36,7 +39,6 @@ require (
 	github.com/tmc/grpc-websocket-proxy v0.0.0-20201229170055-e5319fda7802 // indirect
 	github.com/xiang90/probing v0.0.0-20190116061207-43a291ad63a2 // indirect
 	go.etcd.io/bbolt v1.4.3 // indirect
-	go.etcd.io/etcd/api/v3 v3.6.5 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.6.5 // indirect
 	go.etcd.io/etcd/client/v3 v3.6.5 // indirect
 	go.etcd.io/etcd/pkg/v3 v3.6.5 // indirect

@@ -9,10 +9,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
@@ -47,7 +51,8 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("fairlead-store", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // a wrong flag is one line
 	file := flags.String("config-file", configFile, "`FILE` with the settings, as etcd's own program reads them")
-	alone := flags.Bool("force-new-cluster", false, "drop all other members, which are gone for good; the data stay")
+	alone := flags.Bool("force-new-cluster", false, "drop all other members, which are gone for good, keep the data, and end; "+
+		"nobody claims addresses then until fairlead cluster readopt --done")
 	says := flags.Bool("version", false, "print the version, and end")
 	err := flags.Parse(args)
 	switch {
@@ -69,12 +74,51 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("--config-file: %w: `fairlead cluster init` without --etcd writes it", err)
 	}
-	config.EnableGRPCGateway = false // no certificate of a client would reach the server through it
-	config.ForceNewCluster = *alone
+	config.EnableGRPCGateway = false             // no certificate of a client would reach the server through it
 	if config.WarningUnaryRequestDuration == 0 { // which etcd's own program has as the default of a flag
 		config.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
+	if *alone {
+		return beAlone(ctx, config)
+	}
 	return serve(ctx, config)
+}
+
+// beAlone drops all other members. They may have had claims that this one has not. So no node is to ask before the data say,
+// for each cluster, that the nodes have to tell what they have.
+func beAlone(ctx context.Context, config *embed.Config) error {
+	here := url.URL{Scheme: "unix", Host: "fairlead-store-" + strconv.Itoa(os.Getpid())}
+	config.ForceNewCluster, config.ListenClientUrls = true, []url.URL{here}
+	member, err := embed.StartEtcd(config)
+	if err != nil {
+		return err
+	}
+	defer member.Close()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-member.Err():
+		return err
+	case <-member.Server.ReadyNotify():
+	}
+	ctx = member.Server.AuthStore().WithRoot(ctx)
+	const all = "/fairlead/"
+	keys, err := member.Server.Range(ctx, &etcdserverpb.RangeRequest{Key: []byte(all), RangeEnd: []byte("/fairlead0"), KeysOnly: true})
+	if err != nil {
+		return err
+	}
+	for _, kv := range keys.Kvs {
+		cluster, isConfig := strings.CutSuffix(string(kv.Key), "/v1/config")
+		if !isConfig {
+			continue
+		}
+		readopt := &etcdserverpb.PutRequest{Key: []byte(cluster + "/v1/readopt"), Value: []byte("{}")}
+		if _, err := member.Server.Put(ctx, readopt); err != nil {
+			return err
+		}
+		fmt.Printf("%s: nobody claims addresses until fairlead cluster readopt --done\n", strings.TrimPrefix(cluster, all))
+	}
+	return nil
 }
 
 // serve runs the member until ctx ends, or the member can do nothing more.
