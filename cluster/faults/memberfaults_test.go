@@ -134,7 +134,7 @@ func (r *rig) restore() {
 	w.mu.Lock()
 	w.clear(false)
 	w.until("fairlead cluster drain "+w.name, "", true)
-	w.until("fairlead cluster blocks "+w.name, w.name, false)
+	w.until("fairlead cluster blocks -o json "+w.name, `"owners"`, false)
 	copied, err := r.client.Get(r.t.Context(), "/fairlead/fleet/", clientv3.WithPrefix())
 	if err != nil {
 		r.t.Fatal(err)
@@ -277,7 +277,7 @@ func (r *rig) end() {
 	for _, w := range r.nodes {
 		w.clear(false)
 		w.until("fairlead cluster drain "+w.name, "", true)
-		w.until("fairlead cluster blocks "+w.name, w.name, false)
+		w.until("fairlead cluster blocks -o json "+w.name, `"owners"`, false)
 		calls, failed = calls+w.calls, failed+w.failed
 	}
 	r.t.Logf("%d calls, of which %d got no address, and %d holds", calls, failed, len(r.history.holds))

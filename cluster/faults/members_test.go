@@ -252,9 +252,9 @@ func (r *rig) moves(w *worker) {
 	defer w.mu.Unlock()
 	w.clear(false)
 	w.until("fairlead cluster drain "+w.name, "", true)
-	w.until("fairlead cluster blocks "+w.name, w.name, false)
+	w.until("fairlead cluster blocks -o json "+w.name, `"owners"`, false)
 	w.until("fairlead cluster drain --undo "+w.name, "", true)
-	w.until("fairlead cluster blocks "+w.name, w.name, true)
+	w.until("fairlead cluster blocks -o json "+w.name, `"owners"`, true)
 	for !w.add("again") {
 		if r.t.Context().Err() != nil {
 			r.t.Fatal("no address on " + w.name)
