@@ -360,7 +360,7 @@ func BenchmarkHerd(b *testing.B) {
 		b.ResetTimer()
 		for n := range 1000 {
 			m := member(b.Output(), s, fmt.Sprint("n", n), 0)
-			m.Pools, m.Least = []string{"large"}, 2
+			m.Pools, m.Least, m.unwatched = []string{"large"}, 2, true
 			m.before = func(a blocks.Action) {
 				switch a := a.(type) {
 				case blocks.Read:
@@ -399,7 +399,7 @@ func BenchmarkAttachments(b *testing.B) {
 		b.ResetTimer()
 		for n := range nodes {
 			m := member(io.Discard, s, fmt.Sprint("n", n), 1)
-			m.Pools, m.Spare, m.Idle = []string{"large"}, -1, time.Hour
+			m.Pools, m.Spare, m.Idle, m.unwatched = []string{"large"}, -1, time.Hour, true
 			running.Go(func() {
 				if err := m.Run(ctx); err != nil {
 					b.Error(err)
