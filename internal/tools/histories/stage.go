@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -127,13 +128,14 @@ func (s *stage) call(verb string, c *container) error { return s.run(s.args(verb
 // collect garbage-collects with nothing valid.
 func (s *stage) collect() error { return s.run([]string{"gc", network, "--all", "--force"}, nil) }
 
-// unlink deletes the host's end of a container's link, or the link in the container, as an operator does.
+// unlink deletes the link in a container, as an operator does, unless it is gone already.
 func (s *stage) unlink(c *container) error {
-	err := nstest.In(c.netns, func() error { return exec.Command("ip", "link", "del", "eth0").Run() })
-	if _, isExit := errors.AsType[*exec.ExitError](err); isExit { // it is gone already
-		return nil
+	inside, err := linksOf(c.netns)
+	there := func(line string) bool { return strings.HasPrefix(line, "link eth0 ") }
+	if err != nil || !slices.ContainsFunc(inside, there) {
+		return err
 	}
-	return err
+	return nstest.In(c.netns, func() error { return exec.Command("ip", "link", "del", "eth0").Run() })
 }
 
 const roomy = "size=4m,nr_inodes=4096"
