@@ -12,11 +12,21 @@ import (
 // An edit is a change of a file of the tree, which only the compiler sees.
 type edit struct{ file, old, new string }
 
-// build builds the command into a directory, with those edits.
+// patience are edits that take away bounds on time. A call that waits for its turn has the time of the history.
+func patience() []edit {
+	return []edit{
+		{"kernel/world.go", "const turnBound = 45 * time.Second", "const turnBound = time.Hour"},
+		{"kernel/record/lock.go", "const lockBound = 45 * time.Second", "const lockBound = time.Hour"},
+		{"attach/attach.go", "const DefaultRollback = 30 * time.Second", "const DefaultRollback = time.Hour"},
+		{"sdk/verbs.go", "context.WithoutCancel(ctx), 5*time.Second)", "context.WithoutCancel(ctx), time.Hour)"},
+	}
+}
+
+// build builds the command into a directory, with those edits, and without bounds on time.
 func build(root, dir string, edits ...edit) (program string, err error) {
 	program = filepath.Join(dir, "fairlead")
 	texts := map[string]string{}
-	for _, e := range edits {
+	for _, e := range append(patience(), edits...) {
 		path, err := filepath.Abs(filepath.Join(root, e.file))
 		if err != nil {
 			return "", err
@@ -48,7 +58,7 @@ func build(root, dir string, edits ...edit) (program string, err error) {
 	if err := os.WriteFile(list, overlay, 0o644); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-overlay", list, "-o", program, "./cmd/fairlead")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-overlay", list, "-o", program, "./cmd/fairlead")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
@@ -24,10 +24,9 @@ func (p *play) event(a actor) error {
 	excuse := func(verbs ...string) {
 		p.crowded = true
 		for _, each := range p.players {
-			for _, verb := range verbs {
-				if each.verb == verb && !each.ended {
-					each.excused = true
-				}
+			if slices.Contains(verbs, each.verb) && !each.ended {
+				each.excused = true
+				each.hindered = each.hindered || a.verb == "full"
 			}
 		}
 	}
@@ -36,13 +35,7 @@ func (p *play) event(a actor) error {
 		victim := p.player(a.object)
 		victim.kill()
 		p.crowded = true
-		for !victim.ended {
-			n := <-p.said
-			n.of.hear(n)
-		}
-		if victim.killed {
-			return p.ends(victim)
-		}
+		return p.end(victim)
 	case "flush":
 		excuse("add", "check", "repair", "gc")
 		for _, c := range p.containers {
@@ -63,11 +56,11 @@ func (p *play) event(a actor) error {
 		excuse("add", "check", "repair", "gc", "del")
 		for _, each := range p.players {
 			each.kill()
-			for each.begun && !each.ended {
-				n := <-p.said
-				n.of.hear(n)
+			if err := p.end(each); err != nil {
+				return err
 			}
 		}
+		p.late = nil
 		return p.reboot(p.script.chain)
 	}
 	return nil
@@ -77,14 +70,13 @@ func (p *play) event(a actor) error {
 func (p *play) ends(each *player) error {
 	c := p.containers[each.object]
 	failed := each.err != nil
-	text := each.said.String()
 	// Whoever was killed, or had no room, may have an address that another one was to get.
-	noAddress := p.crowded && strings.Contains(text, "are in use")
+	noAddress := p.crowded && exitOf(each.err) == app.ExitTryAgain
 	if failed && !each.killed && !each.excused && !noAddress {
 		return failure{"a call succeeds beside others", each.String()}
 	}
 	switch {
-	case each.verb == "add" && failed && !each.killed && !strings.Contains(text, "roll-back failed"):
+	case each.verb == "add" && failed && !each.killed && !each.hindered:
 		c.state = absent
 		return p.gone(c)
 	case each.verb == "add" && !failed:
@@ -150,8 +142,7 @@ func (p *play) epilogue() error {
 	}
 	if damaged {
 		err := p.run([]string{"repair"}, nil)
-		exit, ended := errors.AsType[*exec.ExitError](err)
-		if err != nil && (!ended || exit.ExitCode() != app.ExitFault) { // a link that was cut stays so
+		if err != nil && exitOf(err) != app.ExitFault { // a link that was cut stays so
 			return failure{"repair restores what was damaged", err.Error()}
 		}
 	}

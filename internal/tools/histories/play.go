@@ -19,10 +19,10 @@ type play struct {
 	players []*player
 	said    chan news
 	random  *rand.Rand
-	odds    int // one of so many steps gives the turn to another player
 	before  []string
 	turns   []turn    // as they were taken
-	late    []*player // have ended while it was another's turn
+	late    []*player // have ended and were not looked at yet
+	quiet   int       // looks, one after the other, that saw nobody do anything
 	steps   int
 	crowded bool // an address may be somebody's who does not live, or leaves
 }
@@ -45,7 +45,6 @@ type outcome struct {
 // perform plays a script in this host.
 func perform(program string, s *script) (o outcome) {
 	p := &play{script: s, crowded: s.beyond(), said: make(chan news), random: rand.New(rand.NewPCG(s.seed, 2))}
-	p.odds = []int{2, 4, 8, 16}[p.random.IntN(4)]
 	err := p.perform(program)
 	for _, t := range p.turns {
 		o.Turns = append(o.Turns, strings.TrimSuffix("turn "+t.actor+" until "+t.until, " until "))
@@ -199,7 +198,7 @@ func (p *play) acts() error {
 }
 
 func (p *play) byChance() error {
-	var turn *player
+	schedule := newSchedule(p.players, p.random)
 	for {
 		var ready []*player
 		for _, each := range p.players {
@@ -213,14 +212,7 @@ func (p *play) byChance() error {
 			}
 			continue
 		}
-		odds := p.odds
-		if turn != nil && turn.next() != nil && !turn.next().crucial() {
-			odds *= 8
-		}
-		if !slices.Contains(ready, turn) || p.random.IntN(odds) == 0 {
-			turn = ready[p.random.IntN(len(ready))]
-		}
-		if err := p.step(turn); err != nil {
+		if err := p.step(schedule.next(ready)); err != nil {
 			return err
 		}
 	}
@@ -252,24 +244,74 @@ func (p *play) player(name string) *player {
 
 // waiting is called where nobody is ready: all have ended, or some thread still runs, or a lock is never given back.
 func (p *play) waiting() (over bool, err error) {
-	const never = 2 * time.Minute
+	if !slices.ContainsFunc(p.players, func(each *player) bool { return !each.ended }) {
+		return true, nil
+	}
+	if err := p.listen(); err != nil {
+		return false, err
+	}
+	return false, p.judge()
+}
+
+// listen waits for what a player does next. It returns without that from time to time, because nobody says that a lock
+// was given back, and whoever waits for it has to look again.
+func (p *play) listen() error {
+	const (
+		pause = 20 * time.Millisecond
+		never = 2 * time.Minute
+	)
+	select {
+	case n := <-p.said:
+		p.quiet = 0
+		n.of.hear(n)
+		if n.of.ended {
+			p.late = append(p.late, n.of)
+		}
+		return nil
+	case <-time.After(pause):
+	}
+	p.quiet++
+	awake := func(each *player) bool { return each.begun && !each.ended && !each.asleep() }
+	if slices.ContainsFunc(p.players, awake) {
+		p.quiet = 0
+	}
+	if p.quiet < int(never/pause) {
+		return nil
+	}
+	return failure{"no call stands still", p.standstill()}
+}
+
+// standstill says of each player what it waits for.
+func (p *play) standstill() string {
+	var b strings.Builder
 	for _, each := range p.players {
 		if each.ended {
 			continue
 		}
-		select {
-		case n := <-p.said:
-			n.of.hear(n)
-			if n.of.ended {
-				return false, p.ends(n.of)
+		fmt.Fprintf(&b, "%s waits at %q", each.name, each.at())
+		for _, pid := range each.waits() {
+			i := slices.IndexFunc(p.players, func(other *player) bool { return other.pid == processGroup(pid) })
+			holder := "a process that is dead, or no player"
+			if i >= 0 {
+				holder = p.players[i].name
 			}
-			return false, nil
-		case <-time.After(never):
-			return false, failure{"a lock is free when its holder is dead", fmt.Sprintf("%s waits for ever at %q", each.name,
-				each.at())}
+			fmt.Fprintf(&b, ", for a lock of %s (%d)", holder, pid)
+		}
+		fmt.Fprintln(&b)
+	}
+	return b.String()
+}
+
+// judge looks at the calls that have ended meanwhile.
+func (p *play) judge() error {
+	for len(p.late) > 0 {
+		each := p.late[0]
+		p.late = p.late[1:]
+		if err := p.ends(each); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // step lets a player go on by one step, and looks at what that has changed.
@@ -287,42 +329,48 @@ func (p *play) step(each *player) error {
 		each.begun = true
 		p.starts(each)
 		each.start(p.program, p.said)
-		p.hear(each)
+		if err := p.hear(each); err != nil {
+			return err
+		}
 	default:
 		s := each.next()
 		if s == nil { // another thread was faster to take a lock
 			return nil
 		}
 		looksAt = s.touches
-		if err := each.answer(s); err != nil {
+		err := each.answer(s)
+		if err == nil {
+			err = p.hear(each)
+		}
+		if err != nil {
 			return err
 		}
-		p.hear(each)
 	}
 	p.note(each)
-	for _, other := range p.late {
-		if err := p.ends(other); err != nil {
-			return err
-		}
-	}
-	p.late = nil
-	if each.ended {
-		if err := p.ends(each); err != nil {
-			return err
-		}
+	if err := p.judge(); err != nil {
+		return err
 	}
 	return p.laws(each, looksAt)
 }
 
-// hear waits until a player waits before a step, or has ended. What others do meanwhile is noted, too.
-func (p *play) hear(each *player) {
+// hear waits until a player waits before a step or for a lock, or has ended. What others do meanwhile is noted, too.
+func (p *play) hear(each *player) error {
 	for each.runs() {
-		n := <-p.said
-		n.of.hear(n)
-		if n.of != each && n.of.ended {
-			p.late = append(p.late, n.of)
+		if err := p.listen(); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// end waits until a player that was killed has ended.
+func (p *play) end(each *player) error {
+	for each.begun && !each.ended {
+		if err := p.listen(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // note writes down whose turn it was.

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -21,12 +23,16 @@ type player struct {
 	begun     bool
 	ended     bool
 	killed    bool
+	stopped   bool
 	impatient bool // see script
 	excused   bool // something happened that it may fail of
+	hindered  bool // and its roll-back, too
 	err       error
 	said      bytes.Buffer
 	pid       int
 	pending   []*step
+	locking   []*step // locks that it was let take, and may wait for in the kernel
+	steps     int
 	made      map[string]int // steps by name
 }
 
@@ -61,20 +67,21 @@ func (p *player) start(program string, said chan<- news) {
 // hear notes what a player does.
 func (p *player) hear(n news) {
 	if n.step == nil {
-		p.ended, p.err, p.pending = true, n.err, nil
+		p.ended, p.err, p.pending, p.locking = true, n.err, nil, nil
 		return
 	}
+	p.locking = slices.DeleteFunc(p.locking, func(s *step) bool { return s.held.PID == n.step.held.PID })
 	p.made[n.step.name]++
 	n.step.name = fmt.Sprintf("%s %d", n.step.name, p.made[n.step.name])
 	p.pending = append(p.pending, n.step)
 	if p.pid == 0 {
-		p.pid = threadGroup(n.step.held.PID)
+		p.pid = processGroup(n.step.held.PID)
 	}
 }
 
-// threadGroup is the process group that a thread's process leads or is in.
-func threadGroup(thread int) int {
-	group, err := unix.Getpgid(thread)
+// processGroup is the group of a process or a thread, and 0 for one that is not there any more.
+func processGroup(pid int) int {
+	group, err := unix.Getpgid(pid)
 	if err != nil {
 		return 0
 	}
@@ -91,18 +98,39 @@ func (p *player) next() *step {
 	return nil
 }
 
-// runs reports whether a player goes on by itself: it has no step that waits for its turn, or those that it has wait for
-// a lock that another thread of it holds.
+// runs reports whether a player goes on by itself: it has no step that waits for its turn, and waits for no lock of
+// another player. For a lock of its own it waits while another thread of it goes on.
 func (p *player) runs() bool {
-	if p.ended || p.next() != nil {
-		return false
-	}
-	for _, s := range p.pending {
-		if slices.ContainsFunc(s.blockedBy(), func(pid int) bool { return pid != p.pid }) {
+	return !p.ended && !p.stopped && p.next() == nil && len(p.waits()) == 0
+}
+
+// asleep reports whether no thread of a player could do anything. A thread for which there is only no processor, as
+// under load, does not sleep.
+func (p *player) asleep() bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid))
+	for _, path := range threads {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return false // it has just ended
+		}
+		_, state, _ := strings.Cut(string(b), ") ")
+		if !strings.HasPrefix(state, "S") && !strings.HasPrefix(state, "T") {
 			return false
 		}
 	}
 	return true
+}
+
+// waits are the processes of others that hold locks which the player waits for.
+func (p *player) waits() (pids []int) {
+	for _, s := range slices.Concat(p.pending, p.locking) {
+		holders := s.blockedBy()
+		own := slices.ContainsFunc(holders, func(pid int) bool { return processGroup(pid) == p.pid })
+		if !own {
+			pids = append(pids, holders...)
+		}
+	}
+	return pids
 }
 
 // at is the step that a player is about to make, also one that waits for a lock; "" where it has ended or not begun.
@@ -123,8 +151,12 @@ func (p *player) answer(s *step) error {
 			p.pending = append(p.pending[:i:i], p.pending[i+1:]...)
 		}
 	}
+	p.steps++
 	if s.turn && p.impatient && s.blocked() { // as if it had waited for too long
 		return s.held.Answer(unix.ENOLCK)
+	}
+	if s.wait != nil {
+		p.locking = append(p.locking, s)
 	}
 	return s.held.Answer(0)
 }
@@ -135,6 +167,15 @@ func (p *player) kill() {
 		p.killed = true
 		_ = unix.Kill(-p.pid, unix.SIGKILL)
 	}
+}
+
+// exitOf is the exit status that an error has, or -1.
+func exitOf(err error) int {
+	exit, isExit := errors.AsType[*exec.ExitError](err)
+	if !isExit {
+		return -1
+	}
+	return exit.ExitCode()
 }
 
 func (p *player) String() string {
