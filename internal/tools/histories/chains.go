@@ -15,8 +15,8 @@ type object = map[string]any
 
 func chains() map[string]chain {
 	hostLocal := object{"type": "host-local", "ranges": [][]object{ // of as many addresses as there is room for
-		{{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.11", "rangeEnd": "10.77.0.13"}},
-		{{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::11", "rangeEnd": "fd00:77::13"}}},
+		{{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.11", "rangeEnd": "10.77.0.12"}},
+		{{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::11", "rangeEnd": "fd00:77::12"}}},
 		"routes": []object{{"dst": "0.0.0.0/0"}}}
 	bridge := object{"type": "bridge", "isGateway": true, "ipMasq": true, "ipam": hostLocal}
 	portmap := object{"type": "portmap", "capabilities": object{"portMappings": true}}
