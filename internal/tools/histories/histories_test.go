@@ -52,10 +52,7 @@ func TestFindsFault(t *testing.T) {
 	}
 	var first *script
 	o := options{chains: "bridge", seed: 1, number: 200, width: 4, stop: 1}
-	_, err = o.searchWith(program, func(s *script, _ failure) error {
-		first = s
-		return nil
-	})
+	_, err = o.searchWith(program, func(s *script, _ failure) { first = s })
 	if err != nil || first == nil {
 		t.Fatalf("%s: %v, %v", f.name, first, err)
 	}

@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -37,6 +38,7 @@ func main() {
 	flag.StringVar(&o.chains, "chains", "bridge,chain,cluster,empty,macvlan", "chains, by comma")
 	flag.StringVar(&o.program, "program", "", "a command fairlead, instead of that of the root")
 	flag.IntVar(&o.stop, "stop", 0, "stop after so many histories that fail; 0: no bound")
+	flag.BoolVar(&o.long, "long", false, "print failures as they were played, and do not make them short")
 	flag.Uint64Var(&o.seed, "seed", 1, "where the seeds begin")
 	flag.IntVar(&o.number, "n", 0, "number of histories; 0: no bound")
 	flag.DurationVar(&o.time, "time", time.Minute, "begin no history after this time; 0: no bound")
@@ -107,7 +109,8 @@ type options struct {
 	number                     int
 	time                       time.Duration
 	width                      int
-	stop                       int // after so many failures; 0: never
+	stop                       int  // after so many failures; 0: never
+	long                       bool // leave the scripts of failures as they are
 }
 
 // fairlead is the command to test.
@@ -134,21 +137,28 @@ func (o options) search() (failed int, err error) {
 	}
 	defer remove()
 	begin, known := time.Now(), map[string]bool{}
-	count, err := o.searchWith(program, func(s *script, f failure) error {
+	var first []*script // of each kind
+	count, err := o.searchWith(program, func(s *script, f failure) {
 		fmt.Printf("seed %d, after %.0f s: %s\n", s.seed, time.Since(begin).Seconds(), f.Law)
-		if like := s.chain + " " + f.Law; !known[like] { // the first of each kind
+		if like := s.chain + " " + f.Law; !known[like] {
 			known[like] = true
-			return o.report(program, s)
+			first = append(first, s)
 		}
-		return nil
 	})
 	fmt.Printf("%d histories of %d steps in %.0f s: %d fail\n", count.histories, count.steps, time.Since(begin).Seconds(),
 		count.failed)
+	for _, s := range first { // not before, because it takes long
+		err = errors.Join(err, o.report(program, s))
+	}
 	return count.failed, err
 }
 
 // report makes a script that fails short, prints it, and writes it to a file.
 func (o options) report(program string, s *script) error {
+	if o.long {
+		fmt.Println(s)
+		return nil
+	}
 	short, out, err := shorten(program, s)
 	if err != nil {
 		return err
@@ -165,7 +175,7 @@ func (o options) report(program string, s *script) error {
 type count struct{ histories, steps, failed int }
 
 // searchWith calls found, one at a time, with each script that fails, which has the turns that were taken.
-func (o options) searchWith(program string, found func(*script, failure) error) (c count, err error) {
+func (o options) searchWith(program string, found func(*script, failure)) (c count, err error) {
 	names := strings.Split(o.chains, ",")
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -191,7 +201,7 @@ func (o options) searchWith(program string, found func(*script, failure) error) 
 				c.steps += out.Steps
 				if terr == nil && out.Failure != nil {
 					c.failed++
-					terr = found(s.taken(out), *out.Failure)
+					found(s.taken(out), *out.Failure)
 				}
 				err = cmp.Or(err, terr)
 				mu.Unlock()

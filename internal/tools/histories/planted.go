@@ -45,7 +45,7 @@ func (o options) plant(f fault) (law string, took time.Duration, c count, err er
 	}
 	begin := time.Now()
 	o.stop = 1
-	c, err = o.searchWith(program, func(s *script, broken failure) error {
+	c, err = o.searchWith(program, func(s *script, broken failure) {
 		if law == "" {
 			law, took = broken.Law, time.Since(begin)
 		}
@@ -53,7 +53,6 @@ func (o options) plant(f fault) (law string, took time.Duration, c count, err er
 			fmt.Println(broken)
 			fmt.Println(s)
 		}
-		return nil
 	})
 	return law, took, c, err
 }

@@ -149,8 +149,12 @@ func (s *step) blocked() bool {
 	return unix.Flock(fd, how|unix.LOCK_NB) == unix.EWOULDBLOCK
 }
 
-// blockedBy are the processes that hold the lock, as far as /proc/locks shows them.
+// blockedBy are the processes that hold a lock, as far as /proc/locks shows them. It may pass over one, and there is
+// none where a lock was given back since it was tried. So nobody seen means: look again.
 func (s *step) blockedBy() (pids []int) {
+	if s.wait == nil {
+		return nil
+	}
 	const looks = 5
 	for n := 0; n < looks && pids == nil; n++ {
 		pids, _ = locks(s.wait)
