@@ -128,7 +128,10 @@ func (c *casting) call() {
 // event adds something that happens to the host, or to an actor.
 func (c *casting) event() {
 	attached, actors := c.script.attached, c.script.actors
-	switch n := c.random.IntN(14); {
+	switch n := c.random.IntN(16); {
+	case n >= 14 && len(actors) > 0:
+		victim := actors[c.random.IntN(len(actors))].name
+		c.act("continue", victim, c.act("stop", victim, ""))
 	case n < 6 && len(actors) > 0:
 		victim := actors[c.random.IntN(len(actors))]
 		kills := c.act("kill", victim.name, "")

@@ -112,7 +112,7 @@ func TestCast(t *testing.T) {
 			t.Errorf("seed %d: more containers than addresses:\n%s", seed, s)
 		}
 	}
-	for _, verb := range []string{"add", "del", "check", "gc", "repair", "kill", "flush", "unlink", "full", "room", "reboot"} {
+	for _, verb := range []string{"add", "del", "check", "gc", "repair", "kill", "stop", "continue", "flush", "unlink", "full", "room", "reboot"} {
 		if verbs[verb] < 20 {
 			t.Errorf("%s is %d times in 2000 casts", verb, verbs[verb])
 		}

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,9 +35,20 @@ func (p *play) event(a actor) error {
 	switch a.verb {
 	case "kill":
 		victim := p.player(a.object)
+		if !victim.ended && (victim.verb == "add" || victim.verb == "del") { // it leaves half a container
+			excuse("repair")
+		}
 		victim.kill()
 		p.crowded = true
 		return p.end(victim)
+	case "stop":
+		if victim := p.player(a.object); !victim.ended {
+			return victim.stop()
+		}
+	case "continue":
+		if victim := p.player(a.object); !victim.ended {
+			return errors.Join(victim.goOn(), p.hear(victim))
+		}
 	case "flush":
 		excuse("add", "check", "repair", "gc")
 		for _, c := range p.containers {
@@ -78,7 +91,7 @@ func (p *play) ends(each *player) error {
 	switch {
 	case each.verb == "add" && failed && !each.killed && !each.hindered:
 		c.state = absent
-		return p.gone(c)
+		return p.deleted(c)
 	case each.verb == "add" && !failed:
 		cut, flushed := c.linkCut, c.flushed
 		if err := p.attach(c); err != nil {
@@ -87,7 +100,31 @@ func (p *play) ends(each *player) error {
 		c.linkCut, c.flushed = cut && each.excused, flushed && each.excused
 	case (each.verb == "del" || each.verb == "gc" && c != nil) && !failed:
 		c.state = absent
-		return p.gone(c)
+		return p.deleted(c)
+	case each.verb == "repair":
+		if each.killed {
+			p.unretracted = true
+		}
+		return p.deleted(slices.Collect(maps.Values(p.containers))...)
+	}
+	return nil
+}
+
+// deleted reports what is left of containers that are absent. A repair makes the rules of all attachments in one
+// transaction, for which it holds no container's lock, and in the end retracts those of containers that are deleted
+// meanwhile. So while one runs, nothing is looked at, and nor is it after one that was killed: GC takes what that left.
+func (p *play) deleted(all ...*container) error {
+	repairs := func(each *player) bool { return each.verb == "repair" && each.begun && !each.ended }
+	if p.unretracted || slices.ContainsFunc(p.players, repairs) {
+		return nil
+	}
+	for _, c := range all {
+		if c.state != absent {
+			continue
+		}
+		if err := p.gone(c); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -159,12 +196,8 @@ func (p *play) epilogue() error {
 			}
 		}
 	}
-	for _, c := range p.containers {
-		if c.state == absent {
-			if err := p.gone(c); err != nil {
-				return err
-			}
-		}
+	if err := p.deleted(slices.Collect(maps.Values(p.containers))...); err != nil {
+		return err
 	}
 	if err := p.afterReboot(); err != nil {
 		return err

@@ -237,12 +237,12 @@ func shorten(program string, s *script) (*script, outcome, error) {
 	for smaller := true; smaller; {
 		smaller = false
 		for _, candidate := range lesser(best) {
-			got, o, err := again(program, candidate)
+			o, err := try(program, candidate)
 			if err != nil {
 				continue // no history: an actor waits for one that is not there
 			}
-			if got != nil && o.Failure.Law == law {
-				best, last, smaller = got, o, true
+			if o.Failure != nil && o.Failure.Law == law {
+				best, last, smaller = candidate.taken(o), o, true
 				break
 			}
 		}
@@ -264,7 +264,7 @@ func again(program string, s *script) (*script, outcome, error) {
 	return nil, outcome{}, nil
 }
 
-// lesser are the scripts with one thing less.
+// lesser are the scripts with one thing less, or with fewer turns.
 func lesser(s *script) (all []*script) {
 	for _, a := range s.actors {
 		if len(s.actors) > 1 {
@@ -278,10 +278,11 @@ func lesser(s *script) (all []*script) {
 			all = append(all, &less)
 		}
 	}
-	if len(s.turns) > 2 {
-		for i := range s.turns {
+	const fewest = 2
+	for size := len(s.turns) / 2; size > 0 && len(s.turns) > fewest; size /= 2 { // many at once, as long as that goes
+		for i := 0; i < len(s.turns); i += size {
 			less := *s
-			less.turns = slices.Delete(slices.Clone(s.turns), i, i+1)
+			less.turns = slices.Delete(slices.Clone(s.turns), i, min(i+size, len(s.turns)))
 			all = append(all, &less)
 		}
 	}

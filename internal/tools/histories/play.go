@@ -25,6 +25,8 @@ type play struct {
 	quiet   int       // looks, one after the other, that saw nobody do anything
 	steps   int
 	crowded bool // an address may be somebody's who does not live, or leaves
+
+	unretracted bool // a repair was killed that may have made rules of a container that was deleted meanwhile
 }
 
 // A failure is a law that a history breaks.
@@ -177,6 +179,11 @@ func (p *play) acts() error {
 	for _, t := range p.script.turns {
 		i := slices.IndexFunc(p.players, func(each *player) bool { return each.name == t.actor })
 		each := p.players[i]
+		for each.verb == "continue" && !p.ready(each) && !each.ended {
+			if err := p.listen(); err != nil {
+				return err
+			}
+		}
 		for p.ready(each) && (!each.begun || each.at() != t.until) {
 			if err := p.step(each); err != nil {
 				return err
@@ -221,16 +228,26 @@ func (p *play) byChance() error {
 // ready reports whether a player can go on.
 func (p *play) ready(each *player) bool {
 	switch {
-	case each.ended:
+	case each.ended || each.stopped:
 		return false
 	case each.begun:
 		return each.next() != nil
-	case each.verb == "kill": // what has not begun cannot be killed
+	case each.verb == "kill" || each.verb == "stop": // what has not begun cannot be killed
 		return p.player(each.object).begun
+	case each.verb == "continue":
+		return p.player(each.after).ended && p.longStopped()
 	case each.after != "":
 		return p.player(each.after).ended
 	}
 	return true
+}
+
+// longStopped reports whether all who wait for a player that was stopped had the time to pass it by. Those who wait for a
+// lock of package record do so after a second.
+func (p *play) longStopped() bool {
+	const looks = 150
+	others := func(each *player) bool { return each.begun && !each.ended && !each.stopped }
+	return p.quiet >= looks || !slices.ContainsFunc(p.players, others)
 }
 
 func (p *play) player(name string) *player {
@@ -317,6 +334,7 @@ func (p *play) judge() error {
 // step lets a player go on by one step, and looks at what that has changed.
 func (p *play) step(each *player) error {
 	p.steps++
+	p.quiet = 0
 	p.seen = seen{}
 	looksAt := nothing
 	switch {

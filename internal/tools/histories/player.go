@@ -178,6 +178,26 @@ func exitOf(err error) int {
 	return exit.ExitCode()
 }
 
+// stop lets a player make the steps before which it waits, and stops its processes with SIGSTOP.
+func (p *player) stop() error {
+	p.stopped = true
+	if err := unix.Kill(-p.pid, unix.SIGSTOP); err != nil {
+		return err
+	}
+	for len(p.pending) > 0 {
+		if err := p.answer(p.pending[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goOn continues a player that was stopped.
+func (p *player) goOn() error {
+	p.stopped = false
+	return unix.Kill(-p.pid, unix.SIGCONT)
+}
+
 func (p *player) String() string {
 	return fmt.Sprintf("%s (fairlead %s): %v\n%s", p.name, strings.Join(p.args, " "), p.err,
 		strings.TrimSpace(p.said.String()))
