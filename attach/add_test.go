@@ -214,6 +214,11 @@ func TestAddFails(t *testing.T) {
 					t.Errorf("%v: says no %s", err, s)
 				}
 			}
+			var partial interface{ Left() bool }
+			left := errors.As(err, &partial) && partial.Left()
+			if want := tc.name == "and so does the roll-back"; left != want {
+				t.Errorf("%v: left %v, want %v", err, left, want)
+			}
 			if files := w.results(); len(files) > 0 {
 				t.Errorf("the cache has %q", files)
 			}

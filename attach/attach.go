@@ -116,10 +116,18 @@ func (r *Runtime) Add(ctx context.Context, l *spec.List, a Attachment) (*spec.Re
 		return result, nil
 	}
 	if undo := op.rollback(ctx); undo != nil {
-		err = fmt.Errorf("%w; and the roll-back failed: %w", err, undo)
+		err = leftError{fmt.Errorf("%w; and the roll-back failed: %w", err, undo)}
 	}
 	return nil, err
 }
+
+// leftError is the error of an ADD that failed, and whose roll-back failed, too.
+type leftError struct{ error }
+
+func (e leftError) Unwrap() error { return e.error }
+
+// Left reports that something is left of the attachment, for DEL to remove.
+func (leftError) Left() bool { return true }
 
 // An Option changes what Del or Check does.
 type Option func(*options)

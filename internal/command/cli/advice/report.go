@@ -17,6 +17,7 @@ type Failure struct {
 	Hint  string    `json:"hint,omitempty"`
 	Code  spec.Code `json:"code,omitempty"` // of the protocol
 	Exit  int       `json:"exit"`
+	Left  bool      `json:"left,omitempty"` // of an attachment, which DEL has to remove
 }
 
 // Report prints err and its hint on stderr, and returns the exit status.
@@ -31,6 +32,8 @@ func Report(a *app.App, err error) int {
 		if errors.As(err, &doc) {
 			r.Code = doc.Code
 		}
+		var partial interface{ Left() bool }
+		r.Left = errors.As(err, &partial) && partial.Left()
 		term.PrintJSON(a.Stderr, r)
 		return exit
 	}
