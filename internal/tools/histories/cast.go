@@ -26,7 +26,7 @@ func cast(chain string, seed uint64) *script {
 	random := rand.New(rand.NewPCG(seed, 1))
 	c := &casting{random: random, script: &script{chain: chain, seed: seed, fresh: random.IntN(2) == 0,
 		impatient: random.IntN(4) == 0}}
-	attached := []int{0, 1, 1, 1, 2, 2} // often the first comes while the last leaves
+	attached := []int{0, 0, 1, 1, 1, 2} // often the first comes while the last leaves
 	for range attached[random.IntN(len(attached))] {
 		c.script.attached = append(c.script.attached, c.container())
 	}

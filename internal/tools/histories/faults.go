@@ -43,9 +43,8 @@ func faults() []fault {
 			{verbs, "left == nil && c.ipam != nil && !c.ipam.needsLink()", "left == nil && c.ipam == nil"}}},
 		{"GC takes the leases of the living", "a question not asked", []edit{
 			{leases + "disk.go", "return keep[e.owner] })", "return keep[\"\"] })"}}},
-		{"an attachment is held whether it was deleted or not", "a question not asked", []edit{
-			{"attach/hold.go", "if err == nil && stampOf(info) == c.stamp {",
-				"if err == nil && stampOf(info) == c.stamp || errors.Is(err, fs.ErrNotExist) {"}}},
+		{"a repair leaves the rules of attachments that were deleted meanwhile", "a question not asked", []edit{
+			{"internal/repair/fixing.go", "	if a.r.DryRun || !a.made ||", "	if a.r.DryRun || a.made ||"}}},
 		{"a container has no lock", "a lock left out", []edit{
 			{lock, "f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_EX)",
 				"f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_SH)"}}},
@@ -55,9 +54,8 @@ func faults() []fault {
 			{"resource/filter/transaction.go", "f.CommitAt(b, was)", "f.CommitAt(b, 0)"},
 			{"kernel/world.go", "	held, err := record.Queue(ctx, bound, name, false)\n",
 				"	if ctx != nil {\n		return func() {}, nil\n	}\n	held, err := record.Queue(ctx, bound, name, false)\n"}}},
-		{"a lock needs room on the disk", "an error not expected", []edit{
-			{"kernel/record/lock.go", "unmade := errors.Is(err, unix.ENOSPC) ||", "unmade := ctxless(err) ||"},
-			{"kernel/record/lock.go", "// lockFile opens", "func ctxless(error) bool { return false }\n\n// lockFile opens"}}},
+		{"a container's lock needs room on the disk", "an error not expected", []edit{
+			{lock, "	if !errors.Is(err, syscall.ENOSPC) && !errors", "	if !errors"}}},
 		{"DEL needs room on the disk for the record of its policy", "an error not expected", []edit{
 			{policy, "if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {\n			err = w",
 				"if errors.Is(err, unix.EDQUOT) {\n			err = w"}}},

@@ -28,7 +28,6 @@ func (p *play) event(a actor) error {
 		for _, each := range p.players {
 			if slices.Contains(verbs, each.verb) && !each.ended {
 				each.excused = true
-				each.hindered = each.hindered || a.verb == "full"
 			}
 		}
 	}
@@ -89,7 +88,7 @@ func (p *play) ends(each *player) error {
 		return failure{"a call succeeds beside others", each.String()}
 	}
 	switch {
-	case each.verb == "add" && failed && !each.killed && !each.hindered:
+	case each.verb == "add" && failed && !each.killed && !each.left():
 		c.state = absent
 		return p.deleted(c)
 	case each.verb == "add" && !failed:

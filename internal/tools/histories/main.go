@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"golang.org/x/sys/unix"
 )
 
 // played is the first argument of this program where it plays one history, in a throw-away host.
@@ -35,7 +36,7 @@ func main() {
 	only := flag.String("only", "", "of the planted faults, those whose name has this text")
 	flag.StringVar(&o.root, "root", ".", "directory of the module")
 	flag.StringVar(&o.out, "out", "", "directory for the scripts of histories that fail")
-	flag.StringVar(&o.chains, "chains", "bridge,chain,cluster,empty,macvlan", "chains, by comma")
+	flag.StringVar(&o.chains, "chains", "bridge,empty,cluster,chain,empty,macvlan", "chains in turn, by comma")
 	flag.StringVar(&o.program, "program", "", "a command fairlead, instead of that of the root")
 	flag.IntVar(&o.stop, "stop", 0, "stop after so many histories that fail; 0: no bound")
 	flag.BoolVar(&o.long, "long", false, "print failures as they were played, and do not make them short")
@@ -145,12 +146,19 @@ func (o options) search() (failed int, err error) {
 			first = append(first, s)
 		}
 	})
-	fmt.Printf("%d histories of %d steps in %.0f s: %d fail\n", count.histories, count.steps, time.Since(begin).Seconds(),
-		count.failed)
+	fmt.Printf("%d histories of %d steps in %.0f s, of processors %.0f s: %d fail\n", count.histories, count.steps,
+		time.Since(begin).Seconds(), processors().Seconds(), count.failed)
 	for _, s := range first { // not before, because it takes long
 		err = errors.Join(err, o.report(program, s))
 	}
 	return count.failed, err
+}
+
+// processors is the time that the histories so far took of all processors.
+func processors() time.Duration {
+	var usage unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 // report makes a script that fails short, prints it, and writes it to a file.

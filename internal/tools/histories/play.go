@@ -22,7 +22,8 @@ type play struct {
 	before  []string
 	turns   []turn    // as they were taken
 	late    []*player // have ended and were not looked at yet
-	quiet   int       // looks, one after the other, that saw nobody do anything
+	silent  int       // looks, one after the other, that brought no news
+	quiet   int       // of these, those that saw nobody do anything
 	steps   int
 	crowded bool // an address may be somebody's who does not live, or leaves
 
@@ -247,7 +248,7 @@ func (p *play) ready(each *player) bool {
 func (p *play) longStopped() bool {
 	const looks = 150
 	others := func(each *player) bool { return each.begun && !each.ended && !each.stopped }
-	return p.quiet >= looks || !slices.ContainsFunc(p.players, others)
+	return p.silent >= looks || !slices.ContainsFunc(p.players, others)
 }
 
 func (p *play) player(name string) *player {
@@ -279,7 +280,7 @@ func (p *play) listen() error {
 	)
 	select {
 	case n := <-p.said:
-		p.quiet = 0
+		p.silent, p.quiet = 0, 0
 		n.of.hear(n)
 		if n.of.ended {
 			p.late = append(p.late, n.of)
@@ -287,6 +288,7 @@ func (p *play) listen() error {
 		return nil
 	case <-time.After(pause):
 	}
+	p.silent++
 	p.quiet++
 	awake := func(each *player) bool { return each.begun && !each.ended && !each.asleep() }
 	if slices.ContainsFunc(p.players, awake) {
@@ -334,7 +336,7 @@ func (p *play) judge() error {
 // step lets a player go on by one step, and looks at what that has changed.
 func (p *play) step(each *player) error {
 	p.steps++
-	p.quiet = 0
+	p.silent, p.quiet = 0, 0
 	p.seen = seen{}
 	looksAt := nothing
 	switch {

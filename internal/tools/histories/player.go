@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -26,9 +27,9 @@ type player struct {
 	stopped   bool
 	impatient bool // see script
 	excused   bool // something happened that it may fail of
-	hindered  bool // and its roll-back, too
 	err       error
 	said      bytes.Buffer
+	complaint bytes.Buffer
 	pid       int
 	pending   []*step
 	locking   []*step // locks that it was let take, and may wait for in the kernel
@@ -49,7 +50,7 @@ func (p *player) start(program string, said chan<- news) {
 	// Signals of Go's scheduler would interrupt calls, and several threads make the order of calls differ.
 	cmd.Env = append(os.Environ(), "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
 	cmd.Env = append(cmd.Env, p.env...)
-	cmd.Stdout, cmd.Stderr = &p.said, &p.said
+	cmd.Stdout, cmd.Stderr = &p.said, &p.complaint
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	go func() {
 		err := nstest.WithHeld(cmd, func(h *nstest.Held) error {
@@ -169,6 +170,14 @@ func (p *player) kill() {
 	}
 }
 
+// left reports whether an ADD says that its roll-back failed.
+func (p *player) left() bool {
+	b := p.complaint.Bytes()
+	var failed struct{ Left bool }
+	begin := max(bytes.LastIndex(b, []byte("\n{")), 0) // behind what is logged
+	return json.Unmarshal(b[begin:], &failed) == nil && failed.Left
+}
+
 // exitOf is the exit status that an error has, or -1.
 func exitOf(err error) int {
 	exit, isExit := errors.AsType[*exec.ExitError](err)
@@ -199,6 +208,6 @@ func (p *player) goOn() error {
 }
 
 func (p *player) String() string {
-	return fmt.Sprintf("%s (fairlead %s): %v\n%s", p.name, strings.Join(p.args, " "), p.err,
-		strings.TrimSpace(p.said.String()))
+	return fmt.Sprintf("%s (fairlead %s): %v\n%s%s", p.name, strings.Join(p.args, " "), p.err, p.said.String(),
+		strings.TrimSpace(p.complaint.String()))
 }

@@ -100,7 +100,7 @@ func (s *stage) args(verb string, c *container) (args, env []string) {
 			}
 		}
 	case "add", "del", "check":
-		args = []string{verb, network, c.netns, "--container-id", c.id}
+		args = []string{verb, network, c.netns, "--container-id", c.id, "-o", "json"}
 	default:
 		args = []string{verb}
 	}

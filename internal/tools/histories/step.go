@@ -84,11 +84,12 @@ func stepOf(h *nstest.Held) *step {
 // varying are parts of names that differ from run to run.
 var varying = regexp.MustCompile(`\.[0-9]{6,}|\.fairlead-[0-9]+|#[0-9]+ \(deleted\)|/proc/[0-9]+|(tmp|pipe|socket):?\[?[0-9]+\]?`)
 
-// crucial reports whether a step touches what calls beside each other decide by. The others are many, and who goes
-// between them matters seldom.
+// crucial reports whether a step touches what calls beside each other decide by, or comes before a lock. The others are
+// many, and who goes between them matters seldom: others cannot see them, or they wait for a lock anyway.
 func (s *step) crucial() bool { return !minor.MatchString(s.name) }
 
-var minor = regexp.MustCompile(`/history/|/\.fairlead-index/|last_reserved_ip|^(trylock|unlock|create) `)
+var minor = regexp.MustCompile(`/history/|/\.fairlead-index/|last_reserved_ip|^(trylock|unlock) |linkprop|neigh|write /proc/|` +
+	`/memory/\*|\.new [0-9]|\.tmp [0-9]|addr default|route default`)
 
 // private reports whether a step concerns the program alone: links to itself as the plugins, and the log of calls.
 func private(name string) bool {
