@@ -129,7 +129,8 @@ func (n *Conn) CanEnd() bool {
 }
 
 func (n *Conn) tryEnding() (ends bool, err error) {
-	t := &Table{Family: unix.NFPROTO_INET, Name: "fairlead_try", Ends: true}
+	name := fmt.Sprintf("fairlead_try_%d", os.Getpid()) // another process may try, too
+	t := &Table{Family: unix.NFPROTO_INET, Name: name, Ends: true}
 	s := &Set{Table: t, Name: "try", Key: []Type{Mark}}
 	var b Batch
 	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), func(r *netlink.Requests) {
