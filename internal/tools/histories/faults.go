@@ -59,18 +59,16 @@ func faults() []fault {
 		{"DEL needs room on the disk for the record of its policy", "an error not expected", []edit{
 			{policy, "if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {\n			err = w",
 				"if errors.Is(err, unix.EDQUOT) {\n			err = w"}}},
-		{"leases of an earlier boot are alive", "a question not asked", []edit{
-			{leases + "boot.go", "	if spec.Unseen(netns) {\n		return ipam.Unknown\n	}\n	return ipam.Gone",
-				"	return ipam.Alive"}}},
+		{"leases of an earlier boot are alive", "a question answered wrongly", []edit{
+			{leases + "ledger.go", "return ipam.Gone, \"of an earlier boot\"", "return ipam.Alive, \"\""}}},
 		{"a failed ADD is not rolled back", "a step left out", []edit{
 			{"attach/attach.go", "	if undo := op.rollback(ctx); undo != nil {", "	if undo := ctx.Err(); undo != nil {"}}},
 		{"the cache is written in place", "an order turned round", []edit{
 			{"attach/cache.go", "	tmp := r.temporary(o)\n	err := os.Remove(tmp)", "	tmp := path\n	err := os.Remove(tmp)"}}},
-		{"GC goes beside ADD and DEL", "a lock left out", []edit{
-			{"attach/network.go", "unlock, err := r.lockNetwork(ctx, l.Name, true)",
-				"unlock, err := r.lockNetwork(ctx, l.Name, false)"}}},
-		{"leases have no lock", "a lock left out", []edit{
-			{leases + "directory.go", "	err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)",
-				"	err := unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB)"}}},
+		{"a port is made without the lock of its bridge", "a lock left out", []edit{
+			{"resource/link/port.go", "unlock, err := record.Share(ctx, BridgeLock(name))",
+				"unlock, err := func() {}, errors.Join(ctx.Err())\n	_ = record.Share"}}},
+		{"of a container's addresses, only the first is released", "a case left out", []edit{
+			{leases + "disk.go", "d.giveBack(found, uint32(d.now)))", "d.giveBack(found[:min(1, len(found))], uint32(d.now)))"}}},
 	}
 }

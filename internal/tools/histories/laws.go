@@ -73,7 +73,11 @@ func (p *play) event(a actor) error {
 			}
 		}
 		p.late = nil
-		return p.reboot(p.script.chain)
+		return p.reboot(p.script.chain, func(c *container) bool {
+			return slices.ContainsFunc(p.players, func(each *player) bool {
+				return !each.ended && p.containers[each.object] == c
+			})
+		})
 	}
 	return nil
 }
@@ -182,6 +186,9 @@ func (p *play) epilogue() error {
 			return failure{"repair restores what was damaged", err.Error()}
 		}
 	}
+	if err := p.afterReboot(); err != nil {
+		return err
+	}
 	for _, c := range p.containers {
 		switch {
 		case c.state == unclear:
@@ -198,9 +205,6 @@ func (p *play) epilogue() error {
 	if err := p.deleted(slices.Collect(maps.Values(p.containers))...); err != nil {
 		return err
 	}
-	if err := p.afterReboot(); err != nil {
-		return err
-	}
 	if err := p.collect(); err != nil {
 		return failure{"GC with nothing valid succeeds", err.Error()}
 	}
@@ -215,7 +219,8 @@ func (p *play) epilogue() error {
 	return p.unlocked()
 }
 
-// afterReboot attaches as many containers as the network has room for, once nothing is left of those before the reboot.
+// afterReboot attaches as many containers as the network has room for. Nobody has deleted those before the reboot, whose
+// leases nobody has any more.
 func (p *play) afterReboot() error {
 	if p.reboots == 0 {
 		return nil
@@ -233,6 +238,9 @@ func (p *play) afterReboot() error {
 		}
 		if err != nil {
 			return failure{"a host takes containers after a reboot", err.Error()}
+		}
+		if err := p.attach(c); err != nil {
+			return err
 		}
 	}
 	return nil

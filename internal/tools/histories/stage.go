@@ -42,6 +42,7 @@ type container struct {
 	id, netns, hash string
 	port            int
 	state           state
+	gone            bool // its namespace is
 	linkCut         bool // somebody deleted one of its links
 	flushed         bool // somebody flushed its rules, and no repair was made since
 	view            view // of what is its own, as ADD left it
@@ -160,8 +161,9 @@ func empty() error {
 		unix.Mount("tmpfs", "/var/lib/cni", "tmpfs", unix.MS_REMOUNT, roomy))
 }
 
-// reboot takes what does not outlive one: namespaces, links, the packet filter, /run; and names the boot anew.
-func (s *stage) reboot(chain string) error {
+// reboot takes what does not outlive one: namespaces, links, the packet filter, /run; and names the boot anew. Only
+// containers that a call is still to concern have a namespace again.
+func (s *stage) reboot(chain string, concerned func(*container) bool) error {
 	for _, c := range s.containers {
 		if err := nstest.RemoveNS(c.netns); err != nil {
 			return err
@@ -188,7 +190,9 @@ func (s *stage) reboot(chain string) error {
 		if c.state == attached { // the runtime deletes it, or attaches it again
 			c.state = unclear
 		}
-		err = errors.Join(err, nstest.MakeNS(c.netns))
+		if c.gone = !concerned(c); !c.gone {
+			err = errors.Join(err, nstest.MakeNS(c.netns))
+		}
 	}
 	return err
 }

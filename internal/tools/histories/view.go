@@ -293,6 +293,9 @@ func (s *stage) mentions(c *container) (all []string, err error) {
 func (s *stage) addresses() (of map[netip.Addr][]string, err error) {
 	of = map[netip.Addr][]string{}
 	for _, c := range s.containers {
+		if c.gone {
+			continue
+		}
 		lines, err := linksOf(c.netns)
 		if err != nil {
 			return nil, err
