@@ -73,15 +73,15 @@ func (r *Runtime) ShareNetwork(ctx context.Context, network string) (release fun
 	return r.lockNetwork(ctx, network, false)
 }
 
-// A Told is the document that CHECK sends to one plugin.
-type Told struct {
+// An Input is the document that CHECK sends to one plugin.
+type Input struct {
 	Conf  *spec.Conf // as the list has it
 	Stdin []byte
 }
 
-// Told returns what CHECK of a stored attachment sends to the plugins of its list l, in their order, and the CNI_ARGS.
+// Inputs returns what CHECK of a stored attachment sends to the plugins of its list l, in their order, and the CNI_ARGS.
 // The plugins of a chain are listed one by one. It is for programs that inspect an attachment without calling plugins.
-func (r *Runtime) Told(l *spec.List, c *Cached) (told []Told, args [][2]string, err error) {
+func (r *Runtime) Inputs(l *spec.List, c *Cached) (inputs []Input, args [][2]string, err error) {
 	op := &operation{r: r, verb: "CHECK", l: l, owner: c.Owner(),
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}}
 	switch {
@@ -99,7 +99,7 @@ func (r *Runtime) Told(l *spec.List, c *Cached) (told []Told, args [][2]string, 
 		if err != nil {
 			return nil, nil, fmt.Errorf("plugin %s: request: %w", conf.Type, err)
 		}
-		told = append(told, Told{conf, stdin})
+		inputs = append(inputs, Input{conf, stdin})
 	}
-	return told, c.Args, nil
+	return inputs, c.Args, nil
 }

@@ -157,12 +157,12 @@ func (op *operation) deleteOne(ctx context.Context, o spec.Owner) error {
 	if c == nil || err != nil { // nil: its DEL was faster
 		return err
 	}
-	return op.former(c).detach(ctx, c, true)
+	return op.ofEntry(c).detach(ctx, c, true)
 }
 
-// former returns the operation DEL for an entry of the cache, with the list that attached it and the arguments of ADD.
+// ofEntry returns the operation DEL for an entry of the cache, with the list that attached it and the arguments of ADD.
 // Process numbers are reused, so a path below /proc is used only if the cache knows which namespace it was.
-func (op *operation) former(c *Cached) *operation {
+func (op *operation) ofEntry(c *Cached) *operation {
 	l, version := op.l, op.version
 	if was := c.AttachedBy(l); was != l {
 		if v, err := spec.Select(was); err == nil {

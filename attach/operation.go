@@ -103,7 +103,7 @@ func (op *operation) makeRoom(ctx context.Context) error {
 	if _, err := identity(cached.Netns); !op.r.Gone(cached) && !errors.Is(err, errNoNamespace) {
 		return fmt.Errorf("%w (%s): delete it first, or choose another interface name", ErrAttached, cached.File)
 	}
-	if err := op.former(cached).detach(ctx, cached, true); err != nil {
+	if err := op.ofEntry(cached).detach(ctx, cached, true); err != nil {
 		return fmt.Errorf("remove the earlier attachment, whose namespace no longer exists: %w", err)
 	}
 	return nil

@@ -13,8 +13,8 @@ type HostLink struct {
 	Master string `json:"master,omitempty"` // the bridge it is a port of; empty: none
 	Was    string `json:"was,omitempty"`    // the name that a result lists it by, where somebody has renamed it since
 
-	// Elsewhere is set for one end of a veth pair whose other end is neither on the host nor in the container.
-	Elsewhere bool `json:"elsewhere,omitempty"`
+	// OtherNetns is set for one end of a veth pair whose other end is neither on the host nor in the container.
+	OtherNetns bool `json:"elsewhere,omitempty"`
 
 	// Beside is set for one end of a veth pair whose other end is another interface of the container.
 	Beside bool `json:"beside,omitempty"`
@@ -28,7 +28,7 @@ func Look(w *kernel.World, name, ifname string) (*HostLink, error) {
 		return nil, ExceptNoLink(err)
 	}
 	h, err := seen(w, l)
-	if h == nil || err != nil || h.Elsewhere || l.Kind != "veth" || !l.PeerAway || w.Container == nil {
+	if h == nil || err != nil || h.OtherNetns || l.Kind != "veth" || !l.PeerAway || w.Container == nil {
 		return h, err
 	}
 	index, err := rtnl.IndexOf(w.Container, ifname)
@@ -60,7 +60,7 @@ func seen(w *kernel.World, l *rtnl.Link) (*HostLink, error) {
 		if err != nil {
 			return nil, err
 		}
-		h.Elsewhere = here < 0 || l.PeerNS != here
+		h.OtherNetns = here < 0 || l.PeerNS != here
 	}
 	return h, nil
 }

@@ -220,7 +220,7 @@ func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
 			if l.here == nil || out != nil {
 				done = c.links[:i+1]
 			}
-			return nil, errors.Join(err, c.takeBack(ctx, done, prev))
+			return nil, errors.Join(err, c.rollBack(ctx, done, prev))
 		}
 		prev = result
 		prev.CNIVersion = c.given.Version
@@ -237,8 +237,8 @@ func (l innerPlugin) leavesLinks() bool {
 	return l.here != nil && l.here.role == chained && l.here.journal == nil // which runs commands
 }
 
-// takeBack calls DEL of the plugins whose ADD succeeded, in reverse order.
-func (c *chainCall) takeBack(ctx context.Context, done []innerPlugin, prev *spec.Result) error {
+// rollBack calls DEL of the plugins whose ADD succeeded, in reverse order.
+func (c *chainCall) rollBack(ctx context.Context, done []innerPlugin, prev *spec.Result) error {
 	var errs []error
 	for _, l := range slices.Backward(done) {
 		undo, stop := undoing(ctx)

@@ -19,16 +19,16 @@ import (
 // are not checked.
 func (c *call) addressable() error {
 	i, ok := c.ipam.(inside)
-	if !ok || c.r.verb == "ADD" && !c.gave.Gateway { // else it is soon found out
+	if !ok || c.r.verb == "ADD" && !c.planned.Gateway { // else it is soon found out
 		return nil
 	}
 	g, ok := i.Allocator.(ipam.Gatewayer)
 	if !ok {
 		return nil
 	}
-	defer func(ips []spec.IP, routes []spec.Route, gave Answer) {
-		c.r.IPs, c.r.Routes, c.gave = ips, routes, gave
-	}(c.r.IPs, c.r.Routes, c.gave)
+	defer func(ips []spec.IP, routes []spec.Route, planned Answer) {
+		c.r.IPs, c.r.Routes, c.planned = ips, routes, planned
+	}(c.r.IPs, c.r.Routes, c.planned)
 	var errs []error
 	for _, choices := range g.Gateways() {
 		var taken error

@@ -19,12 +19,12 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	if c.r.Prev != nil {
 		res = c.r.Prev.Clone()
 	}
-	if c.ipam == nil && len(c.gave.IPs) > 0 { // they come again below, as this interface's
+	if c.ipam == nil && len(c.planned.IPs) > 0 { // they come again below, as this interface's
 		res.IPs, res.Routes = nil, nil
 	}
 	switch {
 	case c.p.role == chained:
-		return res, errors.Join(c.retell(res, want), c.reroute(ctx, res, want), c.tell(res, want))
+		return res, errors.Join(c.addLinks(res, want), c.reroute(ctx, res, want), c.tell(res, want))
 	case c.p.observe && c.r.Prev != nil:
 		return res, nil
 	}
@@ -35,7 +35,7 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 	if err != nil {
 		return nil, err
 	}
-	ips := slices.Clone(c.gave.IPs)
+	ips := slices.Clone(c.planned.IPs)
 	if c.p.observe {
 		prefixes, err := addr.Addresses(resource.Iface{Name: link}, c.w)
 		if err != nil {
@@ -52,9 +52,9 @@ func (c *call) result(ctx context.Context, want plan.Plan) (*spec.Result, error)
 		}
 		res.IPs = append(res.IPs, ip)
 	}
-	for _, rt := range c.gave.Routes {
+	for _, rt := range c.planned.Routes {
 		if rt.Dst.Bits() == 0 && !unseen { // skipped where another network's default route was there first (clause P25)
-			if there, err := routeBy(c.gave.IPs, link, rt).Present(ctx, c.w); err != nil {
+			if there, err := routeBy(c.planned.IPs, link, rt).Present(ctx, c.w); err != nil {
 				return nil, err
 			} else if !there {
 				continue
@@ -113,9 +113,9 @@ func ifaces(p plan.Plan) iter.Seq[resource.Iface] {
 	}
 }
 
-// retell adds to a previous result the links that a chained plugin made on the host. Interfaces in the container that
+// addLinks adds to a previous result the links that a chained plugin made on the host. Interfaces in the container that
 // the result does not list are not added.
-func (c *call) retell(res *spec.Result, want plan.Plan) error {
+func (c *call) addLinks(res *spec.Result, want plan.Plan) error {
 	for f := range ifaces(want) {
 		i := slices.IndexFunc(res.Interfaces, func(have spec.Interface) bool {
 			return have.Name == f.Name && (have.Sandbox != "") == (f.Where == resource.Container)

@@ -25,9 +25,9 @@ type call struct {
 	ipam delegate // nil: no IPAM is configured
 	dns  spec.DNS
 
-	ask  func(*Request) (Answer, error) // the plan function with its configuration; nil: not decoded yet
-	gave Answer                         // what it answered last
-	said []string                       // what it warned of
+	ask     func(*Request) (Answer, error) // the plan function with its configuration; nil: not decoded yet
+	planned Answer                         // what it answered last
+	said    []string                       // what it warned of
 }
 
 // want calls the plan function, and reports unknown keys of the configuration once.
@@ -43,14 +43,14 @@ func (c *call) want() (plan.Plan, error) {
 		c.ask = ask
 	}
 	var err error
-	c.gave, err = c.ask(c.r)
-	for _, w := range c.gave.Warnings {
+	c.planned, err = c.ask(c.r)
+	for _, w := range c.planned.Warnings {
 		if c.r.verb == "ADD" && !slices.Contains(c.said, w) {
 			c.said = append(c.said, w)
 			slog.Warn(w, "network", c.conf.Name, "plugin", c.conf.Type)
 		}
 	}
-	return c.gave.Plan, err
+	return c.planned.Plan, err
 }
 
 // report warns about unknown keys, or refuses them if the configuration sets "strict".

@@ -100,7 +100,7 @@ func measureBursts(o options, c benchCase) (lines []burstLine, err error) {
 	for _, p := range o.parallel {
 		l := burstLine{Case: c.Name, Burst: burst{o.burst, p}, By: map[string]rush{}}
 		for _, name := range o.sides(c) {
-			a, err := o.alone(name, order{Case: number, Populate: &load{}, From: -1},
+			a, err := o.onOwnHost(name, order{Case: number, Populate: &load{}, From: -1},
 				order{Case: number, Burst: &l.Burst})
 			if err != nil {
 				return nil, err

@@ -9,21 +9,21 @@ import (
 
 // A benchCase is a chain of plugins as a network configuration has it.
 type benchCase struct {
-	Name    string
-	Plugins []map[string]any
-	Subnet  string // of the addresses, 16 bits long
-	Ports   bool   // publish one tcp and one udp port for each container
-	Grows   bool   // measured beside many others, too
-	Burst   bool   // also many at once
-	Alone   bool   // no two interfaces of it fit into one namespace: the reference has one route to the gateway
-	Single  bool   // one container at a time has it, so none is there beside the measured one
-	ByLease bool   // what grows is the number of leases, not of attachments
-	Host    string // what the host has before, for sh(1)
-	Names   bool   // our name server runs, where the plugin alias is
-	Extra   bool   // the reference goes without the plugins that it does not have
-	Chained bool   // also as one plugin chain of ours
-	Newer   bool   // the reference of Debian 12 does not know what it has
-	Virtual bool   // measured in the virtual machine: few kernels have it
+	Name      string
+	Plugins   []map[string]any
+	Subnet    string // of the addresses, 16 bits long
+	Ports     bool   // publish one tcp and one udp port for each container
+	Grows     bool   // measured beside many others, too
+	Burst     bool   // also many at once
+	Exclusive bool   // no two interfaces of it fit into one namespace: the reference has one route to the gateway
+	Single    bool   // one container at a time has it, so none is there beside the measured one
+	ByLease   bool   // what grows is the number of leases, not of attachments
+	Host      string // what the host has before, for sh(1)
+	Names     bool   // our name server runs, where the plugin alias is
+	Extra     bool   // the reference goes without the plugins that it does not have
+	Chained   bool   // also as one plugin chain of ours
+	Newer     bool   // the reference of Debian 12 does not know what it has
+	Virtual   bool   // measured in the virtual machine: few kernels have it
 }
 
 // uplink is a network card of a kind, and somebody at its other end.
@@ -91,7 +91,7 @@ func cases() []benchCase {
 				{"type": "bridge", "bridge": "bench0", "isGateway": true, "ipam": hostLocal("10.39")},
 				{"type": "alias", "runtimeConfig": map[string]any{"aliases": []string{"www"}}},
 			}},
-		{Name: "ptp + host-local + ipMasq", Subnet: "10.32", Alone: true, Plugins: []map[string]any{
+		{Name: "ptp + host-local + ipMasq", Subnet: "10.32", Exclusive: true, Plugins: []map[string]any{
 			{"type": "ptp", "ipMasq": true, "ipam": hostLocal("10.32")},
 		}},
 		{Name: "macvlan + host-local", Subnet: "10.34", Host: uplink, Plugins: []map[string]any{

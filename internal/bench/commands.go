@@ -31,7 +31,7 @@ func commandsMeasured() []string {
 
 // measureCommands attaches that many containers, and measures each command.
 func measureCommands(o options, c benchCase) (lines []commandLine, err error) {
-	a, err := o.alone(command, order{Case: c.number(), Command: o.commanded})
+	a, err := o.onOwnHost(command, order{Case: c.number(), Command: o.commanded})
 	if err != nil {
 		return nil, err
 	}

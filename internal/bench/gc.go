@@ -134,9 +134,9 @@ func leasesLeft() int {
 // collected is the answer of a side that removes that many attachments by GC.
 func (o options) collected(name string, c benchCase, count int, watch bool) (answer, error) {
 	if name == command {
-		return o.alone(name, order{Case: c.number(), Gone: count, Watch: watch})
+		return o.onOwnHost(name, order{Case: c.number(), Gone: count, Watch: watch})
 	}
-	return o.alone(name, order{Case: c.number(), Populate: &load{count, "attachments"}, From: -1},
+	return o.onOwnHost(name, order{Case: c.number(), Populate: &load{count, "attachments"}, From: -1},
 		order{Case: c.number(), Collect: count, Watch: watch})
 }
 

@@ -56,8 +56,8 @@ func (o options) start(name string) (*side, error) {
 	return startSide(name, dir)
 }
 
-// alone gives orders to a side that has a host for them alone, and returns the last answer.
-func (o options) alone(name string, orders ...order) (a answer, err error) {
+// onOwnHost gives orders to a side that has a host of its own, and returns the last answer.
+func (o options) onOwnHost(name string, orders ...order) (a answer, err error) {
 	s, err := o.start(name)
 	if err != nil {
 		return a, err

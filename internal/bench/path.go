@@ -266,7 +266,7 @@ func measurePaths(o options) (lines []pathLine, err error) {
 		for _, s := range []struct{ name, side, backend string }{
 			{ours, ours, ""}, {pathIptables, reference, "iptables"}, {pathNftables, reference, "nftables"},
 		} {
-			a, err := o.alone(s.side, order{Path: &dataPath{n, s.backend, o.stream}})
+			a, err := o.onOwnHost(s.side, order{Path: &dataPath{n, s.backend, o.stream}})
 			if err != nil && s.backend == "nftables" && strings.HasSuffix(err.Error(), errBackend.Error()) {
 				continue
 			}

@@ -214,7 +214,7 @@ const perNS = 50
 // present is the n-th of these, in a namespace that its first one makes.
 func (h host) present(n int) (attachment, error) {
 	per := perNS
-	if h.c.Alone {
+	if h.c.Exclusive {
 		per = 1
 	}
 	a := attachment{1000 + n, fmt.Sprintf("present-%d", n), fmt.Sprintf("/run/netns/p%d", n/per),

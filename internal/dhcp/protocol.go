@@ -13,8 +13,8 @@ import (
 // What who keeps a lease does next depends on these alone; every other error is of the link or of the system, and is
 // tried again as long as the lease lasts.
 var (
-	// ErrNobody says that no server answered in time. A DHCPv4 server whose pool is empty is silent too.
-	ErrNobody = errors.New("no DHCP server answered")
+	// ErrNoServer says that no server answered in time. A DHCPv4 server whose pool is empty is silent too.
+	ErrNoServer = errors.New("no DHCP server answered")
 	// ErrRefused says that a server has no such lease for us (NAK, NoBinding): it is over at once.
 	ErrRefused = errors.New("the DHCP server refused the lease")
 	// ErrEmpty says that a server has no address left (NoAddrsAvail, NoPrefixAvail).
@@ -51,7 +51,7 @@ type Ask struct {
 }
 
 // A Protocol gets leases on a link. Its methods send and wait, with growing pauses, until there is an answer or ctx
-// ends; in the latter case the error is ErrNobody. A Protocol has no state between calls and can be used for many links
+// ends; in the latter case the error is ErrNoServer. A Protocol has no state between calls and can be used for many links
 // at once. It does not change the leases that it is given. The caller must set the link up.
 type Protocol interface {
 	// Name is what lease files and messages call it: "dhcpv4", "dhcpv6", "slaac".
@@ -61,7 +61,7 @@ type Protocol interface {
 	Acquire(context.Context, Link, Ask) (*Lease, error)
 
 	// Confirm asks whether a lease still holds, after a restart or when the link came back (INIT-REBOOT; CONFIRM). The
-	// server may answer with a newer one. ErrNobody leaves it in force for as long as it is valid.
+	// server may answer with a newer one. ErrNoServer leaves it in force for as long as it is valid.
 	Confirm(context.Context, Link, Ask, *Lease) (*Lease, error)
 
 	// Renew asks the lease's server for more time, Rebind asks any server.

@@ -32,9 +32,9 @@ type attached struct {
 	want   plan.Plan
 	rules  bool // want contains rules
 
-	theirs  plan.Plan        // what the reference plugins made in the packet filter, if they made the attachment
-	offline spec.Differences // the part of theirs that is missing
-	known   bool             // the plan of its plugins is known
+	ofReference plan.Plan        // what the reference plugins made in the packet filter, if they made the attachment
+	offline     spec.Differences // the part of theirs that is missing
+	known       bool             // the plan of its plugins is known
 
 	guarded bool // it has rules, as far as that is known
 
@@ -76,7 +76,7 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	if err != nil {
 		return err
 	}
-	told, args, err := a.r.Runtime.Told(l, a.cached)
+	told, args, err := a.r.Runtime.Inputs(l, a.cached)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (a *attached) differs(found ...spec.Difference) {
 func (a *attached) finding() Finding {
 	if a.r.DryRun {
 		said := a.Plan // by plugins of other projects
-		a.Plan = slices.Concat(restore.PlannedOf(a.want, false), restore.PlannedOf(a.theirs, true), said)
+		a.Plan = slices.Concat(restore.PlannedOf(a.want, false), restore.PlannedOf(a.ofReference, true), said)
 	}
 	switch {
 	case a.State != "":

@@ -11,7 +11,7 @@ import (
 // external is a plugin of another project that repairs its part of an attachment itself.
 type external struct {
 	*extra.External
-	told attach.Told
+	told attach.Input
 	args [][2]string
 }
 

@@ -20,7 +20,7 @@ func (a *attached) repair(ctx context.Context, e resource.Effect) {
 		return
 	}
 	if e == resource.Opens && len(a.want) == 0 && a.known {
-		a.verifyTheirs(ctx)
+		a.verifyReference(ctx)
 		return
 	}
 	part := a.part(e)

@@ -135,7 +135,7 @@ func (a *attached) handOver(ctx context.Context, backend string) {
 
 // refused returns why the reference's DEL will fail: it parses the whole configuration first, and removes nothing if
 // that fails. Its version 1.7 knows isolated; no version knows strict.
-func refused(t attach.Told) (lost []string) {
+func refused(t attach.Input) (lost []string) {
 	type limits struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
 	var c struct {
 		limits

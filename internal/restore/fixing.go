@@ -119,10 +119,10 @@ func EffectOf(p plan.Resource) (e resource.Effect, rule bool) {
 
 // A Planned is one resource of an attachment's plan.
 type Planned struct {
-	Resource string `json:"resource"`         // in the words of ip(8) and nft(8)
-	Kind     string `json:"kind,omitempty"`   // as its type is called
-	Rule     bool   `json:"rule,omitempty"`   // it is one of the packet filter
-	Theirs   bool   `json:"theirs,omitempty"` // the reference plugins made it
+	Resource  string `json:"resource"`         // in the words of ip(8) and nft(8)
+	Kind      string `json:"kind,omitempty"`   // as its type is called
+	Rule      bool   `json:"rule,omitempty"`   // it is one of the packet filter
+	Reference bool   `json:"theirs,omitempty"` // the reference plugins made it
 }
 
 // PlannedOf returns the resources of a plan, without those that only remove what an earlier configuration wanted.
@@ -134,7 +134,7 @@ func PlannedOf(want plan.Plan, theirs bool) []Planned {
 		}
 		_, rule := EffectOf(r)
 		all = append(all, Planned{Resource: r.String(), Kind: resource.TypeName(r), Rule: rule || theirs,
-			Theirs: theirs})
+			Reference: theirs})
 	}
 	return all
 }

@@ -80,7 +80,7 @@ func shaped(r *sdk.Request) (where resource.Where, link string, err error) {
 	var found []string
 	for _, l := range r.HostLinks {
 		switch {
-		case l.Elsewhere:
+		case l.OtherNetns:
 			err = spec.Errorf(spec.CodeConfig,
 				"prevResult: %s: its other end is not in the container's network namespace, so the limit would apply "+
 					"to another container", l.Name)

@@ -48,9 +48,9 @@ func (b *bits) value() uint64 {
 }
 
 const (
-	// nobodySaid is what runtimes that know no burst write (containerd, CRI-O): as much as fits. It would let half
+	// unsetBurst is what runtimes that know no burst write (containerd, CRI-O): as much as fits. It would let half
 	// a gigabyte pass before there is any limit, so it is as good as absent.
-	nobodySaid = 1<<32 - 1
+	unsetBurst = 1<<32 - 1
 
 	mostBits = 8*(1<<32-1) - 1 // tc(8) counts a burst in 32 bits of bytes
 
@@ -113,7 +113,7 @@ func (l limits) limit(path string, rate, burst uint64) (shape.Limit, error) {
 			fmt.Sprintf(format, args...))
 	}
 	switch {
-	case rate == 0 && burst != 0 && burst != nobodySaid:
+	case rate == 0 && burst != 0 && burst != unsetBurst:
 		return bad("Burst", burst, "a burst without a rate limits nothing; set %sRate too, or remove both", path)
 	case rate == 0:
 		return shape.Limit{}, nil
@@ -123,7 +123,7 @@ func (l limits) limit(path string, rate, burst uint64) (shape.Limit, error) {
 	size := burst / 8
 	some := len(out.Only)+len(out.Except) > 0
 	switch {
-	case burst == 0 || burst == nobodySaid:
+	case burst == 0 || burst == unsetBurst:
 		size = usual
 	case some && size/longest > out.Rate:
 		return bad("Burst", burst, "want at most %d bits with shapedSubnets or unshapedSubnets: what the rate allows "+

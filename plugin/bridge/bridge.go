@@ -260,7 +260,7 @@ func (c conf) port(r *sdk.Request, host string, bridge plan.Resource) (name stri
 		case l.Name == pair.Host, l.Was == pair.Host:
 			return pair.Host, plan.Plan{pair}, nil
 		case r.IsVLANGateway(l): // in CHECK
-		case !l.Elsewhere && l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" &&
+		case !l.OtherNetns && l.Kind != "bridge" && l.Kind != "ifb" && l.Name != "lo" &&
 			(l.Master == "" || l.Master == c.Bridge):
 			found = append(found, l.Name)
 		}

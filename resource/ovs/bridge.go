@@ -28,7 +28,7 @@ func (b Bridge) String() string {
 // for.
 func (b Bridge) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	err = b.DB.do(ctx, func(c *ovsdb.Conn) error {
-		return settled(b.Name, func() error {
+		return retried(b.Name, func() error {
 			row, err := b.find(ctx, c)
 			if err != nil || row != nil {
 				return errors.Join(err, b.compare(row))

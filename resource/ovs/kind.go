@@ -172,7 +172,7 @@ func sweep(ctx context.Context, c *ovsdb.Conn, overlay string) error {
 	}
 	on, _, _ := strings.Cut(overlay, " ")
 	bridge, _, _ := strings.Cut(on, "/")
-	return settled(bridge, func() error {
+	return retried(bridge, func() error {
 		answers, err := c.Transact(ctx,
 			ovsdb.Select(bridgeTable, ovsdb.Is("name", bridge), "_uuid", "ports"),
 			ovsdb.Select(portTable, nil, "_uuid", "external_ids"))

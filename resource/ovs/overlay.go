@@ -108,7 +108,7 @@ func (t Tunnels) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 		return false, err
 	}
 	err = t.DB.do(ctx, func(c *ovsdb.Conn) error {
-		return settled(t.Bridge, func() error {
+		return retried(t.Bridge, func() error {
 			bridge, rows, err := t.there(ctx, c)
 			if err != nil {
 				return err

@@ -67,9 +67,9 @@ func (db DB) tryAgain(err error) error {
 	return err
 }
 
-// settled calls fn, which reads, thinks out a transaction and does it, again where another client has changed what it
+// retried calls fn, which reads, composes a transaction and does it, again where another client has changed what it
 // rests on.
-func settled(bridge string, fn func() error) (err error) {
+func retried(bridge string, fn func() error) (err error) {
 	for range 20 {
 		if err = fn(); !ovsdb.Changed(err) {
 			return err

@@ -118,7 +118,7 @@ func (p Port) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, err
 	}
 	err := p.DB.do(ctx, func(c *ovsdb.Conn) error {
-		return settled(p.Bridge, func() error { return p.add(ctx, c) })
+		return retried(p.Bridge, func() error { return p.add(ctx, c) })
 	})
 	if err != nil {
 		undo, stop := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
@@ -241,7 +241,7 @@ func (p Port) fix(ctx context.Context, w *kernel.World) (bool, error) {
 		if err := remove(ctx, c, []string{identity.Tag(p.Owner)}); err != nil { // a port's QoS outlives it
 			return err
 		}
-		return settled(p.Bridge, func() error { return p.add(ctx, c) })
+		return retried(p.Bridge, func() error { return p.add(ctx, c) })
 	})
 	return err == nil, err
 }

@@ -153,7 +153,7 @@ func (f Firewall) Remove(ctx context.Context, w *kernel.World) error {
 			f.Addrs = f.lookUp(w)
 		}
 		// a late DEL must not hit who has the address by now
-		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isElsewhere)
+		f.Addrs = slices.DeleteFunc(slices.Clone(f.Addrs), f.isReassigned)
 		for _, x := range all {
 			errs = append(errs, iptables.WithLock(ctx, func(ctx context.Context) error {
 				rules, err := x.List(ctx, iptables.ChainForward)
@@ -178,8 +178,8 @@ func (f Firewall) names(r xtables.Rule) bool {
 	return false
 }
 
-// isElsewhere reports whether host-local has given an address to another container since.
-func (f Firewall) isElsewhere(a netip.Addr) bool {
+// isReassigned reports whether host-local has given an address to another container since.
+func (f Firewall) isReassigned(a netip.Addr) bool {
 	id, _, leased := lease(f.Owner.Network, a)
 	return leased && id != f.Owner.ContainerID
 }

@@ -72,7 +72,7 @@ func checkOne(a *app.App, f target.Flags, args []string) error {
 	if err := dead(t); err != nil {
 		return err
 	}
-	was := t.Former()
+	was := t.Entry()
 	host, err := snapshot.Look()
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func compare(a *app.App, t *target.Target, was *attach.Cached, sharing *sdk.Shar
 
 // dead fails if the namespace of t does not exist, or is not the one that was attached. The hint says what to do.
 func dead(t *target.Target) error {
-	was := t.Former()
+	was := t.Entry()
 	err := attached.IsNetns(t.Netns)
 	switch {
 	case err == nil && was != nil && attached.SamePath(was.Netns, t.Netns) && attached.IsGone(*was):

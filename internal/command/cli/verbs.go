@@ -64,7 +64,7 @@ func unknownToCache(t *target.Target, args []string) error {
 	defer w.Close()
 	o := t.Owner()
 	stands := restore.WasAttached(w, o) && restore.Vanished(w.Host)(o, t.Netns) == nil
-	if stands && t.Former() == nil { // the runtime refuses what the cache knows
+	if stands && t.Entry() == nil { // the runtime refuses what the cache knows
 		return app.Fail(app.ExitFailure, "To attach it anew: `fairlead del "+t.Typed(args)+"`, and then add it again.",
 			"add %s: is attached already, and the cache has no entry of it; nothing was changed", o)
 	}
@@ -109,7 +109,7 @@ func delCommand(a *app.App) *cobra.Command {
 // stopped adds to the error of a DEL what was removed, and what is left.
 func stopped(t *target.Target, err error, args []string, goOn bool) error {
 	exit, hint := advice.Explain(err)
-	was, ran := t.Former(), new(invoke.ExecError)
+	was, ran := t.Entry(), new(invoke.ExecError)
 	switch failed := errors.As(err, &ran); {
 	case was == nil || !failed && !errors.Is(err, invoke.ErrNotFound):
 		return err

@@ -389,7 +389,7 @@ func TestFind(t *testing.T) {
 	if dir, err := Find(link); err != nil || dir != "" {
 		t.Errorf("%q, %v: want none", dir, err)
 	}
-	alone, err := Alone(link, []string{"bridge", "tap"})
+	alone, err := Single(link, []string{"bridge", "tap"})
 	must(t, err)
 	want(t, "the program alone", alone.Program, program)
 	dir := t.TempDir()
@@ -397,7 +397,7 @@ func TestFind(t *testing.T) {
 	must(t, err)
 	want(t, "its plugins", strings.Join(names(t, dir), " "), "bridge tap")
 	must(t, os.Chmod(program, 0o777))
-	if _, err := Alone(link, nil); !errors.As(err, new(*UnsafeError)) {
+	if _, err := Single(link, nil); !errors.As(err, new(*UnsafeError)) {
 		t.Errorf("a program that every user may write to: %v", err)
 	}
 	for _, dir := range []string{"bin", "lib/fairlead/cni", "bin/cni"} { // the last first

@@ -58,8 +58,8 @@ func Find(program string) (dir string, err error) {
 	return "", nil
 }
 
-// Alone returns a program that is every plugin by itself, under each of these names.
-func Alone(program string, names []string) (s Source, err error) {
+// Single returns a program that is every plugin by itself, under each of these names.
+func Single(program string, names []string) (s Source, err error) {
 	if program, err = filepath.EvalSymlinks(program); err != nil {
 		return s, err
 	}

@@ -61,7 +61,7 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 	defer cancel()
 	a := d.broadcast(wanted[i].Ask, link)
 	got, err := proto.Confirm(limited, link.Link, a, &dhcp.Lease{Addresses: []dhcp.Address{{Prefix: have}}})
-	if errors.Is(err, dhcp.ErrNobody) {
+	if errors.Is(err, dhcp.ErrNoServer) {
 		return spec.Errorf(spec.CodeTryAgain, "%w within %v whether %v may stay", err, d.Timeout, have.Addr())
 	}
 	if err != nil {

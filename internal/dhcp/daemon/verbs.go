@@ -151,10 +151,10 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	switch {
 	case ctx.Err() != nil:
 		err = errors.Join(err, ctx.Err())
-	case errors.Is(err, dhcp.ErrNobody) && name == dhcp.DHCPv4:
+	case errors.Is(err, dhcp.ErrNoServer) && name == dhcp.DHCPv4:
 		return nil, spec.Errorf(spec.CodeTryAgain, "%w within %v: there is no server, or its pool is empty", err,
 			d.Patience)
-	case errors.Is(err, dhcp.ErrNobody):
+	case errors.Is(err, dhcp.ErrNoServer):
 		return nil, spec.Errorf(spec.CodeTryAgain, "%w (for %v)", err, d.Patience)
 	case errors.Is(err, dhcp.ErrRefused), errors.Is(err, dhcp.ErrEmpty):
 		return nil, spec.Errorf(spec.CodeTryAgain, "%w", err)

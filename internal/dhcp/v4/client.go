@@ -89,7 +89,7 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 			if err := s.pause(ctx, s.c.first()); err != nil {
 				return nil, errors.Join(err, refusal)
 			}
-		case !errors.Is(err, dhcp.ErrNobody) || ctx.Err() != nil:
+		case !errors.Is(err, dhcp.ErrNoServer) || ctx.Err() != nil:
 			return nil, err
 		}
 	}
@@ -231,7 +231,7 @@ func (a *answer) refusal() error {
 }
 
 // exchange sends m until it is answered: by a message of the type that is wanted, or by NAK where that is an ACK. After
-// that many tries, where that is not zero, or the end of ctx it is ErrNobody, with what was wrong with what did answer.
+// that many tries, where that is not zero, or the end of ctx it is ErrNoServer, with what was wrong with what did answer.
 func (s *session) exchange(ctx context.Context, tries int, m *dhcpv4.DHCPv4, to netip.Addr,
 	want dhcpv4.MessageType) (*answer, error) {
 	pause, began := s.c.first(), time.Now()
@@ -249,12 +249,12 @@ func (s *session) exchange(ctx context.Context, tries int, m *dhcpv4.DHCPv4, to 
 				got.lease.Asked = asked
 			}
 			return got, nil
-		case !errors.Is(err, dhcp.ErrNobody):
+		case !errors.Is(err, dhcp.ErrNoServer):
 			return nil, err
 		}
 		odd = errors.Join(err, odd)
 		if try == tries || ctx.Err() != nil {
-			return nil, nobody(s.link.Name, odd)
+			return nil, noServer(s.link.Name, odd)
 		}
 		pause = min(2*pause, s.c.max())
 	}
@@ -263,12 +263,12 @@ func (s *session) exchange(ctx context.Context, tries int, m *dhcpv4.DHCPv4, to 
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
 
 // nobody says once that nobody answered, and once of each odd answer what was odd.
-func nobody(link string, odd error) error {
+func noServer(link string, odd error) error {
 	var o *oddAnswer
 	if errors.As(odd, &o) {
-		return fmt.Errorf("link %s: %w with a lease: %w", link, dhcp.ErrNobody, o)
+		return fmt.Errorf("link %s: %w with a lease: %w", link, dhcp.ErrNoServer, o)
 	}
-	return fmt.Errorf("link %s: %w", link, dhcp.ErrNobody)
+	return fmt.Errorf("link %s: %w", link, dhcp.ErrNoServer)
 }
 
 // An oddAnswer is one to our question that cannot be used.
@@ -291,7 +291,7 @@ func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv4.DHCPv
 			if refused != nil {
 				return refused, nil
 			}
-			return nil, errors.Join(dhcp.ErrNobody, odd, nak)
+			return nil, errors.Join(dhcp.ErrNoServer, odd, nak)
 		case err != nil:
 			return nil, fmt.Errorf("link %s: %w", s.link.Name, err)
 		}
@@ -346,7 +346,7 @@ func (s *session) pause(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-ctx.Done():
-		return nobody(s.link.Name, nil)
+		return noServer(s.link.Name, nil)
 	}
 }
 

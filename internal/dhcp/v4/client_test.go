@@ -268,7 +268,7 @@ func TestNobody(t *testing.T) {
 		t.Cleanup(cancel)
 		return doIn(ctx, func(ctx context.Context) (*dhcp.Lease, error) { return quick().Acquire(ctx, w.link, owner()) })
 	}
-	if g := <-ask(time.Second); !errors.Is(g.err, dhcp.ErrNobody) ||
+	if g := <-ask(time.Second); !errors.Is(g.err, dhcp.ErrNoServer) ||
 		g.err.Error() != "link eth0: no DHCP server answered" {
 		t.Errorf("got %v", g.err)
 	}
@@ -291,7 +291,7 @@ func TestNobody(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(g.err, dhcp.ErrNobody) || g.err.Error() != odd {
+	if !errors.Is(g.err, dhcp.ErrNoServer) || g.err.Error() != odd {
 		t.Errorf("got %v", g.err)
 	}
 }

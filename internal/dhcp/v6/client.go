@@ -74,7 +74,7 @@ func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lea
 			break
 		}
 	}
-	if errors.Is(last, dhcp.ErrNobody) {
+	if errors.Is(last, dhcp.ErrNoServer) {
 		last = heard.explain(last)
 	}
 	return nil, last
@@ -133,7 +133,7 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask, p *probe) (*dhcp.Leas
 	put(m, optServerID, best.Server.ID)
 	associations(m, a, best, true, true) // else it may give others than it offered
 	got, err := s.ask(ctx, m, a, nil, true)
-	if decides(err) || errors.Is(err, dhcp.ErrNobody) && ctx.Err() == nil {
+	if decides(err) || errors.Is(err, dhcp.ErrNoServer) && ctx.Err() == nil {
 		err = fmt.Errorf("%w: %w", errLost, err)
 	}
 	return got, err

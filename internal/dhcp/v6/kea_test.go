@@ -159,7 +159,7 @@ func TestServerRestart(t *testing.T) {
 	got := acquire(t, l, a)
 	kea.stop()
 	_, err := Client{First: 100 * time.Millisecond}.Renew(within(t, time.Second), l, a, got)
-	wantErr(t, err, dhcp.ErrNobody)
+	wantErr(t, err, dhcp.ErrNoServer)
 	if err := (Client{First: 50 * time.Millisecond}).Release(within(t, time.Second), l, a, got); err == nil {
 		t.Error("nobody was there to take the lease back")
 	}

@@ -151,9 +151,9 @@ func TestSilence(t *testing.T) {
 	n := newLAN(t, "fd00:1::1/64")
 	l := n.host(false)
 	_, err := SLAAC{}.Acquire(within(t, 2*time.Second), l, owner("one"))
-	wantErr(t, err, dhcp.ErrNobody)
+	wantErr(t, err, dhcp.ErrNoServer)
 	_, err = Client{}.Acquire(within(t, 2*time.Second), l, owner("one"))
-	wantErr(t, err, dhcp.ErrNobody)
+	wantErr(t, err, dhcp.ErrNoServer)
 
 	n.router(&advert{managed: true, lifetime: time.Hour})
 	slaac := func(l dhcp.Link) func(context.Context) error {

@@ -103,7 +103,7 @@ func untilSaid(t *testing.T, words string, ask func(context.Context) error) (err
 			break
 		}
 	}
-	wantErr(t, err, dhcp.ErrNobody)
+	wantErr(t, err, dhcp.ErrNoServer)
 	if err != nil && !strings.Contains(err.Error(), words) {
 		t.Errorf("no %q in %v", words, err)
 	}

@@ -96,11 +96,11 @@ func (o *oddAnswer) Error() string { return fmt.Sprintf("server %v: %v", o.serve
 func (o *oddAnswer) Unwrap() error { return o.err }
 
 // nobody says once that nobody answered, and of the last odd answer what was odd.
-func nobody(link string, odd error) error {
+func noServer(link string, odd error) error {
 	if odd != nil {
-		return fmt.Errorf("link %s: %w with a lease: %w", link, dhcp.ErrNobody, odd)
+		return fmt.Errorf("link %s: %w with a lease: %w", link, dhcp.ErrNoServer, odd)
 	}
-	return fmt.Errorf("link %s: %w", link, dhcp.ErrNobody)
+	return fmt.Errorf("link %s: %w", link, dhcp.ErrNoServer)
 }
 
 // decides reports whether an error of an answer is the end of the exchange: the server understood, and said no.
@@ -110,7 +110,7 @@ func decides(err error) bool {
 
 // exchange sends m until take has had an answer that it wants, which is nil, or one that decides. Asked is when that
 // was last sent. Settle is asked each time that an answer has not come in time; what it returns ends the exchange if it
-// is done. After the tries, or at the end of ctx, it is ErrNobody.
+// is done. After the tries, or at the end of ctx, it is ErrNoServer.
 func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*answer) error,
 	settle func() (done bool, err error)) (asked time.Time, err error) {
 	p := s.c.pace(m.MessageType)
@@ -129,7 +129,7 @@ func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*an
 		switch {
 		case err == nil || decides(err):
 			return asked, err
-		case !errors.Is(err, dhcp.ErrNobody):
+		case !errors.Is(err, dhcp.ErrNoServer):
 			return asked, err
 		}
 		var o *oddAnswer
@@ -142,7 +142,7 @@ func (s *session) exchange(ctx context.Context, m *dhcpv6.Message, take func(*an
 			}
 		}
 		if try == p.tries || ctx.Err() != nil {
-			return asked, nobody(s.link.Name, odd)
+			return asked, noServer(s.link.Name, odd)
 		}
 		pause = min(pause+jitter(pause, false), jitter(p.max, false))
 	}
@@ -163,7 +163,7 @@ func commits(r, m *dhcpv6.Message) bool {
 		option(m, dhcpv6.OptionRapidCommit) != nil && option(r, dhcpv6.OptionRapidCommit) != nil
 }
 
-// await reads until an answer that take wants, or that decides. It is ErrNobody at the deadline.
+// await reads until an answer that take wants, or that decides. It is ErrNoServer at the deadline.
 func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv6.Message, take func(*answer) error) error {
 	want := dhcpv6.MessageTypeReply
 	if m.MessageType == dhcpv6.MessageTypeSolicit {
@@ -174,7 +174,7 @@ func (s *session) await(ctx context.Context, deadline time.Time, m *dhcpv6.Messa
 		n, from, _, err := s.Receive(ctx, deadline, s.buf[:])
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return errors.Join(dhcp.ErrNobody, odd)
+			return errors.Join(dhcp.ErrNoServer, odd)
 		case err != nil:
 			return fmt.Errorf("link %s: %w", s.link.Name, err)
 		}

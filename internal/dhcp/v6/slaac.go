@@ -35,7 +35,7 @@ const addressLimit = 5 * time.Second
 type silence struct{ text string }
 
 func (s *silence) Error() string        { return s.text }
-func (s *silence) Is(target error) bool { return target == dhcp.ErrNobody }
+func (s *silence) Is(target error) bool { return target == dhcp.ErrNoServer }
 
 // Acquire implements dhcp.Protocol.
 func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {

@@ -158,6 +158,6 @@ func forwardRecords(w *kernel.World, network string) (map[[8]byte]forwarded, err
 // Reconsider determines again where the accepts belong. A repair calls it after it has restored rules that may have
 // decided that. By then, a firewalld that starts or reloads has its rules.
 func Reconsider(ctx context.Context, w *kernel.World) error {
-	settledFirewalld(ctx)
+	awaitFirewalld(ctx)
 	return w.Store.Delete(backendRecord, spec.Owner{})
 }

@@ -37,9 +37,9 @@ func firewalldRuns(ctx context.Context) bool {
 	return err == nil
 }
 
-// settledFirewalld returns when a firewalld that is on the bus has loaded its rules. It takes its name before it does,
+// awaitFirewalld returns when a firewalld that is on the bus has loaded its rules. It takes its name before it does,
 // so systemd calls it started, and answers no question until it has.
-func settledFirewalld(ctx context.Context) {
+func awaitFirewalld(ctx context.Context) {
 	err := withFirewalld(ctx, func(z zones) error { return z.ask(nil, "getZones") })
 	if err != nil && !errors.Is(err, errNoFirewalld) {
 		slog.Warn("firewalld does not answer, and its rules may come after ours", "error", err)

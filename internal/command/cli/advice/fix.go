@@ -42,7 +42,7 @@ const Remakes = "recreate the container with the runtime that attached it"
 
 // Fixing returns a hint: how to correct an attachment that differs from its plan.
 func Fixing(t *target.Target, args []string) string {
-	was := t.Former()
+	was := t.Entry()
 	if was != nil && len(was.Left) > 0 {
 		return fmt.Sprintf("`fairlead del %s` finishes the del that was begun.", t.Typed(args))
 	}
@@ -52,7 +52,7 @@ func Fixing(t *target.Target, args []string) string {
 	}
 	again := remake(c, args[0], args[1])
 	if was != nil {
-		switch whose(t, was) {
+		switch ownership(t, was) {
 		case repair.Foreign:
 			return "Another program attached it, so `fairlead repair` does not change it. `fairlead repair " +
 				"--adopt` attaches it and all others of that program again, with Fairlead's plugins and the same " +
@@ -66,7 +66,7 @@ func Fixing(t *target.Target, args []string) string {
 	case was == nil || !repair.Changed(t.List, was):
 		return "`fairlead repair` restores what this host lacks, without restarting the container. For what it " +
 			"cannot restore: " + again
-	case !mine(t.ContainerID): // the runtime's DEL uses the present file, and would leave what only the old one made
+	case !byCommand(t.ContainerID): // the runtime's DEL uses the present file, and would leave what only the old one made
 		again = fmt.Sprintf("`fairlead del %s --container-id %s` removes what the old configuration made. Then "+
 			"recreate the container with its runtime.",
 			target.Place(args[0], args[1], t.IfName), t.ContainerID)
@@ -75,8 +75,8 @@ func Fixing(t *target.Target, args []string) string {
 		"To apply the change: " + again
 }
 
-// whose returns Foreign or Handed if repair leaves the attachment to another program, else "".
-func whose(t *target.Target, was *attach.Cached) repair.State {
+// ownership returns Foreign or Handed if repair leaves the attachment to another program, else "".
+func ownership(t *target.Target, was *attach.Cached) repair.State {
 	plugins := t.WrittenOut().Plugins
 	if len(plugins) == 0 {
 		return ""
@@ -85,16 +85,16 @@ func whose(t *target.Target, was *attach.Cached) repair.State {
 	if own == nil {
 		return ""
 	}
-	state, err := repair.Whose(was, *own)
+	state, err := repair.Ownership(was, *own)
 	if err != nil {
 		return "" // a hint needs no error
 	}
 	return state
 }
 
-// mine reports whether this command or cnitool made an attachment. Detaching the container of another runtime would
+// byCommand reports whether this command or cnitool made an attachment. Detaching the container of another runtime would
 // contradict that runtime's records.
-func mine(containerID string) bool {
+func byCommand(containerID string) bool {
 	return strings.HasPrefix(containerID, "cnitool-") || strings.HasPrefix(containerID, "run-")
 }
 
@@ -104,7 +104,7 @@ func remake(c attach.Cached, network, netns string) string {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
 		del, add := again(c, network, netns)
 		return fmt.Sprintf("`%s` and `%s` attach it again.", del, add)
-	case mine(c.ContainerID):
+	case byCommand(c.ContainerID):
 		return "end that `fairlead run`, and start it again."
 	}
 	return "recreate the container with the runtime that attached it (for example podman network reload)."
@@ -116,14 +116,14 @@ func Remake(c attach.Cached) trace.Advice {
 	case strings.HasPrefix(c.ContainerID, "cnitool-"):
 		del, add := again(c, c.Network, attached.ShortNetns(c.Netns))
 		return trace.Advice{Fix: del + " && " + add}
-	case mine(c.ContainerID):
+	case byCommand(c.ContainerID):
 		return trace.Advice{Look: "end that `fairlead run`, and start it again"}
 	}
 	return trace.Advice{Fix: Remakes}
 }
 
-// Elsewhere says how a container gets another address than one that somebody else has, which stays reserved.
-func Elsewhere(c attach.Cached, taken netip.Addr) trace.Advice {
+// OtherAddress says how a container gets another address than one that somebody else has, which stays reserved.
+func OtherAddress(c attach.Cached, taken netip.Addr) trace.Advice {
 	_, asked := c.Capabilities["ips"]
 	asks := slices.ContainsFunc(c.Args, func(kv [2]string) bool { return kv[0] == "IP" })
 	if asks || asked {
@@ -206,8 +206,8 @@ func Route(c attach.Cached, dst netip.Prefix) trace.Advice {
 	return Remake(c)
 }
 
-// BeyondRepair returns hints for what repair found and cannot restore, each once.
-func BeyondRepair(findings []repair.Finding) (notes []string) {
+// NotRepaired returns hints for what repair found and cannot restore, each once.
+func NotRepaired(findings []repair.Finding) (notes []string) {
 	list, _ := attached.List("")
 	say := func(note string) {
 		if !slices.Contains(notes, note) {
@@ -225,7 +225,7 @@ func BeyondRepair(findings []repair.Finding) (notes []string) {
 		}
 		switch {
 		case !slices.ContainsFunc(f.Differences, stays):
-		case mine(f.Owner.ContainerID):
+		case byCommand(f.Owner.ContainerID):
 			o := f.Owner
 			c := attach.Cached{Network: o.Network, Netns: f.Netns, ContainerID: o.ContainerID, IfName: o.IfName}
 			if cached := attached.ByOwner(list, o); cached != nil {

@@ -121,7 +121,7 @@ func adoption(r *attach.Runtime, at *attach.Cached) (q *rpc.Question, netns stri
 		if conf.IPAMType != "dhcp" {
 			continue
 		}
-		told, args, err := r.Told(l, at)
+		told, args, err := r.Inputs(l, at)
 		if err != nil {
 			return nil, netns, err
 		}

@@ -19,7 +19,7 @@ func (d *Doctor) cluster(n *netconf.Network, on []affected) {
 	case errors.Is(err, fs.ErrNotExist): // STATUS reports that there is no grant
 		return
 	case app.Denied(err):
-		d.Blind("the ways of network %s to other nodes: %v", n.Name, err)
+		d.Unexamined("the ways of network %s to other nodes: %v", n.Name, err)
 		return
 	case err != nil:
 		d.remark("the ways of network %s to other nodes are not known: %v", n.Name, err)

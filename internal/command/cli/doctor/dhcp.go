@@ -29,7 +29,7 @@ func (d *Doctor) dhcp(n *netconf.Network) {
 		d.leased(n.Name, slices.DeleteFunc(slices.Clone(leases), others), time.Now())
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED): // STATUS reports this
 	case app.Denied(err):
-		d.Blind("the leases of network %s: %v", n.Name, err)
+		d.Unexamined("the leases of network %s: %v", n.Name, err)
 	default:
 		d.remark("the leases of network %s are not known: %v", n.Name, err)
 	}
@@ -90,9 +90,9 @@ func (d *Doctor) silent(c attach.Cached) bool {
 func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 	for _, l := range list {
 		var hit []affected
-		for _, c := range d.Mine {
+		for _, c := range d.Selected {
 			if c.Owner() == l.Owner() {
-				hit = who(c, leaseText(l, now))
+				hit = affects(c, leaseText(l, now))
 			}
 		}
 		switch {

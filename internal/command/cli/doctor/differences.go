@@ -32,7 +32,7 @@ func (d *Doctor) ofRepair() {
 	}
 	foreigners := 0
 	mine := map[spec.Owner]int{}
-	for i, c := range d.Mine {
+	for i, c := range d.Selected {
 		mine[c.Owner()] = i
 	}
 	for _, f := range report.Findings {
@@ -42,13 +42,13 @@ func (d *Doctor) ofRepair() {
 		}
 		if f.State == repair.Foreign || f.State == repair.Handed || f.State == repair.Offline {
 			foreigners++
-			d.byResult(d.Mine[i])
+			d.byResult(d.Selected[i])
 		}
-		d.attachment(f, d.Mine[i])
+		d.attachment(f, d.Selected[i])
 	}
 	if foreigners > 0 {
 		d.remark("%d of %d attachments are of other plugins: doctor compares them with the result of ADD, and "+
-			"knows little of their rules", foreigners, len(d.Mine))
+			"knows little of their rules", foreigners, len(d.Selected))
 	}
 }
 
@@ -56,7 +56,7 @@ func (d *Doctor) ofRepair() {
 func (d *Doctor) ofPlans() *repair.Report {
 	if !d.compared && !d.unknown {
 		d.compared = true
-		if d.plans = d.repairs(d.Mine, false); d.plans != nil {
+		if d.plans = d.repairs(d.Selected, false); d.plans != nil {
 			d.Found = d.plans.Findings
 		}
 	}
@@ -90,9 +90,9 @@ func (d *Doctor) RulesMissing(of []attach.Cached) map[spec.Owner]bool {
 // known.
 func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 	if conn, err := nft.Open(d.Host); err != nil {
-		d.Blind("the packet filter: %v", err)
+		d.Unexamined("the packet filter: %v", err)
 	} else if _, err := conn.BaseChains(); err != nil {
-		d.Blind("the host side of attachments, and the packet filter: %v", err)
+		d.Unexamined("the host side of attachments, and the packet filter: %v", err)
 		return nil
 	}
 	sdk.LogTo(io.Discard) // what ADD warns of is a finding here
@@ -103,7 +103,7 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 	}
 	report, err := r.Run(d.Ctx)
 	if err != nil {
-		d.Blind("the plans of attachments: %v", err)
+		d.Unexamined("the plans of attachments: %v", err)
 		return nil
 	}
 	return report
@@ -113,10 +113,10 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	switch {
 	case f.Held: // the container lives, and another one has its address
-		d.add(AttachmentBroken, "network "+c.Network, f.Differences.Error(), who(c), how(advice.Remake(c))...)
+		d.add(AttachmentBroken, "network "+c.Network, f.Differences.Error(), affects(c), how(advice.Remake(c))...)
 		return
 	case f.State == repair.Gone:
-		d.add(ContainerGone, "network "+c.Network, "", who(c, f.Differences.Lines()...))
+		d.add(ContainerGone, "network "+c.Network, "", affects(c, f.Differences.Lines()...))
 		return
 	case f.State == repair.Offline:
 		var rules []string
@@ -126,14 +126,14 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 			}
 		}
 		if len(rules) > 0 {
-			d.add(ReferenceRulesMissing, "packet filter", "", who(c, rules...))
+			d.add(ReferenceRulesMissing, "packet filter", "", affects(c, rules...))
 		}
 		return
 	case slices.Contains([]repair.State{repair.InOrder, repair.Foreign, repair.Handed, repair.Busy}, f.State):
 		return
 	}
 	if len(f.Left) > 0 {
-		d.add(DELUnfinished, "network "+c.Network, "", who(c, strings.Join(f.Left, ", ")+" failed"),
+		d.add(DELUnfinished, "network "+c.Network, "", affects(c, strings.Join(f.Left, ", ")+" failed"),
 			"fix", strings.Trim(advice.Deletes(c.Owner(), c.Netns), "`"))
 		return
 	}
@@ -141,18 +141,18 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	for _, w := range f.Differences {
 		switch {
 		case w.Got == spec.Denied:
-			d.Blind("%s of %s: %s", cmp.Or(w.Resource, "the attachment"), attached.ShortOwner(c), w.Text)
+			d.Unexamined("%s of %s: %s", cmp.Or(w.Resource, "the attachment"), attached.ShortOwner(c), w.Text)
 		case w.Resource != "" && (!w.Follows || !links):
 			d.difference(w, c)
 		case w.Resource != "":
 		case w.Kind == spec.KindLease && w.File == "": // of the DHCP daemon
-			d.add(AttachmentBroken, "network "+c.Network, w.Text, who(c)).causes = causes{StateUnwritable: here,
+			d.add(AttachmentBroken, "network "+c.Network, w.Text, affects(c)).causes = causes{StateUnwritable: here,
 				DHCPDaemonAbsent: here, DHCPDaemonSilent: here, DHCPLeaseLost: here}
 		case w.Kind == spec.KindLease && w.Got == spec.Absent:
-			d.add(LeaseMissing, w.File, "", who(c, w.Object), "CONTAINER", c.ContainerID, "INTERFACE", c.IfName,
+			d.add(LeaseMissing, w.File, "", affects(c, w.Object), "CONTAINER", c.ContainerID, "INTERFACE", c.IfName,
 				"FILE", filepath.Join(w.File, w.Object))
 		default:
-			f := d.add(AttachmentBroken, "network "+c.Network, w.Text, who(c))
+			f := d.add(AttachmentBroken, "network "+c.Network, w.Text, affects(c))
 			if errors.Is(w, syscall.ENOSPC) || errors.Is(w, syscall.EROFS) {
 				f.causes = causes{StateUnwritable: here}
 			}
@@ -166,37 +166,37 @@ func (d *Doctor) difference(w spec.Difference, c attach.Cached) {
 	text := w.Resource + ": " + w.Text
 	switch {
 	case w.Field == "table" && w.Got == spec.Absent:
-		d.add(PacketFilterMissing, "host", "table "+w.Want+" is missing", who(c))
+		d.add(PacketFilterMissing, "host", "table "+w.Want+" is missing", affects(c))
 	case w.Kind == "Forward":
-		d.add(AcceptsMissing, "packet filter", "", who(c, w.Text), remade(w, c)...)
+		d.add(AcceptsMissing, "packet filter", "", affects(c, w.Text), remade(w, c)...)
 	case w.Rule && w.Field == "route": // ofPaths finds out why, if it follows a packet there
-		d.astray = append(d.astray, strayed{w.Text, c})
+		d.strays = append(d.strays, strayed{w.Text, c})
 	case w.Rule && w.Field == "hairpin": // of the port, which the bridge's plugin may want, too
-		d.add(HostInterfaceChanged, "host", "hairpin is false, want true", who(c), remade(w, c)...)
+		d.add(HostInterfaceChanged, "host", "hairpin is false, want true", affects(c), remade(w, c)...)
 	case w.Rule:
-		d.add(PacketFilterIncomplete, "packet filter", "", who(c, text), remade(w, c)...)
+		d.add(PacketFilterIncomplete, "packet filter", "", affects(c, text), remade(w, c)...)
 	case w.Kind == "Forwarding":
-		d.add(ForwardingOff, "host", w.Text, who(c), "fix", "fairlead repair")
+		d.add(ForwardingOff, "host", w.Text, affects(c), "fix", "fairlead repair")
 	case inside && w.Field == "state" && w.Got == "down":
-		d.add(ContainerInterfaceDown, "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceDown, "container", "", affects(c, c.IfName+" is down"), how(advice.Remake(c))...)
 	case w.Kind == "Bridge" && w.Link != "":
 		d.bridge(w, c)
 	case w.Kind == "Gateway" && (w.Field == "" || w.LacksLink()):
-		d.add(BridgeAddressMissing, w.Link, "", who(c, text))
+		d.add(BridgeAddressMissing, w.Link, "", affects(c, text))
 	case w.Kind == "Gateway" && w.Field == "route":
 		d.gatewayRoute(w, c)
 	case w.Kind == "Gateway": // a setting of the bridge, whichever of its gateways needs it
-		d.add(HostStateDiffers, w.Link, w.Text, who(c))
+		d.add(HostStateDiffers, w.Link, w.Text, affects(c))
 	case w.Kind == "Veth":
 		d.veth(w, c)
 	case inside && w.Kind == "Addr":
-		d.add(ContainerAddressMissing, "container", "", who(c, text), how(advice.Remake(c))...)
+		d.add(ContainerAddressMissing, "container", "", affects(c, text), how(advice.Remake(c))...)
 	case inside && w.Kind == "Route":
 		d.routeMissing(c, text, advice.RouteTo(w.Object, c))
 	case inside || w.Kind == "Sysctl":
-		d.add(ContainerStateDiffers, "container", "", who(c, text), how(advice.Remake(c))...)
+		d.add(ContainerStateDiffers, "container", "", affects(c, text), how(advice.Remake(c))...)
 	default:
-		d.add(HostStateDiffers, "host", text, who(c), remade(w, c)...)
+		d.add(HostStateDiffers, "host", text, affects(c), remade(w, c)...)
 	}
 }
 
@@ -218,11 +218,11 @@ func (d *Doctor) bridge(w spec.Difference, c attach.Cached) {
 	fix := remade(w, c)
 	switch {
 	case w.LacksLink():
-		d.add(BridgeMissing, w.Link, "bridge "+w.Link+" does not exist", who(c), fix...)
+		d.add(BridgeMissing, w.Link, "bridge "+w.Link+" does not exist", affects(c), fix...)
 	case w.Field == "state" && w.Got == "down":
-		d.add(BridgeDown, w.Link, "bridge "+w.Link+" is down", who(c), fix...)
+		d.add(BridgeDown, w.Link, "bridge "+w.Link+" is down", affects(c), fix...)
 	default:
-		d.add(BridgeChanged, w.Link, w.Text, who(c), fix...)
+		d.add(BridgeChanged, w.Link, w.Text, affects(c), fix...)
 	}
 }
 
@@ -231,20 +231,20 @@ func (d *Doctor) veth(w spec.Difference, c attach.Cached) {
 	onHost := w.Where == spec.OnHost
 	switch {
 	case (w.LacksLink() || w.Field == "name") && !onHost:
-		d.add(ContainerInterfaceMissing, "container", "", who(c, w.Text), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceMissing, "container", "", affects(c, w.Text), how(advice.Remake(c))...)
 	case w.Field == "name" && onHost:
 		d.add(HostInterfaceRenamed, "host",
-			fmt.Sprintf("the host-side interface %s is called %s now", w.Want, w.Got), who(c), "NOW", w.Got, "THEN",
+			fmt.Sprintf("the host-side interface %s is called %s now", w.Want, w.Got), affects(c), "NOW", w.Got, "THEN",
 			w.Want)
 	case w.Field == "host state" && w.Got == "down":
-		d.add(HostInterfaceDown, "host", "", who(c, w.Link))
+		d.add(HostInterfaceDown, "host", "", affects(c, w.Link))
 	case w.Field == "master" && onHost:
-		d.add(HostInterfaceDetached, w.Want, "a host-side interface is not a port of bridge "+w.Want, who(c,
+		d.add(HostInterfaceDetached, w.Want, "a host-side interface is not a port of bridge "+w.Want, affects(c,
 			w.Link))
 	case w.Repair == spec.ByRepair, strings.HasPrefix(w.Field, "host "):
-		d.add(HostInterfaceChanged, "host", w.Text, who(c, w.Link), remade(w, c)...)
+		d.add(HostInterfaceChanged, "host", w.Text, affects(c, w.Link), remade(w, c)...)
 	default:
-		d.add(ContainerInterfaceChanged, "container", "", who(c, w.Text), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceChanged, "container", "", affects(c, w.Text), how(advice.Remake(c))...)
 	}
 }
 

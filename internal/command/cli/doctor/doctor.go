@@ -22,8 +22,8 @@ type Doctor struct {
 	*app.App
 	*Diagnosis
 	*snapshot.Snapshot
-	Ctx  context.Context
-	Mine []attach.Cached // those that the user asked about
+	Ctx      context.Context
+	Selected []attach.Cached // those that the user asked about
 
 	named bool   // the user named containers
 	probe bool   // send packets from inside containers
@@ -35,10 +35,10 @@ type Doctor struct {
 
 	unknown  bool             // the attachments could not be read
 	compared bool             // plans is known
-	plans    *repair.Report   // how Mine differs from its plans
+	plans    *repair.Report   // how Selected differs from its plans
 	Found    []repair.Finding // of all attachments
 	Verdicts []judged
-	astray   []strayed
+	strays   []strayed
 }
 
 // Command is `fairlead doctor`.
@@ -103,10 +103,10 @@ func Of(a *app.App, s *snapshot.Snapshot) *Doctor {
 	return &Doctor{App: a, Snapshot: s, named: true, Ctx: a.Interruptible(), Diagnosis: newDiagnosis()}
 }
 
-// Examine examines the attachments in Mine, sends no packet, and keeps the findings that concern them.
+// Examine examines the attachments in Selected, sends no packet, and keeps the findings that concern them.
 func (d *Doctor) Examine() {
 	for _, p := range d.Unread {
-		d.Blind("%v", p)
+		d.Unexamined("%v", p)
 	}
 	d.ofRepair()
 	d.ofFilters()
@@ -114,7 +114,7 @@ func (d *Doctor) Examine() {
 	d.ofPorts()
 	d.ofContainers()
 	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool { return len(f.Containers) == 0 })
-	d.settle()
+	d.conclude()
 }
 
 // Conclude sets the exit status from the findings and from what could not be seen.
@@ -139,27 +139,27 @@ func (d *Doctor) diagnose(names []string) (err error) {
 			return err
 		}
 		d.unknown = true
-		d.Blind("%v", err)
+		d.Unexamined("%v", err)
 	} else {
 		if err := d.choose(names); err != nil {
 			return err
 		}
-		for _, c := range d.Mine {
+		for _, c := range d.Selected {
 			if _, err := d.Target(d.to, c); d.to != "" && err != nil {
 				return err
 			}
 		}
-		d.Looked[onContainer] = len(d.Mine)
+		d.Looked[onContainer] = len(d.Selected)
 	}
 	d.examine()
-	d.settle()
+	d.conclude()
 	return d.Ctx.Err()
 }
 
 // choose selects the attachments that names mean, or all.
 func (d *Doctor) choose(names []string) error {
 	if len(names) == 0 {
-		d.Mine = d.All
+		d.Selected = d.All
 		return nil
 	}
 	for _, name := range names {
@@ -168,23 +168,23 @@ func (d *Doctor) choose(names []string) error {
 			return attached.NotAttached(name, d.All)
 		}
 		for _, c := range found {
-			if attached.ByOwner(d.Mine, c.Owner()) == nil {
-				d.Mine = append(d.Mine, c)
+			if attached.ByOwner(d.Selected, c.Owner()) == nil {
+				d.Selected = append(d.Selected, c)
 			}
 		}
 	}
 	return nil
 }
 
-// who returns an attachment as findings name it.
-func who(c attach.Cached, details ...string) []affected {
+// affects returns an attachment as findings name it.
+func affects(c attach.Cached, details ...string) []affected {
 	return []affected{{c.Owner().String(), c.Netns, details, trace.Advice{}, attached.Name(c), attached.ShortOwner(c)}}
 }
 
 // whom returns attachments as findings name them.
 func whom(list []attach.Cached) (all []affected) {
 	for _, c := range list {
-		all = append(all, who(c)...)
+		all = append(all, affects(c)...)
 	}
 	return all
 }

@@ -174,7 +174,7 @@ func TestLeases(t *testing.T) {
 		"rebinding": "warning dhcp-server-silent : the DHCP server 10.9.0.1 does not answer, 10.9.0.10/24 ends in 3m0s: fairlead dhcp ls lan",
 		"lost":      "fault dhcp-lease-lost : DHCP leases have expired, 10.9.0.10/24 expired 1m0s ago: fairlead dhcp ls lan",
 	} {
-		d := Doctor{Diagnosis: &Diagnosis{}, Mine: []attach.Cached{web}}
+		d := Doctor{Diagnosis: &Diagnosis{}, Selected: []attach.Cached{web}}
 		ends := soon
 		if state == "lost" {
 			ends = over

@@ -57,7 +57,7 @@ func (d *Doctor) ofFilters() {
 	general := map[packetfilter.Packet]packetfilter.Verdict{}
 	for i, p := range packets {
 		if over() {
-			d.Blind("the packet filters of others, for %d of %d packets: the time was used up", len(packets)-i,
+			d.Unexamined("the packet filters of others, for %d of %d packets: the time was used up", len(packets)-i,
 				len(packets))
 			return
 		}
@@ -72,11 +72,11 @@ func (d *Doctor) ofFilters() {
 			v, err = packetfilter.Forwarded(d.Host, p.Packet, ours)
 		}
 		if err != nil {
-			d.Blind("the packet filters of others: %v", err)
+			d.Unexamined("the packet filters of others: %v", err)
 			return
 		}
 		if v.Outcome == packetfilter.Dropped {
-			d.drops(v, p.link, who(p.From, p.What))
+			d.drops(v, p.link, affects(p.From, p.What))
 		}
 		v.Packet = p.Packet
 		d.Verdicts = append(d.Verdicts, judged{p, v})
@@ -117,7 +117,7 @@ func direction(p packetfilter.Packet, link string) string {
 
 // ofInput examines what happens to queries for a name server of the host on a container's gateway address.
 func (d *Doctor) ofInput() {
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		a, link := d.wayIn(c)
 		if link == "" || d.Gone(c) {
 			continue
@@ -129,13 +129,13 @@ func (d *Doctor) ofInput() {
 			v, err := packetfilter.Received(d.Host, packetfilter.Packet{In: link, Src: a, Dst: ip.Gateway,
 				Proto: kernel.UDP, DstPort: 53}, ours)
 			if err != nil {
-				d.Blind("the packet filters at the host's input: %v", err)
+				d.Unexamined("the packet filters at the host's input: %v", err)
 				return
 			}
 			if v.Outcome == packetfilter.Dropped {
 				where, rule := decider(v)
 				text := fmt.Sprintf("%s drops queries to the name server at %v: %s", owner(v), ip.Gateway, rule)
-				d.add(HostInputDrops, where, text, who(c), how(letting(v, v.Cause(d.Host, ours), link))...)
+				d.add(HostInputDrops, where, text, affects(c), how(letting(v, v.Cause(d.Host, ours), link))...)
 			}
 		}
 	}
@@ -174,7 +174,7 @@ func (d *Doctor) packets() (all []forwarded) {
 	if l, err := rtnl.Egress(d.Host); err == nil {
 		uplink = l.Name
 	}
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		_, link := d.wayIn(c)
 		if link == "" || c.Result == nil || d.Gone(c) {
 			continue

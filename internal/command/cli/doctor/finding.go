@@ -132,8 +132,8 @@ func (f *Diagnosed) hits(who []affected, advice trace.Advice) {
 	}
 }
 
-// Blind records what could not be examined, and why.
-func (d *Diagnosis) Blind(format string, args ...any) {
+// Unexamined records what could not be examined, and why.
+func (d *Diagnosis) Unexamined(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if line := fmt.Sprintf(format, args...); !slices.Contains(d.Unseen, line) {
@@ -148,8 +148,8 @@ func (d *Diagnosis) remark(format string, args ...any) {
 	d.Notes = append(d.Notes, fmt.Sprintf(format, args...))
 }
 
-// settle removes findings that are consequences of others, and sorts the rest.
-func (d *Diagnosis) settle() {
+// conclude removes findings that are consequences of others, and sorts the rest.
+func (d *Diagnosis) conclude() {
 	follows := map[*Diagnosed]func(affected) bool{}
 	for _, f := range d.Findings {
 		follows[f] = d.consequence(f)
@@ -179,11 +179,11 @@ func (d *Diagnosis) consequence(f *Diagnosed) func(affected) bool {
 			everywhere = true
 		case samePlace:
 			everywhere = everywhere || f.Where == g.Where
-		case here, told:
+		case here, merged:
 			everywhere = everywhere || len(g.Containers) == 0
 			for i, c := range g.Containers {
 				of[c.Container] = true
-				if scope == told {
+				if scope == merged {
 					g.Containers[i].tell(f)
 				}
 			}

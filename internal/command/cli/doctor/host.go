@@ -35,7 +35,7 @@ func (d *Doctor) ofRoutes() {
 
 // routed returns the attachments whose default route of a family leads to this host.
 func (d *Doctor) routed(family uint8) (all []attach.Cached) {
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		if _, link := d.wayIn(c); link != "" && !d.Gone(c) && d.routes(c, family) {
 			all = append(all, c)
 		}
@@ -68,7 +68,7 @@ func (d *Doctor) routeMissingFor(routed []attach.Cached, family uint8) bool {
 	}
 	routes, err := rtnl.Routes(d.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 	if err != nil {
-		d.Blind("the host's routes: %v", err)
+		d.Unexamined("the host's routes: %v", err)
 		return false
 	}
 	for _, r := range routes {
@@ -89,9 +89,9 @@ func (d *Doctor) routeMissingFor(routed []attach.Cached, family uint8) bool {
 	}
 	for _, c := range routed {
 		if hasDefaultRoute(c, rtnl.IPv4) {
-			d.add(HostRoute6Missing, "host", "", who(c))
+			d.add(HostRoute6Missing, "host", "", affects(c))
 		} else {
-			d.add(HostRouteMissing, "host", "the host has no IPv6 default route", who(c), "ip route", "ip -6 route")
+			d.add(HostRouteMissing, "host", "the host has no IPv6 default route", affects(c), "ip route", "ip -6 route")
 		}
 	}
 	return true
@@ -112,10 +112,10 @@ func (d *Doctor) linksDown() (down []string) {
 func (d *Doctor) ofAddresses() {
 	addrs, err := rtnl.AllAddrs(d.Host)
 	if err != nil {
-		d.Blind("the addresses of the host: %v", err)
+		d.Unexamined("the addresses of the host: %v", err)
 		return
 	}
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		if d.Gone(c) {
 			continue
 		}
@@ -130,7 +130,7 @@ func (d *Doctor) ofAddresses() {
 				continue
 			}
 			what := fmt.Sprintf("link %s of the host has the address %v of a container", l.Name, own.Addr())
-			d.add(HostHasAddress, OnHost, what, who(c), "ADDRESS/PREFIX", addrs[i].Prefix.String(), "LINK", l.Name)
+			d.add(HostHasAddress, OnHost, what, affects(c), "ADDRESS/PREFIX", addrs[i].Prefix.String(), "LINK", l.Name)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func (d *Doctor) ofForwarding() {
 	}
 	all, err := procsys.Get(d.Host, "net/ipv4/ip_forward")
 	if err != nil {
-		d.Blind("%v", err)
+		d.Unexamined("%v", err)
 		return
 	}
 	if all == "0" {
@@ -167,7 +167,7 @@ func (d *Doctor) ofForwarding() {
 		for _, name := range names {
 			key := "net/ipv4/conf/" + name + "/forwarding"
 			if v, err := procsys.Get(d.Host, key); err == nil && v == "0" {
-				d.add(ForwardingOff, name, key+" is 0", who(c), "KEY", key)
+				d.add(ForwardingOff, name, key+" is 0", affects(c), "KEY", key)
 			}
 		}
 	}
@@ -190,7 +190,7 @@ func (d *Doctor) conntrack(dir string) {
 	}
 	most, err2 := read("nf_conntrack_max")
 	if err = errors.Join(err, err2); err != nil {
-		d.Blind("the connection tracking table: %v", err)
+		d.Unexamined("the connection tracking table: %v", err)
 		return
 	}
 	what := strconv.Itoa(count) + " of " + strconv.Itoa(most) + " connections"

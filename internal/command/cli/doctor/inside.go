@@ -14,9 +14,9 @@ import (
 func (d *Doctor) ofContainers() {
 	mtu, err := rtnl.EgressMTU(d.Host)
 	if err != nil {
-		d.Blind("the MTU of the way out: %v", err)
+		d.Unexamined("the MTU of the way out: %v", err)
 	}
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		if d.Gone(c) || c.Result == nil || c.Netns == "" {
 			continue
 		}
@@ -42,7 +42,7 @@ func (d *Doctor) Inside(c attach.Cached, do func(ns *kernel.NS)) {
 		err = ns.Do(func() error { return nil })
 	}
 	if err != nil {
-		d.Blind("container %s from inside: %v", attached.ShortOwner(c), err)
+		d.Unexamined("container %s from inside: %v", attached.ShortOwner(c), err)
 		return
 	}
 	do(ns)
@@ -55,7 +55,7 @@ func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 		return
 	}
 	d.add(MTUTooLarge, "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
-		mtu), who(c), how(smaller(ns, c, l, mtu))...)
+		mtu), affects(c), how(smaller(ns, c, l, mtu))...)
 }
 
 const duplicate = "another interface on the segment has the container's address"
@@ -68,12 +68,12 @@ func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	}
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
-		d.Blind("the addresses of %s: %v", attached.ShortOwner(c), err)
+		d.Unexamined("the addresses of %s: %v", attached.ShortOwner(c), err)
 	}
 	for _, a := range addrs {
 		if a.DADFailed {
-			d.add(AddressDuplicate, "container", duplicate, who(c, a.Prefix.Addr().String()),
-				how(advice.Elsewhere(c, a.Prefix.Addr()))...)
+			d.add(AddressDuplicate, "container", duplicate, affects(c, a.Prefix.Addr().String()),
+				how(advice.OtherAddress(c, a.Prefix.Addr()))...)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (d *Doctor) ofBridges() {
 		}
 	}
 	for link, on := range ports {
-		other := func(c attach.Cached) bool { return attached.ByOwner(d.Mine, c.Owner()) == nil }
+		other := func(c attach.Cached) bool { return attached.ByOwner(d.Selected, c.Owner()) == nil }
 		mine := slices.DeleteFunc(slices.Clone(on), other)
 		if len(mine) == 0 {
 			continue
@@ -44,7 +44,7 @@ func (d *Doctor) ofBridges() {
 		value, err := procsys.Get(d.Host, key)
 		switch {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
-			d.Blind("%v", err)
+			d.Unexamined("%v", err)
 		case value != "1":
 			d.unfiltered(key, err == nil, mine)
 		default:
@@ -67,7 +67,7 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 		v, err := packetfilter.Forwarded(d.Host, p, ours)
 		switch {
 		case err != nil:
-			d.Blind("the packet filters of others: %v", err)
+			d.Unexamined("the packet filters of others: %v", err)
 			return packetfilter.Accepted
 		case v.Outcome == packetfilter.Dropped:
 			d.betweenContainers(v, link, of)
@@ -81,7 +81,7 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 			return
 		}
 		if over() {
-			d.Blind("packets between containers on %s, for %d of them: the time was used up", link, len(mine)-i)
+			d.Unexamined("packets between containers on %s, for %d of them: the time was used up", link, len(mine)-i)
 			return
 		}
 		for _, p := range []packetfilter.Packet{sent, got} {
@@ -130,7 +130,7 @@ func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 		there, err = legacy, errors.Join(err, err2)
 	}
 	if err != nil && !there {
-		d.Blind("whether kube-proxy is there: %v", err)
+		d.Unexamined("whether kube-proxy is there: %v", err)
 	}
 	if !there {
 		return
@@ -180,7 +180,7 @@ func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapp
 	}
 	d.add(ReversePathFilter, "container",
 		fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName,
-			other), who(c, "publishes "+m.String()), "NETNS", c.Netns)
+			other), affects(c, "publishes "+m.String()), "NETNS", c.Netns)
 }
 
 // kinds returns the kinds of links that a plugin makes and a kernel may lack.
@@ -245,7 +245,7 @@ func (d *Doctor) ofClock() {
 	now := time.Now()
 	var last time.Time
 	var late []attach.Cached
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		if ahead := c.Stored.Sub(now); ahead > clockSlack {
 			late = append(late, c)
 			if c.Stored.After(last) {

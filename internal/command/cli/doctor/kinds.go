@@ -35,7 +35,7 @@ type scope int
 
 const (
 	here      scope = iota + 1 // of the same containers, or without any
-	told                       // here, and the lines of the consequence are told with the cause
+	merged                     // here, and the lines of the consequence are told with the cause
 	samePlace                  // at the same place
 	anywhere
 )

@@ -27,7 +27,7 @@ func (d *Doctor) ofNetworks() {
 	for _, err := range problems {
 		p := netconf.ProblemOf(err)
 		if app.Denied(err) {
-			d.Blind("%v", err)
+			d.Unexamined("%v", err)
 		} else if !d.named {
 			d.add(NetworkFileUnusable, p.File, p.String(), nil, "FILE", p.File)
 		}
@@ -78,7 +78,7 @@ func (d *Doctor) holds(a netip.Addr) bool {
 // give the file.
 func (d *Doctor) fileless(lists []*spec.List) int {
 	missing := map[string]bool{}
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		configured := func(l *spec.List) bool { return l.Name == c.Network }
 		if d.Gone(c) || c.Network == attached.LoopbackNetwork || slices.ContainsFunc(lists, configured) {
 			continue
@@ -86,16 +86,16 @@ func (d *Doctor) fileless(lists []*spec.List) int {
 		missing[c.Network] = true
 		file := filepath.Join(netconf.ConfDir(), c.Network+".conflist")
 		what := "no file in " + netconf.ConfDir() + " defines the network"
-		d.add(NetworkFileMissing, "network "+c.Network, what, who(c), "ENTRY", c.File, "FILE", file)
+		d.add(NetworkFileMissing, "network "+c.Network, what, affects(c), "ENTRY", c.File, "FILE", file)
 	}
 	return len(missing)
 }
 
 // on returns the containers on a network that the user asked about.
 func (d *Doctor) on(name string) (on []affected) {
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		if c.Network == name {
-			on = append(on, who(c)...)
+			on = append(on, affects(c)...)
 		}
 	}
 	return on
@@ -112,7 +112,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	if missing := n.Missing(); len(missing) > 0 {
 		for _, err := range missing {
 			if app.Denied(err) { // the plugin directory is not readable
-				d.Blind("whether network %s has its plugins: %v", n.Name, err)
+				d.Unexamined("whether network %s has its plugins: %v", n.Name, err)
 				continue
 			}
 			fill := []string{"look", "fairlead validate " + cmp.Or(n.File, n.Name)}
@@ -152,7 +152,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	case err == nil:
 		d.dhcp(n)
 	case app.Denied(err):
-		d.Blind("whether network %s would serve a container: %v", n.Name, err)
+		d.Unexamined("whether network %s would serve a container: %v", n.Name, err)
 	case daemon == DHCPDaemonAbsent:
 		d.add(DHCPDaemonAbsent, where, said(err), on)
 	default:
@@ -189,7 +189,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 	}
 	b, err := d.Leases(ctx, p)
 	if err != nil {
-		d.Blind("the leases of network %s: %v", n.Name, err)
+		d.Unexamined("the leases of network %s: %v", n.Name, err)
 		return false
 	}
 	count := map[string]int{}

@@ -20,9 +20,9 @@ import (
 func (d *Doctor) ofPaths() {
 	defer d.ofStrayed()
 	over, onward := evaluating(), map[string]bool{}
-	for i, c := range d.Mine {
+	for i, c := range d.Selected {
 		if over() {
-			d.Blind("the paths of packets of %d containers: the time was used up", len(d.Mine)-i)
+			d.Unexamined("the paths of packets of %d containers: the time was used up", len(d.Selected)-i)
 			return
 		}
 		if d.Gone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
@@ -33,7 +33,7 @@ func (d *Doctor) ofPaths() {
 		for _, q := range d.questions(c, onward) {
 			answer, err := t.Trace(q)
 			if err != nil {
-				d.Blind("the paths of packets of container %s: %v", attached.ShortOwner(c), err)
+				d.Unexamined("the paths of packets of container %s: %v", attached.ShortOwner(c), err)
 				break
 			}
 			d.programs(answer)
@@ -62,9 +62,9 @@ type strayed struct {
 
 // ofStrayed adds the routes that repair reported, for containers whose packets were not seen to stop.
 func (d *Doctor) ofStrayed() {
-	for _, s := range d.astray {
+	for _, s := range d.strays {
 		if !d.faulted(s.c) {
-			d.add(HostPathBlocked, "route", "", who(s.c, s.line), "look", "ip route get "+strings.Fields(s.line)[2])
+			d.add(HostPathBlocked, "route", "", affects(s.c, s.line), "look", "ip route get "+strings.Fields(s.line)[2])
 		}
 	}
 }
@@ -155,11 +155,11 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	switch {
 	case h.Place == "host" && h.Verdict != nil:
 		_, link := d.wayIn(c)
-		d.drops(*h.Verdict, link, who(c, h.Hook+", "+answer.Packet))
+		d.drops(*h.Verdict, link, affects(c, h.Hook+", "+answer.Packet))
 	case h.Place == "host":
-		d.add(HostPathBlocked, h.Kind, "", who(c, answer.Packet+": "+h.Text), advice...)
+		d.add(HostPathBlocked, h.Kind, "", affects(c, answer.Packet+": "+h.Text), advice...)
 	default:
-		d.add(ContainerPathBlocked, "container", "", who(c, answer.Packet+": "+h.Text), advice...)
+		d.add(ContainerPathBlocked, "container", "", affects(c, answer.Packet+": "+h.Text), advice...)
 	}
 	return true
 }

@@ -17,7 +17,7 @@ import (
 
 // ofPorts adds findings about the host's side of published ports.
 func (d *Doctor) ofPorts() {
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		if d.Gone(c) || c.Result == nil {
 			continue
 		}
@@ -33,7 +33,7 @@ func (d *Doctor) ofPorts() {
 func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 	listeners, err := sockdiag.Listeners(d.Host, m.Number(), uint16(m.HostPort))
 	if err != nil {
-		d.Blind("which ports of the host have a listener: %v", err)
+		d.Unexamined("which ports of the host have a listener: %v", err)
 		return
 	}
 	host, given := netip.ParseAddr(m.HostIP)
@@ -41,7 +41,7 @@ func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 		if given != nil || host.IsUnspecified() || l.Takes(host) {
 			port := strconv.Itoa(m.HostPort)
 			d.add(PublishedPortTaken, "port "+port+"/"+m.Protocol,
-				fmt.Sprintf("%s listens on %v", d.Holder(l.Inode), l.At), who(c, m.String()), "PORT", port)
+				fmt.Sprintf("%s listens on %v", d.Holder(l.Inode), l.At), affects(c, m.String()), "PORT", port)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 	a, err := netip.ParseAddr(m.HostIP)
 	addrs, err2 := rtnl.AllAddrs(d.Host)
 	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !rtnl.HasAddr(addrs, a) {
-		d.add(PublishedAddressMissing, a.String(), "", who(c, "publishes "+m.String()), "ADDRESS", a.String())
+		d.add(PublishedAddressMissing, a.String(), "", affects(c, "publishes "+m.String()), "ADDRESS", a.String())
 	}
 }
 
@@ -74,7 +74,7 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 	v, err := packetfilter.Arriving(d.Host, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(),
 		DstPort: uint16(m.HostPort)}, publishes, ours)
 	if err != nil {
-		d.Blind("whether another program takes the packets for published ports: %v", err)
+		d.Unexamined("whether another program takes the packets for published ports: %v", err)
 		return
 	}
 	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped ||
@@ -85,14 +85,14 @@ func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
 	d.add(PublishedPortDiverted, where, fmt.Sprintf("%s takes the packets for port %d/%s: "+
 		"%s", owner(v), m.HostPort,
 		m.Protocol,
-		rule), who(c, m.String()), how(undoing(v, m))...)
+		rule), affects(c, m.String()), how(undoing(v, m))...)
 }
 
 // AddrOf returns an address of a link that other hosts can reach.
 func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
 	addrs, err := rtnl.Addrs(d.Host, l.Index)
 	if err != nil {
-		d.Blind("the addresses of %s: %v", l.Name, err)
+		d.Unexamined("the addresses of %s: %v", l.Name, err)
 	}
 	for _, a := range addrs {
 		if a := a.Prefix.Addr(); a.Is6() == v6 && a.IsGlobalUnicast() {
@@ -112,13 +112,13 @@ func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) 
 	where := fmt.Sprintf("port %d/%s", m.ContainerPort, m.Protocol)
 	switch {
 	case len(listeners) == 0:
-		d.add(PortNobodyListens, where, "", who(c, "publishes "+m.String()), "NETNS", c.Netns)
+		d.add(PortNobodyListens, where, "", affects(c, "publishes "+m.String()), "NETNS", c.Netns)
 	case !slices.ContainsFunc(listeners, func(l sockdiag.Listener) bool { return l.Takes(to) }):
 		var at []string
 		for _, l := range listeners {
 			at = append(at, l.At.String())
 		}
 		d.add(PortLoopbackOnly, where, fmt.Sprintf("the server listens on %s, and packets are for %v",
-			strings.Join(at, ", "), to), who(c, "publishes "+m.String()), "NETNS", c.Netns)
+			strings.Join(at, ", "), to), affects(c, "publishes "+m.String()), "NETNS", c.Netns)
 	}
 }

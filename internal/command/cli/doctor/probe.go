@@ -79,7 +79,7 @@ func (d *Doctor) ofProbes() {
 	defer cancel()
 	var group sync.WaitGroup
 	turns := make(chan struct{}, probers)
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		if d.Gone(c) {
 			continue
 		}
@@ -87,7 +87,7 @@ func (d *Doctor) ofProbes() {
 		group.Go(func() {
 			defer func() { <-turns }()
 			if ctx.Err() != nil {
-				d.Blind("what container %s reaches: the time was used up", attached.ShortOwner(c))
+				d.Unexamined("what container %s reaches: the time was used up", attached.ShortOwner(c))
 				return
 			}
 			d.Inside(c, func(ns *kernel.NS) { d.probes(ns, c) })
@@ -124,7 +124,7 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 	}
 	fill = append([]string{"ADDRESS", to.Addr().String(), "traceroute", "nsenter --net=" + c.Netns + " traceroute"},
 		fill...)
-	d.add(AddressUnreachable, shown(to), err.Error(), who(c, details...), fill...)
+	d.add(AddressUnreachable, shown(to), err.Error(), affects(c, details...), fill...)
 }
 
 // refused is the answer of a host to a connection to a port that no program listens on.
@@ -176,7 +176,7 @@ func (d *Doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 				continue
 			}
 			if _, _, err := reach(ns, r.Via, 0); err != nil {
-				d.add(GatewayUnreachable, r.Via.String(), err.Error(), who(c))
+				d.add(GatewayUnreachable, r.Via.String(), err.Error(), affects(c))
 			}
 		}
 	}
@@ -194,7 +194,7 @@ func (d *Doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 			continue
 		}
 		if err := askName(ns, a); err != nil {
-			d.add(DNSUnreachable, "name server "+s, err.Error(), who(c),
+			d.add(DNSUnreachable, "name server "+s, err.Error(), affects(c),
 				"look", fmt.Sprintf("nsenter --net=%s nslookup example.org %s", c.Netns, s))
 		}
 	}

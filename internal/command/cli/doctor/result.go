@@ -38,16 +38,16 @@ func (d *Doctor) byResult(c attach.Cached) {
 		set := "ip link set dev " + w.Link
 		switch {
 		case w.LacksLink() && w.Want == bridge:
-			d.add(BridgeMissing, bridge, "bridge "+bridge+" does not exist", who(c), "fix", advice.Remakes)
+			d.add(BridgeMissing, bridge, "bridge "+bridge+" does not exist", affects(c), "fix", advice.Remakes)
 		case w.LacksLink():
-			d.add(HostInterfaceMissing, OnHost, "", who(c, w.Want), how(advice.Remake(c))...)
+			d.add(HostInterfaceMissing, OnHost, "", affects(c, w.Want), how(advice.Remake(c))...)
 		case w.Field == "master":
 			d.add(HostInterfaceDetached, bridge, "a host-side interface is not a port of bridge "+bridge,
-				who(c, w.Link), "fix", set+" master "+bridge)
+				affects(c, w.Link), "fix", set+" master "+bridge)
 		case w.Link == bridge:
-			d.add(BridgeDown, bridge, "bridge "+bridge+" is down", who(c), "fix", set+" up")
+			d.add(BridgeDown, bridge, "bridge "+bridge+" is down", affects(c), "fix", set+" up")
 		default:
-			d.add(HostInterfaceDown, OnHost, "", who(c, w.Link), "fix", set+" up")
+			d.add(HostInterfaceDown, OnHost, "", affects(c, w.Link), "fix", set+" up")
 		}
 	}
 	d.Inside(c, func(ns *kernel.NS) { d.insideByResult(ns, c) })
@@ -90,7 +90,7 @@ func (d *Doctor) gateways(c attach.Cached, bridge *rtnl.Link) {
 		}
 		routed := func(r spec.Route) bool { return r.Dst.Bits() == 0 && r.Dst.Addr().Is4() == ip.Gateway.Is4() }
 		if slices.ContainsFunc(c.Result.Routes, routed) {
-			d.add(BridgeAddressMissing, bridge.Name, "", who(c, gw.String()),
+			d.add(BridgeAddressMissing, bridge.Name, "", affects(c, gw.String()),
 				"fix", fmt.Sprintf("ip addr add %v dev %s", gw, bridge.Name))
 		}
 	}
@@ -118,7 +118,7 @@ func (d *Doctor) unrouted(c attach.Cached, bridge string, subnet netip.Prefix, l
 	if len(fix) > 0 {
 		fix = []string{"fix", fix[0]}
 	}
-	d.add(BridgeRouteMissing, bridge, what, who(c), fix...)
+	d.add(BridgeRouteMissing, bridge, what, affects(c), fix...)
 }
 
 // routing is the command that gives the host the route to the subnet of a gateway, in the place of another one.
@@ -134,11 +134,11 @@ func routing(bridge string, gw netip.Prefix) string {
 func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	l, err := rtnl.LinkByName(ns, c.IfName)
 	if err != nil {
-		d.add(ContainerInterfaceMissing, "container", "", who(c, err.Error()), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceMissing, "container", "", affects(c, err.Error()), how(advice.Remake(c))...)
 		return
 	}
 	if !l.Up {
-		d.add(ContainerInterfaceDown, "container", "", who(c, c.IfName+" is down"), how(advice.Remake(c))...)
+		d.add(ContainerInterfaceDown, "container", "", affects(c, c.IfName+" is down"), how(advice.Remake(c))...)
 	}
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
@@ -146,7 +146,7 @@ func (d *Doctor) insideByResult(ns *kernel.NS, c attach.Cached) {
 	}
 	for _, p := range attached.OwnAddresses(c) {
 		if !rtnl.HasAddr(addrs, p.Addr()) {
-			d.add(ContainerAddressMissing, "container", "", who(c, p.String()+" is missing"),
+			d.add(ContainerAddressMissing, "container", "", affects(c, p.String()+" is missing"),
 				how(advice.Remake(c))...)
 		}
 	}
@@ -175,5 +175,5 @@ func (d *Doctor) routeMissing(c attach.Cached, text string, dst netip.Prefix) {
 			}
 		}
 	})
-	d.add(ContainerRouteMissing, "container", "", who(c, details...), how(advice.Route(c, dst))...)
+	d.add(ContainerRouteMissing, "container", "", affects(c, details...), how(advice.Route(c, dst))...)
 }

@@ -37,7 +37,7 @@ func containerKinds() []Kind {
 		HostInterfaceDown:    here,
 		HostInterfaceMissing: here, HostInterfaceDetached: here, ForeignFilterDrops: here, HostPathBlocked: here,
 		ContainerPathBlocked: here, SubnetOverlap: here, AddressDuplicate: here, ContainerInterfaceMissing: here,
-		ContainerInterfaceDown: told, ContainerAddressMissing: here}
+		ContainerInterfaceDown: merged, ContainerAddressMissing: here}
 	unanswered := causes{GatewayUnreachable: here, ContainerRouteMissing: here}
 	maps.Copy(unanswered, unreached)
 	return []Kind{
@@ -57,13 +57,13 @@ func containerKinds() []Kind {
 			Fix:    advice.Remakes},
 		{ID: ContainerAddressMissing, match: plans,
 			causes: causes{AddressDuplicate: here, DHCPLeaseLost: here, ContainerInterfaceMissing: here,
-				ContainerInterfaceDown: told},
+				ContainerInterfaceDown: merged},
 			What: "the container lacks an address that it was given",
 			Why:  "The address was flushed or deleted in the container. Its routes were removed with it.",
 			Fix:  advice.Remakes},
 		{ID: ContainerRouteMissing, match: plans,
 			causes: causes{AddressDuplicate: here, DHCPLeaseLost: here, ContainerInterfaceMissing: here,
-				ContainerAddressMissing: here, ContainerInterfaceDown: told},
+				ContainerAddressMissing: here, ContainerInterfaceDown: merged},
 			What: "the container lacks a route that it was given",
 			Why: "The route was deleted or replaced in the container. Without a default route the container " +
 				"reaches only its own subnet.",
@@ -109,7 +109,7 @@ func containerKinds() []Kind {
 				"listen. Have the server listen on 0.0.0.0 or [::].",
 			Look: "nsenter --net=NETNS ss -lntu"},
 		{ID: ContainerPathBlocked, late: match{(*Doctor).ofPaths},
-			causes: causes{AddressDuplicate: here, ContainerInterfaceDown: told},
+			causes: causes{AddressDuplicate: here, ContainerInterfaceDown: merged},
 			What:   "packets are stopped in the container",
 			Why: "The container's own packet filter, a route, a rule or a neighbour entry stops them. A program " +
 				"that may change these in the container, such as the proxy of a service mesh, set it.",

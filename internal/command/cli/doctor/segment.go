@@ -37,10 +37,10 @@ func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 		switch {
 		case errors.Is(err, unix.ENETDOWN): // which is a finding
 		case err != nil:
-			d.Blind("whether another interface has %v of %s: %v", a, attached.ShortOwner(c), err)
+			d.Unexamined("whether another interface has %v of %s: %v", a, attached.ShortOwner(c), err)
 		case mac != nil:
-			d.add(AddressDuplicate, "container", duplicate, who(c, fmt.Sprintf("%v is also at %v", a, mac)),
-				how(advice.Elsewhere(c, a))...)
+			d.add(AddressDuplicate, "container", duplicate, affects(c, fmt.Sprintf("%v is also at %v", a, mac)),
+				how(advice.OtherAddress(c, a))...)
 		}
 	}
 }
@@ -98,10 +98,10 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	text := fmt.Sprintf("packets of more than %d bytes get no answer from %v", fits, to)
 	if link, burst := d.shaped(mtu); link != "" {
 		text += fmt.Sprintf(": qdisc tbf of %s has a burst of %d bytes", link, burst)
-		d.add(HostPathBlocked, "qdisc", "", who(c, text), "look", "tc -s qdisc show dev "+link)
+		d.add(HostPathBlocked, "qdisc", "", affects(c, text), "look", "tc -s qdisc show dev "+link)
 		return
 	}
-	d.add(PathMTU, to.String(), text, who(c, fmt.Sprintf("its MTU is %d", mtu)), how(smaller(ns, c, l, fits))...)
+	d.add(PathMTU, to.String(), text, affects(c, fmt.Sprintf("its MTU is %d", mtu)), how(smaller(ns, c, l, fits))...)
 }
 
 // router returns the next hop of the host's default route of a family, unless it has a link-local address, which

@@ -16,7 +16,7 @@ func (d *Doctor) ofState() {
 	}
 	links, err := rtnl.Links(d.Host)
 	if err != nil {
-		d.Blind("the links of the host: %v", err)
+		d.Unexamined("the links of the host: %v", err)
 	}
 	if d.named || len(d.Unread) > 0 { // attachments that cannot be read are unknown
 		return

@@ -78,10 +78,10 @@ func drawing(a *app.App, network string, f snapshot.Filter) (*graph.Graph, error
 	list := s.All
 	p := painter{Doctor: doctor.Of(a, s), at: map[string]int{}, names: map[string]string{}}
 	for _, problem := range s.Unread {
-		p.Blind("%v", problem)
+		p.Unexamined("%v", problem)
 	}
 	if p.links, err = rtnl.Links(p.World.Host); err != nil {
-		p.Blind("the links of the host: %v", err)
+		p.Unexamined("the links of the host: %v", err)
 	}
 	p.Host, _ = os.Hostname()
 	p.uplinks()
@@ -206,7 +206,7 @@ func (p *painter) uplinks() {
 	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
 		routes, err := rtnl.Routes(p.World.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
 		if err != nil {
-			p.Blind("the routes of the host: %v", err)
+			p.Unexamined("the routes of the host: %v", err)
 		}
 		for _, r := range routes {
 			i := slices.IndexFunc(p.links, func(l *rtnl.Link) bool { return l.Index == r.Link })
@@ -236,7 +236,7 @@ func state(up bool) graph.State {
 func (p *painter) addressesOf(l *rtnl.Link) (all []string) {
 	addrs, err := rtnl.Addrs(p.World.Host, l.Index)
 	if err != nil {
-		p.Blind("the addresses of %s: %v", l.Name, err)
+		p.Unexamined("the addresses of %s: %v", l.Name, err)
 	}
 	for _, a := range addrs {
 		if !a.Prefix.Addr().IsLinkLocalUnicast() {

@@ -119,9 +119,9 @@ type inspectedPort struct {
 
 // inspectedRule is a rule of the packet filter that should exist.
 type inspectedRule struct {
-	Rule    string   `json:"rule"`
-	Theirs  bool     `json:"reference,omitempty"` // the reference plugins made it
-	Differs []string `json:"differs,omitempty"`
+	Rule      string   `json:"rule"`
+	Reference bool     `json:"reference,omitempty"` // the reference plugins made it
+	Differs   []string `json:"differs,omitempty"`
 }
 
 // filterVerdict is what other programs' packet filters do with packets.
@@ -162,7 +162,7 @@ func inspect(a *app.App, arg string) (err error) {
 		return err
 	}
 	defer d.Close()
-	if d.Mine, err = d.Seek(arg); err != nil {
+	if d.Selected, err = d.Seek(arg); err != nil {
 		return err
 	}
 	doc := inspected(d)
@@ -170,24 +170,24 @@ func inspect(a *app.App, arg string) (err error) {
 	if a.JSON() {
 		return a.PrintJSON(doc)
 	}
-	doc.print(a, d.Mine[0])
+	doc.print(a, d.Selected[0])
 	return d.Ctx.Err()
 }
 
-// PrintJSON prints the document of a container whose attachments are in d.Mine.
+// PrintJSON prints the document of a container whose attachments are in d.Selected.
 func PrintJSON(w io.Writer, d *doctor.Doctor) error { return term.PrintJSON(w, inspected(d)) }
 
-// inspected examines a container, whose attachments are in d.Mine.
+// inspected examines a container, whose attachments are in d.Selected.
 func inspected(d *doctor.Doctor) (doc *inspection) {
 	d.Examine()
-	c := d.Mine[0]
+	c := d.Selected[0]
 	doc = &inspection{ContainerID: c.ContainerID, Name: attached.Name(c), Netns: c.Netns, State: d.State(c)}
-	for _, c := range d.Mine {
+	for _, c := range d.Selected {
 		doc.Attachments = append(doc.Attachments, attachmentSeen(d, c, doc))
 	}
 	var err error
 	if doc.Calls, err = calllog.LastCalls(d.Ctx, c.ContainerID, callsShown); err != nil {
-		d.Blind("the log of calls: %v", err)
+		d.Unexamined("the log of calls: %v", err)
 	}
 	doc.OK, doc.Findings, doc.Unseen = d.OK, d.Findings, d.Unseen
 	return doc
@@ -247,7 +247,7 @@ func (i *Inspected) plan(f repair.Finding) {
 		i.Plan = append(i.Plan, p.Resource)
 		switch {
 		case p.Rule:
-			rule := inspectedRule{Rule: p.Resource, Theirs: p.Theirs}
+			rule := inspectedRule{Rule: p.Resource, Reference: p.Reference}
 			for _, d := range f.Differences {
 				if d.Resource == p.Resource {
 					rule.Differs = append(rule.Differs, d.Text)
@@ -276,7 +276,7 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 		}
 		book, err := d.Leases(d.Ctx, p, addrs...)
 		if err != nil {
-			d.Blind("the leases of network %s: %v", l.Name, err)
+			d.Unexamined("the leases of network %s: %v", l.Name, err)
 			return nil
 		}
 		for _, a := range addrs {
@@ -304,7 +304,7 @@ func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	kept, err := dhcp.Leases(ctx, cmp.Or(dhcp.ConfiguredSocket(c.Network), rpc.DefaultSocket),
 		func(l dhcp.Leased) bool { return l.Owner() == c.Owner() })
 	if err != nil {
-		d.Blind("the leases of %s: %v", attached.ShortOwner(c), err)
+		d.Unexamined("the leases of %s: %v", attached.ShortOwner(c), err)
 	}
 	for _, l := range kept {
 		all = append(all, leaseSeen{Address: l.What(), Of: l.Protocol, State: l.State, Since: l.Since, Until: l.Ends})

@@ -42,7 +42,7 @@ func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *r
 	i.Links = append(i.Links, endOf(l, "container"))
 	addrs, err := rtnl.Addrs(ns, l.Index)
 	if err != nil {
-		d.Blind("the addresses of %s: %v", attached.ShortOwner(c), err)
+		d.Unexamined("the addresses of %s: %v", attached.ShortOwner(c), err)
 	}
 	for _, a := range addrs {
 		i.Addresses = append(i.Addresses, a.Prefix.String())
@@ -50,7 +50,7 @@ func LinkSeen(d *doctor.Doctor, ns *kernel.NS, c attach.Cached, i *Inspected) *r
 	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
 		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable, Link: l.Index})
 		if err != nil {
-			d.Blind("the routes of %s: %v", attached.ShortOwner(c), err)
+			d.Unexamined("the routes of %s: %v", attached.ShortOwner(c), err)
 		}
 		for _, r := range routes {
 			i.Routes = append(i.Routes, RouteText(r))

@@ -84,7 +84,7 @@ func (i *Inspected) print(to *term.Tree, s term.Style) {
 		rules := node.Add("rules")
 		for _, r := range i.Rules {
 			text := term.Printable(r.Rule)
-			if r.Theirs {
+			if r.Reference {
 				text += " (of the reference plugins)"
 			}
 			rule := rules.Add("%s", text)

@@ -23,7 +23,7 @@ func readNetFile(file string) (*install.NetFile, error) {
 	}
 	var wrong []error
 	for _, r := range validate.Examine(file, doc, true).Remarks {
-		if r.Severity == validate.Grave {
+		if r.Severity == validate.Error {
 			wrong = append(wrong, errors.New(r.Problem))
 		}
 	}

@@ -150,7 +150,7 @@ func (i installation) source() (s install.Source, err error) {
 	for _, p := range plugin.All() {
 		names = append(names, p.Name)
 	}
-	return install.Alone(self, names)
+	return install.Single(self, names)
 }
 
 // warmFirst loads the installed program into memory in huge pages, so that it starts faster. It ignores errors: the

@@ -18,7 +18,7 @@ func NetworkOf(host *kernel.World, c *attach.Cached) resource.Network {
 	if l == nil {
 		return resource.NetworkOf(nil)
 	}
-	told, args, _ := (&attach.Runtime{}).Told(l, c)
+	told, args, _ := (&attach.Runtime{}).Inputs(l, c)
 	at := &sdk.Attached{Host: host, Owner: c.Owner(), Netns: c.Netns, Args: args, Result: c.Result}
 	var whole plan.Plan
 	for _, t := range told {

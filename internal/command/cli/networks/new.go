@@ -133,7 +133,7 @@ func write(a *app.App, name, file string, w wish) error {
 	}
 	var bad []error
 	for _, r := range validate.Examine(file, doc, true).Remarks {
-		if r.Severity == validate.Grave {
+		if r.Severity == validate.Error {
 			bad = append(bad, errors.New(r.Problem))
 		} else {
 			a.Note("warning: %s", r.Problem)

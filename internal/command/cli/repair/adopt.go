@@ -14,16 +14,16 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// attachAnew attaches again what the report calls foreign, with Fairlead's plugins, and enters the outcome in the
+// reattach attaches again what the report calls foreign, with Fairlead's plugins, and enters the outcome in the
 // report.
-func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
+func reattach(ctx context.Context, a *app.App, report *repair.Report) {
 	a.Orphans = true
 	for i := range report.Findings {
 		f := &report.Findings[i]
 		if f.State != repair.Foreign && f.State != repair.Offline {
 			continue
 		}
-		if err := anew(ctx, a, f.Owner); err != nil {
+		if err := reattachOne(ctx, a, f.Owner); err != nil {
 			f.State = repair.Broken
 			f.Differences = append(f.Differences, spec.Difference{}.Saying(fmt.Errorf("not adopted: %w", err)))
 			continue
@@ -32,9 +32,9 @@ func attachAnew(ctx context.Context, a *app.App, report *repair.Report) {
 	}
 }
 
-// anew deletes an attachment with Fairlead's plugins, which remove what the reference made, and adds it with the
+// reattachOne deletes an attachment with Fairlead's plugins, which remove what the reference made, and adds it with the
 // same addresses.
-func anew(ctx context.Context, a *app.App, o spec.Owner) error {
+func reattachOne(ctx context.Context, a *app.App, o spec.Owner) error {
 	list, _ := attached.List(o.Network)
 	cached := attached.ByOwner(list, o)
 	if cached == nil || cached.Bare {

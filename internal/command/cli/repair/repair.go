@@ -121,7 +121,7 @@ func run(ctx context.Context, a *app.App, r *repair.Repairer, watch, shut, adopt
 		return err
 	}
 	if adopt {
-		attachAnew(ctx, a, report)
+		reattach(ctx, a, report)
 	}
 	if !r.DryRun {
 		metrics.RecordRepair(a, report)
@@ -221,7 +221,7 @@ func noteRepair(a *app.App, report *repair.Report, count map[repair.State]int, c
 		a.Note("%s finishes a del, once the plugin that failed is installed and works", del)
 	}
 	if count[repair.Broken] > len(begun) {
-		a.NoteAll(advice.BeyondRepair(report.Findings))
+		a.NoteAll(advice.NotRepaired(report.Findings))
 	}
 	if count[repair.Gone] > 0 {
 		a.Note("`fairlead gc --gone` removes what dead containers left")

@@ -63,7 +63,7 @@ func (c *collector) container(of []attach.Cached) {
 	c.part("containers/"+id+"/inspect.json", "the output of inspect for container "+id, func() ([]byte, error) {
 		var b bytes.Buffer
 		d := doctor.Of(c.App, c.Snapshot)
-		d.Mine = of
+		d.Selected = of
 		err := inspect.PrintJSON(&b, d)
 		return b.Bytes(), err
 	})

@@ -15,7 +15,7 @@ import (
 // AsAttached makes t use the configuration that the attachment was made with, if the cache has it. Only the plugins
 // and keys of then can remove what they made.
 func AsAttached(a *app.App, t *Target) (err error) {
-	c := t.Former()
+	c := t.Entry()
 	if c == nil {
 		return nil
 	}
@@ -31,8 +31,8 @@ func AsAttached(a *app.App, t *Target) (err error) {
 	return err
 }
 
-// Former returns the attachment as the cache has it, or nil.
-func (t *Target) Former() *attach.Cached {
+// Entry returns the attachment as the cache has it, or nil.
+func (t *Target) Entry() *attach.Cached {
 	list, _ := t.Runtime.List(t.Name)
 	i := slices.IndexFunc(list, func(c attach.Cached) bool { return !c.Bare && c.Owner() == t.Owner() })
 	if i < 0 {

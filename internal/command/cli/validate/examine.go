@@ -23,8 +23,8 @@ type remark struct {
 
 // The severities of remarks.
 const (
-	Grave = "error"   // an ADD fails, or a key is unknown and has no effect
-	mild  = "warning" // an ADD succeeds, but may not do what is meant
+	Error   = "error"   // an ADD fails, or a key is unknown and has no effect
+	warning = "warning" // an ADD succeeds, but may not do what is meant
 )
 
 // examination examines one file. It reads the file as a runtime would, and lets each plugin of this project plan it.
@@ -48,7 +48,7 @@ func Examine(file string, src []byte, alone bool) *examination {
 	e := &examination{certain: true, first: true, version: spec.Newest}
 	s, err := spec.NewSieve(src)
 	if err != nil {
-		e.say(file, Grave, err)
+		e.say(file, Error, err)
 		return e
 	}
 	s.Sift("", func(part []byte) (err error) { e.list, err = spec.ParseFile(file, part); return err }, nil)
@@ -75,8 +75,8 @@ func Examine(file string, src []byte, alone bool) *examination {
 		e.dropIn(drop)
 	}
 	e.Remarks = slices.DeleteFunc(e.Remarks, func(r remark) bool {
-		return r.Severity == mild && slices.ContainsFunc(e.Remarks, func(o remark) bool {
-			return o.Severity == Grave && o.File == r.File && o.Line == r.Line && o.Column == r.Column
+		return r.Severity == warning && slices.ContainsFunc(e.Remarks, func(o remark) bool {
+			return o.Severity == Error && o.File == r.File && o.Line == r.Line && o.Column == r.Column
 		})
 	})
 	slices.SortStableFunc(e.Remarks, func(a, b remark) int {
@@ -95,13 +95,13 @@ const tooNew = `podman 4 and containerd 1.6 and 1.7 refuse 1.1.0 here; for them 
 func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 	for _, w := range l.Warnings {
 		if errors.Is(w, spec.ErrMisspelt) {
-			e.say(file, Grave, w)
+			e.say(file, Error, w)
 		} else {
-			e.say(file, mild, w)
+			e.say(file, warning, w)
 		}
 	}
 	if netconf.Newer(l) {
-		e.place(file, mild, s.Key("cniVersion"), tooNew)
+		e.place(file, warning, s.Key("cniVersion"), tooNew)
 	}
 }
 
@@ -109,12 +109,12 @@ func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 func (e *examination) dropIn(file string) {
 	src, err := spec.ReadLinked(file, spec.MaxFile)
 	if err != nil {
-		e.say(file, Grave, err)
+		e.say(file, Error, err)
 		return
 	}
 	s, err := spec.NewSieve(src)
 	if err != nil {
-		e.say(file, Grave, err)
+		e.say(file, Error, err)
 		return
 	}
 	e.plugin(file, s, "", nil)
@@ -152,7 +152,7 @@ func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spe
 	for key, text := range d.unknown {
 		if at := s.Key(below(path, key)); len(s.Faults) == before || !taken(s.Faults, at) {
 			at.Path = s.Key(path).Path
-			e.place(file, Grave, at, text)
+			e.place(file, Error, at, text)
 		}
 	}
 	if d.conf == nil {
@@ -234,7 +234,7 @@ func (e *examination) notes(file string, s *spec.Sieve, path string) {
 		}
 		at, text := s.Locate(path, errors.New(n.Text))
 		at.Path = ""
-		e.place(file, mild, at, text)
+		e.place(file, warning, at, text)
 	}
 }
 
@@ -282,7 +282,7 @@ func misnamed(conf *spec.Conf) error {
 func (e *examination) faults(file string, s *spec.Sieve) {
 	for _, f := range s.Faults {
 		f.File = file
-		e.say(file, Grave, f)
+		e.say(file, Error, f)
 	}
 }
 

@@ -44,7 +44,7 @@ problems of the host, such as a master that does not exist.`,
 				return err
 			}
 			for _, r := range remarks {
-				if r.Severity == Grave {
+				if r.Severity == Error {
 					a.Status = app.ExitFailure
 				}
 			}
@@ -57,7 +57,7 @@ problems of the host, such as a master that does not exist.`,
 			}
 			for _, r := range remarks {
 				r.Line, r.Column = max(r.Line, 1), max(r.Column, 1) // for programs that parse the line
-				if r.Severity == mild {
+				if r.Severity == warning {
 					r.Problem = "warning: " + r.Problem
 				}
 				a.Print("%s\n", term.Printable(r.String()))
@@ -125,7 +125,7 @@ func examined(file string) *examination {
 	src, err := spec.ReadLinked(file, spec.MaxFile)
 	if err != nil {
 		e := &examination{}
-		e.say(file, Grave, err)
+		e.say(file, Error, err)
 		return e
 	}
 	return Examine(file, src, true)
@@ -138,14 +138,14 @@ func among(dir string, lists []*spec.List) (remarks []remark) {
 	for _, l := range loaded {
 		for _, w := range l.Warnings {
 			if p := netconf.ProblemOf(w); cmp.Or(p.File, l.File) != l.File && p.Line == 0 {
-				e.say(p.File, Grave, w)
+				e.say(p.File, Error, w)
 			}
 		}
 	}
 	said, all := map[[2]string]bool{}, netconf.Wires(lists)
 	for _, l := range lists {
 		for _, err := range netconf.Overlapping(l, all, said) {
-			e.say(l.File, mild, err)
+			e.say(l.File, warning, err)
 		}
 	}
 	return e.Remarks

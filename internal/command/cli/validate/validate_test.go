@@ -33,7 +33,7 @@ func TestValidateGoldens(t *testing.T) {
 		attached := ofAttachment(part["conf"] + part["call"] + part["error"])
 		said := ""
 		for _, r := range Examine("x.conflist", asList(t, part["conf"]), true).Remarks {
-			if r.Severity == Grave {
+			if r.Severity == Error {
 				said += fmt.Sprintf("  %v\n", r)
 			}
 		}

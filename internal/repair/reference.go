@@ -14,7 +14,7 @@ import (
 )
 
 // reference adds what the reference's plugin p makes in iptables, as far as that is known. It does not ask for leases.
-func (a *attached) reference(ctx context.Context, p sdk.Plugin, t attach.Told, at sdk.Attached) {
+func (a *attached) reference(ctx context.Context, p sdk.Plugin, t attach.Input, at sdk.Attached) {
 	conf, err := spec.ParseConf(t.Stdin)
 	if err != nil {
 		return
@@ -31,17 +31,17 @@ func (a *attached) reference(ctx context.Context, p sdk.Plugin, t attach.Told, a
 			continue
 		}
 		if reference.MatchesReference(r) {
-			a.theirs = append(a.theirs, r)
+			a.ofReference = append(a.ofReference, r)
 			continue
 		}
 		to, _, _ := reference.Handover(r, forward.IPTables)
-		a.theirs = append(a.theirs, to...)
+		a.ofReference = append(a.ofReference, to...)
 	}
 }
 
-// verifyTheirs finds what the reference plugins made for the attachment and is missing. Their nf_tables rules are
+// verifyReference finds what the reference plugins made for the attachment and is missing. Their nf_tables rules are
 // not known.
-func (a *attached) verifyTheirs(ctx context.Context) {
+func (a *attached) verifyReference(ctx context.Context) {
 	w, release := a.hold(ctx)
 	if w == nil {
 		return
@@ -53,7 +53,7 @@ func (a *attached) verifyTheirs(ctx context.Context) {
 	if there, err := reference.InNFT(w); there || err != nil {
 		return
 	}
-	for _, r := range a.theirs {
+	for _, r := range a.ofReference {
 		for _, d := range resource.Compared(r, r.Verify(ctx, w)) {
 			if d.Got == spec.Absent && d.Field != "table" { // else it is of this project, or could not be checked
 				a.offline = append(a.offline, d)
@@ -68,9 +68,9 @@ func (a *attached) others(p sdk.Plugin) bool {
 	return !a.made && !a.handed && !p.Chained() && !tagged(a.host, a.cached)
 }
 
-// Whose returns Foreign for an attachment that another program made, Handed for one that was handed over, and else
+// Ownership returns Foreign for an attachment that another program made, Handed for one that was handed over, and else
 // "". P is the first plugin of its list.
-func Whose(c *attach.Cached, p sdk.Plugin) (State, error) {
+func Ownership(c *attach.Cached, p sdk.Plugin) (State, error) {
 	host, err := restore.OpenHost()
 	if err != nil {
 		return "", err
