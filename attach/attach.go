@@ -45,7 +45,7 @@ type Runtime struct {
 	Rollback time.Duration
 
 	// Vanished is asked whether the namespace of an attachment is gone whose path leads to one: the inode of a dead
-	// namespace comes back as another's, and who knows the kernel knows that. nil is nobody.
+	// namespace comes back as another's, which follows from the kernel alone. nil names none.
 	Vanished func(*Cached) bool
 
 	waiting queue

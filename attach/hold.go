@@ -79,8 +79,9 @@ type Input struct {
 	Stdin []byte
 }
 
-// Inputs returns what CHECK of a stored attachment sends to the plugins of its list l, in their order, and the CNI_ARGS.
-// The plugins of a chain are listed one by one. It is for programs that inspect an attachment without calling plugins.
+// Inputs returns what CHECK of a stored attachment sends to the plugins of its list l, in their order, and the
+// CNI_ARGS. The plugins of a chain are listed one by one. It is for programs that inspect an attachment without calling
+// plugins.
 func (r *Runtime) Inputs(l *spec.List, c *Cached) (inputs []Input, args [][2]string, err error) {
 	op := &operation{r: r, verb: "CHECK", l: l, owner: c.Owner(),
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: c.Netns}}

@@ -113,7 +113,7 @@ func named(f *os.File) (bool, error) {
 	return err == nil && os.SameFile(held, now), err
 }
 
-// tidyLocks removes the lock files of containers that nobody holds: a killed process leaves its own. As for their
+// tidyLocks removes the lock files of containers that no process holds: a killed process leaves its own. As for their
 // holders, a file goes while it is locked.
 func (r *Runtime) tidyLocks() {
 	files, _ := filepath.Glob(filepath.Join(r.lockDir(), "container-*"))
@@ -140,7 +140,7 @@ type queue struct {
 }
 
 type turn struct {
-	token chan struct{} // holds one token while somebody blocks
+	token chan struct{} // holds one token while a goroutine blocks
 	users int
 }
 

@@ -37,7 +37,7 @@ type Call struct {
 	Stderr io.Writer
 
 	// Delegate is set where one plugin runs another. The delegate stays in the plugin's process group,
-	// so that whoever kills the plugin kills the delegate too.
+	// so that a signal that kills the plugin kills the delegate too.
 	Delegate bool
 
 	// Grace is what a plugin is given to clean up between SIGTERM and SIGKILL; 0 is DefaultGrace.
@@ -82,7 +82,7 @@ func (c Call) With(ctx context.Context) Call {
 // When ctx ends, the plugin gets SIGTERM and, c.Grace later, SIGKILL. A plugin that a runtime runs leads
 // a process group of its own and the whole group gets the signals: its delegates end with it, and an
 // interrupt from a terminal reaches the runtime alone, which then decides. When the caller's process
-// dies, the plugin gets SIGTERM too: nobody would learn what it did, and the locks that keep others away
+// dies, the plugin gets SIGTERM too: its caller would not learn what it did, and the locks that keep others away
 // are gone.
 //
 // Every failure is an *ExecError.

@@ -47,14 +47,14 @@ type Linked interface{ NeedsLink() }
 
 // A Decliner is an Allocator that may give an owner the address again that it had before.
 type Decliner interface {
-	// Decline is Release of what an owner was given in vain, for somebody else has a: it is not remembered.
+	// Decline is Release of what an owner was given in vain, for another host has a: it is not remembered.
 	Decline(ctx context.Context, o spec.Owner, a netip.Addr) error
 }
 
 // A Witness is an Allocator that notices when other programs change its leases.
 type Witness interface {
-	// Since is a number that stays the same as long as nobody else can have changed the leases since the boot, and is
-	// not used again. It is that of the last Allocate; 0: not known.
+	// Since is a number that stays the same as long as no other program can have changed the leases since the boot, and
+	// is not used again. It is that of the last Allocate; 0: not known.
 	Since() int64
 }
 

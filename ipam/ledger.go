@@ -80,7 +80,7 @@ func (b *Book) Path(list string, i int, name string) string {
 const (
 	Alive   = "alive"   // the runtime's cache knows the container's namespace, and it is there
 	Gone    = "gone"    // of an earlier boot, or the namespace that the runtime's cache names is no more
-	Unknown = "unknown" // nobody knows
+	Unknown = "unknown" // it is not known
 )
 
 // A Lease is an address and who has it.

@@ -51,7 +51,7 @@ func NoHost(p netip.Prefix) string {
 		return "is an IPv4 address in the clothes of IPv6: write " + a.Unmap().String() +
 			" with the length of its IPv4 subnet"
 	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return "is everybody's (broadcast)" + ofFamily(a)
+		return "is for all hosts (broadcast)" + ofFamily(a)
 	case a.Is6() || p.Bits() > 30 || p.Bits() < 0:
 	case a == subnet.Addr():
 		return "is the address of the subnet " + subnet.String() + " itself" + has4
@@ -68,7 +68,7 @@ func ofFamily(a netip.Addr) string {
 	return ": want a container's own address, such as 2001:db8::5/64"
 }
 
-// ParseRequest reads an address that somebody asks for: an address, or an address with a prefix, which
+// ParseRequest reads an address that is asked for: an address, or an address with a prefix, which
 // says nothing, for the range's counts. Path is where it is said.
 func ParseRequest(path, s string) (netip.Addr, error) {
 	text, _, _ := strings.Cut(s, "/")
@@ -86,7 +86,7 @@ func ParseRequest(path, s string) (netip.Addr, error) {
 	return a, nil
 }
 
-// Requested are the addresses that somebody asks for: IPs of runtimeConfig, those of args.cni, and if there are none
+// Requested are the addresses that are asked for: IPs of runtimeConfig, those of args.cni, and if there are none
 // there, those of IP of CNI_ARGS, which is a list for a container of both families. Empty ones ask for nothing.
 func Requested(ips, args []string, ofEnv string,
 	check func(path string, a netip.Addr) error) (asked []netip.Addr, err error) {

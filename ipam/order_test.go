@@ -136,7 +136,7 @@ func TestNoHost(t *testing.T) {
 		"127.0.0.1/8":        "is the host's itself, on every host" + example4,
 		"::1/128":            "is the host's itself, on every host" + example6,
 		"224.0.0.1/24":       "is a group's (multicast), and no single host's" + example4,
-		"255.255.255.255/32": "is everybody's (broadcast)" + example4,
+		"255.255.255.255/32": "is for all hosts (broadcast)" + example4,
 		"::ffff:10.1.0.5/96": "is an IPv4 address in the clothes of IPv6: write 10.1.0.5 with the length of its IPv4 subnet",
 		"10.1.0.0/24": "is the address of the subnet 10.1.0.0/24 itself: want an address of a subnet, such as " +
 			"192.0.2.5/24, that is neither its first nor its last",

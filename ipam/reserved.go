@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A Reservation keeps addresses back. They go to nobody who asks for just any address. Where For names a sticky key
-// they go to who has that key, and to nobody else; otherwise to who asks for one of them by name.
+// A Reservation keeps addresses back. Who asks for just any address does not get them. Where For names a sticky key
+// only who has that key gets them; otherwise to who asks for one of them by name.
 type Reservation struct {
 	Prefix netip.Prefix `json:"prefix"`
 	For    string       `json:"for,omitempty"`
@@ -38,7 +38,7 @@ func ParseReserved(s string) (netip.Prefix, error) {
 }
 
 // Slip is why a reservation of p in sets can hardly be meant: it is of none of them (ErrOutside), or all of one, or is
-// a gateway, that nobody is given anyway.
+// a gateway, that is given to none anyway.
 func Slip(sets []Set, p netip.Prefix) error {
 	inside := len(sets) == 0
 	for _, set := range sets {

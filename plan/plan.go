@@ -197,7 +197,7 @@ func Step(ctx context.Context, about fmt.Stringer) (end func()) {
 // Tx applies plans and records what it changed, so that Rollback undoes exactly that.
 type Tx struct {
 	w    *kernel.World
-	done Plan // resources already ensured; two with the same description are the same, whoever owns them
+	done Plan // resources already ensured; two with the same description are the same, whichever attachment owns them
 	undo Plan // resources that this Tx changed, in order
 }
 

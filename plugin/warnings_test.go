@@ -36,8 +36,8 @@ func warnings(t *testing.T, verb, conf string) (string, error) {
 func TestWarnings(t *testing.T) {
 	for _, c := range []struct{ conf, say, strict string }{
 		{`"type":"macvlan","master":"ens3","ipam":{"typ":"host-local","subnet":"10.1.0.0/24"}`, `unknown key "ipam.typ", did you mean "type"?`, `ipam.typ: "host-local": unknown key, and "strict" is set; did you mean "type"?`},
-		{`"type":"bridge","ipam":{"subnet":"10.1.0.0/24"}`, `ipam: {"subnet":"10.1.0.0/24"}: has no "type", so nobody reads it`, `has no "type", so nobody reads it; and "strict" is set`},
-		{`"type":"bridge","ipam":{"type":"","subnet":"10.1.0.0/24"}`, `has no "type", so nobody reads it`,
+		{`"type":"bridge","ipam":{"subnet":"10.1.0.0/24"}`, `ipam: {"subnet":"10.1.0.0/24"}: has no "type", so it is not read`, `has no "type", so it is not read; and "strict" is set`},
+		{`"type":"bridge","ipam":{"type":"","subnet":"10.1.0.0/24"}`, `has no "type", so it is not read`,
 			`has no "type"`},
 		{`"type":"bridge","ipam":{"type":""}`, "", ""},
 		{`"type":"bridge","ipam":{}`, "", ""},

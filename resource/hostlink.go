@@ -11,7 +11,7 @@ type HostLink struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind"`             // ip(8)'s type: veth, tun, bridge, …
 	Master string `json:"master,omitempty"` // the bridge it is a port of; empty: none
-	Was    string `json:"was,omitempty"`    // the name that a result lists it by, where somebody has renamed it since
+	Was    string `json:"was,omitempty"`    // the name that a result lists it by, where it was renamed since
 
 	// OtherNetns is set for one end of a veth pair whose other end is neither on the host nor in the container.
 	OtherNetns bool `json:"elsewhere,omitempty"`

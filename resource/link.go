@@ -126,7 +126,7 @@ func IgnoreRA(ns *kernel.NS, link string) (changed bool, err error) {
 	changed, err = procsys.Set(ns, procsys.Setting{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0",
 		Optional: true})
 	if err != nil && IgnoresRA(ns, link) == nil {
-		return false, nil // nobody may write here, and nobody has to
+		return false, nil // this must not be written here, and need not be
 	}
 	return changed, err
 }

@@ -13,9 +13,9 @@ const (
 	HandedRecord = "handed"
 )
 
-// Whoever is root in a container may call its links what he likes, and write any mark on them. So which of them is an
+// Root in a container may give its links any name and any mark. So which of them is an
 // attachment's, what ADD wrote down decides: a link's index and kind. Name, mark and address say it only where a killed
-// ADD wrote nothing, and never that a link is somebody else's.
+// ADD wrote nothing, and never that a link is another program's.
 
 // A Made is the record MadeRecord: in which namespace an attachment's link was made.
 type Made struct {

@@ -10,7 +10,7 @@ import (
 )
 
 // A Network is what a plan says about the network of its attachment, for those who compare networks, draw them or
-// follow a packet. So nobody but the plugin reads the keys of its configuration.
+// follow a packet. So only the plugin reads the keys of its configuration.
 type Network struct {
 	Segment Segment
 	Gateway bool     // the host routes to the container, and is its gateway

@@ -25,7 +25,7 @@ type Addressing struct {
 	Up     bool // the link is down, and is to be set up when it has its addresses, which it tells of then
 
 	// Idle is a link that carries nothing before a program opens it, so that there is nothing to be waited for, and
-	// nobody yet who could be told of the addresses.
+	// no host yet that could be told of the addresses.
 	Idle bool
 
 	// On is the link below, which has addresses of the same segment; without a Kind there is none. ByOn is that Link

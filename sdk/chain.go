@@ -98,7 +98,7 @@ func (c *chainCall) open(p Plugin) error {
 	if err != nil {
 		return err
 	}
-	for _, key := range []string{"ipam", "dns"} { // every plugin has these, and here nobody would read them
+	for _, key := range []string{"ipam", "dns"} { // every plugin has these, and here none would read them
 		if raw, ok := c.conf.Object.Fold(key); ok {
 			unknown = append(unknown, unknownKey{top: key, path: key, key: key, value: raw, know: []string{"plugins"}})
 		}

@@ -30,7 +30,7 @@ type unknownKey struct {
 	key   string          // "subnte"
 	value json.RawMessage // as it was written
 	know  []string        // what would have been understood there
-	lacks string          // the key without which nobody reads what is there
+	lacks string          // the key without which what is there is not read
 	more  int             // no key, but how many more there are
 }
 
@@ -43,7 +43,7 @@ func (u unknownKey) String() string {
 		return fmt.Sprintf("and %d more unknown keys", u.more)
 	}
 	if u.lacks != "" {
-		return fmt.Sprintf("%s: %s: has no %q, so nobody reads it", u.path, shown(u.value), u.lacks) + u.near(", ")
+		return fmt.Sprintf("%s: %s: has no %q, so it is not read", u.path, shown(u.value), u.lacks) + u.near(", ")
 	}
 	return "unknown key " + shown([]byte(strconv.Quote(u.path))) + u.near(", ")
 }
@@ -347,7 +347,7 @@ func (p Plugin) unread(conf *spec.Conf) []unknownKey {
 }
 
 // offered reports whether an unknown key is inside a capability that the plugin reads, so that it was meant for this
-// plugin. A misspelt allowFrom, for example, would leave a port open to everybody. Other capabilities belong to other
+// plugin. A misspelt allowFrom, for example, would leave a port open to all hosts. Other capabilities belong to other
 // plugins.
 func offered(u unknownKey) bool {
 	return strings.EqualFold(u.top, "runtimeConfig") && u.path != u.top && u.path != join(u.top, u.key)

@@ -38,7 +38,7 @@ func (c *call) addressable() error {
 				taken = nil
 				break
 			}
-			if ip.Address.Addr() == ip.Gateway { // the first of a range, which is given to nobody
+			if ip.Address.Addr() == ip.Gateway { // the first of a range, which is never given
 				ip.Address = netip.PrefixFrom(ip.Gateway.Next(), ip.Address.Bits())
 			}
 			c.r.IPs, c.r.Routes = []spec.IP{ip}, nil

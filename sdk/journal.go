@@ -47,7 +47,7 @@ func Journaled[C any](p Plugin, of func(C) Journal) Plugin {
 const journalFiles = "/var/log/cni-*"
 
 // permit takes the commands, and a file that others may use, out of the journal if the node does not allow them. Calls
-// that begin something fail then, so that somebody sees it; the others do their work.
+// that begin something fail then, so that it is seen; the others do their work.
 func (j *Journal) permit(verb string) error {
 	programs := len(j.Command)
 	for _, hooks := range j.Hooks {

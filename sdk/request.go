@@ -243,7 +243,7 @@ func (r *Request) final(p plan.Plan) plan.Plan {
 		return p
 	}
 	for n, res := range p {
-		d, ok := res.(resource.Describer) // not what is shared, or somebody else's
+		d, ok := res.(resource.Describer) // not what is shared, or another program's
 		if !ok {
 			continue
 		}

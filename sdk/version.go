@@ -44,7 +44,7 @@ func versionOf(stdin []byte) spec.Version {
 	return spec.Newest
 }
 
-// askedVersion reads standard input for VERSION. It does not read from a terminal, where nobody would end the input.
+// askedVersion reads standard input for VERSION. It does not read from a terminal, where the input would not end.
 func askedVersion() (stdin []byte) {
 	if st, err := os.Stdin.Stat(); err == nil && st.Mode()&os.ModeCharDevice == 0 {
 		if in, err := io.ReadAll(io.LimitReader(os.Stdin, maxConf)); err == nil {

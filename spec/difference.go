@@ -49,7 +49,7 @@ const (
 const (
 	ByRepair = "repair" // fairlead repair restores it
 	ByAttach = "attach" // only DEL and ADD restore it
-	ByHand   = "hand"   // somebody else's change stands in its place: fairlead doctor has the command
+	ByHand   = "hand"   // another program's change stands in its place: fairlead doctor has the command
 )
 
 // KindLease is the Kind of a lease, which is no resource of a plan.

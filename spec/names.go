@@ -89,7 +89,7 @@ func ValidType(s string) error {
 	return nil
 }
 
-// Nearest returns the element of among that somebody who typed word may have meant.
+// Nearest returns the element of among that a person who typed word may have meant.
 func Nearest(word string, among []string) (string, bool) {
 	best, found := max(1, len(word)/3)+1, ""
 	for _, w := range among {

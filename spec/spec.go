@@ -110,7 +110,7 @@ type Error struct {
 	Code       Code    `json:"code"`
 	Msg        string  `json:"msg"`
 	Details    string  `json:"details,omitempty"`
-	Hint       string  `json:"hint,omitempty"` // what fixes it, in whole sentences; Error leaves it to whoever prints
+	Hint       string  `json:"hint,omitempty"` // what fixes it, in whole sentences; Error leaves it to the caller who prints
 	// who has what was asked for, as Owner.String has it; parts may be empty
 	Holder string `json:"holder,omitempty"`
 

@@ -138,7 +138,7 @@ func value(environ []string, name string) string {
 // readSettings returns the content of the file, or nil if it does not exist. Each call of a plugin reads it; a missing
 // file costs one system call.
 func readSettings(path string) ([]byte, error) {
-	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0) // nobody waits for a pipe
+	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0) // a pipe is not waited for
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, nil
 	}

@@ -78,7 +78,7 @@ func parseProfile(b []byte) (p Profile, err error) {
 	return p, nil
 }
 
-// reaches reports whether the profile says that a container reaches somebody.
+// reaches reports whether the profile says that a container reaches a host.
 func (p Plugin) reaches(whom string) bool { return slices.Contains(p.Reaches, whom) }
 
 // skips returns the reason not to make a check.

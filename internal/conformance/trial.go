@@ -206,7 +206,7 @@ func (a *answer) String() string {
 	return s
 }
 
-// shell is the call as somebody types it.
+// shell is the call as it is typed.
 func (a *answer) shell() string {
 	if a.line != nil {
 		return strings.Join(a.line, " ")

@@ -18,7 +18,7 @@ import (
 
 // A Breakage changes one thing behind a resource's back. Verify has to name it in the words of want, and
 // must leave it as it is. Then it is put right, see Terms.Repair, and Remove has to leave what was there before the
-// first Ensure: where it spares what somebody else has set since, Repair has to take that away.
+// first Ensure: where it spares what another program has set since, Repair has to take that away.
 type Breakage struct {
 	name string
 	do   func(t *testing.T)

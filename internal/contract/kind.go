@@ -17,7 +17,7 @@ import (
 var KindOf = func(plan.Resource) (plan.Kind, spec.Owner) { return nil, spec.Owner{} }
 
 // testKind holds k, the Kind of r, which is of's, to its law: Owners finds what Ensure made, Remove leaves nothing of
-// it, and nobody else's goes. State is as before Ensure.
+// it, and that of no other attachment goes. State is as before Ensure.
 func testKind(t *testing.T, w *kernel.World, r plan.Resource, k plan.Kind, of spec.Owner,
 	state func(testing.TB) string) {
 	t.Helper()

@@ -41,7 +41,7 @@ type Ask struct {
 	Options   map[uint16][]byte `json:"options,omitempty"`
 	Request   []uint16          `json:"request,omitempty"`   // the codes of the options asked for
 	Broadcast bool              `json:"broadcast,omitempty"` // answers shall be broadcast (DHCPv4)
-	// look whether somebody else has the address before it is taken (DHCPv4; DHCPv6 always does)
+	// look whether another host has the address before it is taken (DHCPv4; DHCPv6 always does)
 	Probe    bool `json:"probe,omitempty"`
 	Delegate int  `json:"delegate,omitempty"` // length of a prefix to be delegated (DHCPv6)
 	// of the routes, also of a default route that the kernel makes as routers say (IPv6)
@@ -51,8 +51,8 @@ type Ask struct {
 }
 
 // A Protocol gets leases on a link. Its methods send and wait, with growing pauses, until there is an answer or ctx
-// ends; in the latter case the error is ErrNoServer. A Protocol has no state between calls and can be used for many links
-// at once. It does not change the leases that it is given. The caller must set the link up.
+// ends; in the latter case the error is ErrNoServer. A Protocol has no state between calls and can be used for many
+// links at once. It does not change the leases that it is given. The caller must set the link up.
 type Protocol interface {
 	// Name is what lease files and messages call it: "dhcpv4", "dhcpv6", "slaac".
 	Name() string
@@ -71,6 +71,6 @@ type Protocol interface {
 	// Release gives a lease back. DHCPv4 has no answer to that, so nil says that it was sent.
 	Release(context.Context, Link, Ask, *Lease) error
 
-	// Decline says that somebody else has one of the addresses.
+	// Decline says that another host has one of the addresses.
 	Decline(context.Context, Link, Ask, *Lease) error
 }

@@ -66,6 +66,6 @@ type RepairAnswer struct {
 
 // A Note is a warning about a configuration that is used nevertheless.
 type Note struct {
-	Unknown string `json:"unknown,omitempty"` // the path of a key that nobody reads; empty: it is another thing
+	Unknown string `json:"unknown,omitempty"` // the path of a key that is not read; empty: it is another thing
 	Text    string `json:"text"`
 }

@@ -18,7 +18,7 @@ type Fixing struct {
 	Shared *Verified // of a dry run; nil verifies each resource for each attachment
 	Before func()    // called before a resource is fixed that is no rule of the packet filter; nil is nothing
 
-	Fixed bool // a resource that is no rule was fixed; whoever goes on from there may reset it
+	Fixed bool // a resource that is no rule was fixed; the caller goes on from there and may reset it
 
 	linksFix, linksStay bool // something is wrong with links that is fixed, or that is not
 }

@@ -35,7 +35,7 @@ func (m Store) History(bridge string) History {
 // makes the bridge opens the ledger next.
 const opening = 10 * time.Second
 
-// uptime is a clock that nobody sets and no sleep stops, in nanoseconds.
+// uptime is a clock that cannot be set and that no sleep stops, in nanoseconds.
 func uptime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -97,7 +97,7 @@ func (h History) Hold(addrs ...netip.Addr) error {
 	return nil
 }
 
-// First reports whether it is certain that nobody else has held any of the addresses. Call Hold for them before.
+// First reports whether it is certain that no other owner has held any of the addresses. Call Hold for them before.
 // Ledger is the number of the ledger that allocated them; the number changes whenever another program may have
 // changed the leases. A ledger of 0 means none.
 func (h History) First(ledger int64, addrs ...netip.Addr) bool {

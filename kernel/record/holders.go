@@ -16,11 +16,11 @@ type watch struct {
 	file   unix.Stat_t
 	unseen bool // they need not be seen
 
-	missed int               // looks that saw nobody, one after the other
+	missed int               // looks that saw no holder, one after the other
 	before map[string]string // what the last look saw of each stopped thread
 }
 
-// look returns an error if all holders have been stopped since the last look, or if nobody was seen twice.
+// look returns an error if all holders have been stopped since the last look, or if twice none was seen.
 func (w *watch) look() error {
 	pids := w.holders()
 	if len(pids) == 0 && w.held() {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockBound is how long anybody waits for a lock: as long as who has it may wait for a program that hangs, and
+// lockBound is how long a call waits for a lock: as long as its holder may wait for a program that hangs, and
 // some. A process that was stopped keeps its locks, and who waits for ever says nothing.
 const lockBound = 45 * time.Second
 
@@ -59,7 +59,7 @@ func flock(ctx context.Context, bound time.Duration, f *os.File, how int, look f
 			got <- err
 		}()
 		if err := await(ctx, got, look); err != nil {
-			go func() { // nobody waits any more
+			go func() { // the caller waits no more
 				<-got
 				f.Close()
 			}()

@@ -19,7 +19,7 @@ type Held struct{ f *os.File }
 // Release gives the lock back.
 func (h *Held) Release() { h.f.Close() }
 
-// Lost reports whether somebody has passed this process by, because it was stopped. What it has read under the lock
+// Lost reports whether another process has passed this one by, because it was stopped. What it has read under the lock
 // counts no more.
 func (h *Held) Lost() bool {
 	var st unix.Stat_t
@@ -37,9 +37,9 @@ func (e errStopped) Error() string {
 }
 
 // Queue takes the exclusive lock of that name below RunDir, after those who came before. It passes a holder by that has
-// been stopped for a while: it removes the lock's file, so that all take another one. Whoever is passed by learns
-// that by Lost. Queue waits no longer than bound. It waits for a holder that cannot be seen only if unseen is true;
-// else the error is ErrUnseen.
+// been stopped for a while: it removes the lock's file, so that all take another one. A process that is passed by
+// learns that by Lost. Queue waits no longer than bound. It waits for a holder that cannot be seen only if unseen is
+// true; else the error is ErrUnseen.
 func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (*Held, error) {
 	path := filepath.Join(RunDir, name+".lock")
 	until := time.Now().Add(bound)

@@ -72,7 +72,7 @@ func (m Store) put(kind string, o spec.Owner, v any, sync bool) error {
 	file := m.file(kind, o)
 	for tries := 100; ; tries-- {
 		err = Replace(file, b, sync)
-		// else it was forgotten meanwhile, by somebody who came before
+		// else it was forgotten meanwhile, by a process that came before
 		if tries == 1 || !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -134,7 +134,7 @@ func first(file string, b []byte, sync bool) (made bool, err error) {
 	}
 	// Not by AT_EMPTY_PATH, which takes CAP_DAC_READ_SEARCH.
 	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), unix.AT_FDCWD, file, unix.AT_SYMLINK_FOLLOW)
-	return err == nil, nil // else somebody was faster, or /proc is not there
+	return err == nil, nil // else another process was faster, or /proc is not there
 }
 
 // create opens a file, empties it, and locks it: several calls may write one record at a time, of a bridge that they

@@ -14,10 +14,10 @@ import (
 type Addr struct {
 	Prefix        netip.Prefix // the address with its subnet's length
 	Scope         uint8
-	NoDAD         bool // usable at once, without asking whether somebody else has it
+	NoDAD         bool // usable at once, without asking whether another host has it
 	NoPrefixRoute bool // made without the route to its subnet
 	Tentative     bool // not usable yet: the kernel is still asking
-	DADFailed     bool // somebody else has it
+	DADFailed     bool // another host has it
 	NoBroadcast   bool // an IPv4 address that has none, though its subnet would give it one
 	Dynamic       bool // with an end: of a lease, or of a router's advertisement
 	Temporary     bool // made by the kernel beside another one, to be exchanged soon (RFC 8981)

@@ -31,7 +31,7 @@ type Link struct {
 	MTU         int
 	Up          bool // set up
 	Operational bool // up and able to carry packets
-	Promisc     bool // as somebody asked for; what a bridge does to its ports does not count
+	Promisc     bool // as it was asked for; what a bridge does to its ports does not count
 	promiscuity int  // how many want it so, and what stands on the link with them
 	AllMulti    bool // likewise: receive every multicast packet
 	TxQLen      int  // packets that may wait to be sent
@@ -42,7 +42,7 @@ type Link struct {
 	Port        *BridgePort // where Master is a bridge, else nil
 	Traits      Traits
 	XDP         uint32           // id of the program at XDP, or zero
-	Permanent   net.HardwareAddr // that of the card, which nobody changes (Linux 5.6)
+	Permanent   net.HardwareAddr // that of the card, which does not change (Linux 5.6)
 
 	Data KindData
 
@@ -66,7 +66,7 @@ const (
 	brForwarding = 3 // BR_STATE_FORWARDING
 	operUp       = 6 // IF_OPER_UP
 	operUnknown  = 0 // IF_OPER_UNKNOWN: of lo and of tunnels, which have no carrier to watch
-	skipStats    = 8 // RTEXT_FILTER_SKIP_STATS: half of the answer, and nobody here reads them
+	skipStats    = 8 // RTEXT_FILTER_SKIP_STATS: half of the answer, and it is not read here
 
 	inetConf  = 1  // IFLA_INET_CONF
 	inet6Conf = 2  // IFLA_INET6_CONF

@@ -25,7 +25,7 @@ type Rule struct {
 	Table    int          // of Lookup
 	Action   uint8        // zero: Lookup
 	Protocol uint8        // who made it
-	Tag      uint32       // whose it is, see RuleTag; zero: nobody's in particular
+	Tag      uint32       // whose it is, see RuleTag; zero: no owner's
 
 	// Other says that a listed rule has conditions that this type has no field for.
 	Other bool

@@ -234,7 +234,7 @@ func (c conf) history(r *sdk.Request) plan.Resource {
 	return h
 }
 
-// bridge is the switch, which is anybody's, and goes with its last port where that is asked for.
+// bridge is the switch, which containers share, and goes with its last port where that is asked for.
 func (c conf) bridge(r *sdk.Request) plan.Resource {
 	b := link.Bridge{Name: c.Bridge, MTU: c.MTU, Promisc: c.PromiscMode, VLANs: c.filtering(), Switch: c.VlanFiltering,
 		KeepMAC: c.IsGateway}

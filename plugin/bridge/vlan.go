@@ -206,7 +206,7 @@ func (c vlanConf) segment() (vlan uint16, one bool) {
 }
 
 // gatewayVLAN is the VLAN that the gateway's addresses are in, or zero where that is the bridge's own. With the
-// reference, VLAN 1 that nobody asked for by its number is.
+// reference, VLAN 1 that was not asked for by its number is.
 func (c vlanConf) gatewayVLAN() uint16 {
 	if c.VlanTrunk != nil && c.Vlan == 0 {
 		return 0

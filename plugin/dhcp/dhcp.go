@@ -152,7 +152,7 @@ func (l leases) Release(ctx context.Context, o spec.Owner) (err error) {
 		defer cancel()
 		err = rpc.Call(ctx, l.socket(), rpc.Release, l.args, &struct{}{})
 	}
-	if absent(err) { // nobody can be told; the next daemon will be
+	if absent(err) { // there is no daemon to tell; the next one will be told
 		reason := err
 		left, err := dhcp.LeaveNote(dhcp.StateDir, o)
 		if err != nil {
@@ -237,7 +237,7 @@ func unknown(err error) bool {
 	return errors.As(err, &e) && e.Unknown()
 }
 
-// absent reports whether nobody listens.
+// absent reports whether no daemon listens.
 func absent(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED)
 }

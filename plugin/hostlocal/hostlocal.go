@@ -136,7 +136,7 @@ func (c conf) reserved() ([]netip.Prefix, error) {
 	return ps, nil
 }
 
-// requested are the addresses that somebody asks for.
+// requested are the addresses that are asked for.
 func (c conf) requested(r *sdk.Request, sets []ipam.Set) ([]netip.Addr, error) {
 	ofEnv, _ := r.Arg("IP")
 	return ipam.Requested(c.RuntimeConfig.IPs, c.Args.CNI.IPs, ofEnv, func(path string, a netip.Addr) error {

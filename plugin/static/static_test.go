@@ -204,7 +204,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		for address, want := range map[string]string{
 			"127.0.0.5/8": "is the host's", "127.255.255.255/32": "is the host's", "0.0.0.0/0": "stands for none", "10.1.0.0/24": "is the address of the subnet 10.1.0.0/24 itself",
-			"10.1.0.255/24": "is the broadcast address of 10.1.0.0/24", "10.1.0.7/30": "is the broadcast address of 10.1.0.4/30", "255.255.255.255/32": "is everybody's", "224.0.0.5/24": "is a group's",
+			"10.1.0.255/24": "is the broadcast address of 10.1.0.0/24", "10.1.0.7/30": "is the broadcast address of 10.1.0.4/30", "255.255.255.255/32": "is for all hosts", "224.0.0.5/24": "is a group's",
 			"::/64": "stands for none", "::1/128": "is the host's", "ff02::1/64": "is a group's", "::ffff:10.1.0.5/64": "write 10.1.0.5", "::ffff:10.1.0.255/120": "is the broadcast address",
 			"10.1.0.5/32": "", "10.1.0.4/31": "", "10.1.0.5/31": "", "0.0.0.5/24": "", "240.0.0.5/24": "", "169.254.1.1/16": "", "fe80::5/64": "", "fd00::/64": "", "fd00::/127": "", "::ffff:10.1.0.5/120": "", // as the reference, and Linux, takes them
 		} {

@@ -18,11 +18,11 @@ type Addr struct {
 	Where         resource.Where
 	Link          string
 	Prefix        netip.Prefix // the address with its subnet's length
-	NoDAD         bool         // IPv6: usable at once, without asking whether somebody else has it
+	NoDAD         bool         // IPv6: usable at once, without asking whether another host has it
 	NoPrefixRoute bool         // do not make the route to the subnet
 
 	// Subnet is that of the container whose gateway the address is to be; the host has it on any number of links.
-	// Invalid: it is nobody's gateway.
+	// Invalid: it is no gateway.
 	Subnet netip.Prefix
 }
 

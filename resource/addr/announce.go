@@ -25,8 +25,8 @@ type Announce struct {
 	Addrs []netip.Prefix
 	Port  string // the host's end, waited for until it forwards; empty: none
 
-	// Where the ledger of this number proves that nobody else has had the addresses on the bridge, nothing is said: the
-	// flood reaches each port, and nobody there can know another owner. Empty: all is said.
+	// Where the ledger of this number proves that no other owner has had the addresses on the bridge, nothing is said:
+	// the flood reaches each port, and no host there can know another owner. Empty: all is said.
 	Bridge string
 	Ledger int64
 }

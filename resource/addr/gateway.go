@@ -87,7 +87,7 @@ func (g Gateway) add(w *kernel.World, index int) error {
 	if err := g.remember(w, index); err != nil {
 		return err
 	}
-	// Not asking whether somebody else has it: on a bridge without a port that takes until there is one, and
+	// Not asking whether another host has it: on a bridge without a port that takes until there is one, and
 	// the first container's first packet would find no gateway.
 	err := rtnl.AddAddr(w.Host, index, rtnl.Addr{Prefix: g.Prefix, NoDAD: g.Prefix.Addr().Is6()})
 	if errors.Is(err, fs.ErrExist) {
@@ -99,7 +99,7 @@ func (g Gateway) add(w *kernel.World, index int) error {
 // several returns the settings of a link with several IPv4 gateways. The host leads packets from one of their subnets
 // to another out by the link that they came in by, and would tell the containers to send them past the host. If one of
 // two addresses of a subnet goes, the other stays. Redirects are sent unless both settings are 0; for other links their
-// own setting counts from then on, which is 1 unless somebody changed it.
+// own setting counts from then on, which is 1 unless it was changed.
 func (g Gateway) several() []procsys.Setting {
 	return []procsys.Setting{
 		{Key: "net/ipv4/conf/" + g.Link + "/promote_secondaries", Value: "1"},
@@ -182,7 +182,7 @@ func (g Gateway) release(w *kernel.World, but ...[8]byte) error {
 // HasForeignAddr reports whether a link has an address that neither a Gateway nor the kernel has given it.
 func HasForeignAddr(w *kernel.World, l *rtnl.Link) (bool, error) {
 	addrs, err := rtnl.Addrs(w.Host, l.Index)
-	if errors.Is(err, unix.ENODEV) { // somebody else was faster
+	if errors.Is(err, unix.ENODEV) { // another process was faster
 		return false, nil
 	}
 	if err != nil {
@@ -349,7 +349,7 @@ func (g Gateway) Verify(ctx context.Context, w *kernel.World) error {
 	return d.Err()
 }
 
-// routed compares the route to the gateway's subnet. Another one in its place was made by somebody else, and stays.
+// routed compares the route to the gateway's subnet. Another one in its place was made by another program, and stays.
 func (g Gateway) routed(w *kernel.World, index int, d *resource.Drift) error {
 	missing, instead, err := rtnl.LacksSubnetRoute(w.Host, index, g.Prefix)
 	if err != nil || !missing {

@@ -36,7 +36,7 @@ const (
 	networkGateways = "gatewaysof"
 )
 
-// gatewaysOn are the gateways that somebody needs on each link.
+// gatewaysOn are the gateways that attachments need on each link.
 type gatewaysOn map[string][]netip.Prefix
 
 // networkOn is the owner of the record of a network's gateways on a link.
@@ -134,7 +134,7 @@ func (g Gateway) in(b json.RawMessage) bool {
 	return json.Unmarshal(b, &on) == nil && slices.Contains(on[g.Link], g.Prefix)
 }
 
-// GatewayKind returns the Kind of GatewayUse. It removes the addresses that nobody needs after the attachment.
+// GatewayKind returns the Kind of GatewayUse. It removes the addresses that are not needed after the attachment.
 func GatewayKind() plan.Kind {
 	return resource.NewKind("gateway addresses", resource.KindFuncs{
 		Owners: func(_ context.Context, w *kernel.World, network string) ([]plan.Tag, error) {

@@ -29,7 +29,7 @@ type PortAddrs struct {
 	Bridge  string
 	VLAN    uint16 // 0: the default one
 	Addrs   []netip.Prefix
-	ByHand  bool // nobody allocated them
+	ByHand  bool // they were not allocated
 }
 
 // MostPortAddrs is how many addresses a PortAddrs can have. The kernel takes about 490 alternative names for a link, of
@@ -58,7 +58,7 @@ func (p PortAddrs) name(a netip.Addr, byHand bool) string {
 }
 
 // How long an ADD waits for the link of a container that goes: the kernel takes its time to take a namespace down.
-// Within one network the allocator says that the container is gone. Of another network's nobody says so.
+// Within one network the allocator says that the container is gone. Of another network's this is not known.
 const (
 	sameNetworkLimit  = 10 * time.Second
 	otherNetworkLimit = time.Second

@@ -24,7 +24,7 @@ type Probe struct {
 	Link  string
 	Addrs []netip.Prefix
 	Port  string      // the host's end, waited for until it forwards; empty: none
-	On    link.Master // the link below, whose addresses nobody answers for by Link; without a Kind: none
+	On    link.Master // the link below, whose addresses are not answered for by Link; without a Kind: none
 	ByOn  bool        // ask by On, which has Link's MAC and gets what is meant for it
 }
 

@@ -100,7 +100,7 @@ func (r Rule) Kernel() rtnl.Rule {
 	return k
 }
 
-// find is every rule that does the same as r, at whatever priority and whoever made it.
+// find is every rule that does the same as r, at whatever priority and whichever program made it.
 func (r Rule) find(w *kernel.World) (ns *kernel.NS, found []rtnl.Rule, err error) {
 	if ns, err = r.Where.Namespace(w); err != nil {
 		return nil, nil, err

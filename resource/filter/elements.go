@@ -203,7 +203,7 @@ func (e edit) release(x nft.Elem, hash [8]byte) {
 	last := others[len(others)-1]
 	e.delete(last)
 	switch {
-	case leads: // and is nobody's twice
+	case leads: // and has one owner
 		next := *now
 		next.Comment = last.Comment
 		e.add(next)
@@ -219,7 +219,7 @@ func (e edit) release(x nft.Elem, hash [8]byte) {
 func (e edit) claim(x nft.Elem, hash [8]byte) {
 	now := e.at[ElementKey(x)]
 	if now == nil {
-		e.release(x, hash) // who held it with others before somebody deleted it by hand
+		e.release(x, hash) // who held it with others before it was deleted by hand
 		e.add(x)
 		return
 	}

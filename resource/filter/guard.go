@@ -101,7 +101,7 @@ func shutLocalnet(w *kernel.World) (shut []procsys.Setting, err error) {
 	}
 	behind := map[int]bool{}
 	for _, l := range links {
-		// What the reference's plugins have published since a handover, nobody would give back.
+		// What the reference's plugins have published since a handover, no plugin would give back.
 		if network, owner, _, ok := identity.ParseTag(l.Alias); ok &&
 			w.Store.Has(resource.HandedRecord, network, owner) &&
 			!w.Store.Has(resource.MadeRecord, network, owner) {

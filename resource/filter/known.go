@@ -53,7 +53,7 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 	for left := 4; left >= 0; left-- {
 		k.mu.Lock()
 		k.later, k.read = map[string]*deferred{}, 0
-		// at last it is done, whoever goes on changing something else
+		// at last it is done, even if others go on changing something else
 		if conn, err := nft.Open(w.Host); err == nil && left > 0 {
 			k.read, _ = conn.Generation() // without nf_tables nothing is written either
 		}

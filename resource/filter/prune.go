@@ -95,8 +95,8 @@ func (f Tx) leadingTo(shared []string) (lines []xtables.Rule, count map[string]i
 	return lines, count, nil
 }
 
-// unused are those of shared chains whose sets nobody has anything in. Whose elements they are is asked of owners, so
-// that only sets that are nobody's are read.
+// unused are those of shared chains whose sets are empty. Whose elements they are is asked of owners, so
+// that only sets without an owner are read.
 func (f Tx) unused(shared, names []string) (left []string, err error) {
 	records, err := f.List(OwnersSet(f.Table))
 	if err != nil {

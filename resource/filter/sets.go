@@ -148,9 +148,9 @@ type PortMaps struct {
 	// The same of ranges whose ports lead to the same ports of the container: the kernel cannot count along
 	// with a range that is shifted. They are maps of their own, for an interval costs more the more there are.
 	ExactRange, AnyRange *nft.Set
-	// Claims has everybody who published a port, and Ranges who published a range, see publish.slot: at any address and
-	// at one, the one that the maps lead to and those of the same container that stand by. So a conflict is found, and
-	// a mapping taken over, without looking at other ports.
+	// Claims has the owners that published a port, and Ranges those that published a range, see publish.slot: at any
+	// address and at one, the one that the maps lead to and those of the same container that stand by. So a conflict is
+	// found, and a mapping taken over, without looking at other ports.
 	Claims, Ranges *nft.Set
 }
 

@@ -157,7 +157,7 @@ func Bridge() *nft.Table {
 		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge,
 			Rules: append([]*nft.Rule{
 				nft.NewRule("administrator").Jump("user"),
-				nft.NewRule("source address of somebody else").FromGuarded(links, pairs).Drop(),
+				nft.NewRule("source address of another container").FromGuarded(links, pairs).Drop(),
 			}, PortAddressSetsOf(t).rules()...)},
 		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*nft.Rule{
 			nft.NewRule("administrator").Jump("user"),

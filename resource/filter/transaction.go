@@ -37,7 +37,7 @@ func Transact(ctx context.Context, w *kernel.World, t *nft.Table, fn func(Tx) er
 // Attempt is Transact for a caller that holds the lock.
 func (f Tx) Attempt(ctx context.Context, fn func(Tx) error) (err error) {
 	torn, busy := 0, 0
-	for range 1000 { // each time somebody else got ahead
+	for range 1000 { // each time another process was faster
 		if *f.gen, err = f.Generation(); err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// An Unlisted element has an owner by its comment, and the set owners does not list it: somebody has flushed owners.
+// An Unlisted element has an owner by its comment, and the set owners does not list it: owners was flushed.
 // DEL, which goes by owners alone, leaves such an element.
 type Unlisted struct {
 	Hash  [8]byte

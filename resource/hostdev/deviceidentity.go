@@ -156,7 +156,7 @@ func (r DeviceRecord) stayed(w *kernel.World) *rtnl.Link {
 	return l
 }
 
-// cameHome reports whether a link of the host is the device by what is nobody's to choose.
+// cameHome reports whether a link of the host is the device by what cannot be chosen.
 func (r DeviceRecord) cameHome(l *rtnl.Link) bool {
 	return r.Is != nil && l.Kind == "veth" && r.Kind == "veth" && l.Peer == r.Is.Peer && peerOf(l) == r.Is.Home
 }

@@ -242,8 +242,8 @@ func (r DeviceRecord) returned(w *kernel.World, l *rtnl.Link) (away bool, err er
 }
 
 // bring moves the device from a container to the host, and returns it as it is there. It gets its name and address
-// before, so that nobody on the host sees another one; alias and group come with the move, so that whoever goes on
-// after a kill finds it, and nobody takes it for what its container says that it is.
+// before, so that no program on the host sees another one; alias and group come with the move, so that the call that
+// goes on after a kill finds it, and it is not taken for what its container says that it is.
 func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl.Link, error) {
 	foreign := slices.DeleteFunc(l.AltNames(), func(alt string) bool {
 		return slices.Contains(r.AltNames, alt) || alt == resource.AltName(r.Owner)
@@ -273,7 +273,7 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl
 	if errors.Is(err, rtnl.ErrLinkExists) {
 		slog.Warn("another link of the host has the device's name", "device", r.Link)
 		_ = rtnl.DelAltNames(in, l.Index, l.AltNames()...) // or one of those; what it had is given back
-		m.Rename = identity.LinkName("dev", r.Owner)       // nobody else's, so that what is there under it is what came
+		m.Rename = identity.LinkName("dev", r.Owner)       // the owner's own: a link of that name is the one that came
 		if err = rtnl.MoveLink(in, l.Index, m); errors.Is(err, rtnl.ErrNoLink) {
 			return r.onHost(w)
 		}
@@ -281,7 +281,7 @@ func (r DeviceRecord) bring(w *kernel.World, in *kernel.NS, l *rtnl.Link) (*rtnl
 	if err != nil {
 		return nil, fmt.Errorf("give %s back: %w", r.Link, err)
 	}
-	// All of that went by the index, and whoever is root in the container may have given it to another link meanwhile.
+	// All of that went by the index, and root in the container may have given it to another link meanwhile.
 	came, err := rtnl.LinkByName(w.Host, m.Rename)
 	if err == nil && !r.isThat(came, w, in, l) {
 		return nil, r.refuse(w, in, came)

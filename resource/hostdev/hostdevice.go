@@ -98,7 +98,7 @@ func (h HostDevice) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	_ = rtnl.AddAltName(w.Host, l.Name, resource.AltName(h.Owner))
 	m := rtnl.LinkChange{To: w.Container, Rename: h.Name, Index: r.Is.Index, Alias: l.Name, Up: true}
 	err = rtnl.MoveLink(w.Host, l.Index, m)
-	for n := 1; n < 4 && errors.Is(err, unix.EBUSY); n++ { // somebody in there took that index meanwhile
+	for n := 1; n < 4 && errors.Is(err, unix.EBUSY); n++ { // a link in there took that index meanwhile
 		if err = r.chooseIndex(w, r.Is.Index+n); err == nil {
 			m.Index = r.Is.Index
 			err = rtnl.MoveLink(w.Host, l.Index, m)

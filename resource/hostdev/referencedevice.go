@@ -12,9 +12,9 @@ import (
 
 // byReference is the record that a device would have that the reference's plugin moved: it keeps the name in the alias,
 // and nothing else. It is in the container, or where that is gone on the host, under the name that it had in there. In
-// is nil unless the configuration means that device, and it is known that nobody has it.
+// is nil unless the configuration means that device, and it is known that no container has it.
 //
-// Whoever is root in the container can make such a link himself. So it is none where anybody is known to have the
+// Root in the container can make such a link, too. So it is none where a container is known to have the
 // device or the host has it, and a virtual one only where a result shows that the container got one, and its other end
 // is not in there, too.
 func (h HostDevice) byReference(w *kernel.World) (r DeviceRecord, in *kernel.NS, l *rtnl.Link, err error) {

@@ -70,7 +70,7 @@ func (b Bridge) EnsureUnlocked(w *kernel.World) (changed bool, err error) {
 			return false, err
 		}
 		_ = w.Store.History(b.Name).Begin() // without one, all is announced
-		// Somebody else may make it now, and may not be done with it.
+		// Another program may make it now, and may not be done with it.
 		switch err := rtnl.AddBridge(w.Host, b.Name, b.MAC(), mtu, b.VLANs); {
 		case err == nil:
 			changed = true
@@ -125,7 +125,7 @@ func (b Bridge) pin(w *kernel.World, l *rtnl.Link) error {
 	return w.Store.Put(pinnedRecord, o, is)
 }
 
-// settings are those of the bridge whoever made it.
+// settings are those of the bridge whichever program made it.
 func (b Bridge) settings() rtnl.LinkChange {
 	c := rtnl.LinkChange{Up: true}
 	if b.Promisc {

@@ -22,7 +22,7 @@ import (
 type Macvlan struct {
 	Stacked
 	Mode       string // of MacvlanModes; empty: bridge
-	BCQueueLen uint32 // packets for everybody that may wait; zero: the kernel's
+	BCQueueLen uint32 // broadcast packets that may wait; zero: the kernel's
 	Tap        bool
 }
 

@@ -237,7 +237,7 @@ func plug(ctx context.Context, w *kernel.World, name string, anew plan.Resource,
 	br, err := resource.Bridge(w, name)
 	// Not by its Ensure, which has the lock alone while it takes back what failed.
 	maker, ok := plan.Unwrap(anew).(BridgeMaker)
-	if ok && (errors.Is(err, rtnl.ErrNoLink) || err == nil && !br.Up) { // or somebody else is just making it
+	if ok && (errors.Is(err, rtnl.ErrNoLink) || err == nil && !br.Up) { // or another program is just making it
 		if _, err := maker.EnsureUnlocked(w); err != nil {
 			return err
 		}

@@ -284,8 +284,8 @@ func (g VLANGateway) look(w *kernel.World) (l, port *rtnl.Link, err error) {
 	}
 	if l.Kind != "veth" || l.PeerAway {
 		return l, nil, spec.Errorf(spec.CodeConfig,
-			"bridge: %q: %s, which would be its gateway's link, is %s of somebody else: rename or remove it (ip link "+
-				"delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
+			"bridge: %q: %s, which would be its gateway's link, is %s of another program: rename or remove it "+
+				"(ip link delete %s)", g.Bridge, l.Name, resource.KindOf(l), l.Name)
 	}
 	if port, err = rtnl.LinkByIndex(w.Host, l.Peer); err != nil {
 		return l, nil, err

@@ -177,7 +177,7 @@ func derived(l *rtnl.Link, o spec.Owner) bool {
 	return slices.ContainsFunc(contMACs(o), func(mac string) bool { return l.MAC.String() == mac })
 }
 
-// contMACs are the addresses that the owner's link in the container has where nobody asks for one: the first that is
+// contMACs are the addresses that the owner's link in the container has where none is asked for: the first that is
 // free.
 func contMACs(o spec.Owner) []string {
 	macs := []string{identity.MAC("cont", o).String()}

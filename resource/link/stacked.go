@@ -26,7 +26,7 @@ type Stacked struct {
 	Inside
 	Master Master
 	Chosen bool   // the configuration names no master, so that Verify goes by the one that Ensure chose
-	MACKey string // the key or variable that asks for the MAC; empty where nobody does
+	MACKey string // the key or variable that asks for the MAC; empty where nothing does
 	index  int
 }
 
@@ -110,7 +110,7 @@ func (s Stacked) taken(w *kernel.World, kind string, master *rtnl.Link, err erro
 			return fmt.Errorf("%w: it is called %s now", rtnl.NameTaken(s.Name), links[0].Name)
 		}
 	}
-	if slices.Contains(contMACs(s.Owner), s.MAC) { // nobody asked for it
+	if slices.Contains(contMACs(s.Owner), s.MAC) { // it was not asked for
 		return fmt.Errorf("address %s, which is this attachment's own: %s, or another link on it, has it: %w", s.MAC,
 			master.Name, err)
 	}

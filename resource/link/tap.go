@@ -22,7 +22,7 @@ import (
 type Tap struct {
 	Inside
 	MultiQueue bool    // the program may open it several times, for as many processors
-	User       *uint32 // the numbers of who may open it; nil: anybody
+	User       *uint32 // the numbers of who may open it; nil: each user
 	Group      *uint32
 	Bridge     string // in the container, that it is a port of
 	Label      string // SELinux context that it is made in

@@ -41,7 +41,7 @@ func MasterBelow(w *kernel.World, l *rtnl.Link) (*kernel.NS, *rtnl.Link, error) 
 type Up struct {
 	Where resource.Where
 	Link  string
-	Owner spec.Owner // of a link of the container: its address is one of the owner's, if nobody asked for another
+	Owner spec.Owner // of a link of the container: its address is one of the owner's, if no other was asked for
 }
 
 func (u Up) String() string { return "link " + u.Where.String() + u.Link + " up" }

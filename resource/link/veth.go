@@ -22,7 +22,7 @@ import (
 type Veth struct {
 	Owner spec.Owner
 	Name  string // the container's end
-	Host  string // the host's end: identity.LinkName("veth", Owner), or a name that somebody chose
+	Host  string // the host's end: identity.LinkName("veth", Owner), or a name that was chosen
 	MTU   resource.MTU
 	// to be verified of the container's end, which a later plugin may have changed; Ensure gives both ends MTU
 	ContMTU int
@@ -172,7 +172,7 @@ func (v Veth) finish(w *kernel.World, hostMAC net.HardwareAddr) error {
 	if _, err := v.ignoreRA(w.Host); err != nil {
 		return err
 	}
-	// Where IPv6 stays on: nobody talks to a port by itself, and to make an address for one takes the kernel a second
+	// Where IPv6 stays on: a port by itself is not talked to, and to make an address for one takes the kernel a second
 	// of asking for it.
 	c := rtnl.LinkChange{Alias: identity.Tag(v.Owner), NoLinkLocal: v.port()}
 	if v.Master != "" && (v.Hairpin || v.Isolated) {
@@ -347,7 +347,7 @@ func (v Veth) bothRenamed(w *kernel.World) (*rtnl.Link, error) {
 }
 
 // foreign is the host's end of a pair that this attachment has though it does not bear its name: renamed, or
-// made by the reference plugin, which leaves no mark. It is nil if there is none or it may be somebody else's.
+// made by the reference plugin, which leaves no mark. It is nil if there is none or it may be another program's.
 func (v Veth) foreign(w *kernel.World) (*rtnl.Link, error) {
 	h, err := resource.HostEnd(w, v.Name)
 	if h == nil || err != nil {

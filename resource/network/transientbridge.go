@@ -144,7 +144,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 		return err
 	}
 	var errs []error
-	for _, l := range links { // while nobody can come who wants the policy
+	for _, l := range links { // while no attachment can come that wants the policy
 		errs = append(errs, policy.ReleaseBridge(ctx, w, t.Network, l.Name, func([8]byte) bool { return false }))
 	}
 	for _, l := range links {

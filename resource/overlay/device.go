@@ -72,7 +72,7 @@ func (d Device) Traits() resource.Traits {
 		Possible: resource.KindPossible("vxlan")}
 }
 
-// Ensure implements plan.Resource. What the kernel lets nobody change of a device takes a new one, and the routes by
+// Ensure implements plan.Resource. What the kernel does not let change of a device takes a new one, and the routes by
 // the former one go with it.
 func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	have, err := d.own(w)

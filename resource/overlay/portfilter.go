@@ -17,8 +17,8 @@ import (
 )
 
 // A PortFilter lets in at the VXLAN port only what other nodes send for their own containers, and lets only the node
-// itself send to that port of other nodes. VXLAN has no authentication: without the filter, whoever reaches the port
-// puts packets with any source into the containers' network. A container reaches it, too, masqueraded as its node.
+// itself send to that port of other nodes. VXLAN has no authentication: without the filter, a host that reaches the
+// port puts packets with any source into the containers' network. A container reaches it, too, masqueraded as its node.
 //
 // It is a table of nf_tables of its own, and has no chain at the hook forward: what forwards look at the chains there.
 // It concerns one network identifier. Another device may have the same port.

@@ -121,7 +121,7 @@ func (k portKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag)
 	return errors.Join(errs...)
 }
 
-// remove deletes the rows that have one of the marks, and then the tunnels that nobody needs any more.
+// remove deletes the rows that have one of the marks, and then the tunnels that are needed no more.
 func remove(ctx context.Context, c *ovsdb.Conn, marks []string) error {
 	slices.Sort(marks)
 	marks = slices.Compact(marks)

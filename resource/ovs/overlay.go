@@ -53,7 +53,7 @@ func (o Overlay) dstPort() int {
 	return o.DstPort
 }
 
-// Tunnels are the ports of a bridge that an Overlay needs. Removing a Port removes those that nobody needs any more.
+// Tunnels are the ports of a bridge that an Overlay needs. Removing a Port removes those that are needed no more.
 type Tunnels struct {
 	DB     DB
 	Bridge string

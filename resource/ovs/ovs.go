@@ -78,14 +78,14 @@ func retried(bridge string, fn func() error) (err error) {
 	return spec.Errorf(spec.CodeTryAgain, "Open vSwitch: other programs keep changing bridge %s: %w", bridge, err)
 }
 
-// A Service is Open vSwitch's two daemons. It is somebody else's.
+// A Service is Open vSwitch's two daemons. It is another program's.
 type Service struct{ DB DB }
 
 func (s Service) String() string { return "Open vSwitch at " + string(s.DB) }
 
 // Verify implements plan.Requirement.
 //
-// ovs-vswitchd holds a lock of the database. To ask for that would tell whether it runs, but whoever has it when
+// ovs-vswitchd holds a lock of the database. To ask for that would tell whether it runs, but a process that has it when
 // ovs-vswitchd connects again makes it take all bridges down. So its control socket is asked, which is in the same
 // directory wherever Open vSwitch's own scripts start it; and where there is none, it has to answer a change that
 // changes nothing.

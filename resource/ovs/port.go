@@ -251,7 +251,7 @@ func (p Port) Remove(ctx context.Context, w *kernel.World) error {
 	return PortKind(p.DB).Remove(ctx, w, plan.TagOf(p.Owner))
 }
 
-// removal deletes ports and QoS, which a port of somebody else's may have come to use.
+// removal deletes ports and QoS, which a port of another program may have come to use.
 func removal(ports, qos []ovsdb.UUID) []ovsdb.Op {
 	ops := []ovsdb.Op{ovsdb.Mutate(bridgeTable, nil, "ports", "delete", ovsdb.SetOf(ports...))}
 	for _, q := range qos {

@@ -118,7 +118,7 @@ func (s SourceRouting) Ensure(ctx context.Context, w *kernel.World) (changed boo
 			return false, err
 		}
 	}
-	s.Hints = s.Hints && vrf == nil // nobody looks for the link in the main table then
+	s.Hints = s.Hints && vrf == nil // no rule looks for the link in the main table then
 	now, err := s.compose(ns, index, sure)
 	if err != nil {
 		return false, err

@@ -222,7 +222,7 @@ func (s SourceRouting) verifyMain(ns *kernel.NS, index int, rec sourced, inVRF b
 	return d.Err()
 }
 
-// sameRoute reports whether the kernel treats two routes as the same, whoever made them.
+// sameRoute reports whether the kernel treats two routes as the same, whichever program made them.
 func sameRoute(a, b rtnl.Route) bool {
 	return a.Dst == b.Dst && a.Via == b.Via && a.Link == b.Link && a.Priority == b.Priority && a.Table == b.Table
 }

@@ -55,7 +55,7 @@ type member struct {
 	Index int // of the link, which has it under every name; zero in the records of earlier versions
 	VRF   string
 	Table int
-	Found bool         // the VRF was there, and nobody's
+	Found bool         // the VRF was there, and had no owner
 	Was   []rtnl.Route // the link's routes before, in whichever table
 	Made  []rtnl.Route // and where they are now
 }
@@ -89,7 +89,7 @@ func (v VRF) Ensure(ctx context.Context, w *kernel.World) (changed bool, err err
 	if err != nil {
 		return false, err
 	}
-	unlock, err := lockSources(ctx, ns) // nobody else is to choose the same table
+	unlock, err := lockSources(ctx, ns) // no other call is to choose the same table
 	if err != nil {
 		return false, err
 	}

@@ -18,7 +18,7 @@ import (
 type IFB struct {
 	Owner spec.Owner
 	Where resource.Where
-	For   string // the link; empty: in DEL, where nobody knows
+	For   string // the link; empty: in DEL, where it is not known
 }
 
 func (i IFB) String() string {
@@ -66,7 +66,7 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 		return false, fmt.Errorf("link %s already exists and was not made for this attachment: %w", name, fs.ErrExist)
 	case err == nil && have.Up && have.MTU == l.MTU && have.Alias != "":
 		return false, nil
-	case err == nil: // as somebody left it, or a call that was killed
+	case err == nil: // as another program left it, or a call that was killed
 		return true, rtnl.SetLink(ns, name, rtnl.LinkChange{Up: true, MTU: l.MTU, Alias: identity.Tag(i.Owner)})
 	}
 	if err := rtnl.AddIFB(ns, rtnl.NewLink{
@@ -81,7 +81,7 @@ func (i IFB) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	return true, nil
 }
 
-// Verify implements plan.Resource. It does not compare the MAC address, which the kernel lets nobody change. It does
+// Verify implements plan.Resource. It does not compare the MAC address, which the kernel does not let change. It does
 // not compare the MTU, because the link's MTU may change later and an ifb also sends longer packets.
 func (i IFB) Verify(_ context.Context, w *kernel.World) error {
 	_, l, err := ifb(w, i.Where, i.Owner)

@@ -53,7 +53,7 @@ func (q Qdisc) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	case have == nil:
 	case !ours(have) && !references(l, have):
 		return false, spec.Errorf(spec.CodeConfig,
-			"%s%s has a qdisc %s of somebody else's, with handle %x:, and a link has one; remove it (tc qdisc del "+
+			"%s%s has a qdisc %s of another program, with handle %x:, and a link has one; remove it (tc qdisc del "+
 				"dev %s root), or do not limit this link",
 			q.Where, q.Link, have.Kind, have.Handle>>16, q.Link)
 	case ours(have) && q.Limit.verify(ns, l, have) == nil:

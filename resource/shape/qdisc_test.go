@@ -165,7 +165,7 @@ func TestQdiscOfSomebodyElse(t *testing.T) {
 	before := state(t)
 	q := Qdisc{Owner: contract.Owner, Where: resource.Host, Link: "v0", Limit: mbit(20)}
 	if _, err := q.Ensure(t.Context(), w); err == nil ||
-		!strings.Contains(err.Error(), "qdisc htb of somebody else's, with handle 7:") {
+		!strings.Contains(err.Error(), "qdisc htb of another program, with handle 7:") {
 		t.Error(err)
 	}
 	p := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host, For: "v0"},

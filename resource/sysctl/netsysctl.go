@@ -16,7 +16,7 @@ import (
 // A NetSysctl is a sysctl of the container's network namespace and its wanted value.
 type NetSysctl struct {
 	At    string // the key's path in the configuration, for errors
-	Key   string // as somebody wrote it
+	Key   string // as it was written
 	Path  string // below /proc/sys: net/core/somaxconn
 	Value string
 }

@@ -70,7 +70,7 @@ func (s Sysctl) ns(w *kernel.World) (*kernel.NS, error) {
 // An EnableIPv6 allows IPv6 addresses on a link of the container and keeps them when the link goes down.
 type EnableIPv6 struct {
 	Link  string
-	NoDAD bool // addresses are usable at once, without asking whether somebody else has them
+	NoDAD bool // addresses are usable at once, without asking whether another host has them
 	DAD   bool // they are asked for even where the host's default is to ask no times
 }
 

@@ -61,7 +61,7 @@ func (c Call) Do() (json.RawMessage, error) {
 	return out.Bytes(), nil
 }
 
-// shared matches the lines of HostState that belong to a network or to nobody, and so may stay after DEL.
+// shared matches the lines of HostState that belong to a network or to none, and so may stay after DEL.
 const shared = `last_reserved_ip|\.fairlead-index/|fairlead/nft-ending$|/lock$|\.lock$|fairlead/ipam|fairlead/network-|` +
 	`memory/closed|memory/gateway|memory/pinned|fairlead/history/|[0-9a-f]{12} [0-9a-f]{16} [^/]+//`
 

@@ -152,7 +152,7 @@ func alone(path string, harmless fs.FileMode) error {
 		return err
 	}
 	st = *mode.Sys().(*syscall.Stat_t)
-	// In a user namespace the owner of / may be nobody whom it knows, and yet is the one who decides.
+	// In a user namespace the owner of / may have no number there, and yet it is the one who decides.
 	if !slices.Contains([]uint32{0, uint32(os.Geteuid()), root.Uid}, st.Uid) {
 		return &UnsafeError{path, fmt.Sprintf("it belongs to user %d", st.Uid)}
 	}

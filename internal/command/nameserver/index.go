@@ -214,7 +214,7 @@ func (z *zone) holds(a netip.Addr) bool {
 
 // lookUp returns the addresses of a name, which is in lower case and without a final dot. mine says that no other
 // server knows the name: a container has it, or it is in a domain of the network, or it has only one label. An alias
-// that is another container's own name does not count, so that nobody gets answers meant for that container.
+// that is another container's own name does not count, so that no other container gets its answers.
 func (x *index) lookUp(s scope, name string) (addrs []netip.Addr, found, mine bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()

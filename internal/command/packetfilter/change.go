@@ -12,7 +12,7 @@ import (
 // key names a set among those of all tables.
 func (t *nftTable) key(set string) string { return fmt.Sprintf("\n%d %s %s\n", t.family, t.name, set) }
 
-// touch says that nobody knows what is in a set from now on: a rule adds to it or deletes from it.
+// touch marks what is in a set as unknown from now on: a rule adds to it or deletes from it.
 func (m *machine) touch(set string) {
 	if key := m.table.key(set); !strings.Contains(m.w.p.touched, key) {
 		m.w.p.touched += key
@@ -59,7 +59,7 @@ func (w *walk) lose() {
 	}
 }
 
-// alter says that the packet is another one from here on, or that nobody knows whether it is.
+// alter says that the packet is another one from here on, or that this is unknown.
 func (w *walk) alter() {
 	w.p.altered = true
 	w.lose()

@@ -41,7 +41,7 @@ func whileSteady(ns *kernel.NS, look func(*rules) error) (steady bool, err error
 			return true, nil
 		}
 		r.tables = nil
-		if steady || err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: somebody deletes what rules lead to
+		if steady || err != nil && !errors.Is(err, unix.ENOENT) { // ENOENT: another program deletes what rules lead to
 			return false, err
 		}
 	}

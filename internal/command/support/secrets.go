@@ -172,7 +172,7 @@ func (s *secrets) inner(text string) any {
 	return s.line(text)
 }
 
-// line is a text without its secrets. Long runs of what may be bytes go as a whole: nobody can see what is in them.
+// line is a text without its secrets. Long runs of what may be bytes go as a whole: what is in them cannot be seen.
 func (s *secrets) line(text string) string {
 	if strings.Contains(text, "-----BEGIN") || strings.Contains(text, "://") || strings.Contains(text, "eyJ") {
 		text = s.form.ReplaceAllString(text, "${1}"+removed)

@@ -264,7 +264,7 @@ func (w *walk) judge() {
 	switch predicted := w.Result + "; predicted: " + w.Why; {
 	case w.Seen == w.Verdict || w.Seen == Unknown && w.Verdict == Stops:
 		return
-	case w.Seen == Unknown && w.p.Proto == kernel.UDP: // which nobody has to answer
+	case w.Seen == Unknown && w.p.Proto == kernel.UDP: // which needs no answer
 		w.Verdict, w.Why = Unknown, predicted
 	case w.Seen == Unknown:
 		w.Verdict, w.Why = Stops, predicted

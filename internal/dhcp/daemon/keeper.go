@@ -345,7 +345,7 @@ func (k *keeper) lose(link reached, why error) {
 	slog.Error("a lease is over, and its addresses are taken off the link", "owner", rec.Ask.Owner, "protocol",
 		rec.Protocol,
 		"link", link.Name, "addresses", rec.Lease.Prefixes(), "reason", why)
-	rec.Off = rec.Off || was || rec.Placed || rec.Was != nil // somebody else may have taken them off before
+	rec.Off = rec.Off || was || rec.Placed || rec.Was != nil // another program may have taken them off before
 	// the file is that of a lease that is over, which its times say
 	if err := k.d.store.save(rec); err != nil {
 		slog.Error("that a lease is over is not on the disk", "owner", rec.Ask.Owner, "error", err)

@@ -161,7 +161,7 @@ func (d *Daemon) lease(ctx context.Context, name string, a dhcp.Ask, q question,
 	}
 	if err == nil {
 		err = d.keep(proto, a, q, id, link, l)
-	} else if l != nil { // the caller is gone: nobody will know of it
+	} else if l != nil { // the caller is gone and will not know of it
 		err = errors.Join(err, d.giveBack(proto, link, leaseFile{Ask: a, Lease: l}))
 	}
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// Bounds on what is read from a socket that anybody may write to who can open it.
+// Bounds on what is read from a socket that each program may write to that can open it.
 const (
 	maxMessage  = spec.MaxFile + 1<<20 // a configuration as long as plugins take one, with room beside it for CNI_ARGS
 	maxValues   = 32 << 10             // of a message; each costs many times its bytes here

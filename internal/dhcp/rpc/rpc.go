@@ -125,7 +125,7 @@ func Serve(ctx context.Context, conn net.Conn, handle Handler) error {
 	conn.SetDeadline(time.Now().Add(Idle))
 	r := bufio.NewReader(conn)
 	if _, err := r.Peek(1); errors.Is(err, io.EOF) {
-		return nil // somebody looked whether anybody listens
+		return nil // a program looked whether the socket is served
 	}
 	first, err := header(r)
 	if err != nil {

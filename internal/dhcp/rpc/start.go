@@ -28,7 +28,7 @@ func Start(ctx context.Context, socket string) error {
 		return err
 	}
 	defer unlock()
-	if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket); err == nil { // somebody was faster
+	if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket); err == nil { // another process was faster
 		return conn.Close()
 	}
 	logName := filepath.Join(record.RunDir, "dhcp-daemon.log")

@@ -29,7 +29,7 @@ var _ dhcp.Protocol = Client{}
 // Name implements dhcp.Protocol.
 func (Client) Name() string { return "dhcpv4" }
 
-// attempts is how many addresses that somebody else has are declined before that is an error.
+// attempts is how many addresses that another host has are declined before that is an error.
 const attempts = 4
 
 // Acquire implements dhcp.Protocol. Of several offers the first is taken.
@@ -84,7 +84,7 @@ func (s *session) acquire(ctx context.Context, a dhcp.Ask) (*dhcp.Lease, error) 
 		case err == nil:
 			remember(got.lease, a.Owner)
 			return got.lease, nil
-		case errors.Is(err, dhcp.ErrRefused): // somebody else was faster: a new offer, but not at once
+		case errors.Is(err, dhcp.ErrRefused): // another host was faster: a new offer, but not at once
 			refusal = err
 			if err := s.pause(ctx, s.c.first()); err != nil {
 				return nil, errors.Join(err, refusal)
@@ -138,7 +138,7 @@ func (c Client) extend(ctx context.Context, l dhcp.Link, m *dhcpv4.DHCPv4, to ne
 	return got.lease, nil
 }
 
-// Release implements dhcp.Protocol. Nobody answers it, so it goes straight to where the server's answers came from: in
+// Release implements dhcp.Protocol. It gets no answer, so it goes straight to where the server's answers came from: in
 // a queue behind a question for the neighbour it would be lost with the link, which is deleted next.
 func (c Client) Release(_ context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) error {
 	m := request(dhcpv4.MessageTypeRelease, l, a, have)
@@ -231,7 +231,8 @@ func (a *answer) refusal() error {
 }
 
 // exchange sends m until it is answered: by a message of the type that is wanted, or by NAK where that is an ACK. After
-// that many tries, where that is not zero, or the end of ctx it is ErrNoServer, with what was wrong with what did answer.
+// that many tries, where that is not zero, or the end of ctx it is ErrNoServer, with what was wrong with what did
+// answer.
 func (s *session) exchange(ctx context.Context, tries int, m *dhcpv4.DHCPv4, to netip.Addr,
 	want dhcpv4.MessageType) (*answer, error) {
 	pause, began := s.c.first(), time.Now()
@@ -262,7 +263,7 @@ func (s *session) exchange(ctx context.Context, tries int, m *dhcpv4.DHCPv4, to 
 
 func jitter(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2) }
 
-// nobody says once that nobody answered, and once of each odd answer what was odd.
+// noServer says once that no server answered, and once of each odd answer what was odd.
 func noServer(link string, odd error) error {
 	var o *oddAnswer
 	if errors.As(odd, &o) {
@@ -365,7 +366,7 @@ func (s *session) send(m *dhcpv4.DHCPv4, to netip.Addr) error {
 		if err == nil {
 			return nil
 		}
-		// The address is not on the link, or somebody in the container has the port.
+		// The address is not on the link, or a program in the container has the port.
 		slog.Debug("a DHCP message goes without the kernel's help", "link", s.link.Name, "reason", err)
 	}
 	return s.sendFrame(m, to)

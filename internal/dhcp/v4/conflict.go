@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/dhcp"
 )
 
-// errTaken says that somebody else has the address that a server gave.
+// errTaken says that another host has the address that a server gave.
 var errTaken = errors.New("another machine on the link has it")
 
 // The spans of the question whether an address is free: twice, and as short as one machine may take to answer another.
@@ -24,7 +24,7 @@ const (
 	probePause = 200 * time.Millisecond
 )
 
-// free asks by ARP whether somebody has an address (RFC 2131, 4.4.1), and is errTaken where somebody does.
+// free asks by ARP whether another host has an address (RFC 2131, 4.4.1), and is errTaken where one does.
 func free(ctx context.Context, l dhcp.Link, addr netip.Addr) error {
 	kl, err := rtnl.LinkByIndex(l.NS, l.Index)
 	if err != nil {

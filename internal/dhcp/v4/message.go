@@ -77,7 +77,7 @@ func request(typ dhcpv4.MessageType, l dhcp.Link, a dhcp.Ask, have *dhcp.Lease) 
 		}
 	}
 	for code, value := range a.Options {
-		// What a server knows a client by is said in every message, or RELEASE would be of nobody's lease.
+		// What a server knows a client by is said in every message, or RELEASE would name no client's lease.
 		if code > 0 && code < 255 && (!gives || code == optClientID) {
 			m.Options[uint8(code)] = value
 			if len(value) == 0 {

@@ -32,11 +32,12 @@ func (Client) Name() string { return "dhcpv6" }
 // errMore says that a good answer is taken, and others are awaited.
 var errMore = errors.New("more are awaited")
 
-// attempts is how often an address is asked for that somebody else turns out to have, or another server's, or nobody's.
+// attempts is how often an address is asked for that another host turns out to have, or another server's, or no
+// server's.
 const attempts = 4
 
 // Acquire implements dhcp.Protocol. Servers have a second to answer, as RFC 8415 demands; the one that prefers itself
-// most is taken, unless one gives a lease at once (Rapid Commit). A lease whose address somebody on the link has is
+// most is taken, unless one gives a lease at once (Rapid Commit). A lease whose address a host on the link has is
 // declined, and another one asked for.
 func (c Client) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Lease, error) {
 	if err := turnOn(l, false, a.Metric); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/kernel/packet"
 )
 
-// errTaken says that somebody else has an address that a server gave.
+// errTaken says that another host has an address that a server gave.
 var errTaken = errors.New("another machine on the link has it")
 
 // The types of ICMPv6 messages (RFC 4861, 4).
@@ -28,7 +28,7 @@ const (
 // the link lets the kernel ask once more, and for longer.
 const probeLimit = 400 * time.Millisecond
 
-// A probe asks whether somebody has an address that is offered.
+// A probe asks whether another host has an address that is offered.
 type probe struct {
 	*packet.Inet6Conn
 	s     *session
@@ -65,8 +65,8 @@ func (p *probe) offered(l *dhcp.Lease) {
 	}
 }
 
-// free is errTaken where somebody has an address of the lease. The server has to be told of that by DECLINE, which the
-// kernel, when it finds out, cannot.
+// free is errTaken where another host has an address of the lease. The server has to be told of that by DECLINE, which
+// the kernel, when it finds out, cannot.
 func (p *probe) free(ctx context.Context, got *dhcp.Lease) error {
 	defer clear(p.asked)               // what was said of others is read away
 	if err := p.ask(got); err != nil { // those that were offered once more, for a message may be lost

@@ -78,7 +78,7 @@ func message(typ dhcpv6.MessageType, a dhcp.Ask, have *dhcp.Lease) *dhcpv6.Messa
 		}
 	}
 	for code, value := range a.Options {
-		// What a server knows a client by is said in every message, or RELEASE would be of nobody's lease.
+		// What a server knows a client by is said in every message, or RELEASE would name no client's lease.
 		if asks || dhcpv6.OptionCode(code) == optClientID {
 			put(m, dhcpv6.OptionCode(code), value)
 		}
@@ -130,7 +130,7 @@ func iaPrefix(p netip.Prefix) *dhcpv6.OptIAPrefix {
 	return &dhcpv6.OptIAPrefix{Prefix: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 128)}}
 }
 
-// parse reads an answer to m. Of options it looks only into those that count, so that one that nobody asked for cannot
+// parse reads an answer to m. Of options it looks only into those that count, so that one that was not asked for cannot
 // spoil the others.
 func parse(b []byte, m *dhcpv6.Message) (*dhcpv6.Message, error) {
 	if len(b) < dhcpv6.MessageHeaderSize {

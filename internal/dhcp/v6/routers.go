@@ -35,7 +35,7 @@ type routers struct {
 const routerLimit = 2500 * time.Millisecond
 
 // listen asks routers to say what they are, again and again, and keeps what they say until Close. That goes on while
-// the kernel makes sure of the link-local address, as RFC 4862 (4) has it: the first question comes from nobody's
+// the kernel makes sure of the link-local address, as RFC 4862 (4) has it: the first question comes from no host's
 // address then.
 func listen(ctx context.Context, l dhcp.Link) (*routers, error) {
 	conn, err := packet.ListenICMP6(l.NS, l.Index, l.Name, routerAdvertisement)
@@ -155,7 +155,7 @@ func (r *routers) gateway(ctx context.Context, l *dhcp.Lease) {
 }
 
 // settled waits a little for the kernel's own default route by a router, which it makes a moment after we have heard of
-// the router, if it is to make one. Whoever then gives the link routes finds it there.
+// the router, if it is to make one. The program that then gives the link routes finds it there.
 func settled(ctx context.Context, l dhcp.Link, router netip.Addr) {
 	if v, _ := procsys.Get(l.NS, "net/ipv6/conf/"+l.Name+"/accept_ra_defrtr"); v != "1" {
 		return

@@ -95,7 +95,7 @@ type oddAnswer struct {
 func (o *oddAnswer) Error() string { return fmt.Sprintf("server %v: %v", o.server, o.err) }
 func (o *oddAnswer) Unwrap() error { return o.err }
 
-// nobody says once that nobody answered, and of the last odd answer what was odd.
+// noServer says once that no server answered, and of the last odd answer what was odd.
 func noServer(link string, odd error) error {
 	if odd != nil {
 		return fmt.Errorf("link %s: %w with a lease: %w", link, dhcp.ErrNoServer, odd)

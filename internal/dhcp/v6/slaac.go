@@ -65,7 +65,7 @@ func (c SLAAC) Acquire(ctx context.Context, l dhcp.Link, a dhcp.Ask) (*dhcp.Leas
 		out.Addresses = append(out.Addresses, dhcp.Address{Prefix: p, Valid: dhcp.Forever})
 	}
 	list, _ = heard.now()
-	if best(list) != nil { // else nobody leads off the link, and there is nothing to wait for
+	if best(list) != nil { // else no router leads off the link, and there is nothing to wait for
 		heard.gateway(ctx, out)
 	}
 	for _, ra := range list {
@@ -202,7 +202,7 @@ func (c SLAAC) Rebind(ctx context.Context, l dhcp.Link, a dhcp.Ask, have *dhcp.L
 	return c.Confirm(ctx, l, a, have)
 }
 
-// Release implements dhcp.Protocol. Nobody knows of the addresses.
+// Release implements dhcp.Protocol. No server knows of the addresses.
 func (SLAAC) Release(context.Context, dhcp.Link, dhcp.Ask, *dhcp.Lease) error { return nil }
 
 // Decline implements dhcp.Protocol.

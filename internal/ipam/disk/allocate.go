@@ -116,7 +116,7 @@ type call struct {
 	second  []int // the sets whose sticky address another owner of the key has
 
 	reserved []ipam.Reservation
-	back     ipam.Reserved // all that nobody gets without asking
+	back     ipam.Reserved // all that is given only by name
 }
 
 // A lodged is a lease that this call made, and the earlier index entry of its address.
@@ -179,7 +179,7 @@ func (c *call) address(i int, set ipam.Set, want netip.Addr) (netip.Addr, error)
 // seize makes a lease for one address. If another owner has the address, by is the text of its lease, and no lease is
 // made.
 func (c *call) seize(i int, a netip.Addr) (by string, err error) {
-	for range 3 { // a lease that is nobody's any more goes first
+	for range 3 { // a lease without an owner goes first
 		l, rerr := c.d.read(a)
 		switch {
 		case errors.Is(rerr, fs.ErrNotExist):

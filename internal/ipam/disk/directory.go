@@ -69,7 +69,7 @@ func openDirectory(ctx context.Context, path string, create bool) (*directory, e
 }
 
 // takeLock takes the same lock as the reference plugin. Gone reports that the directory was removed meanwhile, and the
-// lock with it, so that the lock excludes nobody.
+// lock with it, so that the lock excludes no process.
 func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
 	name := filepath.Join(d.path, "lock")
 	d.lock, err = unix.Openat(d.fd, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
@@ -111,7 +111,7 @@ func flock(ctx context.Context, fd int) error {
 			err = unix.Flock(fd, unix.LOCK_EX)
 		}
 		if !settled.CompareAndSwap(false, true) {
-			unix.Close(fd) // nobody waits any more
+			unix.Close(fd) // the caller waits no more
 		}
 		got <- err
 	}()

@@ -33,13 +33,13 @@ type Store struct {
 	Sets      []ipam.Set     // complete; an owner gets an address from each
 	Requested []netip.Addr   // what the owner asks for
 	Reserved  []netip.Prefix // given to who asks for one of them by name
-	Sticky    *Sticky        // nil: no address is remembered for anybody
+	Sticky    *Sticky        // nil: no address is remembered
 	Cooldown  time.Duration  // for how long a released address rests while others are free
 	Netns     string         // the path of the owner's namespace, written down beside the lease
 	Results   string         // the runtime's cache of results; default: /var/lib/cni/results
 	Log       *slog.Logger   // default: slog.Default()
 
-	// Granted returns Sets, where somebody else says and changes them. It is called with the network's lock held, so
+	// Granted returns Sets, where another program sets and changes them. It is called with the network's lock held, so
 	// that who changed them knows, once he had that lock, that no call uses the former ones. Verify does not need them:
 	// it takes every address of a result as one of the store's. Nil: Sets stay as they are.
 	Granted func() ([]ipam.Set, error)

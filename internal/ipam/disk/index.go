@@ -30,18 +30,18 @@ func indexPath(dir string) string {
 //	oHASH           a lease of an owner, an entry as text; its further leases are oHASH.1, oHASH.2 …
 //	kHASH           likewise an address that a sticky key had last
 //	words/10.1.0.0  what became of each of 65536 addresses, see words.go
-//	state           when somebody else may have changed it last, the boot, a digest of what the directory of leases
+//	state           when another program may have changed it last, the boot, a digest of what the directory of leases
 //	                was like, and when
 //	                to prune records
 //
-// Entries are symbolic links that nobody follows: one is made or read in one step, whole or not at all, and
+// Entries are symbolic links that are not followed: one is made or read in one step, whole or not at all, and
 // needs no block.
 //
 // A hint is written before what it speaks of is there, and removed after that is gone. So a call that is
-// killed leaves hints too many and none too few, and whoever takes a hint reads the lease file.
+// killed leaves hints too many and none too few, and a hint is only taken with the lease file.
 type index struct {
 	fd     int    // of the directory; -1: there is none
-	since  int64  // a number that is another one each time that somebody else may have changed the directory of leases
+	since  int64  // changes whenever another program may have changed the directory of leases
 	boot   uint32 // the boot in which that was scanned; 0: never
 	digest string // of that directory, see directory.digest
 	prune  int    // how many more records are written before those are looked for whose time is over

@@ -115,7 +115,7 @@ func (s *Store) leases(d *directory, network string, addrs []netip.Addr, problem
 	return all, nil
 }
 
-// Judge keeps vanished for whoever asks what is gone.
+// Judge keeps vanished for those who ask what is gone.
 func (s *Store) Judge(vanished func(o spec.Owner, netns string) error) { s.vanished = vanished }
 
 // state returns what is known about the container of the lease in file f with the index entry e. The container is gone

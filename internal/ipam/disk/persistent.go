@@ -25,12 +25,12 @@ func keptPath(dir string) string {
 
 // A record says which sticky key had an address last. Its file has the address's name.
 //
-// Within a boot its age is told by a clock that nobody sets; across boots there is but the wall clock. Where that one
+// Within a boot its age is told by a clock that cannot be set; across boots there is but the wall clock. Where that one
 // was set back, so that a record is from the future, it is as good as new.
 type record struct {
 	Key    string `json:"key"`
 	IfName string `json:"ifname"`
-	TTL    int64  `json:"ttl"`   // for how many seconds nobody else gets the address while others are free
+	TTL    int64  `json:"ttl"`   // for how many seconds no other owner gets the address while others are free
 	Since  int64  `json:"since"` // when the key got it, or gave it back: seconds of the wall clock
 	Boot   uint64 `json:"boot"`  // … the boot that this was in, 0 if that is not known
 	Clock  clock  `json:"clock"` // … and the time of that boot

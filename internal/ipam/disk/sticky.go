@@ -130,7 +130,7 @@ func (c *call) remember() error {
 		r, err := c.d.readRecord(g.addr)
 		switch {
 		case c.key() == "" || slices.Contains(c.second, g.set):
-			if err == nil || errors.Is(err, errGarbage) { // somebody else's, who was away for too long
+			if err == nil || errors.Is(err, errGarbage) { // another owner's, who was away for too long
 				if err := c.d.forget(g.addr, r); err != nil {
 					return spec.Errorf(spec.CodeIO, "%w", err)
 				}

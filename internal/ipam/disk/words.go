@@ -121,7 +121,7 @@ func (x *index) all(f func(a netip.Addr, word uint32)) {
 // How good a find of free's is.
 const (
 	nowhere = iota
-	held    // for somebody's sticky key
+	held    // for a sticky key
 	tired   // it has not rested since its release
 	rested  // or was never given out
 )

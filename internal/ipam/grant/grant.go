@@ -50,7 +50,7 @@ type Grant struct {
 	// Prefixes are those of all nodes, to which packets of containers are sent without address translation.
 	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
 
-	// Source is what an agent has to find again when it starts anew in the same boot. Nobody else reads it.
+	// Source is what an agent has to find again when it starts anew in the same boot. Only the agent reads it.
 	Source json.RawMessage `json:"source,omitempty"`
 }
 

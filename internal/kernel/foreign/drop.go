@@ -34,7 +34,7 @@ const Doubtful = "another program's chain may drop the container's packets"
 
 // Fix returns the command that has a chain of nf_tables, such as "inet filter forward", let through what the
 // containers behind a link send, answers to them, and what is published, in one transaction. To accept all
-// that goes out by the link would open the containers to everybody.
+// that goes out by the link would open the containers to all hosts.
 func Fix(chain, link string) string {
 	return fmt.Sprintf("nft 'insert rule %[1]s iifname %[2]s accept; "+
 		"insert rule %[1]s oifname %[2]s ct state established,related accept; "+

@@ -42,7 +42,7 @@ func (c BaseChain) Owner() string {
 	return ""
 }
 
-// A BaseChain is a chain that the kernel calls at a hook, whoever made it.
+// A BaseChain is a chain that the kernel calls at a hook, whichever program made it.
 type BaseChain struct {
 	Family   byte // unix.NFPROTO_INET, …
 	Table    string

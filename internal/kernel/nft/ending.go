@@ -15,7 +15,7 @@ import (
 
 // Deleting an element has the kernel wait for a grace period. From Linux 6.12 on, the time that is left to one that
 // stands can be changed, in sets that were made for it. An element that is given a millisecond has ended a tick of the
-// clock later, nobody waits, and the kernel collects it within a second.
+// clock later without a wait, and the kernel collects it within a second.
 
 const (
 	endsIn      = 1    // ms, which an element is given; the kernel rounds it up to a tick

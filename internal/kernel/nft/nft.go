@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unsupported reports whether err means that the kernel has no nf_tables. Then there are no rules of anybody.
+// Unsupported reports whether err means that the kernel has no nf_tables. Then there are no rules at all.
 func Unsupported(err error) bool {
 	return netlink.Is(err, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT, unix.EAFNOSUPPORT)
 }

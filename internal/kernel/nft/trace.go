@@ -69,7 +69,7 @@ func Trace(ns *kernel.NS, packets []Traced) (*Tracer, error) {
 	return t, nil
 }
 
-// install makes the tables. Those of an earlier trace that nobody owns go.
+// install makes the tables. Those of an earlier trace that has ended go.
 func (t *Tracer) install(packets []Traced) error {
 	var b Batch
 	err := t.nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Watcher receives the changes of a namespace's nf_tables, whoever makes them.
+// A Watcher receives the changes of a namespace's nf_tables, whichever program makes them.
 type Watcher struct {
 	f   *os.File
 	buf []byte

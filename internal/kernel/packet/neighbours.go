@@ -110,7 +110,7 @@ func (n *NeighbourConn) Ask(addr netip.Addr) error {
 func (n *NeighbourConn) probe(addr netip.Addr) []byte {
 	p := make([]byte, 0, arpSize)
 	p = append(p, 0, arpEthernet, unix.ETH_P_IP>>8, unix.ETH_P_IP&0xff, 6, 4, 0, arpRequest)
-	p = append(append(p, n.link.MAC...), make([]byte, 4+6)...) // from no address, to nobody in particular
+	p = append(append(p, n.link.MAC...), make([]byte, 4+6)...) // from no address, to no host in particular
 	return append(p, addr.AsSlice()...)
 }
 

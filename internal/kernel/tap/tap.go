@@ -15,7 +15,7 @@ import (
 type Device struct {
 	Name         string
 	MultiQueue   bool    // several files at a time
-	Owner, Group *uint32 // who may open it; nil: anybody who may do so at all
+	Owner, Group *uint32 // who may open it; nil: each user who may do so at all
 	Label        string  // the context of SELinux that it is made in; empty: this program's
 }
 
@@ -26,7 +26,7 @@ const tunDevice = "/dev/net/tun"
 // error is ErrLinkExists if a link of that name exists.
 func Add(ns *kernel.NS, t Device, finish func() error) error {
 	fd := -1
-	// The file belongs to the namespace that it is opened in, whoever has it.
+	// The file belongs to the namespace that it is opened in, whichever process has it.
 	err := ns.Do(func() (err error) {
 		fd, err = unix.Open(tunDevice, unix.O_RDWR|unix.O_CLOEXEC, 0)
 		return err

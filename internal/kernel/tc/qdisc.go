@@ -104,7 +104,7 @@ func tcRequest(typ, flags uint16, link int, handle, parent, info uint32) *netlin
 
 // QdiscAt returns the qdisc of a link at a place. It returns nil if there is only the kernel's default qdisc.
 func QdiscAt(ns *kernel.NS, link int, parent uint32) (*Qdisc, error) {
-	// Without ECHO an older kernel tells everybody who listens, and not the one who asked.
+	// Without ECHO an older kernel tells all listeners, and not the one who asked.
 	msgs, err := rtnl.Call(ns, tcRequest(unix.RTM_GETQDISC, unix.NLM_F_ECHO, link, 0, parent, 0), unix.RTM_NEWQDISC)
 	if netlink.Is(err, unix.ENOENT, unix.EINVAL) { // nothing; or a built-in one, which is not shown
 		return nil, nil

@@ -69,7 +69,7 @@ type legacyEntries struct {
 	table [0]uint64
 }
 
-// legacyChains are the chains that somebody made in a table of ip_tables. Reading them executes nothing.
+// legacyChains are the chains that programs made in a table of ip_tables. Reading them executes nothing.
 func legacyChains(ns *kernel.NS, v6 bool, table string) (chains []string, exists bool, err error) {
 	_, b, err := LegacyEntries(ns, v6, table)
 	if b == nil || err != nil {

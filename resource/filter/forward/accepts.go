@@ -59,7 +59,7 @@ func (f Forward) missing(ctx context.Context, t *xtables.Table) ([]xtables.Rule,
 	return iptables.Lacking(have, slices.Concat(shared, own)), err
 }
 
-// warnOfDropBefore warns of a rule of somebody else's that drops all packets before the accepts have their turn.
+// warnOfDropBefore warns of a rule of another program that drops all packets before the accepts have their turn.
 func warnOfDropBefore(t *xtables.Table, rules []xtables.Rule) {
 	jump := slices.IndexFunc(rules, func(r xtables.Rule) bool { return r.Jump == iptables.ChainForward })
 	for _, r := range rules[:max(jump, 0)] {

@@ -49,7 +49,7 @@ type cached struct {
 	Backend     forwardBackend
 }
 
-// backend is where the accepts belong: what was found before, where nobody has changed the rules since.
+// backend is where the accepts belong: what was found before, where the rules have not changed since.
 func (f Forward) backend(ctx context.Context, w *kernel.World) (forwardBackend, error) {
 	if f.Backend != Auto {
 		return f.decide(ctx, w)

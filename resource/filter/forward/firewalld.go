@@ -191,7 +191,7 @@ func (f Forward) inZone(ctx context.Context, _ *kernel.World) error {
 }
 
 // leaveZone takes the addresses out of the zone that ADD put them into. Where firewalld has gone they are out of it.
-// The address may be somebody else's by now, who is in others, the remembered of other attachments.
+// The address may be another container's by now, who is in others, the remembered of other attachments.
 func leaveZone(ctx context.Context, known forwarded, others func(netip.Addr) bool) error {
 	if known.Zone == "" {
 		return nil

@@ -15,9 +15,9 @@ const (
 
 // bridgedVLANs has p tell what br_netfilter has begun in a VLAN of a bridge from what the host has let through. A frame
 // to the gateway of its VLAN comes to the chain forward twice: on the bridge, where nothing tells one VLAN from
-// another, and by the gateway's link. It has an entry in conntrack after the first time, whoever sent it and whatever
+// another, and by the gateway's link. It has an entry in conntrack after the first time, by any sender and whatever
 // becomes of it then. So that entry counts for nothing until the connection has come by the link of its source's
-// network, and nobody has dropped it: what it begins is asked in whose name it is, and its replies are judged by the
+// network, and it was not dropped: what it begins is asked in whose name it is, and its replies are judged by the
 // policies as what begins is.
 func bridgedVLANs(p *filter.ChainSet) {
 	rule := nft.NewRule

@@ -156,7 +156,7 @@ func (p prohibitions) without(q prohibitions) (left prohibitions) {
 
 func (p prohibitions) empty() bool { return len(p.rules)+len(p.routes) == 0 }
 
-// add adds all, or none. What somebody has just added is there.
+// add adds all, or none. What another call has just added is there.
 func (p prohibitions) add(w *kernel.World) (err error) {
 	var done prohibitions
 	for _, r := range p.rules {

@@ -21,10 +21,10 @@ import (
 
 // The ingress policies of a container network.
 const (
-	Open       = "open"        // everybody may send to its containers
+	Open       = "open"        // all hosts may send to its containers
 	SameBridge = "same-bridge" // other networks that have a policy may not
 	Isolated   = "isolated"    // nor may its own containers send to each other
-	Strict     = "strict"      // nobody may, but by published ports, and its own containers to each other
+	Strict     = "strict"      // none may, but by published ports, and its own containers to each other
 )
 
 // An Ingress decides who may send to the containers behind a link on the host. Every policy lets replies and packets

@@ -148,7 +148,7 @@ func ReleaseBridge(ctx context.Context, w *kernel.World, network, bridge string,
 		}
 		return errors.Join(f.Drop(identity.OwnerHash(o), filter.KindSubnet), transferPolicy(f, o, bridge))
 	})
-	if is { // somebody came
+	if is { // an attachment came
 		err = errors.Join(err, closed.add(w), filter.Transact(ctx, w, filter.InetSets(),
 			func(f filter.Tx) error { return setLeaving(f, o, false) }))
 	}

@@ -92,7 +92,7 @@ func subnetsOf(t *nft.Table, have []filter.Entry) (list []netip.Prefix, below st
 
 // subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
 // those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone.
-// An address that the host reaches by another link, or by none, is nobody's here.
+// An address that the host reaches by another link, or by none, is of no host here.
 func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owner, kind uint32,
 	have []filter.Entry) (p *filter.ChainSet, want []nft.Elem, err error) {
 	list, below := subnetsOf(t, have)

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/filter"
 )
 
-// allowed are the elements that hold ports of a family to those who may use them. Whoever shares a list of sources
+// allowed are the elements that hold ports of a family to those who may use them. Ports that share a list of sources
 // shares a chain. The ports are those of the host, by which the container was asked for: the container's own port may
 // be published twice, once for all and once for some. What this host sends is not forwarded, and so not held up.
 func (p Ports) allowed(t *nft.Table, shared *filter.ChainSet, to netip.Addr, list []span) (all []nft.Elem) {

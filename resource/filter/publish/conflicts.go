@@ -84,7 +84,7 @@ func (m slotClaims) near(want wanted) (all []*claimedSlot) {
 	return []*claimedSlot{m[want.key()], m[rangesOf(want.PortMaps, want.proto).key()]}
 }
 
-// A conflict is a port that somebody else has published. He may lead it to an address of each family, and has it once.
+// A conflict is a port that another owner has published. It may lead to an address of each family, and counts once.
 type conflict struct {
 	what string
 	to   []string // empty: the same container

@@ -23,7 +23,7 @@ import (
 type PortsIPTables struct {
 	Ports
 	MarkBit      int    // of the packet mark, 0 to 31, that has a packet masqueraded
-	SetMarkChain string // a chain of somebody else that marks, instead of ours
+	SetMarkChain string // a chain of another program that marks, instead of ours
 }
 
 func (p PortsIPTables) String() string {

@@ -18,7 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A heldPort is a port of the host that somebody published by iptables, or by the reference's nft tables.
+// A heldPort is a port of the host that another program published by iptables, or by the reference's nft tables.
 type heldPort struct {
 	owner   spec.Owner // without an interface; the network may be unknown
 	chain   string     // of iptables
@@ -81,7 +81,7 @@ func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
 			}
 		}
 	}
-	// One network's IPAM gives an address away when nobody has it. Networks may overlap.
+	// One network's IPAM gives an address away when no container has it. Networks may overlap.
 	given := f.to.Addr() == to.Addr() && (f.owner.Network == "" || f.owner.Network == p.Owner.Network)
 	if given && !known || cachedGone(w, f.owner) {
 		return true, nil

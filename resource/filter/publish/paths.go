@@ -92,7 +92,7 @@ func (p Ports) localnet(w *kernel.World, pub *published) (c closedPath) {
 }
 
 // strayed says that the host's route to the container does not lead to the attachment's own link, where the host has
-// an address for it. Nobody but the administrator fixes that.
+// an address for it. Only the administrator fixes that.
 func (p Ports) strayed(w *kernel.World, pub *published) error {
 	if !pub.local {
 		return nil
@@ -217,7 +217,7 @@ func (p Ports) hairpinPort(w *kernel.World, pub *published) (c closedPath) {
 }
 
 // vanished reports whether the host end of a veth pair that was there is no more. A veth dies with its
-// namespace, and indexes are not used again, so what was published from behind it is nobody's.
+// namespace, and indexes are not used again, so what was published from behind it has no owner.
 func vanished(w *kernel.World, link uint32) bool {
 	if link == 0 {
 		return false

@@ -18,7 +18,7 @@ type span struct {
 	host        netip.Addr // unspecified: any
 	first, last uint16
 	to          uint16 // where first leads to; of several ports first itself
-	only        bool   // allow are who may use it, and none are nobody
+	only        bool   // allow has the sources that may use it; if it is empty, none may
 	allow       []netip.Prefix
 }
 

@@ -59,7 +59,7 @@ func Checked(ctx context.Context, w *kernel.World, o spec.Owner) (is bool) {
 	_ = filter.Transact(ctx, w, filter.Bridge(), func(f filter.Tx) error {
 		have, err := f.Entries(identity.OwnerHash(o), filter.KindSpoofCheck)
 		is = err == nil && len(have) > 0
-		return nil // without the table nobody checks
+		return nil // without the table there is no check
 	})
 	return is
 }

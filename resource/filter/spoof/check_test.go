@@ -24,7 +24,7 @@ func TestSpoofCheckLaw(t *testing.T) {
 			filtertest.NFT(t, w, "delete element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 }")
 		}, "nft element bridge fairlead allowed { veth1 . 02:00:00:00:00:01 } is missing"),
 		contract.Break("rule", func(t *testing.T) { filtertest.NFT(t, w, "flush chain bridge fairlead prerouting") },
-			"source address of somebody else"),
+			"source address of another container"),
 		contract.Break("owners", func(t *testing.T) { filtertest.NFT(t, w, "flush set bridge fairlead owners") },
 			"is not in owners"),
 	)

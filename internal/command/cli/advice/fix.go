@@ -66,7 +66,7 @@ func Fixing(t *target.Target, args []string) string {
 	case was == nil || !repair.Changed(t.List, was):
 		return "`fairlead repair` restores what this host lacks, without restarting the container. For what it " +
 			"cannot restore: " + again
-	case !byCommand(t.ContainerID): // the runtime's DEL uses the present file, and would leave what only the old one made
+	case !byCommand(t.ContainerID): // the runtime's DEL uses the present file, and leaves what only the old one made
 		again = fmt.Sprintf("`fairlead del %s --container-id %s` removes what the old configuration made. Then "+
 			"recreate the container with its runtime.",
 			target.Place(args[0], args[1], t.IfName), t.ContainerID)
@@ -92,8 +92,8 @@ func ownership(t *target.Target, was *attach.Cached) repair.State {
 	return state
 }
 
-// byCommand reports whether this command or cnitool made an attachment. Detaching the container of another runtime would
-// contradict that runtime's records.
+// byCommand reports whether this command or cnitool made an attachment. Detaching the container of another runtime
+// would contradict that runtime's records.
 func byCommand(containerID string) bool {
 	return strings.HasPrefix(containerID, "cnitool-") || strings.HasPrefix(containerID, "run-")
 }
@@ -122,7 +122,7 @@ func Remake(c attach.Cached) trace.Advice {
 	return trace.Advice{Fix: Remakes}
 }
 
-// OtherAddress says how a container gets another address than one that somebody else has, which stays reserved.
+// OtherAddress says how a container gets another address than one that another host has, which stays reserved.
 func OtherAddress(c attach.Cached, taken netip.Addr) trace.Advice {
 	_, asked := c.Capabilities["ips"]
 	asks := slices.ContainsFunc(c.Args, func(kv [2]string) bool { return kv[0] == "IP" })

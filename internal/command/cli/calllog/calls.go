@@ -67,7 +67,7 @@ func (l CallLog) Read(ctx context.Context, match ...string) (all []calls.Line, e
 }
 
 // Ask runs journalctl, and has each line told, with its place in the journal. Who is root reads what root wrote:
-// anybody may send entries.
+// any program may send entries.
 func (l CallLog) Ask(ctx context.Context, args []string, each func(calls.Line, string)) error {
 	args = append([]string{"--output=json", "--all", "--quiet", "--no-pager", "--identifier=" + calls.Identifier},
 		args...)

@@ -139,7 +139,7 @@ func printPools(a *app.App, pools []agentstatus.Pool) {
 	a.Draw(t)
 }
 
-// printPolicies warns of NetworkPolicy objects, or says that nobody knows whether there are any.
+// printPolicies warns of NetworkPolicy objects, or says that it is not known whether there are any.
 func printPolicies(a *app.App, told Answer) {
 	s := a.Style(a.Stdout)
 	switch {

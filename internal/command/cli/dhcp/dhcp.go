@@ -55,7 +55,7 @@ func askDaemon(ctx context.Context, limit time.Duration, socket string, q rpc.Qu
 			"Start it: systemctl enable --now cni-dhcp.socket, or fairlead dhcp daemon.",
 			"no DHCP daemon listens: %w", err)
 	case errors.As(err, &answered) && answered.Unknown():
-		return nil, app.Fail(app.ExitFailure, "It gives leases to plugins, and tells nobody of them.",
+		return nil, app.Fail(app.ExitFailure, "It gives leases to plugins, and does not list them.",
 			"the DHCP daemon at %s is not fairlead's", socket)
 	case err != nil:
 		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)

@@ -34,7 +34,7 @@ func readNetFile(file string) (*install.NetFile, error) {
 	return install.OpenNetFile(filepath.Join(netconf.ConfDir(), filepath.Base(file)), doc)
 }
 
-// writeNetFile puts the file in its place, but keeps what somebody else wrote there. With check it only says what it
+// writeNetFile puts the file in its place, but keeps what another program wrote there. With check it only says what it
 // would do.
 func writeNetFile(a *app.App, n *install.NetFile, check bool) error {
 	if n.Foreign() != nil {

@@ -226,8 +226,8 @@ func Runtime(a *app.App, n *Network) (*attach.Runtime, error) {
 	return &attach.Runtime{PluginDirs: dirs, Stderr: stderr, Vanished: attached.Vanished, Run: Runner(a, stderr)}, nil
 }
 
-// Add attaches a namespace to n with r, unless the file of n has been removed since it was read: whoever removes it
-// holds the network while it looks for attachments.
+// Add attaches a namespace to n with r, unless the file of n has been removed since it was read: the program that
+// removes it holds the network while it looks for attachments.
 func (n *Network) Add(ctx context.Context, r *attach.Runtime, at attach.Attachment) (*spec.Result, error) {
 	if n.File != "" && !n.Remembered {
 		release, err := r.ShareNetwork(ctx, n.Name)

@@ -39,7 +39,7 @@ type examination struct {
 	certain bool // the addresses and links that the plugins so far would make are known
 	first   bool // no plugin was examined yet
 
-	others []string // types of plugins that are not ours, whose keys nobody here knows
+	others []string // types of plugins that are not ours, whose keys are not known
 }
 
 // Examine examines a file with the text src. With alone, it does not look at the host: each type of plugin is taken
