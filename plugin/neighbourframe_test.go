@@ -180,6 +180,12 @@ func TestAdvisoryNeighbourMAC(t *testing.T) {
 			t.Parallel()
 			s := isolatedSite(t, backend, "0", true)
 			port := s.hostEnd("a2")
+			s.ethernet("a1", s.mac("a2"), s.gateway("a1"), experimental, make([]byte, 46))
+			nstest.RunIn(t, s.ns["a1"].Path, "ping", "-c1", "-W5", "10.81.0.1") // comes after it
+			found, want := s.sh("host", "bridge fdb show br br-a"), fmt.Sprintf("%v dev %s ", s.mac("a2"), port)
+			if !strings.Contains(found, want) {
+				t.Errorf("after a frame from the neighbor's address, the bridge does not have %q:\n%s", want, found)
+			}
 			for v := range 2 {
 				if !s.fromNeighboursMAC(v, s.patience(true)) {
 					t.Errorf("IPv%d: after a frame from the neighbor's address, what is for the neighbor does not come there", 4+2*v)
