@@ -2,9 +2,7 @@ package faults
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -63,21 +61,6 @@ ip neigh show dev fairlead-vx nud permanent | sort; bridge fdb show dev fairlead
 nft list ruleset; cat /run/fairlead/cluster/pods.json /var/lib/cni/fairlead/cluster/pods.json`)
 }
 
-// every is the distance between two kills. All calls take a quarter of an hour and more: FAIRLEAD_EVERY=1 runs them.
-func every(t *testing.T) int {
-	t.Helper()
-	const usual = 7
-	text, set := os.LookupEnv("FAIRLEAD_EVERY")
-	if !set {
-		return usual
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("FAIRLEAD_EVERY=%s: want a number from 1", text)
-	}
-	return n
-}
-
 // A killed agent leaves nothing that the next one does not correct, wherever it was killed: at its first start on a node
 // and when the cluster has changed. Meanwhile no packet is lost between containers whose nodes have not changed.
 func TestKilledAnywhere(t *testing.T) {
@@ -87,7 +70,7 @@ func TestKilledAnywhere(t *testing.T) {
 		n.join()
 		c.join(2)
 		want := ""
-		for at, killed := 1, true; killed; at += every(t) {
+		for at, killed := 1, true; killed; at += nstest.Every(t, 7) {
 			killed = n.killedAt(at, programmed)
 			n.startAgentUntil(programmed) // with the cluster's answer, which the grant needs
 			n.has(2)
@@ -105,7 +88,7 @@ func TestKilledAnywhere(t *testing.T) {
 		p := newPair(t)
 		p.a.agent.kill()
 		before := overloaded(t)
-		for at, former, killed := 1, 0, true; killed; at += every(t) {
+		for at, former, killed := 1, 0, true; killed; at += nstest.Every(t, 7) {
 			p.api.set("moves", []string{fmt.Sprintf("198.51.100.%d", at%250+1)}, []string{"10.99.0.0/24"})
 			p.api.set(fmt.Sprint("joins", at), []string{"198.51.100.253"}, []string{fmt.Sprintf("10.98.%d.0/24", at)})
 			if former > 0 {

@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -31,7 +33,8 @@ func answerable(names []string) map[uint32]string {
 		unix.SYS_FSTAT: "fstat", unix.SYS_GETSOCKOPT: "getsockopt", unix.SYS_SENDTO: "sendto",
 		unix.SYS_MKDIRAT: "mkdirat", unix.SYS_LINKAT: "linkat", unix.SYS_WRITE: "write",
 		unix.SYS_PWRITE64: "pwrite64", unix.SYS_RECVMSG: "recvmsg", unix.SYS_RENAMEAT: "renameat",
-		unix.SYS_UNLINKAT: "unlinkat"}
+		unix.SYS_UNLINKAT: "unlinkat", unix.SYS_FSYNC: "fsync", unix.SYS_COPY_FILE_RANGE: "copy_file_range",
+		unix.SYS_FCHMOD: "fchmod"}
 	maps.DeleteFunc(all, func(_ uint32, name string) bool { return len(names) > 0 && !slices.Contains(names, name) })
 	return all
 }
@@ -41,6 +44,25 @@ func answerable(names []string) map[uint32]string {
 // switches between processes. It stands on seccomp's notifications (Linux 5.5).
 func WithFaults(cmd *exec.Cmd, fault func(Syscall) unix.Errno, names ...string) error {
 	return hold(cmd, answerable(names), 0, func(h *Held) error { return h.Answer(fault(h.Syscall())) })
+}
+
+// Every is the distance between two calls that a test of faults has fail. FAIRLEAD_EVERY=1 has each fail.
+func Every(t testing.TB, usual int) int {
+	t.Helper()
+	text, set := os.LookupEnv("FAIRLEAD_EVERY")
+	if !set {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("FAIRLEAD_EVERY=%s: want a number from 1", text)
+	}
+	return n
+}
+
+// Faults are errors of the kernel that a call may get where the machine lacks something.
+func Faults() []unix.Errno {
+	return []unix.Errno{unix.ENOSPC, unix.EIO, unix.ENOBUFS, unix.EINTR, unix.EPERM, unix.EMFILE, unix.ENOMEM}
 }
 
 // WithHeld runs cmd, and calls each with every system call of those numbers, which waits until its Answer. Signals do

@@ -1,0 +1,86 @@
+package install
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"golang.org/x/sys/unix"
+)
+
+// installVar has the test binary install from a directory to another: FROM:TO.
+const installVar = "INSTALL_FROM_TO"
+
+func TestMain(m *testing.M) {
+	from, to, ok := strings.Cut(os.Getenv(installVar), ":")
+	if !ok {
+		nstest.Main(m)
+		return
+	}
+	if _, err := installFrom(from, to, false); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// TestFaults lets calls of an install fail that change something. Each plugin is the earlier or the new one then, and a
+// whole program. An install that fails says why, and the next one succeeds. What it kept leads back.
+func TestFaults(t *testing.T) {
+	v1, v2, dir := world(t)
+	_, err := installFrom(v1, dir, false)
+	must(t, err)
+	before, after := says(t, dir), "bridge=v2 loopback=v2 route=stranger tap=v2"
+	step, faults := nstest.Every(t, 3), nstest.Faults()
+	for i, call := range []string{"openat", "mkdirat", "linkat", "renameat", "unlinkat", "copy_file_range", "fsync", "fchmod", "write"} {
+		n := 1 + i%step
+		for fired := true; fired && !t.Failed(); n += step {
+			errno := faults[(i+n/step)%len(faults)]
+			what := fmt.Sprintf("an install whose %s number %d is %s", call, n, unix.ErrnoName(errno))
+			var said string
+			fired, said, err = faulty(v2, dir, call, n, errno)
+			for entry := range strings.FieldsSeq(says(t, dir)) {
+				if !strings.Contains(before+" "+after, entry) {
+					t.Errorf("%s: %s", what, entry)
+				}
+			}
+			if err == nil {
+				want(t, what, says(t, dir), after)
+			} else if !strings.Contains(said, errno.Error()) {
+				t.Errorf("%s says %q", what, said)
+			}
+			_, err = installFrom(v2, dir, false)
+			must(t, err)
+			want(t, "the install after "+what, says(t, dir), after)
+			_, err = Rollback(dir)
+			must(t, err)
+			want(t, "the rollback after "+what, says(t, dir), before)
+		}
+	}
+}
+
+// faulty installs, and has the nth call of a name that changes a file fail.
+func faulty(from, to, call string, n int, errno unix.Errno) (fired bool, said string, err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return false, "", err
+	}
+	cmd, count := exec.Command(exe), 0
+	cmd.Env = append(os.Environ(), installVar+"="+from+":"+to)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err = nstest.WithFaults(cmd, func(s nstest.Syscall) unix.Errno {
+		if (call == "openat" || call == "write") && !s.Room {
+			return 0
+		}
+		if count++; count != n {
+			return 0
+		}
+		fired = true
+		return errno
+	}, call)
+	return fired, stderr.String(), err
+}
