@@ -44,10 +44,10 @@ SOURCE  := https://github.com/fairlead-cni/fairlead/blob/main
 TOP     := s,\]\((docs/man|[a-ce-z.][^:)]*)\),]($(SOURCE)/\1),g; s,\]\(docs/,](,g
 PAGE    := s,\]\(man\),]($(SOURCE)/docs/man),; s,\]\(\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./,](,g
 BELOW   := s,\]\(\.\./\.\./([a-z.]),]($(SOURCE)/\1,g; s,\]\(\.\./\.\./,](../,g
-install: ## what was built: fairlead (and fairlead-agent, fairlead-store) into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, completions, manual pages, documents; below DESTDIR
+install: ## what was built: fairlead (and fairlead-agent, fairlead-store, fairlead-conformance) into PREFIX (/usr), the plugins into CNIDIR (/opt/cni/bin), units, completions, manual pages, documents; below DESTDIR
 	@test -x $(BIN)/fairlead && test -d $(BIN)/cni || { echo 'make build comes first'; exit 1; }
 	install -D -m 755 $(BIN)/fairlead $(DESTDIR)$(PREFIX)/bin/fairlead
-	@for p in fairlead-agent fairlead-store; do ! test -x $(BIN)/$$p || install -m 755 $(BIN)/$$p $(DESTDIR)$(PREFIX)/bin/$$p || exit; done
+	@for p in fairlead-agent fairlead-store fairlead-conformance; do ! test -x $(BIN)/$$p || install -m 755 $(BIN)/$$p $(DESTDIR)$(PREFIX)/bin/$$p || exit; done
 	$(HERE) install --from $(BIN)/cni --dir $(DESTDIR)$(CNIDIR)
 	@set -e; share=$(DESTDIR)$(PREFIX)/share; units=$(DESTDIR)$(PREFIX)/lib/systemd/system; umask 022; \
 	for n in 1 5 7; do mkdir -p $$share/man/man$$n; install -m 644 docs/man/*.$$n $$share/man/man$$n; done; \
@@ -77,7 +77,7 @@ OUT     ?= $(BIN)/dist
 release: build agent ## archives, packages, an image, sums and an SBOM of VERSION for ARCHS, in OUT (bin/dist)
 	@rm -rf $(OUT) $(BIN)/release && mkdir -p $(BIN)/release && $(GO) -C internal/release build -trimpath -o $(abspath $(BIN))/release/tool .
 	@set -e; for arch in $(ARCHS); do echo "$$arch:"; tree=$(BIN)/release/$$arch; \
-	  if [ $$arch = $$($(GO) env GOARCH) ]; then mkdir -p $$tree/bin && cp -a $(BIN)/fairlead $(BIN)/fairlead-agent $(BIN)/fairlead-store $(BIN)/cni $$tree/bin; \
+	  if [ $$arch = $$($(GO) env GOARCH) ]; then mkdir -p $$tree/bin && cp -a $(BIN)/fairlead $(BIN)/fairlead-agent $(BIN)/fairlead-store $(BIN)/fairlead-conformance $(BIN)/cni $$tree/bin; \
 	  else GOARCH=$$arch GOARM=7 $(MAKE) -s build agent BIN=$$tree/bin HERE=$(BIN)/fairlead; fi; \
 	  for p in /usr /usr/local; do top=system; [ $$p = /usr ] || top=local; \
 	    $(MAKE) -s install BIN=$$tree/bin HERE=$(BIN)/fairlead PREFIX=$$p CNIDIR=$$p/lib/fairlead/cni UNITCNIDIR=/opt/cni/bin DESTDIR=$$tree/$$top >/dev/null; \

@@ -95,6 +95,16 @@ func TestRelease(t *testing.T) {
 		links(t, filepath.Join(to, "share/doc/fairlead"))
 		notices(t, filepath.Join(to, "share/doc/fairlead/NOTICE"), filepath.Join(to, "bin/fairlead"))
 	})
+	t.Run("conformance", func(t *testing.T) {
+		for _, pattern := range []string{"fairlead-conformance_*.deb", "fairlead-conformance-[0-9]*.rpm", "fairlead-conformance_*.apk"} {
+			only(t, newer, pattern)
+		}
+		to := t.TempDir()
+		run(t, "tar", "-xzf", only(t, newer, "fairlead-conformance-linux-*.tgz"), "-C", to)
+		if list := run(t, filepath.Join(to, "bin/fairlead-conformance"), "--list"); !strings.Contains(list, "P12/twice") {
+			t.Errorf("the program lists %s", list)
+		}
+	})
 	for program, files := range map[string]string{"dpkg": "fairlead_*.deb", "rpm": "fairlead-[0-9]*.rpm",
 		"chroot": "fairlead_*.apk"} {
 		t.Run(program, func(t *testing.T) {

@@ -68,15 +68,20 @@ func (r release) make(trees string, archs []string) error {
 		if err != nil {
 			return err
 		}
-		images = append(images, image{arch, without(within(system, "bin", "lib/fairlead", "share/doc/fairlead/LICENSE",
-			"share/doc/fairlead/NOTICE"), storeFiles()...)}) // of a Kubernetes cluster, which has no fleet's etcd
+		legal := []string{"share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE"}
+		// The image is for a Kubernetes cluster, which has no fleet's etcd.
+		inImage := without(within(system, append(legal, "bin", "lib/fairlead")...),
+			append(storeFiles(), conformanceFiles()...)...)
+		images = append(images, image{arch, inImage})
+		alone := func(product string, files []string) error {
+			return r.archive(product+"-linux-"+arch+"-"+r.version+".tgz", within(local, append(files, legal...)...))
+		}
 		err = errors.Join(
 			r.archive("cni-plugins-linux-"+arch+"-"+r.version+".tgz", flat(local)),
-			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", without(local, append(agentFiles(), storeFiles()...)...)),
-			r.archive("fairlead-agent-linux-"+arch+"-"+r.version+".tgz", within(local, append(agentFiles(),
-				"share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")...)),
-			r.archive("fairlead-store-linux-"+arch+"-"+r.version+".tgz", within(local, append(storeFiles(),
-				"share/doc/fairlead/LICENSE", "share/doc/fairlead/NOTICE")...)),
+			r.archive("fairlead-linux-"+arch+"-"+r.version+".tgz", without(local, otherFiles()...)),
+			alone("fairlead-agent", agentFiles()),
+			alone("fairlead-store", storeFiles()),
+			alone("fairlead-conformance", conformanceFiles()),
 			r.packages(arch, system),
 		)
 		if err != nil {

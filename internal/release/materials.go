@@ -58,7 +58,8 @@ func (r release) materials(tree string) error {
 		return err
 	}
 	var parts []component
-	for _, name := range []string{"bin/fairlead", "bin/fairlead-agent", "bin/fairlead-store", "lib/fairlead/cni/loopback"} {
+	for _, name := range []string{"bin/fairlead", "bin/fairlead-agent", "bin/fairlead-store", "bin/fairlead-conformance",
+		"lib/fairlead/cni/loopback"} {
 		info, err := buildinfo.ReadFile(filepath.Join(tree, name))
 		if err != nil {
 			return err

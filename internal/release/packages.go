@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/goreleaser/nfpm/v2"
@@ -16,36 +17,41 @@ import (
 	_ "github.com/goreleaser/nfpm/v2/rpm"
 )
 
-// A product is a package in all formats. Its scripts are in packaging/scripts.
+// A product is a package in all formats.
 type product struct {
 	name, description string
-	scripts           string // what comes before "postinstall.sh" and "preremove.sh" in their names
+	scripts           string // what comes before "postinstall.sh" and "preremove.sh" in their paths; empty: none
 	tree              []file
 }
 
 // packages writes the packages of one architecture: one with what every host needs, one with the agent of a cluster's
-// nodes, and one with an etcd. Each of the latter is larger than the first.
+// nodes, one with an etcd, and one with the program that tests any plugin. The agent and the etcd are each larger than
+// the first.
 func (r release) packages(arch string, tree []file) error {
 	scratch, err := os.MkdirTemp("", "release")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(scratch)
+	const scripts = "packaging/scripts/"
 	// Its scripts install the plugins where runtimes search them: the package has none of its files there, because those
 	// of the reference's packages are there.
-	main := product{name: "fairlead", tree: without(tree, append(agentFiles(), storeFiles()...)...), description: "Container networking: CNI plugins " +
+	main := product{name: "fairlead", tree: without(tree, otherFiles()...), scripts: scripts, description: "Container networking: CNI plugins " +
 		"and the command fairlead\n" +
 		"All plugins of the Container Network Interface as one static program, and a command that connects\n" +
 		"network namespaces, shows what is attached, and finds what is wrong."}
-	agent := product{name: "fairlead-agent", tree: within(tree, agentFiles()...), scripts: "agent-",
+	agent := product{name: "fairlead-agent", tree: within(tree, agentFiles()...), scripts: scripts + "agent-",
 		description: "Connects the pods of a Kubernetes node with those of other nodes\n" +
 			"Keeps a VXLAN device and routes as the cluster's Node objects say, and grants the node's range to the plugin\n" +
 			"cluster of the package fairlead."}
-	store := product{name: "fairlead-store", tree: within(tree, storeFiles()...), scripts: "store-",
+	store := product{name: "fairlead-store", tree: within(tree, storeFiles()...), scripts: scripts + "store-",
 		description: "Etcd for nodes that share pools of addresses\n" +
 			"One to three machines of a fleet without Kubernetes run it, where there is no other etcd. The command\n" +
 			"fairlead cluster init starts it."}
-	for _, p := range []product{main, agent, store} {
+	conformance := product{name: "fairlead-conformance", tree: within(tree, conformanceFiles()...),
+		description: "Tests any CNI plugin and runtime against the specification\n" +
+			"Each check is named by a clause of the Container Network Interface, and runs in a throw-away host."}
+	for _, p := range []product{main, agent, store, conformance} {
 		for _, format := range []string{"deb", "rpm", "apk"} {
 			if err := r.pack(p, arch, format, scratch); err != nil {
 				return err
@@ -65,6 +71,12 @@ func storeFiles() []string {
 	return []string{"bin/fairlead-store", "lib/systemd/system/fairlead-store.service"}
 }
 
+// conformanceFiles are the files of the package fairlead-conformance.
+func conformanceFiles() []string { return []string{"bin/fairlead-conformance"} }
+
+// otherFiles are the files of packages other than fairlead.
+func otherFiles() []string { return slices.Concat(agentFiles(), storeFiles(), conformanceFiles()) }
+
 // pack writes one package.
 func (r release) pack(p product, arch, format, scratch string) error {
 	packager, err := nfpm.Get(format)
@@ -82,14 +94,6 @@ func (r release) pack(p product, arch, format, scratch string) error {
 
 // info describes one package.
 func (r release) info(p product, arch, format, scratch string) (*nfpm.Info, error) {
-	after, err := r.script("packaging/scripts/"+p.scripts+"postinstall.sh", scratch)
-	if err != nil {
-		return nil, err
-	}
-	before, err := r.script("packaging/scripts/"+p.scripts+"preremove.sh", scratch)
-	if err != nil {
-		return nil, err
-	}
 	info := &nfpm.Info{
 		Name: p.name, Arch: map[string]string{"arm": "arm7"}[arch], Platform: "linux", Version: r.version,
 		Release: "1",
@@ -99,8 +103,18 @@ func (r release) info(p product, arch, format, scratch string) (*nfpm.Info, erro
 		Description: p.description,
 	}
 	info.Arch = cmp.Or(info.Arch, arch)
-	info.Scripts = nfpm.Scripts{PostInstall: after, PreRemove: before}
-	info.APK.Scripts.PostUpgrade = after
+	if p.scripts != "" {
+		after, err := r.script(p.scripts+"postinstall.sh", scratch)
+		if err != nil {
+			return nil, err
+		}
+		before, err := r.script(p.scripts+"preremove.sh", scratch)
+		if err != nil {
+			return nil, err
+		}
+		info.Scripts = nfpm.Scripts{PostInstall: after, PreRemove: before}
+		info.APK.Scripts.PostUpgrade = after
+	}
 	info.RPM.BuildHost, info.RPM.Group = "release", "System Environment/Base"
 	for _, f := range p.tree {
 		c, err := content(f, format, scratch)
