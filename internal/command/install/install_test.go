@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-
 // goProgram builds a program with this main package, as Go's linker names it, that prints what it says.
 func goProgram(t *testing.T, main, says string) string {
 	t.Helper()

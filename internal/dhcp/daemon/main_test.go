@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,24 +114,7 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 		t.Fatal(err)
 	}
 	w.Close()
-	go func() {
-		buf := make([]byte, 4096)
-		for {
-			n, err := r.Read(buf)
-			p.mu.Lock()
-			p.log.Write(buf[:n])
-			p.mu.Unlock()
-			select {
-			case p.more <- struct{}{}:
-			default:
-			}
-			if err != nil {
-				break
-			}
-		}
-		cmd.Wait()
-		close(p.dead)
-	}()
+	go p.follow(r, func() { cmd.Wait() })
 	t.Cleanup(func() {
 		p.end(syscall.SIGKILL)
 		if t.Failed() {
@@ -138,6 +122,26 @@ func start(t *testing.T, cmd *exec.Cmd) *process {
 		}
 	})
 	return p
+}
+
+// follow reads the log until its end, and waits for the process then.
+func (p *process) follow(log io.Reader, wait func()) {
+	buf := make([]byte, 4096)
+	for {
+		n, err := log.Read(buf)
+		p.mu.Lock()
+		p.log.Write(buf[:n])
+		p.mu.Unlock()
+		select {
+		case p.more <- struct{}{}:
+		default:
+		}
+		if err != nil {
+			break
+		}
+	}
+	wait()
+	close(p.dead)
 }
 
 func (p *process) end(sig syscall.Signal) {

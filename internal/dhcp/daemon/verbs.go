@@ -217,13 +217,14 @@ func (d *Daemon) giveBack(proto dhcp.Protocol, link reached, r leaseFile) (err e
 	return proto.Release(ctx, link.Link, r.Ask, r.Lease)
 }
 
-// end stops a keeper, releases its lease if possible, and forgets it.
+// end stops a keeper, releases its lease if possible, and forgets it. If the file of the lease cannot be removed, the
+// keeper stays, so that the next call tries again.
 func (d *Daemon) end(_ context.Context, k *keeper) error {
 	k.stop()
 	k.mu.Lock()
 	r, lost := k.rec, k.lost
+	k.lost = errEnded
 	k.mu.Unlock()
-	d.forget(k)
 	if lost == nil {
 		link, err := k.reach()
 		if err == nil {
@@ -238,8 +239,15 @@ func (d *Daemon) end(_ context.Context, k *keeper) error {
 				r.Lease.Prefixes())
 		}
 	}
-	return d.store.remove(r.Ask.Owner, r.Protocol)
+	if err := d.store.remove(r.Ask.Owner, r.Protocol); err != nil {
+		return err
+	}
+	d.forget(k)
+	return nil
 }
+
+// errEnded says that a DEL has ended a lease.
+var errEnded = errors.New("a DEL has ended it")
 
 // del releases the leases of an owner. It is not an error if there are none.
 func (d *Daemon) del(ctx context.Context, o spec.Owner) error {
