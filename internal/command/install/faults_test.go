@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,4 +84,32 @@ func faulty(from, to, call string, n int, errno unix.Errno) (fired bool, said st
 		return errno
 	}, call)
 	return fired, stderr.String(), err
+}
+
+// TestOddRecord: where the record of the last install is torn, empty or garbage, an install and a rollback name the file
+// and say what to do. The plugins stay, and uninstalling works.
+func TestOddRecord(t *testing.T) {
+	v1, v2, dir := world(t)
+	for _, content := range []string{"", `{"added":["br`, "\x00\xff", `{"added":7}`, "[]"} {
+		_, err := installFrom(v1, dir, false)
+		must(t, err)
+		before := says(t, dir)
+		file := filepath.Join(dir, ".fairlead", record)
+		must(t, os.WriteFile(file, []byte(content), 0o600))
+
+		_, installing := installFrom(v2, dir, false)
+		_, rollingBack := Rollback(dir)
+		for verb, err := range map[string]error{"install": installing, "rollback": rollingBack} {
+			if err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "remove the file") {
+				t.Errorf("%s with the record %q: %v", verb, content, err)
+			}
+		}
+		want(t, "afterwards", says(t, dir), before)
+
+		must(t, os.Remove(file))
+		_, err = installFrom(v2, dir, false)
+		must(t, err)
+		_, err = Uninstall(dir)
+		must(t, err)
+	}
 }
