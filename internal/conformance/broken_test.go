@@ -14,14 +14,14 @@ import (
 func modelProfile(kind string) Plugin {
 	switch kind {
 	case "interface":
-		return Plugin{Kind: Interface, Conf: json.RawMessage(`{"ipam": "$ipam"}`), Layer2: true,
-			Reaches: []string{"containers", "gateway"}}
+		return Plugin{Kind: Interface, Conf: json.RawMessage(`{"ipam": "$ipam"}`), Layer2: true, Adopts: true,
+			Capabilities: []string{"mac", "dns"}, Reaches: []string{"containers", "gateway"}}
 	case "chained":
-		return Plugin{Kind: Chained, Single: true, RuntimeConfig: json.RawMessage(`{"mac": "02:00:00:00:00:17",
+		return Plugin{Kind: Chained, Single: true, Capabilities: []string{"bandwidth"}, RuntimeConfig: json.RawMessage(`{"mac": "02:00:00:00:00:17",
 			"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}`),
 			Breaks: []Break{{Name: "rm " + stateDir + "/*", Run: []string{"sh", "-c", "rm " + stateDir + "/*"}}}}
 	}
-	return Plugin{Kind: IPAM}
+	return Plugin{Kind: IPAM, Capabilities: []string{"ipRanges", "ips"}}
 }
 
 // profileOf writes a profile for programs that are models.

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -18,6 +19,9 @@ func chainedChecks() []Check {
 		{ID: "P23/any", Title: "a chained plugin works on an interface that another plugin made",
 			Sentence: "\"Chained\" plugins, which adjust the configuration of an already-created interface.",
 			Kinds:    []Kind{Chained}, run: onAnyInterface},
+		{ID: "P23/tap", Title: "a tap device of prevResult is attached, and stays at DEL",
+			Sentence: `the bridge plugin adds the host-side interface to a bridge. So, it should accept any previous result that includes a host-side interface, including tap devices.`,
+			Kinds:    []Kind{Interface}, from: spec.V030, run: adoptedTap},
 		{ID: "K1/published", Title: "runtimeConfig.portMappings leads connections to the container, until DEL",
 			Sentence: "portMappings: Pass mapping from ports on the host to ports in the container network namespace.",
 			Kinds:    []Kind{Chained, Meta}, run: publishedPorts},
@@ -68,6 +72,28 @@ func lost(given, got *spec.Result) string {
 func onAnyInterface(t *trial) {
 	c := t.attached("c1")
 	expect(must(link(c.netns, c.ifName)) != nil, "the interface "+c.ifName+" to stay", "none")
+}
+
+// adoptedTap gives the plugin a tap device of the host. The plugin makes it a port of its bridge, and makes no pair.
+func adoptedTap(t *trial) {
+	applies(t.subject.Adopts, "the profile does not say that the plugin attaches an interface of prevResult")
+	const tap = "tap7"
+	if err := t.run([]string{"ip", "tuntap", "add", tap, "mode", "tap"}); err != nil {
+		applies(false, "the host has no tap devices: "+err.Error())
+	}
+	c := t.container("c1")
+	c.result = &spec.Result{CNIVersion: t.version, Interfaces: []spec.Interface{{Name: tap}}}
+	pairs := func() int {
+		all := must(look("", rtnl.Links))
+		return len(slices.DeleteFunc(all, func(l *rtnl.Link) bool { return l.Kind != "veth" }))
+	}
+	before := pairs()
+	t.add(c, lacking("ipam")) // the addresses are for who is behind the tap device
+	expect(must(link("", tap)).Master != 0, tap+" as a port of a bridge", "no port")
+	made := pairs() - before
+	expect(made == 0, "no pair beside "+tap, "%d more links of the kind veth on the host", made)
+	t.succeed("DEL", "DEL", c)
+	expect(must(link("", tap)) != nil, tap+" to stay", "none")
 }
 
 // config is what the profile has of runtimeConfig that the suite knows the meaning of.

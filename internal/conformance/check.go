@@ -44,8 +44,8 @@ func (c Check) Clause() string {
 // Checks returns all checks, in the order of the clauses.
 func Checks() []Check {
 	return slices.Concat(versionChecks(), formatChecks(), environmentChecks(), errorChecks(), addChecks(), delChecks(),
-		checkChecks(), gcChecks(), delegationChecks(), chainedChecks(), runtimeChecks(), attachmentChecks(),
-		runtimeConfChecks())
+		checkChecks(), gcChecks(), delegationChecks(), chainedChecks(), capabilityChecks(), runtimeChecks(),
+		attachmentChecks(), runtimeConfChecks(), overlapChecks())
 }
 
 // The sets of kinds that most checks are for.

@@ -36,11 +36,8 @@ type modelConf struct {
 	IPAM          struct{ Type string }
 	PrevResult    json.RawMessage
 	Args          json.RawMessage
-	RuntimeConfig struct {
-		MAC          string
-		PortMappings []struct{ HostPort, ContainerPort uint16 }
-	}
-	Valid []spec.Attachment `json:"cni.dev/valid-attachments"`
+	RuntimeConfig modelRuntimeConfig
+	Valid         []spec.Attachment `json:"cni.dev/valid-attachments"`
 }
 
 // modelKind is the kind of the model that a program is called as.
@@ -206,6 +203,12 @@ func (m *model) checkConf() *spec.Error {
 	}
 	if m.conf.Args != nil && m.has("C12/args") {
 		return failed(spec.CodeConfig, "args is unknown")
+	}
+	if strings.Contains(string(m.conf.Args), "labels") && m.has("K11/labels") {
+		return failed(spec.CodeConfig, "args.cni.labels is unknown")
+	}
+	if _, e := m.wantedMAC(); e != nil {
+		return e
 	}
 	if m.verb == "CHECK" && m.conf.PrevResult == nil && !m.has("P14/no-result") && m.kind != "ipam" {
 		return failed(spec.CodeConfig, "CHECK needs prevResult")

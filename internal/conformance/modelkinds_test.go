@@ -37,6 +37,9 @@ func (m *model) interfaces() *spec.Error {
 }
 
 func (m *model) addInterface() *spec.Error {
+	if adopted, e := m.adopt(); adopted || e != nil {
+		return e
+	}
 	name := m.ifName
 	if m.has("P9/name") {
 		name = "eth0"
@@ -66,6 +69,9 @@ func (m *model) addInterface() *spec.Error {
 	if err := m.connect(name, r); err != nil {
 		m.delegate("DEL")
 		return ioError(err)
+	}
+	if dns := m.conf.RuntimeConfig.DNS; dns.Servers != nil && !m.has("K4/dns") {
+		r.DNS.Nameservers, r.DNS.Search = dns.Servers, dns.Searches
 	}
 	if m.has("C11/dns") {
 		r.DNS = spec.DNS{}
@@ -176,10 +182,7 @@ func (m *model) address(ns *kernel.NS, index int, r *spec.Result) error {
 }
 
 func (m *model) mac() net.HardwareAddr {
-	mac, _ := net.ParseMAC(m.conf.RuntimeConfig.MAC)
-	if m.has("K6/mac") {
-		return nil
-	}
+	mac, _ := m.wantedMAC() // the error was one of the configuration
 	return mac
 }
 
@@ -326,6 +329,9 @@ func (m *model) addChained() *spec.Error {
 		err = alter(m.netns, func(ns *kernel.NS) error { return rtnl.SetLink(ns, m.ifName, rtnl.LinkChange{MAC: mac}) })
 	}
 	if err == nil {
+		err = m.limit(r)
+	}
+	if err == nil {
 		err = writeState(m.owner())
 	}
 	for _, p := range m.conf.RuntimeConfig.PortMappings {
@@ -406,15 +412,15 @@ func (m *model) addresses() *spec.Error {
 }
 
 func (m *model) allocate(held map[string]string) *spec.Error {
-	for n := range poolSize {
-		address := fmt.Sprintf("10.92.0.%d", n+2)
+	for _, p := range m.wantedAddresses() {
+		address := p.Addr().String()
 		if _, taken := held[address]; taken && !m.has("P20/parallel") {
 			continue
 		}
 		if err := os.WriteFile(filepath.Join(stateDir, address), []byte(m.owner()), 0o644); err != nil {
 			return ioError(err)
 		}
-		r := &spec.Result{IPs: []spec.IP{{Address: netip.MustParsePrefix(address + "/24")}}}
+		r := &spec.Result{IPs: []spec.IP{{Address: p}}}
 		if m.has("I4/abbreviated") {
 			r.Interfaces = []spec.Interface{{Name: m.ifName}}
 		}

@@ -39,6 +39,9 @@ func runModelRuntime(fault string, args []string) int {
 		err = m.choose()
 	}
 	if err == nil {
+		err = m.locks(args[0])
+	}
+	if err == nil {
 		m.file = filepath.Join(stateDir, filepath.Base(m.netns))
 		m.final, _ = os.ReadFile(m.file)
 		err = m.do(args[0])
@@ -147,12 +150,12 @@ func (m *modelRuntime) each(verb string, prev json.RawMessage) error {
 
 func (m *modelRuntime) stdin(verb string, p *spec.Conf, prev json.RawMessage) ([]byte, error) {
 	o := p.Object
-	var offered, config = map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	offered := object{}
 	json.Unmarshal([]byte(os.Getenv("CAP_ARGS")), &offered)
-	for name, value := range offered {
-		if p.Capabilities[name] || m.has("R7/capabilities") {
-			config[name] = value
-		}
+	config := m.declared(p, offered)
+	prev, err := m.stored(prev)
+	if err != nil {
+		return nil, err
 	}
 	o.Delete("capabilities")
 	keys := map[string]any{"cniVersion": m.version, "name": m.list.Name}
@@ -168,7 +171,7 @@ func (m *modelRuntime) stdin(verb string, p *spec.Conf, prev json.RawMessage) ([
 	if prev != nil && !(m.has("R3/final") && verb == "CHECK") {
 		keys["prevResult"] = prev
 	}
-	if verb == "GC" {
+	if _, onDisk := o.Get(validKey); verb == "GC" && !(onDisk && m.has("C9/attachments")) {
 		list := []spec.Attachment{}
 		if m.final != nil && !m.has("P22/list") {
 			list = append(list, spec.Attachment{ContainerID: filepath.Base(m.netns), IfName: os.Getenv("CNI_IFNAME")})

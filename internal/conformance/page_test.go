@@ -23,8 +23,8 @@ fairlead-conformance --runtime ./myruntime                   # a runtime
 fairlead-conformance --list                                  # all checks, with the sentences of the specification
 ~~~
 
-%[1]smake build%[1]s makes the program in %[1]sbin/%[1]s, and %[1]sgo install github.com/fairlead-cni/fairlead/cmd/fairlead-conformance@latest%[1]s
-does so elsewhere. %[1]sfairlead conformance%[1]s runs it. It needs root, or user namespaces. Each check runs in a throw-away host: network
+A release has the program in a package and an archive of its own ([install](install.md)). %[1]smake build%[1]s makes it in %[1]sbin/%[1]s, and
+%[1]sgo install github.com/fairlead-cni/fairlead/cmd/fairlead-conformance@latest%[1]s does so elsewhere. %[1]sfairlead conformance%[1]s runs it. It needs root, or user namespaces. Each check runs in a throw-away host: network
 and mount namespaces of its own, with empty %[1]s/run%[1]s, %[1]s/var/lib/cni%[1]s, %[1]s/etc/cni%[1]s and %[1]s/opt/cni%[1]s. So the machine does not change.
 
 ## Read a result
@@ -66,6 +66,8 @@ A profile says how a plugin is configured that needs keys:
 | %[1]skind%[1]s | %[1]sinterface%[1]s, %[1]schained%[1]s, %[1]sipam%[1]s, or %[1]smeta%[1]s for a plugin that runs others. Recognised if it is left out. |
 | %[1]sconf%[1]s | The plugin's object in a list, without %[1]stype%[1]s. The value %[1]s"$ipam"%[1]s stands for the suite's IPAM plugin. Of an IPAM plugin, it is the object %[1]sipam%[1]s. |
 | %[1]sruntimeConfig%[1]s | What a runtime would provide. The suite tests %[1]smac%[1]s and %[1]sportMappings%[1]s of it. |
+| %[1]scapabilities%[1]s | Further keys of runtimeConfig that the plugin acts on. The suite has values for each, good and malformed. |
+| %[1]sadopts%[1]s | True if the plugin attaches an interface of the host that is in prevResult, and makes no pair then. |
 | %[1]shost%[1]s | Commands that prepare the host, each a list of words. |
 | %[1]sreaches%[1]s | Whom a container reaches: %[1]scontainers%[1]s of the network, the %[1]sgateway%[1]s. The suite sends packets. |
 | %[1]sbreaks%[1]s | Changes that CHECK has to find, each with %[1]sname%[1]s, %[1]srun%[1]s and, in the container, %[1]s"in": "container"%[1]s. |
@@ -101,9 +103,12 @@ of the specification, so GC and STATUS do not apply. CI makes these runs, and a 
 A check that cannot fail proves nothing. For each check there is a small plugin or runtime that conforms but for one fault
 ([model_test.go](../internal/conformance/model_test.go)), and a test shows that the check finds it. Without a fault, the plugin passes all checks.
 Where a fault breaks other rules, too, [also.txt](../internal/conformance/testdata/tables/also.txt) names their checks; no others fail.
+What has no check: that %[1]sinfinibandGUID%[1]s, %[1]sdeviceID%[1]s, %[1]saliases%[1]s and %[1]scgroupPath%[1]s do what they say, which takes hardware, a name server or a
+cgroup. The suite tests that a runtime passes them on, and that a plugin that acts on them refuses a malformed value.
+
 What a plugin leaves on the host is seen by links, addresses, routes, rules of nf_tables and files of state, before ADD and after DEL or GC.
 
-Generated from the runs by %[1]sgo test ./conformance -update%[1]s: do not edit.
+Generated from the runs by %[1]sgo test ./internal/conformance -update%[1]s: do not edit.
 `
 
 // docs/conformance.md is what the tables of the runs say.

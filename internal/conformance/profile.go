@@ -23,6 +23,10 @@ type Plugin struct {
 	Conf json.RawMessage `json:"conf,omitempty"`
 	// RuntimeConfig has what a runtime would provide for the plugin's capabilities.
 	RuntimeConfig json.RawMessage `json:"runtimeConfig,omitempty"`
+	// Capabilities are the keys of runtimeConfig that the plugin acts on, beside those of RuntimeConfig.
+	Capabilities []string `json:"capabilities,omitempty"`
+	// Adopts says that the plugin makes no pair if prevResult has an interface of the host, but attaches that one.
+	Adopts bool `json:"adopts,omitempty"`
 	// Host has commands that prepare the host, each a list of words.
 	Host [][]string `json:"host,omitempty"`
 	// IfName is the only interface name that the plugin takes.

@@ -36,6 +36,7 @@ type order struct {
 	Print map[string]string     `json:"print,omitempty"` // on stdout, and exit with 0
 	Exit  map[string]string     `json:"exit,omitempty"`  // with status 3, and this on stderr
 	Kill  []string              `json:"kill,omitempty"`  // itself
+	Wait  map[string]point      `json:"wait,omitempty"`  // until the check lets it go on
 }
 
 // A diskNetwork is the network of a trial of a runtime, as it is written to the disk.
@@ -67,8 +68,8 @@ func writeNetwork(name string, doc any) {
 // told is a plugin's order as a further key.
 func told(o order) map[string]any { return map[string]any{"conformance": o} }
 
-// runtime calls the runtime under test. Vars join its environment.
-func (t *trial) runtime(verb string, c *container, vars ...string) {
+// call calls the runtime under test. Vars join its environment.
+func (t *trial) call(verb string, c *container, vars ...string) *answer {
 	ctx, cancel := context.WithTimeout(t.ctx, t.limit)
 	defer cancel()
 	argv := slices.Concat(t.subject.Command, []string{verb, cmp.Or(t.network, network), c.netns})
@@ -83,10 +84,10 @@ func (t *trial) runtime(verb string, c *container, vars ...string) {
 	for _, word := range slices.Concat(own, argv) {
 		a.line = append(a.line, quoted(word))
 	}
-	t.last = a
 	if errors.Is(a.failed, exec.ErrNotFound) || errors.Is(a.failed, os.ErrNotExist) {
 		require(a.failed)
 	}
+	return a
 }
 
 // works calls the runtime, which must succeed, and returns the calls of plugins that it made for it.
@@ -106,7 +107,7 @@ func (t *trial) breaks(verb string, c *container, vars ...string) []called {
 // made calls the runtime, and returns the calls of plugins that it made. Questions of their versions do not count.
 func (t *trial) made(verb string, c *container, vars ...string) []called {
 	before := len(calls())
-	t.runtime(verb, c, vars...)
+	t.last = t.call(verb, c, vars...)
 	return calls()[before:]
 }
 
@@ -170,6 +171,9 @@ func act(name, verb string, in []byte, stdout, stderr io.Writer) int {
 			self.Kill()
 			select {}
 		}
+	}
+	if at, ok := o.Wait[verb]; ok {
+		at.wait()
 	}
 	if text, ok := o.Exit[verb]; ok {
 		fmt.Fprintln(stderr, text)

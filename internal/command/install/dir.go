@@ -236,8 +236,8 @@ func (d *directory) last() (*previousFiles, error) {
 	}
 	last := new(previousFiles)
 	if err := json.Unmarshal(b, last); err != nil {
-		return nil, fmt.Errorf("%s has no record of the last install: %w; remove the file, and there is no rollback of "+
-			"that install", d.state(record), err)
+		return nil, fmt.Errorf("%s has no record of the last install: %w; remove the file, "+
+			"and there is no rollback of that install", d.state(record), err)
 	}
 	return last, nil
 }
