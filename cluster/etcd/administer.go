@@ -183,11 +183,9 @@ func (s *Store) beAlive(ctx context.Context, node string) {
 		return
 	}
 	key := s.key(blocks.Key{Kind: blocks.AliveKey, Node: node})
-	put, err := c.Put(soon, key, "{}", clientv3.WithLease(lease.ID))
-	if err != nil {
+	if _, err := c.Put(soon, key, "{}", clientv3.WithLease(lease.ID)); err != nil {
 		return
 	}
-	s.heard(put.Header.Revision)
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	answers, err := c.KeepAlive(ctx, lease.ID)
@@ -195,7 +193,11 @@ func (s *Store) beAlive(ctx context.Context, node string) {
 		return
 	}
 	for a := range answers {
-		s.heard(a.Revision)
+		if a.Revision < s.highest.Load() { // or the member that answers is behind the others: a read tells
+			read, stop := context.WithTimeout(ctx, patience)
+			_, _ = s.Read(read, blocks.Read{Keys: []blocks.Key{{Kind: blocks.ConfigKey}}})
+			stop()
+		}
 	}
 	if ctx.Err() != nil { // the agent ends: nobody has to wait for the lease
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

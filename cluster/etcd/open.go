@@ -75,8 +75,7 @@ type Store struct {
 	access Access
 	prefix string // of all keys
 
-	highest atomic.Int64  // revision that the watch of all entries has told
-	older   chan struct{} // etcd has told a lower one since
+	highest atomic.Int64 // revision that the watch of all entries has told
 
 	mu     sync.Mutex
 	client *clientv3.Client // nil: it is made when it is needed
@@ -87,7 +86,7 @@ func Open(a Access) (*Store, error) {
 	if err := a.validate(); err != nil {
 		return nil, err
 	}
-	return &Store{access: a, prefix: "/fairlead/" + a.Cluster + "/v1/", older: make(chan struct{}, 1)}, nil
+	return &Store{access: a, prefix: "/fairlead/" + a.Cluster + "/v1/"}, nil
 }
 
 // signIn is the longest time that a password is checked.

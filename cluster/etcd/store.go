@@ -41,11 +41,12 @@ func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error
 	if err != nil {
 		return blocks.Snapshot{}, err
 	}
+	before := s.highest.Load()
 	resp, err := c.Txn(ctx).Then(gets...).Commit()
 	if err != nil {
 		return blocks.Snapshot{}, s.failed(err)
 	}
-	s.heard(resp.Header.Revision)
+	s.heard(before, resp.Header.Revision)
 	snap := blocks.Snapshot{Store: identifier(resp.Header)}
 	for i, part := range resp.Responses {
 		for _, kv := range part.GetResponseRange().Kvs {
@@ -99,11 +100,12 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	if err != nil {
 		return blocks.Outcome{}, err
 	}
+	before := s.highest.Load()
 	resp, err := c.Txn(ctx).If(conditions...).Then(changes...).Else(seen...).Commit()
 	if err != nil {
 		return blocks.Outcome{}, s.failed(err)
 	}
-	s.heard(resp.Header.Revision)
+	s.heard(before, resp.Header.Revision)
 	r := blocks.Outcome{Store: identifier(resp.Header), Revision: resp.Header.Revision, Done: resp.Succeeded}
 	if r.Done {
 		return r, nil

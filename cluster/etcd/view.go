@@ -74,9 +74,6 @@ func (s *Store) Follow(ctx context.Context, v *View, changed func(freed bool), f
 // errUnwatched means that etcd ended a watch.
 var errUnwatched = errors.New("etcd ended the watch")
 
-// errOlder means that etcd has gone back to an earlier revision.
-var errOlder = errors.New("etcd has an older revision than before: it was restored from a copy")
-
 func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) error {
 	now, err := s.Look(ctx)
 	if err != nil {
@@ -94,32 +91,25 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	events := c.Watch(clientv3.WithRequireLeader(ctx), s.prefix, clientv3.WithPrefix(), clientv3.WithRev(now.revision+1))
-	for {
-		select {
-		case resp, ok := <-events:
-			if !ok {
-				return errUnwatched
-			}
-			if err := resp.Err(); err != nil {
-				return s.failed(err)
-			}
-			s.highest.Store(resp.Header.Revision)
-			freed, err := s.apply(v, resp.Events)
-			if err != nil {
-				return err
-			}
-			changed(freed)
-		case <-s.older:
-			return errOlder
+	for resp := range events {
+		if err := resp.Err(); err != nil {
+			return s.failed(err)
 		}
+		s.highest.Store(resp.Header.Revision)
+		freed, err := s.apply(v, resp.Events)
+		if err != nil {
+			return err
+		}
+		changed(freed)
 	}
+	return errUnwatched
 }
 
-// heard takes a revision that etcd told. A watch of an etcd that was restored from a copy says nothing until the
-// revision is the former one again, so it has to begin anew.
-func (s *Store) heard(revision int64) {
-	if revision < s.highest.Load() {
-		notify(s.older)
+// heard takes the revision that etcd told to a request, and the highest one before that request. A watch of an etcd that
+// was restored from a copy says nothing until the revision is the former one again, so all watches have to begin anew.
+func (s *Store) heard(before, revision int64) {
+	if revision < before && s.highest.CompareAndSwap(before, 0) {
+		_ = s.Close()
 	}
 }
 

@@ -125,6 +125,14 @@ var memberFaults = []memberFault{
 		clone.agent.kill()
 	}},
 	{"etcd is restored from a copy", (*rig).restore},
+	{"a node's clock jumps by an hour", func(r *rig) {
+		w := r.one()
+		w.agent.kill()
+		w.startAgent("unshare", "-T", "--monotonic", "3600", "--boottime", "3600", "--fork", "--kill-child")
+		r.works(during)
+		w.agent.kill()
+		w.startFleetAgent()
+	}},
 }
 
 // restore replaces etcd by one that has what the former one had before a node claimed a block. It has another identifier, as
