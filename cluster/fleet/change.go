@@ -80,6 +80,10 @@ func readoptVerb() verb {
 					silent = append(silent, n)
 				}
 			}
+			if done && len(silent) > 0 {
+				return fmt.Errorf("the agent of node %s does not run, and nobody knows which addresses its containers have: start it, or "+
+					"forget the node", silent[0].Name)
+			}
 			if done {
 				if err := s.Readopted(ctx); err != nil {
 					return err
