@@ -63,10 +63,18 @@ func newSchedule(players []*player, random *rand.Rand) *schedule {
 		s.lowest--
 		s.ranks[each] = s.lowest // where its moment never comes
 		call := calls[random.IntN(len(calls))]
-		if i := slices.IndexFunc(calls, func(c *player) bool { return c.name == each.object }); i >= 0 {
+		i := slices.IndexFunc(calls, func(c *player) bool { return c.name == each.object })
+		if i >= 0 {
 			call = calls[i]
 		}
-		s.moments = append(s.moments, s.moment(call, each))
+		m := s.moment(call, each)
+		switch {
+		case i < 0 && random.IntN(3) == 0:
+			m.steps = 0 // before the call begins
+		case each.verb == "room" && random.IntN(3) > 0:
+			continue // as a rule, a disk stays full
+		}
+		s.moments = append(s.moments, m)
 	}
 	return s
 }
