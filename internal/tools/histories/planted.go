@@ -19,7 +19,7 @@ func plantAll(o options, only string) (missed int, err error) {
 		if !strings.Contains(f.name, only) {
 			continue
 		}
-		law, took, count, err := o.plant(f)
+		law, took, busy, count, err := o.plant(f)
 		if err != nil {
 			return missed, fmt.Errorf("%s: %w", f.name, err)
 		}
@@ -27,23 +27,24 @@ func plantAll(o options, only string) (missed int, err error) {
 			missed++
 			law = "NOT FOUND"
 		}
-		fmt.Printf("| %s | %s | %s | %d | %.0f |\n", f.name, f.kind, law, count.histories, took.Seconds())
+		fmt.Printf("| %s | %s | %s | %d | %.0f | %.0f |\n", f.name, f.kind, law, count.histories, took.Seconds(), busy.Seconds())
 	}
 	return missed, nil
 }
 
-// plant searches with one fault, up to the first failure: which law it broke, or "".
-func (o options) plant(f fault) (law string, took time.Duration, c count, err error) {
+// plant searches with one fault, up to the first failure: which law it broke, or "", how long that took, and for how long
+// processors were busy.
+func (o options) plant(f fault) (law string, took, busy time.Duration, c count, err error) {
 	dir, err := os.MkdirTemp("", "histories")
 	if err != nil {
-		return "", 0, c, err
+		return "", 0, 0, c, err
 	}
 	defer os.RemoveAll(dir)
 	program, err := build(o.root, dir, f.edits...)
 	if err != nil {
-		return "", 0, c, err
+		return "", 0, 0, c, err
 	}
-	begin := time.Now()
+	begin, before := time.Now(), processors()
 	o.stop = 1
 	c, err = o.searchWith(program, func(s *script, broken failure) {
 		if law == "" {
@@ -54,5 +55,5 @@ func (o options) plant(f fault) (law string, took time.Duration, c count, err er
 			fmt.Println(s)
 		}
 	})
-	return law, took, c, err
+	return law, took, processors() - before, c, err
 }
