@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -32,7 +33,7 @@ const skew = 24 * time.Hour
 // An authority signs the certificates of a cluster's own etcd.
 type authority struct {
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	key  crypto.PrivateKey
 	pem  []byte // of cert
 }
 
@@ -56,8 +57,7 @@ func readAuthority(dir string) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, _ := pair.PrivateKey.(*ecdsa.PrivateKey) // which is the only kind that newAuthority makes
-	return &authority{cert: pair.Leaf, key: key,
+	return &authority{cert: pair.Leaf, key: pair.PrivateKey,
 		pem: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})}, nil
 }
 
@@ -84,7 +84,7 @@ func template(name string) *x509.Certificate {
 }
 
 // write signs a certificate, and writes it and its key.
-func write(path string, c, signer *x509.Certificate, key, by *ecdsa.PrivateKey) error {
+func write(path string, c, signer *x509.Certificate, key *ecdsa.PrivateKey, by crypto.PrivateKey) error {
 	der, err := x509.CreateCertificate(rand.Reader, c, signer, &key.PublicKey, by)
 	if err != nil {
 		return err
