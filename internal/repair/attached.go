@@ -76,14 +76,14 @@ func (a *attached) plugins(ctx context.Context, lists lookUp) error {
 	if err != nil {
 		return err
 	}
-	told, args, err := a.r.Runtime.Inputs(l, a.cached)
+	inputs, args, err := a.r.Runtime.Inputs(l, a.cached)
 	if err != nil {
 		return err
 	}
 	at := &sdk.Attached{Host: a.host, Owner: a.Owner, Netns: a.cached.Netns, Args: args, Result: a.cached.Result,
 		Allocators: a.r.Plugins}
 	theirs := "" // why no plugin counts as ours for this attachment
-	for n, t := range told {
+	for n, t := range inputs {
 		i := slices.IndexFunc(a.r.Plugins, func(p sdk.Plugin) bool { return p.Name == t.Conf.Type })
 		why := "not a plugin of fairlead"
 		if i >= 0 {

@@ -121,7 +121,7 @@ func adoption(r *attach.Runtime, at *attach.Cached) (q *rpc.Question, netns stri
 		if conf.IPAMType != "dhcp" {
 			continue
 		}
-		told, args, err := r.Inputs(l, at)
+		inputs, args, err := r.Inputs(l, at)
 		if err != nil {
 			return nil, netns, err
 		}
@@ -131,7 +131,7 @@ func adoption(r *attach.Runtime, at *attach.Cached) (q *rpc.Question, netns stri
 		}
 		return &rpc.Question{Verb: daemon.Adopt,
 			Args: rpc.Args{ContainerID: at.ContainerID, Netns: netns, IfName: at.IfName,
-				Args: strings.Join(pairs, ";"), StdinData: told[i].Stdin}}, netns, nil
+				Args: strings.Join(pairs, ";"), StdinData: inputs[i].Stdin}}, netns, nil
 	}
 	return nil, netns, nil
 }

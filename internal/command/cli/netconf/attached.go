@@ -18,10 +18,10 @@ func NetworkOf(host *kernel.World, c *attach.Cached) resource.Network {
 	if l == nil {
 		return resource.NetworkOf(nil)
 	}
-	told, args, _ := (&attach.Runtime{}).Inputs(l, c)
+	inputs, args, _ := (&attach.Runtime{}).Inputs(l, c)
 	at := &sdk.Attached{Host: host, Owner: c.Owner(), Netns: c.Netns, Args: args, Result: c.Result}
 	var whole plan.Plan
-	for _, t := range told {
+	for _, t := range inputs {
 		p := OfType(t.Conf.Type)
 		if conf, err := spec.ParseConf(t.Stdin); err == nil && p != nil {
 			is, _ := p.Standing(context.Background(), at, conf) // without the links, fewer plans are known
