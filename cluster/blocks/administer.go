@@ -18,7 +18,7 @@ func Forget(epoch Entry) Txn {
 		If:  []Compare{{epoch.Key, epoch.Revision}},
 		Put: []Pair{{epoch.Key, Value{Epoch: &e}}},
 		Delete: []Key{{Kind: NameKey, Node: e.Name}, {Kind: NodeKey, Node: epoch.Key.Node},
-			{Kind: DrainKey, Node: epoch.Key.Node}},
+			{Kind: DrainKey, Node: epoch.Key.Node}, {Kind: AssertKey, Node: epoch.Key.Node}},
 	}
 }
 
@@ -41,8 +41,28 @@ func Bury(node string, block Entry) Txn {
 	return t
 }
 
-// Readopted returns the transaction that ends what began when a store was found restored. All nodes that have
-// containers must have asserted what they have.
+// Awaited returns the nodes that have not said yet what they have, after a store with this identifier was found
+// restored. Entries are all of the kinds EpochKey, ReadoptKey and AssertKey, of one revision of the store.
+//
+// A node that joined after the copy was made is not among the entries until its agent has run.
+func Awaited(entries []Entry, store string) (nodes []string) {
+	now := Readoption{Store: store, Revision: Snapshot{Entries: entries}.of(Key{Kind: ReadoptKey}).Revision}
+	asserted := map[string]bool{}
+	for _, e := range entries {
+		if e.Key.Kind == AssertKey {
+			asserted[e.Key.Node] = *e.Value.Readoption == now
+		}
+	}
+	for _, e := range entries {
+		if e.Key.Kind == EpochKey && !e.Value.Epoch.Gone && !asserted[e.Key.Node] {
+			nodes = append(nodes, e.Key.Node)
+		}
+	}
+	return nodes
+}
+
+// Readopted returns the transaction that ends what began when a store was found restored. No node may be awaited but
+// those whose containers have ended: see [Awaited].
 func Readopted(config, readopt Entry, store string) Txn {
 	c := *config.Value.Config
 	c.Store = store

@@ -73,6 +73,10 @@ func (e *encoder) value(v Value) {
 	if v.Config != nil {
 		e.text(v.Config.Store)
 	}
+	if v.Readoption != nil {
+		e.text(v.Readoption.Store)
+		e.revision(v.Readoption.Revision)
+	}
 }
 
 func (e *encoder) entries(list []Entry) {
@@ -137,7 +141,7 @@ func (e *encoder) owner(o *Owner) {
 	e.flag(o.view != nil)
 	if v := o.view; v != nil {
 		e.text(v.store)
-		e.entries([]Entry{v.config, v.readopt, v.epoch, v.name})
+		e.entries([]Entry{v.config, v.readopt, v.epoch, v.name, v.assertion})
 		e.holdings(v.mine)
 	}
 	e.revision(o.burnt)

@@ -14,6 +14,7 @@ type Kind string
 const (
 	ConfigKey  Kind = "config"  // one key: the store's identifier and the pools
 	ReadoptKey Kind = "readopt" // one key, after the store was restored: nobody claims while it exists
+	AssertKey  Kind = "assert"  // of each node that has said in a readoption what it has: in which one
 	EpochKey   Kind = "epoch"   // of each node: which agent may write in its name
 	NameKey    Kind = "names"   // of each node's name: the node
 	BlockKey   Kind = "block"   // of each block that is not free: its owners
@@ -83,6 +84,8 @@ type Value struct {
 	Owners []string `json:"owners,omitempty"` // BlockKey: identifier of the node of each part; empty: it is free
 	Parts  Parts    `json:"parts,omitempty"`  // MineKey
 	Host   *Host    `json:"host,omitempty"`   // NodeKey
+
+	Readoption *Readoption `json:"readoption,omitempty"` // AssertKey
 }
 
 // IsOf reports whether a value has what that of a kind of keys always has.
@@ -94,6 +97,8 @@ func (v Value) IsOf(kind Kind) bool {
 		return v.Epoch != nil
 	case NodeKey:
 		return v.Host != nil
+	case AssertKey:
+		return v.Readoption != nil
 	}
 	return true
 }
@@ -113,6 +118,12 @@ type Epoch struct {
 	Name  string `json:"name"`           // of the node
 	Nonce string `json:"nonce"`          // of the agent
 	Gone  bool   `json:"gone,omitempty"` // the node was forgotten, for ever: if it returns, it joins as another
+}
+
+// A Readoption is the time in which nodes say again what they have, because the store was restored.
+type Readoption struct {
+	Store    string `json:"store"`    // identifier of the store that was restored
+	Revision int64  `json:"revision"` // of the entry of kind ReadoptKey
 }
 
 // A Host is what a node says of itself.

@@ -128,6 +128,8 @@ func TestMutations(t *testing.T) {
 		"the nonce is saved after the epoch": {nonceAfterEpoch, worldOf(env{}, happening{kill: 1}), "is refused"},
 		"a clone that cannot be told from its source": {sameMachineClone,
 			worldOf(owned, happening{add: 2, clone: 1}), "both have"},
+		"a readoption that ends before all have asserted": {endReadoptUnasked,
+			worldOf(started, happening{want1: 2, add: 2, copyStore: 1, restoreStore: 1}), "both have"},
 		"a restored store with the same identifier": {sameStoreRestored,
 			worldOf(started, happening{want1: 2, add: 2, copyStore: 1, restoreStore: 1}), "both have"},
 	}

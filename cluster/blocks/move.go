@@ -205,8 +205,11 @@ func (o *Owner) assertGranted() *step {
 		return o.giveAway()
 	}
 	h := o.granted.minus(o.view.mine)
+	if h.Parts == 0 {
+		return o.assertAll()
+	}
 	p, known := o.pool(h.Pool)
-	if h.Parts == 0 || !known || o.stuck != nil {
+	if !known || o.stuck != nil {
 		return nil
 	}
 	if o.block == nil {
@@ -232,4 +235,17 @@ func (o *Owner) assertGranted() *step {
 	t.setBlock(block.Key, owners)
 	t.setMine(mineKey(o.journal.Node, h), h.Parts|o.view.mine.parts(h))
 	return &step{action: t, kind: assert, about: h}
+}
+
+// assertAll says that the store knows all that the node has, so that an administrator may end the readoption.
+func (o *Owner) assertAll() *step {
+	now := Readoption{Store: o.view.store, Revision: o.view.readopt.Revision}
+	if said := o.view.assertion.Value.Readoption; said != nil && *said == now {
+		return nil
+	}
+	t := Txn{
+		If:  []Compare{{o.epochKey(), o.view.epoch.Revision}, {Key{Kind: ReadoptKey}, now.Revision}},
+		Put: []Pair{{o.assertKey(), Value{Readoption: &now}}},
+	}
+	return &step{action: t, kind: assertAll}
 }

@@ -65,6 +65,7 @@ type leaving struct {
 type view struct {
 	store                        string
 	config, readopt, epoch, name Entry
+	assertion                    Entry
 	mine                         holdings
 }
 
@@ -86,6 +87,7 @@ const (
 	claim
 	tellLeave
 	assert
+	assertAll
 	save
 	publish
 )
@@ -224,7 +226,7 @@ func (o *Owner) decide() *step {
 	case o.refusal != nil:
 		return o.withdrawAll()
 	case o.view == nil:
-		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey()}
+		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey()}
 		return &step{action: Read{Keys: keys, Mine: o.journal.Node}, kind: look}
 	case o.view.readopt.Revision == 0 && o.restored():
 		return &step{action: Txn{
@@ -253,6 +255,9 @@ func (o *Owner) decide() *step {
 
 func (o *Owner) epochKey() Key { return Key{Kind: EpochKey, Node: o.journal.Node} }
 func (o *Owner) nameKey() Key  { return Key{Kind: NameKey, Node: o.name} }
+func (o *Owner) assertKey() Key {
+	return Key{Kind: AssertKey, Node: o.journal.Node}
+}
 
 // withdrawAll takes everything out of the grant. A store without a cluster has lost it: what the node has is its own still,
 // as while the store is away, and it has to say so when the store was restored.
@@ -278,7 +283,7 @@ func (o *Owner) Saw(s Snapshot) {
 		return
 	}
 	v := &view{store: s.Store, config: s.of(Key{Kind: ConfigKey}), readopt: s.of(Key{Kind: ReadoptKey}),
-		epoch: s.of(o.epochKey()), name: s.of(o.nameKey())}
+		epoch: s.of(o.epochKey()), name: s.of(o.nameKey()), assertion: s.of(o.assertKey())}
 	for _, e := range s.Entries {
 		if e.Key.Kind == MineKey {
 			v.mine = v.mine.with(Holding{e.Key.Pool, e.Key.Block, e.Value.Parts})

@@ -180,22 +180,18 @@ func (w *world) mayForget(m *machine) bool {
 	return w.store.get(Key{Kind: EpochKey, Node: nodeName(m.node)}).Revision != 0 && !w.gone(nodeName(m.node))
 }
 
-// mayEndReadopt reports whether every node that runs has asserted what it has.
+// mayEndReadopt reports whether the store has an assertion of every node whose machine is on. The administrator looks
+// after the nodes that the store does not know: those that joined after it was copied.
 func (w *world) mayEndReadopt() bool {
-	flag := w.store.get(Key{Kind: ReadoptKey})
-	if flag.Revision == 0 {
+	if w.store.get(Key{Kind: ReadoptKey}).Revision == 0 {
 		return false
 	}
+	awaited := Awaited(w.store.entries, w.store.id)
 	for i := range w.machines {
 		m := &w.machines[i]
-		if !m.on {
-			continue
-		}
-		a := m.agent
-		settled := a != nil && m.flight == nil && a.Next() == nil && a.view != nil &&
-			a.view.readopt.Revision == flag.Revision && a.stuck == nil && a.view.store == w.store.id
-		refused := a != nil && a.refusal != nil && a.Next() == nil && m.containers == 0
-		if !settled && !refused {
+		isKnown := w.store.get(Key{Kind: EpochKey, Node: nodeName(m.node)}).Revision != 0
+		isAwaited := slices.Contains(awaited, nodeName(m.node)) && w.wrong != endReadoptUnasked
+		if m.on && (isAwaited || !isKnown) {
 			return false
 		}
 	}

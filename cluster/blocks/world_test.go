@@ -48,6 +48,7 @@ const (
 	nonceAfterEpoch
 	sameMachineClone
 	sameStoreRestored
+	endReadoptUnasked
 )
 
 // A store is etcd.

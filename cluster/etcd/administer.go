@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -147,14 +148,19 @@ func (s *Store) Drain(ctx context.Context, node string, drain bool) error {
 	return s.change(ctx, blocks.Drain(node, drain))
 }
 
-// Readopted ends what began when etcd was found restored.
-func (s *Store) Readopted(ctx context.Context) error {
+// Readopt ends what began when etcd was found restored, if all nodes but those of without have said what they have. It
+// returns those that are awaited. The caller has to know that the machines of without are off.
+func (s *Store) Readopt(ctx context.Context, without ...string) (awaited []MemberInfo, err error) {
 	v, err := s.Look(ctx)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	awaited = slices.DeleteFunc(v.Awaited(), func(m MemberInfo) bool { return slices.Contains(without, m.ID) })
+	if len(awaited) > 0 {
+		return awaited, nil
 	}
 	config, readopt := v.entries[blocks.Key{Kind: blocks.ConfigKey}], v.entries[blocks.Key{Kind: blocks.ReadoptKey}]
-	return s.change(ctx, blocks.Readopted(config, readopt, v.id))
+	return nil, s.change(ctx, blocks.Readopted(config, readopt, v.id))
 }
 
 // aliveSeconds is how long a node is said to be alive after its agent was last heard.

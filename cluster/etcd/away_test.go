@@ -87,7 +87,6 @@ func TestRestoredStore(t *testing.T) {
 	}
 	config, lost := blocks.Key{Kind: blocks.ConfigKey}, s.mustRead(t, blocks.Read{Mine: j.Node}).Entries[1].Key
 	c := *s.mustRead(t, blocks.Read{}).Entries[0].Value.Config
-	now := c.Store
 	c.Store = "the former one"
 	older := blocks.Txn{ // the store was copied before the claim
 		Put:    []blocks.Pair{{Key: config, Value: blocks.Value{Config: &c}}},
@@ -99,23 +98,69 @@ func TestRestoredStore(t *testing.T) {
 
 	member(t.Output(), s, "b", 2).rest(t)
 	expect(t, "b", 0)
+	if awaited, err := s.Readopt(t.Context()); err != nil || len(awaited) != 1 || awaited[0].Name != "a" {
+		t.Fatalf("%+v, %v: want that a is awaited", awaited, err)
+	}
 	member(t.Output(), s, "a", 2).rest(t)
 	check(t, s)
 	if got := ranges(t, "a"); !slices.Equal(got, had) {
 		t.Errorf("a has %v, and had %v", got, had)
 	}
 
-	flag := blocks.Key{Kind: blocks.ReadoptKey}
-	entries := s.mustRead(t, blocks.Read{Keys: []blocks.Key{flag}}).Entries
-	if len(entries) != 2 {
-		t.Fatal(entries)
-	}
-	if r, err := s.Commit(t.Context(), blocks.Readopted(entries[1], entries[0], now)); err != nil || !r.Done {
-		t.Fatal(r, err)
+	if awaited, err := s.Readopt(t.Context()); err != nil || len(awaited) > 0 {
+		t.Fatalf("%+v, %v: want that nobody is awaited", awaited, err)
 	}
 	member(t.Output(), s, "b", 2).rest(t)
 	expect(t, "b", 1)
 	check(t, s)
+}
+
+// Where a store that was restored says that another node has a block, the node that has it says so, and is awaited until
+// that one gave the block back.
+func TestRestoredConflict(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "b", 2).rest(t)
+	v, err := s.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	older := blocks.Txn{} // the store was copied when b had all blocks
+	for _, e := range append(v.All(blocks.BlockKey), v.All(blocks.MineKey)...) {
+		older.Put = append(older.Put, e.Pair)
+	}
+	member(t.Output(), s, "b", 0).rest(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	a, err := (&host{network: "a"}).loadJournal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range s.mustRead(t, blocks.Read{Mine: a.Node}).Entries[1:] {
+		older.Delete = append(older.Delete, e.Key)
+	}
+	c := *v.Config()
+	c.Store = "the former one"
+	older.Put = append(older.Put, blocks.Pair{Key: blocks.Key{Kind: blocks.ConfigKey}, Value: blocks.Value{Config: &c}})
+	if _, err := s.Commit(t.Context(), older); err != nil {
+		t.Fatal(err)
+	}
+
+	awaits := func(names ...string) {
+		t.Helper()
+		awaited, err := s.Readopt(t.Context())
+		if err != nil || !slices.EqualFunc(awaited, names, func(m MemberInfo, name string) bool { return m.Name == name }) {
+			t.Fatalf("%+v, %v: want that %q are awaited", awaited, err, names)
+		}
+	}
+	member(t.Output(), s, "a", 1).rest(t)
+	if g, err := grant.OfBoot("a"); err != nil || !strings.Contains(g.Missing, "another node has the block "+g.Ranges[0].String()) {
+		t.Errorf("%+v, %v", g, err)
+	}
+	awaits("a", "b")
+	member(t.Output(), s, "b", 0).rest(t)
+	awaits("a")
+	member(t.Output(), s, "a", 1).rest(t)
+	check(t, s)
+	awaits()
 }
 
 // A node keeps what it has while etcd has lost the cluster, so that it can say so when etcd is restored.

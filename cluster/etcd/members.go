@@ -101,6 +101,20 @@ func (v *View) has(k blocks.Key) bool {
 // Restored reports whether a node has found that etcd is older than what the node knows.
 func (v *View) Restored() bool { return v.has(blocks.Key{Kind: blocks.ReadoptKey}) }
 
+// Awaited returns the nodes that have not said what they have since etcd was found restored.
+func (v *View) Awaited() (list []MemberInfo) {
+	v.mu.Lock()
+	entries, id := slices.Collect(maps.Values(v.entries)), v.id
+	v.mu.Unlock()
+	awaited := blocks.Awaited(entries, id)
+	for _, m := range v.Members() {
+		if slices.Contains(awaited, m.ID) {
+			list = append(list, m)
+		}
+	}
+	return list
+}
+
 // A PoolInfo is a pool with its use.
 type PoolInfo struct {
 	blocks.Pool

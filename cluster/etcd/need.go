@@ -167,6 +167,10 @@ func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
 	if failure != nil {
 		return failure.Error(), "The node keeps what it has. It gets more when etcd answers."
 	}
+	if c := o.Conflict(); c != nil {
+		return fmt.Sprintf("etcd was restored from a copy, in which another node has the block %v of this node", c.Block),
+			"Start the agent of that node, or forget the node: `fairlead cluster blocks` names it."
+	}
 	pools := m.pools(o)
 	if len(pools) == 0 {
 		return fmt.Sprintf("the cluster %s has none of the pools %s (--pool of fairlead-agent)", m.Store.access.Cluster,

@@ -175,10 +175,6 @@ func (r *rig) restore() {
 		}
 	})
 	r.works(during)
-	for _, w := range r.nodes { // as the operator has to
-		w.until("test $(fairlead cluster export "+w.name+" | grep -c subnet) = $(grep -c Block /run/fairlead/cluster/pods.json) && echo told",
-			"told", true)
-	}
 	r.nodes[0].until("fairlead cluster readopt --done", "nodes claim addresses again", true)
 }
 

@@ -63,10 +63,12 @@ func forgetVerb() verb {
 
 func readoptVerb() verb {
 	var done bool
+	var without string
 	return verb{name: "readopt",
 		does: "After etcd was restored from a copy, list the nodes that have not said yet what they have, or end the wait for them.",
 		flags: func(c *call) {
-			c.flags.BoolVar(&done, "done", false, "all nodes that have containers have said what they have: let nodes claim again")
+			c.flags.BoolVar(&done, "done", false, "let nodes claim again, if all have said what they have")
+			c.flags.StringVar(&without, "without", "", "`NODE`,… that do not have to say it, because their machines are off")
 		},
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			if !v.Restored() {
@@ -74,30 +76,53 @@ func readoptVerb() verb {
 					fmt.Fprintln(w, "etcd was not restored, as far as its nodes know: nothing is to be done")
 				})
 			}
-			var silent []etcd.MemberInfo
-			for _, n := range v.Members() {
-				if !n.Alive && n.State != etcd.StateForgotten {
-					silent = append(silent, n)
-				}
-			}
-			if done && len(silent) > 0 {
-				return fmt.Errorf("the agent of node %s does not run, and nobody knows which addresses its containers have: start it, or "+
-					"forget the node", silent[0].Name)
+			off, err := machinesOff(v, etcd.SplitList(without))
+			if err != nil {
+				return err
 			}
 			if done {
-				if err := s.Readopted(ctx); err != nil {
+				awaited, err := s.Readopt(ctx, off...)
+				if err == nil && len(awaited) > 0 {
+					err = fmt.Errorf("%s. %d nodes are awaited: fairlead cluster readopt lists them", silence(awaited[0]), len(awaited))
+				}
+				if err != nil {
 					return err
 				}
-			}
-			return c.print(map[string]any{"restored": true, "done": done, "silent": silent}, func(w io.Writer) {
-				if done {
+				return c.print(map[string]any{"restored": true, "done": true}, func(w io.Writer) {
 					fmt.Fprintln(w, "nodes claim addresses again")
-					return
+				})
+			}
+			awaited := v.Awaited()
+			return c.print(map[string]any{"restored": true, "done": false, "awaited": awaited}, func(w io.Writer) {
+				for _, n := range awaited {
+					fmt.Fprintln(w, silence(n))
 				}
-				for _, n := range silent {
-					fmt.Fprintf(w, "the agent of node %s does not run: start it, or forget the node\n", n.Name)
-				}
-				fmt.Fprintln(w, "nobody claims addresses until fairlead cluster readopt --done")
+				fmt.Fprintln(w, "nobody claims addresses until fairlead cluster readopt --done; etcd does not know the nodes that joined "+
+					"after the copy was made: their agents have to run before")
 			})
 		}}
+}
+
+// machinesOff returns the identifiers of nodes, none of which may have an agent.
+func machinesOff(v *etcd.View, names []string) (ids []string, err error) {
+	for _, name := range names {
+		n, err := v.Member(name)
+		if err != nil {
+			return nil, err
+		}
+		if n.Alive {
+			return nil, fmt.Errorf("--without: the agent of node %s runs: wait until it has said what the node has", n.Name)
+		}
+		ids = append(ids, n.ID)
+	}
+	return ids, nil
+}
+
+// silence says what to do about a node that has not said what it has.
+func silence(n etcd.MemberInfo) string {
+	if n.Alive {
+		return "node " + n.Name + " has not said yet what it has, and its agent runs: fairlead cluster status there says what it waits for"
+	}
+	return "node " + n.Name + " has not said what it has, and its agent does not run: start it, forget the node, or say --without " + n.Name +
+		" if the machine is off"
 }

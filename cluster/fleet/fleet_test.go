@@ -119,10 +119,47 @@ func TestCommands(t *testing.T) {
 	says("nodes -o json", "[]")
 }
 
+// After etcd was restored, nodes claim again when all have said what they have, but for those whose machines are off.
+func TestReadopt(t *testing.T) {
+	startEtcd(t)
+	file := " --file " + filepath.Join(t.TempDir(), "fleet.json")
+	does(t, "init --etcd "+url+" --pool a=10.9.0.0/24"+file)
+	startMember(t, "web1")()
+	stop := startMember(t, "web2")
+	s := open(t, "fleet")
+	v, err := s.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := *v.Config()
+	c.Store = "the former one"
+	restored := blocks.Txn{Put: []blocks.Pair{{Key: blocks.Key{Kind: blocks.ConfigKey}, Value: blocks.Value{Config: &c}}}}
+	if _, err := s.Commit(t.Context(), restored); err != nil {
+		t.Fatal(err)
+	}
+	for said := ""; !strings.Contains(said, "web1") || strings.Contains(said, "web2"); said = does(t, "readopt"+file) {
+		if t.Context().Err() != nil {
+			t.Fatal("web2 does not say what it has")
+		}
+	}
+	for _, c := range []struct{ flags, want string }{
+		{"", "failed: fairlead cluster: node web1 has not said what it has, and its agent does not run"},
+		{" --without web2", "failed: fairlead cluster: --without: the agent of node web2 runs"},
+		{" --without web9", `the cluster has no node "web9"`},
+		{" --without web1", "nodes claim addresses again"},
+		{"", "nothing is to be done"},
+	} {
+		if got := does(t, "readopt --done"+c.flags+file); !strings.Contains(got, c.want) {
+			t.Errorf("readopt --done%s: %q, want %q", c.flags, got, c.want)
+		}
+	}
+	stop()
+}
+
 // startMember runs a node until it has a block. Stop ends its agent.
 func startMember(t *testing.T, name string) (stop func()) {
 	s := open(t, "fleet")
-	m := etcd.NewMember(s, etcd.NewView(), "pods", blocks.Host{Name: name, Version: "v1"})
+	m := etcd.NewMember(s, etcd.NewView(), name, blocks.Host{Name: name, Version: "v1"})
 	published, said := make(chan struct{}, 1), make(chan struct{}, 1)
 	m.Pools, m.Least, m.Published = []string{"a"}, 1, func() { published <- struct{}{} }
 	ctx, cancel := context.WithCancel(t.Context())

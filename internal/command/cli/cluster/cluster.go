@@ -79,7 +79,7 @@ its containers have ended. If the node returns, it allocates nothing.`, "  fairl
 			"  fairlead cluster export web1"},
 		{"readopt", "End the wait after etcd was restored from a copy",
 			`After etcd was restored from a copy, nodes claim nothing until each has said again what it has. This command lists
-the nodes whose agents do not run; --done ends the wait.`,
-			"  fairlead cluster readopt\n  fairlead cluster readopt --done"},
+the nodes that have not; --done ends the wait when all have. --without names nodes whose machines are off.`,
+			"  fairlead cluster readopt\n  fairlead cluster readopt --done --without web1,web2"},
 	}
 }
