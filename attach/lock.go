@@ -49,21 +49,23 @@ func (r *Runtime) lockContainer(ctx context.Context, id string) (unlock func(), 
 // lock opens and locks the file for a name. The holder of a container's lock removes the file, so a file that was
 // locked after a wait may no longer be the one that others open: then lock starts again.
 func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.File, error) {
+	path := filepath.Join(r.lockDir(), prefix+fileName(name))
 	for {
-		f, err := r.lockFile(prefix, name)
+		f, err := r.lockFile(prefix, path)
 		if err != nil {
 			return nil, err
 		}
-		if err := flock(f, how|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
-			if err := r.waiting.wait(ctx, f, how); err != nil {
-				return nil, err // wait sees to f
-			}
-		} else if err != nil {
-			f.Close()
+		if err := r.waiting.lock(ctx, f, how); err != nil {
 			return nil, err
 		}
 		still, err := named(f)
-		if still {
+		if still && f.Name() == path {
+			err = r.passSubstitute(ctx, prefix, how)
+		} else if still {
+			_, found := os.Lstat(path)
+			still = errors.Is(found, fs.ErrNotExist)
+		}
+		if still && err == nil {
 			return f, nil
 		}
 		f.Close()
@@ -74,30 +76,52 @@ func (r *Runtime) lock(ctx context.Context, prefix, name string, how int) (*os.F
 }
 
 // lockFile opens the file of a lock. A full disk must not keep DEL from making room, so if there is no room for the
-// file, an existing directory takes its place: one for all containers, and another one for all networks, because a call
-// has a lock of both.
-func (r *Runtime) lockFile(prefix, name string) (*os.File, error) {
-	dir := r.lockDir()
-	err := os.MkdirAll(dir, 0o700)
+// file, a directory takes its place.
+func (r *Runtime) lockFile(prefix, path string) (*os.File, error) {
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
 	if err == nil {
 		var f *os.File
-		if f, err = os.OpenFile(filepath.Join(dir, prefix+fileName(name)), os.O_RDWR|os.O_CREATE, 0o600); err == nil {
+		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err == nil {
 			return f, nil
 		}
 	}
 	if !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return nil, err
 	}
-	above := filepath.Dir(filepath.Clean(dir))
+	return r.substitute(prefix)
+}
+
+// substitute opens the directory that takes the place of files of locks: one for all containers, and another one for
+// all networks, because a call has a lock of both.
+func (r *Runtime) substitute(prefix string) (*os.File, error) {
+	dir := filepath.Dir(filepath.Clean(r.lockDir()))
 	if prefix == networkPrefix {
-		above = r.cacheDir()
+		dir = r.cacheDir()
 	}
-	for ; ; above = filepath.Dir(above) {
-		f, derr := os.Open(above)
-		if !errors.Is(derr, fs.ErrNotExist) || above == filepath.Dir(above) {
-			return f, derr
+	for ; ; dir = filepath.Dir(dir) {
+		f, err := os.Open(dir)
+		if !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			return f, err
 		}
 	}
+}
+
+// passSubstitute waits for a call that has locked the directory because its disk was full. Such a call looks for the
+// file once it has the directory, and who has the file looks at the directory, so one of two sees the other.
+func (r *Runtime) passSubstitute(ctx context.Context, prefix string, how int) error {
+	if prefix != networkPrefix {
+		how = syscall.LOCK_SH // calls for other containers pass it at the same time
+	}
+	dir, err := r.substitute(prefix)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil // no call can lock it
+	} else if err != nil {
+		return err
+	}
+	if err := r.waiting.lock(ctx, dir, how); err != nil {
+		return err
+	}
+	return dir.Close()
 }
 
 // named reports whether f is still the file that has its name.
@@ -168,8 +192,14 @@ func (q *queue) leave(path string) {
 	}
 }
 
-// wait locks f, or returns an error that names the holder of the lock; in that case it also closes f later.
-func (q *queue) wait(ctx context.Context, f *os.File, how int) error {
+// lock locks f, or returns an error that names the holder of the lock; in that case it also closes f, maybe later.
+func (q *queue) lock(ctx context.Context, f *os.File, how int) error {
+	if err := flock(f, how|syscall.LOCK_NB); err == nil {
+		return nil
+	} else if !errors.Is(err, syscall.EWOULDBLOCK) {
+		f.Close()
+		return err
+	}
 	path := f.Name()
 	t := q.join(path)
 	select {

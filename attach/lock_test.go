@@ -272,7 +272,8 @@ func TestLockDir(t *testing.T) {
 	w.expect("")
 }
 
-// On a full disk, DEL finds a lock where there is no room for its file, and it is still that of one container.
+// On a full disk, DEL finds a lock where there is no room for its file, and it is still that of one container. Calls
+// that find room meanwhile wait for it.
 func TestLockWithoutRoom(t *testing.T) {
 	w := newWorld(t)
 	w.LockDir = filepath.Join(t.TempDir(), "run", "locks")
@@ -295,6 +296,11 @@ func TestLockWithoutRoom(t *testing.T) {
 	w.told()
 	blocked(t, "DEL", w.Del(soon(t), l, a))
 	blocked(t, "GC", w.GC(soon(t), l, []spec.Attachment{}))
+	if err := syscall.Mount("", above, "", syscall.MS_REMOUNT, "size=1m,nr_inodes=100"); err != nil {
+		t.Fatal(err)
+	}
+	blocked(t, "DEL with room", w.Del(soon(t), l, a))
+	blocked(t, "GC with room", w.GC(soon(t), l, []spec.Attachment{}))
 	if err := release(); err != nil {
 		t.Error(err)
 	}

@@ -171,10 +171,22 @@ func (a *attached) one(ctx context.Context, w *kernel.World, r plan.Resource) {
 	a.differs(wrong...)
 }
 
-// retract removes the rules of an attachment that was deleted during the repair by a program that does not take
-// Fairlead's locks. An attachment that is being added again has a record of that from its beginning.
+// retract removes the rules of an attachment that was deleted during the repair. It waits for a DEL that still goes on.
+// A program that does not take Fairlead's locks may be at work, so what the interface plugin recorded decides. An
+// attachment that is being added again has a record of that from its beginning.
 func (a *attached) retract(ctx context.Context) {
-	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 || restore.WasAttached(a.host, a.Owner) {
+	if a.r.DryRun || !a.made || !a.rules || len(a.Repaired) == 0 {
+		return
+	}
+	release, still, err := a.r.Runtime.Hold(ctx, a.cached)
+	if err != nil {
+		a.broken(err)
+		return
+	}
+	if still {
+		defer release()
+	}
+	if restore.WasAttached(a.host, a.Owner) {
 		return
 	}
 	var mine plan.Plan
