@@ -16,7 +16,7 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build agent install uninstall release signed-release test test-race test-busy test-vm test-skipped fuzz mutate histories plant test-kube test-kube-nodes test-fleet demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
+.PHONY: help build agent install uninstall release signed-release test test-race test-busy chaos test-vm test-skipped fuzz mutate histories plant test-kube test-kube-nodes test-fleet demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -114,6 +114,13 @@ test-busy: ## three rounds of the tests that wait, beside eight busy processes
 	@for i in 1 2 3 4 5 6 7 8; do timeout 8h sh -c 'while :; do :; done' & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \
 	for round in $$(seq $(ROUNDS)); do echo "round $$round"; $(GO) test -vet=off -count=1 -timeout 2h $(TESTFLAGS) $(BUSY) || exit; done
 
+# make chaos CHAOSTIME=30m CONTAINERS=1000
+CHAOSTIME  ?= 3m
+CONTAINERS ?= 300
+chaos: ## for CHAOSTIME (3m), calls for CONTAINERS beside kills, stops, flushes, reloads of firewalld, and full disks
+	@.ci/packages
+	$(GO) -C internal/tools test ./chaos -vet=off -count=1 -v -timeout 2h -time $(CHAOSTIME) -containers $(CONTAINERS) -seed $(SEED)
+
 # make test-vm VMFLAGS='-v -run TestVLAN'; all takes most of an hour. With SKIPPED=FILE, what skipped for want of something in
 # `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment; with PART=17/24, one of 24 parts of it. With
 # ARCH=arm64 or s390x, what internal/vm/elsewhere.txt names, in a machine of that architecture; an empty SKIPPED runs all there.
@@ -143,7 +150,7 @@ HISTORYTIME ?= 10m
 HISTORY      = $(GO) -C internal/tools run ./histories -root ../.. -seed $(SEED)
 histories: ## for HISTORYTIME (10m), orders of calls, faults and reboots that no run has had, of which SEED decides
 	@.ci/packages
-	$(HISTORY) -n $(HISTORIES) -time $(HISTORYTIME) -out histories/testdata
+	$(HISTORY) -n $(HISTORIES) -time $(HISTORYTIME) $(HISTORYFLAGS) -out histories/testdata
 
 plant: ## whether histories find each fault of internal/tools/histories/faults.go, within two minutes each
 	@.ci/packages

@@ -61,9 +61,9 @@ func (p *play) event(a actor) error {
 		return p.unlink(c)
 	case "full":
 		excuse("add", "check", "repair", "gc")
-		return fill()
+		return disks().Fill()
 	case "room":
-		return empty()
+		return disks().Empty()
 	case "reboot":
 		excuse("add", "check", "repair", "gc", "del")
 		for _, each := range p.players {
@@ -173,7 +173,7 @@ func (p *play) laws(each *player, what touched) error {
 
 // epilogue repairs what was damaged, deletes what is unclear, and collects all.
 func (p *play) epilogue() error {
-	if err := empty(); err != nil {
+	if err := disks().Empty(); err != nil {
 		return err
 	}
 	damaged := false

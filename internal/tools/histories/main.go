@@ -235,6 +235,9 @@ func (s *script) taken(o outcome) *script {
 	return &with
 }
 
+// A try takes about a second, so the first two minutes make a script short enough to read, where that can be had at all.
+const mostTries = 120
+
 // shorten takes away from a script that fails what it fails without.
 func shorten(program string, s *script) (*script, outcome, error) {
 	best, last, err := again(program, s)
@@ -242,9 +245,13 @@ func shorten(program string, s *script) (*script, outcome, error) {
 		return s, outcome{Failure: &failure{"it did not fail again", strings.Join(s.why, "\n")}}, err
 	}
 	law := last.Failure.Law
+	tries := 0
 	for smaller := true; smaller; {
 		smaller = false
 		for _, candidate := range lesser(best) {
+			if tries++; tries > mostTries {
+				return best, last, nil
+			}
 			o, err := try(program, candidate)
 			if err != nil {
 				continue // no history: an actor waits for one that is not there

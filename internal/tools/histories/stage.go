@@ -48,6 +48,11 @@ type container struct {
 	view            view // of what is its own, as ADD left it
 }
 
+// disks are those of the state.
+func disks() nstest.Disks {
+	return nstest.Disks{Dirs: []string{"/run", "/var/lib/cni"}, Room: "size=4m,nr_inodes=4096"}
+}
+
 // newStage sets up a host for a chain.
 func newStage(program, chain string) (*stage, error) {
 	s := &stage{program: program, containers: map[string]*container{}}
@@ -57,9 +62,7 @@ func newStage(program, chain string) (*stage, error) {
 	}
 	err = errors.Join(os.MkdirAll("/opt/cni/bin", 0o755), os.MkdirAll("/etc/cni/net.d", 0o755),
 		os.WriteFile("/etc/cni/net.d/n.conflist", list, 0o644))
-	for _, dir := range []string{"/run", "/var/lib/cni"} { // of a size, so that a disk can be full
-		err = errors.Join(err, unix.Mount("tmpfs", dir, "tmpfs", 0, roomy))
-	}
+	err = errors.Join(err, disks().Mount())
 	for _, plugin := range plugins() {
 		err = errors.Join(err, os.Symlink(program, filepath.Join("/opt/cni/bin", plugin)))
 	}
@@ -137,28 +140,6 @@ func (s *stage) unlink(c *container) error {
 		return err
 	}
 	return nstest.In(c.netns, func() error { return exec.Command("ip", "link", "del", "eth0").Run() })
-}
-
-const roomy = "size=4m,nr_inodes=4096"
-
-// fill leaves no room in the file systems of the state, neither for bytes nor for files.
-func fill() error {
-	var errs []error
-	for _, dir := range []string{"/run", "/var/lib/cni"} {
-		var st unix.Statfs_t
-		if err := unix.Statfs(dir, &st); err != nil {
-			return err
-		}
-		used := fmt.Sprintf("size=%d,nr_inodes=%d", max(st.Blocks-st.Bfree, 1)*uint64(st.Bsize), max(st.Files-st.Ffree, 1))
-		errs = append(errs, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, used))
-	}
-	return errors.Join(errs...)
-}
-
-// empty gives the file systems their room back.
-func empty() error {
-	return errors.Join(unix.Mount("tmpfs", "/run", "tmpfs", unix.MS_REMOUNT, roomy),
-		unix.Mount("tmpfs", "/var/lib/cni", "tmpfs", unix.MS_REMOUNT, roomy))
 }
 
 // reboot takes what does not outlive one: namespaces, links, the packet filter, /run; and names the boot anew. Only
