@@ -64,8 +64,9 @@ type Agent struct {
 	// Granted has a value when somebody else has changed the ranges in the grant. Nil: nobody does.
 	Granted <-chan struct{}
 
-	// Ask looks whether the node can get more addresses, and returns when the grant says so. Nil: it cannot.
-	Ask func(context.Context) error
+	// Ask looks whether the node can get more addresses, and returns when the grant says so. The error may be a
+	// [grant.Refusal]. Nil: it cannot.
+	Ask func(context.Context, grant.Want) error
 
 	// Describe adds to the status what the source knows beside the nodes. Nil: nothing.
 	Describe func(*agentstatus.Status)

@@ -169,7 +169,18 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) {
 	})
 	if a.Ask != nil {
 		mux.HandleFunc("POST /want", func(w http.ResponseWriter, r *http.Request) {
-			if err := a.Ask(r.Context()); err != nil {
+			want, err := grant.WantOf(r.URL.Query())
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			err = a.Ask(r.Context(), want)
+			var refusal *grant.Refusal
+			switch {
+			case errors.As(err, &refusal):
+				w.WriteHeader(http.StatusConflict)
+				_ = json.NewEncoder(w).Encode(refusal) // who asked may be gone
+			case err != nil:
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			}
 		})

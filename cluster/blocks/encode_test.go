@@ -138,6 +138,10 @@ func (e *encoder) owner(o *Owner) {
 		e.byte(byte(d.blocks), byte(d.probed))
 	}
 	e.leaving(o.ask)
+	for _, p := range o.pins {
+		e.holdings(holdings(p))
+	}
+	e.entries(o.taken)
 	e.flag(o.view != nil)
 	if v := o.view; v != nil {
 		e.text(v.store)

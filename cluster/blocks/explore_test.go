@@ -122,7 +122,7 @@ func (w *world) drain() string {
 		m.on = true
 		m.want = 0
 		if m.agent != nil {
-			m.agent.Want("p", 0)
+			w.want(m)
 		}
 		for m.containers != 0 {
 			w.do(move{del, int8(i), 0})

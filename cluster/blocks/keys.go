@@ -151,6 +151,10 @@ type Pool struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Bits   int          `json:"blockBits"` // prefix length of a block
 	Parts  int          `json:"parts"`     // into which a block can be divided between nodes: 1, 2, 4 or 8
+
+	// Pinned says that containers get addresses of the pool by name alone. Each is a block of its own, which a node owns
+	// as long as one of its containers has it.
+	Pinned bool `json:"pinned,omitempty"`
 }
 
 // all returns the parts of a whole block.

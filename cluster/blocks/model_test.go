@@ -42,8 +42,13 @@ func small() map[string]*env {
 		"restored disk":            worldOf(owned, happening{want1: 1, add: 2, copyDisk: 1, off: 1, restoreDisk: 1}),
 		"restored store":           worldOf(started, stored),
 		"restored store, released": worldOf(owned, stored),
-		"cede":                     worldOf(parts, happening{want1: 1, want0: 1, add: 3, cede: 1, lose: 1}),
-		"cede, forget":             worldOf(parts, happening{want1: 1, add: 1, cede: 1, off: 1, forget: 1}),
+		"pinned": worldOf(env{started: true, blocks: 2, pinned: true},
+			happening{want1: 2, want2: 1, want0: 1, add: 3, del: 1, lose: 1}),
+		"pinned, forget": worldOf(env{started: true, owned: 1, pinned: true},
+			happening{want1: 1, add: 2, lose: 1, off: 1, forget: 1}),
+		"pinned, restored store": worldOf(env{started: true, pinned: true}, stored),
+		"cede":                   worldOf(parts, happening{want1: 1, want0: 1, add: 3, cede: 1, lose: 1}),
+		"cede, forget":           worldOf(parts, happening{want1: 1, add: 1, cede: 1, off: 1, forget: 1}),
 	}
 }
 

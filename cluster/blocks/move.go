@@ -11,7 +11,7 @@ func (o *Owner) adopt() *step {
 		h.Parts &^= o.granted.parts(h)
 		switch {
 		case h.Parts == 0:
-		case len(all.of(h.Pool)) >= o.wanted(h.Pool) && all.parts(h) == 0:
+		case all.parts(h) == 0 && !o.lacks(h, all):
 			o.leave = &leaving{Holding: h}
 			return o.giveAway()
 		default:
@@ -22,6 +22,24 @@ func (o *Owner) adopt() *step {
 		return nil
 	}
 	return &step{action: Publish{Holdings: all}, kind: publish}
+}
+
+// lacks reports whether the node wants a block beside all that it has.
+func (o *Owner) lacks(h Holding, all holdings) bool {
+	if o.isPinned(h.Pool) {
+		return o.pinned(h)
+	}
+	return len(all.of(h.Pool)) < o.wanted(h.Pool)
+}
+
+func (o *Owner) isPinned(pool string) bool {
+	p, _ := o.pool(pool)
+	return p.Pinned
+}
+
+// pinned reports whether a container of the node has or wants an address by name.
+func (o *Owner) pinned(h Holding) bool {
+	return slices.ContainsFunc(o.pins, func(p Pin) bool { return slices.Contains(p, h) })
 }
 
 func (o *Owner) wanted(pool string) int {
@@ -44,8 +62,8 @@ func (o *Owner) withdraw() *step {
 		o.ask = nil
 	}
 	for _, h := range slices.Backward(o.granted) {
-		excess := len(o.granted.of(h.Pool)) > o.wanted(h.Pool)
-		if excess && o.busy.parts(h) == 0 {
+		isExcess := !o.lacks(h, o.granted.without(h))
+		if isExcess && o.busy.parts(h) == 0 {
 			return o.publishWithout(h)
 		}
 	}
@@ -126,6 +144,11 @@ func (t *Txn) setMine(k Key, parts Parts) {
 // claimNext claims a free block of each pool of which the node wants more, in one transaction. If one of the pools has
 // none, nothing is claimed: a container needs an address of each family.
 func (o *Owner) claimNext() *step {
+	for _, pin := range o.pins {
+		if all := o.missing(pin); len(all) > 0 {
+			return o.claim(all)
+		}
+	}
 	var all []Holding
 	for i := range o.demands {
 		d := &o.demands[i]
@@ -143,6 +166,19 @@ func (o *Owner) claimNext() *step {
 		return nil
 	}
 	return o.claim(all)
+}
+
+// missing returns what of a pin the node has not. There is nothing if it cannot have all of it.
+func (o *Owner) missing(pin Pin) (all []Holding) {
+	for _, h := range pin {
+		if !o.isPinned(h.Pool) || o.TakenBy(h).Revision != 0 {
+			return nil
+		}
+		if o.granted.parts(h) == 0 {
+			all = append(all, h)
+		}
+	}
+	return all
 }
 
 // candidate returns the next block of a pool that may be free.
@@ -183,6 +219,12 @@ func (o *Owner) claimed(all []Holding, r Outcome) {
 		return
 	}
 	isTaken := false
+	for _, e := range r.Seen {
+		if e.Key.Pool != "" && o.isPinned(e.Key.Pool) {
+			o.taken = append(slices.Clip(o.taken), e)
+			isTaken = true
+		}
+	}
 	for i := range o.demands {
 		pool := o.demands[i].pool
 		if slices.ContainsFunc(r.Seen, func(e Entry) bool {

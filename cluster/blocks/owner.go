@@ -32,6 +32,7 @@ type Owner struct {
 	told    *Refusal // what the grant says
 	demands []demand
 	ask     *leaving // cede a part
+	pins    []Pin
 
 	view    *view     // what the store said; nil: it must be read
 	burnt   int64     // revision of the epoch in which a write has an unknown outcome
@@ -39,6 +40,7 @@ type Owner struct {
 	leave   *leaving  // what is not in the grant any more, and the store has to be told
 	block   *Snapshot // of what leaves, or is asserted
 	stuck   *Holding  // what another node has, and this one too
+	taken   []Entry   // of pins, why the node cannot have them
 	busy    holdings  // what has leases
 	stale   bool      // the store changed since the action that goes on began
 	doing   *step
@@ -53,6 +55,9 @@ type demand struct {
 	blocks int
 	probed uint64 // blocks at which the search has looked
 }
+
+// A Pin is what the containers of one call asked for by name: all of it is claimed, or none.
+type Pin []Holding
 
 // leaving is what a node gives to another, or back.
 type leaving struct {
@@ -112,6 +117,25 @@ func (o *Owner) Want(pool string, blocks int) {
 	o.demands = append(o.demands, demand{pool: pool, blocks: blocks})
 }
 
+// Pin says which addresses of pinned pools the node is to own, by name.
+func (o *Owner) Pin(all []Pin) {
+	isSame := func(a, b Pin) bool { return slices.Equal(a, b) }
+	if !slices.EqualFunc(o.pins, all, isSame) {
+		o.pins, o.busy = all, nil
+	}
+}
+
+// TakenBy returns the entry of another node, or of one that was forgotten, because of which this one cannot have a pinned
+// address. Its revision is zero if there is none.
+func (o *Owner) TakenBy(h Holding) Entry {
+	for _, e := range o.taken {
+		if e.Key.Pool == h.Pool && e.Key.Block == h.Block {
+			return e
+		}
+	}
+	return Entry{}
+}
+
 // LeasesChanged says that what had leases may have none any more.
 func (o *Owner) LeasesChanged() { o.busy = nil }
 
@@ -128,7 +152,7 @@ func (o *Owner) Changed() {
 		return
 	}
 	o.forgetView()
-	o.refusal, o.stuck, o.busy = nil, nil, nil
+	o.refusal, o.stuck, o.busy, o.taken = nil, nil, nil, nil
 	for i := range o.demands {
 		o.demands[i].probed = 0
 	}

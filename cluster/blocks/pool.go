@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"net/netip"
+	"slices"
 )
 
 // maxCountBits bounds the blocks of a pool that are ever claimed: 2 to this power.
@@ -71,9 +72,12 @@ func (c Config) Validate() error {
 			return fmt.Errorf("pools[%d].name: is empty", i)
 		case !p.Prefix.IsValid() || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6():
 			return fmt.Errorf("pools[%d].prefix: %v is not a subnet", i, p.Prefix)
+		case p.Pinned && (p.Prefix.Bits() > longest || p.Bits != p.Prefix.Addr().BitLen() || p.Parts != 1):
+			return fmt.Errorf("pools[%d]: %v with blocks of /%d in %d parts: want a pool of at least 4 addresses, each of which is "+
+				"a block, because it is pinned", i, p.Prefix, p.Bits, p.Parts)
 		case p.Parts != 1 && p.Parts != 2 && p.Parts != 4 && p.Parts != 8:
 			return fmt.Errorf("pools[%d].parts: %d: want 1, 2, 4 or 8", i, p.Parts)
-		case p.Bits < p.Prefix.Bits() || p.Bits+bits.TrailingZeros(uint(p.Parts)) > longest:
+		case !p.Pinned && (p.Bits < p.Prefix.Bits() || p.Bits+bits.TrailingZeros(uint(p.Parts)) > longest):
 			return fmt.Errorf("pools[%d].blockBits: %d: want %d (the pool's own) to %d, so that each of %d parts has "+
 				"4 addresses", i, p.Bits, p.Prefix.Bits(), longest-bits.TrailingZeros(uint(p.Parts)), p.Parts)
 		}
@@ -86,6 +90,9 @@ func (c Config) Validate() error {
 	}
 	if len(c.Pools) == 0 {
 		return fmt.Errorf("pools: is empty")
+	}
+	if !slices.ContainsFunc(c.Pools, func(p Pool) bool { return !p.Pinned }) {
+		return fmt.Errorf("pools: want at least one that is not pinned, for containers that ask for no address")
 	}
 	return nil
 }

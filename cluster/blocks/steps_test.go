@@ -141,7 +141,7 @@ func (w *world) differs(m *machine) bool {
 	hungry := slices.ContainsFunc(a.demands, func(d demand) bool {
 		return d.probed > 0 && len(a.granted.of(d.pool)) < d.blocks
 	})
-	if a.stuck != nil || hungry || w.freed(m) {
+	if a.stuck != nil || hungry || a.taken != nil || w.freed(m) {
 		return true
 	}
 	same := func(e Entry) bool { return w.store.get(e.Key).Revision == e.Revision }
@@ -288,7 +288,7 @@ func (w *world) doOn(m *machine, v move) {
 	case start:
 		m.agents++
 		m.agent = New(nodeName(m.node), string(m.serial), fmt.Sprintf("%c%d", m.serial, m.agents), m.journal, m.granted)
-		m.agent.Want("p", int(m.want))
+		w.want(m)
 	case changed:
 		if w.freed(m) {
 			a.LeasesChanged()
@@ -309,7 +309,7 @@ func (w *world) doOn(m *machine, v move) {
 		m.leases &= m.containers
 	case want0, want1, want2:
 		m.want = int8(v.kind - want0)
-		a.Want("p", int(m.want))
+		w.want(m)
 	case cede:
 		to := w.machines[v.j]
 		a.Cede("p", nodeName(to.node), to.agent.view.epoch.Revision)

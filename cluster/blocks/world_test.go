@@ -27,6 +27,7 @@ type env struct {
 	most                 [kinds]int8 // how often a kind of step happens
 	maxFaults            int8        // of all kinds of faults together
 	started              bool        // the agents run when it begins
+	pinned               bool        // the pool's blocks are wanted by name: one is the first of them
 	owned                int         // blocks that machine 0 has when it begins
 	wrong                mutation
 }
@@ -87,7 +88,20 @@ type flight struct {
 
 func (e *env) pool() Pool {
 	return Pool{Name: "p", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10}), 29-bits.Len(uint(e.blocks))),
-		Bits: 28, Parts: e.parts}
+		Bits: 28, Parts: e.parts, Pinned: e.pinned}
+}
+
+// want tells an agent what its machine wants.
+func (w *world) want(m *machine) {
+	if !w.pinned {
+		m.agent.Want("p", int(m.want))
+		return
+	}
+	var all Pin
+	for n := range uint64(m.want) {
+		all = append(all, Holding{"p", w.pool().block(n), w.pool().all()})
+	}
+	m.agent.Pin([]Pin{all})
 }
 
 func nodeName(i int) string { return string(rune('a' + i)) }

@@ -410,7 +410,7 @@ func BenchmarkAttachments(b *testing.B) {
 					o := spec.Owner{Network: m.Network, ContainerID: fmt.Sprint("x", c), IfName: "eth0"}
 					for _, err := leases.Allocate(ctx, o); err != nil; _, err = leases.Allocate(ctx, o) {
 						asks.Add(1)
-						if err := m.Ask(ctx); err != nil {
+						if err := m.Ask(ctx, grant.Want{}); err != nil {
 							b.Error(err)
 							return
 						}

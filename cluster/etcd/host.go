@@ -125,8 +125,9 @@ func (h *host) granted() ([]blocks.Holding, error) {
 
 // A grantor knows the ranges of what an owner has.
 type grantor struct {
-	owner *blocks.Owner
-	pools []blocks.Pool // of the network
+	owner  *blocks.Owner
+	pools  []blocks.Pool // of the network, but for those in pinned
+	pinned []blocks.Pool
 }
 
 // ranges returns the addresses of holdings. Missing is the family of which there are none, though the network has a pool
@@ -134,6 +135,9 @@ type grantor struct {
 func (g grantor) ranges(all []blocks.Holding) (list []netip.Prefix, missing string) {
 	var v4, v6 bool
 	for _, held := range all {
+		if held.Block.IsSingleIP() {
+			continue
+		}
 		for _, r := range g.owner.Ranges(held) {
 			v4, v6 = v4 || r.Addr().Is4(), v6 || r.Addr().Is6()
 			list = append(list, r)
@@ -148,6 +152,27 @@ func (g grantor) ranges(all []blocks.Holding) (list []netip.Prefix, missing stri
 		}
 	}
 	return list, ""
+}
+
+// pins returns the single addresses among holdings.
+func pins(all []blocks.Holding) (list []netip.Addr) {
+	for _, held := range all {
+		if held.Block.IsSingleIP() {
+			list = append(list, held.Block.Addr())
+		}
+	}
+	return list
+}
+
+// grantPools returns pools as the grant has them: the former ones, as long as etcd has not said any.
+func grantPools(pools []blocks.Pool, former []grant.Pool) (list []grant.Pool) {
+	if len(pools) == 0 {
+		return former
+	}
+	for _, p := range pools {
+		list = append(list, grant.Pool{Name: p.Name, Prefix: p.Prefix, Pinned: p.Pinned})
+	}
+	return list
 }
 
 // publish replaces the grant. It reports whether it did not, because a lease is in the way.
@@ -186,6 +211,7 @@ func (h *host) write(p blocks.Publish, by grantor) error {
 		g.Cluster, g.Node, g.Source = h.cluster, h.node, source
 		lacks := ""
 		g.Ranges, lacks = by.ranges(p.Holdings)
+		g.Pins, g.Pools = pins(p.Holdings), grantPools(slices.Concat(by.pools, by.pinned), g.Pools)
 		switch {
 		case p.Refusal != nil:
 			g.Missing, g.Hint = missing(p.Refusal)

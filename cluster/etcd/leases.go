@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -49,10 +50,11 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// leased returns how many addresses of each pool have leases.
-func (h *host) leased(ctx context.Context, pools []blocks.Pool) (map[string]int, error) {
-	counts := map[string]int{}
-	err := h.leases.Hold(ctx, h.network, func(leased []netip.Addr) error {
+// leased returns the addresses that have leases, and how many of each pool they are.
+func (h *host) leased(ctx context.Context, pools []blocks.Pool) (counts map[string]int, all []netip.Addr, err error) {
+	counts = map[string]int{}
+	err = h.leases.Hold(ctx, h.network, func(leased []netip.Addr) error {
+		all = slices.Clone(leased)
 		for _, a := range leased {
 			for _, p := range pools {
 				if p.Prefix.Contains(a) {
@@ -62,5 +64,5 @@ func (h *host) leased(ctx context.Context, pools []blocks.Pool) (map[string]int,
 		}
 		return nil
 	})
-	return counts, err
+	return counts, all, err
 }

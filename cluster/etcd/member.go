@@ -49,11 +49,13 @@ type Member struct {
 	Published func()
 
 	needs  map[string]*blocks.Need // by the names of pools
-	asks   chan chan<- struct{}
-	asking []chan<- struct{} // calls of Ask that wait
-	full   []string          // names of the pools of which the node can get no more blocks
-	told   string            // what was logged last
-	lacks  atomic.Bool       // the node wants more than there is
+	asks   chan *ask
+	asking []*ask         // calls of Ask that wait
+	pinned []*ask         // … that got their addresses a moment ago
+	leased map[string]int // addresses that have leases, by the names of pools
+	full   []string       // names of the pools of which the node can get no more blocks
+	told   string         // what was logged last
+	lacks  atomic.Bool    // the node wants more than there is
 
 	isNewEnough bool        // the version of etcd
 	said        blocks.Host // what the store has
@@ -69,7 +71,7 @@ type Member struct {
 // NewMember returns a member for a node that gets blocks as view says.
 func NewMember(s *Store, view *View, network string, host blocks.Host) *Member {
 	return &Member{Store: s, View: view, Network: network, Host: host, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
-		Log: slog.Default(), needs: map[string]*blocks.Need{}, asks: make(chan chan<- struct{}),
+		Log: slog.Default(), needs: map[string]*blocks.Need{}, asks: make(chan *ask),
 		changed: make(chan struct{}, 1)}
 }
 
@@ -119,22 +121,6 @@ func (m *Member) Run(ctx context.Context) error {
 func (m *Member) Freed() {
 	if m.lacks.Load() {
 		notify(m.changed)
-	}
-}
-
-// Ask has the member look whether the node can get more addresses, and returns when the grant says so.
-func (m *Member) Ask(ctx context.Context) error {
-	done := make(chan struct{})
-	select {
-	case m.asks <- done:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	select {
-	case <-done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -200,8 +186,8 @@ func (m *Member) wait(ctx context.Context, o *blocks.Owner, leases <-chan struct
 		o.Changed()
 	case <-timer.C:
 		o.Changed()
-	case done := <-m.asks:
-		m.asking = append(m.asking, done)
+	case a := <-m.asks:
+		m.asking = append(m.asking, a)
 		o.Changed()
 	}
 }
@@ -240,7 +226,7 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 				return nil
 			}
 		}
-		busy, err := h.publish(ctx, a, grantor{o, m.pools(o)})
+		busy, err := h.publish(ctx, a, grantor{o, m.pools(o), m.pinnedPools(o)})
 		if err != nil {
 			return fmt.Errorf("write the grant: %w", err)
 		}

@@ -12,11 +12,16 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
-// pools returns those from which the node claims, in their order.
-func (m *Member) pools(o *blocks.Owner) (list []blocks.Pool) {
+// pools returns those from which the node claims blocks, in their order.
+func (m *Member) pools(o *blocks.Owner) []blocks.Pool {
+	return slices.DeleteFunc(m.allowed(o), func(p blocks.Pool) bool { return p.Pinned })
+}
+
+// allowed returns the pools that the node may use, in their order.
+func (m *Member) allowed(o *blocks.Owner) (list []blocks.Pool) {
 	all := o.Pools()
 	if len(m.Pools) == 0 {
-		return all
+		return slices.Clone(all)
 	}
 	for _, name := range m.Pools {
 		if i := slices.IndexFunc(all, func(p blocks.Pool) bool { return p.Name == name }); i >= 0 {
@@ -62,10 +67,12 @@ func (m *Member) unfit(p blocks.Pool) error {
 // want tells the owner how many blocks the leases need. It returns when to ask again if nothing changes.
 func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.Time, err error) {
 	pools := m.pools(o)
-	leased, err := h.leased(ctx, pools)
+	leased, addrs, err := h.leased(ctx, pools)
 	if err != nil {
 		return next, err
 	}
+	m.leased = leased
+	next = m.pin(o, addrs)
 	owned := map[string]int{}
 	for _, held := range o.Owned() {
 		owned[held.Pool]++
@@ -93,16 +100,20 @@ func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[
 	for _, p := range chain {
 		missing += leased[p.Name]
 	}
+	asking := m.askingOf(chain, nil)
 	if spare := m.spare(chain[0]); spare > 0 {
-		missing += spare + len(m.asking)
+		missing += spare + asking
 	} else {
-		missing = len(m.asking)
+		missing = asking
 	}
 	if drains {
 		missing, least = 0, 0
 	}
 	for i, p := range chain {
-		needed := max(least, (missing+p.Usable()-1)/p.Usable())
+		needed := max(least, p.Blocks(missing))
+		if asking := m.askingOf(chain, &p); asking > 0 {
+			needed = max(needed, p.Blocks(leased[p.Name]+asking))
+		}
 		isLast := i == len(chain)-1
 		isFull := slices.Contains(m.full, p.Name)
 		if isFull && !isLast {
@@ -150,15 +161,12 @@ func (m *Member) settle(h *host, o *blocks.Owner, failure error) error {
 	m.lacks.Store(why != "")
 	_, known := o.Standing()
 	err := m.Grant.Change(func(g *grant.Grant) {
-		g.Reserve = m.Reserve
+		g.Reserve, g.Pools = m.Reserve, grantPools(m.allowed(o), g.Pools)
 		if failure != nil && len(g.Ranges) == 0 && g.Missing == "" || known || failure != nil && len(m.asking) > 0 {
 			g.Cluster, g.Node, g.Missing, g.Hint = h.cluster, h.node, why, hint
 		}
 	})
-	for _, done := range m.asking {
-		close(done)
-	}
-	m.asking = nil
+	m.answer(o, why, hint)
 	return err
 }
 
@@ -234,12 +242,15 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 		return nil
 	}
 	now := m.Host
-	leased, err := h.leased(ctx, o.Pools())
+	leased, _, err := h.leased(ctx, o.Pools())
 	if err != nil {
 		return err
 	}
 	now.Use = map[string]blocks.Use{}
 	for _, held := range o.Granted() {
+		if held.Block.IsSingleIP() { // what is pinned
+			continue
+		}
 		use := now.Use[held.Pool]
 		use.Leased = leased[held.Pool]
 		for _, r := range o.Ranges(held) {

@@ -93,7 +93,11 @@ func ParsePool(text string) (p blocks.Pool, err error) {
 	p.Name, p.Parts = name, 1
 	p.Prefix, err = netip.ParsePrefix(cidr)
 	if !named || name == "" || err != nil {
-		return p, fmt.Errorf("--pool %q: want NAME=CIDR or NAME=CIDR,BITS, such as main=10.64.0.0/12,26", text)
+		return p, fmt.Errorf("--pool %q: want NAME=CIDR, NAME=CIDR,BITS or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
+	}
+	if length == "pinned" {
+		p.Bits, p.Pinned = p.Prefix.Addr().BitLen(), true
+		return p, nil
 	}
 	p.Bits = max(p.Prefix.Addr().BitLen()-blockBits, p.Prefix.Bits())
 	if sized {
@@ -123,7 +127,7 @@ func initVerb() verb {
 		"this machine runs an etcd for the cluster (fairlead-store).",
 		flags: func(c *call) {
 			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS]`: addresses that the nodes share in blocks of this prefix length; may be "+
-				"repeated (default of BITS: 26, for IPv6 122)")
+				"repeated (default of BITS: 26, for IPv6 122). NAME=CIDR,pinned: containers get these by name alone, on any node")
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},

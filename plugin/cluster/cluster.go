@@ -8,6 +8,9 @@
 // code 11, and the error says which nodes have free ones. STATUS fails with code 50 while fewer addresses are left than
 // the agent keeps in reserve.
 //
+// A container that asks for an address of a pinned pool by name gets it on any node, unless a container of another node
+// has it: then ADD fails with code 11, and the error names that node.
+//
 // The leases are host-local's: a network that allocates with host-local from the same range can change to cluster, and
 // its containers keep their addresses.
 package cluster
@@ -16,6 +19,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
@@ -37,10 +41,15 @@ type conf struct {
 		Routes []spec.Route `json:"routes"`
 		// Directory of the leases. Each network has a directory of its own in it. Default: /var/lib/cni/networks.
 		DataDir string `json:"dataDir"`
+		// Name of the pool of the cluster that containers get addresses of, where nodes share pools. Default: any pool
+		// of the node.
+		Pool string `json:"pool"`
+		// Names of several such pools. Either this or pool.
+		Pools []string `json:"pools"`
 	} `json:"ipam"`
 	RuntimeConfig struct {
 		// Addresses to allocate, at most one of each family, set by the runtime. They have to be in the ranges of this
-		// node.
+		// node, or in a pinned pool of the cluster.
 		IPs []string `json:"ips"`
 	} `json:"runtimeConfig"`
 	Args struct {
@@ -55,7 +64,13 @@ type conf struct {
 const releaseCooldown = 30 * time.Second
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	n := &node{network: r.Owner.Network, routes: c.IPAM.Routes}
+	n := &node{network: r.Owner.Network, routes: c.IPAM.Routes, pools: c.IPAM.Pools}
+	if c.IPAM.Pool != "" {
+		if c.IPAM.Pools != nil {
+			return nil, spec.Errorf(spec.CodeConfig, "ipam.pool: %q and ipam.pools: want one of the two", c.IPAM.Pool)
+		}
+		n.pools = []string{c.IPAM.Pool}
+	}
 	n.Store = disk.Store{DataDir: c.IPAM.DataDir, Cooldown: releaseCooldown, Netns: r.Netns, Granted: n.granted}
 	ofEnv, _ := r.Arg("IP")
 	var err error
@@ -69,6 +84,7 @@ type node struct {
 	disk.Store
 	network string
 	routes  []spec.Route
+	pools   []string // of which a container may have addresses; none: of all
 
 	grant *grant.Grant // as granted read it last
 }
@@ -84,32 +100,82 @@ func (n *node) granted() ([]ipam.Set, error) {
 		}
 		return nil, out
 	}
-	var v4, v6 []ipam.Range
-	for _, p := range g.Ranges {
-		if p.Addr().Is4() {
-			v4 = append(v4, ipam.Range{Subnet: p})
-		} else {
-			v6 = append(v6, ipam.Range{Subnet: p})
-		}
-	}
-	var sets []ipam.Set
-	for _, ranges := range [][]ipam.Range{v4, v6} {
-		if len(ranges) > 0 {
-			sets = append(sets, ipam.Set{Path: grant.Path(n.network), Ranges: ranges})
-		}
-	}
-	if sets, err = ipam.Complete(sets); err != nil {
+	n.grant = g
+	ranges, err := n.ranges(g)
+	if err != nil {
 		return nil, err
 	}
-	n.grant = g
-	return sets, nil
+	var sets []ipam.Set
+	for _, is4 := range []bool{true, false} {
+		set := ipam.Set{Path: grant.Path(n.network)}
+		for _, r := range ranges {
+			if r.Subnet.Addr().Is4() == is4 {
+				set.Ranges = append(set.Ranges, r)
+			}
+		}
+		if len(set.Ranges) > 0 {
+			sets = append(sets, set)
+		}
+	}
+	return ipam.Complete(sets)
 }
+
+// ranges returns those of a grant from which the container may have an address.
+func (n *node) ranges(g *grant.Grant) (list []ipam.Range, err error) {
+	for i, name := range n.pools {
+		isKnown := slices.ContainsFunc(g.Pools, func(p grant.Pool) bool { return p.Name == name && !p.Pinned })
+		if !isKnown {
+			return nil, spec.Errorf(spec.CodeConfig, "ipam.pools[%d]: the node has no pool %q", i, name).
+				WithHint("`fairlead cluster pools` lists the pools.")
+		}
+	}
+	for _, p := range g.Ranges {
+		of, _ := g.Of(p.Addr())
+		if len(n.pools) == 0 || slices.Contains(n.pools, of.Name) {
+			list = append(list, ipam.Range{Subnet: p})
+		}
+	}
+	for _, a := range n.Requested {
+		p, _ := g.Of(a)
+		if !p.Pinned {
+			continue
+		}
+		all, err := ipam.Complete([]ipam.Set{{Path: grant.Path(n.network), Ranges: []ipam.Range{{Subnet: p.Prefix}}}})
+		if err != nil {
+			return nil, err
+		}
+		if _, err := ipam.Assign(all, []netip.Addr{a}); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(g.Pins, a) {
+			return nil, errUnpinned
+		}
+		list = append(list, ipam.Range{Subnet: p.Prefix, RangeStart: a, RangeEnd: a})
+	}
+	if len(list) == 0 {
+		return nil, errNoRange
+	}
+	return list, nil
+}
+
+// The reasons for which the agent is asked.
+var (
+	errUnpinned = errors.New("the node has not got the address that the container asks for")
+	errNoRange  = errors.New("the node has no block of the pools that the network names")
+)
 
 // Allocate implements ipam.Allocator.
 func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	res, err := n.Store.Allocate(ctx, o)
-	if lacksRange(err) && grant.Ask(ctx, n.network) == nil {
-		res, err = n.Store.Allocate(ctx, o)
+	if lacksRange(err) {
+		var refusal *grant.Refusal
+		asked := grant.Ask(ctx, n.network, grant.Want{Pins: n.pins(), Pools: n.pools})
+		if errors.As(asked, &refusal) {
+			return nil, spec.Errorf(spec.CodeTryAgain, "%w; %w", err, refusal).WithHint(refusal.Hint)
+		}
+		if asked == nil {
+			res, err = n.Store.Allocate(ctx, o)
+		}
 	}
 	if err != nil {
 		return nil, n.explain(spec.CodeTryAgain, err)
@@ -118,14 +184,32 @@ func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error)
 	return res, nil
 }
 
+// pins returns the addresses of pinned pools that the container asks for.
+func (n *node) pins() (list []netip.Addr) {
+	g, err := grant.OfBoot(n.network)
+	if err != nil {
+		return nil
+	}
+	for _, a := range n.Requested {
+		if p, _ := g.Of(a); p.Pinned {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
 // lacksRange reports whether another range would help.
 func lacksRange(err error) bool {
 	var none *grant.Error
-	return errors.Is(err, ipam.ErrExhausted) || errors.As(err, &none)
+	return errors.Is(err, ipam.ErrExhausted) || errors.Is(err, errUnpinned) || errors.Is(err, errNoRange) ||
+		errors.As(err, &none)
 }
 
 // explain adds to an error why the node has no more addresses, and who could give some.
 func (n *node) explain(code spec.Code, err error) error {
+	if errors.Is(err, errUnpinned) || errors.Is(err, errNoRange) {
+		err = spec.Errorf(code, "%w, and fairlead-agent did not get it", err).WithHint(grant.StartAgent)
+	}
 	if n.grant == nil || n.grant.Missing == "" || !errors.Is(err, ipam.ErrExhausted) {
 		return err
 	}

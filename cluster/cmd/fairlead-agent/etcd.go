@@ -169,7 +169,12 @@ func (f *sharedPools) member(a *agent.Agent, store *etcd.Store, view *etcd.View,
 	m.Fit = func(p blocks.Pool) error {
 		var own []netip.Prefix
 		if g, err := grant.OfBoot(a.Network); err == nil {
-			own = g.Ranges
+			own = slices.Clone(g.Ranges)
+			for _, pin := range g.Pins { // and the gateway of its container
+				in, _ := g.Of(pin)
+				gateway := in.Prefix.Addr().Next()
+				own = append(own, netip.PrefixFrom(pin, pin.BitLen()), netip.PrefixFrom(gateway, gateway.BitLen()))
+			}
 		}
 		return a.Fit(p.Prefix, own)
 	}

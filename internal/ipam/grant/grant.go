@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -35,6 +36,12 @@ type Grant struct {
 	// Ranges are the subnets to allocate from. A container gets one address of each family.
 	Ranges []netip.Prefix `json:"ranges"`
 
+	// Pools are those that the node may have ranges of, where the nodes share some.
+	Pools []Pool `json:"pools,omitempty"`
+
+	// Pins are the addresses of pinned pools that the node has. A container gets one that asks for it by name.
+	Pins []netip.Addr `json:"pins,omitempty"`
+
 	// Missing tells people why there are no more Ranges, or none, and Hint which command tells more. Both may be
 	// empty.
 	Missing string `json:"missing,omitempty"`
@@ -54,6 +61,22 @@ type Grant struct {
 	Source json.RawMessage `json:"source,omitempty"`
 }
 
+// A Pool is a subnet that the nodes of a cluster share.
+type Pool struct {
+	Name   string       `json:"name"`
+	Prefix netip.Prefix `json:"prefix"`
+	Pinned bool         `json:"pinned,omitempty"` // its addresses are given by name alone, and follow containers to other nodes
+}
+
+// Of returns the pool that has an address.
+func (g *Grant) Of(a netip.Addr) (Pool, bool) {
+	i := slices.IndexFunc(g.Pools, func(p Pool) bool { return p.Prefix.Contains(a) })
+	if i < 0 {
+		return Pool{}, false
+	}
+	return g.Pools[i], true
+}
+
 // An Error says why a network has no grant that can be used.
 type Error struct {
 	Path string // of the file
@@ -71,7 +94,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-const startAgent = "Start fairlead-agent on this node; if it runs, its log says what it waits for " +
+// StartAgent says what to do where the agent did not answer.
+const StartAgent = "Start fairlead-agent on this node; if it runs, its log says what it waits for " +
 	"(`journalctl -u fairlead-agent`, or `kubectl logs` of its pod)."
 
 // Boot returns the kernel's identifier of this boot.
@@ -94,7 +118,7 @@ func Read(network string) (*Grant, error) {
 		if g.Missing != "" {
 			why += ": " + g.Missing
 		}
-		return nil, &Error{Path: Path(network), Hint: cmp.Or(g.Hint, startAgent), Why: why}
+		return nil, &Error{Path: Path(network), Hint: cmp.Or(g.Hint, StartAgent), Why: why}
 	}
 	return g, nil
 }
@@ -104,7 +128,7 @@ func OfBoot(network string) (*Grant, error) {
 	path := Path(network)
 	b, err := spec.ReadPlain(path, spec.MaxFile)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &Error{Path: path, Hint: startAgent,
+		return nil, &Error{Path: path, Hint: StartAgent,
 			Why: "is missing: no agent has granted addresses to this node since it booted"}
 	}
 	if err != nil {
@@ -112,18 +136,18 @@ func OfBoot(network string) (*Grant, error) {
 		if errors.As(err, &of) {
 			err = of.Err
 		}
-		return nil, &Error{Path: path, Hint: startAgent, Why: "cannot be read", Err: err}
+		return nil, &Error{Path: path, Hint: StartAgent, Why: "cannot be read", Err: err}
 	}
 	g := new(Grant)
 	if err := json.Unmarshal(b, g); err != nil {
-		return nil, &Error{Path: path, Hint: startAgent, Why: "is no grant, or was cut short", Err: err}
+		return nil, &Error{Path: path, Hint: StartAgent, Why: "is no grant, or was cut short", Err: err}
 	}
 	boot, err := Boot()
 	if err != nil {
-		return nil, &Error{Path: path, Hint: startAgent, Why: "cannot be compared with this boot", Err: err}
+		return nil, &Error{Path: path, Hint: StartAgent, Why: "cannot be compared with this boot", Err: err}
 	}
 	if g.Boot != boot {
-		return nil, &Error{Path: path, Hint: startAgent,
+		return nil, &Error{Path: path, Hint: StartAgent,
 			Why: fmt.Sprintf("is of boot %q, and this is boot %s: the node booted since, and the agent has not run",
 				g.Boot, boot)}
 	}

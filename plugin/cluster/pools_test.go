@@ -1,0 +1,133 @@
+package cluster
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// givePools writes a grant of a node in a cluster with these pools.
+func givePools(t *testing.T, ranges ...string) {
+	t.Helper()
+	give(t, ranges...)
+	changeGrant(t, func(g *grant.Grant) {
+		g.Pools = []grant.Pool{{Name: "x", Prefix: netip.MustParsePrefix("10.8.0.0/16")},
+			{Name: "y", Prefix: netip.MustParsePrefix("10.9.0.0/16")},
+			{Name: "fixed", Prefix: netip.MustParsePrefix("10.72.0.0/24"), Pinned: true}}
+	})
+}
+
+func changeGrant(t *testing.T, change func(*grant.Grant)) {
+	t.Helper()
+	if err := (&grant.File{Network: "pods"}).Change(change); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serveWants is an agent that answers with what answer returns: nil, or a refusal. It returns what it was asked for.
+func serveWants(t *testing.T, answer func(grant.Want) *grant.Refusal) (asked chan grant.Want) {
+	t.Helper()
+	l, err := net.Listen("unix", grant.Socket("pods"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = make(chan grant.Want, 100)
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		want, err := grant.WantOf(r.URL.Query())
+		if err != nil {
+			t.Error(err)
+		}
+		asked <- want
+		if refusal := answer(want); refusal != nil {
+			w.WriteHeader(http.StatusConflict)
+			_ = json.NewEncoder(w).Encode(refusal)
+		}
+	})}
+	go server.Serve(l)
+	t.Cleanup(func() { server.Close() })
+	return asked
+}
+
+// inPools is a configuration with keys of ipam.
+func inPools(keys string) string {
+	return strings.Replace(network(""), `"type":"cluster"}`, `"type":"cluster",`+keys+`}`, 1)
+}
+
+func expectError(t *testing.T, got answer, code spec.Code, parts ...string) {
+	t.Helper()
+	doc, failed := spec.DecodeError(got.out)
+	for _, part := range parts {
+		if !failed || doc.Code != code || !strings.Contains(doc.Msg+"\n"+doc.Hint, part) {
+			t.Errorf("want code %d with %q: %v", code, part, got)
+		}
+	}
+}
+
+// A container gets an address of the pools that its network names. The agent is asked for those where the node has none.
+func TestPools(t *testing.T) {
+	givePools(t, "10.8.0.0/26", "10.9.0.0/26")
+	for _, tc := range []struct{ id, keys, want string }{
+		{"a", `"pool":"x"`, `"10.8.0.2/26"`}, {"b", `"pool":"y"`, `"10.9.0.2/26"`}, {"c", `"pools":["y"]`, `"10.9.0.3/26"`},
+	} {
+		if got := call(t, "ADD", tc.id, inPools(tc.keys)); !strings.Contains(string(got.out), tc.want) {
+			t.Errorf("%s: want %s: %v", tc.keys, tc.want, got)
+		}
+	}
+	expectError(t, call(t, "ADD", "d", inPools(`"pool":"z"`)), spec.CodeConfig, `the node has no pool "z"`)
+	expectError(t, call(t, "ADD", "d", inPools(`"pool":"fixed"`)), spec.CodeConfig, `the node has no pool "fixed"`)
+	expectError(t, call(t, "ADD", "d", inPools(`"pool":"x","pools":["y"]`)), spec.CodeConfig, "want one of the two")
+
+	givePools(t, "10.8.0.0/26")
+	expectError(t, call(t, "ADD", "d", inPools(`"pool":"y"`)), spec.CodeTryAgain, "no block of the pools that the network names", "Start fairlead-agent")
+	asked := serveWants(t, func(grant.Want) *grant.Refusal {
+		return &grant.Refusal{Why: "no block is free in the pool y", Hint: "Move containers."}
+	})
+	expectError(t, call(t, "ADD", "d", inPools(`"pool":"y"`)), spec.CodeTryAgain, "no block is free in the pool y", "Move containers.")
+	if want := <-asked; !slices.Equal(want.Pools, []string{"y"}) {
+		t.Errorf("the agent was asked for %+v", want)
+	}
+}
+
+// An address of a pinned pool is given to who asks for it by name, after the agent has got it, and to nobody else.
+func TestPinned(t *testing.T) {
+	givePools(t, "10.8.0.0/26")
+	const asks = "IP=10.72.0.7"
+	expectError(t, callWith(t, "ADD", "a", network(""), asks), spec.CodeTryAgain, "has not got the address", "Start fairlead-agent")
+	expectError(t, callWith(t, "ADD", "a", network(""), "IP=10.72.0.1"), spec.CodeConfig, "10.72.0.1 is the gateway of 10.72.0.0/24")
+	expectError(t, callWith(t, "ADD", "a", network(""), "IP=10.72.0.0"), spec.CodeConfig, "10.72.0.0 is in no range")
+
+	isFree := true
+	asked := serveWants(t, func(w grant.Want) *grant.Refusal {
+		if !isFree {
+			return &grant.Refusal{Why: "a container on the node b has it", Hint: "Remove it."}
+		}
+		changeGrant(t, func(g *grant.Grant) { g.Pins = w.Pins })
+		return nil
+	})
+	got := callWith(t, "ADD", "a", network(""), asks)
+	var res spec.Result
+	if err := json.Unmarshal(got.out, &res); err != nil || len(res.IPs) != 1 || res.IPs[0].Address.String() != "10.72.0.7/24" ||
+		res.IPs[0].Gateway.String() != "10.72.0.1" {
+		t.Fatalf("%v: %v", err, got)
+	}
+	if want := <-asked; len(want.Pins) != 1 || want.Pins[0].String() != "10.72.0.7" {
+		t.Errorf("the agent was asked for %+v", want)
+	}
+	if other := call(t, "ADD", "b", network("")); !strings.Contains(string(other.out), `"10.8.0.2/26"`) {
+		t.Errorf("a container that asks for nothing: %v", other)
+	}
+	expectError(t, callWith(t, "ADD", "c", network(""), asks), spec.CodeTryAgain, "requested address 10.72.0.7 is in use by")
+	if gone := call(t, "DEL", "a", network("")); gone.status != 0 {
+		t.Error(gone)
+	}
+	changeGrant(t, func(g *grant.Grant) { g.Pins = nil })
+	isFree = false
+	expectError(t, callWith(t, "ADD", "c", network(""), asks), spec.CodeTryAgain, "a container on the node b has it", "Remove it.")
+}
