@@ -16,7 +16,14 @@ UNITCNIDIR = $(CNIDIR)
 export PATH := $(PATH):/usr/sbin:/sbin
 export CGO_ENABLED := 0
 
-.PHONY: help build agent install uninstall release signed-release test test-race test-busy chaos test-vm test-skipped fuzz mutate histories plant test-kube test-kube-nodes test-fleet demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
+# Exhaustive tests have a part of their cases in a run, by its number: as many runs as there are parts have all. With an empty
+# number they have all of them in one run.
+ifeq ($(origin FAIRLEAD_RUN),undefined)
+FAIRLEAD_RUN := $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
+endif
+export FAIRLEAD_RUN
+
+.PHONY: help build agent install uninstall release signed-release test test-all test-dist test-race test-busy chaos test-vm test-skipped fuzz mutate histories plant test-kube test-kube-nodes test-fleet demo bench bench-newest bench-vm bench-commands bench-cluster docs lint generate clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -92,12 +99,22 @@ signed-release: ## the same from a fresh clone of the tag VERSION, signed with t
 	@sh packaging/release.sh '$(VERSION)' '$(KEY)' '$(OUT)'
 
 # Tests wait for the kernel half of their time, so the scripts run beside the rest, and more packages than there are processors.
-# The longest packages begin first.
-test: ## all tests, in throw-away hosts of their own; as root or as an ordinary user
+# The longest package begins first. `make lint` vets.
+DIST := ./internal/dist
+test: ## the tests, in throw-away hosts of their own, with a part of the cases of exhaustive ones; as root or as an ordinary user
 	@.ci/packages
 	@mkdir -p $(BIN)
-	$(GO) -C internal/tools test -timeout 60m $(TESTFLAGS) ./... >$(BIN)/tools.out 2>&1 & tools=$$!; trap "kill $$tools" INT TERM; \
-	$(GO) test -p $$((2 * $$(nproc))) -timeout 60m $(TESTFLAGS) ./plugin ./internal/dist ./...; main=$$?; wait $$tools; tools=$$?; cat $(BIN)/tools.out; exit $$((main + tools))
+	$(GO) -C internal/tools test -vet=off -timeout 60m $(TESTFLAGS) ./... >$(BIN)/tools.out 2>&1 & tools=$$!; trap "kill $$tools" INT TERM; \
+	$(GO) test -vet=off -p $$((2 * $$(nproc))) -timeout 60m $(TESTFLAGS) ./plugin $$($(GO) list ./... | grep -v $(DIST:.%=%)$$); main=$$?; \
+	wait $$tools; tools=$$?; cat $(BIN)/tools.out; exit $$((main + tools))
+
+test-dist: ## what a release has: packages, units, images, installs and the commands of the pages
+	@.ci/packages
+	$(GO) test -vet=off -timeout 60m $(TESTFLAGS) $(DIST)
+
+test-all: ## all of it, and all cases of exhaustive tests
+	$(MAKE) test FAIRLEAD_RUN=
+	$(MAKE) test-dist
 
 # The race detector needs cgo, so a C compiler.
 RACE ?= ./attach ./internal/calls ./internal/dhcp/... ./internal/command/install ./internal/command/nameserver ./internal/repair
@@ -140,6 +157,7 @@ fuzz: ## each fuzz target for FUZZTIME (20s), as many side by side as there are 
 MUTANTS ?= 100
 SEED    ?= 1
 MUTATED ?= spec sdk plan resource/filter ipam internal/ipam/disk internal/ipam/grant attach internal/repair internal/command/install cluster/agent
+mutate: export FAIRLEAD_RUN :=
 mutate: ## MUTANTS (100) small changes of the packages MUTATED, of which SEED decides: which do their tests not notice?
 	@.ci/packages
 	$(GO) -C internal/tools run ./mutate -root ../.. -accepted mutate/accepted.txt -n $(MUTANTS) -seed $(SEED) $(MUTATED)

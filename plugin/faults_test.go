@@ -22,20 +22,22 @@ func TestFaults(t *testing.T) {
 			continue
 		}
 		numbers := []unix.Errno{unix.ENFILE, unix.EMFILE, unix.ENOBUFS, unix.ENOMEM, unix.EPERM}
-		for i, call := range []string{"socket", "setns", "openat", "ioctl", "fstat", "getsockopt", "sendto"} {
-			for _, verb := range []string{"ADD", "DEL"} {
-				nstest.Apart(t, strings.Join([]string{c.name, verb, call}, "/"), func(t *testing.T) {
-					r := c.runner(t)
-					withoutBridges(t)
-					warm := &attachment{id: "warm", netns: nstest.NewNS(t)}
-					r.must("ADD", r.add(warm))
-					r.must("DEL", r.del(warm))
-					before := state(t)
-					for n, fired := 1, true; fired && !t.Failed(); n++ {
-						fired = fault(t, r, before, verb, call, n, numbers[(i+n)%len(numbers)])
-					}
-				})
-			}
+		for _, verb := range []string{"ADD", "DEL"} {
+			nstest.Apart(t, c.name+"/"+verb, func(t *testing.T) {
+				r := c.runner(t)
+				withoutBridges(t)
+				warm := &attachment{id: "warm", netns: nstest.NewNS(t)}
+				r.must("ADD", r.add(warm))
+				r.must("DEL", r.del(warm))
+				before := state(t)
+				for i, call := range []string{"socket", "setns", "openat", "ioctl", "fstat", "getsockopt", "sendto"} {
+					t.Run(call, func(t *testing.T) {
+						nstest.Sample(t, 8, func(n int) (fired bool) {
+							return fault(t, r.in(t), before, verb, call, n, numbers[(i+n)%len(numbers)])
+						})
+					})
+				}
+			})
 		}
 	}
 }

@@ -35,8 +35,10 @@ func TestFewFiles(t *testing.T) {
 				cmd.ExtraFiles = slices.Repeat([]*os.File{inherited}, 30)
 				return cmd.Run()
 			}
-			for limit, left := 5, 2; left > 0 && !t.Failed(); limit++ {
-				if limit == 128 {
+			succeeded := 0
+			nstest.Sample(t, 8, func(n int) bool {
+				limit := 4 + n
+				if limit > 128 {
 					t.Fatal("ADD never succeeds")
 				}
 				a := &attachment{id: "c1", netns: nstest.NewNS(t)}
@@ -44,15 +46,16 @@ func TestFewFiles(t *testing.T) {
 				err := r.add(a, "sh", "-c", fmt.Sprintf(`ulimit -n %d; exec "$@"`, limit), "sh")
 				if err == nil {
 					r.must("DEL", r.del(a))
-					left--
-					continue
+					succeeded++
+					return succeeded < 2
 				}
 				what := fmt.Sprintf("ADD with %d files (%v)", limit, err)
 				same(t, what, before)
 				if left := nstest.RunIn(t, a.netns, "ip", "-d", "addr"); left != empty {
 					t.Errorf("%s left in the container\n%s", what, left)
 				}
-			}
+				return true
+			})
 		})
 	}
 }

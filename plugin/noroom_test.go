@@ -27,10 +27,10 @@ func TestNoRoom(t *testing.T) {
 			r.must("ADD", r.add(warm))
 			r.must("DEL", r.del(warm))
 			before := state(t)
-			for _, onwards := range []bool{false, true} {
-				for n, fired := 1, true; fired && !t.Failed(); n++ {
-					fired = full(t, r, before, n, onwards)
-				}
+			for when, onwards := range map[string]bool{"at a call": false, "from a call on": true} {
+				t.Run(when, func(t *testing.T) {
+					nstest.Sample(t, 8, func(n int) (fired bool) { return full(t, r.in(t), before, n, onwards) })
+				})
 			}
 		})
 	}

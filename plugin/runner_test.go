@@ -49,6 +49,13 @@ func newRunner(t *testing.T, c chain) *runner {
 	return &runner{t: t, dir: dir, chain: c, ifName: "eth0"}
 }
 
+// in is the runner for a subtest.
+func (r *runner) in(t *testing.T) *runner {
+	inner := *r
+	inner.t = t
+	return &inner
+}
+
 type attachment struct {
 	id, netns, network string
 	prev               json.RawMessage

@@ -70,8 +70,8 @@ func TestKilledAnywhere(t *testing.T) {
 		n.join()
 		c.join(2)
 		want := ""
-		for at, killed := 1, true; killed; at += nstest.Every(t, 7) {
-			killed = n.killedAt(at, programmed)
+		nstest.Sample(t, 7, func(at int) bool {
+			killed := n.killedAt(at, programmed)
 			n.startAgentUntil(programmed) // with the cluster's answer, which the grant needs
 			n.has(2)
 			if got := n.state(); want == "" {
@@ -82,19 +82,21 @@ func TestKilledAnywhere(t *testing.T) {
 			n.agent.kill()
 			n.run("ip link del fairlead-vx; nft flush ruleset; rm -r /run/fairlead/* /var/lib/cni/*")
 			t.Log(at, "calls")
-		}
+			return killed
+		})
 	})
 	nstest.Apart(t, "change", func(t *testing.T) {
 		p := newPair(t)
 		p.a.agent.kill()
 		before := overloaded(t)
-		for at, former, killed := 1, 0, true; killed; at += nstest.Every(t, 7) {
+		former := 0
+		nstest.Sample(t, 7, func(at int) bool {
 			p.api.set("moves", []string{fmt.Sprintf("198.51.100.%d", at%250+1)}, []string{"10.99.0.0/24"})
 			p.api.set(fmt.Sprint("joins", at), []string{"198.51.100.253"}, []string{fmt.Sprintf("10.98.%d.0/24", at)})
 			if former > 0 {
 				p.api.remove(fmt.Sprint("joins", former))
 			}
-			killed = p.a.killedAt(at, "made the ways to other nodes")
+			killed := p.a.killedAt(at, "made the ways to other nodes")
 			p.flow(fmt.Sprintf("killed at call %d", at))
 			p.a.startAgent()
 			p.a.until(fmt.Sprintf("10.98.%d.0/24", at), true)
@@ -107,7 +109,8 @@ func TestKilledAnywhere(t *testing.T) {
 			p.a.agent.kill()
 			t.Log(at, "calls")
 			former = at
-		}
+			return killed
+		})
 		for _, s := range p.streams {
 			lost, outage := s.stop()
 			if dropped := overloaded(t) - before; lost > dropped {

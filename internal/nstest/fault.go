@@ -9,9 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
-	"testing"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -44,20 +42,6 @@ func answerable(names []string) map[uint32]string {
 // switches between processes. It stands on seccomp's notifications (Linux 5.5).
 func WithFaults(cmd *exec.Cmd, fault func(Syscall) unix.Errno, names ...string) error {
 	return hold(cmd, answerable(names), 0, func(h *Held) error { return h.Answer(fault(h.Syscall())) })
-}
-
-// Every is the distance between two calls that a test of faults has fail. FAIRLEAD_EVERY=1 has each fail.
-func Every(t testing.TB, usual int) int {
-	t.Helper()
-	text, set := os.LookupEnv("FAIRLEAD_EVERY")
-	if !set {
-		return usual
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 {
-		t.Fatalf("FAIRLEAD_EVERY=%s: want a number from 1", text)
-	}
-	return n
 }
 
 // Faults are errors of the kernel that a call may get where the machine lacks something.

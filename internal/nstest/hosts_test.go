@@ -92,7 +92,8 @@ func hostsRun(t *testing.T, do string, flags ...string) (verdicts map[string]str
 func TestHosts(t *testing.T) {
 	want := map[string]string{"": "pass", "TestInnerHost": "pass", "TestInnerOtherHost": "pass", "TestInnerSkips": "skip",
 		"TestInnerParts": "pass", "TestInnerParts/one": "pass", "TestInnerParts/two_words": "pass", "TestInnerParts/with/slash": "pass",
-		"TestInnerFails": "pass", "TestInnerHangs": "pass", "TestInnerPartFails": "pass", "TestInnerPartFails/sound": "pass", "TestInnerPartFails/bad": "pass"}
+		"TestInnerFails": "pass", "TestInnerHangs": "pass", "TestInnerPartFails": "pass", "TestInnerPartFails/sound": "pass", "TestInnerPartFails/bad": "pass",
+		"TestInnerSample": "pass", "TestInnerSample/walk": "pass"}
 	got, out, err := hostsRun(t, "")
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)

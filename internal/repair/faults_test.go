@@ -20,36 +20,31 @@ func TestFaults(t *testing.T) {
 	red := s.network("red", "10.9.1.0/24", `{"type":"firewall","ingressPolicy":"strict"}`)
 	all := []*box{s.add(red, "a", "127.0.0.1:8000:80"), s.add(red, "b", "8001:80")}
 	before := elements(t)
-	step, faults := nstest.Every(t, 15), nstest.Faults()
+	faults := nstest.Faults()
 	for i, call := range []string{"sendto", "openat", "write", "renameat", "unlinkat", "mkdirat", "socket", "setns"} {
-		made := 0
-		n := 1 + i%min(step, 3)
-		for fired := true; fired && !t.Failed(); n += step {
-			errno := faults[(i+n/step)%len(faults)]
-			what := fmt.Sprintf("a repair whose %s number %d is %s", call, n, unix.ErrnoName(errno))
-			nstest.Run(t, "nft", "flush", "ruleset")
-			var said string
-			var err error
-			fired, said, err = s.faulty(call, n, errno)
-			rules := elements(t)
-			if strings.Contains(rules, "8000") && strings.Count(rules, `127.0.0.0/8 drop comment`) != 2 {
-				t.Errorf("%s: ports are published and 127.0.0.0/8 is not guarded:\n%s", what, rules)
-			}
-			if err == nil && rules != before {
-				t.Errorf("%s succeeds, and there is\n%s\nwant\n%s", what, rules, before)
-			}
-			if err != nil && said == "" {
-				t.Errorf("%s: %v, and not a word", what, err)
-			}
-			if fired {
-				made++
-			}
-			s.repair()
-			if after := elements(t); after != before {
-				t.Errorf("after %s (%v: %s) and another repair there is\n%s\nwant\n%s", what, err, said, after, before)
-			}
-		}
-		t.Logf("%d faults of %s", made, call)
+		t.Run(call, func(t *testing.T) {
+			nstest.Sample(t, 15, func(n int) bool {
+				errno := faults[(i+n)%len(faults)]
+				what := fmt.Sprintf("a repair whose %s number %d is %s", call, n, unix.ErrnoName(errno))
+				nstest.Run(t, "nft", "flush", "ruleset")
+				fired, said, err := s.faulty(call, n, errno)
+				rules := elements(t)
+				if strings.Contains(rules, "8000") && strings.Count(rules, `127.0.0.0/8 drop comment`) != 2 {
+					t.Errorf("%s: ports are published and 127.0.0.0/8 is not guarded:\n%s", what, rules)
+				}
+				if err == nil && rules != before {
+					t.Errorf("%s succeeds, and there is\n%s\nwant\n%s", what, rules, before)
+				}
+				if err != nil && said == "" {
+					t.Errorf("%s: %v, and not a word", what, err)
+				}
+				s.repair()
+				if after := elements(t); after != before {
+					t.Errorf("after %s (%v: %s) and another repair there is\n%s\nwant\n%s", what, err, said, after, before)
+				}
+				return fired
+			})
+		})
 	}
 	s.whole("repaired", all...)
 }

@@ -35,31 +35,32 @@ func TestFaults(t *testing.T) {
 	_, err := installFrom(v1, dir, false)
 	must(t, err)
 	before, after := says(t, dir), "bridge=v2 loopback=v2 route=stranger tap=v2"
-	step, faults := nstest.Every(t, 3), nstest.Faults()
+	faults := nstest.Faults()
 	for i, call := range []string{"openat", "mkdirat", "linkat", "renameat", "unlinkat", "copy_file_range", "fsync", "fchmod", "write"} {
-		n := 1 + i%step
-		for fired := true; fired && !t.Failed(); n += step {
-			errno := faults[(i+n/step)%len(faults)]
-			what := fmt.Sprintf("an install whose %s number %d is %s", call, n, unix.ErrnoName(errno))
-			var said string
-			fired, said, err = faulty(v2, dir, call, n, errno)
-			for entry := range strings.FieldsSeq(says(t, dir)) {
-				if !strings.Contains(before+" "+after, entry) {
-					t.Errorf("%s: %s", what, entry)
+		t.Run(call, func(t *testing.T) {
+			nstest.Sample(t, 6, func(n int) bool {
+				errno := faults[(i+n)%len(faults)]
+				what := fmt.Sprintf("an install whose %s number %d is %s", call, n, unix.ErrnoName(errno))
+				fired, said, err := faulty(v2, dir, call, n, errno)
+				for entry := range strings.FieldsSeq(says(t, dir)) {
+					if !strings.Contains(before+" "+after, entry) {
+						t.Errorf("%s: %s", what, entry)
+					}
 				}
-			}
-			if err == nil {
-				want(t, what, says(t, dir), after)
-			} else if !strings.Contains(said, errno.Error()) {
-				t.Errorf("%s says %q", what, said)
-			}
-			_, err = installFrom(v2, dir, false)
-			must(t, err)
-			want(t, "the install after "+what, says(t, dir), after)
-			_, err = Rollback(dir)
-			must(t, err)
-			want(t, "the rollback after "+what, says(t, dir), before)
-		}
+				if err == nil {
+					want(t, what, says(t, dir), after)
+				} else if !strings.Contains(said, errno.Error()) {
+					t.Errorf("%s says %q", what, said)
+				}
+				_, err = installFrom(v2, dir, false)
+				must(t, err)
+				want(t, "the install after "+what, says(t, dir), after)
+				_, err = Rollback(dir)
+				must(t, err)
+				want(t, "the rollback after "+what, says(t, dir), before)
+				return fired
+			})
+		})
 	}
 }
 

@@ -90,31 +90,32 @@ func TestFaults(t *testing.T) {
 	calls := []string{"openat", "write", "fsync", "renameat", "unlinkat", "socket", "setns"}
 	f := new(fault)
 	faultyDaemon(t, f, calls...)
-	step, faults := nstest.Every(t, 2), nstest.Faults()
-	serial := 0
+	faults := nstest.Faults()
 	for i, call := range calls {
-		for n, fired := 1+i%step, true; fired && !t.Failed(); n += step {
-			serial++
-			errno := faults[serial%len(faults)]
-			what := fmt.Sprintf("%s number %d is %s", call, n, unix.ErrnoName(errno))
-			a := newAttachment(t, fmt.Sprint("c", serial), overBridge)
-			f.arm(call, n, errno)
-			if err := documented(t, what, "ADD", a); err == nil {
-				if err := a.call(t, "CHECK"); err != nil && !f.has() {
-					t.Errorf("%s: CHECK: %v", what, err)
+		t.Run(call, func(t *testing.T) {
+			nstest.Sample(t, 4, func(n int) bool {
+				errno := faults[(i+n)%len(faults)]
+				what := fmt.Sprintf("%s number %d is %s", call, n, unix.ErrnoName(errno))
+				a := newAttachment(t, fmt.Sprint("c", n), overBridge)
+				f.arm(call, n, errno)
+				if err := documented(t, what, "ADD", a); err == nil {
+					if err := a.call(t, "CHECK"); err != nil && !f.has() {
+						t.Errorf("%s: CHECK: %v", what, err)
+					}
 				}
-			}
-			documented(t, what, "DEL", a)
-			fired = f.has()
-			f.arm("", 0, 0)
-			a.must(t, "DEL")
-			if left := files(t); len(left) > 0 {
-				t.Errorf("%s: there is %q", what, left)
-			}
-			if list := entries(t); len(list) > 0 {
-				t.Errorf("%s: the daemon keeps %+v", what, list)
-			}
-		}
+				documented(t, what, "DEL", a)
+				fired := f.has()
+				f.arm("", 0, 0)
+				a.must(t, "DEL")
+				if left := files(t); len(left) > 0 {
+					t.Errorf("%s: there is %q", what, left)
+				}
+				if list := entries(t); len(list) > 0 {
+					t.Errorf("%s: the daemon keeps %+v", what, list)
+				}
+				return fired
+			})
+		})
 	}
 }
 
