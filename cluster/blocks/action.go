@@ -16,6 +16,9 @@ type Txn struct {
 	If     []Compare
 	Put    []Pair
 	Delete []Key
+
+	// Lease is one of the store, with which an entry of kind AliveKey ends.
+	Lease int64
 }
 
 // A Compare has the revision at which an entry was last written. Zero: there is no such entry.

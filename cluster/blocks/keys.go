@@ -129,17 +129,11 @@ type Readoption struct {
 // A Host is what a node says of itself.
 type Host struct {
 	Name      string         `json:"name"`
-	Since     time.Time      `json:"since"`         // when it joined
-	Endpoints []netip.Addr   `json:"endpoints"`     // by which other nodes reach it, the preferred one first
-	MAC       string         `json:"mac"`           // of its VXLAN device
-	Version   string         `json:"version"`       // of its agent
-	Use       map[string]Use `json:"use,omitempty"` // by the names of pools. It is some minutes old
-}
-
-// A Use is how many addresses of a pool a node has.
-type Use struct {
-	Leased int    `json:"leased"`
-	Usable uint64 `json:"usable"` // that containers can have, leased or not
+	Since     time.Time      `json:"since"`            // when it joined
+	Endpoints []netip.Addr   `json:"endpoints"`        // by which other nodes reach it, the preferred one first
+	MAC       string         `json:"mac"`              // of its VXLAN device
+	Version   string         `json:"version"`          // of its agent
+	Leased    map[string]int `json:"leased,omitempty"` // addresses, by the names of pools. It is some minutes old
 }
 
 // Parts is a set of parts of a block, which are numbered from 0.

@@ -141,8 +141,11 @@ func (t *Txn) setMine(k Key, parts Parts) {
 	}
 }
 
-// claimNext claims a free block of each pool of which the node wants more, in one transaction. If one of the pools has
-// none, nothing is claimed: a container needs an address of each family.
+// mostClaimed is how many blocks of a pool are claimed at once: etcd compares and writes 128 entries in a transaction.
+const mostClaimed = 16
+
+// claimNext claims free blocks of all pools of which the node wants more, in one transaction. If one of the pools has none,
+// nothing is claimed: a container needs an address of each family.
 func (o *Owner) claimNext() *step {
 	for _, pin := range o.pins {
 		if all := o.missing(pin); len(all) > 0 {
@@ -156,11 +159,11 @@ func (o *Owner) claimNext() *step {
 		if !known || len(o.granted.of(d.pool)) >= d.blocks {
 			continue
 		}
-		h, found := o.candidate(d, p)
-		if !found {
+		free := o.candidates(d, p, min(d.blocks-len(o.granted.of(d.pool)), mostClaimed))
+		if len(free) == 0 {
 			return nil
 		}
-		all = append(all, h)
+		all = append(all, free...)
 	}
 	if len(all) == 0 {
 		return nil
@@ -181,16 +184,19 @@ func (o *Owner) missing(pin Pin) (all []Holding) {
 	return all
 }
 
-// candidate returns the next block of a pool that may be free.
-func (o *Owner) candidate(d *demand, p Pool) (h Holding, found bool) {
-	for ; d.probed < p.count(); d.probed++ {
-		h := Holding{p.Name, p.block((p.first(o.journal.Node) + d.probed) % p.count()), p.all()}
-		isTaken := o.Taken != nil && o.Taken(h)
+// candidates returns so many blocks of a pool that may be free, or fewer.
+func (o *Owner) candidates(d *demand, p Pool, most int) (list []Holding) {
+	for n := d.probed; n < p.count() && len(list) < most; n++ {
+		h := Holding{p.Name, p.block((p.first(o.journal.Node) + n) % p.count()), p.all()}
+		isTaken := o.Taken != nil && o.Taken(h) || o.TakenBy(h).Revision != 0
 		if !isTaken && o.view.mine.parts(h) == 0 {
-			return h, true
+			list = append(list, h)
+		}
+		if len(list) == 0 {
+			d.probed = n + 1
 		}
 	}
-	return Holding{}, false
+	return list
 }
 
 // claim claims blocks if all are free, the node may write, and the store was not restored.
@@ -210,7 +216,7 @@ func (o *Owner) claim(all []Holding) *step {
 	return &step{action: t, kind: claim, about: all[0], claims: all}
 }
 
-// claimed takes the answer to a claim. Where a block was not free, the next one is tried.
+// claimed takes the answer to a claim. Where a block was not free, another one is tried.
 func (o *Owner) claimed(all []Holding, r Outcome) {
 	if r.Done {
 		for _, h := range all {
@@ -218,25 +224,14 @@ func (o *Owner) claimed(all []Holding, r Outcome) {
 		}
 		return
 	}
-	isTaken := false
-	for _, e := range r.Seen {
-		if e.Key.Pool != "" && o.isPinned(e.Key.Pool) {
-			o.taken = append(slices.Clip(o.taken), e)
-			isTaken = true
-		}
-	}
-	for i := range o.demands {
-		pool := o.demands[i].pool
-		if slices.ContainsFunc(r.Seen, func(e Entry) bool {
-			return e.Key.Pool == pool && (e.Key.Kind == BlockKey || e.Key.Kind == GraveKey)
-		}) {
-			o.demands[i].probed++
-			isTaken = true
-		}
-	}
-	if !isTaken {
+	taken := slices.DeleteFunc(slices.Clone(r.Seen), func(e Entry) bool {
+		return e.Key.Kind != BlockKey && e.Key.Kind != GraveKey
+	})
+	if len(taken) == 0 {
 		o.forgetView()
+		return
 	}
+	o.taken = slices.Concat(o.taken, taken)
 }
 
 // assertGranted makes a store that was restored say what the grant says. Nobody claims in the meantime. What the

@@ -40,7 +40,7 @@ type Owner struct {
 	leave   *leaving  // what is not in the grant any more, and the store has to be told
 	block   *Snapshot // of what leaves, or is asserted
 	stuck   *Holding  // what another node has, and this one too
-	taken   []Entry   // of pins, why the node cannot have them
+	taken   []Entry   // of blocks that were not free when the node claimed them
 	busy    holdings  // what has leases
 	stale   bool      // the store changed since the action that goes on began
 	doing   *step
@@ -125,8 +125,7 @@ func (o *Owner) Pin(all []Pin) {
 	}
 }
 
-// TakenBy returns the entry of another node, or of one that was forgotten, because of which this one cannot have a pinned
-// address. Its revision is zero if there is none.
+// TakenBy returns the entry because of which this node could not claim a block. Its revision is zero if there is none.
 func (o *Owner) TakenBy(h Holding) Entry {
 	for _, e := range o.taken {
 		if e.Key.Pool == h.Pool && e.Key.Block == h.Block {
@@ -185,8 +184,7 @@ func (o *Owner) Exhausted(pool string) bool {
 	if !known || i < 0 {
 		return false
 	}
-	_, found := o.candidate(&o.demands[i], p)
-	return !found
+	return len(o.candidates(&o.demands[i], p, 1)) == 0
 }
 
 // Conflict returns a holding of this node that another node has in a store that was restored. Nil: there is none.

@@ -43,6 +43,23 @@ func (p Pool) Ranges(h Holding) (ranges []netip.Prefix) {
 	return ranges
 }
 
+// Addresses returns how many addresses of a range of the pool containers can have: all but the first, the gateway and the
+// last one of the block.
+func (p Pool) Addresses(r netip.Prefix) uint64 {
+	n := uint64(1) << min(r.Addr().BitLen()-r.Bits(), maxCountBits)
+	if p.Pinned {
+		return n
+	}
+	block := netip.PrefixFrom(r.Addr(), p.Bits).Masked()
+	if r.Addr() == block.Addr() {
+		n -= 2
+	}
+	if r == subnet(block, r.Bits(), 1<<(r.Bits()-p.Bits)-1) {
+		n--
+	}
+	return n
+}
+
 // subnet returns the subnet number n of a prefix, of so many bits.
 func subnet(of netip.Prefix, length int, n uint64) netip.Prefix {
 	a := of.Masked().Addr().As16()
@@ -92,7 +109,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("pools: is empty")
 	}
 	if !slices.ContainsFunc(c.Pools, func(p Pool) bool { return !p.Pinned }) {
-		return fmt.Errorf("pools: want at least one that is not pinned, for containers that ask for no address")
+		return fmt.Errorf("pools: want one at least that is not pinned, for containers that ask for no address")
 	}
 	return nil
 }

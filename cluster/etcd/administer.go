@@ -166,10 +166,11 @@ func (s *Store) Readopt(ctx context.Context, without ...string) (awaited []Membe
 // aliveSeconds is how long a node is said to be alive after its agent was last heard.
 const aliveSeconds = 60
 
-// SayAlive keeps the store saying that the node's agent runs, until ctx ends. It gives no right: see package blocks.
-func (s *Store) SayAlive(ctx context.Context, node string) {
+// keepAlive keeps a lease of the store, with which what says that an agent runs ends, until ctx ends. It calls leased after
+// each new one: the store may end them. It gives no right: see package blocks.
+func (s *Store) keepAlive(ctx context.Context, leased func(id int64)) {
 	for ctx.Err() == nil {
-		s.beAlive(ctx, node)
+		s.keepLease(ctx, leased)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -177,7 +178,7 @@ func (s *Store) SayAlive(ctx context.Context, node string) {
 	}
 }
 
-func (s *Store) beAlive(ctx context.Context, node string) {
+func (s *Store) keepLease(ctx context.Context, leased func(id int64)) {
 	c, err := s.connect()
 	if err != nil {
 		return
@@ -188,10 +189,7 @@ func (s *Store) beAlive(ctx context.Context, node string) {
 	if err != nil {
 		return
 	}
-	key := s.key(blocks.Key{Kind: blocks.AliveKey, Node: node})
-	if _, err := c.Put(soon, key, "{}", clientv3.WithLease(lease.ID)); err != nil {
-		return
-	}
+	leased(int64(lease.ID))
 	ctx, end := context.WithCancel(ctx)
 	defer end()
 	answers, err := c.KeepAlive(ctx, lease.ID)

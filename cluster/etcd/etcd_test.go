@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -383,71 +382,4 @@ func BenchmarkHerd(b *testing.B) {
 			}
 		}
 	}
-}
-
-// BenchmarkAttachments is 1,000 nodes that start at once, with 100 containers each that want addresses at once. All share
-// one process, one host and one connection to etcd.
-func BenchmarkAttachments(b *testing.B) {
-	const nodes, containers = 1000, 100
-	for range b.N {
-		s := startEtcd(b)
-		before := s.revision(b)
-		ctx, stop := context.WithCancel(b.Context())
-		var running, attaching sync.WaitGroup
-		var asks atomic.Int64
-		b.ResetTimer()
-		for n := range nodes {
-			m := member(io.Discard, s, fmt.Sprint("n", n), 1)
-			m.Pools, m.Spare, m.Idle, m.unwatched = []string{"large"}, -1, time.Hour, true
-			running.Go(func() {
-				if err := m.Run(ctx); err != nil {
-					b.Error(err)
-				}
-			})
-			attaching.Go(func() {
-				leases := allocator(m.Network)
-				for c := range containers {
-					o := spec.Owner{Network: m.Network, ContainerID: fmt.Sprint("x", c), IfName: "eth0"}
-					for _, err := leases.Allocate(ctx, o); err != nil; _, err = leases.Allocate(ctx, o) {
-						asks.Add(1)
-						if err := m.Ask(ctx, grant.Want{}); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				}
-			})
-		}
-		attaching.Wait()
-		b.ReportMetric(float64(asks.Load()), "asks")
-		b.ReportMetric(float64(s.revision(b)-before), "writes")
-		stop()
-		running.Wait()
-		holder := map[netip.Addr]int{}
-		for n := range nodes {
-			m := member(io.Discard, s, fmt.Sprint("n", n), 0)
-			err := m.Leases.Hold(b.Context(), m.Network, func(leased []netip.Addr) error {
-				for _, a := range leased {
-					if other, twice := holder[a]; twice {
-						b.Errorf("nodes %d and %d gave %v", other, n, a)
-					}
-					holder[a] = n
-				}
-				return nil
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.ReportMetric(float64(len(holder)), "addresses")
-	}
-}
-
-// revision returns how many transactions have changed etcd.
-func (s *Store) revision(t testing.TB) int64 {
-	v, err := s.Look(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v.revision
 }

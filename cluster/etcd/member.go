@@ -60,9 +60,11 @@ type Member struct {
 	isNewEnough bool        // the version of etcd
 	said        blocks.Host // what the store has
 	saidAt      time.Time
+	saidLease   int64         // with which the store says that this agent runs
+	lease       atomic.Int64  // of this agent; zero: the store has given none yet
 	changed     chan struct{} // the store, of this node
 
-	// Of tests: before is called before each action, and with nil before the member waits. Unwatched is set where one process
+	// Of tests: before is called before each action, and with nil before the member waits for others. Unwatched is set where one process
 	// has more members than a user may have instances of inotify(7).
 	before    func(blocks.Action)
 	unwatched bool
@@ -109,7 +111,10 @@ func (m *Member) Run(ctx context.Context) error {
 	alive := make(chan struct{})
 	go func() {
 		defer close(alive)
-		m.Store.SayAlive(ctx, j.Node)
+		m.Store.keepAlive(ctx, func(id int64) {
+			m.lease.Store(id)
+			notify(m.changed)
+		})
 	}()
 	m.loop(ctx, h, o, leases)
 	stop()
@@ -142,7 +147,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 			continue
 		}
 		m.log(errors.Join(err, m.settle(h, o, err)))
-		if m.before != nil && err == nil {
+		if _, mayWrite := o.Standing(); m.before != nil && err == nil && (m.saidLease != 0 || !mayWrite) {
 			m.before(nil)
 		}
 		most := again

@@ -51,6 +51,11 @@ func (v *View) Members() []MemberInfo {
 	for _, e := range v.All(blocks.MineKey) {
 		owned[e.Key.Node]++
 	}
+	pools := map[string]blocks.Pool{}
+	for _, p := range v.Pools() {
+		pools[p.Name] = p.Pool
+	}
+	ranges := v.Ranges()
 	hosts := map[string]*blocks.Host{}
 	for _, e := range v.All(blocks.NodeKey) {
 		hosts[e.Key.Node] = e.Value.Host
@@ -58,11 +63,10 @@ func (v *View) Members() []MemberInfo {
 	for _, e := range v.All(blocks.EpochKey) {
 		m := MemberInfo{Name: e.Value.Epoch.Name, ID: e.Key.Node, Blocks: owned[e.Key.Node], State: StateMember}
 		if h := hosts[m.ID]; h != nil {
-			m.Version, m.Endpoints = h.Version, h.Endpoints
-			for use := range maps.Values(h.Use) {
-				m.Leased += use.Leased
-				m.Usable += use.Usable
-			}
+			m.Version, m.Endpoints, m.Leased = h.Version, h.Endpoints, total(h.Leased)
+		}
+		for pool, of := range ranges[m.ID] {
+			m.Usable += addresses(pools[pool], of)
 		}
 		m.Alive = v.has(blocks.Key{Kind: blocks.AliveKey, Node: m.ID})
 		switch {
@@ -149,10 +153,16 @@ func (v *View) Pools() []PoolInfo {
 		}
 	}
 	for _, e := range v.All(blocks.NodeKey) {
-		for name, use := range e.Value.Host.Use {
+		for name, leased := range e.Value.Host.Leased {
 			if p := at[name]; p != nil {
-				p.Leased += use.Leased
-				p.Usable += use.Usable
+				p.Leased += leased
+			}
+		}
+	}
+	for of := range maps.Values(v.Ranges()) {
+		for name, ranges := range of {
+			if p := at[name]; p != nil {
+				p.Usable += addresses(p.Pool, ranges)
 			}
 		}
 	}

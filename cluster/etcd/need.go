@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -212,12 +213,13 @@ func (m *Member) exhausted(o *blocks.Owner, chain []blocks.Pool) (why, hint stri
 		free, usable uint64
 	}
 	var donors []donor
+	ranges := m.View.Ranges()
 	for _, e := range m.View.All(blocks.NodeKey) {
 		d := donor{name: e.Value.Host.Name}
 		for _, p := range chain {
-			use := e.Value.Host.Use[p.Name]
-			d.usable += use.Usable
-			d.free += use.Usable - min(use.Usable, uint64(use.Leased))
+			usable := addresses(p, ranges[e.Key.Node][p.Name])
+			d.usable += usable
+			d.free += usable - min(usable, uint64(e.Value.Host.Leased[p.Name]))
 		}
 		if e.Key.Node != o.Journal().Node && d.free > 0 {
 			donors = append(donors, d)
@@ -235,30 +237,24 @@ func (m *Member) exhausted(o *blocks.Owner, chain []blocks.Pool) (why, hint stri
 		strings.Join(texts, ", "))
 }
 
-// publishHost tells the store how others reach the node, and what it has left, if that is news.
+// publishHost tells the store that the agent runs, how others reach the node, and what it has left, if that is news.
 func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) error {
 	epoch, ok := o.Standing()
 	if !ok {
 		return nil
 	}
 	now := m.Host
-	leased, _, err := h.leased(ctx, o.Pools())
-	if err != nil {
-		return err
-	}
-	now.Use = map[string]blocks.Use{}
-	for _, held := range o.Granted() {
-		if held.Block.IsSingleIP() { // what is pinned
-			continue
+	now.Leased = m.leased
+	usable := uint64(0)
+	for _, p := range m.pools(o) {
+		for _, held := range o.Owned() {
+			if held.Pool == p.Name {
+				usable += addresses(p, p.Ranges(held))
+			}
 		}
-		use := now.Use[held.Pool]
-		use.Leased = leased[held.Pool]
-		for _, r := range o.Ranges(held) {
-			use.Usable += usable(r)
-		}
-		now.Use[held.Pool] = use
 	}
-	if !m.isNews(now) {
+	lease := m.lease.Load()
+	if lease == 0 || lease == m.saidLease && !m.isNews(now, usable) {
 		return nil
 	}
 	ctx, stop := context.WithTimeout(ctx, patience)
@@ -275,8 +271,9 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 		}
 		m.Host.Since = now.Since
 	}
-	r, err := m.Store.Commit(ctx, blocks.Txn{If: []blocks.Compare{epoch},
-		Put: []blocks.Pair{{Key: key, Value: blocks.Value{Host: &now}}}})
+	alive := blocks.Key{Kind: blocks.AliveKey, Node: key.Node}
+	r, err := m.Store.Commit(ctx, blocks.Txn{If: []blocks.Compare{epoch}, Lease: lease,
+		Put: []blocks.Pair{{Key: key, Value: blocks.Value{Host: &now}}, {Key: alive}}})
 	if err != nil {
 		return err
 	}
@@ -284,27 +281,33 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 		o.Changed()
 		return nil
 	}
-	m.said, m.saidAt = now, time.Now()
+	m.said, m.saidAt, m.saidLease = now, time.Now(), lease
 	return nil
 }
 
-// isNews reports whether the others should know: at once where they reach the node and how many addresses it has, and
-// once a minute how many of them are in use, if a tenth of all changed.
-func (m *Member) isNews(now blocks.Host) bool {
+// isNews reports whether the others should know: at once how they reach the node, and once a minute how many of its addresses
+// have leases, if a tenth of all changed.
+func (m *Member) isNews(now blocks.Host, usable uint64) bool {
 	was := m.said
-	if was.Name == "" || !slices.Equal(was.Endpoints, now.Endpoints) || was.MAC != now.MAC || len(was.Use) != len(now.Use) {
+	if was.Name == "" || !slices.Equal(was.Endpoints, now.Endpoints) || was.MAC != now.MAC {
 		return true
 	}
-	isDue := time.Since(m.saidAt) >= again
-	for pool, use := range now.Use {
-		former := was.Use[pool]
-		moved := max(use.Leased, former.Leased) - min(use.Leased, former.Leased)
-		if use.Usable != former.Usable || isDue && uint64(moved)*10 > use.Usable {
-			return true
-		}
-	}
-	return false
+	before, leased := total(was.Leased), total(now.Leased)
+	moved := max(before, leased) - min(before, leased)
+	return time.Since(m.saidAt) >= again && uint64(moved)*10 > usable
 }
 
-// usable returns how many addresses of a range containers can have: all but the first, the gateway and the last one.
-func usable(r netip.Prefix) uint64 { return 1<<min(r.Addr().BitLen()-r.Bits(), 62) - 3 }
+func total(counts map[string]int) (sum int) {
+	for n := range maps.Values(counts) {
+		sum += n
+	}
+	return sum
+}
+
+// addresses returns how many addresses of a pool containers can have in these ranges.
+func addresses(p blocks.Pool, ranges []netip.Prefix) (n uint64) {
+	for _, r := range ranges {
+		n += p.Addresses(r)
+	}
+	return n
+}

@@ -87,7 +87,7 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 		seen = append(seen, clientv3.OpGet(s.key(c.Key)))
 	}
 	for _, p := range t.Put {
-		put, err := s.put(ctx, p)
+		put, err := s.put(ctx, p, t.Lease)
 		if err != nil {
 			return blocks.Outcome{}, err
 		}
@@ -122,13 +122,17 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	return r, nil
 }
 
-// put returns the operation that writes a pair. A grave ends by itself.
-func (s *Store) put(ctx context.Context, p blocks.Pair) (clientv3.Op, error) {
+// put returns the operation that writes a pair. A grave ends by itself, and what says that an agent runs ends with a lease.
+func (s *Store) put(ctx context.Context, p blocks.Pair, alive int64) (clientv3.Op, error) {
 	value, err := json.Marshal(p.Value)
 	if err != nil {
 		return clientv3.Op{}, err
 	}
-	if p.Key.Kind != blocks.GraveKey {
+	switch p.Key.Kind {
+	case blocks.AliveKey:
+		return clientv3.OpPut(s.key(p.Key), string(value), clientv3.WithLease(clientv3.LeaseID(alive))), nil
+	case blocks.GraveKey:
+	default:
 		return clientv3.OpPut(s.key(p.Key), string(value)), nil
 	}
 	c, err := s.connect()
