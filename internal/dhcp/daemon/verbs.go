@@ -176,8 +176,8 @@ func (d *Daemon) keep(proto dhcp.Protocol, a dhcp.Ask, q question, id kernel.Ide
 	r := leaseFile{Format: format, Protocol: proto.Name(), Ask: a, Netns: q.Netns, Identity: id, Index: link.Index,
 		Metric: q.ipam.Priority, Lease: l}
 	r.stamp()
-	if err := d.store.save(r); err != nil {
-		return errors.Join(err, d.giveBack(proto, link, r))
+	if err := d.store.save(r); err != nil { // the file may be there, and only its directory not on the disk
+		return errors.Join(err, d.store.remove(a.Owner, r.Protocol), d.giveBack(proto, link, r))
 	}
 	k := d.newKeeper(proto, r)
 	var err error
