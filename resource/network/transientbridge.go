@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -23,7 +24,7 @@ import (
 // bridges that carry the network's mark.
 func TransientBridgeKind() plan.Kind {
 	remove := func(ctx context.Context, w *kernel.World, t plan.Tag, name string) error {
-		return TransientBridge{Bridge: link.Bridge{Name: name}, Network: t.Network}.Remove(ctx, w)
+		return TransientBridge{Bridge: link.Bridge{Name: name}, Network: t.Network}.removeEmpty(ctx, w, t.Hash)
 	}
 	do := resource.RecordFuncs(transientRecord, func(
 		ctx context.Context, w *kernel.World, t plan.Tag,
@@ -124,14 +125,16 @@ func (t TransientBridge) Traits() resource.Traits {
 
 // Remove implements plan.Remover. If several calls remove their ports at once, the last call finds the bridge empty.
 func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
-	if err := t.removeEmpty(ctx, w); err != nil || t.Owner == (spec.Owner{}) {
+	if err := t.removeEmpty(ctx, w, identity.OwnerHash(t.Owner)); err != nil || t.Owner == (spec.Owner{}) {
 		return err
 	}
 	return w.Store.Delete(transientRecord, t.Owner)
 }
 
-func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error {
-	if _, removable, err := t.empty(w); err != nil || !removable {
+// removeEmpty removes the bridge if it has no port. That the owner still has one is an error: its removal has failed, and
+// the DEL that removes it needs the record.
+func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World, owner [8]byte) error {
+	if _, removable, err := t.empty(w, owner); err != nil || !removable {
 		return err
 	}
 	unlock, err := record.Lock(ctx, link.BridgeLock(t.Name))
@@ -139,7 +142,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 		return err
 	}
 	defer unlock()
-	links, removable, err := t.empty(w)
+	links, removable, err := t.empty(w, owner)
 	if err != nil || !removable {
 		return err
 	}
@@ -166,7 +169,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World) error
 
 // empty reports whether the bridge is to go, and with it the links by which the host is in its VLANs, which come first.
 // If a removal was killed, there may be no link any more.
-func (t TransientBridge) empty(w *kernel.World) (links []*rtnl.Link, removable bool, err error) {
+func (t TransientBridge) empty(w *kernel.World, owner [8]byte) (links []*rtnl.Link, removable bool, err error) {
 	br, err := rtnl.LinkByName(w.Host, t.Name)
 	if err != nil {
 		return nil, errors.Is(err, rtnl.ErrNoLink), resource.ExceptNoLink(err)
@@ -179,6 +182,11 @@ func (t TransientBridge) empty(w *kernel.World) (links []*rtnl.Link, removable b
 		return nil, false, err
 	}
 	removableAt := map[int]bool{br.Index: true}
+	for _, p := range ports {
+		if _, of, _, tagged := identity.ParseTag(p.Alias); tagged && of == owner {
+			return nil, false, fmt.Errorf("bridge %s still has the port %s", t.Name, p.Name)
+		}
+	}
 	for _, p := range ports {
 		l, err := t.gateway(w, p)
 		if l == nil || l.Master != 0 {

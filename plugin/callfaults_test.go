@@ -1,0 +1,122 @@
+package plugin_test
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
+)
+
+// TestCallFaults lets calls of ADD and of DEL fail by which they ask or change the kernel or a file. What fails says so
+// in an error document, and what succeeds has done its work. The next DEL leaves nothing.
+func TestCallFaults(t *testing.T) {
+	for i, c := range chains {
+		if !c.kill {
+			continue
+		}
+		nstest.Apart(t, c.name, func(t *testing.T) {
+			r := c.runner(t)
+			withoutBridges(t)
+			for range 2 { // the first attachment leaves what stays with the network
+				a := &attachment{id: "warm", netns: nstest.NewNS(t)}
+				r.must("ADD", r.add(a))
+				r.must("DEL", r.del(a))
+			}
+			f := faulty{runner: r, before: state(t)}
+			for _, verb := range []string{"ADD", "DEL"} {
+				calls := f.calls(t, verb)
+				all := calls * len(nstest.Faults())
+				step := nstest.Every(t, all)
+				for n := 97 * i % min(step, all); n < all && !t.Failed(); n += step {
+					f.one(t, verb, n%calls, nstest.Faults()[n/calls])
+				}
+			}
+		})
+	}
+}
+
+// TestRemoveWhenEmptyFaults lets each message fail by which DEL removes a port and its bridge. The bridge goes with the
+// next DEL.
+func TestRemoveWhenEmptyFaults(t *testing.T) {
+	r := listed(t, "bridge-empty").runner(t)
+	withoutBridges(t)
+	f := faulty{runner: r, before: state(t), only: "sendto"}
+	for n, all := 0, f.calls(t, "DEL"); n < all; n += nstest.Every(t, 2) {
+		f.one(t, "DEL", n, unix.ENOMEM)
+	}
+}
+
+// faulty makes calls of plugins of which one system call fails.
+type faulty struct {
+	*runner
+	before string
+	only   string // this system call; empty: all
+}
+
+// calls is how many system calls of a verb may fail.
+func (f faulty) calls(t *testing.T, verb string) (n int) {
+	t.Helper()
+	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
+	if verb == "DEL" {
+		f.must("ADD", f.add(a))
+	}
+	f.must(verb, f.with(verb, a, func(nstest.Syscall) unix.Errno {
+		n++
+		return 0
+	}))
+	f.must("DEL", f.del(a))
+	return n
+}
+
+// with makes a call, and asks fault of each system call by which it asks or changes something.
+func (f faulty) with(verb string, a *attachment, fault func(nstest.Syscall) unix.Errno) error {
+	f.start = func(cmd *exec.Cmd) error {
+		return nstest.WithFaults(cmd, func(s nstest.Syscall) unix.Errno {
+			if strings.HasPrefix(s.By, "iptables") || strings.HasPrefix(s.By, "ip6tables") {
+				return 0 // which is not ours, and succeeds although it has failed
+			}
+			if f.only != "" && s.Name != f.only || !s.Room && slices.Contains([]string{"openat", "write", "pwrite64"}, s.Name) {
+				return 0
+			}
+			return fault(s)
+		}, "sendto", "openat", "write", "pwrite64", "mkdirat", "linkat", "renameat", "unlinkat", "socket", "setns")
+	}
+	defer func() { f.start = nil }()
+	if verb == "DEL" {
+		return f.del(a)
+	}
+	return f.add(a)
+}
+
+// one has the nth call fail, from 0.
+func (f faulty) one(t *testing.T, verb string, n int, errno unix.Errno) {
+	t.Helper()
+	a := &attachment{id: "c1", netns: nstest.NewNS(t)}
+	if verb == "DEL" {
+		f.must("ADD", f.add(a))
+	}
+	at, what := 0, fmt.Sprintf("%s whose call %d is %s", verb, n, unix.ErrnoName(errno))
+	err := f.with(verb, a, func(s nstest.Syscall) unix.Errno {
+		if at++; at != n+1 {
+			return 0
+		}
+		what += fmt.Sprintf(" (%s %s of %s)", s.Name, s.Path, s.By)
+		return errno
+	})
+	if document := (*spec.Error)(nil); err != nil && !errors.As(err, &document) {
+		t.Errorf("%s: no error document: %v", what, err)
+	}
+	if verb == "DEL" && err == nil {
+		same(t, what+" succeeds, and", f.before)
+	}
+	if again := f.del(a); again != nil {
+		t.Errorf("DEL after %s (%v): %v", what, err, again)
+	}
+	same(t, fmt.Sprintf("DEL after %s (%v)", what, err), f.before)
+}
