@@ -126,6 +126,7 @@ test-race: ## the packages whose goroutines share something, with the race detec
 BUSY   ?= ./attach ./internal/calls ./internal/dhcp/... ./invoke ./ipam ./internal/ipam/... ./kernel/... ./internal/kernel/... \
   ./internal/command/nameserver ./internal/ovsdb ./plugin ./internal/repair ./resource/...
 ROUNDS ?= 3
+test-busy: export FAIRLEAD_RUN :=
 test-busy: ## three rounds of the tests that wait, beside eight busy processes
 	@.ci/packages
 	@for i in 1 2 3 4 5 6 7 8; do timeout 8h sh -c 'while :; do :; done' & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \

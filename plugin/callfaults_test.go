@@ -16,6 +16,7 @@ import (
 // TestCallFaults lets calls of ADD and of DEL fail by which they ask or change the kernel or a file. What fails says so
 // in an error document, and what succeeds has done its work. The next DEL leaves nothing.
 func TestCallFaults(t *testing.T) {
+	faults := nstest.Faults()
 	for i, c := range chains {
 		if !c.kill {
 			continue
@@ -29,14 +30,15 @@ func TestCallFaults(t *testing.T) {
 				r.must("DEL", r.del(a))
 			}
 			f := faulty{runner: r, before: state(t)}
-			for _, verb := range []string{"ADD", "DEL"} {
-				calls := f.calls(t, verb)
-				all := calls * len(nstest.Faults())
-				step := nstest.Every(t, all)
-				for n := 97 * i % min(step, all); n < all && !t.Failed(); n += step {
-					f.one(t, verb, n%calls, nstest.Faults()[n/calls])
+			verbs := []string{"ADD", "DEL"}
+			calls := []int{f.calls(t, verbs[0]), f.calls(t, verbs[1])}
+			nstest.Sample(t, 60, func(n int) (there bool) {
+				v, call := n%2, n/2
+				if call < calls[v] {
+					f.one(t, verbs[v], call, faults[(i+call)%len(faults)])
 				}
-			}
+				return call < max(calls[0], calls[1])
+			})
 		})
 	}
 }
@@ -47,7 +49,7 @@ func TestRemoveWhenEmptyFaults(t *testing.T) {
 	r := listed(t, "bridge-empty").runner(t)
 	withoutBridges(t)
 	f := faulty{runner: r, before: state(t), only: "sendto"}
-	for n, all := 0, f.calls(t, "DEL"); n < all; n += nstest.Every(t, 2) {
+	for n, all := 0, f.calls(t, "DEL"); n < all; n++ {
 		f.one(t, "DEL", n, unix.ENOMEM)
 	}
 }
