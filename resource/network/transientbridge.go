@@ -131,8 +131,8 @@ func (t TransientBridge) Remove(ctx context.Context, w *kernel.World) error {
 	return w.Store.Delete(transientRecord, t.Owner)
 }
 
-// removeEmpty removes the bridge if it has no port. That the owner still has one is an error: its removal has failed, and
-// the DEL that removes it needs the record.
+// removeEmpty removes the bridge if it has no port. That the owner still has one is an error: its removal has failed,
+// and the DEL that removes it needs the record.
 func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World, owner [8]byte) error {
 	if _, removable, err := t.empty(w, owner); err != nil || !removable {
 		return err
