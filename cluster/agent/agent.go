@@ -273,10 +273,12 @@ func (a *Agent) self(nodes []directory.Node) (directory.Node, error) {
 }
 
 // own returns the node's own addresses among its containers: the first one of each prefix, which is the containers'
-// gateway.
+// gateway. A prefix of one address is a container's.
 func own(self directory.Node) (addrs []netip.Addr) {
 	for _, p := range self.Prefixes {
-		addrs = append(addrs, p.Masked().Addr().Next())
+		if !p.IsSingleIP() {
+			addrs = append(addrs, p.Masked().Addr().Next())
+		}
 	}
 	return addrs
 }

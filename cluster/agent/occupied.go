@@ -112,7 +112,8 @@ const leastBits = 2
 // refuseSelf says that a prefix of this node is in use already.
 func (o occupants) refuseSelf(self directory.Node) error {
 	for _, p := range self.Prefixes {
-		if p.Addr().BitLen()-p.Bits() < leastBits {
+		isPinned := o.source == Etcd && p.IsSingleIP()
+		if p.Addr().BitLen()-p.Bits() < leastBits && !isPinned {
 			return Missing{fmt.Sprintf("%v of node %s has no room for a gateway and containers", p, self.Name),
 				"Give the nodes larger ranges (--node-cidr-mask-size of kube-controller-manager)."}
 		}

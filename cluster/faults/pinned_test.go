@@ -10,7 +10,7 @@ import (
 func TestPinnedMoves(t *testing.T) {
 	const address, ask = "10.72.0.7", "CNI_ARGS='IgnoreUnknown=1;IP=10.72.0.7' fairlead add -o json pods "
 	c, _, _ := newFleet(t)
-	a := c.newMember(1, "init --etcd "+etcdURL+" --pool p=10.9.0.0/24 --pool fixed=10.72.0.0/24,pinned")
+	a := c.newMember(1, "init --etcd "+etcdURL+" --pool p=10.9.0.0/20 --pool fixed=10.72.0.0/24,pinned")
 	b := c.newMember(2, "join "+a.run("fairlead cluster token"))
 	podA, _ := a.newPod()
 	podB, _ := b.newPod()
@@ -33,8 +33,17 @@ func TestPinnedMoves(t *testing.T) {
 		}
 	}
 	newStream(t, podA, onB, address, large).flows("after the container moved")
-	said, _ = a.try("fairlead cluster status")
-	if strings.Contains(said, "problem") {
-		t.Error(said)
+
+	third := c.newMember(3, "join "+a.run("fairlead cluster token"))
+	podC, addressC := third.newPod()
+	newStream(t, onB, podC, addressC, small).flows("to a node that joined meanwhile")
+	newStream(t, podC, onB, address, large).flows("from a node that joined meanwhile")
+	for _, n := range []*node{a, b, third} {
+		if said, _ = n.try("fairlead cluster status"); strings.Contains(said, "problem") {
+			t.Error(said)
+		}
+		if host := n.run("ip -o addr"); strings.Contains(host, "10.72.0.8") {
+			t.Errorf("the node took the next address, which is another container's: %s", host)
+		}
 	}
 }
