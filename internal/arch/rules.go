@@ -156,6 +156,9 @@ func rows() []row {
 		{"agentstatus", []string{"ipam/grant"}, map[string]string{
 			"*": "what an agent says is a document, whatever the agent is made of",
 		}},
+		{"ipam/sticky", []string{"ipam/disk", "sdk", "spec"}, map[string]string{
+			"*": "it is a key of the allocators of ours, and what it says to their store",
+		}},
 		{"ipam/*", []string{"ipam", "spec"}, map[string]string{
 			"kernel": "a store is files or a service; the network's state is no part of it",
 			"*":      "a store knows leases",

@@ -43,7 +43,7 @@ func own() map[string]shape {
 		Module + "/resource.MTU": {words: `number, or "auto"`, schema: map[string]any{
 			"anyOf": []any{map[string]any{"type": "integer"}, map[string]any{"enum": []any{"auto", ""}}},
 		}},
-		Module + "/plugin/hostlocal.duration": {words: `duration such as "30s", or seconds`, schema: map[string]any{
+		Module + "/internal/ipam/sticky.Duration": {words: `duration such as "30s", or seconds`, schema: map[string]any{
 			"anyOf": []any{map[string]any{"type": "number", "minimum": 0}, matches("^(" + elapses + ")?$")},
 		}},
 		Module + "/plugin/bridge.vlanRange": {words: `number, or range such as "10-20"`, schema: map[string]any{

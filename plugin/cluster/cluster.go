@@ -24,13 +24,15 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/ipam/sticky"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Plugin is the cluster plugin.
-var Plugin = sdk.Allocator("cluster", "allocates addresses from the ranges that a cluster gave this node", open)
+var Plugin = sdk.Allocator("cluster", "allocates addresses from the ranges that a cluster gave this node", open).
+	KnowsArgsOf(sticky.Args)
 
 type conf struct {
 	IPAM struct {
@@ -41,6 +43,9 @@ type conf struct {
 		Routes []spec.Route `json:"routes"`
 		// Directory of the leases. Each network has a directory of its own in it. Default: /var/lib/cni/networks.
 		DataDir string `json:"dataDir"`
+		// Give successive containers with the same key the same addresses, as host-local does, as long as the node has
+		// their block. Default: every container gets any free address.
+		Sticky *sticky.Conf `json:"sticky"`
 		// Name of the pool of the cluster that containers get addresses of, where nodes share pools. Default: any pool
 		// of the node.
 		Pool string `json:"pool"`
@@ -72,8 +77,11 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 		n.pools = []string{c.IPAM.Pool}
 	}
 	n.Store = disk.Store{DataDir: c.IPAM.DataDir, Cooldown: releaseCooldown, Netns: r.Netns, Granted: n.granted}
-	ofEnv, _ := r.Arg("IP")
 	var err error
+	if n.Sticky, err = c.IPAM.Sticky.Of(r); err != nil {
+		return n, err
+	}
+	ofEnv, _ := r.Arg("IP")
 	anywhere := func(string, netip.Addr) error { return nil } // Allocate knows the ranges
 	n.Requested, err = ipam.Requested(c.RuntimeConfig.IPs, c.Args.CNI.IPs, ofEnv, anywhere)
 	return n, err

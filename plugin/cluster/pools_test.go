@@ -131,3 +131,19 @@ func TestPinned(t *testing.T) {
 	isFree = false
 	expectError(t, callWith(t, "ADD", "c", network(""), asks), spec.CodeTryAgain, "a container on the node b has it", "Remove it.")
 }
+
+// A container gets the address that the last one with its key had, as long as the node has the block.
+func TestSticky(t *testing.T) {
+	give(t, "10.9.0.0/26")
+	conf := inPools(`"sticky":{"key":["K8S_POD_NAME"]}`)
+	for _, step := range []struct{ verb, id, pod, want string }{
+		{"ADD", "a", "web-0", `"10.9.0.2/26"`}, {"ADD", "b", "web-1", `"10.9.0.3/26"`}, {"DEL", "a", "web-0", ""},
+		{"ADD", "c", "web-2", `"10.9.0.4/26"`}, {"ADD", "d", "web-0", `"10.9.0.2/26"`},
+	} {
+		got := callWith(t, step.verb, step.id, conf, "K8S_POD_NAME="+step.pod)
+		if got.status != 0 || !strings.Contains(string(got.out), step.want) {
+			t.Errorf("%+v: %v", step, got)
+		}
+	}
+	expectError(t, call(t, "ADD", "e", inPools(`"sticky":{}`)), spec.CodeConfig, "ipam.sticky.key: is missing")
+}

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
+	"github.com/fairlead-cni/fairlead/internal/ipam/sticky"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -32,7 +33,7 @@ import (
 
 // Plugin is the host-local plugin.
 var Plugin = sdk.Allocator("host-local", "allocates addresses from ranges of this host",
-	open).KnowsArgs("IP").KnowsArgsOf(stickyArgs)
+	open).KnowsArgs("IP").KnowsArgsOf(sticky.Args)
 
 type conf struct {
 	IPAM struct {
@@ -51,12 +52,12 @@ type conf struct {
 		ResolvConf string `json:"resolvConf"`
 		// Time that a released address is not allocated again while others are free: a duration such as "30s", or a
 		// number of seconds. Default: 30s.
-		ReleaseCooldown duration `json:"releaseCooldown"`
+		ReleaseCooldown sticky.Duration `json:"releaseCooldown"`
 		// Addresses, and subnets, that are allocated only to containers that ask for one of them. Default: none.
 		Reserved []string `json:"reserved" want:"subnet|address" says:"an address or a subnet, such as 10.1.0.5 or 2001:db8::/120"`
 		// Give successive containers with the same key the same addresses. Default: every container gets any free
 		// address.
-		Sticky *sticky `json:"sticky"`
+		Sticky *sticky.Conf `json:"sticky"`
 	} `json:"ipam"`
 	RuntimeConfig struct {
 		// Addresses to allocate, at most one from each outer list of ranges, set by the runtime. A prefix length is
@@ -74,7 +75,7 @@ type conf struct {
 }
 
 func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
-	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.or(30 * time.Second),
+	l := local{disk.Store{DataDir: c.IPAM.DataDir, Cooldown: c.IPAM.ReleaseCooldown.Or(30 * time.Second),
 		Netns: r.Netns}, c.IPAM.Routes, c.IPAM.ResolvConf}
 	var err error // who holds what is known without the ranges
 	if l.Sets, err = ipam.Complete(c.sets()); err != nil {
@@ -86,7 +87,7 @@ func open(c conf, r *sdk.Request) (ipam.Allocator, error) {
 	if l.Reserved, err = c.reserved(); err != nil {
 		return &l, err
 	}
-	if l.Sticky, err = c.sticky(r); err != nil {
+	if l.Sticky, err = c.IPAM.Sticky.Of(r); err != nil {
 		return &l, err
 	}
 	l.Requested, err = c.requested(r, l.Sets)

@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -332,20 +331,5 @@ func life(t *testing.T, ranges, full, family string) {
 	}
 	if got := ours(t, "ADD", "f", "", conf("")); got.status != 0 || !strings.Contains(got.stderr, "net/"+addrs[0]+"6") {
 		t.Errorf("an empty lease file: %s", got)
-	}
-}
-
-func TestDuration(t *testing.T) {
-	for text, want := range map[string]time.Duration{
-		`{}`: 30 * time.Second, `{"d":""}`: 30 * time.Second, `{"d":null}`: 30 * time.Second, `{"d":0}`: 0, `{"d":"0s"}`: 0,
-		`{"d":1.5}`: 1500 * time.Millisecond, `{"d":"2m"}`: 2 * time.Minute, `{"d":1e300}`: 1e9 * time.Second,
-	} {
-		var v struct{ D duration }
-		if text == `{"d":null}` {
-			text = `{}` // which the decoder does not hand on
-		}
-		if err := json.Unmarshal([]byte(text), &v); err != nil || v.D.or(30*time.Second) != want {
-			t.Errorf("%s: %s, %v; want %s", text, v.D.or(30*time.Second), err, want)
-		}
 	}
 }

@@ -133,19 +133,3 @@ func TestStickyKeyOfParts(t *testing.T) {
 		})
 	}
 }
-
-func TestJoined(t *testing.T) {
-	for _, c := range []struct {
-		parts       []string
-		key, former string
-	}{
-		{[]string{"a/b%"}, "a/b%", ""}, {[]string{"a", "b"}, "a/b", ""}, {[]string{"a/b", "c"}, "a%2Fb/c", "a/b/c"},
-		{[]string{"a", "/"}, "a/%2F", "a//"}, {[]string{"%", "b"}, "%25/b", "%/b"},
-		{[]string{"a%2Fb", "c"}, "a%252Fb/c", ""}, // what it was is (a/b, c)'s now
-		{[]string{"a%2fb", "c"}, "a%252fb/c", "a%2fb/c"},
-	} {
-		if key, former := joined(c.parts); key != c.key || former != c.former {
-			t.Errorf("%q: %q, %q", c.parts, key, former)
-		}
-	}
-}

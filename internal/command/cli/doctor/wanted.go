@@ -67,7 +67,8 @@ func (w wanted) Unrouted(dst netip.Addr) string {
 		asked = append(asked, c.Network)
 		g, err := grant.Read(c.Network)
 		has := func(p netip.Prefix) bool { return p.Contains(dst) }
-		if err != nil || slices.ContainsFunc(g.Ranges, has) || !slices.ContainsFunc(g.Prefixes, has) {
+		isHere := err == nil && (slices.ContainsFunc(g.Ranges, has) || slices.Contains(g.Pins, dst))
+		if err != nil || isHere || !slices.ContainsFunc(g.Prefixes, has) {
 			continue // it is no network of a cluster, or has the address here, or has it nowhere
 		}
 		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: rtnl.Family(dst), Table: rtnl.MainTable,

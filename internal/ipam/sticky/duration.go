@@ -1,4 +1,4 @@
-package hostlocal
+package sticky
 
 import (
 	"encoding/json"
@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// A duration is "30s", or a number of seconds.
-type duration struct {
+// A Duration is "30s", or a number of seconds.
+type Duration struct {
 	d   time.Duration
 	set bool
 }
 
-func (d duration) or(otherwise time.Duration) time.Duration {
+// Or returns the duration, or another one if the configuration says none.
+func (d Duration) Or(otherwise time.Duration) time.Duration {
 	if !d.set {
 		return otherwise
 	}
@@ -20,7 +21,7 @@ func (d duration) or(otherwise time.Duration) time.Duration {
 }
 
 // UnmarshalJSON reads either form.
-func (d *duration) UnmarshalJSON(b []byte) error {
+func (d *Duration) UnmarshalJSON(b []byte) error {
 	var v any
 	if err := json.Unmarshal(b, &v); err != nil {
 		return err

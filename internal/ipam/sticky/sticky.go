@@ -1,4 +1,5 @@
-package hostlocal
+// Package sticky reads the key ipam.sticky of plugins that keep their leases on this host.
+package sticky
 
 import (
 	"encoding/json"
@@ -11,23 +12,22 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// A sticky says who gets the address that who had before.
-type sticky struct {
+// A Conf says which containers get the addresses that others had before.
+type Conf struct {
 	// What the key is made of: names of strings in args.cni or CNI_ARGS, and labels.NAME for a label of
 	// args.cni.labels. ["K8S_POD_NAMESPACE", "K8S_POD_NAME"] makes keys such as default/web-0. Inside a part, / is
 	// written as %2F and % as %25. If any part is missing, the container gets an ordinary address.
 	Key []string `json:"key"`
 	// Time that a released address is held for its key: a duration such as "30m", or a number of seconds. With 0 it is
 	// not held, but the key gets it again if it is free. Default: 24h.
-	TTL duration `json:"ttl"`
+	TTL Duration `json:"ttl"`
 }
 
 // labels begins what is no name of an argument but of a label.
 const labels = "labels."
 
-// sticky is how the owner of r comes by its addresses, nil where none are remembered.
-func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
-	s := c.IPAM.Sticky
+// Of returns how the owner of r comes by its addresses, nil where none are remembered.
+func (s *Conf) Of(r *sdk.Request) (*disk.Sticky, error) {
 	if s == nil {
 		return nil, nil
 	}
@@ -50,7 +50,7 @@ func (c conf) sticky(r *sdk.Request) (*disk.Sticky, error) {
 			parts = append(parts, part)
 		}
 	}
-	out := &disk.Sticky{TTL: s.TTL.or(24 * time.Hour), Parts: len(s.Key)}
+	out := &disk.Sticky{TTL: s.TTL.Or(24 * time.Hour), Parts: len(s.Key)}
 	if len(parts) == len(s.Key) {
 		out.Key, out.OldKey = joined(parts)
 	}
@@ -77,8 +77,8 @@ func joined(parts []string) (key, former string) {
 	return key, former
 }
 
-// stickyArgs are the keys of CNI_ARGS that the configuration names.
-func stickyArgs(c *spec.Conf) []string {
+// Args returns the keys of CNI_ARGS that the configuration names.
+func Args(c *spec.Conf) []string {
 	raw, ok := c.Object.Get("ipam")
 	if !ok {
 		return nil
