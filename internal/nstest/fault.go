@@ -32,7 +32,8 @@ func answerable(names []string) map[uint32]string {
 		unix.SYS_MKDIRAT: "mkdirat", unix.SYS_LINKAT: "linkat", unix.SYS_WRITE: "write",
 		unix.SYS_PWRITE64: "pwrite64", unix.SYS_RECVMSG: "recvmsg", unix.SYS_RENAMEAT: "renameat",
 		unix.SYS_UNLINKAT: "unlinkat", unix.SYS_FSYNC: "fsync", unix.SYS_COPY_FILE_RANGE: "copy_file_range",
-		unix.SYS_FCHMOD: "fchmod"}
+		unix.SYS_FCHMOD: "fchmod", unix.SYS_ACCEPT4: "accept4", unix.SYS_GETDENTS64: "getdents64",
+		unix.SYS_RECVFROM: "recvfrom"}
 	maps.DeleteFunc(all, func(_ uint32, name string) bool { return len(names) > 0 && !slices.Contains(names, name) })
 	return all
 }

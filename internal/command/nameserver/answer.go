@@ -91,7 +91,10 @@ func (s *Server) own(m *dns.Msg, scope scope) bool {
 		return false // a top-level domain may have other records
 	}
 	m.Authoritative = true
-	if !found {
+	switch {
+	case !found && s.blind.Load():
+		m.Authoritative, m.Rcode = false, dns.RcodeServerFailure
+	case !found:
 		m.Rcode = dns.RcodeNameError
 	}
 	for _, a := range addrs {

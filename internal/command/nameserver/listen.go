@@ -65,9 +65,23 @@ func (s *Server) listen(a netip.Addr) (*listener, error) {
 			ReadTimeout: firstQuestion, WriteTimeout: firstQuestion,
 			IdleTimeout: func() time.Duration { return nextQuestion }},
 	}
-	go l.udp.ActivateAndServe() // both return when their socket is closed
-	go l.tcp.ActivateAndServe()
+	go s.serve(a, l, l.udp)
+	go s.serve(a, l, l.tcp)
 	return l, nil
+}
+
+// serve answers on a socket until it is closed. If it fails before, the address gets new sockets.
+func (s *Server) serve(a netip.Addr, l *listener, on *dns.Server) {
+	err := on.ActivateAndServe()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listeners[a] != l {
+		return // it was closed
+	}
+	s.log.Error("stopped to listen", "address", a, "error", err)
+	l.close()
+	delete(s.listeners, a)
+	s.failed[a] = fmt.Errorf("port %d of %v: %w", dnsPort, a, err)
 }
 
 // udpQueue is the size of the receive buffer in bytes, for queries that wait while the server does not run. A query

@@ -8,12 +8,15 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -34,7 +37,9 @@ type Server struct {
 	forwards  *limit
 	conns     *limit
 
-	reading   sync.Mutex // held while a record is read, so that an older version never replaces a newer one
+	reading   sync.Mutex      // held while a record is read, so that an older version never replaces a newer one
+	unread    map[string]bool // records that could not be read; "": there may be more
+	blind     atomic.Bool     // there are such records, so a name that is not found may exist
 	mu        sync.Mutex
 	listeners map[netip.Addr]*listener
 	failed    map[netip.Addr]error // errors of addresses that it cannot listen on
@@ -51,7 +56,8 @@ type Settings struct {
 // Socket returns the path of the socket on which plugins reach the server for the records of a Store.
 func Socket(m record.Store) string { return names.Socket(m) }
 
-// retry is the time until the server tries again to listen on an address that another program uses.
+// retry is the time until the server tries again to listen on an address that another program uses, and to read records
+// that it could not read.
 const retry = 5 * time.Second
 
 // Serve answers queries until ctx ends. Plugins announce records on socket. Serve calls ready once all records are
@@ -61,7 +67,7 @@ func Serve(ctx context.Context, set Settings, socket net.Listener, ready func())
 	s := &Server{ctx: ctx, dir: set.Memory.Dir, log: set.Log, holder: set.Holder, index: newIndex(),
 		resolvers: resolvers{path: set.ResolvConf},
 		forwards:  newLimit(mostForwards, mostOfAClient), conns: newLimit(mostConns, mostConnsOfOne),
-		listeners: map[netip.Addr]*listener{}, failed: map[netip.Addr]error{}}
+		unread: map[string]bool{}, listeners: map[netip.Addr]*listener{}, failed: map[netip.Addr]error{}}
 	defer s.close()
 	w, err := watch(s.dir)
 	if err != nil {
@@ -71,19 +77,23 @@ func Serve(ctx context.Context, set Settings, socket net.Listener, ready func())
 	s.readAll()
 	s.adjust()
 	ready()
-	go s.answerQuestions(socket)
-	changed := make(chan error, 1)
-	go func() { changed <- s.follow(w) }()
+	ended := make(chan error, 2)
+	go func() { ended <- s.answerQuestions(socket) }()
+	go func() { ended <- s.follow(w) }()
 	again := time.NewTicker(retry)
 	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case err := <-changed:
+		case err := <-ended:
 			return err
 		case <-again.C:
-			if s.deaf("") != nil {
+			blind := s.blind.Load()
+			if blind {
+				s.readAll()
+			}
+			if blind || s.deaf("") != nil {
 				s.adjust()
 			}
 		}
@@ -96,6 +106,7 @@ func (s *Server) close() {
 	for _, l := range s.listeners {
 		l.close()
 	}
+	clear(s.listeners)
 }
 
 // follow reads the records that change in the directory.
@@ -132,6 +143,9 @@ func (s *Server) readAll() {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		s.log.Error("read the records", "error", err)
+		s.reading.Lock()
+		defer s.reading.Unlock()
+		s.missed("", true)
 		return
 	}
 	there := map[string]bool{}
@@ -141,18 +155,31 @@ func (s *Server) readAll() {
 			s.read(key)
 		}
 	}
-	for _, key := range s.index.keys() {
-		if !there[key] {
-			s.index.put(key, nil)
+	s.reading.Lock()
+	others := slices.AppendSeq(s.index.keys(), maps.Keys(s.unread))
+	s.missed("", false)
+	s.reading.Unlock()
+	for _, key := range others {
+		if key != "" && !there[key] {
+			s.read(key)
 		}
 	}
 }
 
-// read reads one record, and reports whether it exists. If it cannot be read now, the old one stays.
-func (s *Server) read(key string) bool {
+// missed notes whether a record could not be read. The caller holds reading.
+func (s *Server) missed(key string, is bool) {
+	if delete(s.unread, key); is {
+		s.unread[key] = true
+	}
+	s.blind.Store(len(s.unread) > 0)
+}
+
+// read reads one record, and returns an error if there is none. If it cannot be read now, the old one stays.
+func (s *Server) read(key string) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	b, err := spec.ReadPlain(filepath.Join(s.dir, names.Kept+"."+key), spec.MaxFile)
+	s.missed(key, err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, spec.ErrNotPlain))
 	var r names.Record
 	if err == nil {
 		err = json.Unmarshal(b, &r)
@@ -164,21 +191,21 @@ func (s *Server) read(key string) bool {
 	switch {
 	case err == nil:
 		s.index.put(key, &r)
-		return true
-	case !errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		s.index.put(key, nil)
+	default:
 		s.log.Error("read a record", "record", key, "error", err)
-		return false
 	}
-	s.index.put(key, nil)
-	return false
+	return fmt.Errorf("there is no record %s in %s that can be read: %w", key, s.dir, err)
 }
 
 // answerQuestions answers plugins on the socket. Only root can connect, so their number is not limited.
-func (s *Server) answerQuestions(socket net.Listener) {
+func (s *Server) answerQuestions(socket net.Listener) error {
 	for {
 		c, err := socket.Accept()
 		if err != nil {
-			return
+			return err
 		}
 		go func() {
 			defer c.Close()
@@ -200,8 +227,11 @@ func (s *Server) answerQuestions(socket net.Listener) {
 // told returns the answer to a plugin.
 func (s *Server) told(q names.Question) error {
 	if q.Record != "" {
-		if strings.ContainsRune(q.Record, '/') || !s.read(q.Record) {
+		if strings.ContainsRune(q.Record, '/') {
 			return fmt.Errorf("there is no record %s in %s", q.Record, s.dir)
+		}
+		if err := s.read(q.Record); err != nil {
+			return err
 		}
 	}
 	s.adjust()

@@ -23,7 +23,16 @@ import (
 	"github.com/miekg/dns"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(serveVar); dir != "" {
+		if err := serveHere(record.Store{Dir: dir}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	nstest.Main(m)
+}
 
 // A rig is a host with a gateway, 10.1.0.1 and fd00:1::1, a container behind it, 10.1.0.2 and fd00:1::2, and a server.
 type rig struct {
