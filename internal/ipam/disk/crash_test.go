@@ -15,6 +15,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -137,8 +138,7 @@ func TestKilledAtEachCall(t *testing.T) {
 	for name, prep := range prepare {
 		t.Run(name, func(t *testing.T) {
 			verb := map[byte]string{'f': "add", 'A': "add", 'D': "del", 'G': "sweep"}[name[0]]
-			points := 0
-			for n := 1; ; n++ {
+			last := nstest.Sample(t, 6, func(n int) bool {
 				s := &Store{DataDir: t.TempDir(), Sets: sets(t, "10.1.0.0/24", "fd00::/64"), Log: testLog(t)}
 				prep(t, s)
 				killed, at := killAt(t, n, verb, s.DataDir, "10.1.0.0/24", "v")
@@ -172,15 +172,12 @@ func TestKilledAtEachCall(t *testing.T) {
 				if !killed && verb == "add" && got[0] == "" {
 					t.Error("no address")
 				}
-				if !killed {
-					break
-				}
-				points++
+				return killed
+			})
+			if last == 0 {
+				t.Error("killed at no point")
 			}
-			if points < 6 {
-				t.Errorf("killed at %d points only", points)
-			}
-			t.Logf("killed at %d points", points)
+			t.Logf("the last point is %d", last)
 		})
 	}
 }
