@@ -14,40 +14,45 @@ import (
 //
 // clause: P18
 func TestIngressPolicy(t *testing.T) {
+	type site struct{ backend, policy, bridged string }
+	var sites []site
 	for _, backend := range []string{"auto", "nftables", "iptables-nft", "iptables-legacy"} {
 		for _, policy := range []string{"open", "same-bridge", "isolated", "strict"} {
 			for _, bridged := range []string{"0", "1"} {
 				if backend == "auto" && bridged == "0" { // which is nftables here
 					continue
 				}
-				t.Run(fmt.Sprint(backend, "/", policy, "/br_netfilter=", bridged), func(t *testing.T) {
-					t.Parallel()
-					s, conf := newSite(t), backend
-					s.sh("host", "sysctl -qw net.bridge.bridge-nf-call-iptables="+bridged+" net.bridge.bridge-nf-call-ip6tables="+
-						bridged)
-					if backend, variant, ok := strings.Cut(backend, "-"); ok {
-						for _, p := range []string{"iptables", "ip6tables"} {
-							s.sh("host", p+"-"+variant+" -P FORWARD ACCEPT")
-						}
-						conf = backend
-					}
-					fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, conf, policy)
-					s.network("a", published, fw)
-					s.network("b", fw)
-					s.add("a1")
-					s.runners["a"].chain.plugins = append(s.runners["a"].chain.plugins[:1:1], fw)
-					s.add("a2")
-					s.add("b1")
-					for _, filter := range []string{"0", "1", "2"} { // rp_filter: the routing rules must not disturb it
-						if filter != "0" && (backend != "nftables" || bridged == "0") {
-							continue
-						}
-						s.sh("host", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo "+filter+" > $f; done")
-						s.policy(policy)
-					}
-				})
+				sites = append(sites, site{backend, policy, bridged})
 			}
 		}
+	}
+	for _, c := range nstest.Some(t, 4, sites) {
+		t.Run(fmt.Sprint(c.backend, "/", c.policy, "/br_netfilter=", c.bridged), func(t *testing.T) {
+			t.Parallel()
+			s, conf := newSite(t), c.backend
+			s.sh("host", "sysctl -qw net.bridge.bridge-nf-call-iptables="+c.bridged+" net.bridge.bridge-nf-call-ip6tables="+
+				c.bridged)
+			if backend, variant, ok := strings.Cut(c.backend, "-"); ok {
+				for _, p := range []string{"iptables", "ip6tables"} {
+					s.sh("host", p+"-"+variant+" -P FORWARD ACCEPT")
+				}
+				conf = backend
+			}
+			fw := fmt.Sprintf(`"type":"firewall","backend":%q,"ingressPolicy":%q`, conf, c.policy)
+			s.network("a", published, fw)
+			s.network("b", fw)
+			s.add("a1")
+			s.runners["a"].chain.plugins = append(s.runners["a"].chain.plugins[:1:1], fw)
+			s.add("a2")
+			s.add("b1")
+			for _, filter := range []string{"0", "1", "2"} { // rp_filter: the routing rules must not disturb it
+				if filter != "0" && (c.backend != "nftables" || c.bridged == "0") {
+					continue
+				}
+				s.sh("host", "for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo "+filter+" > $f; done")
+				s.policy(c.policy)
+			}
+		})
 	}
 }
 

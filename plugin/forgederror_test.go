@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,11 +53,12 @@ func (s *site) unlimited(name string) {
 	s.sh(name, "sysctl -qw net.ipv4.icmp_ratelimit=0 net.ipv6.icmp.ratelimit=0")
 }
 
-// errorRuns runs a test at sites with both backends, with and without br_netfilter and masquerading.
+// errorRuns runs a test at sites with both backends, with and without br_netfilter and masquerading. A run has one of
+// each backend.
 func errorRuns(t *testing.T, test func(t *testing.T, s *site)) {
 	for i, backend := range []string{"nftables", "iptables"} {
-		for j, bridged := range []string{"0", "1"} {
-			masquerade := i == j
+		for _, bridged := range nstest.Some(t, 2, []string{"0", "1"}) {
+			masquerade := (i == 1) == (bridged == "1")
 			t.Run(fmt.Sprintf("%s/br_netfilter=%s/ipMasq=%v", backend, bridged, masquerade), func(t *testing.T) {
 				t.Parallel()
 				test(t, errorSite(t, backend, bridged, masquerade))

@@ -38,6 +38,18 @@ func Sample(t testing.TB, parts int, try func(n int) (there bool)) (last int) {
 	return last
 }
 
+// Some is the elements of a list that Sample has in this run.
+func Some[T any](t testing.TB, parts int, list []T) (some []T) {
+	t.Helper()
+	Sample(t, parts, func(n int) (there bool) {
+		if there = n <= len(list); there {
+			some = append(some, list[n-1])
+		}
+		return there
+	})
+	return some
+}
+
 // one tries a case, and says how to try it alone if it fails.
 func one(t testing.TB, n int, try func(n int) bool) (there bool) {
 	t.Helper()

@@ -20,6 +20,13 @@ func sampled(t *testing.T, cases, parts int) (tried []int) {
 	if last != tried[len(tried)-1] {
 		t.Errorf("the last of %v is %d", tried, last)
 	}
+	var list []int
+	for n := range cases {
+		list = append(list, n+1)
+	}
+	if some := Some(t, parts, list); !slices.Equal(some, tried) {
+		t.Errorf("of a list there are %v, of cases %v", some, tried)
+	}
 	return tried
 }
 

@@ -40,15 +40,11 @@ func TestPodmanExamples(t *testing.T) {
 		t.Errorf("%d lists, %v", len(lists), problems)
 	}
 	// podman takes half a second of a processor for each
-	var numbers []int
+	run := nstest.Some(t, 4, lists)
 	var names strings.Builder
-	nstest.Sample(t, 4, func(n int) (there bool) {
-		if there = n <= len(lists); there {
-			numbers = append(numbers, n)
-			fmt.Fprintln(&names, lists[n-1].Name)
-		}
-		return there
-	})
+	for _, l := range run {
+		fmt.Fprintln(&names, l.Name)
+	}
 	write("names", names.String())
 	write("net.d/newest.conflist", `{"cniVersion":"1.1.0","name":"newest","plugins":[{"type":"bridge","bridge":"newest0"}]}`)
 	write("storage.conf", "[storage]\ndriver = \"vfs\"\ngraphroot = \""+dir+"/store\"\nrunroot = \""+dir+"/state\"\n")
@@ -110,10 +106,8 @@ network_config_dir = "`+dir+`/net.d"
 		!strings.Contains(got, "name servers ") {
 		t.Errorf("inspect of podman's container: %s", got)
 	}
-	for _, n := range numbers {
-		l := lists[n-1]
+	for _, l := range run {
 		t.Run(l.Name, func(t *testing.T) {
-			t.Logf("case %d", n) // for FAIRLEAD_CASE
 			if l.CNIVersion != spec.V100 || !slices.Equal(l.CNIVersions, []spec.Version{spec.V100, spec.V110}) {
 				t.Errorf("cniVersion %s, cniVersions %s: podman 4 and containerd 1.6 want the first to be 1.0.0", l.CNIVersion,
 					l.CNIVersions)

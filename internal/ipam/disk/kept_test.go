@@ -328,7 +328,7 @@ func TestStickyProcesses(t *testing.T) {
 // Whatever is done in whatever order, a key gets what it had last, unless somebody has it just now or had it given
 // meanwhile.
 func TestStickyLaws(t *testing.T) {
-	seeds(t, func(seed uint64) {
+	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 9))
 			s := &Store{DataDir: fmt.Sprint("/var/lib/cni/laws", seed), Sets: sets(t, "10.1.0.0/24", "fd00::/64"),
@@ -404,7 +404,7 @@ func TestStickyLaws(t *testing.T) {
 				}
 			}
 		})
-	})
+	}
 }
 
 // Whatever a record holds, nobody's address is given twice, and nobody is refused for it.

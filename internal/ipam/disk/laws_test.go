@@ -21,20 +21,13 @@ import (
 // a map from addresses to owners would be, and the index is right where it counts.
 // clause: P19
 func TestLaws(t *testing.T) {
-	seeds(t, func(seed uint64) {
+	for _, seed := range seeds(t) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { laws(t, rand.New(rand.NewPCG(seed, 1)), 300) })
-	})
+	}
 }
 
-// seeds has one of four seeds in a run.
-func seeds(t *testing.T, of func(seed uint64)) {
-	nstest.Sample(t, 4, func(n int) (there bool) {
-		if there = n <= 4; there {
-			of(uint64(n - 1))
-		}
-		return there
-	})
-}
+// seeds are one of four in a run.
+func seeds(t *testing.T) []uint64 { return nstest.Some(t, 4, []uint64{0, 1, 2, 3}) }
 
 func laws(t *testing.T, r *rand.Rand, steps int) {
 	ctx := context.Background()
