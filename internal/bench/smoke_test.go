@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,12 +18,15 @@ func built(t *testing.T) (o options) {
 	t.Helper()
 	dir := t.TempDir()
 	o = options{plugins: dir + "/cni", reference: "/usr/lib/cni", floor: dir + "/floor"}
-	for path, pkg := range map[string]string{"cni/bridge": "../../cmd/cni", "floor/floor": "./floor",
-		"fairlead": "../../cmd/fairlead"} {
-		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, path), pkg)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go build %s: %v\n%s", pkg, err, out)
+	for path, pkg := range map[string]string{"cni/bridge": "./cmd/cni", "floor/floor": "./internal/bench/floor",
+		"fairlead": "./cmd/fairlead"} {
+		path = filepath.Join(dir, path)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = os.Link(nstest.Build(t, "../..", pkg), path)
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 	for _, name := range []string{"host-local", "portmap", "firewall", "tuning", "chain"} {

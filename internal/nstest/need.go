@@ -90,11 +90,24 @@ func Fairlead(t testing.TB, tree string) string {
 // Build is the path of a program, built from a package of the module at that path: once for all tests that Main runs.
 func Build(t testing.TB, module, pkg string) string {
 	t.Helper()
+	return Once(t, filepath.Base(pkg), func(path string) {
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", path, pkg)
+		cmd.Dir = module
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+	})
+}
+
+// Once is the path of a file of that name, which is made once for all tests that Main runs. They only read it.
+func Once(t testing.TB, name string, make func(path string)) string {
+	t.Helper()
 	dir := os.Getenv(sharedVar)
 	if dir == "" {
 		dir = t.TempDir()
 	}
-	path := filepath.Join(dir, filepath.Base(pkg))
+	path := filepath.Join(dir, name)
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -103,15 +116,8 @@ func Build(t testing.TB, module, pkg string) string {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatalf("lock %s: %v", lock.Name(), err)
 	}
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", path, pkg)
-	cmd.Dir = module
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if _, err := os.Stat(path); err != nil {
+		make(path)
 	}
 	return path
 }

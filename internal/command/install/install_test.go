@@ -17,8 +17,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// goProgram builds a program with this main package, as Go's linker names it, that prints what it says.
+// goProgram is a copy of a program with this main package, as Go's linker names it, that prints what it says.
 func goProgram(t *testing.T, main, says string) string {
+	t.Helper()
+	built := nstest.Once(t, strings.ReplaceAll(main, "/", "_")+"-"+says, func(path string) { buildGo(t, path, main, says) })
+	program, err := os.ReadFile(built)
+	must(t, err)
+	path := filepath.Join(t.TempDir(), "program")
+	must(t, os.WriteFile(path, program, 0o755))
+	return path
+}
+
+func buildGo(t *testing.T, path, main, says string) {
 	t.Helper()
 	dir, mod := t.TempDir(), "github.com/containernetworking/plugins"
 	if strings.HasPrefix(main, module) {
@@ -28,14 +38,12 @@ func goProgram(t *testing.T, main, says string) string {
 	must(t, os.MkdirAll(pkg, 0o755))
 	must(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module "+mod+"\n\ngo 1.26\n"), 0o644))
 	must(t, os.WriteFile(filepath.Join(pkg, "main.go"), []byte("package main\n\nfunc main() { println(`"+says+"`) }\n"), 0o644))
-	out := filepath.Join(dir, "program")
-	build := exec.Command("go", "build", "-trimpath", "-o", out, main)
+	build := exec.Command("go", "build", "-trimpath", "-o", path, main)
 	build.Dir = dir
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, said)
 	}
-	return out
 }
 
 func must(t *testing.T, err error) {
@@ -181,10 +189,7 @@ func TestNew(t *testing.T) {
 func TestKilled(t *testing.T) {
 	nstest.NeedProgram(t, "strace")
 	v1, v2, dir := world(t)
-	program := filepath.Join(t.TempDir(), "fairlead")
-	if out, err := exec.Command("go", "build", "-o", program, "../../../cmd/fairlead").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
+	program := nstest.Fairlead(t, "../../..")
 	_, err := installFrom(v1, dir, false)
 	must(t, err)
 	before, after := says(t, dir), "bridge=v2 loopback=v2 route=stranger tap=v2"
