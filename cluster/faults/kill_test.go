@@ -1,11 +1,14 @@
 package faults
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,24 +23,34 @@ func (n *node) killedAt(at int, text string) (killed bool) {
 	line := n.agentLine()
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Stderr = killer{cmd, text}
+	killed, err := interrupted(cmd, at, func(pid int) unix.Errno {
+		unix.Kill(pid, unix.SIGKILL)
+		return 0
+	})
+	if err == nil {
+		n.c.t.Error("the agent ended by itself")
+	}
+	return killed
+}
+
+// interrupted runs a command of the node's agent. At call number at of those that change the state of the kernel or of a
+// file, it asks what the call is to answer. It reports whether there was such a call.
+func interrupted(cmd *exec.Cmd, at int, by func(pid int) unix.Errno) (there bool, err error) {
 	count := 0
-	err := nstest.WithFaults(cmd, func(s nstest.Syscall) unix.Errno {
+	err = nstest.WithFaults(cmd, func(s nstest.Syscall) unix.Errno {
 		inFile := s.Name == "write" && s.Room || s.Name == "openat" && s.Room
 		message := s.Name == "sendto" // which a question is, too
 		other := s.Name == "renameat" || s.Name == "unlinkat" || s.Name == "mkdirat"
 		if s.By != "fairlead-agent" || !inFile && !message && !other {
 			return 0
 		}
-		if count++; count == at {
-			killed = true
-			unix.Kill(s.PID, unix.SIGKILL)
+		if count++; count != at {
+			return 0
 		}
-		return 0
+		there = true
+		return by(s.PID)
 	}, "sendto", "write", "openat", "renameat", "unlinkat", "mkdirat")
-	if err == nil {
-		n.c.t.Error("the agent ended by itself")
-	}
-	return killed
+	return there, err
 }
 
 // A killer kills a program when it says a text.
@@ -56,9 +69,9 @@ func (k killer) Write(b []byte) (int, error) {
 // state is what the node has on its way to the others, as ip(8), bridge(8) and nft(8) show it.
 func (n *node) state() string {
 	n.c.t.Helper()
-	return n.run(`ip -d link show fairlead-vx | sed 's/^[0-9]*: //'; ip addr show fairlead-vx | grep 'scope global'
-ip neigh show dev fairlead-vx nud permanent | sort; bridge fdb show dev fairlead-vx | sort; ip route show proto 118 | sort
-nft list ruleset; cat /run/fairlead/cluster/pods.json /var/lib/cni/fairlead/cluster/pods.json`)
+	return n.run(`ip -d link show fairlead-vx 2>&1 | sed 's/^[0-9]*: //'; ip addr show fairlead-vx 2>&1 | grep 'scope global' || true
+ip neigh show dev fairlead-vx nud permanent 2>&1 | sort; bridge fdb show dev fairlead-vx 2>&1 | sort; ip route show proto 118 | sort
+nft list ruleset; cat /run/fairlead/cluster/pods.json /var/lib/cni/fairlead/cluster/pods.json || true`)
 }
 
 // A killed agent leaves nothing that the next one does not correct, wherever it was killed: at its first start on a node
@@ -117,5 +130,54 @@ func TestKilledAnywhere(t *testing.T) {
 				t.Errorf("%d packets are lost in %v, want none; this busy machine dropped %d", lost, outage, dropped)
 			}
 		}
+	})
+}
+
+// An agent of whose calls one fails corrects it by itself, or ends and says why.
+func TestFailsAnywhere(t *testing.T) {
+	c := newCluster(t)
+	n := c.newNode(1)
+	n.join()
+	c.join(2)
+	fresh := func() { n.run("ip link del fairlead-vx; nft flush ruleset; rm -r /run/fairlead/* /var/lib/cni/*") }
+	n.startAgentUntil(programmed)
+	want := n.state()
+	n.agent.kill()
+	fresh()
+	faults := nstest.Faults()
+	nstest.Sample(t, 7, func(at int) (fired bool) {
+		errno := faults[at%len(faults)]
+		ctx, stop := context.WithCancel(t.Context())
+		line := n.agentLine()
+		agent := exec.CommandContext(ctx, line[0], line[1:]...)
+		var said bytes.Buffer
+		agent.Stderr = &said
+		ended := make(chan error, 1)
+		go func() {
+			var err error
+			fired, err = interrupted(agent, at, func(int) unix.Errno { return errno })
+			ended <- err
+		}()
+		running := true
+		for end := nstest.Deadline(t); contract.Difference(want, n.state()) != ""; { // in whatever order
+			select {
+			case err := <-ended:
+				if running = false; err == nil {
+					t.Errorf("call %d is %s, and the agent ends without an error", at, unix.ErrnoName(errno))
+				}
+				n.startAgentUntil(programmed)
+				defer n.agent.kill()
+			case <-time.After(20 * time.Millisecond):
+			}
+			if time.Now().After(end) {
+				t.Fatalf("call %d is %s, and there is another state: %s\n%s", at, unix.ErrnoName(errno),
+					contract.Difference(want, n.state()), said.String())
+			}
+		}
+		if stop(); running {
+			<-ended
+		}
+		fresh()
+		return fired
 	})
 }
