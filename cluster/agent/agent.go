@@ -275,6 +275,9 @@ func (a *Agent) self(nodes []directory.Node) (directory.Node, error) {
 // own returns the node's own addresses among its containers: the first one of each prefix, which is the containers'
 // gateway. A prefix of one address is a container's.
 func own(self directory.Node) (addrs []netip.Addr) {
+	if len(self.Gateways) > 0 {
+		return self.Gateways
+	}
 	for _, p := range self.Prefixes {
 		if !p.IsSingleIP() {
 			addrs = append(addrs, p.Masked().Addr().Next())

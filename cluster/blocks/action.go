@@ -17,7 +17,7 @@ type Txn struct {
 	Put    []Pair
 	Delete []Key
 
-	// Lease is one of the store, with which an entry of kind AliveKey ends.
+	// Lease is one of the store, with which entries of the kinds AliveKey and WantKey end.
 	Lease int64
 }
 

@@ -22,6 +22,7 @@ const (
 	NodeKey    Kind = "node"    // of each node: how others reach it, and what it has left
 	AliveKey   Kind = "alive"   // of each node whose agent runs. It ends some time after the agent, and gives no right
 	DrainKey   Kind = "drain"   // of each node that is to claim nothing, and to give back what it does not need
+	WantKey    Kind = "want"    // of each node and pool: a container found no address, and the pool has no free block
 	GraveKey   Kind = "grave"   // of each block of a forgotten node, for some minutes: it is not claimed
 )
 
@@ -58,6 +59,9 @@ func Parse(text string) (k Key, err error) {
 	k.Kind = Kind(kind)
 	if k.Kind != BlockKey && k.Kind != GraveKey {
 		k.Node, rest, _ = strings.Cut(rest, "/")
+	}
+	if k.Kind == WantKey {
+		k.Pool = rest
 	}
 	if k.Kind == BlockKey || k.Kind == GraveKey || k.Kind == MineKey {
 		var block string

@@ -48,6 +48,9 @@ func small() map[string]*env {
 			happening{want1: 1, add: 2, lose: 1, off: 1, forget: 1}),
 		"pinned, restored store": worldOf(env{started: true, pinned: true}, stored),
 		"cede":                   worldOf(parts, happening{want1: 1, want0: 1, add: 3, cede: 1, lose: 1}),
+		"cede, give back":        worldOf(parts, happening{want1: 1, want0: 2, add: 2, del: 1, cede: 1, kill: 1}),
+		"cede, reboot":           worldOf(parts, happening{want1: 1, want0: 1, add: 2, cede: 1, off: 1}),
+		"cede, restored":         worldOf(parts, happening{want1: 1, want0: 1, add: 2, cede: 1, copyStore: 1, restoreStore: 1}),
 		"cede, forget":           worldOf(parts, happening{want1: 1, add: 1, cede: 1, off: 1, forget: 1}),
 	}
 }

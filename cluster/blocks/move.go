@@ -70,12 +70,15 @@ func (o *Owner) withdraw() *step {
 	return nil
 }
 
-// withdrawPart takes the last part of h that has no lease.
+// withdrawPart takes the last part of h that has no lease. The first part of a block that is divided has the gateway of
+// the node's containers, and stays.
 func (o *Owner) withdrawPart(h Holding) *step {
+	p, _ := o.pool(h.Pool)
 	for n := range 8 {
 		part := h
 		part.Parts &= 1 << (7 - n)
-		if part.Parts != 0 && o.busy.parts(part)&part.Parts == 0 {
+		isGateway := part.Parts == 1 && p.all() != 1
+		if part.Parts != 0 && !isGateway && o.busy.parts(part)&part.Parts == 0 {
 			return o.publishWithout(part)
 		}
 	}
@@ -91,10 +94,22 @@ func (o *Owner) lookAtBlock(h Holding) *step {
 	return &step{action: Read{Keys: []Key{o.blockKey(h), mineKey(o.journal.Node, h)}}, kind: lookAtBlock, about: h}
 }
 
-// giveAway tells the store what left the grant.
+// giveAway tells the store what left the grant. What others of the block own is of no use without the rest, so one of them
+// gets it.
 func (o *Owner) giveAway() *step {
 	if o.block == nil {
 		return o.lookAtBlock(o.leave.Holding)
+	}
+	if other := o.coOwner(); other != "" {
+		epoch := o.block.of(Key{Kind: EpochKey, Node: other})
+		if epoch.Revision == 0 {
+			s := o.lookAtBlock(o.leave.Holding)
+			s.action = Read{Keys: append(s.action.(Read).Keys, epoch.Key)}
+			return s
+		}
+		if !epoch.Value.Epoch.Gone {
+			o.leave.to, o.leave.epoch = other, epoch.Revision
+		}
 	}
 	block, own := o.block.of(o.blockKey(o.leave.Holding)), o.block.of(mineKey(o.journal.Node, o.leave.Holding))
 	owners := slices.Clone(block.Value.Owners)
@@ -121,6 +136,20 @@ func (o *Owner) giveAway() *step {
 		t.setMine(mineKey(o.leave.to, o.leave.Holding), theirs)
 	}
 	return &step{action: t, kind: tellLeave, about: o.leave.Holding}
+}
+
+// coOwner returns another node that owns a part of the block of which a part goes back. While nodes say what they have, that
+// may be wrong.
+func (o *Owner) coOwner() string {
+	if o.leave.to != "" || o.view.readopt.Revision != 0 {
+		return ""
+	}
+	for _, owner := range o.block.of(o.blockKey(o.leave.Holding)).Value.Owners {
+		if owner != "" && owner != o.journal.Node {
+			return owner
+		}
+	}
+	return ""
 }
 
 // setBlock writes who owns the parts of a block. A block without an owner has no entry.

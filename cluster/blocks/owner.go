@@ -144,6 +144,9 @@ func (o *Owner) Cede(pool, node string, epoch int64) {
 	o.ask = &leaving{Holding: Holding{Pool: pool}, to: node, epoch: epoch}
 }
 
+// Ceding reports whether a part is on its way to another node, or a block goes back.
+func (o *Owner) Ceding() bool { return o.ask != nil || o.leave != nil }
+
 // Changed says that entries of the store that concern the node may have changed, or that it is time to look again.
 func (o *Owner) Changed() {
 	if o.doing != nil {

@@ -25,6 +25,9 @@ func (p Pool) first(node string) uint64 {
 // block returns the block with a number.
 func (p Pool) block(n uint64) netip.Prefix { return subnet(p.Prefix, p.Bits, n) }
 
+// Part returns how many addresses a part of a block has.
+func (p Pool) Part() int { return 1 << min(p.Prefix.Addr().BitLen()-p.Bits, 30) / p.Parts }
+
 // part returns the addresses of a part of a block.
 func (p Pool) part(block netip.Prefix, n int) netip.Prefix {
 	return subnet(block, block.Bits()+bits.TrailingZeros(uint(p.Parts)), uint64(n))
@@ -43,21 +46,37 @@ func (p Pool) Ranges(h Holding) (ranges []netip.Prefix) {
 	return ranges
 }
 
-// Addresses returns how many addresses of a range of the pool containers can have: all but the first, the gateway and the
-// last one of the block.
-func (p Pool) Addresses(r netip.Prefix) uint64 {
-	n := uint64(1) << min(r.Addr().BitLen()-r.Bits(), maxCountBits)
-	if p.Pinned {
-		return n
-	}
-	block := netip.PrefixFrom(r.Addr(), p.Bits).Masked()
-	if r.Addr() == block.Addr() {
-		n -= 2
-	}
-	if r == subnet(block, r.Bits(), 1<<(r.Bits()-p.Bits)-1) {
-		n--
+// Addresses returns how many addresses of its ranges of the pool a node can give containers: all but the first and the last
+// one of each block, and the node's own.
+func (p Pool) Addresses(ranges []netip.Prefix) (n uint64) {
+	for _, r := range ranges {
+		n += 1 << min(r.Addr().BitLen()-r.Bits(), maxCountBits)
+		if p.Pinned {
+			continue
+		}
+		block := netip.PrefixFrom(r.Addr(), p.Bits).Masked()
+		if r.Addr() == block.Addr() {
+			n--
+		}
+		if r == subnet(block, r.Bits(), 1<<(r.Bits()-p.Bits)-1) {
+			n--
+		}
+		if p.Gateway(r, ranges).IsValid() {
+			n--
+		}
 	}
 	return n
+}
+
+// Gateway returns the node's own address among the containers with addresses of a range: that of the block, where the node
+// has its first part, and else the second address. It is invalid if a range has none.
+func (p Pool) Gateway(r netip.Prefix, all []netip.Prefix) netip.Addr {
+	block := netip.PrefixFrom(r.Addr(), p.Bits).Masked()
+	hasFirst := slices.ContainsFunc(all, func(q netip.Prefix) bool { return q.Contains(block.Addr()) })
+	if p.Pinned || hasFirst && r.Addr() != block.Addr() {
+		return netip.Addr{}
+	}
+	return r.Addr().Next()
 }
 
 // subnet returns the subnet number n of a prefix, of so many bits.

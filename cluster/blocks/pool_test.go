@@ -1,6 +1,7 @@
 package blocks
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -97,5 +98,39 @@ func TestValidate(t *testing.T) {
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v, want %q", err, want)
 		}
+	}
+}
+
+// The node with the first part of a block has the gateway of the block, and another one the second address of each part.
+func TestAddresses(t *testing.T) {
+	p := Pool{Name: "p", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Bits: 28, Parts: 4}
+	for _, c := range []struct {
+		ranges   []string
+		want     uint64
+		gateways string
+	}{
+		{[]string{"10.0.0.0/28"}, 13, "[10.0.0.1]"},
+		{[]string{"10.0.0.0/28", "10.0.0.32/28"}, 26, "[10.0.0.1 10.0.0.33]"},
+		{[]string{"10.0.0.0/30", "10.0.0.8/30", "10.0.0.12/30"}, 9, "[10.0.0.1]"},
+		{[]string{"10.0.0.4/30"}, 3, "[10.0.0.5]"},
+		{[]string{"10.0.0.8/30", "10.0.0.12/30"}, 5, "[10.0.0.9 10.0.0.13]"},
+	} {
+		var ranges []netip.Prefix
+		for _, text := range c.ranges {
+			ranges = append(ranges, netip.MustParsePrefix(text))
+		}
+		gateways := []netip.Addr{}
+		for _, r := range ranges {
+			if a := p.Gateway(r, ranges); a.IsValid() {
+				gateways = append(gateways, a)
+			}
+		}
+		if got := p.Addresses(ranges); got != c.want || fmt.Sprint(gateways) != c.gateways {
+			t.Errorf("%v: %d addresses and %v, want %d and %s", ranges, got, gateways, c.want, c.gateways)
+		}
+	}
+	p.Pinned = true
+	if got := p.Addresses([]netip.Prefix{netip.MustParsePrefix("10.0.0.7/32")}); got != 1 {
+		t.Errorf("a pinned address is %d", got)
 	}
 }

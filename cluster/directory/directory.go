@@ -25,6 +25,9 @@ type Node struct {
 	Endpoints []netip.Addr   `json:"endpoints"` // addresses that other nodes reach it by, the preferred one first
 	Prefixes  []netip.Prefix `json:"prefixes"`  // of its containers
 	MAC       string         `json:"mac"`       // of its VXLAN device
+
+	// Gateways are the node's own addresses among its containers. None: the second address of each prefix.
+	Gateways []netip.Addr `json:"gateways,omitempty"`
 }
 
 // Of returns the endpoints of the family of like.

@@ -15,6 +15,7 @@ import (
 type ask struct {
 	grant.Want
 	answer chan error
+	since  time.Time
 	until  time.Time // when nobody needs what it got, if no container has it
 }
 
@@ -24,7 +25,7 @@ const hold = 2 * patience
 // Ask has the member look whether the node can get more addresses, and returns when the grant says so. The error is a
 // [grant.Refusal] if it cannot have an address by name.
 func (m *Member) Ask(ctx context.Context, want grant.Want) error {
-	a := &ask{Want: want, answer: make(chan error, 1)}
+	a := &ask{Want: want, answer: make(chan error, 1), since: time.Now()}
 	select {
 	case m.asks <- a:
 	case <-ctx.Done():
@@ -91,7 +92,6 @@ func pinOf(pools []blocks.Pool, addr netip.Addr) (h blocks.Holding, isPinned boo
 // if it is the first of those that may have free blocks.
 func (m *Member) askingOf(chain []blocks.Pool, named *blocks.Pool) (calls int) {
 	for _, a := range m.asking {
-		isPinned := slices.ContainsFunc(a.Pins, func(addr netip.Addr) bool { return addr.Is4() == chain[0].Prefix.Addr().Is4() })
 		of := chain
 		if len(a.Pools) > 0 {
 			of = slices.DeleteFunc(slices.Clone(chain), func(p blocks.Pool) bool { return !slices.Contains(a.Pools, p.Name) })
@@ -99,19 +99,32 @@ func (m *Member) askingOf(chain []blocks.Pool, named *blocks.Pool) (calls int) {
 		first := slices.IndexFunc(of, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
 		isOfAny := named == nil && len(a.Pools) == 0
 		isOfNamed := named != nil && len(a.Pools) > 0 && first >= 0 && of[first].Name == named.Name
-		if !isPinned && (isOfAny || isOfNamed) {
+		if !a.names(chain[0]) && (isOfAny || isOfNamed) {
 			calls++
 		}
 	}
 	return calls
 }
 
-// answer answers all calls of Ask that wait. Why and hint say what the node lacks.
-func (m *Member) answer(o *blocks.Owner, why, hint string) {
+// names reports whether a call asks for an address of a pool's family by name.
+func (a *ask) names(p blocks.Pool) bool {
+	return slices.ContainsFunc(a.Pins, func(addr netip.Addr) bool { return addr.Is4() == p.Prefix.Addr().Is4() })
+}
+
+// answer answers the calls of Ask that wait, but those that another node may still give addresses. Why and hint say what the
+// node lacks.
+func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string) error {
+	var waiting []*ask
 	for _, a := range m.asking {
+		starved := m.starved(o, a)
+		if len(starved) > 0 && time.Since(a.since) < cedeWait && m.wantPart(ctx, o, starved) {
+			waiting = append(waiting, a)
+			continue
+		}
 		err := m.noPin(o, a, why, hint)
-		if err == nil {
-			err = m.noneLeft(o, a)
+		if err == nil && len(starved) > 0 && len(a.Pools) > 0 {
+			why, hint := m.exhausted(o, starved)
+			err = &grant.Refusal{Why: why, Hint: hint}
 		}
 		if err == nil && len(a.Pins) > 0 {
 			a.until = time.Now().Add(hold)
@@ -119,29 +132,13 @@ func (m *Member) answer(o *blocks.Owner, why, hint string) {
 		}
 		a.answer <- err
 	}
-	m.asking = nil
-}
-
-// noneLeft says why the node has no address of the pools that a call names.
-func (m *Member) noneLeft(o *blocks.Owner, a *ask) error {
-	for _, chain := range chains(m.pools(o)) {
-		of := slices.DeleteFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(a.Pools, p.Name) })
-		free := 0
-		for _, p := range of {
-			free -= m.leased[p.Name]
-			for _, held := range o.Granted() {
-				if held.Pool == p.Name {
-					free += p.Usable()
-				}
-			}
-		}
-		isFull := !slices.ContainsFunc(of, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
-		if len(of) > 0 && free <= 0 && isFull {
-			why, hint := m.exhausted(o, of)
-			return &grant.Refusal{Why: why, Hint: hint}
-		}
+	m.asking = waiting
+	bare := m.bare(o)
+	isWanting := len(bare) > 0 && m.wantPart(ctx, o, bare)
+	if len(waiting) > 0 || isWanting {
+		return nil
 	}
-	return nil
+	return m.wantNothing(ctx, o)
 }
 
 // noPin says why the node does not have an address that was asked for by name.

@@ -170,7 +170,7 @@ func grantPools(pools []blocks.Pool, former []grant.Pool) (list []grant.Pool) {
 		return former
 	}
 	for _, p := range pools {
-		list = append(list, grant.Pool{Name: p.Name, Prefix: p.Prefix, Pinned: p.Pinned})
+		list = append(list, grant.Pool{Name: p.Name, Prefix: p.Prefix, Bits: p.Bits, Pinned: p.Pinned})
 	}
 	return list
 }

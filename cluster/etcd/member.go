@@ -48,14 +48,17 @@ type Member struct {
 	Answered  func()
 	Published func()
 
-	needs  map[string]*blocks.Need // by the names of pools
-	asks   chan *ask
-	asking []*ask         // calls of Ask that wait
-	pinned []*ask         // … that got their addresses a moment ago
-	leased map[string]int // addresses that have leases, by the names of pools
-	full   []string       // names of the pools of which the node can get no more blocks
-	told   string         // what was logged last
-	lacks  atomic.Bool    // the node wants more than there is
+	needs    map[string]*blocks.Need // by the names of pools
+	asks     chan *ask
+	asking   []*ask                   // calls of Ask that wait
+	pinned   []*ask                   // … that got their addresses a moment ago
+	wants    map[string]bool          // names of pools of which the other nodes know that this one wants a part of a block
+	heard    map[blocks.Key]heardWant // wants of other nodes
+	answered map[blocks.Key]int64     // … their revisions when this node gave something, or tried
+	leased   map[string]int           // addresses that have leases, by the names of pools
+	full     []string                 // names of the pools of which the node can get no more blocks
+	told     string                   // what was logged last
+	lacks    atomic.Bool              // the node wants more than there is
 
 	isNewEnough bool        // the version of etcd
 	said        blocks.Host // what the store has
@@ -73,7 +76,8 @@ type Member struct {
 // NewMember returns a member for a node that gets blocks as view says.
 func NewMember(s *Store, view *View, network string, host blocks.Host) *Member {
 	return &Member{Store: s, View: view, Network: network, Host: host, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
-		Log: slog.Default(), needs: map[string]*blocks.Need{}, asks: make(chan *ask),
+		Log: slog.Default(), needs: map[string]*blocks.Need{}, wants: map[string]bool{},
+		heard: map[blocks.Key]heardWant{}, answered: map[blocks.Key]int64{}, asks: make(chan *ask),
 		changed: make(chan struct{}, 1)}
 }
 
@@ -146,7 +150,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		if err == nil && (a != nil || isFull) {
 			continue
 		}
-		m.log(errors.Join(err, m.settle(h, o, err)))
+		m.log(errors.Join(err, m.settle(ctx, h, o, err)))
 		if _, mayWrite := o.Standing(); m.before != nil && err == nil && (m.saidLease != 0 || !mayWrite) {
 			m.before(nil)
 		}
@@ -156,6 +160,9 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 			most = retry
 		case !next.IsZero():
 			most = min(again, time.Until(next))
+		}
+		if len(m.asking) > 0 {
+			most = min(most, retry)
 		}
 		m.wait(ctx, o, leases, most)
 	}

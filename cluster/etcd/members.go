@@ -66,7 +66,7 @@ func (v *View) Members() []MemberInfo {
 			m.Version, m.Endpoints, m.Leased = h.Version, h.Endpoints, total(h.Leased)
 		}
 		for pool, of := range ranges[m.ID] {
-			m.Usable += addresses(pools[pool], of)
+			m.Usable += pools[pool].Addresses(of)
 		}
 		m.Alive = v.has(blocks.Key{Kind: blocks.AliveKey, Node: m.ID})
 		switch {
@@ -162,7 +162,7 @@ func (v *View) Pools() []PoolInfo {
 	for of := range maps.Values(v.Ranges()) {
 		for name, ranges := range of {
 			if p := at[name]; p != nil {
-				p.Usable += addresses(p.Pool, ranges)
+				p.Usable += p.Pool.Addresses(ranges)
 			}
 		}
 	}

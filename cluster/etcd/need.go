@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -74,9 +75,17 @@ func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.
 	}
 	m.leased = leased
 	next = m.pin(o, addrs)
+	if due := m.cede(o); !due.IsZero() && (next.IsZero() || due.Before(next)) {
+		next = due
+	}
 	owned := map[string]int{}
 	for _, held := range o.Owned() {
 		owned[held.Pool]++
+	}
+	lost := map[string]int{} // addresses of blocks of which others have parts
+	for _, p := range pools {
+		usable := int(min(p.Addresses(rangesOf(p, o.Owned())), 1<<30))
+		lost[p.Name] = max(0, owned[p.Name]*p.Usable()-usable)
 	}
 	for _, p := range o.Pools() {
 		if !slices.ContainsFunc(pools, func(own blocks.Pool) bool { return own.Name == p.Name }) {
@@ -85,7 +94,7 @@ func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.
 	}
 	m.full = m.closed(o)
 	for _, chain := range chains(pools) {
-		due := m.wantOf(o, chain, owned, leased)
+		due := m.wantOf(o, chain, owned, added(leased, lost))
 		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
 			next = due
 		}
@@ -116,7 +125,10 @@ func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[
 			needed = max(needed, p.Blocks(leased[p.Name]+asking))
 		}
 		isLast := i == len(chain)-1
-		isFull := slices.Contains(m.full, p.Name)
+		isFull := slices.Contains(m.full, p.Name) && !m.wants[p.Name]
+		if m.wants[p.Name] {
+			needed = max(needed, owned[p.Name]+1)
+		}
 		if isFull && !isLast {
 			needed = min(needed, owned[p.Name])
 		}
@@ -131,6 +143,25 @@ func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[
 		}
 	}
 	return next
+}
+
+// added returns the sums of two counts.
+func added(a, b map[string]int) map[string]int {
+	sums := maps.Clone(a)
+	for name, n := range b {
+		sums[name] += n
+	}
+	return sums
+}
+
+// rangesOf returns the addresses of a pool among holdings.
+func rangesOf(p blocks.Pool, all []blocks.Holding) (ranges []netip.Prefix) {
+	for _, held := range all {
+		if held.Pool == p.Name {
+			ranges = append(ranges, p.Ranges(held)...)
+		}
+	}
+	return ranges
 }
 
 // need returns what keeps blocks of a pool for a while.
@@ -157,7 +188,7 @@ func (m *Member) spare(p blocks.Pool) int {
 
 // settle is called when the owner has nothing to do, or something failed: it says in the grant what is missing, and
 // answers those who asked.
-func (m *Member) settle(h *host, o *blocks.Owner, failure error) error {
+func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure error) error {
 	why, hint := m.shortage(o, failure)
 	m.lacks.Store(why != "")
 	_, known := o.Standing()
@@ -167,8 +198,7 @@ func (m *Member) settle(h *host, o *blocks.Owner, failure error) error {
 			g.Cluster, g.Node, g.Missing, g.Hint = h.cluster, h.node, why, hint
 		}
 	})
-	m.answer(o, why, hint)
-	return err
+	return errors.Join(err, m.answer(ctx, o, why, hint))
 }
 
 // shortage says why the node has no more addresses, and who could give some. It is empty if the node has what it wants.
@@ -217,7 +247,7 @@ func (m *Member) exhausted(o *blocks.Owner, chain []blocks.Pool) (why, hint stri
 	for _, e := range m.View.All(blocks.NodeKey) {
 		d := donor{name: e.Value.Host.Name}
 		for _, p := range chain {
-			usable := addresses(p, ranges[e.Key.Node][p.Name])
+			usable := p.Addresses(ranges[e.Key.Node][p.Name])
 			d.usable += usable
 			d.free += usable - min(usable, uint64(e.Value.Host.Leased[p.Name]))
 		}
@@ -247,11 +277,7 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 	now.Leased = m.leased
 	usable := uint64(0)
 	for _, p := range m.pools(o) {
-		for _, held := range o.Owned() {
-			if held.Pool == p.Name {
-				usable += addresses(p, p.Ranges(held))
-			}
-		}
+		usable += p.Addresses(rangesOf(p, o.Owned()))
 	}
 	lease := m.lease.Load()
 	if lease == 0 || lease == m.saidLease && !m.isNews(now, usable) {
@@ -302,12 +328,4 @@ func total(counts map[string]int) (sum int) {
 		sum += n
 	}
 	return sum
-}
-
-// addresses returns how many addresses of a pool containers can have in these ranges.
-func addresses(p blocks.Pool, ranges []netip.Prefix) (n uint64) {
-	for _, r := range ranges {
-		n += p.Addresses(r)
-	}
-	return n
 }

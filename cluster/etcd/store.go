@@ -129,7 +129,7 @@ func (s *Store) put(ctx context.Context, p blocks.Pair, alive int64) (clientv3.O
 		return clientv3.Op{}, err
 	}
 	switch p.Key.Kind {
-	case blocks.AliveKey:
+	case blocks.AliveKey, blocks.WantKey:
 		return clientv3.OpPut(s.key(p.Key), string(value), clientv3.WithLease(clientv3.LeaseID(alive))), nil
 	case blocks.GraveKey:
 	default:

@@ -160,6 +160,13 @@ func (v *View) All(kind blocks.Kind) (list []blocks.Entry) {
 	return list
 }
 
+// get returns the entry with a key. Its revision is zero if there is none.
+func (v *View) get(k blocks.Key) blocks.Entry {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.entries[k]
+}
+
 // Drains reports whether a node is to give its blocks back.
 func (v *View) Drains(node string) bool {
 	return v.has(blocks.Key{Kind: blocks.DrainKey, Node: node})
@@ -195,12 +202,20 @@ func (v *View) Ranges() map[string]map[string][]netip.Prefix {
 
 // Nodes returns the nodes that said how others reach them, with their ranges.
 func (v *View) Nodes() (list []directory.Node) {
-	ranges := v.Ranges()
+	ranges, pools := v.Ranges(), v.Pools()
 	for _, e := range v.All(blocks.NodeKey) {
 		h := e.Value.Host
 		n := directory.Node{Name: h.Name, Since: h.Since, Endpoints: h.Endpoints, MAC: h.MAC}
 		for _, pool := range slices.Sorted(maps.Keys(ranges[e.Key.Node])) {
 			n.Prefixes = append(n.Prefixes, ranges[e.Key.Node][pool]...)
+		}
+		for _, p := range pools {
+			all := ranges[e.Key.Node][p.Name]
+			for _, r := range all {
+				if gateway := p.Gateway(r, all); gateway.IsValid() {
+					n.Gateways = append(n.Gateways, gateway)
+				}
+			}
 		}
 		list = append(list, n)
 	}

@@ -86,14 +86,19 @@ const conflist = `{
 // blockBits are those in which the addresses of a block differ, unless somebody says another length: a block has 64.
 const blockBits = 6
 
-// ParsePool reads NAME=CIDR or NAME=CIDR,BITS, where BITS is the prefix length of a block.
+// mostParts are those into which a block is divided, if it has room for parts of four addresses.
+const mostParts = 4
+
+// ParsePool reads NAME=CIDR, NAME=CIDR,BITS[,PARTS] or NAME=CIDR,pinned. BITS is the prefix length of a block, and PARTS into
+// how many parts nodes divide one when no block is free.
 func ParsePool(text string) (p blocks.Pool, err error) {
 	name, rest, named := strings.Cut(text, "=")
-	cidr, length, sized := strings.Cut(rest, ",")
+	cidr, sizes, sized := strings.Cut(rest, ",")
+	length, parts, divided := strings.Cut(sizes, ",")
 	p.Name, p.Parts = name, 1
 	p.Prefix, err = netip.ParsePrefix(cidr)
 	if !named || name == "" || err != nil {
-		return p, fmt.Errorf("--pool %q: want NAME=CIDR, NAME=CIDR,BITS or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
+		return p, fmt.Errorf("--pool %q: want NAME=CIDR, NAME=CIDR,BITS[,PARTS] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
 	}
 	if length == "pinned" {
 		p.Bits, p.Pinned = p.Prefix.Addr().BitLen(), true
@@ -104,6 +109,15 @@ func ParsePool(text string) (p blocks.Pool, err error) {
 		if p.Bits, err = strconv.Atoi(length); err != nil {
 			return p, fmt.Errorf("--pool %q: %q is not the prefix length of a block", text, length)
 		}
+	}
+	if divided {
+		if p.Parts, err = strconv.Atoi(parts); err != nil {
+			return p, fmt.Errorf("--pool %q: %q is not the number of parts of a block", text, parts)
+		}
+		return p, nil
+	}
+	for room := p.Prefix.Addr().BitLen() - p.Bits; p.Parts < mostParts && 4*2*p.Parts <= 1<<max(0, min(room, 30)); {
+		p.Parts *= 2
 	}
 	return p, nil
 }
@@ -126,8 +140,8 @@ func initVerb() verb {
 	return verb{name: "init", does: "Make a cluster, and let this node join it. It prints the token for further nodes. Without --etcd, " +
 		"this machine runs an etcd for the cluster (fairlead-store).",
 		flags: func(c *call) {
-			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS]`: addresses that the nodes share in blocks of this prefix length; may be "+
-				"repeated (default of BITS: 26, for IPv6 122). NAME=CIDR,pinned: containers get these by name alone, on any node")
+			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS[,PARTS]]`: addresses that the nodes share in blocks of this prefix length, of "+
+				"which nodes give each other parts when no block is free; may be repeated (default of BITS: 26, for IPv6 122; of PARTS: 4). NAME=CIDR,pinned: containers get these by name alone, on any node")
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},

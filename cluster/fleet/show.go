@@ -34,7 +34,7 @@ func agentState(n etcd.MemberInfo) string {
 }
 
 func poolsVerb() verb {
-	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS|,pinned]]", does: "List the pools with their use, or add one.",
+	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]|,pinned]]", does: "List the pools with their use, or add one.",
 		run: func(ctx context.Context, c *call, operands []string) error {
 			if len(operands) > 0 && (operands[0] != "add" || len(operands) != 2) {
 				return fmt.Errorf("%q: want add NAME=CIDR, or nothing: %w", operands, errUsage)

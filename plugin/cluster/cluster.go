@@ -140,7 +140,11 @@ func (n *node) ranges(g *grant.Grant) (list []ipam.Range, err error) {
 	for _, p := range g.Ranges {
 		of, _ := g.Of(p.Addr())
 		if len(n.pools) == 0 || slices.Contains(n.pools, of.Name) {
-			list = append(list, ipam.Range{Subnet: p})
+			r, err := rangeOf(p, of.Bits, g.Ranges)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, r)
 		}
 	}
 	for _, a := range n.Requested {
@@ -164,6 +168,31 @@ func (n *node) ranges(g *grant.Grant) (list []ipam.Range, err error) {
 		return nil, errNoRange
 	}
 	return list, nil
+}
+
+// rangeOf returns the addresses of a block, or of a part of one. Containers of the node that has the first part have
+// the gateway of the block, and those of others the second address of their part.
+func rangeOf(p netip.Prefix, blockBits int, all []netip.Prefix) (ipam.Range, error) {
+	block := netip.PrefixFrom(p.Addr(), blockBits).Masked()
+	if blockBits == 0 || p.Bits() <= blockBits {
+		return ipam.Range{Subnet: p}, nil
+	}
+	of, err := ipam.Complete([]ipam.Set{{Ranges: []ipam.Range{{Subnet: p}}}})
+	if err != nil {
+		return ipam.Range{}, err
+	}
+	r := ipam.Range{Subnet: block, RangeStart: p.Addr(), RangeEnd: of[0].Ranges[0].RangeEnd}
+	if next := r.RangeEnd.Next(); r.RangeEnd.Is4() && block.Contains(next.Next()) {
+		r.RangeEnd = next // is no broadcast address in a block that goes on
+	}
+	hasFirst := slices.ContainsFunc(all, func(q netip.Prefix) bool { return q.Contains(block.Addr()) })
+	switch {
+	case p.Addr() == block.Addr():
+		r.RangeStart = netip.Addr{}
+	case !hasFirst:
+		r.Gateway = p.Addr().Next()
+	}
+	return r, nil
 }
 
 // The reasons for which the agent is asked.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -146,4 +147,37 @@ func TestSticky(t *testing.T) {
 		}
 	}
 	expectError(t, call(t, "ADD", "e", inPools(`"sticky":{}`)), spec.CodeConfig, "ipam.sticky.key: is missing")
+}
+
+// A node that has parts of a block alone gives all addresses of them but the second one, which is the gateway. The node with
+// the first part gives none that others have.
+func TestParts(t *testing.T) {
+	ask := func(parts ...string) (addresses []string) {
+		t.Helper()
+		give(t, parts...)
+		changeGrant(t, func(g *grant.Grant) {
+			g.Pools = []grant.Pool{{Name: "p", Prefix: netip.MustParsePrefix("10.9.0.0/24"), Bits: 28}}
+		})
+		for id := range 20 {
+			got := call(t, "ADD", fmt.Sprintf("c%d-%d", len(parts), id), network(""))
+			var res spec.Result
+			if err := json.Unmarshal(got.out, &res); err != nil || len(res.IPs) == 0 {
+				expectError(t, got, spec.CodeTryAgain, "are in use")
+				break
+			}
+			addresses = append(addresses, res.IPs[0].Address.String()+" "+res.IPs[0].Gateway.String())
+		}
+		return addresses
+	}
+	first := ask("10.9.0.0/30", "10.9.0.4/30", "10.9.0.12/30")
+	var want []string
+	for _, last := range []int{2, 3, 4, 5, 6, 7, 12, 13, 14} {
+		want = append(want, fmt.Sprintf("10.9.0.%d/28 10.9.0.1", last))
+	}
+	if !slices.Equal(first, want) {
+		t.Errorf("%q, want %q", first, want)
+	}
+	if other := ask("10.9.0.24/30"); !slices.Equal(other, []string{"10.9.0.24/28 10.9.0.25", "10.9.0.26/28 10.9.0.25", "10.9.0.27/28 10.9.0.25"}) {
+		t.Errorf("%q", other)
+	}
 }

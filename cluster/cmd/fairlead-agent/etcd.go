@@ -142,6 +142,7 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 			if freed {
 				m.Freed()
 			}
+			m.Heard()
 		}, a.SetFailure)
 	})
 	running.Go(func() { tell(ctx, view, self, changed, updates) })

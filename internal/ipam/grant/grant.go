@@ -65,6 +65,7 @@ type Grant struct {
 type Pool struct {
 	Name   string       `json:"name"`
 	Prefix netip.Prefix `json:"prefix"`
+	Bits   int          `json:"blockBits"`        // prefix length of its blocks, of which a range is one or a part
 	Pinned bool         `json:"pinned,omitempty"` // its addresses are given by name alone, and follow containers to other nodes
 }
 
