@@ -23,8 +23,8 @@ type Files map[string][]byte
 // Generate makes every document from the tree at root.
 func Generate(root string) (Files, error) {
 	files := Files{}
-	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, commandPages, explained,
-		notice, sizes} {
+	for _, generate := range []func(string, Files) error{clauses, plugins, manuals, storeManual, commandPages,
+		explained, notice, sizes} {
 		if err := generate(root, files); err != nil {
 			return nil, err
 		}

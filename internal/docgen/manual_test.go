@@ -58,7 +58,8 @@ func TestCommandManuals(t *testing.T) {
 	}
 	visit(cli.Command())
 	for name := range files {
-		if strings.HasPrefix(name, "docs/man/") && !strings.HasPrefix(name, "docs/man/cni-") {
+		isCommand := !strings.HasPrefix(name, "docs/man/cni-") && name != "docs/man/fairlead-store.1"
+		if strings.HasPrefix(name, "docs/man/") && isCommand {
 			pages--
 		}
 	}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The manual page, which is made of the source, has each flag of -h.
+func TestManual(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/man/fairlead-store.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout := os.Stdout
+	os.Stdout = in
+	err = run(t.Context(), []string{"-h"})
+	os.Stdout = stdout
+	if cerr := in.Close(); !errors.Is(err, flag.ErrHelp) || cerr != nil {
+		t.Fatal(err, cerr)
+	}
+	help, err := io.ReadAll(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := regexp.MustCompile(`(?m)^  -([a-z-]+)`).FindAllSubmatch(help, -1)
+	text := strings.ReplaceAll(string(page), `\-`, "-")
+	if n := strings.Count(text, `\fB--`); len(flags) < 3 || n != len(flags) {
+		t.Errorf("-h has %d flags, and the page %d: %s", len(flags), n, text)
+	}
+	for _, f := range flags {
+		if !strings.Contains(text, `\fB--`+string(f[1])+`\fP`) {
+			t.Errorf("the page lacks --%s", f[1])
+		}
+	}
+}
