@@ -49,7 +49,7 @@ func faults() []fault {
 			{lock, "f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_EX)",
 				"f, err := r.lock(ctx, \"container-\", id, syscall.LOCK_SH)"}}},
 		{"a lock's file may be removed", "a question not asked", []edit{
-			{lock, "	still, err := named(f)\n		if still {", "	still, err := true, error(nil)\n		if still {"}}},
+			{lock, "	still, err := named(f)\n		if still &&", "	still, err := true, error(nil)\n		if still &&"}}},
 		{"nft transactions go by old answers", "a lock and a check left out", []edit{
 			{"resource/filter/transaction.go", "f.CommitAt(b, was)", "f.CommitAt(b, 0)"},
 			{"kernel/world.go", "	held, err := record.Queue(ctx, bound, name, false)\n",
