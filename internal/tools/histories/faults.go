@@ -26,9 +26,9 @@ func faults() []fault {
 		{"an empty bridge goes without its lock", "a lock left out", []edit{
 			{transient, "unlock, err := record.Lock(ctx, link.BridgeLock(t.Name))", "unlock, err := func() {}, ctx.Err()"}}},
 		{"whether a bridge is empty is asked before its lock", "an order turned round", []edit{
-			{transient, "	if _, removable, err := t.empty(w); err != nil || !removable {\n		return err\n	}\n",
-				"	links, removable, err := t.empty(w)\n	if err != nil || !removable {\n		return err\n	}\n"},
-			{transient, "	links, removable, err := t.empty(w)\n	if err != nil || !removable {\n		return err\n	}\n	var errs",
+			{transient, "	if _, removable, err := t.empty(w, owner); err != nil || !removable {\n		return err\n	}\n",
+				"	links, removable, err := t.empty(w, owner)\n	if err != nil || !removable {\n		return err\n	}\n"},
+			{transient, "	links, removable, err := t.empty(w, owner)\n	if err != nil || !removable {\n		return err\n	}\n	var errs",
 				"	var errs"}}},
 		{"a bridge that went since it was ensured is not made again", "a case left out", []edit{
 			{"resource/link/port.go", "ok && (errors.Is(err, rtnl.ErrNoLink)",
