@@ -65,7 +65,8 @@ func TestChainedUse(t *testing.T) {
 			}
 			r := newRunner(t, chain{name: "use", plugins: []string{m.conf, ""}})
 			clean, begun := "", false
-			for _, c := range chained {
+			last := len(chained) - 1 // vrf, which not each kernel has: it skips in each run
+			for _, c := range append(nstest.Some(t, 3, chained[:last]), chained[last]) {
 				t.Run(c.name, func(t *testing.T) {
 					if c.name == "vrf" {
 						nstest.Need(t, "vrf", "table", "7")

@@ -32,7 +32,8 @@ func (oneScript) Verbose() bool { return testing.Verbose() }
 
 func (o oneScript) Run(_ string, fn func(testscript.T)) { fn(o) }
 
-// TestScript runs the real program in throw-away hosts, one for each script, with ip(8) and nft(8) as witnesses.
+// TestScript runs the real program in throw-away hosts, one for each script, with ip(8) and nft(8) as witnesses. A run
+// has a third of the scripts that break each thing in turn for doctor to find.
 //
 // clause: C10 K1 P22 R6 R10
 func TestScript(t *testing.T) {
@@ -40,7 +41,16 @@ func TestScript(t *testing.T) {
 	if err != nil || len(scripts) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
+	var all, doctors []string
 	for _, file := range scripts {
+		if strings.HasPrefix(filepath.Base(file), "doctor") {
+			doctors = append(doctors, file)
+			continue
+		}
+		all = append(all, file)
+	}
+	all = append(all, nstest.Some(t, 3, doctors)...)
+	for _, file := range all {
 		name := strings.TrimSuffix(filepath.Base(file), ".txtar")
 		nstest.Apart(t, name, func(t *testing.T) { script(t, oneScript{t}, file) })
 	}
