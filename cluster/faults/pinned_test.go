@@ -27,7 +27,8 @@ func TestPinnedMoves(t *testing.T) {
 	}
 
 	a.run("fairlead del pods %s", onA)
-	for said, failed = b.try(ask + onB); failed; said, failed = b.try(ask + onB) {
+	const byCapability = `CAP_ARGS='{"ips":["10.72.0.7/24"]}' fairlead add -o json pods `
+	for said, failed = b.try(byCapability + onB); failed; said, failed = b.try(byCapability + onB) {
 		if t.Context().Err() != nil {
 			t.Fatal(said)
 		}

@@ -77,7 +77,7 @@ const conflist = `{
   "cniVersions": ["1.0.0", "1.1.0"],
   "name": %q,
   "plugins": [
-    {"type": "ptp", "ipMasq": true, "mtu": "auto", "ipam": {"type": "cluster"}},
+    {"type": "ptp", "ipMasq": true, "mtu": "auto", "capabilities": {"ips": true}, "ipam": {"type": "cluster"}},
     {"type": "portmap", "capabilities": {"portMappings": true}}
   ]
 }
