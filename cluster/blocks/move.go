@@ -139,9 +139,11 @@ func (o *Owner) giveAway() *step {
 }
 
 // coOwner returns another node that owns a part of the block of which a part goes back. While nodes say what they have, that
-// may be wrong.
+// may be wrong. With the first part, the other node's containers would get another gateway, and the next containers the
+// address of the former one; so that part waits until the others go back, too.
 func (o *Owner) coOwner() string {
-	if o.leave.to != "" || o.view.readopt.Revision != 0 {
+	hasFirst := o.leave.Parts&1 != 0
+	if o.leave.to != "" || o.view.readopt.Revision != 0 || hasFirst {
 		return ""
 	}
 	for _, owner := range o.block.of(o.blockKey(o.leave.Holding)).Value.Owners {
