@@ -117,7 +117,7 @@ func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string) 
 	var waiting []*ask
 	for _, a := range m.asking {
 		starved := m.starved(o, a)
-		if len(starved) > 0 && time.Since(a.since) < cedeWait && m.wantPart(ctx, o, starved) {
+		if len(starved) > 0 && time.Since(a.since) < cedeWait && m.wantPart(ctx, o, starved, false) {
 			waiting = append(waiting, a)
 			continue
 		}
@@ -134,7 +134,7 @@ func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string) 
 	}
 	m.asking = waiting
 	bare := m.bare(o)
-	isWanting := len(bare) > 0 && m.wantPart(ctx, o, bare)
+	isWanting := len(bare) > 0 && m.wantPart(ctx, o, bare, true)
 	if len(waiting) > 0 || isWanting {
 		return nil
 	}

@@ -47,12 +47,14 @@ func (m *Member) bare(o *blocks.Owner) []blocks.Pool {
 	return nil
 }
 
-// wantPart tells the other nodes that this one found no address of these pools. It reports whether one of them can give
-// some.
-func (m *Member) wantPart(ctx context.Context, o *blocks.Owner, of []blocks.Pool) bool {
+// wantPart tells the other nodes that this one found no address of these pools. It reports whether one of them may give
+// some. What it knows of them is a minute old, so a node that has nothing does not go by that.
+func (m *Member) wantPart(ctx context.Context, o *blocks.Owner, of []blocks.Pool, isBare bool) bool {
 	me := o.Journal().Node
 	epoch, mayWrite := o.Standing()
-	i := slices.IndexFunc(of, func(p blocks.Pool) bool { return len(m.donors(p, me)) > 0 && m.unfit(p) == nil })
+	i := slices.IndexFunc(of, func(p blocks.Pool) bool {
+		return m.unfit(p) == nil && (isBare || len(m.donors(p, me)) > 0)
+	})
 	if !mayWrite || i < 0 || m.View.Restored() || m.View.Drains(me) {
 		return false
 	}

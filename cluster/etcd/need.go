@@ -307,6 +307,9 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 		o.Changed()
 		return nil
 	}
+	if lease != m.saidLease { // and what ended with the former one has to be said again
+		clear(m.wants)
+	}
 	m.said, m.saidAt, m.saidLease = now, time.Now(), lease
 	return nil
 }
