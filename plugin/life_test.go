@@ -181,7 +181,7 @@ var chains = withChains([]life{
 		{"link down", in("ip", "link", "set", "eth0", "down"), `state is down`},
 		{"MAC changed", in("ip", "link", "set", "eth0", "address", "02:00:00:00:00:01"), `address is 02:00:00:00:00:01`},
 		{"MTU changed", in("ip", "link", "set", "eth0", "mtu", "1300"), `mtu is 1300, want 1400`},
-		{"a tap of somebody else", in("sh", "-ec", "ip link del eth0; ip tuntap add eth0 mode tap"), `multi_queue is false.*owner is anybody, want user 0.*group is anybody, want group 0`},
+		{"a tap of somebody else", in("sh", "-ec", "ip link del eth0; ip tuntap add eth0 mode tap"), `multi_queue is false.*owner is none, want user 0.*group is none, want group 0`},
 		{"a tun", in("sh", "-ec", "ip link del eth0; ip tuntap add eth0 mode tun"), `tap is false`},
 		{"reservation gone", host("rm", "/var/lib/cni/networks/NET/IP4"), `IP4`},
 		renamed,

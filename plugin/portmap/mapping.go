@@ -70,13 +70,13 @@ func (m mapping) parse(i int) (p publish.Mapping, err error) {
 	return p, m.allowed(i, &p)
 }
 
-// allowed checks the list of those who reach the port. An empty one would close the port for all, which
-// nobody means.
+// allowed checks the list of clients that reach the port. An empty list would close the port, which is surely not
+// meant.
 func (m mapping) allowed(i int, p *publish.Mapping) error {
 	path := fmt.Sprintf("runtimeConfig.portMappings[%d].allowFrom", i)
 	if m.AllowFrom != nil && len(m.AllowFrom) == 0 {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: []: nobody could reach the port; want at least one prefix, or remove the key to let everybody in",
+			"%s: []: no client could reach the port; want at least one prefix, or remove the key to let all in",
 			path)
 	}
 	reachable := len(m.AllowFrom) == 0 || !p.HostIP.IsValid() || p.HostIP.IsUnspecified()
@@ -102,7 +102,7 @@ func (m mapping) allowed(i int, p *publish.Mapping) error {
 	}
 	if !reachable {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: %v: nobody could reach the port; want a prefix of the family of hostIP, which is %v", path,
+			"%s: %v: no client could reach the port; want a prefix of the family of hostIP, which is %v", path,
 			m.AllowFrom, p.HostIP)
 	}
 	return nil

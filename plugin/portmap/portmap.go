@@ -1,5 +1,5 @@
 // Package portmap publishes ports of a container on the host. The container must be reachable from the host, as with
-// bridge or ptp. The host cannot reach a macvlan or an ipvlan, so nobody reaches a port that is published for one; the
+// bridge or ptp. The host cannot reach a macvlan or an ipvlan, so no client reaches a port that is published for one; the
 // plan and ADD (on stderr) warn of this.
 package portmap
 

@@ -82,7 +82,7 @@ func (p Probe) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	}
 	if !carries {
 		return false, spec.Errorf(spec.CodeTryAgain,
-			"conflictDetection: \"probe\": %s carries nothing, so nobody can be asked who has %v; see to its cable",
+			"conflictDetection: \"probe\": %s carries nothing, so no neighbour can be asked for %v; see to its cable",
 			l.Name, ask[0])
 	}
 	return false, p.ask(ctx, ns, l, slices.DeleteFunc(ask, netip.Addr.Is6))
@@ -124,7 +124,7 @@ func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *rtnl.Link, addrs []net
 	}
 	n, err := packet.ListenNeighbours(ns, l, false)
 	if err != nil {
-		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"probe\": nobody can be asked who has %v: %w",
+		return spec.Errorf(spec.CodeConfig, "conflictDetection: \"probe\": no neighbour can be asked for %v: %w",
 			addrs[0], err)
 	}
 	defer n.Close()

@@ -257,7 +257,7 @@ func TestProbeBelow(t *testing.T) {
 
 	p.Addrs = p.Addrs[:1]
 	_, err = p.Ensure(t.Context(), w)
-	refused(t, "no carrier", err, `conflictDetection: "probe": eth0 carries nothing, so nobody can be asked who has 10.9.0.2`)
+	refused(t, "no carrier", err, `conflictDetection: "probe": eth0 carries nothing, so no neighbour can be asked for 10.9.0.2`)
 	nstest.RunIn(t, other.Path, "ip", "link", "set", "eth0", "up")
 	if changed, err := p.Ensure(t.Context(), w); changed || err != nil {
 		t.Errorf("changed %v, error %v", changed, err)

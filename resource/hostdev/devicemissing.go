@@ -18,7 +18,7 @@ import (
 func (d Device) missing(w *kernel.World) error {
 	if name := d.inContainer(w); name != "" {
 		return spec.Errorf(spec.CodeConfig,
-			"%s: %q: is in the container already, as %s, and nobody remembers that it was moved; move it back, or "+
+			"%s: %q: is in the container already, as %s, and there is no record that it was moved; move it back, or "+
 				"name another device", d.Key, d.value(), name)
 	}
 	if dir, err := d.dir(); err == nil && dir != "" {

@@ -44,7 +44,7 @@ func (h HostName) taken(ctx context.Context, w *kernel.World) error {
 	err := rtnl.Await(w.Host, ctx, markLimit, []uint{rtnl.LinkEvents}, func() (bool, error) {
 		l, err := rtnl.LinkByName(w.Host, h.Name)
 		if err != nil {
-			who = "somebody had it a moment ago"
+			who = "another link had it a moment ago"
 			return true, resource.ExceptNoLink(err)
 		}
 		_, _, text, tagged := identity.ParseTag(l.Alias)

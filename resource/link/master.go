@@ -48,7 +48,7 @@ func (m Master) Verify(ctx context.Context, w *kernel.World) error {
 // warn says that the master is down: it is the administrator's to set up.
 func (m Master) warn(l *rtnl.Link) {
 	if !l.Up {
-		slog.Warn("the master is down: what is on it carries nothing until somebody sets it up (ip link set "+l.Name+
+		slog.Warn("the master is down: links on it carry nothing until it is up (ip link set "+l.Name+
 			" up)",
 			"master", l.Name)
 	}

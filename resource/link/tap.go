@@ -134,10 +134,10 @@ func (t Tap) Verify(ctx context.Context, w *kernel.World) error {
 		d.Want("multi_queue", t.MultiQueue, data.MultiQueue)
 		d.Want("persist", true, data.Persist)
 		if t.User != nil {
-			d.Want("owner", number("user", t.User), cmp.Or(number("user", data.Owner), "anybody"))
+			d.Want("owner", number("user", t.User), cmp.Or(number("user", data.Owner), "none"))
 		}
 		if t.Group != nil {
-			d.Want("group", number("group", t.Group), cmp.Or(number("group", data.Group), "anybody"))
+			d.Want("group", number("group", t.Group), cmp.Or(number("group", data.Group), "none"))
 		}
 	}
 	return d.Err()

@@ -58,7 +58,7 @@ func TestTap(t *testing.T) {
 			contract.Container(t, w, "ip link add br0 type veth peer name x")
 		}, `bridge: "br0": is a veth in the container`),
 		contract.Break("one queue", another("tap user root group root"), "multi_queue is false, want true"),
-		contract.Break("nobody's", another("tap multi_queue"), "owner is anybody, want user 0"),
+		contract.Break("nobody's", another("tap multi_queue"), "owner is none, want user 0"),
 		contract.Break("no frames", contract.In(w, "ip link del eth0",
 			"ip tuntap add eth0 mode tun multi_queue user root group root"), "tap is false, want true"),
 		contract.Break("another kind", contract.In(w, "ip link del eth0", "ip link add eth0 type bridge"),

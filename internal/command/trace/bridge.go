@@ -316,7 +316,7 @@ func (w *walk) unknownPort(p *place, br, port *rtnl.Link, next netip.Addr) {
 			next, port.Name)
 		return
 	}
-	w.unknown(p, "bridge", Advice{}, "nobody is known on bridge %s who has %v: whether somebody answers is not known",
+	w.unknown(p, "bridge", Advice{}, "no link on bridge %s is known to have %v: whether a host answers is not known",
 		br.Name, next)
 }
 

@@ -89,7 +89,7 @@ func (w *walk) leaveUntranslated(p *place, l *rtnl.Link) {
 	outside := l.Kind != "bridge" && l.Kind != "veth" && p.netns == ""
 	if outside && !w.p.Local && w.p.Src.IsValid() && w.p.Src.IsPrivate() && !w.p.Dst.IsPrivate() {
 		w.pass(p, "note",
-			"nobody translates its source %v: an answer comes only if the network routes that to this host",
+			"its source %v is not translated: an answer comes only if the network routes that to this host",
 			w.p.Src)
 	}
 }
@@ -189,7 +189,7 @@ func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
 	if p.netns == "" && l.Kind == "veth" && l.Master == 0 { // its bridge is gone
 		advice = fix("fairlead repair")
 	}
-	w.stop(p, "neighbour", advice, "nobody answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
+	w.stop(p, "neighbour", advice, "no host answers for %v behind %s: it is no address of %s", next, l.Name, p.name)
 }
 
 // atDevice records programs and chains at a link itself as unknown.

@@ -140,8 +140,7 @@ func auto(ctx context.Context, w *kernel.World, others foreign.Found) (b forward
 	}
 	for _, t := range there {
 		if err := xtables.NewTable(w.Host, t.Variant, t.V6, "filter").Installed(); err != nil {
-			slog.Warn("somebody's rules decide about forwarding, and the program to let packets through there is "+
-				"missing",
+			slog.Warn("rules of another program decide about forwarding, and iptables, which changes them, is missing",
 				"rules", others.String(), "error", err)
 			continue
 		}

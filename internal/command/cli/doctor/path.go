@@ -72,7 +72,7 @@ func (d *Doctor) ofStrayed() {
 // faulted reports whether a finding explains why an attachment's packets do not arrive.
 func (d *Doctor) faulted(c attach.Cached) bool {
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool {
-		return f.Severity == fault && f.ID != PortNobodyListens && f.ID != PortLoopbackOnly &&
+		return f.Severity == fault && f.ID != PortWithoutListener && f.ID != PortLoopbackOnly &&
 			d.kinds[f.rank].causes[HostPathBlocked] == 0 &&
 			slices.ContainsFunc(f.Containers, func(a affected) bool { return a.Container == c.Owner().String() })
 	})

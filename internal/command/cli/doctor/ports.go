@@ -112,7 +112,7 @@ func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) 
 	where := fmt.Sprintf("port %d/%s", m.ContainerPort, m.Protocol)
 	switch {
 	case len(listeners) == 0:
-		d.add(PortNobodyListens, where, "", affects(c, "publishes "+m.String()), "NETNS", c.Netns)
+		d.add(PortWithoutListener, where, "", affects(c, "publishes "+m.String()), "NETNS", c.Netns)
 	case !slices.ContainsFunc(listeners, func(l sockdiag.Listener) bool { return l.Takes(to) }):
 		var at []string
 		for _, l := range listeners {

@@ -17,7 +17,7 @@ const (
 	MTUTooLarge               ID = "mtu-too-large"
 	PathMTU                   ID = "path-mtu"
 	ContainerStateDiffers     ID = "container-state-differs"
-	PortNobodyListens         ID = "port-nobody-listens"
+	PortWithoutListener         ID = "port-without-listener"
 	ReversePathFilter         ID = "reverse-path-filter"
 	PortLoopbackOnly          ID = "port-loopback-only"
 	ContainerPathBlocked      ID = "container-path-blocked"
@@ -93,7 +93,7 @@ func containerKinds() []Kind {
 			What:   "something in the container differs from what ADD made",
 			Why:    "It was changed in the container, where Fairlead repairs nothing.",
 			Fix:    advice.Remakes},
-		{ID: PortNobodyListens, match: inside,
+		{ID: PortWithoutListener, match: inside,
 			What: "no process in the container listens on a published port",
 			Why: "The kernel refuses connections to the port. The server has not started yet, has ended, or uses " +
 				"another port.",
