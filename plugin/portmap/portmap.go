@@ -1,6 +1,6 @@
 // Package portmap publishes ports of a container on the host. The container must be reachable from the host, as with
-// bridge or ptp. The host cannot reach a macvlan or an ipvlan, so no client reaches a port that is published for one; the
-// plan and ADD (on stderr) warn of this.
+// bridge or ptp. The host cannot reach a macvlan or an ipvlan, so no client reaches a port that is published for one;
+// the plan and ADD (on stderr) warn of this.
 package portmap
 
 import (

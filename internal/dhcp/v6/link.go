@@ -36,7 +36,7 @@ func turnOn(l dhcp.Link, auto bool, metric int) error {
 	}
 	set = append(set, procsys.Setting{Key: conf + "autoconf", Value: digit(auto)},
 		procsys.Setting{Key: conf + "accept_ra_pinfo", Value: "1", Optional: true})
-	own, elsewhere, err := defaults(l)
+	_, elsewhere, err := defaults(l)
 	if err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
@@ -58,7 +58,8 @@ func turnOn(l dhcp.Link, auto bool, metric int) error {
 	} else if err != nil {
 		return fmt.Errorf("link %s: %w", l.Name, err)
 	}
-	var errs []error
+	own, _, err := defaults(l) // also of a router that was heard until now
+	errs := []error{err}
 	if !auto {
 		errs = append(errs, forgetAutomatic(l))
 	}

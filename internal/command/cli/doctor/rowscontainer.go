@@ -17,7 +17,7 @@ const (
 	MTUTooLarge               ID = "mtu-too-large"
 	PathMTU                   ID = "path-mtu"
 	ContainerStateDiffers     ID = "container-state-differs"
-	PortWithoutListener         ID = "port-without-listener"
+	PortWithoutListener       ID = "port-without-listener"
 	ReversePathFilter         ID = "reverse-path-filter"
 	PortLoopbackOnly          ID = "port-loopback-only"
 	ContainerPathBlocked      ID = "container-path-blocked"
