@@ -84,6 +84,7 @@ func (m *Member) wantNothing(ctx context.Context, o *blocks.Owner) error {
 	_, err := m.Store.Commit(ctx, t)
 	if err == nil {
 		clear(m.wants)
+		notify(m.changed) // what was wanted may be too much now
 	}
 	return err
 }

@@ -125,8 +125,9 @@ func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[
 			needed = max(needed, p.Blocks(leased[p.Name]+asking))
 		}
 		isLast := i == len(chain)-1
-		isFull := slices.Contains(m.full, p.Name) && !m.wants[p.Name]
-		if m.wants[p.Name] {
+		isWanted := m.wants[p.Name] && !drains
+		isFull := slices.Contains(m.full, p.Name) && !isWanted
+		if isWanted {
 			needed = max(needed, owned[p.Name]+1)
 		}
 		if isFull && !isLast {

@@ -130,3 +130,19 @@ func TestOlder(t *testing.T) {
 		}
 	}
 }
+
+// A node that is drained wants nothing, also if a container waits for a part of another node's block.
+func TestDrainedWantsNothing(t *testing.T) {
+	o := blocks.New("a", "", "x", blocks.Journal{Node: "n"}, nil)
+	m := NewMember(nil, NewView(), "a", blocks.Host{Name: "a"})
+	m.Least, m.wants["p"] = 1, true
+	chain := []blocks.Pool{{Name: "p", Prefix: blockOf(10), Bits: 26, Parts: 1}}
+	for _, drains := range []bool{false, true} {
+		if drains {
+			m.View.entries[blocks.Key{Kind: blocks.DrainKey, Node: "n"}] = blocks.Entry{}
+		}
+		if m.wantOf(o, chain, nil, nil); o.Wants("p") == drains {
+			t.Errorf("drained: %v, and it wants blocks: %v", drains, o.Wants("p"))
+		}
+	}
+}
