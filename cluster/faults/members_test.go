@@ -88,7 +88,7 @@ func newRig(t *testing.T, program string, seed uint64) *rig {
 		w.plugin = filepath.Join(os.Getenv("CNI_PATH"), "cluster")
 		r.nodes = append(r.nodes, w)
 		w.run("ip route add default via 192.0.2.254; mkdir -p /sys/class/dmi/id; echo machine-%d >/sys/class/dmi/id/product_uuid", i)
-		join := "init --pool p=10.9.0.0/24,28 --etcd " + strings.Join(urls, ",")
+		join := "init --pool p=10.9.0.0/25,28 --etcd " + strings.Join(urls, ",")
 		if i > 0 {
 			join = "join " + r.nodes[0].run("fairlead cluster token")
 		}
