@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -104,6 +105,9 @@ func (m *Member) cede(o *blocks.Owner) (next time.Time) {
 	if _, mayWrite := o.Standing(); !mayWrite || m.View.Restored() || o.Ceding() {
 		return next
 	}
+	isOver := func(k blocks.Key) bool { return !m.View.has(k) }
+	maps.DeleteFunc(m.heard, func(k blocks.Key, _ heardWant) bool { return isOver(k) })
+	maps.DeleteFunc(m.answered, func(k blocks.Key, _ int64) bool { return isOver(k) })
 	for _, e := range m.View.All(blocks.WantKey) {
 		pools := o.Pools()
 		i := slices.IndexFunc(pools, func(p blocks.Pool) bool { return p.Name == e.Key.Pool })
