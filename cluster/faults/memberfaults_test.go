@@ -123,6 +123,7 @@ var memberFaults = []memberFault{
 		other.until("cat /run/fairlead/cluster/pods.json", "of another machine: the disk was copied or moved", true)
 		r.works(during)
 		clone.agent.kill()
+		nstest.Run(r.t, "ip", "link", "del", "port50") // for the next clone
 	}},
 	{"etcd is restored from a copy", (*rig).restore},
 	{"a node's clock jumps by an hour", func(r *rig) {
