@@ -25,8 +25,8 @@ import (
 )
 
 var (
-	lasts  = flag.Duration("time", 4*time.Second, "how long calls are made")
-	number = flag.Int("containers", 60, "containers of the host")
+	lasts  = flag.Duration("time", 2*time.Second, "how long calls are made")
+	number = flag.Int("containers", 40, "containers of the host")
 	width  = flag.Int("width", 16, "calls at a time")
 	seed   = flag.Uint64("seed", 1, "of the choice of calls and disturbances")
 )

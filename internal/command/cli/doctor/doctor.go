@@ -1,5 +1,5 @@
 // Package doctor is fairlead doctor: it finds out why containers have no network. Each file examines one thing, such
-// as the host, the packet filters or the inside of a container, and adds findings. Their texts are in kinds.go. The
+// as the host, the packet filters or the inside of a container, and adds findings. Their texts are in rows*.go. The
 // package changes nothing; package advice has the commands that correct an attachment.
 package doctor
 
