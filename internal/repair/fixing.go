@@ -201,3 +201,19 @@ func (a *attached) retract(ctx context.Context) {
 	}
 	a.State, a.Repaired = Busy, nil
 }
+
+// awaitDel waits for a DEL of an attachment whose address another container has: the DEL may have given it back.
+func (a *attached) awaitDel(ctx context.Context) {
+	if !a.Held {
+		return
+	}
+	release, still, err := a.r.Runtime.Hold(ctx, a.cached)
+	switch {
+	case err != nil:
+		a.broken(err)
+	case still:
+		release()
+	default:
+		a.State, a.Held, a.Differences = Busy, false, nil
+	}
+}

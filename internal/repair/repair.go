@@ -208,6 +208,7 @@ func (r *Repairer) round(ctx context.Context, host *kernel.World, report *Report
 	})
 	for _, a := range all {
 		a.retract(ctx)
+		a.awaitDel(ctx)
 	}
 	report.merge(all)
 	if stand != nil {
