@@ -239,7 +239,7 @@ func (l *load) judge(k *call, err error, out []byte, complaint string) {
 	if err != nil {
 		l.count[k.verb+" failed"]++
 		may := func(d disturbance) bool { return slices.Contains(excuses[d], k.verb) }
-		if !slices.ContainsFunc(k.excused, may) {
+		if !slices.ContainsFunc(k.excused, may) && (k.verb != "check" || !c.bare) {
 			l.complain("%s %s, beside %v: %v\n%s%s", k.verb, c, k.excused, err, out, complaint)
 		}
 		if c != nil && k.verb != "check" {
@@ -250,6 +250,7 @@ func (l *load) judge(k *call, err error, out []byte, complaint string) {
 	switch k.verb {
 	case "add":
 		c.known = attached
+		c.bare = slices.Contains(k.excused, l.rules)
 		l.holds(c, out)
 	case "del", "gc":
 		c.known = absent
@@ -441,6 +442,9 @@ func (l *load) drain() {
 	}
 	all("del", unclear)
 	l.call("repair", nil)
+	for _, c := range l.all {
+		c.bare = false
+	}
 	all("check", attached)
 	all("del", attached)
 	for name := range lists() {

@@ -48,6 +48,7 @@ type container struct {
 
 	busy  bool   // a call for it runs
 	known status // what its last call made of it
+	bare  bool   // its ADD ran while rules went, and the repair after that may not have seen it yet
 	addrs []string
 }
 

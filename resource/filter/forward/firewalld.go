@@ -25,6 +25,12 @@ const firewalldName = "org.fedoraproject.FirewallD1"
 // firewalldTimeout bounds a conversation with firewalld, which takes seconds to answer while it reloads.
 const firewalldTimeout = 15 * time.Second
 
+// Codes of firewalld's errors, with which their texts begin.
+const (
+	invalidZone   = "INVALID_ZONE"
+	unknownSource = "UNKNOWN_SOURCE"
+)
+
 // errNoFirewalld means that firewalld does not run, or that there is no system bus that it could be on.
 var errNoFirewalld = errors.New("firewalld does not run")
 
@@ -152,17 +158,17 @@ func (f Forward) enter(ctx context.Context, w *kernel.World) (changed bool, err 
 
 // zoneError names the key where the zone does not exist.
 func (f Forward) zoneError(err error) error {
-	if invalidZone(err) {
+	if answered(err, invalidZone) {
 		return spec.Errorf(spec.CodeConfig,
 			"firewalldZone: %q: firewalld has no such zone (firewall-cmd --get-zones lists them)", f.Zone)
 	}
 	return err
 }
 
-// invalidZone reports whether firewalld answered that a zone does not exist.
-func invalidZone(err error) bool {
+// answered reports whether firewalld answered with an error of that code.
+func answered(err error, code string) bool {
 	var said dbus.Error
-	return errors.As(err, &said) && strings.Contains(said.Error(), "INVALID_ZONE")
+	return errors.As(err, &said) && strings.HasPrefix(said.Error(), code)
 }
 
 func unavailableFirewalld(err error) error {
@@ -206,7 +212,8 @@ func leaveZone(ctx context.Context, known forwarded, others func(netip.Addr) boo
 			if there {
 				err = z.ask(nil, "removeSource", known.Zone, source(a))
 			}
-			if !invalidZone(err) { // else the zone is gone, and its sources with it
+			// The zone may be gone, and its sources with it. A reload may have taken the source since the question.
+			if !answered(err, invalidZone) && !answered(err, unknownSource) {
 				errs = append(errs, err)
 			}
 		}
