@@ -26,7 +26,7 @@ func readers() map[string]string {
 		"spec Origin":                         pathFirst,
 		"invoke said":                         "it puts an IPAM plugin's details beside its message",
 		"invoke Versions":                     "a plugin older than VERSION refuses it by this sentence",
-		"resource/filter/forward invalidZone": "firewalld names its exceptions in the text of its answer",
+		"resource/filter/forward answered": "firewalld names its exceptions in the text of its answer",
 		"cli/attached Named":                  "it writes names beside IDs, and decides nothing",
 		"cli/term Lines":                      "it lays out lines",
 		"cli/term clean":                      "it escapes what a terminal would execute",
