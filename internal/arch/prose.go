@@ -22,15 +22,15 @@ func proseFields() []string {
 func readers() map[string]string {
 	const pathFirst = "an error about a value begins with the path of its key, also that of others' plugins"
 	return map[string]string{
-		"spec Locate":                         pathFirst,
-		"spec Origin":                         pathFirst,
-		"invoke said":                         "it puts an IPAM plugin's details beside its message",
-		"invoke Versions":                     "a plugin older than VERSION refuses it by this sentence",
+		"spec Locate":                      pathFirst,
+		"spec Origin":                      pathFirst,
+		"invoke said":                      "it puts an IPAM plugin's details beside its message",
+		"invoke Versions":                  "a plugin older than VERSION refuses it by this sentence",
 		"resource/filter/forward answered": "firewalld names its exceptions in the text of its answer",
-		"cli/attached Named":                  "it writes names beside IDs, and decides nothing",
-		"cli/term Lines":                      "it lays out lines",
-		"cli/term clean":                      "it escapes what a terminal would execute",
-		"support line":                        "it removes secrets, wherever they stand",
+		"cli/attached Named":               "it writes names beside IDs, and decides nothing",
+		"cli/term Lines":                   "it lays out lines",
+		"cli/term clean":                   "it escapes what a terminal would execute",
+		"support line":                     "it removes secrets, wherever they stand",
 	}
 }
 
