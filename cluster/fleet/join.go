@@ -141,7 +141,9 @@ func initVerb() verb {
 		"this machine runs an etcd for the cluster (fairlead-store).",
 		flags: func(c *call) {
 			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS[,PARTS]]`: addresses that the nodes share in blocks of this prefix length, of "+
-				"which nodes give each other parts when no block is free; may be repeated (default of BITS: 26, for IPv6 122; of PARTS: 4). NAME=CIDR,pinned: containers get these by name alone, on any node")
+				"which nodes give each other parts when no block is free; may be repeated "+
+				"(default of BITS: 26, for IPv6 122; of PARTS: 4). "+
+				"NAME=CIDR,pinned: containers get these by name alone, on any node")
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},
