@@ -169,7 +169,7 @@ HISTORYTIME ?= 10m
 HISTORY      = $(GO) -C internal/tools run ./histories -root ../.. -seed $(SEED)
 histories: ## for HISTORYTIME (10m), orders of calls, faults and reboots that no run has had, of which SEED decides
 	@.ci/packages
-	$(HISTORY) -n $(HISTORIES) -time $(HISTORYTIME) $(HISTORYFLAGS) -out histories/testdata
+	$(HISTORY) -n $(HISTORIES) -time $(HISTORYTIME) -out histories/testdata
 
 plant: ## whether histories find each fault of internal/tools/histories/faults.go, within two minutes each
 	@.ci/packages
