@@ -102,6 +102,7 @@ func TestTakeOver(t *testing.T) {
 				ours.del(&attachment{id: a.id, netns: a.netns}))
 		})
 		attached("without a result, the namespace gone", func(a *attachment) {
+			nstest.RunIn(t, a.netns, "ip", "link", "del", "eth0") // as the kernel does, but after an unknown time
 			if err := nstest.RemoveNS(a.netns); err != nil {
 				t.Fatal(err)
 			}

@@ -149,8 +149,8 @@ func (f PortFilter) elements(t *nft.Table) (all []nft.Elem) {
 	return all
 }
 
-// compare returns what the table lacks and has too much, and the transaction that changes that. Missing rules come with
-// the elements that they ask for, so no packet of a node is lost while they are restored.
+// compare returns what the table lacks and has too much, and the transaction that changes that. Missing rules do not come
+// before the elements that they ask for, so no packet of a node is lost while they are restored.
 func (f PortFilter) compare(tx filter.Tx) (drift resource.Drift, fix *nft.Batch, err error) {
 	tx.Table.Ends = false // what is deleted is gone at once
 	drift, fix, err = tx.Diff(tx.Table)
@@ -196,20 +196,40 @@ func (f PortFilter) compareElements(tx filter.Tx) (missing, surplus []nft.Elem, 
 	return missing, surplus, nil
 }
 
-// Ensure implements plan.Resource. It changes in one transaction what differs, and nothing else.
+// Ensure implements plan.Resource. It changes in one transaction what differs, and nothing else. A table that is missing
+// takes two: Linux follows the rules of a transaction shortly before their sets have its ranges, so that what a node
+// sends meanwhile would be dropped.
 func (f PortFilter) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	err = filter.Transact(ctx, w, f.table(), func(tx filter.Tx) error {
-		drift, fix, err := f.compare(tx)
+		_, exists, err := tx.Handle(tx.Table)
 		if err != nil {
 			return err
 		}
-		if fix == nil {
-			return drift.Err()
+		if !exists {
+			sets := *tx.Table
+			sets.Chains = nil
+			first := tx
+			first.Table = &sets
+			if _, err := f.change(first); err != nil {
+				return err
+			}
 		}
-		changed = !fix.Empty()
-		return tx.Write(fix)
+		changed, err = f.change(tx)
+		return err
 	})
 	return changed && err == nil, err
+}
+
+// change writes what the table lacks and has too much.
+func (f PortFilter) change(tx filter.Tx) (changed bool, err error) {
+	drift, fix, err := f.compare(tx)
+	if err != nil {
+		return false, err
+	}
+	if fix == nil {
+		return false, drift.Err()
+	}
+	return !fix.Empty(), tx.Write(fix)
 }
 
 // Verify implements plan.Resource.

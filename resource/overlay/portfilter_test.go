@@ -407,3 +407,57 @@ func TestPortFilterPackets(t *testing.T) {
 		t.Error("a node that is gone passes")
 	}
 }
+
+// No packet of a node is dropped while the table is made, as it is after another program flushed nf_tables.
+func TestPortFilterWhileMade(t *testing.T) {
+	s := newSegment(t)
+	nstest.RunIn(t, s.node.Path, "nft", `table inet seen {
+		counter before { }
+		counter after { }
+		chain before { type filter hook input priority -1; udp dport 8472 counter name before; }
+		chain after { type filter hook input priority 1; udp dport 8472 counter name after; }
+	}`)
+	seen := func(counter string) string {
+		_, packets, _ := strings.Cut(contract.Host(t, s.w, "nft list counter inet seen %s", counter), "packets ")
+		packets, _, _ = strings.Cut(packets, " ")
+		return packets
+	}
+
+	var c net.Conn
+	if err := s.other.Do(func() (err error) {
+		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(ends(1)[0], vx.Port)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	f := forgery{from: s.other, to: s.node, at: ends(1)[0], id: vx.ID, source: prefixes(2)[0].Addr().Next()}
+	packet := append([]byte{8, 0, 0, 0, 0, byte(f.id >> 8), byte(f.id), 0}, f.frame(1, "x")...)
+
+	for range 50 {
+		contract.Must(t, s.w, portFilter(2))
+		if err := portFilter(2).Remove(t.Context(), s.w); err != nil {
+			t.Fatal(err)
+		}
+		made := make(chan error, 1)
+		go func() {
+			_, err := portFilter(2).Ensure(t.Context(), s.w)
+			made <- err
+		}()
+		for len(made) == 0 {
+			if _, err := c.Write(packet); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := <-made; err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.arrives(f) // after all of them
+	for before := ""; before != seen("before"); { // another may be on its way from a busy processor
+		before = seen("before")
+	}
+	if before, after := seen("before"), seen("after"); before != after || before == "0" {
+		t.Errorf("%s packets reach the filter, and %s pass", before, after)
+	}
+}
