@@ -149,8 +149,8 @@ func (f PortFilter) elements(t *nft.Table) (all []nft.Elem) {
 	return all
 }
 
-// compare returns what the table lacks and has too much, and the transaction that changes that. Missing rules do not come
-// before the elements that they ask for, so no packet of a node is lost while they are restored.
+// compare returns what the table lacks and has too much, and the transaction that changes that. Missing rules do not
+// come before the elements that they ask for, so no packet of a node is lost while they are restored.
 func (f PortFilter) compare(tx filter.Tx) (drift resource.Drift, fix *nft.Batch, err error) {
 	tx.Table.Ends = false // what is deleted is gone at once
 	drift, fix, err = tx.Diff(tx.Table)
@@ -196,9 +196,9 @@ func (f PortFilter) compareElements(tx filter.Tx) (missing, surplus []nft.Elem, 
 	return missing, surplus, nil
 }
 
-// Ensure implements plan.Resource. It changes in one transaction what differs, and nothing else. A table that is missing
-// takes two: Linux follows the rules of a transaction shortly before their sets have its ranges, so that what a node
-// sends meanwhile would be dropped.
+// Ensure implements plan.Resource. It changes in one transaction what differs, and nothing else. A table that is
+// missing takes two: Linux follows the rules of a transaction shortly before their sets have its ranges, so that what a
+// node sends meanwhile would be dropped.
 func (f PortFilter) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	err = filter.Transact(ctx, w, f.table(), func(tx filter.Tx) error {
 		_, exists, err := tx.Handle(tx.Table)
