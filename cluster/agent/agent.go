@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/cluster/exchange"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -71,6 +72,10 @@ type Agent struct {
 	// Describe adds to the status what the source knows beside the nodes. Nil: nothing.
 	Describe func(*agentstatus.Status)
 
+	// Secret returns what the agents of the cluster know and nothing else does. With it, they ask each other where packets
+	// go. Nil: they do not.
+	Secret func() ([]byte, error)
+
 	nodes   []directory.Node
 	unsaved bool   // nodes are not in the file Saved
 	known   bool   // nodes are what the cluster said since the agent started, not what was saved
@@ -83,6 +88,7 @@ type Agent struct {
 	started, heard time.Time // when Run began, and when the cluster last told the nodes
 	status         atomic.Pointer[agentstatus.Status]
 	paths          paths
+	exchange       atomic.Pointer[exchange.Exchange] // nil: the paths are not tested
 	counts         counts
 }
 

@@ -58,6 +58,7 @@ func (a *Agent) startTests(ctx context.Context, events chan<- struct{}) (wait fu
 	if a.ProbeEvery != 0 {
 		p.prober.Every = a.ProbeEvery
 	}
+	a.startExchange(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { p.prober.Run(ctx) })
 	return running.Wait

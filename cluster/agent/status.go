@@ -167,6 +167,20 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) {
 			a.Log.Debug("status was not sent", "cause", err)
 		}
 	})
+	mux.HandleFunc("POST /trace", func(w http.ResponseWriter, r *http.Request) {
+		p, err := agentstatus.PacketOf(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		onward, err := a.follow(r.Context(), p)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(onward) // the asker may be gone
+	})
 	if a.Ask != nil {
 		mux.HandleFunc("POST /want", func(w http.ResponseWriter, r *http.Request) {
 			want, err := grant.WantOf(r.URL.Query())

@@ -75,6 +75,7 @@ type Store struct {
 	access Access
 	prefix string // of all keys
 
+	secret  atomic.Pointer[secret]
 	highest atomic.Int64 // revision that the watch of all entries has told
 
 	mu     sync.Mutex

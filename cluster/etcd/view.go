@@ -84,6 +84,7 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 	v.mu.Unlock()
 	s.highest.Store(now.revision)
 	changed(true)
+	s.readSecret(ctx) // a restored etcd may have another one
 	c, err := s.connect()
 	if err != nil {
 		return err

@@ -23,16 +23,21 @@ func newFleetSwitch(t testing.TB) *cluster {
 	t.Helper()
 	c := newSwitch(t)
 	c.own = "/etc/fairlead /etc/cni/net.d /var/lib/fairlead"
-	fairlead, agent := nstest.Fairlead(t, tree), agentProgram(t)
+	ownPlugins(t)
+	t.Setenv("PATH", filepath.Dir(nstest.Fairlead(t, tree))+":"+filepath.Dir(agentProgram(t))+":"+os.Getenv("PATH"))
+	return c
+}
+
+// ownPlugins has nodes use the plugins of this tree, also where others are installed.
+func ownPlugins(t testing.TB) {
+	t.Helper()
 	plugins := t.TempDir()
 	for _, name := range []string{"ptp", "cluster", "portmap"} {
-		if err := os.Symlink(fairlead, filepath.Join(plugins, name)); err != nil {
+		if err := os.Symlink(nstest.Fairlead(t, tree), filepath.Join(plugins, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	t.Setenv("CNI_PATH", plugins)
-	t.Setenv("PATH", filepath.Dir(fairlead)+":"+filepath.Dir(agent)+":"+os.Getenv("PATH"))
-	return c
 }
 
 // newFleet is a cluster whose nodes share pools in a real etcd. Stop kills etcd.

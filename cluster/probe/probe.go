@@ -55,8 +55,27 @@ type Prober struct {
 	// packet on the path in bytes; zero: packets as long as the way says pass, or nothing is known.
 	Tested func(node string, path agentstatus.Path, mtu int)
 
-	sets chan setting
-	err  atomic.Pointer[error]
+	// Sealed takes datagrams that came from the address of a node, which another one may have sent in its name. It is called
+	// from the goroutine that Run has, and returns soon. Nil: they are dropped.
+	Sealed func(node string, b []byte)
+
+	sets  chan setting
+	sends chan sending
+	err   atomic.Pointer[error]
+}
+
+// A sending is a datagram for the Sealed of another node.
+type sending struct {
+	node string
+	b    []byte
+}
+
+// Send sends a datagram to the Sealed of another node. It is lost if there is no such peer, or too much to send.
+func (p *Prober) Send(node string, b []byte) {
+	select {
+	case p.sends <- sending{node, append(sealedMagic(), b...)}:
+	default:
+	}
 }
 
 // A setting is what to test.
@@ -70,7 +89,8 @@ const LeastEvery = 15 * time.Second
 
 // New returns a Prober that tests each path once a minute when Run is called.
 func New(ns *kernel.NS, port uint16, tested func(node string, path agentstatus.Path, mtu int)) *Prober {
-	return &Prober{NS: ns, Port: port, Every: time.Minute, Tested: tested, sets: make(chan setting, 1)}
+	return &Prober{NS: ns, Port: port, Every: time.Minute, Tested: tested, sets: make(chan setting, 1),
+		sends: make(chan sending, 16)}
 }
 
 // Set says which peers there are, and this node's own addresses among its containers. The last one counts.
@@ -100,7 +120,7 @@ func (p *Prober) Err() error {
 func (p *Prober) Run(ctx context.Context) {
 	w := &sockets{ns: p.NS, port: p.Port, arrived: make(chan arrival), ctx: ctx}
 	defer w.close()
-	t := &table{wire: w, random: rand.Uint64, every: p.Every, tested: p.Tested}
+	t := &table{wire: w, random: rand.Uint64, every: p.Every, tested: p.Tested, sealed: p.Sealed}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -113,6 +133,10 @@ func (p *Prober) Run(ctx context.Context) {
 			t.set(time.Now(), s.own, s.peers)
 		case a := <-w.arrived:
 			a.give(t, time.Now())
+		case s := <-p.sends:
+			if to := t.peers[s.node]; to != nil {
+				_ = w.send(to.Local, to.Endpoint, s.b) // as if it were lost on the way
+			}
 		case <-timer.C:
 			t.run(time.Now())
 		}

@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -41,6 +42,7 @@ type arrival struct {
 	echo     *echoData
 	inner    *innerData
 	datagram *datagram
+	sealed   []byte
 }
 
 func (a arrival) give(t *table, now time.Time) {
@@ -49,6 +51,8 @@ func (a arrival) give(t *table, now time.Time) {
 		t.receiveEcho(now, a.from, a.reply, a.bytes, *a.echo)
 	case a.inner != nil:
 		t.receiveInner(now, a.from, *a.inner, a.link)
+	case a.sealed != nil:
+		t.receiveSealed(a.from, a.sealed)
 	default:
 		t.receiveDatagram(now, a.from, *a.datagram)
 	}
@@ -113,6 +117,10 @@ func (s *sockets) listenEcho(at netip.Addr) (io.Closer, error) {
 
 func (s *sockets) listenOutside(at netip.Addr) (io.Closer, error) {
 	return s.listenUDP(at, func(a *arrival, data []byte) bool {
+		if sealed, is := bytes.CutPrefix(data, sealedMagic()); is {
+			a.sealed = bytes.Clone(sealed)
+			return true
+		}
 		d, ok := parseDatagram(data)
 		a.datagram = &d
 		return ok
@@ -171,12 +179,17 @@ func (s *sockets) echo(to netip.Addr, bytes int, e echoData) error {
 }
 
 func (s *sockets) datagram(local, to netip.Addr, d datagram) error {
+	return s.send(local, to, d.bytes())
+}
+
+// send sends outside of the tunnel.
+func (s *sockets) send(local, to netip.Addr, b []byte) error {
 	out := s.outside[familyOf(to)]
 	c, ok := out.conn.(*net.UDPConn)
 	if !ok || out.at != local {
 		return fmt.Errorf("no socket at UDP %v port %d", local, s.port)
 	}
-	_, err := c.WriteToUDPAddrPort(d.bytes(), netip.AddrPortFrom(to, s.port))
+	_, err := c.WriteToUDPAddrPort(b, netip.AddrPortFrom(to, s.port))
 	return err
 }
 

@@ -49,6 +49,7 @@ type table struct {
 	random func() uint64
 	every  time.Duration // from test to test of a peer; less or more by a tenth
 	tested func(node string, p agentstatus.Path, mtu int)
+	sealed func(node string, b []byte) // takes what others sealed; nil: nothing does
 
 	own        [families]bool // this node has an address among its containers
 	peers      map[string]*peer
@@ -351,6 +352,13 @@ func (t *table) receiveDatagram(now time.Time, from netip.Addr, d datagram) {
 	}
 	if d.ask && t.mayAnswer(p, now) {
 		p.note(t.wire.datagram(p.Local, p.Endpoint, p.report(now, false)))
+	}
+}
+
+// receiveSealed hands on what came from an address of a node. The sender may be another one: the seal tells.
+func (t *table) receiveSealed(from netip.Addr, b []byte) {
+	if p := t.byEndpoint[from]; p != nil && t.sealed != nil {
+		t.sealed(p.Node, b)
 	}
 }
 

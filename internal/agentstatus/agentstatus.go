@@ -114,41 +114,36 @@ func Saved(network string) string {
 const limit = 16 << 20
 
 // Ask asks the agent of a network.
-func Ask(ctx context.Context, network string) (*Status, error) {
+func Ask(ctx context.Context, network string) (s *Status, err error) {
+	err = request(ctx, network, "GET /status", func(answer io.Reader) (err error) {
+		s, err = parse(answer)
+		return err
+	})
+	return s, err
+}
+
+// request sends a request to the agent of a network, and gives the answer to take.
+func request(ctx context.Context, network, line string, take func(answer io.Reader) error) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", Socket(network))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	if _, err := io.WriteString(c, "GET /status HTTP/1.0\r\nHost: agent\r\n\r\n"); err != nil {
-		return nil, fmt.Errorf("ask %s: %w", Socket(network), err)
+	if _, err := io.WriteString(c, line+" HTTP/1.0\r\nHost: agent\r\n\r\n"); err != nil {
+		return fmt.Errorf("ask %s: %w", Socket(network), err)
 	}
-	s, err := parse(c)
-	if err != nil {
-		return nil, fmt.Errorf("answer of %s: %w", Socket(network), err)
+	if err := take(c); err != nil {
+		return fmt.Errorf("answer of %s: %w", Socket(network), err)
 	}
-	return s, nil
+	return nil
 }
 
-// parse reads an answer of HTTP/1.0, which ends with the connection.
+// parse reads an answer with a status.
 func parse(r io.Reader) (*Status, error) {
-	lines := bufio.NewReader(io.LimitReader(r, limit))
-	line, err := lines.ReadString('\n')
-	if err != nil {
-		return nil, err
-	}
-	if words := strings.Fields(line); len(words) < 2 || words[1] != "200" {
-		return nil, fmt.Errorf("want 200 OK, got %q", strings.TrimSpace(line))
-	}
-	for strings.TrimSpace(line) != "" {
-		if line, err = lines.ReadString('\n'); err != nil {
-			return nil, err
-		}
-	}
 	s := new(Status)
-	if err := json.NewDecoder(lines).Decode(s); err != nil {
+	if err := decode(r, s); err != nil {
 		return nil, err
 	}
 	if s.Version != Version {
@@ -156,6 +151,24 @@ func parse(r io.Reader) (*Status, error) {
 			"fairlead-agent of one release", s.Version, Version)
 	}
 	return s, nil
+}
+
+// decode reads an answer of HTTP/1.0, which ends with the connection.
+func decode(r io.Reader, into any) error {
+	lines := bufio.NewReader(io.LimitReader(r, limit))
+	line, err := lines.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if words := strings.Fields(line); len(words) < 2 || words[1] != "200" {
+		return fmt.Errorf("want 200 OK, got %q", strings.TrimSpace(line))
+	}
+	for strings.TrimSpace(line) != "" {
+		if line, err = lines.ReadString('\n'); err != nil {
+			return err
+		}
+	}
+	return json.NewDecoder(lines).Decode(into)
 }
 
 // Last returns the nodes that the agent saved, for when it does not answer.

@@ -248,7 +248,7 @@ func rows() []row {
 		{"cli/inspect", networks("cli/calllog", "cli/dhcp", "cli/doctor", "cli/ipam", "calls", "dhcp/rpc", "repair"),
 			below},
 		{"cli/graph", networks("cli/doctor", "cli/inspect", "cli/snapshot", "graph", "resource"), below},
-		{"cli/trace", networks("cli/doctor", "trace"), below},
+		{"cli/trace", networks("cli/doctor", "agentstatus", "trace"), below},
 		{"cli/support", networks("cli/advice", "cli/calllog", "cli/doctor", "cli/inspect", "cli/snapshot", "calls",
 			"dhcp", "dhcp/rpc", "packetfilter", "support"), below},
 		{"cli", networks("cli/*", "restore", "invoke", "repair", "dhcp/daemon",

@@ -119,6 +119,9 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 	self := directory.Node{Name: a.Node, Endpoints: ips, MAC: overlay.MAC(a.Cluster, a.Node).String()}
 	m := f.member(a, store, view, self)
 	granted, ready := make(chan struct{}, 1), make(chan struct{})
+	if a.Secret == nil {
+		a.Secret = store.Secret
+	}
 	a.Grant, a.Granted, a.Ask, m.Ready = m.Grant, granted, m.Ask, ready
 	a.Ready = func() { close(ready) }
 	m.Published = func() {

@@ -55,7 +55,11 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "cluster" {
 		os.Exit(fleet.Main(ctx, os.Args[2:], os.Stdout, os.Stderr))
 	}
-	err := run(ctx, os.Args[1:])
+	do := func() error { return run(ctx, os.Args[1:]) }
+	if len(os.Args) == 2 && os.Args[1] == agent.ArrivalVerb {
+		do = func() error { return agent.FollowArrival(os.Stdin, os.Stdout) }
+	}
+	err := do()
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return
 	}
@@ -118,6 +122,8 @@ func run(ctx context.Context, args []string) error {
 	flags.DurationVar(&a.ProbeEvery, "probe-interval", time.Minute, "time between two tests of the path to a node, 15s or more")
 	metrics := flags.String("metrics", "", "`ADDRESS` for /metrics, /healthz and /readyz, 127.0.0.1:PORT or unix:PATH; "+
 		"anybody who reaches it gets them (default: only the socket that status asks)")
+	secret := flags.String("key-file", "", "`FILE` with 32 secret bytes or more, the same on all nodes, by which agents ask each "+
+		"other where a packet goes (default: what etcd keeps for them; without etcd, they do not ask)")
 	available := flags.Bool("clear-network-unavailable", false, "set the condition NetworkUnavailable of this node to False when "+
 		"pods can be attached; needs the right to patch nodes/status")
 	var shared sharedPools
@@ -168,6 +174,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	if a.MTU != 0 && (a.MTU < 1280 || a.MTU > 65535) {
 		return fmt.Errorf("--mtu: %d: want 1280 to 65535 bytes, or 0", a.MTU)
+	}
+	if *secret != "" {
+		a.Secret = func() ([]byte, error) { return spec.ReadPlain(*secret, spec.MaxFile) }
 	}
 	a.ProbePort = uint16(*probes)
 	a.ID, a.Port = uint32(*id), uint16(*port)

@@ -31,3 +31,11 @@ func inside(netns, command string) string {
 	}
 	return "nsenter --net=" + netns + " " + command
 }
+
+// At is the advice about another node, where its commands are to be typed.
+func (a Advice) At(node string) Advice {
+	if a.Fix+a.Look == "" {
+		return a
+	}
+	return look("on node " + node + ": " + a.Fix + a.Look)
+}

@@ -33,6 +33,9 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 	case "veth":
 		far, peer := w.peer(p, l)
 		switch {
+		case far != nil && far.shut:
+			w.arrive(p, "link", "leaves by %s to %s, whose namespace this program may not enter", l.Name, far.name)
+			return
 		case peer == nil && p.netns != "":
 			w.unknown(p, "link", Advice{}, "the other end of %s is in a network namespace that is not known here",
 				l.Name)
@@ -75,6 +78,8 @@ func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 			"leaves by %s with the source %v, which the network masquerades, and the rule is missing", l.Name, w.p.Src)
 		return
 	}
+	left := w.p
+	w.Left = &left
 	if l.Ethernet && !next.IsMulticast() {
 		if w.answersOutside(p, l, w.p.Src); !w.reachable(p, l, next) {
 			return

@@ -10,8 +10,10 @@ package trace
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
+	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -67,8 +69,10 @@ const (
 
 // A Hop is one decision about the packet.
 type Hop struct {
-	Place string `json:"place"` // host, or the container
-	Kind  string `json:"kind"`  // route, filter, translation, link, neighbour, bridge, socket, program, note
+	Node  string `json:"node,omitempty"` // of a cluster; empty: this one
+	Place string `json:"place"`          // host, or the container
+	Kind  string `json:"kind"`           // route, filter, translation, link, neighbour, bridge, socket, program, note,
+	// disagreement
 	Text  string `json:"text"`
 	State State  `json:"state"`
 
@@ -96,7 +100,8 @@ type Answer struct {
 	Result  string `json:"live,omitempty"` // that in words
 	Differs bool   `json:"differs,omitempty"`
 
-	decisive *Hop // what Why says
+	Left     *packetfilter.Packet `json:"-"` // as it leaves the host; nil: it does not
+	decisive *Hop                 // what Why says
 }
 
 // Decisive is the filter that the verdict rests on, and nil if it is none.
@@ -112,6 +117,7 @@ type place struct {
 	ns    *kernel.NS
 	name  string
 	netns string // its path; empty for the host
+	shut  bool   // this program may not enter it
 }
 
 // A walk is a packet on its way.
@@ -157,6 +163,9 @@ func (w *walk) begin(q Question) error {
 		if err != nil {
 			return err
 		}
+		if from.shut {
+			return fmt.Errorf("container %s: %w", from.name, syscall.EPERM)
+		}
 		w.send(from)
 	case q.In == "":
 		w.send(host)
@@ -197,14 +206,15 @@ func (w *walk) open(c Container) (*place, error) {
 	}
 	ns, err := w.Host.Enter(c.Netns)
 	if err == nil {
-		if err = ns.Do(func() error { return nil }); err != nil {
+		if err = ns.Do(func() error { return nil }); err != nil && !errors.Is(err, syscall.EPERM) {
 			ns.Close()
 		}
 	}
-	if err != nil {
+	isShut := errors.Is(err, syscall.EPERM)
+	if err != nil && (ns == nil || !isShut) {
 		return nil, fmt.Errorf("container %s: %w", c.Name, err)
 	}
-	p := &place{ns, c.Name, c.Netns}
+	p := &place{ns, c.Name, c.Netns, isShut}
 	w.opened = append(w.opened, p)
 	return p, nil
 }

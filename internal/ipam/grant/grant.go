@@ -108,6 +108,15 @@ func Boot() (string, error) {
 // Path returns the file of a network's grant.
 func Path(network string) string { return filepath.Join(Dir, network+".json") }
 
+// Networks returns the names of the networks that have a grant on this node.
+func Networks() (names []string) {
+	files, _ := filepath.Glob(Path("*")) // the pattern is a good one
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(filepath.Base(f), ".json"))
+	}
+	return names
+}
+
 // Read returns the grant of a network, with at least one range. The error is an [Error].
 func Read(network string) (*Grant, error) {
 	g, err := OfBoot(network)

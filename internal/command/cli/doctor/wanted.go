@@ -59,23 +59,27 @@ func (w wanted) Publisher(dst netip.Addr, proto byte, port uint16) string {
 
 // Unrouted implements trace.Wanted.
 func (w wanted) Unrouted(dst netip.Addr) string {
-	var asked []string
-	for _, c := range w.All {
-		if slices.Contains(asked, c.Network) {
-			continue
-		}
-		asked = append(asked, c.Network)
-		g, err := grant.Read(c.Network)
+	network := Elsewhere(dst)
+	if network == "" {
+		return ""
+	}
+	routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: rtnl.Family(dst), Table: rtnl.MainTable,
+		Protocol: overlay.RouteProtocol})
+	isRouted := slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst.Contains(dst) })
+	if err != nil || isRouted {
+		return ""
+	}
+	return network
+}
+
+// Elsewhere names the network of a cluster that has an address on another node.
+func Elsewhere(dst netip.Addr) string {
+	for _, network := range grant.Networks() {
+		g, err := grant.Read(network)
 		has := func(p netip.Prefix) bool { return p.Contains(dst) }
 		isHere := err == nil && (slices.ContainsFunc(g.Ranges, has) || slices.Contains(g.Pins, dst))
-		if err != nil || isHere || !slices.ContainsFunc(g.Prefixes, has) {
-			continue // it is no network of a cluster, or has the address here, or has it nowhere
-		}
-		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: rtnl.Family(dst), Table: rtnl.MainTable,
-			Protocol: overlay.RouteProtocol})
-		isRouted := slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst.Contains(dst) })
-		if err == nil && !isRouted {
-			return c.Network
+		if err == nil && !isHere && slices.ContainsFunc(g.Prefixes, has) {
+			return network
 		}
 	}
 	return ""

@@ -122,6 +122,9 @@ func (t *tracing) run(args []string) (err error) {
 		return err
 	}
 	d.Advise(q, answer)
+	if err := follow(d, answer); err != nil {
+		return err
+	}
 	switch {
 	case answer.Verdict == trace.Stops || answer.Differs:
 		t.Status = app.ExitFault
@@ -277,8 +280,12 @@ func (t *tracing) print(answer *trace.Answer) {
 	fmt.Fprintln(t.Stdout, s.Bold(answer.Packet))
 	place := ""
 	for _, h := range answer.Hops {
-		if h.Place != place {
-			place = h.Place
+		at := h.Place
+		if h.Node != "" {
+			at = h.Node + ": " + h.Place
+		}
+		if at != place {
+			place = at
 			fmt.Fprintln(t.Stdout, s.Bold(place))
 		}
 		fmt.Fprintln(t.Stdout, term.Sprintf("  %s %s", t.state(s, h.State), h.Text))

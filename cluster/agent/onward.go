@@ -1,0 +1,234 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/cluster/exchange"
+	"github.com/fairlead-cni/fairlead/internal/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/command/trace"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/spec"
+)
+
+// A question asks the agent of another node about a packet for one of its containers.
+type question struct {
+	Packet agentstatus.Packet `json:"packet"`
+	Prefix netip.Prefix       `json:"prefix,omitzero"` // of the asking node, with the packet's source
+	Direct bool               `json:"direct,omitempty"`
+	Six    bool               `json:"six,omitempty"` // the tunnel is one between IPv6 addresses
+}
+
+// A reply is what the other node says.
+type reply struct {
+	Side  side            `json:"side"`
+	Trace json.RawMessage `json:"trace,omitempty"`
+	Error string          `json:"error,omitempty"` // why there is no trace, for people
+}
+
+// startExchange lets agents ask each other, where the paths to them are tested.
+func (a *Agent) startExchange(ctx context.Context) {
+	p := a.paths.prober
+	e := &exchange.Exchange{Node: a.Node, Cluster: a.Cluster, Secret: a.Secret, Send: p.Send, Answer: a.answer}
+	if a.Secret == nil {
+		e.Secret = func() ([]byte, error) { return nil, nil }
+	}
+	p.Sealed = func(node string, datagram []byte) { e.Receive(ctx, node, datagram) }
+	a.exchange.Store(e)
+}
+
+// follow asks the node that has the packet's destination.
+func (a *Agent) follow(ctx context.Context, p agentstatus.Packet) (o agentstatus.Onward, err error) {
+	s := a.Status()
+	node, _ := ownerOf(s.Nodes, p.Dst)
+	if node == "" || node == a.Node {
+		return o, fmt.Errorf("%v is in no range of another node", p.Dst)
+	}
+	o.Node = node
+	here := a.side(s, p.Dst, p.Src)
+	_, prefix := ownerOf(s.Nodes, p.Src)
+	q := question{Packet: p, Prefix: prefix, Direct: here.Way.Tunnel == nil, Six: here.Way.Endpoint.Is6()}
+	there, err := a.ask(ctx, node, q)
+	if err != nil {
+		o.Unanswered = a.unanswered(s, node, err)
+		return o, nil
+	}
+	o.Trace, o.Unanswered = there.Trace, there.Error
+	return o, nil
+}
+
+func (a *Agent) ask(ctx context.Context, node string, q question) (there reply, err error) {
+	e := a.exchange.Load()
+	if e == nil {
+		return there, errNoPort
+	}
+	ctx, stop := context.WithTimeout(ctx, agentstatus.AnswerTime)
+	defer stop()
+	text, err := json.Marshal(q)
+	if err != nil {
+		return there, err
+	}
+	answer, err := e.Ask(ctx, node, text)
+	if err != nil {
+		return there, err
+	}
+	return there, json.Unmarshal(answer, &there)
+}
+
+var errNoPort = errors.New("the agent of this node has no --probe-port, by which agents ask each other")
+
+// unanswered says why another node did not answer.
+func (a *Agent) unanswered(s agentstatus.Status, node string, err error) string {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Sprintf("node %s was not asked: %v", node, err)
+	}
+	text := fmt.Sprintf("node %s did not answer within %v", node, agentstatus.AnswerTime)
+	i := slices.IndexFunc(s.Nodes, func(n agentstatus.Node) bool { return n.Name == node })
+	path := s.Nodes[i].Path
+	switch {
+	case path == nil:
+		return text + ": the path to its agent was not tested yet"
+	case path.Agents == agentstatus.Passed:
+		return text + ", and its agent answered the last test: it is an older one, has another key, or has just stopped"
+	}
+	return text + fmt.Sprintf(": its agent does not answer tests either (%s)", path.Agents)
+}
+
+// answer follows the packet of another node's question from its arrival here.
+func (a *Agent) answer(ctx context.Context, node string, text []byte) []byte {
+	var q question
+	r := reply{}
+	err := json.Unmarshal(text, &q)
+	if err == nil {
+		s := a.Status()
+		r.Side = a.side(s, q.Packet.Src, q.Packet.Dst)
+		in := arrival{Packet: q.Packet, In: a.entrance(s, node, q)}
+		r.Trace, err = in.follow(ctx)
+	}
+	if err != nil {
+		r.Error = fmt.Sprintf("node %s could not follow the packet: %v", a.Node, err)
+	}
+	answer, err := json.Marshal(r)
+	if err != nil {
+		return nil
+	}
+	return answer
+}
+
+// entrance returns the link by which packets of another node's containers come.
+func (a *Agent) entrance(s agentstatus.Status, node string, q question) string {
+	i := slices.IndexFunc(s.Nodes, func(n agentstatus.Node) bool { return n.Name == node })
+	if q.Direct && i >= 0 {
+		return sendsTo(a.World.Host, s.Nodes[i].Endpoint).Link
+	}
+	if q.Six {
+		return a.Device + "6"
+	}
+	return a.Device
+}
+
+// An arrival is a packet that comes in by a link of this host.
+type arrival struct {
+	Packet agentstatus.Packet `json:"packet"`
+	In     string             `json:"in"`
+}
+
+// ArrivalVerb is the argument of this program for which it runs FollowArrival. What reads all rules of a host is a process of
+// its own: it is killed in time, and its memory goes with it.
+const ArrivalVerb = "follow-arrival"
+
+// mostTrace is the size of the longest trace in bytes.
+const mostTrace = 1 << 20
+
+// follow runs FollowArrival in a process.
+func (in arrival) follow(ctx context.Context) (json.RawMessage, error) {
+	text, err := json.Marshal(in)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, self, ArrivalVerb)
+	var said, failed bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &said, &failed
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("it takes longer than a second and a half")
+		}
+		return nil, fmt.Errorf("%w: %s", err, bytes.TrimSpace(failed.Bytes()))
+	}
+	if said.Len() > mostTrace {
+		return nil, fmt.Errorf("the answer has %d bytes", said.Len())
+	}
+	return said.Bytes(), nil
+}
+
+// FollowArrival reads an arrival, and writes what becomes of the packet, as fairlead trace prints it as JSON.
+func FollowArrival(in io.Reader, out io.Writer) error {
+	var at arrival
+	if err := json.NewDecoder(in).Decode(&at); err != nil {
+		return err
+	}
+	host, err := kernel.Open("")
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	p := at.Packet
+	t := trace.Tracer{Host: host, Containers: containersWith(p.Dst)}
+	answer, err := t.Trace(trace.Question{In: at.In, Src: p.Src, Dst: p.Dst, Proto: p.Proto, DstPort: p.Port})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(out).Encode(answer)
+}
+
+// containersWith returns the containers of this node that have an address, as far as they are known.
+func containersWith(addr netip.Addr) (list []trace.Container) {
+	all, _ := new(attach.Runtime).List("")
+	for _, c := range all {
+		has := func(ip spec.IP) bool { return ip.Address.Addr() == addr }
+		if c.Netns != "" && c.Result != nil && slices.ContainsFunc(c.Result.IPs, has) {
+			list = append(list, trace.Container{Name: c.ContainerID, Netns: c.Netns})
+		}
+	}
+	return list
+}
+
+// A side is what one of two nodes knows of a packet between their containers.
+type side struct {
+	Node string `json:"node"`
+	Way  way    `json:"way"` // to the other node's container
+
+	Other string `json:"other,omitempty"` // node that has the address there
+	Own   string `json:"own,omitempty"`   // node that has the address here
+
+	Tunnels []tunnel     `json:"tunnels,omitempty"`
+	Addrs   []netip.Addr `json:"addrs,omitempty"` // by which other nodes reach this one
+}
+
+// side returns what this node knows of packets between one of its addresses and one of another node's.
+func (a *Agent) side(s agentstatus.Status, other, own netip.Addr) side {
+	is := side{Node: a.Node, Way: sendsTo(a.World.Host, other)}
+	is.Other, _ = ownerOf(s.Nodes, other)
+	is.Own, _ = ownerOf(s.Nodes, own)
+	for _, d := range s.Devices {
+		is.Addrs = append(is.Addrs, d.Local)
+		if l, err := rtnl.LinkByName(a.World.Host, d.Name); err == nil && tunnelOf(l) != nil {
+			is.Tunnels = append(is.Tunnels, *tunnelOf(l))
+		}
+	}
+	return is
+}

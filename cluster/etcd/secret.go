@@ -1,0 +1,58 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// secretKey is not one of the keys of package blocks: agents of former releases take all of these for entries of theirs.
+func (s *Store) secretKey() string { return strings.TrimSuffix(s.prefix, "v1/") + "agents-secret" }
+
+// secretBytes is the length of the secret.
+const secretBytes = 32
+
+// A secret is what the agents of the cluster know and nothing else does, or why it is unknown.
+type secret struct {
+	bytes []byte
+	err   error
+}
+
+// readSecret asks etcd for the secret. Nothing else depends on it.
+func (s *Store) readSecret(ctx context.Context) {
+	bytes, err := s.askSecret(ctx)
+	s.secret.Store(&secret{bytes, err})
+}
+
+// askSecret returns what the first agent that asked has made.
+func (s *Store) askSecret(ctx context.Context) ([]byte, error) {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	c, err := s.connect()
+	if err != nil {
+		return nil, err
+	}
+	made := make([]byte, secretBytes)
+	_, _ = rand.Read(made) // it never fails
+	isNew := clientv3.Compare(clientv3.CreateRevision(s.secretKey()), "=", 0)
+	resp, err := c.Txn(ctx).If(isNew).Then(clientv3.OpPut(s.secretKey(), string(made))).
+		Else(clientv3.OpGet(s.secretKey())).Commit()
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	if !resp.Succeeded {
+		made = resp.Responses[0].GetResponseRange().Kvs[0].Value
+	}
+	return made, nil
+}
+
+// Secret returns what etcd last said that the agents of the cluster know.
+func (s *Store) Secret() ([]byte, error) {
+	if last := s.secret.Load(); last != nil {
+		return last.bytes, last.err
+	}
+	return nil, errors.New("etcd has not answered since this agent began")
+}
