@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"errors"
 	"os"
 
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
@@ -49,6 +50,10 @@ func (ns *NS) closeConns() {
 // Unanswered reports whether err means that the kernel could not be asked at all. Such an error is no answer: a
 // caller that takes other errors for "not supported" has to try again.
 func Unanswered(err error) bool {
+	var call *os.SyscallError // of the socket: what the kernel answers to a message is a number alone
+	if errors.As(err, &call) && call.Syscall != "ioctl" {
+		return true
+	}
 	return netlink.Is(err, unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM, unix.EINTR, unix.EPERM)
 }
 
