@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -15,9 +16,10 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/cluster/exchange"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
 	"github.com/fairlead-cni/fairlead/internal/command/trace"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -25,8 +27,7 @@ import (
 type question struct {
 	Packet agentstatus.Packet `json:"packet"`
 	Prefix netip.Prefix       `json:"prefix,omitzero"` // of the asking node, with the packet's source
-	Direct bool               `json:"direct,omitempty"`
-	Six    bool               `json:"six,omitempty"` // the tunnel is one between IPv6 addresses
+	Way    way                `json:"way"`             // by which the asking node sends the packet
 }
 
 // A reply is what the other node says.
@@ -39,7 +40,7 @@ type reply struct {
 // startExchange lets agents ask each other, where the paths to them are tested.
 func (a *Agent) startExchange(ctx context.Context) {
 	p := a.paths.prober
-	e := &exchange.Exchange{Node: a.Node, Cluster: a.Cluster, Secret: a.Secret, Send: p.Send, Answer: a.answer}
+	e := &exchange.Exchange{Node: a.Node, Secret: a.Secret, Send: p.Send, Answer: a.answer}
 	if a.Secret == nil {
 		e.Secret = func() ([]byte, error) { return nil, nil }
 	}
@@ -57,13 +58,14 @@ func (a *Agent) follow(ctx context.Context, p agentstatus.Packet) (o agentstatus
 	o.Node = node
 	here := a.side(s, p.Dst, p.Src)
 	_, prefix := ownerOf(s.Nodes, p.Src)
-	q := question{Packet: p, Prefix: prefix, Direct: here.Way.Tunnel == nil, Six: here.Way.Endpoint.Is6()}
+	q := question{Packet: p, Prefix: prefix, Way: here.Way}
 	there, err := a.ask(ctx, node, q)
 	if err != nil {
 		o.Unanswered = a.unanswered(s, node, err)
 		return o, nil
 	}
 	o.Trace, o.Unanswered = there.Trace, there.Error
+	o.Disagreements = disagreements(p, here, there.Side)
 	return o, nil
 }
 
@@ -112,8 +114,8 @@ func (a *Agent) answer(ctx context.Context, node string, text []byte) []byte {
 	if err == nil {
 		s := a.Status()
 		r.Side = a.side(s, q.Packet.Src, q.Packet.Dst)
-		in := arrival{Packet: q.Packet, In: a.entrance(s, node, q)}
-		r.Trace, err = in.follow(ctx)
+		r.Side.Admits = a.admits(ctx, q)
+		r.Trace, err = a.arrival(s, node, q).follow(ctx)
 	}
 	if err != nil {
 		r.Error = fmt.Sprintf("node %s could not follow the packet: %v", a.Node, err)
@@ -125,22 +127,47 @@ func (a *Agent) answer(ctx context.Context, node string, text []byte) []byte {
 	return answer
 }
 
-// entrance returns the link by which packets of another node's containers come.
-func (a *Agent) entrance(s agentstatus.Status, node string, q question) string {
-	i := slices.IndexFunc(s.Nodes, func(n agentstatus.Node) bool { return n.Name == node })
-	if q.Direct && i >= 0 {
-		return sendsTo(a.World.Host, s.Nodes[i].Endpoint).Link
+// admits reports whether the filter of the VXLAN port lets in what another node sends for its containers.
+func (a *Agent) admits(ctx context.Context, q question) bool {
+	t := q.Way.Tunnel
+	if t == nil || !q.Prefix.IsValid() {
+		return true
 	}
-	if q.Six {
-		return a.Device + "6"
-	}
-	return a.Device
+	f := overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port, Senders: []overlay.Sender{
+		{Endpoints: []netip.Addr{t.Local}, Prefixes: []netip.Prefix{q.Prefix}}}}
+	admits, err := f.Admits(ctx, a.World)
+	return admits || err != nil
 }
 
 // An arrival is a packet that comes in by a link of this host.
 type arrival struct {
 	Packet agentstatus.Packet `json:"packet"`
 	In     string             `json:"in"`
+	Way    way                `json:"way"`            // by which it came
+	Local  netip.Addr         `json:"local,omitzero"` // of this host, to which the tunnel goes
+}
+
+// arrival returns where packets of another node's containers come in.
+func (a *Agent) arrival(s agentstatus.Status, node string, q question) arrival {
+	in := arrival{Packet: q.Packet, Way: q.Way, Local: q.Way.Endpoint}
+	i := slices.IndexFunc(s.Nodes, func(n agentstatus.Node) bool { return n.Name == node })
+	from := q.Packet.Src
+	if i >= 0 && len(s.Nodes[i].Endpoints) > 0 {
+		from = s.Nodes[i].Endpoints[0]
+	}
+	if q.Way.Tunnel != nil {
+		from = q.Way.Tunnel.Local
+	}
+	in.In = sendsTo(a.World.Host, from).Link
+	isOwn := func(d agentstatus.Device) bool { return d.Local == in.Local }
+	isFamily := func(d agentstatus.Device) bool { return d.Local.Is4() == in.Local.Is4() }
+	if slices.ContainsFunc(s.Devices, isOwn) {
+		return in
+	}
+	if i := slices.IndexFunc(s.Devices, isFamily); i >= 0 { // what another host gets is not followed there
+		in.Local = s.Devices[i].Local
+	}
+	return in
 }
 
 // ArrivalVerb is the argument of this program for which it runs FollowArrival. What reads all rules of a host is a process of
@@ -186,13 +213,24 @@ func FollowArrival(in io.Reader, out io.Writer) error {
 		return err
 	}
 	defer host.Close()
-	p := at.Packet
-	t := trace.Tracer{Host: host, Containers: containersWith(p.Dst)}
-	answer, err := t.Trace(trace.Question{In: at.In, Src: p.Src, Dst: p.Dst, Proto: p.Proto, DstPort: p.Port})
+	t := trace.Tracer{Host: host, Containers: containersWith(at.Packet.Dst)}
+	answer, err := t.Trace(at.question())
 	if err != nil {
 		return err
 	}
 	return json.NewEncoder(out).Encode(answer)
+}
+
+// question returns the packet as it comes in: in one of VXLAN, if it came by a tunnel.
+func (at arrival) question() trace.Question {
+	p, t := at.Packet, at.Way.Tunnel
+	if t == nil {
+		return trace.Question{In: at.In, Src: p.Src, Dst: p.Dst, Proto: p.Proto, DstPort: p.Port}
+	}
+	inner := packetfilter.Packet{Src: p.Src, Dst: p.Dst, Proto: p.Proto, DstPort: p.Port}
+	mac, _ := net.ParseMAC(at.Way.MAC) // of an unknown one, the way has ended there
+	copy(inner.DstMAC[:], mac)
+	return trace.Question{In: at.In, Src: t.Local, Dst: at.Local, Proto: kernel.UDP, DstPort: t.Port, Inner: &inner, VNI: t.ID}
 }
 
 // containersWith returns the containers of this node that have an address, as far as they are known.
@@ -205,30 +243,4 @@ func containersWith(addr netip.Addr) (list []trace.Container) {
 		}
 	}
 	return list
-}
-
-// A side is what one of two nodes knows of a packet between their containers.
-type side struct {
-	Node string `json:"node"`
-	Way  way    `json:"way"` // to the other node's container
-
-	Other string `json:"other,omitempty"` // node that has the address there
-	Own   string `json:"own,omitempty"`   // node that has the address here
-
-	Tunnels []tunnel     `json:"tunnels,omitempty"`
-	Addrs   []netip.Addr `json:"addrs,omitempty"` // by which other nodes reach this one
-}
-
-// side returns what this node knows of packets between one of its addresses and one of another node's.
-func (a *Agent) side(s agentstatus.Status, other, own netip.Addr) side {
-	is := side{Node: a.Node, Way: sendsTo(a.World.Host, other)}
-	is.Other, _ = ownerOf(s.Nodes, other)
-	is.Own, _ = ownerOf(s.Nodes, own)
-	for _, d := range s.Devices {
-		is.Addrs = append(is.Addrs, d.Local)
-		if l, err := rtnl.LinkByName(a.World.Host, d.Name); err == nil && tunnelOf(l) != nil {
-			is.Tunnels = append(is.Tunnels, *tunnelOf(l))
-		}
-	}
-	return is
 }

@@ -12,8 +12,9 @@ import (
 
 // A way is how this host's kernel sends to an address.
 type way struct {
-	Link string `json:"link,omitempty"` // empty: there is no route
-	MTU  int    `json:"mtu,omitempty"`  // in bytes
+	Link string     `json:"link,omitempty"` // empty: there is no route
+	Via  netip.Addr `json:"via,omitzero"`   // the next hop
+	MTU  int        `json:"mtu,omitempty"`  // in bytes
 
 	// Of a VXLAN device: the device itself, and the MAC address and the endpoint that packets to the address go to.
 	Tunnel   *tunnel    `json:"tunnel,omitempty"`
@@ -51,15 +52,15 @@ func sendsTo(ns *kernel.NS, dst netip.Addr) (w way) {
 		return w
 	}
 	w.Link, w.MTU, w.Tunnel = l.Name, cmp.Or(r.MTU, l.MTU), tunnelOf(l)
+	w.Via = dst
+	if r.Via.IsValid() {
+		w.Via = r.Via
+	}
 	if w.Tunnel == nil {
 		return w
 	}
-	next := dst
-	if r.Via.IsValid() {
-		next = r.Via
-	}
-	is := func(n rtnl.Neighbour) bool { return n.Addr == next && len(n.MAC) > 0 }
-	if n, found := entryOf(ns, rtnl.Family(next), l.Index, is); found {
+	is := func(n rtnl.Neighbour) bool { return n.Addr == w.Via && len(n.MAC) > 0 }
+	if n, found := entryOf(ns, rtnl.Family(w.Via), l.Index, is); found {
 		w.MAC = n.MAC.String()
 	}
 	is = func(n rtnl.Neighbour) bool { return n.MAC.String() == w.MAC }

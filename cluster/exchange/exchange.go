@@ -21,8 +21,7 @@ const (
 
 // An Exchange asks the agents of other nodes, and answers them.
 type Exchange struct {
-	Node    string // name of this node
-	Cluster string
+	Node string // name of this node
 
 	// Secret returns what all agents of the cluster know, and nothing else does. Empty: there is none, so nothing is
 	// asked or answered.

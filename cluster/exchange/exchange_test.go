@@ -29,8 +29,8 @@ type network struct {
 func newNetwork(t *testing.T, answer []byte) *network {
 	n := &network{t: t, sent: map[string][][]byte{}}
 	known := func() ([]byte, error) { return []byte(secret), nil }
-	n.a = &Exchange{Node: "a", Cluster: "c", Secret: known, Send: n.send("a")}
-	n.b = &Exchange{Node: "b", Cluster: "c", Secret: known, Send: n.send("b")}
+	n.a = &Exchange{Node: "a", Secret: known, Send: n.send("a")}
+	n.b = &Exchange{Node: "b", Secret: known, Send: n.send("b")}
 	n.b.Answer = func(_ context.Context, node string, question []byte) []byte {
 		if node != "a" || string(question) != "what?" {
 			t.Errorf("%s asks %q", node, question)
@@ -108,7 +108,7 @@ func TestForged(t *testing.T) {
 	real := n.sent["a"][0]
 	other := func(change func(*Exchange)) []byte {
 		var sealed []byte
-		e := &Exchange{Node: "a", Cluster: "c", Secret: n.a.Secret, Send: func(_ string, datagram []byte) { sealed = datagram }}
+		e := &Exchange{Node: "a", Secret: n.a.Secret, Send: func(_ string, datagram []byte) { sealed = datagram }}
 		change(e)
 		if err := e.send(message{ID: "forged", To: "b", Asks: true, Data: []byte("what?")}); err != nil {
 			t.Fatal(err)
@@ -126,7 +126,6 @@ func TestForged(t *testing.T) {
 		"another byte":         {"a", flipped},
 		"another node":         {"c", real},
 		"another secret":       {"a", other(func(e *Exchange) { e.Secret = func() ([]byte, error) { return make([]byte, 32), nil } })},
-		"another cluster":      {"a", other(func(e *Exchange) { e.Cluster = "d" })},
 		"another name":         {"a", other(func(e *Exchange) { e.Node = "c" })},
 		"an answer of its own": {"b", n.sent["b"][0]},
 	} {
@@ -137,8 +136,8 @@ func TestForged(t *testing.T) {
 		}
 	}
 	for name, e := range map[string]*Exchange{
-		"no secret":      {Node: "b", Cluster: "c", Secret: func() ([]byte, error) { return nil, nil }},
-		"a short secret": {Node: "b", Cluster: "c", Secret: func() ([]byte, error) { return []byte("short"), nil }},
+		"no secret":      {Node: "b", Secret: func() ([]byte, error) { return nil, nil }},
+		"a short secret": {Node: "b", Secret: func() ([]byte, error) { return []byte("short"), nil }},
 	} {
 		e.Send = func(string, []byte) { t.Errorf("%s: has an answer", name) }
 		e.Receive(t.Context(), "a", real)

@@ -35,8 +35,7 @@ const (
 	MostQuestion = partBytes
 )
 
-// cipher returns what seals and opens. The name of the cluster is in the key: two clusters with one secret by mistake do not
-// understand each other.
+// cipher returns what seals and opens.
 func (e *Exchange) cipher() (cipher.AEAD, error) {
 	secret, err := e.Secret()
 	if err != nil {
@@ -45,7 +44,7 @@ func (e *Exchange) cipher() (cipher.AEAD, error) {
 	if len(secret) < LeastSecret {
 		return nil, ErrNoSecret
 	}
-	key, err := hkdf.Key(sha256.New, secret, nil, "fairlead-agent exchange 1 "+e.Cluster, 32)
+	key, err := hkdf.Key(sha256.New, secret, nil, "fairlead-agent exchange 1", 32)
 	if err != nil {
 		return nil, err
 	}

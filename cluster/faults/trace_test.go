@@ -1,9 +1,11 @@
 package faults
 
 import (
+	"crypto/rand"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -13,7 +15,7 @@ import (
 func (c *cluster) newKey() {
 	c.t.Helper()
 	file := filepath.Join(c.t.TempDir(), "key")
-	if err := os.WriteFile(file, []byte(strings.Repeat("secret", 6)), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(rand.Text()+rand.Text()), 0o600); err != nil {
 		c.t.Fatal(err)
 	}
 	c.flags = append(c.flags, "--key-file", file)
@@ -73,6 +75,95 @@ func TestTraceConfined(t *testing.T) {
 		t.Error("does not arrive")
 	}
 	wants(t, said, "n2: host", "whose namespace this program may not enter", "arrives: n2: ")
+}
+
+// Each thing that the nodes know differently is said, and stops the packet where it does.
+func TestTraceDisagrees(t *testing.T) {
+	a, b, podA, addressB := newTraced(t)
+	flags := b.c.flags
+	restart := func(more ...string) {
+		b.agent.end()
+		b.c.flags = append(flags[:len(flags):len(flags)], more...)
+		b.startAgentUntil(programmed)
+	}
+	blockAPI := func(n *node) {
+		n.run("nft 'table ip api { " +
+			" chain o { type filter hook output priority 0; ip daddr 192.0.2.254 drop; }; " +
+			"chain i { type filter hook input priority 0; ip saddr 192.0.2.254 drop; }; }'")
+	}
+	filter := "inet fairlead-vxlan-8472-4118"
+	for _, c := range []struct {
+		name  string
+		spoil func()
+		to    string
+		stops bool
+		wants []string
+		mend  func()
+	}{
+		{"the port's filter lacks the other node", func() {
+			b.run("nft flush set %s sources_ip_ip", filter)
+		}, addressB, true, []string{"the filter of the VXLAN port of n2 does not let in what n1 sends from 192.0.2.1",
+			"n2: host", "stops   input: dropped by table " + filter + " chain received"}, func() { restart() }},
+		{"another network identifier", func() { restart("--vxlan-id", "9") }, addressB, true,
+			[]string{"n1 sends VXLAN id 4118 to port 8472, and n2 has id 9 and port 8472"}, func() { restart() }},
+		{"another cluster, so that MAC addresses differ", func() {
+			b.run("rm -f /var/lib/cni/fairlead/cluster/pods.json")
+			restart("--cluster", "other")
+		}, addressB, true, []string{"n1 sends to the MAC address 2a:32:7a:6d:5f:4a, and fairlead-vx of n2 has ",
+			"and the packet is for 2a:32:7a:6d:5f:4a"}, func() {
+			b.run("rm -f /var/lib/cni/fairlead/cluster/pods.json")
+			restart()
+		}},
+		{"another MTU", func() { restart("--mtu", "1400") }, addressB, false,
+			[]string{"packets from n1 to n2 may have 1,450 bytes, and those back 1,400", "arrives: n2: "}, func() { restart() }},
+		{"the way back leads elsewhere", func() { b.run("ip route add 10.244.1.2/32 via 192.0.2.254") }, addressB, true,
+			[]string{"n2 sends to 10.244.1.2 by eth0 to 192.0.2.254, and n1 has [192.0.2.1]"},
+			func() { b.run("ip route del 10.244.1.2/32") }},
+		{"no container has the address", nothing, "10.244.2.99", true,
+			[]string{"n1 has 10.244.2.99 at n2, and no container of n2 has it", "n2: host"}, nothing},
+		{"a rule of the other node drops it", func() {
+			b.run("nft 'table ip mine { chain c { type filter hook forward priority 0; ip saddr 10.244.1.2 drop; }; }'")
+		}, addressB, true, []string{"does not arrive: n2: host: forward: dropped by table ip mine chain c"},
+			func() { b.run("nft delete table ip mine") }},
+		{"the other node knows another range of its own", func() {
+			blockAPI(b)
+			b.c.api.set("n2", []string{b.address}, []string{b.podCIDR, "10.244.9.0/24"})
+			await(t, a.netns, func() bool { return strings.Contains(a.run("ip route show proto 118"), "10.244.9.0") })
+		}, "10.244.9.2", true, []string{"n1 has 10.244.9.2 at n2, and n2 has it at no node"}, nothing},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.spoil()
+			defer c.mend()
+			said, failed := a.trace(podA + " to " + c.to)
+			if failed != c.stops {
+				t.Errorf("does not arrive: %v", failed)
+			}
+			wants(t, said, c.wants...)
+		})
+	}
+}
+
+// An agent that is stopped, or has another key, is named in time, beside what is known without it.
+func TestTraceUnanswered(t *testing.T) {
+	a, b, podA, addressB := newTraced(t)
+	a.run("ping -c 1 %s", b.address) // so that its MAC address is known
+	b.agent.cmd.Process.Signal(syscall.SIGSTOP)
+	said, failed := a.trace(podA + " to " + addressB)
+	if failed {
+		t.Error("what leaves the host is no failure")
+	}
+	wants(t, said, "n2 did not answer within 2s", "; what is known from here: host: leaves by ")
+	b.agent.cmd.Process.Signal(syscall.SIGCONT)
+	b.agent.end()
+
+	b.c.newKey()
+	b.startAgentUntil(programmed)
+	said, _ = a.trace(podA + " to " + addressB)
+	wants(t, said, "n2 did not answer within 2s", "; what is known from here: host: leaves by ")
+
+	a.agent.kill()
+	said, _ = a.trace(podA + " to " + addressB)
+	wants(t, said, "no other node was asked: ", "connection refused", "; what is known from here: host: leaves by ")
 }
 
 // In a fleet, etcd has the key, where no user but the fleet's reads it.

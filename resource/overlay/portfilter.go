@@ -243,6 +243,16 @@ func (f PortFilter) Verify(ctx context.Context, w *kernel.World) error {
 	})
 }
 
+// Admits reports whether the table lets in what the senders send. It may let in others, too.
+func (f PortFilter) Admits(ctx context.Context, w *kernel.World) (admits bool, err error) {
+	err = filter.Transact(ctx, w, f.table(), func(tx filter.Tx) error {
+		missing, _, err := f.compareElements(tx)
+		admits = len(missing) == 0
+		return err
+	})
+	return admits, err
+}
+
 // Remove implements plan.Remover.
 func (f PortFilter) Remove(ctx context.Context, w *kernel.World) error {
 	return filter.Transact(ctx, w, f.table(), func(tx filter.Tx) error {

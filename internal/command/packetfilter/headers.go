@@ -128,6 +128,8 @@ func (w *walk) transport() bits {
 		h.write(2, port(w.p.DstPort))
 	}
 	switch {
+	case w.p.Inner != nil:
+		h = w.vxlan(h)
 	case w.p.ICMP != 0:
 		h.write(0, exactly(w.p.ICMP, 0))
 	case w.p.Proto == kernel.TCP:
@@ -137,6 +139,18 @@ func (w *walk) transport() bits {
 	case w.p.Proto == kernel.ICMPv6 && w.p.Fresh:
 		h.write(0, exactly(128, 0))
 	}
+	return h
+}
+
+// vxlan puts what is known of the packet inside behind the UDP header.
+func (w *walk) vxlan(udp bits) bits {
+	inner := walk{p: *w.p.Inner}
+	inner.headers()
+	h := unknown(8 + 8 + len(inner.ll.v) + len(inner.ip.v))
+	h.write(0, bits{udp.v[:8], udp.known[:8]})
+	h.write(8+4, exactly(byte(w.p.VNI>>16), byte(w.p.VNI>>8), byte(w.p.VNI)))
+	h.write(8+8, inner.ll)
+	h.write(8+8+len(inner.ll.v), inner.ip)
 	return h
 }
 

@@ -32,11 +32,12 @@ func (w *walk) addrType(a netip.Addr) (kind uint32, ok bool) {
 
 // What x/sys lacks names for.
 const (
-	fibDaddr = 1 << 1 // NFTA_FIB_F_DADDR
-	fibSaddr = 1 << 0
-	fibMark  = 1 << 2
-	fibIif   = 1 << 3
-	fibOif   = 1 << 4
+	fibDaddr   = 1 << 1 // NFTA_FIB_F_DADDR
+	fibSaddr   = 1 << 0
+	fibMark    = 1 << 2
+	fibIif     = 1 << 3
+	fibOif     = 1 << 4
+	fibPresent = 1 << 5 // the answer is 1 or 0, in one byte
 )
 
 // wayBack is the link that the packet comes in by, if the way back to its source leads there, and 0 if there is no way
@@ -72,9 +73,14 @@ func (m *machine) fib(d []byte) {
 			b = native(kind)
 		}
 	}
-	if flags == fibSaddr|fibIif || flags == fibSaddr|fibIif|fibMark {
-		if index, ok := m.w.wayBack(); ok && attr32(d, unix.NFTA_FIB_RESULT) == unix.NFT_FIB_RESULT_OIF {
+	if asks := flags &^ fibPresent; asks == fibSaddr|fibIif || asks == fibSaddr|fibIif|fibMark {
+		index, ok := m.w.wayBack()
+		switch {
+		case !ok || attr32(d, unix.NFTA_FIB_RESULT) != unix.NFT_FIB_RESULT_OIF:
+		case flags&fibPresent == 0:
 			b = native(index)
+		default:
+			b = exactly(byte(min(index, 1)), 0, 0, 0)
 		}
 	}
 	m.store(d, unix.NFTA_FIB_DREG, b, fibText(d))

@@ -48,7 +48,7 @@ func (p Packet) original() original {
 func (p Packet) Entering(link string, within bool) Packet {
 	e := Packet{In: link, Src: p.Src, Dst: p.Dst, Proto: p.Proto, SrcPort: p.SrcPort, DstPort: p.DstPort,
 		SrcMAC: p.SrcMAC,
-		DstMAC: p.DstMAC, Fresh: true, altered: p.altered}
+		DstMAC: p.DstMAC, Fresh: true, Inner: p.Inner, VNI: p.VNI, altered: p.altered}
 	if within {
 		e.Mark, e.anyMark, e.touched, e.lost, e.untracked = p.Mark, p.anyMark, p.touched, p.lost, min(p.untracked,
 			maybe)

@@ -48,6 +48,9 @@ type Packet struct {
 	ARP  bool
 	ICMP byte // the type of ICMP; 0 is not known, if the packet is not Fresh
 
+	Inner *Packet // it is of VXLAN, and carries this one
+	VNI   uint32  // of VXLAN: the network identifier
+
 	six       bool   // it is of IPv6, also where no address says so
 	anyMark   bool   // the mark is not known
 	touched   string // sets that rules have changed on its way, by nftTable.key

@@ -54,6 +54,8 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 		w.fromBridge(p, l, next)
 	case "macvlan", "macvtap", "ipvlan", "ipvtap":
 		w.above(p, l, next)
+	case "vxlan":
+		w.encapsulate(p, l, next)
 	default:
 		if !l.Operational {
 			w.stop(p, "link", Advice{}, "link %s has no carrier", l.Name)
@@ -78,8 +80,10 @@ func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
 			"leaves by %s with the source %v, which the network masquerades, and the rule is missing", l.Name, w.p.Src)
 		return
 	}
-	left := w.p
-	w.Left = &left
+	if w.Left == nil {
+		left := w.p
+		w.Left = &left
+	}
 	if l.Ethernet && !next.IsMulticast() {
 		if w.answersOutside(p, l, w.p.Src); !w.reachable(p, l, next) {
 			return

@@ -191,7 +191,7 @@ func (w *walk) compare(seen map[string][]observed) {
 	dropped := false // by a chain whose verdict was unknown
 	for i := range w.Hops {
 		h := &w.Hops[i]
-		if h.Hook == "" || h.Verdict.Legacy || dropped {
+		if h.Hook == "" || h.Verdict.Legacy || h.Verdict.Packet.Inner != nil || dropped {
 			continue
 		}
 		list := seen[netns[h.Place]]

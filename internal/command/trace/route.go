@@ -161,7 +161,9 @@ func (w *walk) forwards(p *place, in *rtnl.Link) bool {
 // send has a place send the packet.
 func (w *walk) send(p *place) {
 	w.p.Local, w.p.Fresh = true, true
-	w.passages = append(w.passages, passage{p, w.p})
+	if w.p.Inner == nil { // Live does not tell it from others in the same tunnel
+		w.passages = append(w.passages, passage{p, w.p})
+	}
 	r, out, ok := w.route(p, nil)
 	if w.Packet == "" {
 		src := w.p
@@ -270,7 +272,8 @@ func (w *walk) routed(p *place, in *rtnl.Link) {
 	case !ok:
 		return
 	case r.Type == rtnl.Local:
-		if w.deliver(p); w.Verdict == Passes {
+		isOuter := w.p.Inner != nil
+		if w.deliver(p); w.Verdict == Passes && !isOuter {
 			w.replyRouted(p)
 		}
 		return
@@ -320,6 +323,10 @@ func (w *walk) answer(p *place, sent packetfilter.Packet) {
 func (w *walk) deliver(p *place) {
 	w.p.Out = ""
 	if !w.filter(p, packetfilter.Input, false) {
+		return
+	}
+	if w.p.Inner != nil {
+		w.decapsulate(p)
 		return
 	}
 	if w.p.Proto != kernel.TCP && w.p.Proto != kernel.UDP && w.p.Proto != kernel.SCTP || w.p.DstPort == 0 {

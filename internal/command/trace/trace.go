@@ -35,6 +35,9 @@ type Question struct {
 	Dst     netip.Addr
 	Proto   byte // kernel.TCP, …
 	DstPort uint16
+
+	Inner *packetfilter.Packet // it is of VXLAN, and carries this one
+	VNI   uint32               // of VXLAN: the network identifier
 }
 
 // A Tracer looks at a host and the containers on it.
@@ -71,8 +74,8 @@ const (
 type Hop struct {
 	Node  string `json:"node,omitempty"` // of a cluster; empty: this one
 	Place string `json:"place"`          // host, or the container
-	Kind  string `json:"kind"`           // route, filter, translation, link, neighbour, bridge, socket, program, note,
-	// disagreement
+	// route, filter, translation, link, tunnel, neighbour, bridge, socket, program, disagreement, note
+	Kind  string `json:"kind"`
 	Text  string `json:"text"`
 	State State  `json:"state"`
 
@@ -100,7 +103,7 @@ type Answer struct {
 	Result  string `json:"live,omitempty"` // that in words
 	Differs bool   `json:"differs,omitempty"`
 
-	Left     *packetfilter.Packet `json:"-"` // as it leaves the host; nil: it does not
+	Left     *packetfilter.Packet `json:"-"` // as it leaves the host, or enters a tunnel; nil: it does not
 	decisive *Hop                 // what Why says
 }
 
@@ -154,7 +157,7 @@ func (t *Tracer) Trace(q Question) (*Answer, error) {
 }
 
 func (w *walk) begin(q Question) error {
-	w.p = packetfilter.Packet{Src: q.Src, Dst: q.Dst, Proto: q.Proto, DstPort: q.DstPort}
+	w.p = packetfilter.Packet{Src: q.Src, Dst: q.Dst, Proto: q.Proto, DstPort: q.DstPort, Inner: q.Inner, VNI: q.VNI}
 	host := &place{ns: w.Host, name: "host"}
 	defer w.finish()
 	switch {

@@ -51,10 +51,14 @@ With --live, the container sends the packet, or without a CONTAINER the host, an
 answer shows the observation beside the prediction, and marks differences. For some seconds, tables named fairlead_trace
 exist; the kernel removes them when the command ends, even if it is killed.
 
+A packet to a container of another node of a cluster is followed there by that node's agent, if the agents have a key.
+Its steps come below those of this node, and before them what the two nodes know differently. With --live, only this node
+observes the packet.
+
 The command does not see filters of the network outside, BPF programs and, with --live, legacy iptables.
 
-Exit status: 0 the packet arrives or leaves the host, 1 unknown (as of UDP without an answer), 3 it does not arrive, or
---live observed no answer or a difference from the prediction, 4 no such container.`,
+Exit status: 0 the packet arrives, or leaves the host for where nothing more is known, 1 unknown (as of UDP without an
+answer), 3 it does not arrive, or --live observed no answer or a difference from the prediction, 4 no such container.`,
 		Example: `  fairlead trace web to 192.0.2.1:443
   fairlead trace default/web-0 to 10.88.0.7:53/udp --live
   fairlead trace to :8080 --from 198.51.100.7     a client outside, and a published port`,
