@@ -13,7 +13,8 @@ import (
 
 // portFilter returns who may send to the VXLAN port: all other nodes for their prefixes, by any of their addresses.
 func (a *Agent) portFilter(self directory.Node, nodes []directory.Node) overlay.PortFilter {
-	f := overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port, Own: self.Endpoints}
+	f := overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port, Agents: a.ProbePort,
+		Own: self.Endpoints}
 	for _, n := range nodes {
 		if n.Name != self.Name {
 			f.Senders = append(f.Senders, overlay.Sender{Endpoints: n.Endpoints, Prefixes: n.Prefixes})

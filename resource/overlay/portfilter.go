@@ -20,12 +20,16 @@ import (
 // itself send to that port of other nodes. VXLAN has no authentication: without the filter, a host that reaches the
 // port puts packets with any source into the containers' network. A container reaches it, too, masqueraded as its node.
 //
+// It also lets only the node itself send to the port at which the agents of other nodes listen. A container's packet
+// there would have the address of its node, and would keep the agent's own from leaving with that address and port.
+//
 // It is a table of nf_tables of its own, and has no chain at the hook forward: what forwards look at the chains there.
 // It concerns one network identifier. Another device may have the same port.
 type PortFilter struct {
 	Network string // for people
 	ID      uint32 // network identifier
 	Port    uint16 // UDP
+	Agents  uint16 // UDP port of the agents; zero: they have none
 	Own     []netip.Addr
 	Senders []Sender // no two of which have overlapping prefixes
 }
@@ -90,13 +94,18 @@ func (f PortFilter) table() *nft.Table {
 	}
 	received.Rules = append(received.Rules, nft.NewRule("all else").Drop())
 
+	toNodes := toPort("leaves for the VXLAN port", "sent")
+	if f.Agents != 0 {
+		toNodes = append(toNodes, nft.NewRule("leaves for the port of agents").Proto(false, kernel.UDP).
+			Port(true, false, f.Agents, f.Agents).Jump("sent"))
+	}
 	base := func(name string, hook uint32, priority int32, rules []*nft.Rule) *nft.Chain {
 		return &nft.Chain{Name: name, Type: "filter", Hook: hook, Priority: priority, Rules: rules}
 	}
 	t.Chains = []*nft.Chain{arrived, received, sent,
 		base("prerouting", unix.NF_INET_PRE_ROUTING, -97, toPort("arrives at the VXLAN port", "arrived")),
 		base("input", unix.NF_INET_LOCAL_IN, 0, toPort("is received at the VXLAN port", "received")),
-		base("postrouting", unix.NF_INET_POST_ROUTING, 99, toPort("leaves for the VXLAN port", "sent")),
+		base("postrouting", unix.NF_INET_POST_ROUTING, 99, toNodes),
 	}
 	return t
 }

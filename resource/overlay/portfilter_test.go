@@ -32,7 +32,7 @@ func prefixes(i byte) []netip.Prefix {
 
 // portFilter is that of node 1 with these other nodes.
 func portFilter(others ...byte) PortFilter {
-	f := PortFilter{Network: "pods", ID: vx.ID, Port: vx.Port, Own: ends(1)}
+	f := PortFilter{Network: "pods", ID: vx.ID, Port: vx.Port, Agents: 8473, Own: ends(1)}
 	for _, i := range others {
 		f.Senders = append(f.Senders, Sender{Endpoints: ends(i), Prefixes: prefixes(i)})
 	}
@@ -453,7 +453,7 @@ func TestPortFilterWhileMade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.arrives(f) // after all of them
+	s.arrives(f)                                  // after all of them
 	for before := ""; before != seen("before"); { // another may be on its way from a busy processor
 		before = seen("before")
 	}
