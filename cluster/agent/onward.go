@@ -239,7 +239,7 @@ func containersWith(addr netip.Addr) (list []trace.Container) {
 	for _, c := range all {
 		has := func(ip spec.IP) bool { return ip.Address.Addr() == addr }
 		if c.Netns != "" && c.Result != nil && slices.ContainsFunc(c.Result.IPs, has) {
-			list = append(list, trace.Container{Name: c.ContainerID, Netns: c.Netns})
+			list = append(list, trace.Container{Name: c.ContainerID, Netns: c.Netns, Addr: addr})
 		}
 	}
 	return list

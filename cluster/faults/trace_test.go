@@ -2,13 +2,20 @@ package faults
 
 import (
 	"crypto/rand"
+	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/packet"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
 // newKey gives the agents of a cluster a secret that they share.
@@ -164,6 +171,87 @@ func TestTraceUnanswered(t *testing.T) {
 	a.agent.kill()
 	said, _ = a.trace(podA + " to " + addressB)
 	wants(t, said, "no other node was asked: ", "connection refused", "; what is known from here: host: leaves by ")
+}
+
+// What asks in the name of an agent gets no answer: a container of its node, whose packets do not even leave, and another
+// machine that sends with the node's address. Neither keeps the agent from asking.
+func TestTraceForged(t *testing.T) {
+	a, b, podA, addressB := newTraced(t)
+	forged := make([]byte, 200)
+	copy(forged, "FLps")
+	b.run(`nft 'table ip count { chain i { type filter hook input priority 0; udp dport 8473 udp length %d counter; }; }'`,
+		8+len(forged))
+	arrived := func() bool { return !strings.Contains(b.run("nft list table ip count"), "counter packets 0 ") }
+	answers := func() {
+		t.Helper()
+		said, failed := a.trace(podA + " to " + addressB)
+		if failed {
+			t.Error("does not arrive")
+		}
+		wants(t, said, "arrives: n2: ")
+	}
+	agents := netip.MustParseAddrPort(b.address + ":8473")
+
+	var c *net.UDPConn
+	err := nstest.In(podA, func() (err error) {
+		c, err = net.DialUDP("udp4", &net.UDPAddr{Port: 8473}, net.UDPAddrFromAddrPort(agents))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 10 {
+		c.Write(forged) // an error is a packet that is refused
+	}
+	answers()
+	if arrived() {
+		t.Error("what the container sends arrives")
+	}
+	c.SetReadDeadline(time.Now())
+	if n, err := c.Read(make([]byte, 1500)); err == nil {
+		t.Errorf("the container got %d bytes", n)
+	}
+
+	here, err := kernel.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer here.Close()
+	bridge, err := rtnl.IndexOf(here, "br0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac, err := net.ParseMAC(strings.Fields(b.run("ip -br link show eth0"))[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for !arrived() {
+		if err := packet.SendUDP(here, bridge, mac, netip.MustParseAddrPort(a.address+":8473"), agents, forged); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers()
+}
+
+// Packets of IPv6 are followed, too, in a tunnel between IPv4 addresses.
+func TestTraceIPv6(t *testing.T) {
+	ownPlugins(t)
+	c := newCluster(t)
+	c.newKey()
+	a, b := c.newNode(1), c.newNode(2)
+	for i, n := range []*node{a, b} {
+		c.api.set(n.name, []string{n.address}, []string{n.podCIDR, fmt.Sprintf("fd00:%d::/64", i+1)})
+		n.startAgent()
+	}
+	podA, _ := a.newPod()
+	b.newPod()
+	await(t, a.netns, func() bool { return strings.Contains(a.run("ip -6 route show proto 118"), "fd00:2::") })
+	said, failed := a.trace(podA + " to fd00:2::2")
+	if failed {
+		t.Error("does not arrive")
+	}
+	wants(t, said, "fairlead-vx takes the packet that is inside", "arrives: n2: ")
 }
 
 // In a fleet, etcd has the key, where no user but the fleet's reads it.

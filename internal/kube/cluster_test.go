@@ -65,6 +65,25 @@ func TestClusterSettings(t *testing.T) {
 	}
 }
 
+// The agents have their key where they look for it, and do their work without one.
+func TestClusterKey(t *testing.T) {
+	r := render(t, "cluster")
+	c := r.container(t, "agent")
+	mount := slices.IndexFunc(c.VolumeMounts, func(m core.VolumeMount) bool { return m.Name == "account" })
+	pod := r.daemons.Spec.Template.Spec
+	volume := slices.IndexFunc(pod.Volumes, func(v core.Volume) bool { return v.Name == "account" })
+	sources := pod.Volumes[volume].Projected.Sources
+	source := slices.IndexFunc(sources, func(s core.VolumeProjection) bool { return s.Secret != nil })
+	if source < 0 {
+		t.Fatal("no Secret")
+	}
+	key := sources[source].Secret
+	flag := "--key-file=" + filepath.Join(c.VolumeMounts[mount].MountPath, key.Items[0].Path)
+	if !slices.Contains(c.Args, flag) || key.Optional == nil || !*key.Optional {
+		t.Errorf("%+v, %q", key, c.Args)
+	}
+}
+
 // On a throw-away host with an API server of two nodes, the agent of the manifests makes the node ready. Without any one
 // of its capabilities and mounts it does not. What is removed leaves the host as it was. testdata/cluster.sh is the host.
 func TestClusterConfined(t *testing.T) {

@@ -33,9 +33,6 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 	case "veth":
 		far, peer := w.peer(p, l)
 		switch {
-		case far != nil && far.shut:
-			w.arrive(p, "link", "leaves by %s to %s, whose namespace this program may not enter", l.Name, far.name)
-			return
 		case peer == nil && p.netns != "":
 			w.unknown(p, "link", Advice{}, "the other end of %s is in a network namespace that is not known here",
 				l.Name)
@@ -44,6 +41,12 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 			w.stop(p, "link", Advice{}, "link %s has no carrier: its other end is down", l.Name)
 			return
 		case peer == nil:
+			has := func(c Container) bool { return next.IsValid() && c.Addr == next }
+			if i := slices.IndexFunc(w.Containers, has); i >= 0 {
+				w.arrive(p, "link", "leaves by %s to %s, whose namespace this program may not enter", l.Name,
+					w.Containers[i].Name)
+				return
+			}
 			w.leave(p, l, next)
 			return
 		}

@@ -35,7 +35,7 @@ func newField(t *testing.T) *field {
 		for l in all default br0; do echo 1 > /proc/sys/net/ipv4/conf/$l/forwarding; echo 1 > /proc/sys/net/ipv6/conf/$l/forwarding; done`)
 	for i, name := range []string{"a", "b", "far"} {
 		path := nstest.NewNS(t)
-		f.Containers = append(f.Containers, Container{name, path})
+		f.Containers = append(f.Containers, Container{Name: name, Netns: path})
 		c := f.Containers[i]
 		f.byName[name] = &c
 		nstest.Run(t, "ip", "link", "add", "v"+name, "type", "veth", "peer", "name", "eth0", "address", fmt.Sprintf("02:00:00:00:00:0%d", i), "netns", path)

@@ -10,10 +10,8 @@ package trace
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
-	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -24,6 +22,8 @@ import (
 type Container struct {
 	Name  string // for people
 	Netns string // a path
+
+	Addr netip.Addr // that it has; needed only where this program may not enter Netns
 }
 
 // A Question is a packet that may be sent.
@@ -120,7 +120,6 @@ type place struct {
 	ns    *kernel.NS
 	name  string
 	netns string // its path; empty for the host
-	shut  bool   // this program may not enter it
 }
 
 // A walk is a packet on its way.
@@ -166,9 +165,6 @@ func (w *walk) begin(q Question) error {
 		if err != nil {
 			return err
 		}
-		if from.shut {
-			return fmt.Errorf("container %s: %w", from.name, syscall.EPERM)
-		}
 		w.send(from)
 	case q.In == "":
 		w.send(host)
@@ -209,15 +205,14 @@ func (w *walk) open(c Container) (*place, error) {
 	}
 	ns, err := w.Host.Enter(c.Netns)
 	if err == nil {
-		if err = ns.Do(func() error { return nil }); err != nil && !errors.Is(err, syscall.EPERM) {
+		if err = ns.Do(func() error { return nil }); err != nil {
 			ns.Close()
 		}
 	}
-	isShut := errors.Is(err, syscall.EPERM)
-	if err != nil && (ns == nil || !isShut) {
+	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", c.Name, err)
 	}
-	p := &place{ns, c.Name, c.Netns, isShut}
+	p := &place{ns, c.Name, c.Netns}
 	w.opened = append(w.opened, p)
 	return p, nil
 }
