@@ -91,8 +91,11 @@ var errNoPort = errors.New("the agent of this node has no --probe-port, by which
 
 // unanswered says why another node did not answer.
 func (a *Agent) unanswered(s agentstatus.Status, node string, err error) string {
-	if !errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, exchange.ErrNoSecret), errors.Is(err, errNoPort):
 		return fmt.Sprintf("node %s was not asked: %v", node, err)
+	case !errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("node %s gave no answer: %v", node, err)
 	}
 	text := fmt.Sprintf("node %s did not answer within %v", node, agentstatus.AnswerTime)
 	i := slices.IndexFunc(s.Nodes, func(n agentstatus.Node) bool { return n.Name == node })
@@ -101,9 +104,9 @@ func (a *Agent) unanswered(s agentstatus.Status, node string, err error) string 
 	case path == nil:
 		return text + ": the path to its agent was not tested yet"
 	case path.Agents == agentstatus.Passed:
-		return text + ", and its agent answered the last test: it is an older one, has another key, or has just stopped"
+		return text + ", and its agent answered the last test: it is an older one, has another key or none, or has just stopped"
 	}
-	return text + fmt.Sprintf(": its agent does not answer tests either (%s)", path.Agents)
+	return text + fmt.Sprintf(": its agent does not answer tests at UDP %d either; `fairlead cluster status` says more", a.ProbePort)
 }
 
 // answer follows the packet of another node's question from its arrival here.

@@ -84,6 +84,9 @@ func TestLeastRights(t *testing.T) {
 	if err := s.Forget(ctx, "a"); err != nil {
 		t.Error(err)
 	}
+	if _, err := s.askSecret(ctx); err != nil {
+		t.Error(err)
+	}
 	if _, err := s.mustConnect(t).Get(ctx, "/other"); err == nil {
 		t.Error("the role reads what is not of the fleet")
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -21,10 +22,21 @@ type secret struct {
 	err   error
 }
 
-// readSecret asks etcd for the secret. Nothing else depends on it.
+// readSecret asks etcd for the secret until it answers, or ctx ends. Nothing else depends on it.
 func (s *Store) readSecret(ctx context.Context) {
-	bytes, err := s.askSecret(ctx)
-	s.secret.Store(&secret{bytes, err})
+	for ctx.Err() == nil {
+		bytes, err := s.askSecret(ctx)
+		if _, unknown := s.Secret(); err == nil || unknown != nil {
+			s.secret.Store(&secret{bytes, err})
+		}
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
 }
 
 // askSecret returns what the first agent that asked has made.

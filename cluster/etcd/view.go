@@ -84,13 +84,13 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 	v.mu.Unlock()
 	s.highest.Store(now.revision)
 	changed(true)
-	s.readSecret(ctx) // a restored etcd may have another one
 	c, err := s.connect()
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	go s.readSecret(ctx) // a restored etcd may have another one
 	events := c.Watch(clientv3.WithRequireLeader(ctx), s.prefix, clientv3.WithPrefix(), clientv3.WithRev(now.revision+1))
 	for resp := range events {
 		if err := resp.Err(); err != nil {

@@ -47,7 +47,7 @@ type served struct {
 }
 
 // ErrNoSecret means that the agents of the cluster have no secret, or that this one does not know it.
-var ErrNoSecret = errors.New("this agent has no key")
+var ErrNoSecret = errors.New("the agent of this node has no key (--key-file)")
 
 // ErrBusy means that the other agent answered others at that time.
 var ErrBusy = errors.New("its agent is answering other questions")

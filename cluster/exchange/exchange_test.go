@@ -80,6 +80,8 @@ func TestAnswer(t *testing.T) {
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
 			}
+			n.mu.Lock()
+			defer n.mu.Unlock()
 			for _, datagram := range append(n.sent["a"], n.sent["b"]...) {
 				const headers = 48 // of IPv6 and UDP
 				if len(datagram) > 1280-headers-4 {
@@ -105,7 +107,9 @@ func TestForged(t *testing.T) {
 	if _, err := n.a.Ask(t.Context(), "b", []byte("what?")); err != nil {
 		t.Fatal(err)
 	}
-	real := n.sent["a"][0]
+	n.mu.Lock()
+	real, answered := n.sent["a"][0], n.sent["b"][0]
+	n.mu.Unlock()
 	other := func(change func(*Exchange)) []byte {
 		var sealed []byte
 		e := &Exchange{Node: "a", Secret: n.a.Secret, Send: func(_ string, datagram []byte) { sealed = datagram }}
@@ -127,11 +131,11 @@ func TestForged(t *testing.T) {
 		"another node":         {"c", real},
 		"another secret":       {"a", other(func(e *Exchange) { e.Secret = func() ([]byte, error) { return make([]byte, 32), nil } })},
 		"another name":         {"a", other(func(e *Exchange) { e.Node = "c" })},
-		"an answer of its own": {"b", n.sent["b"][0]},
+		"an answer of its own": {"b", answered},
 	} {
 		before := n.sentBy("b")
 		n.b.Receive(t.Context(), forged.from, forged.datagram)
-		if n.sentBy("b") != before || n.b.served[len(n.b.served)-1].id == "forged" {
+		if n.sentBy("b") != before || n.b.lastServed() == "forged" {
 			t.Errorf("%s: has an answer", name)
 		}
 	}
@@ -145,6 +149,13 @@ func TestForged(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// lastServed returns the identifier of the last question that was answered.
+func (e *Exchange) lastServed() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.served[len(e.served)-1].id
 }
 
 // However many ask, an agent makes one answer at a time, and says that it is busy.
@@ -191,7 +202,9 @@ func TestSilent(t *testing.T) {
 	if sent := n.sentBy("a"); sent < 2 {
 		t.Errorf("the question was sent %d times", sent)
 	}
+	n.mu.Lock()
 	asked := n.sent["a"][0]
+	n.mu.Unlock()
 	for range 3 {
 		n.b.Receive(t.Context(), "a", asked)
 	}
@@ -205,18 +218,28 @@ func TestSilent(t *testing.T) {
 // Answers are kept for a time, and a number of them.
 func TestKept(t *testing.T) {
 	n := newNetwork(t, []byte("yes"))
-	for range 2 * keepMost {
+	ask := func(change func(served []*served)) (kept int) {
+		t.Helper()
+		n.b.mu.Lock()
 		n.b.began = time.Time{}
+		change(n.b.served)
+		n.b.mu.Unlock()
 		if _, err := n.a.Ask(t.Context(), "b", []byte("what?")); err != nil {
 			t.Fatal(err)
 		}
+		n.b.mu.Lock()
+		defer n.b.mu.Unlock()
+		return len(n.b.served)
 	}
-	if len(n.b.served) != keepMost {
-		t.Errorf("%d answers are kept", len(n.b.served))
+	kept := 0
+	for range 2 * keepMost {
+		kept = ask(func([]*served) {})
 	}
-	n.b.served[3].at = time.Now().Add(-2 * keep)
-	n.b.began = time.Time{}
-	if _, err := n.a.Ask(t.Context(), "b", []byte("what?")); err != nil || len(n.b.served) != keepMost-1 {
-		t.Errorf("%v, %d answers are kept", err, len(n.b.served))
+	if kept != keepMost {
+		t.Errorf("%d answers are kept", kept)
+	}
+	kept = ask(func(served []*served) { served[3].at = time.Now().Add(-2 * keep) })
+	if kept != keepMost-1 {
+		t.Errorf("%d answers are kept", kept)
 	}
 }

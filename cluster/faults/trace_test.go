@@ -2,11 +2,13 @@ package faults
 
 import (
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -36,13 +38,14 @@ func (n *node) trace(args string) (said string, failed bool) {
 	return said, failed
 }
 
-// newTraced is two nodes with a key, whose agents run, that of the second one behind another command if there is one. It
-// returns the namespace of a container of the first one, and the address of one of the second.
-func newTraced(t *testing.T, before ...string) (a, b *node, podA, addressB string) {
+// newTraced is two nodes with a key, whose agents run with more flags, that of the second one behind another command if
+// there is one. It returns the namespace of a container of the first one, and the address of one of the second.
+func newTraced(t *testing.T, before []string, flags ...string) (a, b *node, podA, addressB string) {
 	t.Helper()
 	ownPlugins(t)
 	c := newCluster(t)
 	c.newKey()
+	c.flags = append(c.flags, flags...)
 	a, b = c.newNode(1), c.newNode(2)
 	a.join()
 	b.join()
@@ -65,18 +68,52 @@ func wants(t *testing.T, said string, texts ...string) {
 
 // A packet is followed to the container of another node, by that node, in the namespace of the container too.
 func TestTrace(t *testing.T) {
-	a, _, podA, addressB := newTraced(t)
+	a, _, podA, addressB := newTraced(t, nil)
 	said, failed := a.trace(podA + " to " + addressB)
 	if failed {
 		t.Error("does not arrive")
 	}
 	wants(t, said, "n2: host", "passes  "+addressB+" is an address of its own", "arrives: n2: ")
+
+	said, _ = a.trace("-o json " + podA + " to " + addressB)
+	var answer struct {
+		Hops []struct{ Node, Place, Kind, State string }
+	}
+	if err := json.Unmarshal([]byte(said), &answer); err != nil {
+		t.Fatal(err)
+	}
+	var kinds []string // of the other node
+	for _, h := range answer.Hops {
+		if h.Node == "n2" {
+			kinds = append(kinds, h.Kind)
+		}
+	}
+	if !slices.Contains(kinds, "tunnel") || kinds[len(kinds)-1] != "socket" {
+		t.Errorf("%q", kinds)
+	}
+
+	said, failed = a.trace("--live " + podA + " to " + addressB)
+	if failed || strings.Contains(said, "differs") {
+		t.Error("live shows something else")
+	}
+	wants(t, said, "live, same: ", "n2: host", "live: an answer came")
+}
+
+// Without a tunnel, a packet is followed from the other node's uplink.
+func TestTraceDirect(t *testing.T) {
+	a, b, podA, addressB := newTraced(t, nil, "--mode", "direct")
+	a.run("ping -c 1 %s", b.address) // so that its MAC address is known
+	said, failed := a.trace(podA + " to " + addressB)
+	if failed || strings.Contains(said, "VXLAN id") {
+		t.Error("does not arrive, or by a tunnel")
+	}
+	wants(t, said, "leaves by eth0 to "+b.address, "n2: host", "passes  "+addressB+" is an address of its own", "arrives: n2: ")
 }
 
 // An agent with the rights that its unit and its manifest give it follows the packet up to the container, and names that.
 func TestTraceConfined(t *testing.T) {
 	nstest.NeedProgram(t, "setpriv")
-	a, _, podA, addressB := newTraced(t, "setpriv", "--bounding-set", "-all,+net_admin,+net_raw", "--no-new-privs")
+	a, _, podA, addressB := newTraced(t, []string{"setpriv", "--bounding-set", "-all,+net_admin,+net_raw", "--no-new-privs"})
 	said, failed := a.trace(podA + " to " + addressB + ":80")
 	if failed {
 		t.Error("does not arrive")
@@ -86,7 +123,7 @@ func TestTraceConfined(t *testing.T) {
 
 // Each thing that the nodes know differently is said, and stops the packet where it does.
 func TestTraceDisagrees(t *testing.T) {
-	a, b, podA, addressB := newTraced(t)
+	a, b, podA, addressB := newTraced(t, nil)
 	flags := b.c.flags
 	restart := func(more ...string) {
 		b.agent.end()
@@ -152,7 +189,7 @@ func TestTraceDisagrees(t *testing.T) {
 
 // An agent that is stopped, or has another key, is named in time, beside what is known without it.
 func TestTraceUnanswered(t *testing.T) {
-	a, b, podA, addressB := newTraced(t)
+	a, b, podA, addressB := newTraced(t, nil)
 	a.run("ping -c 1 %s", b.address) // so that its MAC address is known
 	b.agent.cmd.Process.Signal(syscall.SIGSTOP)
 	said, failed := a.trace(podA + " to " + addressB)
@@ -168,6 +205,12 @@ func TestTraceUnanswered(t *testing.T) {
 	said, _ = a.trace(podA + " to " + addressB)
 	wants(t, said, "n2 did not answer within 2s", "; what is known from here: host: leaves by ")
 
+	a.agent.end()
+	a.c.flags = a.c.flags[:2] // where the nodes come from
+	a.startAgentUntil(programmed)
+	said, _ = a.trace(podA + " to " + addressB)
+	wants(t, said, "node n2 was not asked: the agent of this node has no key", "; what is known from here: host: leaves by ")
+
 	a.agent.kill()
 	said, _ = a.trace(podA + " to " + addressB)
 	wants(t, said, "no other node was asked: ", "connection refused", "; what is known from here: host: leaves by ")
@@ -176,7 +219,7 @@ func TestTraceUnanswered(t *testing.T) {
 // What asks in the name of an agent gets no answer: a container of its node, whose packets do not even leave, and another
 // machine that sends with the node's address. Neither keeps the agent from asking.
 func TestTraceForged(t *testing.T) {
-	a, b, podA, addressB := newTraced(t)
+	a, b, podA, addressB := newTraced(t, nil)
 	forged := make([]byte, 200)
 	copy(forged, "FLps")
 	b.run(`nft 'table ip count { chain i { type filter hook input priority 0; udp dport 8473 udp length %d counter; }; }'`,
