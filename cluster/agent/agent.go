@@ -44,6 +44,8 @@ type Agent struct {
 	Port   uint16
 	Mode   Mode
 
+	Tunnel Tunnel // of the mode WireGuard
+
 	Checksums Checksums // of packets into the devices
 
 	MTU int // of packets to containers of other nodes, in bytes; zero: what fits through the uplinks
@@ -58,6 +60,10 @@ type Agent struct {
 
 	// Services has the ranges of the cluster's Services, and again when they change. Nil: they are unknown.
 	Services <-chan []netip.Prefix
+
+	// Publish tells the other nodes this node's end of WireGuard tunnels. One without a key says that the node has none. Nil:
+	// the others know.
+	Publish func(context.Context, directory.Tunnel) error
 
 	// Ready is called once, when pods can be attached to this node, or the source may grant it ranges. Nil: nothing is called.
 	Ready func()
@@ -90,6 +96,7 @@ type Agent struct {
 	paths          paths
 	exchange       atomic.Pointer[exchange.Exchange] // nil: the paths are not tested
 	counts         counts
+	publisher      publisher
 }
 
 var errNotHeard = errors.New("the cluster has not said yet which nodes it has")
@@ -109,6 +116,7 @@ func (a *Agent) Run(ctx context.Context, updates <-chan []directory.Node) error 
 	events := make(chan struct{}, 1) // however many, one comparison answers them
 	ctx, stop := context.WithCancel(ctx)
 	defer a.startTests(ctx, events)()
+	defer a.publisher.start(ctx, a.Publish, events)()
 	defer stop()
 	failed := make(chan error, 3)
 	a.watch(ctx, events, failed)
@@ -243,11 +251,14 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 	if err := a.ensurePortFilter(ctx, self, nodes); err != nil {
 		return nil, errors.Join(append(errs, a.refuse(err))...)
 	}
-	if err := a.ensureDevices(ctx, self, ups); err != nil {
-		return nil, errors.Join(append(errs, a.refuse(err))...)
+	configured, err := a.ensureDevices(ctx, self, ups, nodes, peers)
+	if err != nil {
+		return configured, errors.Join(append(errs, a.refuse(err))...)
 	}
-	found, err = overlay.Sync(ctx, a.World, a.names(ups), peers)
-	errs = append(errs, err, a.dropDevices(ctx, ups))
+	devices := a.devices(ups)
+	found, err = overlay.Sync(ctx, a.World, a.withEntries(devices), peers)
+	found = append(configured, found...)
+	errs = append(errs, err, a.publish(self), a.dropDevices(ctx, devices), a.dropPortFilter(ctx))
 	if a.known {
 		errs = append(errs, a.makeReady(ctx, self, nodes, a.leastMTU(ups), err))
 	}

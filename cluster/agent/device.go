@@ -14,29 +14,57 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 	"github.com/fairlead-cni/fairlead/resource/sysctl"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ensureDevices makes the devices of the uplinks with the node's own addresses, and the host forward packets.
-func (a *Agent) ensureDevices(ctx context.Context, self directory.Node, ups []uplink) error {
+// ensureDevices makes the devices of the uplinks with the node's own addresses, and the host forward packets. It returns
+// what differed of the keys and peers of WireGuard.
+func (a *Agent) ensureDevices(ctx context.Context, self directory.Node, ups []uplink, nodes []directory.Node,
+	peers []overlay.Peer) (found spec.Differences, err error) {
 	now := new(links)
 	defer a.links.Store(now)
 	for _, up := range ups {
 		now.all = now.all || !up.attached()
 		now.uplinks = append(now.uplinks, up.index)
-		index, err := a.ensureDevice(ctx, self, up)
+	}
+	for _, d := range a.devices(ups) {
+		index, err := a.ensureDevice(ctx, self, d)
 		if err != nil {
 			now.all = true
-			return err
+			return nil, err
 		}
 		now.devices = append(now.devices, index)
 	}
-	return nil
+	if a.Mode != WireGuard {
+		return nil, nil
+	}
+	return a.wireguard(nodes, peers).Sync(a.World.Host)
 }
 
-func (a *Agent) ensureDevice(ctx context.Context, self directory.Node, up uplink) (index int, err error) {
-	name := a.device(up)
-	p := plan.Plan{overlay.Device{Name: name, ID: a.ID, Port: a.Port, Local: up.addr,
-		MAC: overlay.MAC(a.Cluster, a.Node), MTU: up.mtu}}
+// A device is one of the node's ends of tunnels.
+type device struct {
+	name string
+	mtu  int
+	is   plan.Resource
+}
+
+// devices returns the devices of the uplinks: one of VXLAN for each family, or one of WireGuard.
+func (a *Agent) devices(ups []uplink) (list []device) {
+	if a.Mode == WireGuard {
+		name, mtu := a.Tunnel.Device, a.leastMTU(ups)
+		return []device{{name, mtu, overlay.WireGuardLink{Name: name, MTU: mtu}}}
+	}
+	for _, up := range ups {
+		name := a.device(up)
+		list = append(list, device{name, up.mtu, overlay.Device{Name: name, ID: a.ID, Port: a.Port, Local: up.addr,
+			MAC: overlay.MAC(a.Cluster, a.Node), MTU: up.mtu}})
+	}
+	return list
+}
+
+// ensureDevice makes a device with the node's own addresses.
+func (a *Agent) ensureDevice(ctx context.Context, self directory.Node, d device) (index int, err error) {
+	name, p := d.name, plan.Plan{d.is}
 	var prefixes []netip.Prefix
 	for _, src := range own(self) {
 		prefix := netip.PrefixFrom(src, src.BitLen())
@@ -57,17 +85,29 @@ func (a *Agent) ensureDevice(ctx context.Context, self directory.Node, up uplink
 	if err != nil {
 		return 0, err
 	}
-	return index, errors.Join(a.setChecksums(name), a.dropAddresses(index, prefixes))
+	if a.Mode != WireGuard { // which has no card compute the checksums of what it encrypts
+		err = a.setChecksums(name)
+	}
+	return index, errors.Join(err, a.dropAddresses(index, prefixes))
 }
 
-// dropDevices removes a device that no peer uses any more.
-func (a *Agent) dropDevices(ctx context.Context, used []uplink) error {
+// deviceNames returns the names of all devices that the node may have, in any mode.
+func (a *Agent) deviceNames() []string {
+	names := []string{a.Tunnel.Device}
 	for _, like := range families() {
-		name := a.device(uplink{addr: like})
-		if slices.Contains(a.names(used), name) {
+		names = append(names, a.device(uplink{addr: like}))
+	}
+	return names
+}
+
+// dropDevices removes the devices that no peer uses any more.
+func (a *Agent) dropDevices(ctx context.Context, used []device) error {
+	for _, name := range a.deviceNames() {
+		isUsed := slices.ContainsFunc(used, func(d device) bool { return d.name == name })
+		if isUsed || name == "" {
 			continue
 		}
-		if err := (overlay.Device{Name: name}).Remove(ctx, a.World); err != nil {
+		if err := (overlay.WireGuardLink{Name: name}).Remove(ctx, a.World); err != nil { // of either kind
 			return err
 		}
 	}

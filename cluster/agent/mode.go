@@ -17,15 +17,16 @@ const (
 	Auto       Mode = "auto"        // as Direct to the nodes that say that packets of containers arrive so
 	Direct     Mode = "direct"      // by the addresses of nodes that are on the same link, and else through the tunnel
 	DirectOnly Mode = "direct-only" // by the addresses of nodes, all of which have to be on the same link
+	WireGuard  Mode = "wireguard"   // encrypted, through the tunnel of WireGuard
 )
 
 // ParseMode returns the mode of a name.
 func ParseMode(name string) (Mode, error) {
 	switch m := Mode(name); m {
-	case VXLAN, Auto, Direct, DirectOnly:
+	case VXLAN, Auto, Direct, DirectOnly, WireGuard:
 		return m, nil
 	}
-	return "", fmt.Errorf("%q: want vxlan, auto, direct or direct-only", name)
+	return "", fmt.Errorf("%q: want vxlan, auto, direct, direct-only or wireguard", name)
 }
 
 // A NotOnLink says that a node is not on the link of an uplink, and may not be reached through the tunnel.
@@ -55,6 +56,9 @@ func hops(n directory.Node, ups []uplink) (direct []overlay.Hop) {
 // shorten gives a peer the next hops that the mode allows. Tunnel is the MTU of its tunnel.
 func (a *Agent) shorten(p *overlay.Peer, n directory.Node, ups []uplink, tunnel int) error {
 	switch {
+	case a.Mode == WireGuard:
+		p.Device, p.Direct = "", []overlay.Hop{{Link: a.Tunnel.Device}}
+		return nil
 	case a.Mode == Direct, a.Mode == DirectOnly:
 	case a.Mode == Auto && a.paths.direct(n.Name):
 	default:

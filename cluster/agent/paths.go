@@ -152,8 +152,8 @@ func (p *paths) turn() {
 func (a *Agent) formerRoutes() (mtus map[string]int, onLink map[string]bool) {
 	mtus, onLink = map[string]int{}, map[string]bool{}
 	var devices []int
-	for _, like := range families() {
-		if index, err := rtnl.IndexOf(a.World.Host, a.device(uplink{addr: like})); err == nil {
+	for _, name := range a.deviceNames() {
+		if index, err := rtnl.IndexOf(a.World.Host, name); err == nil {
 			devices = append(devices, index)
 		}
 	}

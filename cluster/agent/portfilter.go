@@ -26,12 +26,23 @@ func (a *Agent) portFilter(self directory.Node, nodes []directory.Node) overlay.
 // ensurePortFilter keeps others than nodes from the VXLAN port. It comes before the devices and the ways: a node gets
 // a way when its packets are let in, and without the filter nobody gets one.
 func (a *Agent) ensurePortFilter(ctx context.Context, self directory.Node, nodes []directory.Node) error {
+	if a.Mode == WireGuard { // which lets in by keys
+		return nil
+	}
 	f := a.portFilter(self, nodes)
 	changed, err := f.Ensure(ctx, a.World)
 	if changed {
 		a.Log.Info("made as it should be", "what", f.String())
 	}
 	return err
+}
+
+// dropPortFilter removes the filter when no device has the port any more.
+func (a *Agent) dropPortFilter(ctx context.Context) error {
+	if a.Mode != WireGuard {
+		return nil
+	}
+	return a.portFilter(directory.Node{}, nil).Remove(ctx, a.World)
 }
 
 // watchFilter has events when another program removes something of our tables of nf_tables, until ctx ends.

@@ -20,6 +20,8 @@ func problemOf(d spec.Difference) agentstatus.Problem {
 	var missing Missing
 	var apart NoCommonFamily
 	var away NotOnLink
+	var differ ModesDiffer
+	var wrong WrongKey
 	switch {
 	case errors.As(d, &taken):
 		p.Kind, p.Prefix, p.Link = agentstatus.RouteTaken, taken.Prefix, taken.Link
@@ -31,6 +33,10 @@ func problemOf(d spec.Difference) agentstatus.Problem {
 		p.Kind, p.Node = agentstatus.NoWay, apart.Node
 	case errors.As(d, &away):
 		p.Kind, p.Node = agentstatus.NoWay, away.Node
+	case errors.As(d, &differ):
+		p.Kind, p.Node = agentstatus.NoWay, differ.Node
+	case errors.As(d, &wrong):
+		p.Kind, p.Node = agentstatus.NoWay, wrong.Node
 	case errors.As(d, &missing):
 		p.Kind = agentstatus.NotGranted
 	case d.Object != "":
@@ -52,7 +58,7 @@ func pathProblems(n agentstatus.Node, tunnel, agents uint16) (problems []agentst
 	there, back, silent := familiesWith(path, agentstatus.LostThere), familiesWith(path, agentstatus.LostBack),
 		familiesWith(path, agentstatus.Lost)
 	what := "packets between pods"
-	if n.Way == agentstatus.VXLAN {
+	if n.Way == agentstatus.VXLAN || n.Way == agentstatus.WireGuard {
 		what = fmt.Sprint("UDP ", tunnel)
 	}
 	switch {

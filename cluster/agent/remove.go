@@ -32,7 +32,7 @@ func (a *Agent) Remove(ctx context.Context) error {
 	errs = append(errs, masquerade.Nodes{Network: a.Network}.Remove(ctx, a.World))
 	errs = append(errs, overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port}.Remove(ctx, a.World)) // when nothing has the port any more
 	errs = append(errs, sole.Close())
-	for _, path := range []string{grant.Path(a.Network), socket, socket + lockSuffix, a.deviceLock(), a.Saved.Path} {
+	for _, path := range append(a.deviceLocks(), grant.Path(a.Network), socket, socket+lockSuffix, a.Saved.Path, a.Tunnel.KeyFile) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

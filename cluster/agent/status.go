@@ -53,10 +53,12 @@ func (a *Agent) describe(v view, err error) agentstatus.Status {
 	s := agentstatus.Status{Version: agentstatus.Version, Cluster: a.Cluster, Network: a.Network, Node: a.Node,
 		Agent: a.Version, Source: a.Source.String()}
 	mtus := map[string]int{} // by devices
-	for _, up := range v.ups {
-		s.Devices = append(s.Devices, agentstatus.Device{Name: a.device(up), ID: a.ID, Port: a.Port, Local: up.addr,
-			Uplink: up.name, MTU: up.mtu})
-		mtus[a.device(up)] = up.mtu
+	for i, d := range a.devices(v.ups) {
+		if len(v.ups) == 0 {
+			break
+		}
+		s.Devices = append(s.Devices, a.describeDevice(d, v.ups[i]))
+		mtus[d.name] = d.mtu
 	}
 	without := map[string]bool{} // nodes of which an entry could not be made
 	for _, d := range spec.DifferencesIn(err) {
@@ -65,7 +67,7 @@ func (a *Agent) describe(v view, err error) agentstatus.Status {
 	}
 	for _, n := range v.nodes {
 		said := agentstatus.Node{Name: n.Name, Endpoints: n.Endpoints, Prefixes: n.Prefixes, MAC: n.MAC,
-			Way: agentstatus.None}
+			PublicKey: n.Tunnel.Key, Way: agentstatus.None}
 		i := slices.IndexFunc(v.peers, func(p overlay.Peer) bool { return p.Node == n.Name })
 		switch {
 		case n.Name == a.Node && len(v.ups) > 0:
@@ -73,7 +75,10 @@ func (a *Agent) describe(v view, err error) agentstatus.Status {
 		case i >= 0 && !without[n.Name]:
 			p := v.peers[i]
 			said.Way, said.Endpoint, said.MTU = agentstatus.VXLAN, p.Endpoint, mtus[p.Device]
-			if direct(p) {
+			switch {
+			case a.Mode == WireGuard:
+				said.Way, said.MTU = agentstatus.WireGuard, mtus[a.Tunnel.Device]
+			case direct(p):
 				said.Way, said.Endpoint, said.MTU = agentstatus.Direct, p.Direct[0].Via, a.leastMTU(v.ups)
 			}
 			if p.MTU != 0 {
@@ -105,10 +110,37 @@ func (l soleListener) Close() error { return errors.Join(l.Listener.Close(), l.l
 // lockSuffix is what the name of a socket's lock has behind the socket's.
 const lockSuffix = ".lock"
 
-// LockDevice keeps other agents from the device, those of other networks too, until the lock is closed.
-func (a *Agent) LockDevice() (io.Closer, error) { return lock(a.deviceLock()) }
+// closers are closed together.
+type closers []io.Closer
 
-func (a *Agent) deviceLock() string { return filepath.Join(grant.Dir, "device-"+a.Device+lockSuffix) }
+// Close implements io.Closer.
+func (all closers) Close() error {
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// LockDevice keeps other agents from the devices, those of other networks too, until the lock is closed.
+func (a *Agent) LockDevice() (io.Closer, error) {
+	var all closers
+	for _, path := range a.deviceLocks() {
+		f, err := lock(path)
+		if err != nil {
+			return nil, errors.Join(err, all.Close())
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+func (a *Agent) deviceLocks() (paths []string) {
+	for _, name := range []string{a.Device, a.Tunnel.Device} {
+		paths = append(paths, filepath.Join(grant.Dir, "device-"+name+lockSuffix))
+	}
+	return paths
+}
 
 // lock takes a lock, which ends with the process. The file has the process' number.
 func lock(path string) (*os.File, error) {
@@ -127,7 +159,7 @@ func lock(path string) (*os.File, error) {
 			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
 		}
 		return nil, fmt.Errorf("process %s is the agent of this network or device on this node already (it has locked %s): "+
-			"end it, or give this agent another --network, --device and --vxlan-id", strings.TrimSpace(string(pid[:n])), f.Name())
+			"end it, or give this agent another --network, --device, --vxlan-id and --wireguard-device", strings.TrimSpace(string(pid[:n])), f.Name())
 	}
 	err = f.Truncate(0)
 	if err == nil {

@@ -86,8 +86,11 @@ func (a *Agent) uplinkOf(listed []netip.Addr, all []rtnl.LinkAddr) (uplink, erro
 
 // overhead returns the bytes that are added to packets.
 func (a *Agent) overhead(local netip.Addr) int {
-	if a.Mode == DirectOnly {
+	switch a.Mode {
+	case DirectOnly:
 		return 0
+	case WireGuard: // whose device is for both families
+		return overlay.WireGuardOverhead
 	}
 	return overlay.Overhead(local)
 }
@@ -102,7 +105,7 @@ func (a *Agent) leastMTU(ups []uplink) (mtu int) {
 	return mtu
 }
 
-// device returns the name of the device of an uplink.
+// device returns the name of the VXLAN device of an uplink.
 func (a *Agent) device(up uplink) string {
 	if up.addr.Is4() {
 		return a.Device
@@ -110,9 +113,13 @@ func (a *Agent) device(up uplink) string {
 	return a.Device + "6"
 }
 
-func (a *Agent) names(ups []uplink) (names []string) {
-	for _, up := range ups {
-		names = append(names, a.device(up))
+// withEntries returns the names of devices that have neighbours and forwarding entries for each node.
+func (a *Agent) withEntries(devices []device) (names []string) {
+	if a.Mode == WireGuard {
+		return nil
+	}
+	for _, d := range devices {
+		names = append(names, d.name)
 	}
 	return names
 }
@@ -132,8 +139,13 @@ func (e NoCommonFamily) Error() string {
 // others are peers all the same. Two nodes use IPv4 if both have it, and else IPv6, whichever of them decides.
 func (a *Agent) peers(nodes []directory.Node, self directory.Node, ups []uplink) (peers []overlay.Peer, err error) {
 	var errs []error
+	owners := keyOwners(nodes)
 	for _, n := range nodes {
 		if n.Name == self.Name || len(n.Prefixes) == 0 {
+			continue
+		}
+		if err := a.suits(n, owners); err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		i := slices.IndexFunc(ups, func(up uplink) bool { return len(n.Of(up.addr)) > 0 })
@@ -160,7 +172,10 @@ func (a *Agent) peers(nodes []directory.Node, self directory.Node, ups []uplink)
 // inUse returns the uplinks by which there are peers, and the first one where there are none.
 func (a *Agent) inUse(ups []uplink, peers []overlay.Peer) (used []uplink) {
 	for _, up := range ups {
-		if slices.ContainsFunc(peers, func(p overlay.Peer) bool { return p.Device == a.device(up) }) {
+		uses := func(p overlay.Peer) bool {
+			return p.Device == a.device(up) || a.Mode == WireGuard && p.Endpoint.Is4() == up.addr.Is4()
+		}
+		if slices.ContainsFunc(peers, uses) {
 			used = append(used, up)
 		}
 	}

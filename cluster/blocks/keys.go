@@ -137,7 +137,14 @@ type Host struct {
 	Endpoints []netip.Addr   `json:"endpoints"`        // by which other nodes reach it, the preferred one first
 	MAC       string         `json:"mac"`              // of its VXLAN device
 	Version   string         `json:"version"`          // of its agent
+	Tunnel    *Tunnel        `json:"tunnel,omitempty"` // its end of WireGuard tunnels; nil: it has none
 	Leased    map[string]int `json:"leased,omitempty"` // addresses, by the names of pools. It is some minutes old
+}
+
+// A Tunnel is what a node says of its WireGuard device.
+type Tunnel struct {
+	Key  string `json:"key"`  // public key in base64
+	Port uint16 `json:"port"` // UDP
 }
 
 // Parts is a set of parts of a block, which are numbered from 0.

@@ -26,8 +26,17 @@ type Node struct {
 	Prefixes  []netip.Prefix `json:"prefixes"`  // of its containers
 	MAC       string         `json:"mac"`       // of its VXLAN device
 
+	// Tunnel is the node's end of WireGuard tunnels. Without a key, the node takes no packets that come so.
+	Tunnel Tunnel `json:"tunnel,omitzero"`
+
 	// Gateways are the node's own addresses among its containers. None: the second address of each prefix.
 	Gateways []netip.Addr `json:"gateways,omitempty"`
+}
+
+// A Tunnel is what others have to know of a node's WireGuard device. The node itself publishes it.
+type Tunnel struct {
+	Key  string `json:"key"`  // public key in base64, as the node said it: it may be anything
+	Port uint16 `json:"port"` // UDP
 }
 
 // Of returns the endpoints of the family of like.

@@ -64,6 +64,7 @@ type Member struct {
 	said        blocks.Host // what the store has
 	saidAt      time.Time
 	saidLease   int64         // with which the store says that this agent runs
+	sayAgain    atomic.Bool   // what the store has of Host is not what the node said
 	lease       atomic.Int64  // of this agent; zero: the store has given none yet
 	changed     chan struct{} // the store, of this node
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -281,7 +282,8 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 		usable += p.Addresses(rangesOf(p, o.Owned()))
 	}
 	lease := m.lease.Load()
-	if lease == 0 || lease == m.saidLease && !m.isNews(now, usable) {
+	isAsked := m.sayAgain.Swap(false)
+	if lease == 0 || lease == m.saidLease && !isAsked && !m.isNews(now, usable) {
 		return nil
 	}
 	ctx, stop := context.WithTimeout(ctx, patience)
@@ -315,11 +317,19 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 	return nil
 }
 
+// SayAgain has the store told again how others reach the node, because it says something else. Who may write the fleet's
+// keys can change those of other nodes.
+func (m *Member) SayAgain() {
+	m.sayAgain.Store(true)
+	notify(m.changed)
+}
+
 // isNews reports whether the others should know: at once how they reach the node, and once a minute how many of its addresses
 // have leases, if a tenth of all changed.
 func (m *Member) isNews(now blocks.Host, usable uint64) bool {
 	was := m.said
-	if was.Name == "" || !slices.Equal(was.Endpoints, now.Endpoints) || was.MAC != now.MAC {
+	if was.Name == "" || !slices.Equal(was.Endpoints, now.Endpoints) || was.MAC != now.MAC ||
+		!reflect.DeepEqual(was.Tunnel, now.Tunnel) {
 		return true
 	}
 	before, leased := total(was.Leased), total(now.Leased)

@@ -207,6 +207,9 @@ func (v *View) Nodes() (list []directory.Node) {
 	for _, e := range v.All(blocks.NodeKey) {
 		h := e.Value.Host
 		n := directory.Node{Name: h.Name, Since: h.Since, Endpoints: h.Endpoints, MAC: h.MAC}
+		if h.Tunnel != nil {
+			n.Tunnel = directory.Tunnel(*h.Tunnel)
+		}
 		for _, pool := range slices.Sorted(maps.Keys(ranges[e.Key.Node])) {
 			n.Prefixes = append(n.Prefixes, ranges[e.Key.Node][pool]...)
 		}

@@ -1,5 +1,5 @@
 // Package nodes reads the nodes of a cluster from the API server of Kubernetes. It writes nothing there, unless
-// KeepNetworkAvailable is called.
+// KeepNetworkAvailable or PublishTunnel is called.
 package nodes
 
 import (
@@ -106,7 +106,7 @@ func strip(obj any) (any, error) {
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion,
-			CreationTimestamp: n.CreationTimestamp},
+			CreationTimestamp: n.CreationTimestamp, Annotations: tunnelOnly(n.Annotations)},
 		Spec:   corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs},
 		Status: corev1.NodeStatus{Addresses: n.Status.Addresses},
 	}, nil
@@ -115,7 +115,8 @@ func strip(obj any) (any, error) {
 // nodeOf returns what a Node object says of its node. What is no address or prefix that a node can have is left
 // out.
 func nodeOf(cluster string, n *corev1.Node) directory.Node {
-	out := directory.Node{Name: n.Name, Since: n.CreationTimestamp.UTC(), MAC: overlay.MAC(cluster, n.Name).String()}
+	out := directory.Node{Name: n.Name, Since: n.CreationTimestamp.UTC(), MAC: overlay.MAC(cluster, n.Name).String(),
+		Tunnel: tunnelOf(n.Annotations[TunnelAnnotation])}
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)
 		if ip = ip.Unmap(); a.Type == corev1.NodeInternalIP && err == nil && ip.IsGlobalUnicast() {

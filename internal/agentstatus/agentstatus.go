@@ -70,11 +70,14 @@ type API struct {
 // A Device is the node's end of the tunnels.
 type Device struct {
 	Name   string     `json:"name"`
-	ID     uint32     `json:"id"`   // VXLAN network identifier
-	Port   uint16     `json:"port"` // UDP
+	Kind   string     `json:"kind"`         // as ip(8) calls it: vxlan or wireguard
+	ID     uint32     `json:"id,omitempty"` // VXLAN network identifier
+	Port   uint16     `json:"port"`         // UDP; zero: unknown
 	Local  netip.Addr `json:"local,omitzero"`
 	Uplink string     `json:"uplink,omitempty"` // link that has Local
 	MTU    int        `json:"mtu,omitempty"`    // of packets inside of the tunnel, in bytes
+
+	PublicKey string `json:"publicKey,omitempty"` // of WireGuard
 }
 
 // A Way is how packets reach the containers of a node.
@@ -82,10 +85,11 @@ type Way string
 
 // The ways.
 const (
-	Here   Way = "here"   // it is this node
-	VXLAN  Way = "vxlan"  // in UDP
-	Direct Way = "direct" // by a router's address on the link, which is that of the node
-	None   Way = "none"   // there is none, see Problems
+	Here      Way = "here"      // it is this node
+	VXLAN     Way = "vxlan"     // in UDP
+	WireGuard Way = "wireguard" // in UDP, encrypted
+	Direct    Way = "direct"    // by a router's address on the link, which is that of the node
+	None      Way = "none"      // there is none, see Problems
 )
 
 // A Node is one node of the cluster.
@@ -93,7 +97,8 @@ type Node struct {
 	Name      string         `json:"name"`
 	Endpoints []netip.Addr   `json:"endpoints,omitempty"` // by which other nodes reach it
 	Prefixes  []netip.Prefix `json:"prefixes,omitempty"`  // of its containers
-	MAC       string         `json:"mac,omitempty"`       // of its device
+	MAC       string         `json:"mac,omitempty"`       // of its VXLAN device
+	PublicKey string         `json:"publicKey,omitempty"` // of its WireGuard device
 
 	Way      Way        `json:"way,omitempty"`
 	Endpoint netip.Addr `json:"endpoint,omitzero"` // the one that is used

@@ -61,7 +61,7 @@ func kinds() (all []kind) {
 // everything are the modules that tests may need and that are not loaded on demand.
 func everything() []string {
 	return strings.Fields(`crc32c_generic virtio_net e1000 veth bridge br_netfilter macvlan macvtap ipvlan 8021q dummy vrf
-		vxlan geneve tun tap ifb bonding openvswitch nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_compat nft_fib_inet
+		vxlan geneve wireguard tun tap ifb bonding openvswitch nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_compat nft_fib_inet
 		nft_reject_inet nft_limit nft_log ip_tables ip6_tables iptable_nat iptable_filter ip6table_nat ip6table_filter
 		xt_MASQUERADE xt_comment xt_addrtype xt_mark xt_conntrack xt_multiport xt_nat nf_conntrack_netlink nf_conntrack_bridge
 		sch_tbf sch_htb sch_ingress cls_u32 act_mirred sctp netkit overlay`)
@@ -244,8 +244,10 @@ func build(ctx context.Context, o options, share string, packages []string,
 // moduleOf is the directory of the module that has a package: tests that need modules which no user of the packages
 // needs are in one of their own.
 func moduleOf(pkg string) string {
-	if strings.HasPrefix(pkg, "github.com/fairlead-cni/fairlead/internal/tools/") {
-		return "internal/tools"
+	for _, module := range []string{"internal/tools", "cluster"} {
+		if strings.HasPrefix(pkg, "github.com/fairlead-cni/fairlead/"+module+"/") {
+			return module
+		}
 	}
 	return "."
 }

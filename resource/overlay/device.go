@@ -1,21 +1,19 @@
 // Package overlay holds what a node has on its way to the containers of other nodes: a VXLAN device, and for each other
-// node a neighbour, a forwarding entry and routes. They belong to the node and to no attachment.
+// node a neighbour, a forwarding entry and routes, or a WireGuard device and routes. They belong to the node and to no
+// attachment.
 package overlay
 
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
-	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
-	"github.com/fairlead-cni/fairlead/spec"
-	"golang.org/x/sys/unix"
 )
 
 // mark is the alias of devices of this package. The kernel ignores it in the request that makes a device, and takes the
@@ -25,10 +23,13 @@ const (
 	group = 0x7B<<24 | 0x766C6E
 )
 
+// kinds are the kinds of devices of this package.
+func kinds() []string { return []string{"vxlan", "wireguard"} }
+
 // Made reports whether this package has made a link.
 func Made(l *rtnl.Link) bool {
 	unfinished := l.Alias == "" && l.Group == group
-	return l.Kind == "vxlan" && (l.Alias == mark || unfinished)
+	return slices.Contains(kinds(), l.Kind) && (l.Alias == mark || unfinished)
 }
 
 // MAC returns the MAC address of a node's device. It follows from the names of the cluster and the node, so that other
@@ -66,6 +67,8 @@ func (d Device) String() string {
 		resource.Opt("mtu", d.MTU))
 }
 
+func (d Device) link() tunnel { return tunnel{d.Name} }
+
 // Traits implements resource.Describer.
 func (d Device) Traits() resource.Traits {
 	return resource.Traits{On: resource.Iface{Where: resource.Host, Name: d.Name},
@@ -75,7 +78,7 @@ func (d Device) Traits() resource.Traits {
 // Ensure implements plan.Resource. What the kernel does not let change of a device takes a new one, and the routes by
 // the former one go with it.
 func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	have, err := d.own(w)
+	have, err := d.link().own(w)
 	if resource.ExceptNoLink(err) != nil {
 		return false, err
 	}
@@ -88,7 +91,7 @@ func (d Device) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
 	if have == nil {
 		return d.add(w)
 	}
-	changed, err := d.set(w)
+	changed, err := d.link().set(w)
 	if err != nil {
 		return changed, err
 	}
@@ -113,14 +116,9 @@ func (d Device) settings() rtnl.LinkChange {
 // add makes the device.
 func (d Device) add(w *kernel.World) (bool, error) {
 	data := rtnl.VXLAN{ID: d.ID, Port: d.Port, Local: d.Local}
-	err := rtnl.AddLink(w.Host, rtnl.NewLink{Name: d.Name, Kind: "vxlan", MAC: d.MAC, MTU: d.MTU,
-		Group: group, Alias: mark, Up: true, Data: data.Add})
+	err := d.link().add(w, rtnl.NewLink{Kind: "vxlan", MAC: d.MAC, MTU: d.MTU, Data: data.Add})
 	if err != nil {
 		return false, fmt.Errorf("%w%s", err, d.rival(w))
-	}
-	if _, err := d.set(w); err != nil {
-		index, _ := rtnl.IndexOf(w.Host, d.Name)
-		return false, errors.Join(err, rtnl.DelLink(w.Host, index))
 	}
 	return true, nil
 }
@@ -140,48 +138,13 @@ func (d Device) rival(w *kernel.World) string {
 	return ""
 }
 
-// ipv6 is the sysctl that the device needs: the next hops of the routes are IPv6 addresses, and a host may have IPv6
-// off by default.
-func (d Device) ipv6() procsys.Setting {
-	return procsys.Setting{Key: "net/ipv6/conf/" + d.Name + "/disable_ipv6", Value: "0"}
-}
-
-// strict reports whether rp_filter of the device drops packets whose way back is not by the device. Of two nodes, one
-// changes its way to the other first, and the packets that still come the other way would be lost.
-func (d Device) strict(w *kernel.World) bool {
-	all, allErr := procsys.Get(w.Host, "net/ipv4/conf/all/rp_filter")
-	own, ownErr := procsys.Get(w.Host, "net/ipv4/conf/"+d.Name+"/rp_filter")
-	return allErr == nil && ownErr == nil && max(all, own) == "1" // the larger one counts
-}
-
-// set sets the sysctls of the device.
-func (d Device) set(w *kernel.World) (bool, error) {
-	changed, err := procsys.Set(w.Host, d.ipv6())
-	if errors.Is(err, unix.EROFS) {
-		err = fmt.Errorf("%w: set net.ipv6.conf.default.disable_ipv6=0 on the host, because a container cannot", err)
-	}
-	if err != nil || !d.strict(w) {
-		return changed, err
-	}
-	return true, rtnl.SetLink(w.Host, d.Name, rtnl.LinkChange{RPFilter: 2})
-}
-
-// own returns the device. A link of that name that this package has not made is an error.
-func (d Device) own(w *kernel.World) (*rtnl.Link, error) {
-	l, err := rtnl.LinkByName(w.Host, d.Name)
-	if err != nil {
-		return nil, err
-	}
-	if !Made(l) {
-		return nil, spec.DiffersBy("type", "link %s: is %s that another program made: delete it with `ip link del "+
-			"%[1]s`, or choose another name for the device", d.Name, resource.KindOf(l))
-	}
-	return l, nil
-}
-
 // fixed returns the differences of what stays as it is for the life of a device.
 func (d Device) fixed(have *rtnl.Link) (drift resource.Drift) {
 	is := have.Data.VXLAN
+	if is == nil {
+		drift.Want("type", "vxlan", have.Kind)
+		return drift
+	}
 	drift.Want("id", d.ID, is.ID)
 	drift.Want("dstport", d.Port, is.Port)
 	if d.Local.Is4() != is.Local.Is4() {
@@ -193,33 +156,18 @@ func (d Device) fixed(have *rtnl.Link) (drift resource.Drift) {
 
 // Verify implements plan.Resource.
 func (d Device) Verify(ctx context.Context, w *kernel.World) error {
-	have, err := d.own(w)
+	have, err := d.link().own(w)
 	if err != nil {
 		return err
 	}
 	drift := d.fixed(have)
-	if d.Local.Is4() == have.Data.VXLAN.Local.Is4() {
-		drift.Want("local", d.Local, have.Data.VXLAN.Local)
+	if v := have.Data.VXLAN; v != nil && d.Local.Is4() == v.Local.Is4() {
+		drift.Want("local", d.Local, v.Local)
 	}
 	_, lacks := resource.Lacks(have, d.settings())
 	drift = append(drift, lacks...)
-	if is, err := procsys.Get(w.Host, d.ipv6().Key); err != nil || is != "0" {
-		drift.Add(spec.Differs("disable_ipv6", "0", is))
-	}
-	if d.strict(w) {
-		drift.Add(spec.Differs("rp_filter", "2", "1"))
-	}
-	return drift.Err()
+	return append(drift, d.link().lacks(w)...).Err()
 }
 
 // Remove implements plan.Remover. It leaves a link that another program made.
-func (d Device) Remove(ctx context.Context, w *kernel.World) error {
-	l, err := rtnl.LinkByName(w.Host, d.Name)
-	if err != nil {
-		return resource.ExceptNoLink(err)
-	}
-	if !Made(l) {
-		return nil
-	}
-	return rtnl.DelLink(w.Host, l.Index)
-}
+func (d Device) Remove(ctx context.Context, w *kernel.World) error { return d.link().remove(w) }

@@ -37,18 +37,20 @@ type Peer struct {
 	MTU int // of the routes in bytes, where it is less than the device's; zero is no opinion
 }
 
-// A Hop is a router on a link of the host.
+// A Hop is a router on a link of the host, or a link that needs none.
 type Hop struct {
-	Via  netip.Addr
+	Via  netip.Addr // the zero Addr: Link is a tunnel that finds the other end itself
 	Link string
 }
 
-func (h Hop) String() string { return h.Via.String() + " dev host/" + h.Link }
+func (h Hop) String() string {
+	return resource.Line(resource.Opt("via", h.Via), "dev host/"+h.Link)
+}
 
 // Hop returns the next hop for a prefix. Its link is empty if there is none.
 func (p Peer) Hop(dst netip.Prefix) Hop {
 	for _, h := range p.Direct {
-		if h.Via.Is4() == dst.Addr().Is4() {
+		if !h.Via.IsValid() || h.Via.Is4() == dst.Addr().Is4() {
 			return h
 		}
 	}
@@ -72,7 +74,7 @@ func (p Peer) String() string {
 	}
 	var direct []string
 	for _, h := range p.Direct {
-		direct = append(direct, "via "+h.String())
+		direct = append(direct, h.String())
 	}
 	return resource.Line("peer", p.Node, "lladdr "+p.MAC.String(), resource.Opt("dst", p.Endpoint), tunnel,
 		resource.Prefixes("routes", p.Prefixes), strings.Join(direct, " "), resource.Addrs("src", p.Src),

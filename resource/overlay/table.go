@@ -165,7 +165,10 @@ func (t *table) lacks(p Peer) (changes []change) {
 func (t *table) lacksRoute(p Peer, dst netip.Prefix) []change {
 	hop := p.Hop(dst)
 	r := rtnl.Route{Dst: dst, Via: hop.Via, Link: t.index(hop.Link), Table: rtnl.MainTable, Protocol: RouteProtocol,
-		OnLink: true, MTU: p.MTU}
+		OnLink: hop.Via.IsValid(), MTU: p.MTU}
+	if !r.OnLink {
+		r.Scope = rtnl.ScopeLink // as ip(8) does
+	}
 	for _, src := range p.Src {
 		if src.Is4() == dst.Addr().Is4() {
 			r.Src = src

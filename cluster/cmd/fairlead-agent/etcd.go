@@ -107,7 +107,7 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 		return err
 	}
 	defer store.Close()
-	device, l, err := begin(a)
+	device, tunnel, l, err := begin(a)
 	if err != nil {
 		return err
 	}
@@ -118,6 +118,14 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 	view := etcd.NewView()
 	self := directory.Node{Name: a.Node, Endpoints: ips, MAC: overlay.MAC(a.Cluster, a.Node).String()}
 	m := f.member(a, store, view, self)
+	if tunnel.Key != "" {
+		said := blocks.Tunnel(tunnel)
+		m.Host.Tunnel = &said
+	}
+	a.Publish = func(context.Context, directory.Tunnel) error {
+		m.SayAgain()
+		return nil
+	}
 	granted, ready := make(chan struct{}, 1), make(chan struct{})
 	if a.Secret == nil {
 		a.Secret = store.Secret

@@ -1,5 +1,5 @@
-// Command fairlead-agent connects the containers of a node with those of the other nodes, by VXLAN. The nodes are those of
-// a Kubernetes cluster, or share pools of addresses in etcd.
+// Command fairlead-agent connects the containers of a node with those of the other nodes, by VXLAN or WireGuard. The nodes
+// are those of a Kubernetes cluster, or share pools of addresses in etcd.
 package main
 
 import (
@@ -76,9 +76,13 @@ type usageError struct{ error }
 
 const usage = `Connect the containers of this node with those of the other nodes of a cluster.
 
-fairlead-agent reads the Node objects, and writes nothing to the API server without --clear-network-unavailable. It
-keeps a VXLAN device and a route to the containers of each node, and grants the node's podCIDRs to the plugin cluster
-(/run/fairlead/cluster/NETWORK.json). It needs root, and the right to list and watch nodes.
+fairlead-agent reads the Node objects, and writes nothing to the API server without --clear-network-unavailable and
+--mode wireguard. It keeps a VXLAN or WireGuard device and a route to the containers of each node, and grants the node's
+podCIDRs to the plugin cluster (/run/fairlead/cluster/NETWORK.json). It needs root, and the right to list and watch nodes.
+
+With --mode wireguard, packets between nodes are encrypted. Each node makes a private key, which stays in
+/var/lib/cni/fairlead/cluster/NETWORK.wireguard.key, and publishes the public key: in its Node object, for which it needs the
+right to patch that, or in etcd.
 
 With --etcd, the cluster is nodes without Kubernetes. They share pools of addresses in etcd: each node owns blocks of them.
 "fairlead cluster init" makes such a cluster.
@@ -110,7 +114,9 @@ func run(ctx context.Context, args []string) error {
 	port := flags.Uint("vxlan-port", 8472, "UDP port, the same on all nodes")
 	mode := flags.String("mode", "vxlan", "`MODE`, the same on all nodes: vxlan; direct: by the addresses of nodes on the "+
 		"same link, and else by VXLAN; auto: as direct to the nodes that say that packets arrive so; direct-only: never "+
-		"by VXLAN")
+		"by VXLAN; wireguard: encrypted, by WireGuard")
+	flags.StringVar(&a.Tunnel.Device, "wireguard-device", "fairlead-wg", "`NAME` of the WireGuard device")
+	tunnelPort := flags.Uint("wireguard-port", 51820, "UDP port at which this node receives with --mode wireguard")
 	checksums := flags.String("tx-checksum", "auto", "on: the network card computes the checksums of packets into VXLAN, if "+
 		"it can; off: the kernel does; auto: the kernel if datagrams arrive only so")
 	flags.IntVar(&a.MTU, "mtu", 0, "`BYTES` of the largest packet between containers (default: what the uplinks carry)")
@@ -153,6 +159,12 @@ func run(ctx context.Context, args []string) error {
 		return errors.New("--node: is empty; want the node's name in the cluster")
 	case a.Device == "" || len(a.Device) > longestDevice || strings.ContainsAny(a.Device, "/ \t\n:"):
 		return fmt.Errorf("--device: %q: want 1 to %d characters, without spaces, / and :", a.Device, longestDevice)
+	case a.Tunnel.Device == "" || len(a.Tunnel.Device) > longestDevice+1 || strings.ContainsAny(a.Tunnel.Device, "/ \t\n:") ||
+		a.Tunnel.Device == a.Device || a.Tunnel.Device == a.Device+"6":
+		return fmt.Errorf("--wireguard-device: %q: want 1 to %d characters, without spaces, / and :, and not the name in "+
+			"--device", a.Tunnel.Device, longestDevice+1)
+	case *tunnelPort == 0 || *tunnelPort >= 1<<16 || *tunnelPort == *port || *tunnelPort == *probes:
+		return fmt.Errorf("--wireguard-port: %d: want 1 to 65535, and not --vxlan-port or --probe-port", *tunnelPort)
 	case *id == 0 || *id >= 1<<24:
 		return fmt.Errorf("--vxlan-id: %d: want 1 to 16777215", *id)
 	case *port == 0 || *port >= 1<<16:
@@ -180,7 +192,9 @@ func run(ctx context.Context, args []string) error {
 	}
 	a.ProbePort = uint16(*probes)
 	a.ID, a.Port = uint32(*id), uint16(*port)
+	a.Tunnel.Port = uint16(*tunnelPort)
 	a.Saved.Path = agentstatus.Saved(a.Network)
+	a.Tunnel.KeyFile = strings.TrimSuffix(a.Saved.Path, ".json") + ".wireguard.key"
 
 	host, err := kernel.Open("")
 	if err != nil {
@@ -220,15 +234,19 @@ func configOf(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// begin makes sure that no other agent has the device, and opens the socket that `fairlead cluster status` asks.
-func begin(a *agent.Agent) (device io.Closer, l net.Listener, err error) {
-	if device, err = a.LockDevice(); err != nil {
-		return nil, nil, err
+// begin makes sure that no other agent has the devices, reads the node's key, and opens the socket that `fairlead cluster
+// status` asks.
+func begin(a *agent.Agent) (devices io.Closer, t directory.Tunnel, l net.Listener, err error) {
+	if devices, err = a.LockDevice(); err != nil {
+		return nil, t, nil, err
 	}
-	if l, err = agent.Listen(agentstatus.Socket(a.Network)); err != nil {
-		return nil, nil, errors.Join(err, device.Close())
+	if t, err = a.LoadKey(); err == nil {
+		l, err = agent.Listen(agentstatus.Socket(a.Network))
 	}
-	return device, l, nil
+	if err != nil {
+		return nil, t, nil, errors.Join(err, devices.Close())
+	}
+	return devices, t, l, nil
 }
 
 // watch runs the agent with the nodes that the API server tells. Available says that the node's condition NetworkUnavailable is
@@ -242,7 +260,10 @@ func watch(ctx context.Context, a *agent.Agent, config *rest.Config, available b
 	if err != nil {
 		return err
 	}
-	device, l, err := begin(a)
+	a.Publish = func(ctx context.Context, t directory.Tunnel) error {
+		return nodes.PublishTunnel(ctx, config, a.Node, t)
+	}
+	device, _, l, err := begin(a)
 	if err != nil {
 		return err
 	}

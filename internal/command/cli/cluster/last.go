@@ -33,7 +33,7 @@ func last(network string) (*agentstatus.Status, error) {
 	if err != nil {
 		return nil, err
 	}
-	index := map[int]bool{}
+	index := map[int]agentstatus.Way{}
 	if s.Devices, err = devices(host, index); err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func clusterRoutes(host *kernel.NS) (map[netip.Prefix]rtnl.Route, error) {
 
 // way returns the way to a node that has a route for each of its prefixes.
 func way(n agentstatus.Node, self string, routes map[netip.Prefix]rtnl.Route,
-	devices map[int]bool) agentstatus.Way {
+	devices map[int]agentstatus.Way) agentstatus.Way {
 	if n.Name == self {
 		return agentstatus.Here
 	}
@@ -76,8 +76,8 @@ func way(n agentstatus.Node, self string, routes map[netip.Prefix]rtnl.Route,
 		switch {
 		case !has:
 			return agentstatus.None
-		case devices[r.Link]:
-			found = agentstatus.VXLAN
+		case devices[r.Link] != "":
+			found = devices[r.Link]
 		}
 	}
 	if len(n.Prefixes) == 0 {
@@ -86,14 +86,23 @@ func way(n agentstatus.Node, self string, routes map[netip.Prefix]rtnl.Route,
 	return found
 }
 
-// devices returns what the kernel has of an agent's devices, and sets their indices.
-func devices(host *kernel.NS, indices map[int]bool) (list []agentstatus.Device, err error) {
+// wireguard is the kind of a WireGuard device.
+const wireguard = "wireguard"
+
+// devices returns what the kernel has of an agent's devices, and sets the ways by their indices.
+func devices(host *kernel.NS, ways map[int]agentstatus.Way) (list []agentstatus.Device, err error) {
 	links, err := rtnl.Links(host)
 	for _, l := range links {
-		if v := l.Data.VXLAN; v != nil && overlay.Made(l) {
-			indices[l.Index] = true
-			list = append(list, agentstatus.Device{Name: l.Name, MTU: l.MTU, ID: v.ID, Port: v.Port, Local: v.Local})
+		if !overlay.Made(l) {
+			continue
 		}
+		d := agentstatus.Device{Name: l.Name, Kind: l.Kind, MTU: l.MTU}
+		ways[l.Index] = agentstatus.WireGuard
+		if v := l.Data.VXLAN; v != nil {
+			d.ID, d.Port, d.Local = v.ID, v.Port, v.Local
+			ways[l.Index] = agentstatus.VXLAN
+		}
+		list = append(list, d)
 	}
 	return list, err
 }

@@ -103,8 +103,7 @@ func printStatus(a *app.App, told Answer, all bool) {
 	s := a.Style(a.Stdout)
 	a.Print("node %s of cluster %s, network %s\n", orUnknown(told.Node), told.Cluster, told.Network)
 	for _, d := range told.Devices {
-		a.Print("device %s: VXLAN id %d, UDP port %d, from %v%s, MTU %d\n", d.Name, d.ID, d.Port, d.Local,
-			app.Prefixed(" on ", d.Uplink), d.MTU)
+		a.Print("device %s: %s, MTU %d\n", d.Name, deviceText(d), d.MTU)
 	}
 	switch {
 	case !told.Live:
@@ -124,6 +123,17 @@ func printStatus(a *app.App, told Answer, all bool) {
 	for _, p := range told.Problems {
 		a.Print("%s: %s\n", s.Bad("problem"), p.Text)
 	}
+}
+
+// deviceText says of a device what is known: the kernel alone does not tell all.
+func deviceText(d agentstatus.Device) string {
+	if d.Kind != wireguard {
+		return fmt.Sprintf("VXLAN id %d, UDP port %d, from %v%s", d.ID, d.Port, d.Local, app.Prefixed(" on ", d.Uplink))
+	}
+	if d.Port == 0 {
+		return "WireGuard"
+	}
+	return fmt.Sprintf("WireGuard, UDP port %d%s, public key %s", d.Port, app.Prefixed(" on ", d.Uplink), d.PublicKey)
 }
 
 // printPools prints a row for each pool that the nodes share.
