@@ -258,7 +258,7 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 	devices := a.devices(ups)
 	found, err = overlay.Sync(ctx, a.World, a.withEntries(devices), peers)
 	found = append(configured, found...)
-	errs = append(errs, err, a.publish(self), a.dropDevices(ctx, devices), a.dropPortFilter(ctx))
+	errs = append(errs, err, a.publish(self), a.dropDevices(ctx, devices))
 	if a.known {
 		errs = append(errs, a.makeReady(ctx, self, nodes, a.leastMTU(ups), err))
 	}

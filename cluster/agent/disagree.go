@@ -7,6 +7,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 
 // A side is what one of two nodes knows of a packet between their containers.
@@ -17,6 +18,10 @@ type side struct {
 	Other string `json:"other,omitempty"` // node that has the other node's address, as this one knows
 	Own   string `json:"own,omitempty"`   // node that has this node's address
 	Home  bool   `json:"home,omitempty"`  // this node's routes lead to a container with it, or it is the node's own
+
+	// Key is the public key of this node's WireGuard device, and OtherKey that of the other node's, as this one knows.
+	Key      string `json:"key,omitempty"`
+	OtherKey string `json:"otherKey,omitempty"`
 
 	Tunnels []tunnel     `json:"tunnels,omitempty"`
 	Addrs   []netip.Addr `json:"addrs,omitempty"` // by which other nodes reach this one
@@ -35,6 +40,10 @@ func (a *Agent) side(s agentstatus.Status, other, own netip.Addr) side {
 		is.Addrs = s.Nodes[i].Endpoints
 	}
 	is.Home = a.leadsHome(s, own)
+	is.Key = a.said().Key
+	if i := slices.IndexFunc(s.Nodes, func(n agentstatus.Node) bool { return n.Name == is.Other }); i >= 0 {
+		is.OtherKey = s.Nodes[i].PublicKey
+	}
 	for _, d := range s.Devices {
 		if l, err := rtnl.LinkByName(a.World.Host, d.Name); err == nil && tunnelOf(l) != nil {
 			is.Tunnels = append(is.Tunnels, *tunnelOf(l))
@@ -52,7 +61,7 @@ func (a *Agent) leadsHome(s agentstatus.Status, addr netip.Addr) bool {
 	}
 	l, err := rtnl.LinkByIndex(a.World.Host, r.Link)
 	isUplink := func(d agentstatus.Device) bool { return d.Uplink == l.Name }
-	return err == nil && l.Data.VXLAN == nil && !slices.ContainsFunc(s.Devices, isUplink)
+	return err == nil && !overlay.Made(l) && !slices.ContainsFunc(s.Devices, isUplink)
 }
 
 // disagreements returns what two nodes know differently of a packet from here to there.
@@ -99,6 +108,14 @@ func sends(from, to side, dst netip.Addr, add func(stops bool, format string, ar
 	switch {
 	case w.Link == "":
 		add(true, "%s has no route to %v, which is at %s", from.Node, dst, to.Node)
+		return
+	case w.Encrypted && to.Key == "":
+		add(true, "%s sends to %s by WireGuard, and %[2]s has no device for that", from.Node, to.Node)
+		return
+	case w.Encrypted && from.OtherKey != to.Key:
+		add(true, "%s encrypts for the key %s, and %s has %s", from.Node, from.OtherKey, to.Node, to.Key)
+		return
+	case w.Encrypted:
 		return
 	case w.Tunnel == nil && slices.Contains(to.Addrs, w.Via):
 		return

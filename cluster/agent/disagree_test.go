@@ -29,6 +29,12 @@ func TestDisagreements(t *testing.T) {
 		"b sends to 10.244.1.2 by eth0 to 192.0.2.254, and a has [192.0.2.1]": func(_, b *side) {
 			b.Way = way{Link: "eth0", Via: netip.MustParseAddr("192.0.2.254"), MTU: 1450}
 		},
+		"a sends to b by WireGuard, and b has no device for that": func(a, _ *side) {
+			a.Way, a.OtherKey = way{Link: "wg", Via: p.Dst, MTU: 1450, Encrypted: true}, "K2"
+		},
+		"a encrypts for the key K2, and b has K3": func(a, b *side) {
+			a.Way, a.OtherKey, b.Key = way{Link: "wg", Via: p.Dst, MTU: 1450, Encrypted: true}, "K2", "K3"
+		},
 		"b has no route to 10.244.1.2, which is at a":                    func(_, b *side) { b.Way = way{} },
 		"packets from a to b may have 1,450 bytes, and those back 1,400": func(_, b *side) { b.Way.MTU = 1400 },
 		"the filter of the VXLAN port of b does not let in what a sends from 192.0.2.1 for 10.244.1.2": func(_, b *side) {

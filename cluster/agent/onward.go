@@ -162,6 +162,10 @@ func (a *Agent) arrival(s agentstatus.Status, node string, q question) arrival {
 		from = q.Way.Tunnel.Local
 	}
 	in.In = sendsTo(a.World.Host, from).Link
+	if q.Way.Encrypted && a.Mode == WireGuard { // out of which it comes as it is in the container
+		in.In = a.Tunnel.Device
+		return in
+	}
 	isOwn := func(d agentstatus.Device) bool { return d.Local == in.Local }
 	isFamily := func(d agentstatus.Device) bool { return d.Local.Is4() == in.Local.Is4() }
 	if slices.ContainsFunc(s.Devices, isOwn) {

@@ -11,14 +11,25 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 
-// portFilter returns who may send to the VXLAN port: all other nodes for their prefixes, by any of their addresses.
+// portFilter returns who may send to the VXLAN port: all other nodes for their prefixes, by any of their addresses. With
+// WireGuard, none may.
 func (a *Agent) portFilter(self directory.Node, nodes []directory.Node) overlay.PortFilter {
-	f := overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port, Agents: a.ProbePort,
-		Own: self.Endpoints}
+	f := overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port, Own: self.Endpoints}
+	if a.ProbePort != 0 {
+		f.Further = append(f.Further, a.ProbePort)
+	}
+	if a.Mode == WireGuard {
+		f.Further = append(f.Further, a.tunnelPorts(nodes)...)
+	}
 	for _, n := range nodes {
-		if n.Name != self.Name {
-			f.Senders = append(f.Senders, overlay.Sender{Endpoints: n.Endpoints, Prefixes: n.Prefixes})
+		if n.Name == self.Name {
+			continue
 		}
+		s := overlay.Sender{Endpoints: n.Endpoints}
+		if a.Mode != WireGuard {
+			s.Prefixes = n.Prefixes
+		}
+		f.Senders = append(f.Senders, s)
 	}
 	return f
 }
@@ -26,23 +37,12 @@ func (a *Agent) portFilter(self directory.Node, nodes []directory.Node) overlay.
 // ensurePortFilter keeps others than nodes from the VXLAN port. It comes before the devices and the ways: a node gets
 // a way when its packets are let in, and without the filter nobody gets one.
 func (a *Agent) ensurePortFilter(ctx context.Context, self directory.Node, nodes []directory.Node) error {
-	if a.Mode == WireGuard { // which lets in by keys
-		return nil
-	}
 	f := a.portFilter(self, nodes)
 	changed, err := f.Ensure(ctx, a.World)
 	if changed {
 		a.Log.Info("made as it should be", "what", f.String())
 	}
 	return err
-}
-
-// dropPortFilter removes the filter when no device has the port any more.
-func (a *Agent) dropPortFilter(ctx context.Context) error {
-	if a.Mode != WireGuard {
-		return nil
-	}
-	return a.portFilter(directory.Node{}, nil).Remove(ctx, a.World)
 }
 
 // watchFilter has events when another program removes something of our tables of nf_tables, until ctx ends.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -126,6 +127,18 @@ func (a *Agent) wireguard(nodes []directory.Node, peers []overlay.Peer) wireguar
 		d.Peers = append(d.Peers, to)
 	}
 	return d
+}
+
+// tunnelPorts returns the UDP ports at which nodes receive, in order.
+func (a *Agent) tunnelPorts(nodes []directory.Node) []uint16 {
+	ports := []uint16{a.Tunnel.Port}
+	for _, n := range nodes {
+		if n.Tunnel.Port != 0 {
+			ports = append(ports, n.Tunnel.Port)
+		}
+	}
+	slices.Sort(ports)
+	return slices.Compact(ports)
 }
 
 // describeDevice says what people are told of a device.

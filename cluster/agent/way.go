@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 
 // A way is how this host's kernel sends to an address.
@@ -15,6 +16,9 @@ type way struct {
 	Link string     `json:"link,omitempty"` // empty: there is no route
 	Via  netip.Addr `json:"via,omitzero"`   // the next hop
 	MTU  int        `json:"mtu,omitempty"`  // in bytes
+
+	// Encrypted says that Link is this agent's WireGuard device.
+	Encrypted bool `json:"encrypted,omitempty"`
 
 	// Of a VXLAN device: the device itself, and the MAC address and the endpoint that packets to the address go to.
 	Tunnel   *tunnel    `json:"tunnel,omitempty"`
@@ -52,6 +56,7 @@ func sendsTo(ns *kernel.NS, dst netip.Addr) (w way) {
 		return w
 	}
 	w.Link, w.MTU, w.Tunnel = l.Name, cmp.Or(r.MTU, l.MTU), tunnelOf(l)
+	w.Encrypted = w.Tunnel == nil && overlay.Made(l)
 	w.Via = dst
 	if r.Via.IsValid() {
 		w.Via = r.Via

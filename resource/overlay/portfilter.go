@@ -20,16 +20,17 @@ import (
 // itself send to that port of other nodes. VXLAN has no authentication: without the filter, a host that reaches the
 // port puts packets with any source into the containers' network. A container reaches it, too, masqueraded as its node.
 //
-// It also lets only the node itself send to the port at which the agents of other nodes listen. A container's packet
-// there would have the address of its node, and would keep the agent's own from leaving with that address and port.
+// It also lets only the node itself send to further ports of other nodes: to that of their agents, and of WireGuard. A
+// container's packet there would have the address of its node, and would keep the node's own from leaving with that
+// address and port.
 //
 // It is a table of nf_tables of its own, and has no chain at the hook forward: what forwards look at the chains there.
 // It concerns one network identifier. Another device may have the same port.
 type PortFilter struct {
-	Network string // for people
-	ID      uint32 // network identifier
-	Port    uint16 // UDP
-	Agents  uint16 // UDP port of the agents; zero: they have none
+	Network string   // for people
+	ID      uint32   // network identifier
+	Port    uint16   // UDP
+	Further []uint16 // UDP ports to which only nodes send
 	Own     []netip.Addr
 	Senders []Sender // no two of which have overlapping prefixes
 }
@@ -95,9 +96,9 @@ func (f PortFilter) table() *nft.Table {
 	received.Rules = append(received.Rules, nft.NewRule("all else").Drop())
 
 	toNodes := toPort("leaves for the VXLAN port", "sent")
-	if f.Agents != 0 {
-		toNodes = append(toNodes, nft.NewRule("leaves for the port of agents").Proto(false, kernel.UDP).
-			Port(true, false, f.Agents, f.Agents).Jump("sent"))
+	for _, port := range f.Further {
+		toNodes = append(toNodes, nft.NewRule("leaves for a port that is for nodes").Proto(false, kernel.UDP).
+			Port(true, false, port, port).Jump("sent"))
 	}
 	base := func(name string, hook uint32, priority int32, rules []*nft.Rule) *nft.Chain {
 		return &nft.Chain{Name: name, Type: "filter", Hook: hook, Priority: priority, Rules: rules}

@@ -32,7 +32,7 @@ func prefixes(i byte) []netip.Prefix {
 
 // portFilter is that of node 1 with these other nodes.
 func portFilter(others ...byte) PortFilter {
-	f := PortFilter{Network: "pods", ID: vx.ID, Port: vx.Port, Agents: 8473, Own: ends(1)}
+	f := PortFilter{Network: "pods", ID: vx.ID, Port: vx.Port, Further: []uint16{51820, 8473}, Own: ends(1)}
 	for _, i := range others {
 		f.Senders = append(f.Senders, Sender{Endpoints: ends(i), Prefixes: prefixes(i)})
 	}
