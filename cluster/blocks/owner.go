@@ -328,9 +328,11 @@ func (o *Owner) judge(v *view) *Refusal {
 		return &Refusal{Reason: Unconfigured}
 	case o.machine != "" && o.journal.Machine != "" && o.machine != o.journal.Machine:
 		return &Refusal{Reason: OtherMachine}
+	case e == nil && len(o.granted) > 0: // the store is older, and the node that it knows by this name may be an earlier one
+		return nil
 	case e == nil && v.name.Revision != 0 && v.name.Value.Node != o.journal.Node:
 		return &Refusal{Reason: NameTaken, Node: v.name.Value.Node}
-	case e == nil: // the node has not joined, or the store is older
+	case e == nil: // the node has not joined
 		return nil
 	case e.Gone:
 		return &Refusal{Reason: Forgotten}
@@ -347,10 +349,11 @@ func (o *Owner) restored() bool {
 }
 
 // fenced reports whether no write of an earlier agent of this node, and none of this agent with an unknown outcome,
-// can change the store any more: they compare an earlier epoch. What the view says is all there is then.
+// can change the store any more: they compare an earlier epoch. What the view says is all there is then. When the name of the
+// node gets free that another one had in an older store, another epoch takes it.
 func (o *Owner) fenced() bool {
 	e := o.view.epoch
-	return e.Revision != 0 && e.Value.Epoch.Nonce == o.nonce && e.Revision != o.burnt
+	return o.view.name.Revision != 0 && e.Revision != 0 && e.Value.Epoch.Nonce == o.nonce && e.Revision != o.burnt
 }
 
 // fence begins another epoch. The journal has the agent's nonce before, so that whoever finds it in the store knows

@@ -113,8 +113,6 @@ var errChanged = errors.New("somebody else changed the cluster at the same time:
 
 // change does a transaction of an administrator.
 func (s *Store) change(ctx context.Context, t blocks.Txn) error {
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
 	r, err := s.Commit(ctx, t)
 	if err == nil && !r.Done {
 		err = errChanged
@@ -155,11 +153,14 @@ func (s *Store) Readopt(ctx context.Context, without ...string) (awaited []Membe
 	if err != nil {
 		return nil, err
 	}
+	config, readopt := v.entries[blocks.Key{Kind: blocks.ConfigKey}], v.entries[blocks.Key{Kind: blocks.ReadoptKey}]
+	if !v.Restored() && config.Value.Config != nil && config.Value.Config.Store == v.id {
+		return nil, nil // a call whose answer was lost did it
+	}
 	awaited = slices.DeleteFunc(v.Awaited(), func(m MemberInfo) bool { return slices.Contains(without, m.ID) })
 	if len(awaited) > 0 {
 		return awaited, nil
 	}
-	config, readopt := v.entries[blocks.Key{Kind: blocks.ConfigKey}], v.entries[blocks.Key{Kind: blocks.ReadoptKey}]
 	return nil, s.change(ctx, blocks.Readopted(config, readopt, v.id))
 }
 
@@ -198,9 +199,7 @@ func (s *Store) keepLease(ctx context.Context, leased func(id int64)) {
 	}
 	for a := range answers {
 		if a.Revision < s.highest.Load() { // or the member that answers is behind the others: a read tells
-			read, stop := context.WithTimeout(ctx, patience)
-			_, _ = s.Read(read, blocks.Read{Keys: []blocks.Key{{Kind: blocks.ConfigKey}}})
-			stop()
+			_, _ = s.Read(ctx, blocks.Read{Keys: []blocks.Key{{Kind: blocks.ConfigKey}}})
 		}
 	}
 	if ctx.Err() != nil { // the agent ends: nobody has to wait for the lease

@@ -68,6 +68,8 @@ type Member struct {
 	lease       atomic.Int64  // of this agent; zero: the store has given none yet
 	changed     chan struct{} // the store, of this node
 
+	machine string // identifier of the hardware; empty: unknown
+
 	// Of tests: before is called before each action, and with nil before the member waits for others. Unwatched is set where one process
 	// has more members than a user may have instances of inotify(7).
 	before    func(blocks.Action)
@@ -77,7 +79,7 @@ type Member struct {
 // NewMember returns a member for a node that gets blocks as view says.
 func NewMember(s *Store, view *View, network string, host blocks.Host) *Member {
 	return &Member{Store: s, View: view, Network: network, Host: host, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
-		Log: slog.Default(), needs: map[string]*blocks.Need{}, wants: map[string]bool{},
+		Log: slog.Default(), machine: machine(), needs: map[string]*blocks.Need{}, wants: map[string]bool{},
 		heard: map[blocks.Key]heardWant{}, answered: map[blocks.Key]int64{}, asks: make(chan *ask),
 		changed: make(chan struct{}, 1)}
 }
@@ -102,7 +104,7 @@ func (m *Member) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	o := blocks.New(m.Host.Name, machine(), nonce(), j, granted)
+	o := blocks.New(m.Host.Name, m.machine, nonce(), j, granted)
 	o.Taken = m.View.Taken
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -207,20 +209,18 @@ func (m *Member) wait(ctx context.Context, o *blocks.Owner, leases <-chan struct
 
 // do does an action, and tells the owner what came of it. After an error, the owner wants the same again.
 func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Action) error {
-	soon, stop := context.WithTimeout(ctx, patience)
-	defer stop()
 	switch a := a.(type) {
 	case blocks.Read:
-		if err := m.checkVersion(soon); err != nil {
+		if err := m.checkVersion(ctx); err != nil {
 			return err
 		}
-		s, err := m.Store.Read(soon, a)
+		s, err := m.Store.Read(ctx, a)
 		if err != nil {
 			return err
 		}
 		o.Saw(s)
 	case blocks.Txn:
-		r, err := m.Store.Commit(soon, a)
+		r, err := m.Store.Commit(ctx, a)
 		if err != nil {
 			o.Unknown()
 			return err

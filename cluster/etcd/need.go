@@ -286,8 +286,6 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 	if lease == 0 || lease == m.saidLease && !isAsked && !m.isNews(now, usable) {
 		return nil
 	}
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
 	key := blocks.Key{Kind: blocks.NodeKey, Node: o.Journal().Node}
 	if now.Since.IsZero() {
 		snap, err := m.Store.Read(ctx, blocks.Read{Keys: []blocks.Key{key}})

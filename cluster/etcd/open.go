@@ -80,6 +80,7 @@ type Store struct {
 
 	mu     sync.Mutex
 	client *clientv3.Client // nil: it is made when it is needed
+	dial   func() (*clientv3.Client, error)
 }
 
 // Open returns the store of a cluster. It does not wait for etcd.
@@ -87,7 +88,9 @@ func Open(a Access) (*Store, error) {
 	if err := a.validate(); err != nil {
 		return nil, err
 	}
-	return &Store{access: a, prefix: "/fairlead/" + a.Cluster + "/v1/"}, nil
+	s := &Store{access: a, prefix: "/fairlead/" + a.Cluster + "/v1/"}
+	s.dial = s.newClient
+	return s, nil
 }
 
 // signIn is the longest time that a password is checked.
@@ -100,6 +103,15 @@ func (s *Store) connect() (*clientv3.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
+	client, err := s.dial()
+	if err != nil {
+		return nil, err
+	}
+	s.client = client
+	return client, nil
+}
+
+func (s *Store) newClient() (*clientv3.Client, error) {
 	reconnect := backoff.DefaultConfig
 	reconnect.BaseDelay, reconnect.MaxDelay = pause/10, pause/2 // the defaults are a second and two minutes
 	c := clientv3.Config{
@@ -128,7 +140,6 @@ func (s *Store) connect() (*clientv3.Client, error) {
 	if err != nil {
 		return nil, s.explain(err)
 	}
-	s.client = client
 	return client, nil
 }
 

@@ -30,6 +30,8 @@ func identifier(h *etcdserverpb.ResponseHeader) string { return strconv.FormatUi
 
 // Read reads entries at one revision. The answer is never an old one.
 func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error) {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
 	var gets []clientv3.Op
 	for _, k := range r.Keys {
 		gets = append(gets, clientv3.OpGet(s.key(k)))
@@ -80,6 +82,8 @@ func entry(k blocks.Key, kv *mvccpb.KeyValue) (blocks.Entry, error) {
 
 // Commit does a transaction. After an error, nobody knows whether it was done, or will be.
 func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error) {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
 	var conditions []clientv3.Cmp
 	var seen, changes []clientv3.Op
 	for _, c := range t.If {
