@@ -30,6 +30,18 @@ type question struct {
 	Way    way                `json:"way"`             // by which the asking node sends the packet
 }
 
+// err returns why a question is none.
+func (q question) err() error {
+	p, t := q.Packet, q.Way.Tunnel
+	isPacket := p.Src.IsValid() && p.Dst.IsValid() && p.Src.Is4() == p.Dst.Is4()
+	isOfPacket := !q.Prefix.IsValid() || q.Prefix.Contains(p.Src)
+	isTunnel := t == nil || t.Local.IsValid() && q.Way.Endpoint.Is4() == t.Local.Is4()
+	if !isPacket || !isOfPacket || !isTunnel {
+		return errors.New("the question makes no sense")
+	}
+	return nil
+}
+
 // A reply is what the other node says.
 type reply struct {
 	Side  side            `json:"side"`
@@ -49,24 +61,25 @@ func (a *Agent) startExchange(ctx context.Context) {
 }
 
 // follow asks the node that has the packet's destination.
-func (a *Agent) follow(ctx context.Context, p agentstatus.Packet) (o agentstatus.Onward, err error) {
+func (a *Agent) follow(ctx context.Context, p agentstatus.Packet) (o agentstatus.Onward) {
 	s := a.Status()
 	node, _ := ownerOf(s.Nodes, p.Dst)
-	if node == "" || node == a.Node {
-		return o, fmt.Errorf("%v is in no range of another node", p.Dst)
-	}
 	o.Node = node
+	if node == "" || node == a.Node {
+		o.Unanswered = fmt.Sprintf("no node was asked: as far as the agent of this node knows, no other one has %v", p.Dst)
+		return o
+	}
 	here := a.side(s, p.Dst, p.Src)
 	_, prefix := ownerOf(s.Nodes, p.Src)
 	q := question{Packet: p, Prefix: prefix, Way: here.Way}
 	there, err := a.ask(ctx, node, q)
 	if err != nil {
 		o.Unanswered = a.unanswered(s, node, err)
-		return o, nil
+		return o
 	}
 	o.Trace, o.Unanswered = there.Trace, there.Error
 	o.Disagreements = disagreements(p, here, there.Side)
-	return o, nil
+	return o
 }
 
 func (a *Agent) ask(ctx context.Context, node string, q question) (there reply, err error) {
@@ -114,6 +127,9 @@ func (a *Agent) answer(ctx context.Context, node string, text []byte) []byte {
 	var q question
 	r := reply{}
 	err := json.Unmarshal(text, &q)
+	if err == nil {
+		err = q.err()
+	}
 	if err == nil {
 		s := a.Status()
 		r.Side = a.side(s, q.Packet.Src, q.Packet.Dst)

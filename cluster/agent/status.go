@@ -205,13 +205,8 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		onward, err := a.follow(r.Context(), p)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusNotFound)
-			return
-		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(onward) // the asker may be gone
+		_ = json.NewEncoder(w).Encode(a.follow(r.Context(), p)) // who asked may be gone
 	})
 	if a.Ask != nil {
 		mux.HandleFunc("POST /want", func(w http.ResponseWriter, r *http.Request) {

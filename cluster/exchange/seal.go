@@ -25,14 +25,10 @@ type message struct {
 
 // Sizes in bytes. A datagram is short enough for a path of 1,280, the least of IPv6.
 const (
-	partBytes = 700
-	mostParts = 96      // 66 KB of compressed text
-	mostBytes = 1 << 20 // of an answer
-
-	// LeastSecret is the length of the shortest secret.
-	LeastSecret = 32
-	// MostQuestion is the length of the longest question.
-	MostQuestion = partBytes
+	partBytes   = 700
+	mostParts   = 96      // 66 KB of compressed text
+	mostBytes   = 1 << 20 // of an answer
+	leastSecret = 32
 )
 
 // cipher returns what seals and opens.
@@ -41,7 +37,7 @@ func (e *Exchange) cipher() (cipher.AEAD, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoSecret, err)
 	}
-	if len(secret) < LeastSecret {
+	if len(secret) < leastSecret {
 		return nil, ErrNoSecret
 	}
 	key, err := hkdf.Key(sha256.New, secret, nil, "fairlead-agent exchange 1", 32)

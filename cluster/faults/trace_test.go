@@ -75,6 +75,15 @@ func TestTrace(t *testing.T) {
 	}
 	wants(t, said, "n2: host", "passes  "+addressB+" is an address of its own", "arrives: n2: ")
 
+	a.run("nft 'table ip svc { chain p { type nat hook prerouting priority -100; ip daddr 10.96.0.1 dnat to %s; }; }'", addressB)
+	for _, args := range []string{podA + " to 10.96.0.1", "to " + addressB + " --in lo"} {
+		said, failed = a.trace(args)
+		if failed {
+			t.Error("does not arrive")
+		}
+		wants(t, said, "n2: host", "arrives: n2: ")
+	}
+
 	said, _ = a.trace("-o json " + podA + " to " + addressB)
 	var answer struct {
 		Hops []struct{ Node, Place, Kind, State string }
@@ -277,24 +286,28 @@ func TestTraceForged(t *testing.T) {
 	answers()
 }
 
-// Packets of IPv6 are followed, too, in a tunnel between IPv4 addresses.
+// Packets of both families are followed in a tunnel between IPv6 addresses.
 func TestTraceIPv6(t *testing.T) {
 	ownPlugins(t)
 	c := newCluster(t)
 	c.newKey()
 	a, b := c.newNode(1), c.newNode(2)
 	for i, n := range []*node{a, b} {
-		c.api.set(n.name, []string{n.address}, []string{n.podCIDR, fmt.Sprintf("fd00:%d::/64", i+1)})
+		address := fmt.Sprint("2001:db8::", i+1)
+		n.run("ip addr add %s/64 dev eth0 nodad", address)
+		c.api.set(n.name, []string{address}, []string{n.podCIDR, fmt.Sprintf("fd00:%d::/64", i+1)})
 		n.startAgent()
 	}
 	podA, _ := a.newPod()
-	b.newPod()
+	_, addressB := b.newPod()
 	await(t, a.netns, func() bool { return strings.Contains(a.run("ip -6 route show proto 118"), "fd00:2::") })
-	said, failed := a.trace(podA + " to fd00:2::2")
-	if failed {
-		t.Error("does not arrive")
+	for _, to := range []string{addressB, "fd00:2::2"} {
+		said, failed := a.trace(podA + " to " + to)
+		if failed {
+			t.Error("does not arrive")
+		}
+		wants(t, said, "into UDP to 2001:db8::2 port 8472", "fairlead-vx6 takes the packet that is inside", "arrives: n2: ")
 	}
-	wants(t, said, "fairlead-vx takes the packet that is inside", "arrives: n2: ")
 }
 
 // In a fleet, etcd has the key, where no user but the fleet's reads it.

@@ -21,7 +21,7 @@ type Packet struct {
 
 // An Onward is what another node says of a packet.
 type Onward struct {
-	Node string `json:"node"`
+	Node string `json:"node"` // empty: none was asked
 
 	// Trace is what fairlead trace prints as JSON, from the packet's arrival on.
 	Trace json.RawMessage `json:"trace,omitempty"`
