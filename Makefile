@@ -126,11 +126,10 @@ test-race: ## the packages whose goroutines share something, with the race detec
 BUSY   ?= ./attach ./internal/calls ./internal/dhcp/... ./invoke ./ipam ./internal/ipam/... ./kernel/... ./internal/kernel/... \
   ./internal/command/nameserver ./internal/ovsdb ./plugin ./internal/repair ./resource/...
 ROUNDS ?= 3
-test-busy: export FAIRLEAD_RUN :=
-test-busy: ## three rounds of the tests that wait, beside eight busy processes
+test-busy: ## three rounds of the tests that wait, beside eight busy processes; each has other cases of exhaustive tests
 	@.ci/packages
 	@for i in 1 2 3 4 5 6 7 8; do timeout 8h sh -c 'while :; do :; done' & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \
-	for round in $$(seq $(ROUNDS)); do echo "round $$round"; $(GO) test -vet=off -count=1 -timeout 2h $(TESTFLAGS) $(BUSY) || exit; done
+	for round in $$(seq $(ROUNDS)); do echo "round $$round"; FAIRLEAD_RUN=$$((FAIRLEAD_RUN + round)) $(GO) test -vet=off -count=1 -timeout 2h $(TESTFLAGS) $(BUSY) || exit; done
 
 # make chaos CHAOSTIME=30m CONTAINERS=1000
 CHAOSTIME  ?= 3m
