@@ -89,7 +89,7 @@ release: build agent ## archives, packages, an image, sums and an SBOM of VERSIO
 	  for p in /usr /usr/local; do top=system; [ $$p = /usr ] || top=local; \
 	    $(MAKE) -s install BIN=$$tree/bin HERE=$(BIN)/fairlead PREFIX=$$p CNIDIR=$$p/lib/fairlead/cni UNITCNIDIR=/opt/cni/bin DESTDIR=$$tree/$$top >/dev/null; \
 	  done; done
-	@mkdir -p $(OUT) && set -e; for f in 'cluster:cluster' 'cluster-remove:cluster uninstall cluster/remove'; do \
+	@mkdir -p $(OUT) && set -e; for f in 'cluster:cluster' 'cluster-wireguard:cluster cluster/wireguard' 'cluster-remove:cluster uninstall cluster/remove'; do \
 	  $(GO) -C internal/kube run ./render -manifests $(CURDIR)/packaging/kubernetes -tag $(VERSION:v%=%) $${f#*:} >$(OUT)/fairlead-$${f%%:*}.yaml; \
 	done
 	$(BIN)/release/tool -version $(VERSION) -date $${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} -trees $(BIN)/release -out $(OUT) $(ARCHS)
@@ -145,7 +145,7 @@ $(if $(ARCH),$(eval SKIPPED ?= internal/vm/elsewhere.txt))
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm $(ARCH) || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
-	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./internal/kernel/... ./internal/command/packetfilter ./internal/command/trace ./resource/... ./plugin/... ./internal/dhcp/v4 ./internal/dhcp/v6 ./internal/dhcp/daemon)
+	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./internal/kernel/... ./internal/command/packetfilter ./internal/command/trace ./resource/... ./plugin/... ./internal/dhcp/v4 ./internal/dhcp/v6 ./internal/dhcp/daemon github.com/fairlead-cni/fairlead/cluster/agent)
 
 # make fuzz FUZZTIME=2m takes an hour on two processors, and FUZZTIME=10m a night. What fails is kept in testdata/fuzz.
 FUZZTIME ?= 20s

@@ -12,13 +12,14 @@ import (
 )
 
 // The agent may list and watch nodes and, for a warning, network policies and the ranges of Services. It may change nothing,
-// unless it is to clear the condition NetworkUnavailable.
+// unless it is to clear the condition NetworkUnavailable, or to publish the node's key.
 func TestClusterRights(t *testing.T) {
 	read := []string{"list", "watch"}
 	reads := []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: read},
 		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"networkpolicies"}, Verbs: read},
 		{APIGroups: []string{"networking.k8s.io"}, Resources: []string{"servicecidrs"}, Verbs: read}}
 	patches := []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/status"}, Verbs: []string{"patch"}}}
+	annotates := []rbac.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"patch"}}}
 	const clears = "--clear-network-unavailable"
 	for _, c := range []struct {
 		components []string
@@ -26,6 +27,7 @@ func TestClusterRights(t *testing.T) {
 	}{
 		{[]string{"cluster"}, [][]rbac.PolicyRule{reads}},
 		{[]string{"cluster", "cluster/network-available"}, [][]rbac.PolicyRule{reads, patches}},
+		{[]string{"cluster", "cluster/wireguard"}, [][]rbac.PolicyRule{reads, annotates}},
 	} {
 		r := render(t, c.components...)
 		var rules [][]rbac.PolicyRule
@@ -39,7 +41,7 @@ func TestClusterRights(t *testing.T) {
 		if !reflect.DeepEqual(rules, c.want) {
 			t.Errorf("%q: %+v, want %+v", c.components, rules, c.want)
 		}
-		if args := r.container(t, "agent").Args; slices.Contains(args, clears) != (len(c.want) > 1) {
+		if args := r.container(t, "agent").Args; slices.Contains(args, clears) != slices.Contains(c.components, "cluster/network-available") {
 			t.Errorf("%q: %q", c.components, args)
 		}
 		if r.account.Namespace != r.daemons.Namespace {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	admission "k8s.io/api/admissionregistration/v1"
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
@@ -30,6 +31,8 @@ type rendered struct {
 	roles     []rbac.ClusterRole
 	bindings  []rbac.ClusterRoleBinding
 	configs   []core.ConfigMap
+	policy    admission.ValidatingAdmissionPolicy
+	binds     admission.ValidatingAdmissionPolicyBinding
 }
 
 // config is the ConfigMap that a volume or a container names.
@@ -82,7 +85,8 @@ func renderWith(t *testing.T, further string, components ...string) (r rendered)
 	if err != nil {
 		t.Fatal(err)
 	}
-	into := map[string]any{"Namespace": &r.namespace, "DaemonSet": &r.daemons, "ServiceAccount": &r.account}
+	into := map[string]any{"Namespace": &r.namespace, "DaemonSet": &r.daemons, "ServiceAccount": &r.account,
+		"ValidatingAdmissionPolicy": &r.policy, "ValidatingAdmissionPolicyBinding": &r.binds}
 	for _, one := range all.Resources() {
 		switch one.GetKind() {
 		case "ConfigMap":
@@ -135,6 +139,8 @@ func TestRights(t *testing.T) {
 		{[]string{"cluster", "sweep"}, map[string][]core.Capability{"install": nil, "sweep": {"NET_ADMIN"},
 			"agent": {"NET_ADMIN", "NET_RAW"}, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
 		{[]string{"cluster", "cluster/network-available"}, map[string][]core.Capability{"install": nil,
+			"agent": {"NET_ADMIN", "NET_RAW"}, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
+		{[]string{"cluster", "cluster/wireguard"}, map[string][]core.Capability{"install": nil,
 			"agent": {"NET_ADMIN", "NET_RAW"}, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
 		{[]string{"cluster", "uninstall", "cluster/remove"}, map[string][]core.Capability{"remove": {"NET_ADMIN"},
 			"install": nil, "repair": {"NET_ADMIN", "SYS_ADMIN"}}},
