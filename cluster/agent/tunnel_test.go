@@ -41,7 +41,7 @@ type tunneled struct {
 // newTunneled is the machine of node i, with an address of the underlay's family, without an agent.
 func newTunneled(t *testing.T, i byte, underlay string) *tunneled {
 	h := &tunneled{host: &host{t: t, w: contract.NewWorld(t), updates: make(chan []directory.Node)}, i: i,
-		pod: nstest.NewNS(t), published: make(chan directory.Tunnel, 10), node: node(i)}
+		pod: nstest.NewNS(t), node: node(i)}
 	h.node.Endpoints = []netip.Addr{netip.MustParseAddr(underlay)}
 	bits := h.node.Endpoints[0].BitLen() / 4 * 3 // a /24 or a /96
 	h.shell(h.w.Host.Path, `ip link add up0 type veth peer name port%[1]d netns %[2]d; ip link set up0 up
@@ -64,10 +64,6 @@ func (h *tunneled) shell(ns, format string, args ...any) string {
 func (h *tunneled) newTunnelAgent(keyFile string) *Agent {
 	a := h.newAgent(h.i)
 	a.Mode, a.Tunnel = WireGuard, Tunnel{Device: "wg0", Port: 51820, KeyFile: keyFile}
-	a.Publish = func(_ context.Context, t directory.Tunnel) error {
-		h.published <- t
-		return nil
-	}
 	return a
 }
 
@@ -76,6 +72,12 @@ func (h *tunneled) begin() {
 	h.t.Helper()
 	if _, err := h.agent.LoadKey(); err != nil {
 		h.t.Fatal(err)
+	}
+	h.published = make(chan directory.Tunnel, 100) // the former agent may have said the same again
+	said := h.published
+	h.agent.Publish = func(_ context.Context, t directory.Tunnel) error {
+		said <- t
+		return nil
 	}
 	h.start()
 	if h.agent.Mode == WireGuard { // and the node has published nothing yet
