@@ -58,7 +58,7 @@ func TestFile(t *testing.T) {
 		t.Error(nodes, err)
 	}
 	want := []Node{{Name: "a", Since: time.Unix(1, 0).UTC(), MAC: "02:00:00:00:00:01", Endpoints: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}}}
+		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, Tunnel: Tunnel{Key: "k", Port: 7}}}
 	if err := f.Save("c", want); err != nil {
 		t.Fatal(err)
 	}
