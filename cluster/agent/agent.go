@@ -256,7 +256,7 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 		return configured, errors.Join(append(errs, a.refuse(err))...)
 	}
 	devices := a.devices(ups)
-	found, err = overlay.Sync(ctx, a.World, a.withEntries(devices), peers)
+	found, err = overlay.Sync(ctx, a.World, a.withEntries(devices), slices.Concat(peers, a.refused(nodes, peers)))
 	found = append(configured, found...)
 	errs = append(errs, err, a.publish(self), a.dropDevices(ctx, devices))
 	if a.known {

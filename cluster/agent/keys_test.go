@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,6 +76,16 @@ func TestTunnelsOf(t *testing.T) {
 		}
 		if tc.mode != WireGuard {
 			continue
+		}
+		if refused := a.refused(nodes, peers); len(refused)+len(peers) != 2 {
+			t.Errorf("%s: %v are refused beside %v", name, refused, peers)
+		}
+		for _, p := range slices.Concat(peers, a.refused(nodes, peers)) {
+			for _, dst := range p.Prefixes {
+				if leads := slices.Contains(names, p.Node); !p.Sealed || (p.Hop(dst).Link == "wg0") != leads {
+					t.Errorf("%s: %+v goes by %v", name, p, p.Hop(dst))
+				}
+			}
 		}
 		seen := map[wgtypes.Key]bool{}
 		for i, p := range a.wireguard(nodes, peers).Peers {

@@ -57,7 +57,7 @@ func hops(n directory.Node, ups []uplink) (direct []overlay.Hop) {
 func (a *Agent) shorten(p *overlay.Peer, n directory.Node, ups []uplink, tunnel int) error {
 	switch {
 	case a.Mode == WireGuard:
-		p.Device, p.Direct = "", []overlay.Hop{{Link: a.Tunnel.Device}}
+		p.Device, p.Direct, p.Sealed = "", []overlay.Hop{{Link: a.Tunnel.Device}}, true
 		return nil
 	case a.Mode == Direct, a.Mode == DirectOnly:
 	case a.Mode == Auto && a.paths.direct(n.Name):

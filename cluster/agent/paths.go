@@ -165,7 +165,7 @@ func (a *Agent) formerRoutes() (mtus map[string]int, onLink map[string]bool) {
 		}
 		for _, r := range routes {
 			i := slices.IndexFunc(a.nodes, func(n directory.Node) bool { return slices.Contains(n.Prefixes, r.Dst) })
-			if i < 0 {
+			if i < 0 || r.Type != rtnl.Unicast {
 				continue
 			}
 			if r.MTU != 0 {

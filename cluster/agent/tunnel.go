@@ -129,6 +129,24 @@ func (a *Agent) wireguard(nodes []directory.Node, peers []overlay.Peer) wireguar
 	return d
 }
 
+// refused returns the nodes to which nothing may go, because it cannot go encrypted.
+func (a *Agent) refused(nodes []directory.Node, peers []overlay.Peer) (list []overlay.Peer) {
+	if a.Mode != WireGuard {
+		return nil
+	}
+	has := map[string]bool{a.Node: true}
+	for _, p := range peers {
+		has[p.Node] = true
+	}
+	for _, n := range nodes {
+		if !has[n.Name] {
+			list = append(list, overlay.Peer{Node: n.Name, MAC: overlay.MAC(a.Cluster, n.Name), Prefixes: n.Prefixes,
+				Sealed: true})
+		}
+	}
+	return list
+}
+
 // tunnelPorts returns the UDP ports at which nodes receive, in order.
 func (a *Agent) tunnelPorts(nodes []directory.Node) []uint16 {
 	ports := []uint16{a.Tunnel.Port}

@@ -298,6 +298,24 @@ func TestTunnelDrift(t *testing.T) {
 		}
 	}
 	host := func(line string) func() { return func() { a.shell(a.w.Host.Path, "%s", line) } }
+	// While no agent runs, nothing leaves that is not encrypted.
+	a.shell(a.w.Host.Path, "ip route add default via 192.0.2.2; ip -6 addr add 2001:db8::1/64 dev up0 nodad; ip -6 route add default via 2001:db8::2")
+	a.must("before the agent ends", 100, b.addresses()...)
+	a.stop()
+	a.shell(a.w.Host.Path, "ip link del wg0")
+	wire := listen(t, "port2")
+	for _, to := range b.addresses() {
+		if out, ok := a.reaches(100, to); ok || !strings.Contains(out, "prohibited") && !strings.Contains(out, "filtered") {
+			t.Errorf("without the device, a packet to %s was not refused: %s", to, out)
+		}
+	}
+	if foreign, _ := wire.verdict(); len(foreign) > 0 {
+		t.Errorf("without the device, these left: %q", foreign)
+	}
+	a.agent = a.newTunnelAgent(a.agent.Tunnel.KeyFile)
+	a.begin()
+	a.settle(a.node, b.node)
+
 	for _, damage := range []struct {
 		name   string
 		do     func()
@@ -442,7 +460,9 @@ func TestTunnelMode(t *testing.T) {
 		if got := h.problems(); !strings.HasPrefix(got, want) {
 			t.Errorf("n%d: %q; want %q", h.i, got, want)
 		}
-		if out := h.shell(h.w.Host.Path, "ip route show proto 118"); out != "" {
+		out := h.shell(h.w.Host.Path, "ip route show proto 118; ip -6 route show proto 118")
+		isRefused := strings.Count(out, "prohibit") == 2 && strings.Count(out, "\n") == 2
+		if h == a && !isRefused || h == b && out != "" {
 			t.Errorf("n%d: there is a way to a node of another mode: %s", h.i, out)
 		}
 	}

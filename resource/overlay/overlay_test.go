@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -206,6 +207,55 @@ func TestSync(t *testing.T) {
 	if after := entries(w)(t); after != before {
 		t.Error(contract.Difference(before, after))
 	}
+}
+
+// Without its routes, a peer that is sealed gets nothing by another one. What is not sealed any more has other routes again.
+func TestSealed(t *testing.T) {
+	w := node(t)
+	contract.IPBatch(t, w.Host.Path, "link add tun0 type veth peer name tun1\nlink set tun0 up\nlink set tun1 up\n"+
+		"route add default via 192.0.2.9\nroute add default via 2001:db8::9 dev up0")
+	p := peer()
+	p.Device, p.Direct, p.Src, p.Sealed = "", []Hop{{Link: "tun0"}}, nil, true
+	sync := func(want int, peers ...Peer) {
+		t.Helper()
+		if found, err := Sync(t.Context(), w, nil, peers); err != nil || len(found) != want {
+			t.Fatalf("%v, %v; want %d differences", found, err, want)
+		}
+		for _, p := range peers {
+			contract.Verify(t, w, p)
+		}
+	}
+	leads := func(when, want string) {
+		t.Helper()
+		for _, dst := range []string{"10.244.2.7", "fd00:2::7"} {
+			out, err := nstest.Output(w.Host.Path, exec.Command("ip", "route", "get", dst))
+			if text := fmt.Sprint(string(out), err); !strings.Contains(text, want) {
+				t.Errorf("%s: %s: %q; want %q", when, dst, text, want)
+			}
+		}
+	}
+	sync(4, p)
+	sync(0, p)
+	leads("at first", "dev tun0")
+	contract.Host(t, w, "ip link del tun0")
+	leads("without the device", "Permission denied")
+	contract.IPBatch(t, w.Host.Path, "link add tun0 type veth peer name tun1\nlink set tun0 up\nlink set tun1 up")
+	sync(2, p)
+	leads("again", "dev tun0")
+	contract.Host(t, w, "ip route del prohibit 10.244.2.0/24 metric 1073741824")
+	sync(1, p)
+	p.Sealed = false
+	sync(2, p)
+	contract.Host(t, w, "ip link del tun0")
+	leads("not sealed", "dev up0")
+	p.Sealed = true
+	contract.IPBatch(t, w.Host.Path, "link add tun0 type veth peer name tun1\nlink set tun0 up\nlink set tun1 up")
+	sync(4, p)
+	p.Direct = nil
+	sync(2, p)
+	leads("without a way", "Permission denied")
+	sync(2)
+	leads("gone", "dev up0")
 }
 
 // Without the device nothing can be made, and nothing is left to remove.

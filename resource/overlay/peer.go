@@ -31,6 +31,10 @@ type Peer struct {
 	// IPv4 prefix goes by one of IPv6 if there is no other. What none can carry goes by the tunnel, whose entries stay.
 	Direct []Hop
 
+	// Sealed says that packets to the prefixes go as said here or not at all: without these routes, the kernel refuses
+	// them, and does not send them by a default route. A sealed peer may have no route at all.
+	Sealed bool
+
 	// Src has this node's own address of each family that containers of the node answer to. The host's packets have it
 	// as their source: with another one, a node with rp_filter=1 drops the answers.
 	Src []netip.Addr
@@ -62,6 +66,9 @@ func (p Peer) Hop(dst netip.Prefix) Hop {
 	return Hop{NextHop(p.MAC), p.Device}
 }
 
+// leads reports whether there is to be a route to a prefix.
+func (p Peer) leads(dst netip.Prefix) bool { return !p.Sealed || p.Hop(dst).Link != "" }
+
 // NextHop returns the link-local address of a MAC address (RFC 4291, appendix A).
 func NextHop(mac net.HardwareAddr) netip.Addr {
 	return resource.LinkLocalOf(mac).Addr()
@@ -78,7 +85,7 @@ func (p Peer) String() string {
 	}
 	return resource.Line("peer", p.Node, "lladdr "+p.MAC.String(), resource.Opt("dst", p.Endpoint), tunnel,
 		resource.Prefixes("routes", p.Prefixes), strings.Join(direct, " "), resource.Addrs("src", p.Src),
-		resource.Opt("mtu", p.MTU))
+		resource.Opt("mtu", p.MTU), resource.Flag("sealed", p.Sealed))
 }
 
 // Traits implements resource.Describer.

@@ -22,6 +22,7 @@ type table struct {
 	neighbours map[entryKey]rtnl.Neighbour // permanent ones of the devices
 	forwarding map[entryKey]rtnl.Neighbour // of the devices
 	routes     map[netip.Prefix]rtnl.Route // of RouteProtocol, by all links
+	prohibits  map[netip.Prefix]rtnl.Route // of RouteProtocol, which lead nowhere
 }
 
 // An entryKey is a neighbour's address, or the MAC address of a forwarding entry, on a link.
@@ -35,7 +36,8 @@ func keyOf(link int, of fmt.Stringer) entryKey { return entryKey{link, of.String
 // read reads the tables of devices, and the routes.
 func read(w *kernel.World, devices []string) (*table, error) {
 	t := &table{ns: w.Host, links: map[string]int{}, neighbours: map[entryKey]rtnl.Neighbour{},
-		forwarding: map[entryKey]rtnl.Neighbour{}, routes: map[netip.Prefix]rtnl.Route{}}
+		forwarding: map[entryKey]rtnl.Neighbour{}, routes: map[netip.Prefix]rtnl.Route{},
+		prohibits: map[netip.Prefix]rtnl.Route{}}
 	for _, name := range devices {
 		_, index, err := resource.Host.Index(w, name)
 		if err != nil {
@@ -53,6 +55,10 @@ func read(w *kernel.World, devices []string) (*table, error) {
 			return nil, err
 		}
 		for _, r := range routes {
+			if r.Type == rtnl.ProhibitRoute {
+				t.prohibits[r.Dst] = r
+				continue
+			}
 			t.routes[r.Dst] = r
 		}
 	}
@@ -156,9 +162,28 @@ func (t *table) lacks(p Peer) (changes []change) {
 		entry("forwarding entry", p.MAC, rtnl.NewForwarding(device, p.MAC, p.Endpoint), want, have, found)
 	}
 	for _, dst := range p.Prefixes {
-		changes = append(changes, t.lacksRoute(p, dst)...)
+		if p.Sealed {
+			changes = append(changes, t.lacksProhibit(dst)...)
+		}
+		if p.leads(dst) {
+			changes = append(changes, t.lacksRoute(p, dst)...)
+		}
 	}
 	return changes
+}
+
+// lastPriority is the metric of routes that come after all others.
+const lastPriority = 1 << 30
+
+// lacksProhibit returns the change that makes the kernel refuse packets to a prefix that no other route takes.
+func (t *table) lacksProhibit(dst netip.Prefix) []change {
+	if _, found := t.prohibits[dst]; found {
+		return nil
+	}
+	r := rtnl.Route{Dst: dst, Type: rtnl.ProhibitRoute, Priority: lastPriority, Table: rtnl.MainTable,
+		Protocol: RouteProtocol}
+	return []change{{phase: addRoute, route: r, is: spec.Missing("prohibit route " + dst.String()),
+		edit: rtnl.Edit{Message: rtnl.NewRoute(t.ns, r, nil), How: rtnl.Exclusive}}}
 }
 
 // lacksRoute returns the change that makes the route to a prefix of p as described, if one is necessary.
@@ -202,17 +227,27 @@ func (t *table) lacksRoute(p Peer, dst netip.Prefix) []change {
 // surplus returns the changes that remove what none of the peers has.
 func (t *table) surplus(peers []Peer) (changes []change) {
 	nextHops, macs, prefixes := map[entryKey]bool{}, map[entryKey]bool{}, map[netip.Prefix]bool{}
+	sealed := map[netip.Prefix]bool{}
 	for _, p := range peers {
 		device := t.index(p.Device)
 		nextHops[keyOf(device, NextHop(p.MAC))], macs[keyOf(device, p.MAC)] = true, true
 		for _, dst := range p.Prefixes {
-			prefixes[dst] = true
+			prefixes[dst] = p.leads(dst)
+			sealed[dst] = p.Sealed
 		}
+	}
+	drop := func(r rtnl.Route, what string) {
+		changes = append(changes, change{phase: dropRoute, route: r, is: spec.TooMuch(what + r.Dst.String()),
+			edit: rtnl.Edit{Message: rtnl.NewRoute(t.ns, r, nil), Drop: true}})
 	}
 	for dst, r := range t.routes {
 		if !prefixes[dst] {
-			changes = append(changes, change{phase: dropRoute, route: r, is: spec.TooMuch("route " + dst.String()),
-				edit: rtnl.Edit{Message: rtnl.NewRoute(t.ns, r, nil), Drop: true}})
+			drop(r, "route ")
+		}
+	}
+	for dst, r := range t.prohibits {
+		if !sealed[dst] {
+			drop(r, "prohibit route ")
 		}
 	}
 	for key, n := range t.neighbours {

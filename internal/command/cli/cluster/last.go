@@ -58,7 +58,9 @@ func clusterRoutes(host *kernel.NS) (map[netip.Prefix]rtnl.Route, error) {
 			return nil, err
 		}
 		for _, r := range list {
-			routes[r.Dst] = r
+			if r.Type == rtnl.Unicast {
+				routes[r.Dst] = r
+			}
 		}
 	}
 	return routes, nil

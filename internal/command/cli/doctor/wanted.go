@@ -65,7 +65,9 @@ func (w wanted) Unrouted(dst netip.Addr) string {
 	}
 	routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: rtnl.Family(dst), Table: rtnl.MainTable,
 		Protocol: overlay.RouteProtocol})
-	isRouted := slices.ContainsFunc(routes, func(r rtnl.Route) bool { return r.Dst.Contains(dst) })
+	isRouted := slices.ContainsFunc(routes, func(r rtnl.Route) bool {
+		return r.Type == rtnl.Unicast && r.Dst.Contains(dst)
+	})
 	if err != nil || isRouted {
 		return ""
 	}
