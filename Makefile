@@ -145,7 +145,7 @@ $(if $(ARCH),$(eval SKIPPED ?= internal/vm/elsewhere.txt))
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm $(ARCH) || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
-	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./internal/kernel/... ./internal/command/packetfilter ./internal/command/trace ./resource/... ./plugin/... ./internal/dhcp/v4 ./internal/dhcp/v6 ./internal/dhcp/daemon github.com/fairlead-cni/fairlead/cluster/agent)
+	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./internal/kernel/... ./internal/command/packetfilter ./internal/command/trace ./resource/... ./plugin/... ./internal/dhcp/v4 ./internal/dhcp/v6 ./internal/dhcp/daemon)
 
 # make fuzz FUZZTIME=2m takes an hour on two processors, and FUZZTIME=10m a night. What fails is kept in testdata/fuzz.
 FUZZTIME ?= 20s
