@@ -236,7 +236,7 @@ func (c *computer) attach() {
 	given, err := allocator(c.network).Allocate(c.Context(), o)
 	if err != nil && m != nil {
 		ctx, stop := context.WithTimeout(c.Context(), 2*time.Second)
-		err = m.Ask(ctx, grant.Want{})
+		_ = m.Ask(ctx, grant.Want{}) // whatever it says, the grant may have an address now
 		stop()
 		given, err = allocator(c.network).Allocate(c.Context(), o)
 	}
