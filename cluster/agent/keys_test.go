@@ -42,6 +42,8 @@ func TestTunnelsOf(t *testing.T) {
 		n.Tunnel = tunnel
 		return n
 	}
+	older := with(two, own)
+	older.Since = one.Since.Add(-time.Hour)
 	for name, tc := range map[string]struct {
 		mode    Mode
 		n       directory.Node // beside n1 and n3
@@ -53,6 +55,7 @@ func TestTunnelsOf(t *testing.T) {
 		"garbage":      {WireGuard, with(two, directory.Tunnel{Key: "x", Port: 1}), "n3", `node n2 has published "x" as its WireGuard key`},
 		"no port":      {WireGuard, with(two, directory.Tunnel{Key: two.Tunnel.Key}), "n3", "node n2 has published"},
 		"this node's":  {WireGuard, with(two, own), "n3", "nodes n2 and n1 have published one WireGuard key, " + own.Key + ", and n1 keeps it"},
+		"by an older":  {WireGuard, older, "n3", "nodes n2 and n1 have published one WireGuard key, " + own.Key + ", and n1 keeps it"},
 		"a younger's":  {WireGuard, with(two, three.Tunnel), "n2", "nodes n3 and n2 have published one WireGuard key, " + three.Tunnel.Key + ", and n2 keeps it"},
 		"VXLAN":        {VXLAN, two, "", "node n2 has published a WireGuard key, so it has --mode wireguard, and node n1 has --mode vxlan"},
 		"by default":   {"", two, "", "and node n1 has --mode vxlan"},

@@ -136,12 +136,7 @@ func (p Peer) compare(have wgtypes.Peer, known bool) (found []spec.Difference) {
 
 // isAt reports whether an address is one of the peer's. The kernel takes the one that the last packet came from.
 func (p Peer) isAt(have *net.UDPAddr) bool {
-	if have == nil {
-		return false
-	}
-	at := have.AddrPort()
-	at = netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
-	return slices.Contains(p.Endpoints, at)
+	return have != nil && slices.Contains(p.Endpoints, have.AddrPort())
 }
 
 // config is the whole of a peer, but for an address that is right.
