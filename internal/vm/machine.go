@@ -123,9 +123,8 @@ type model struct {
 func models() map[string]model {
 	return map[string]model{
 		"amd64": {emulator: "qemu-system-x86_64", pkg: "qemu-system-x86", args: []string{"-machine", "pc"},
-			processor: "max,adx=off", // of qemu 7.2, the kernel's Curve25519 does not end with the instructions of ADX
-			cards:     true,
-			console:   "ttyS0 tsc=unstable nokaslr no_timer_check random.trust_cpu=on"},
+			processor: "max", cards: true,
+			console: "ttyS0 tsc=unstable nokaslr no_timer_check random.trust_cpu=on"},
 		"arm64": {emulator: "qemu-system-aarch64", pkg: "qemu-system-arm", args: []string{"-machine", "virt"},
 			cards:     true,
 			processor: "max,pauth-impdef=on", // signing pointers by the book takes half of the time
