@@ -24,7 +24,9 @@ func (ns *NS) Turn(ctx context.Context, name string) (done func(), err error) {
 	if ns.overdue.Load() {
 		bound = 0
 	}
-	held, err := record.Queue(ctx, bound, name, false)
+	soon, stop := context.WithTimeout(ctx, bound)
+	defer stop()
+	held, err := record.Queue(soon, bound, name, false)
 	if err != nil && ctx.Err() == nil {
 		if !ns.overdue.Swap(true) {
 			slog.Warn("going on without a lock that only keeps calls in order", "cause", err)

@@ -1,11 +1,14 @@
 package record
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,17 +18,27 @@ type watch struct {
 	path   string
 	file   unix.Stat_t
 	unseen bool // they need not be seen
+	bound  time.Duration
 
+	since  time.Time // when the holders of the last look were seen first
+	last   []string
 	missed int               // looks that saw no holder, one after the other
 	before map[string]string // what the last look saw of each stopped thread
 }
 
-// look returns an error if all holders have been stopped since the last look, or if twice none was seen.
+// look returns an error if all holders have been stopped since the last look, if twice none was seen, or if the same have had
+// the lock for longer than the bound.
 func (w *watch) look() error {
 	pids := w.holders()
 	if len(pids) == 0 && w.held() {
 		pids = w.holders()
 		w.missed++
+	}
+	if len(pids) > 0 && !slices.Equal(pids, w.last) {
+		w.last, w.since = pids, time.Now()
+	}
+	if time.Since(w.since) > w.bound {
+		return fmt.Errorf("process %s has had it for %v: %w", strings.Join(w.last, ", "), w.bound, context.DeadlineExceeded)
 	}
 	if len(pids) == 0 {
 		if w.missed > 1 && !w.unseen {

@@ -16,6 +16,9 @@ import (
 // some. A process that was stopped keeps its locks, and who waits for ever says nothing.
 const lockBound = 45 * time.Second
 
+// unbounded is the bound of a wait that something else ends.
+const unbounded = 365 * 24 * time.Hour
+
 // Lock takes the exclusive lock of that name below RunDir and returns the function that releases it. The kernel also
 // releases the lock when the process ends. Lock waits until ctx ends, and no longer than lockBound.
 func Lock(ctx context.Context, name string) (unlock func(), err error) {

@@ -38,11 +38,10 @@ func (e errStopped) Error() string {
 
 // Queue takes the exclusive lock of that name below RunDir, after those who came before. It passes a holder by that has
 // been stopped for a while: it removes the lock's file, so that all take another one. A process that is passed by
-// learns that by Lost. Queue waits no longer than bound. It waits for a holder that cannot be seen only if unseen is
-// true; else the error is ErrUnseen.
+// learns that by Lost. Queue waits no longer than bound for one holder, so a queue that goes on is waited for. It waits
+// for a holder that cannot be seen only if unseen is true; else the error is ErrUnseen.
 func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (*Held, error) {
 	path := filepath.Join(RunDir, name+".lock")
-	until := time.Now().Add(bound)
 	for {
 		f, err := lockFile(path)
 		if err != nil {
@@ -54,8 +53,8 @@ func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (
 			return nil, fmt.Errorf("stat %s: %w", path, err)
 		}
 		var stopped errStopped
-		watch := &watch{path: f.Name(), file: st, unseen: unseen}
-		err = flock(ctx, time.Until(until), f, unix.LOCK_EX, watch.look)
+		watch := &watch{path: f.Name(), file: st, unseen: unseen, bound: bound, since: time.Now()}
+		err = flock(ctx, unbounded, f, unix.LOCK_EX, watch.look)
 		switch {
 		case errors.As(err, &stopped) && f.Name() == path:
 			if passBy(ctx, path, st) {

@@ -94,7 +94,7 @@ func TestQueueBetweenHolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	unlock()
-	w := watch{path: filepath.Join(RunDir, "between.lock")}
+	w := watch{path: filepath.Join(RunDir, "between.lock"), bound: time.Hour, since: time.Now()}
 	if err := unix.Stat(w.path, &w.file); err != nil {
 		t.Fatal(err)
 	}
@@ -102,6 +102,30 @@ func TestQueueBetweenHolders(t *testing.T) {
 		if err := w.look(); err != nil {
 			t.Errorf("without a holder: %v", err)
 		}
+	}
+}
+
+// A queue that goes on is waited for, however long it is: each holder has the bound for itself.
+func TestQueueGoesOn(t *testing.T) {
+	w := watch{bound: time.Hour}
+	var holders []*exec.Cmd
+	for range 3 {
+		holders = append(holders, holder(t, "goes-on"))
+		w.path = filepath.Join(RunDir, "goes-on.lock")
+		if err := unix.Stat(w.path, &w.file); err != nil {
+			t.Fatal(err)
+		}
+		w.since = time.Now().Add(-2 * time.Hour) // when the former holder got it
+		if err := w.look(); err != nil {
+			t.Errorf("with another holder: %v", err)
+		}
+		w.since = time.Now().Add(-2 * time.Hour)
+		if err := w.look(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with a holder that has had it for two hours: %v", err)
+		}
+		last := holders[len(holders)-1]
+		_ = last.Process.Kill()
+		_ = last.Wait()
 	}
 }
 

@@ -52,8 +52,8 @@ func faults() []fault {
 			{lock, "	still, err := named(f)\n		if still &&", "	still, err := true, error(nil)\n		if still &&"}}},
 		{"nft transactions go by old answers", "a lock and a check left out", []edit{
 			{"resource/filter/transaction.go", "f.CommitAt(b, was)", "f.CommitAt(b, 0)"},
-			{"kernel/world.go", "	held, err := record.Queue(ctx, bound, name, false)\n",
-				"	if ctx != nil {\n		return func() {}, nil\n	}\n	held, err := record.Queue(ctx, bound, name, false)\n"}}},
+			{"kernel/world.go", "	held, err := record.Queue(soon, bound, name, false)\n",
+				"	if ctx != nil {\n		return func() {}, nil\n	}\n	held, err := record.Queue(soon, bound, name, false)\n"}}},
 		{"a container's lock needs room on the disk", "an error not expected", []edit{
 			{lock, "	if !errors.Is(err, syscall.ENOSPC) && !errors", "	if !errors"}}},
 		{"DEL needs room on the disk for the record of its policy", "an error not expected", []edit{

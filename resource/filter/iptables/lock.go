@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockBound is how long a call waits for the lock behind others that go on.
+// lockBound is how long a call waits for one holder of the lock.
 const lockBound = 45 * time.Second
 
 // WithLock runs fn under a lock, with a context for its changes. If another program changes the table between fn's look
