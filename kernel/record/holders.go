@@ -26,8 +26,8 @@ type watch struct {
 	before map[string]string // what the last look saw of each stopped thread
 }
 
-// look returns an error if all holders have been stopped since the last look, if twice none was seen, or if the same have had
-// the lock for longer than the bound.
+// look returns an error if all holders have been stopped since the last look, if twice none was seen, or if the same have
+// had the lock for longer than the bound.
 func (w *watch) look() error {
 	pids := w.holders()
 	if len(pids) == 0 && w.held() {
@@ -38,7 +38,8 @@ func (w *watch) look() error {
 		w.last, w.since = pids, time.Now()
 	}
 	if time.Since(w.since) > w.bound {
-		return fmt.Errorf("process %s has had it for %v: %w", strings.Join(w.last, ", "), w.bound, context.DeadlineExceeded)
+		holders := strings.Join(w.last, ", ")
+		return fmt.Errorf("process %s has had it for %v: %w", holders, w.bound, context.DeadlineExceeded)
 	}
 	if len(pids) == 0 {
 		if w.missed > 1 && !w.unseen {
