@@ -25,13 +25,13 @@ func (s *script) beyond() bool {
 func cast(chain string, seed uint64) *script {
 	random := rand.New(rand.NewPCG(seed, 1))
 	c := &casting{random: random, script: &script{chain: chain, seed: seed, fresh: random.IntN(2) == 0,
-		impatient: random.IntN(4) == 0}}
-	attached := []int{0, 0, 1, 1, 1, 2} // often the first comes while the last leaves
-	for range attached[random.IntN(len(attached))] {
-		c.script.attached = append(c.script.attached, c.container())
+		impatient: random.IntN(3) == 0}}
+	if random.IntN(3) == 0 {
+		c.duel()
+		return c.script
 	}
-	c.free = append(c.free, c.script.attached...)
-
+	attached := []int{0, 0, 1, 1, 1, 2} // often the first comes while the last leaves
+	c.attach(attached[random.IntN(len(attached))])
 	for range 2 + random.IntN(3) {
 		c.call()
 	}
@@ -39,6 +39,36 @@ func cast(chain string, seed uint64) *script {
 		c.event()
 	}
 	return c.script
+}
+
+// attach has so many containers attached before.
+func (c *casting) attach(n int) {
+	for range n {
+		c.script.attached = append(c.script.attached, c.container())
+	}
+	c.free = append(c.free, c.script.attached...)
+}
+
+// duel adds two calls beside each other, and nothing else: most faults need no more.
+func (c *casting) duel() {
+	duels := []struct {
+		attached int
+		verbs    []string
+	}{{0, []string{"add", "add"}}, {1, []string{"add", "del"}}, {2, []string{"del", "del"}}, {1, []string{"add", "gc"}},
+		{1, []string{"del", "gc"}}, {1, []string{"add", "repair"}}, {1, []string{"del", "repair"}}}
+	d := duels[c.random.IntN(len(duels))]
+	c.attach(d.attached)
+	for _, verb := range d.verbs {
+		switch verb {
+		case "add":
+			c.act(verb, c.container(), "")
+		case "del":
+			id, _ := c.take()
+			c.act(verb, id, "")
+		default:
+			c.act(verb, "", "")
+		}
+	}
 }
 
 type casting struct {

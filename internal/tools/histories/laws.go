@@ -34,7 +34,7 @@ func (p *play) event(a actor) error {
 	switch a.verb {
 	case "kill":
 		victim := p.player(a.object)
-		if !victim.ended && (victim.verb == "add" || victim.verb == "del") { // it leaves half a container
+		if !victim.ended && slices.Contains([]string{"add", "del", "gc"}, victim.verb) { // it leaves half a container
 			excuse("repair")
 		}
 		victim.kill()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -72,7 +73,7 @@ func (p *play) perform(program string) (err error) {
 		return err
 	}
 	for _, a := range p.script.actors {
-		player := &player{actor: a, impatient: p.script.impatient, made: map[string]int{}}
+		player := &player{actor: a, impatient: p.script.impatient, made: map[string]int{}, used: map[string]bool{}}
 		switch a.verb {
 		case "add", "del", "check", "gc", "repair":
 			var c *container
@@ -205,8 +206,17 @@ func (p *play) acts() error {
 	}
 }
 
-func (p *play) byChance() error {
-	schedule := newSchedule(p.players, p.random)
+func (p *play) byChance() (err error) {
+	shared, err := p.shared()
+	if err != nil {
+		return err
+	}
+	schedule := newSchedule(p.players, p.random, shared)
+	defer func() {
+		if serr := p.share(shared); err == nil {
+			err = serr
+		}
+	}()
 	for {
 		var ready []*player
 		for _, each := range p.players {
@@ -224,6 +234,41 @@ func (p *play) byChance() error {
 			return err
 		}
 	}
+}
+
+// shared are the objects that several calls of one history have had, in the histories of this chain so far.
+func (p *play) shared() (map[string]bool, error) {
+	all := map[string]bool{}
+	text, err := os.ReadFile(p.sharedFile())
+	if errors.Is(err, fs.ErrNotExist) {
+		return all, nil
+	}
+	for line := range strings.Lines(string(text)) {
+		all[strings.TrimSpace(line)] = true
+	}
+	return all, err
+}
+
+func (p *play) sharedFile() string {
+	return filepath.Join(filepath.Dir(p.program), p.script.chain+".shared")
+}
+
+// share adds the objects that calls of this history shared. What another history adds at the same time may be lost until one
+// finds it again.
+func (p *play) share(known map[string]bool) error {
+	by, isNews := map[string]*player{}, false
+	for _, each := range p.players {
+		for object := range each.used {
+			if by[object] != nil && !known[object] {
+				known[object], isNews = true, true
+			}
+			by[object] = each
+		}
+	}
+	if !isNews {
+		return nil
+	}
+	return replace(p.sharedFile(), strings.Join(slices.Sorted(maps.Keys(known)), "\n"))
 }
 
 // ready reports whether a player can go on.

@@ -34,7 +34,8 @@ type player struct {
 	pending   []*step
 	locking   []*step // locks that it was let take, and may wait for in the kernel
 	steps     int
-	made      map[string]int // steps by name
+	made      map[string]int  // steps by name
+	used      map[string]bool // objects
 }
 
 // news is what a player does next: it waits before a step, or has ended.
@@ -72,6 +73,9 @@ func (p *player) hear(n news) {
 		return
 	}
 	p.locking = slices.DeleteFunc(p.locking, func(s *step) bool { return s.held.PID == n.step.held.PID })
+	for _, object := range n.step.objects() {
+		p.used[object] = true
+	}
 	p.made[n.step.name]++
 	n.step.name = fmt.Sprintf("%s %d", n.step.name, p.made[n.step.name])
 	p.pending = append(p.pending, n.step)

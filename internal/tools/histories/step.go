@@ -91,6 +91,25 @@ func (s *step) crucial() bool { return !minor.MatchString(s.name) }
 var minor = regexp.MustCompile(`/history/|/\.fairlead-index/|last_reserved_ip|^(trylock|unlock) |linkprop|neigh|write /proc/|` +
 	`/memory/\*|\.new [0-9]|\.tmp [0-9]|addr default|route default`)
 
+// objects are what a step is about: paths, links, addresses, sets. A step on rules alone is about the packet filter. It does not
+// matter who comes first to a lock.
+func (s *step) objects() (list []string) {
+	for word := range strings.FieldsSeq(s.name) {
+		if _, err := strconv.Atoi(word); err != nil && !verbs.MatchString(word) && !isLock.MatchString(word) {
+			list = append(list, word)
+		}
+	}
+	if len(list) == 0 && s.touches == rules {
+		list = []string{"rules"}
+	}
+	return list
+}
+
+var verbs = regexp.MustCompile(`^((new|del|set)[a-z]+|create|write|mkdir|link|symlink|rename|unlink|lock|trylock|unlock|index|sendmsg|` +
+	`delete-flow)$`)
+
+var isLock = regexp.MustCompile(`[/.]lock$|/(network|container)-`)
+
 // private reports whether a step concerns the program alone: links to itself as the plugins, and the log of calls.
 func private(name string) bool {
 	return strings.Contains(name, "/plugins-") || strings.Contains(name, "/var/log/") ||
