@@ -26,8 +26,8 @@ type watch struct {
 	before map[string]string // what the last look saw of each stopped thread
 }
 
-// look returns an error if all holders have been stopped since the last look, if twice none was seen, or if the same have
-// had the lock for longer than the bound.
+// look returns an error if all holders have been stopped since the last look, if twice none was seen, or if the same
+// have had the lock for longer than the bound.
 func (w *watch) look() error {
 	pids := w.holders()
 	if len(pids) == 0 && w.held() {
