@@ -178,9 +178,11 @@ func TestNFTParallel(t *testing.T) {
 					return
 				}
 				defer ns.Close()
+				own := &kernel.World{Host: ns}
 				for _, r := range rs[i] {
-					errs[i] = errors.Join(errs[i], do(r, &kernel.World{Host: ns}))
+					errs[i] = errors.Join(errs[i], do(r, own))
 				}
+				errs[i] = errors.Join(errs[i], own.Settle())
 			})
 		}
 		wg.Wait()
