@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -159,7 +160,9 @@ func (e *Exchange) lastServed() string {
 }
 
 // However many ask, an agent makes one answer at a time, and says that it is busy.
-func TestBusy(t *testing.T) {
+func TestBusy(t *testing.T) { synctest.Test(t, busy) }
+
+func busy(t *testing.T) {
 	n := newNetwork(t, nil)
 	var running, calls atomic.Int32
 	begun, end := make(chan struct{}, 1), make(chan struct{})
@@ -191,7 +194,9 @@ func TestBusy(t *testing.T) {
 }
 
 // An agent that does not answer is an error in time, and one that repeats a question has the same answer again.
-func TestSilent(t *testing.T) {
+func TestSilent(t *testing.T) { synctest.Test(t, silent) }
+
+func silent(t *testing.T) {
 	n := newNetwork(t, []byte("yes"))
 	n.lose = func() bool { return true }
 	ctx, stop := context.WithTimeout(t.Context(), 2*again+again/2)
