@@ -98,6 +98,9 @@ func (a *Agent) makeReady(ctx context.Context, self directory.Node, nodes []dire
 	}
 	if a.Source == Etcd {
 		a.sayReady()
+		if len(self.Prefixes) == 0 { // so it has no address of its own among the containers yet
+			return nil
+		}
 		if _, err := grant.Read(a.Network); err != nil { // Granted tells when it can be read
 			return nil
 		}
