@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -74,6 +75,9 @@ type Agent struct {
 	// Ask looks whether the node can get more addresses, and returns when the grant says so. The error may be a
 	// [grant.Refusal]. Nil: it cannot.
 	Ask func(context.Context, grant.Want) error
+
+	// Answers are further requests at the agent's socket that the source answers, by their patterns.
+	Answers map[string]http.HandlerFunc
 
 	// Describe adds to the status what the source knows beside the nodes. Nil: nothing.
 	Describe func(*agentstatus.Status)

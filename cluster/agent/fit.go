@@ -10,29 +10,29 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 
-// Fit says what of this host overlaps a pool of addresses, of which the node must not use any then. Routes to containers
-// of this node are in no way: those of one address, and those within own.
+// Fit says what of this host overlaps a pool of addresses or a block, of which the node must not use any then. Routes to
+// containers of this node are in no way: those of one address, and those within own.
 func (a *Agent) Fit(pool netip.Prefix, own []netip.Prefix) error {
 	o, err := a.occupants(nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("is not compared with the networks of this host: %w", err)
 	}
 	isOwn := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(own, func(o netip.Prefix) bool { return o.Bits() <= p.Bits() && o.Contains(p.Addr()) })
 	}
 	for _, have := range o.networks {
 		if p := have.Prefix.Masked(); p.Overlaps(pool) && !isOwn(p) {
-			return fmt.Errorf("the pool %v overlaps the network %v of %s", pool, p, o.linkName(have.Link))
+			return fmt.Errorf("overlaps the network %v of %s", p, o.linkName(have.Link))
 		}
 	}
 	routes, err := rtnl.Routes(a.World.Host, rtnl.RouteFilter{Family: rtnl.Family(pool.Addr()), Table: rtnl.MainTable})
 	if err != nil {
-		return err
+		return fmt.Errorf("is not compared with the routes of this host: %w", err)
 	}
 	for _, r := range routes {
 		isOurs := r.Default() || r.Dst.IsSingleIP() || r.Protocol == overlay.RouteProtocol || isOwn(r.Dst)
 		if !isOurs && r.Dst.Overlaps(pool) {
-			return fmt.Errorf("the pool %v overlaps the route to %v by %s", pool, r.Dst, o.linkName(r.Link))
+			return fmt.Errorf("overlaps the route to %v by %s", r.Dst, o.linkName(r.Link))
 		}
 	}
 	return nil

@@ -21,8 +21,8 @@ func TestFit(t *testing.T) {
 	own := []netip.Prefix{netip.MustParsePrefix("10.9.1.0/26")}
 	for pool, want := range map[string]string{
 		"10.9.0.0/16": "", "10.8.0.0/16": "", "fd00::/64": "",
-		"10.0.0.0/8":   "the pool 10.0.0.0/8 overlaps the route to 10.7.0.0/16 by link up0",
-		"192.0.2.0/28": "the pool 192.0.2.0/28 overlaps the network 192.0.2.0/24 of link up0",
+		"10.0.0.0/8":   "overlaps the route to 10.7.0.0/16 by link up0",
+		"192.0.2.0/28": "overlaps the network 192.0.2.0/24 of link up0",
 	} {
 		got := ""
 		if err := h.agent.Fit(netip.MustParsePrefix(pool), own); err != nil {

@@ -226,6 +226,9 @@ func (a *Agent) Serve(ctx context.Context, l net.Listener) {
 			}
 		})
 	}
+	for pattern, answer := range a.Answers {
+		mux.HandleFunc(pattern, answer)
+	}
 	a.serve(ctx, l, mux)
 }
 

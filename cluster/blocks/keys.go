@@ -160,6 +160,10 @@ type Pool struct {
 	// Pinned says that containers get addresses of the pool by name alone. Each is a block of its own, which a node owns
 	// as long as one of its containers has it.
 	Pinned bool `json:"pinned,omitempty"`
+
+	// Closed says that nodes claim only blocks of it in which their containers have addresses already, which another network
+	// gave them.
+	Closed bool `json:"closed,omitempty"`
 }
 
 // all returns the parts of a whole block.

@@ -26,10 +26,7 @@ func (o *Owner) adopt() *step {
 
 // lacks reports whether the node wants a block beside all that it has.
 func (o *Owner) lacks(h Holding, all holdings) bool {
-	if o.isPinned(h.Pool) {
-		return o.pinned(h)
-	}
-	return len(all.of(h.Pool)) < o.wanted(h.Pool)
+	return o.pinned(h) || !o.isPinned(h.Pool) && len(all.of(h.Pool)) < o.wanted(h.Pool)
 }
 
 func (o *Owner) isPinned(pool string) bool {
@@ -37,7 +34,7 @@ func (o *Owner) isPinned(pool string) bool {
 	return p.Pinned
 }
 
-// pinned reports whether a container of the node has or wants an address by name.
+// pinned reports whether a container of the node has or wants an address by name, or the node wants this very block.
 func (o *Owner) pinned(h Holding) bool {
 	return slices.ContainsFunc(o.pins, func(p Pin) bool { return slices.Contains(p, h) })
 }
@@ -205,7 +202,7 @@ func (o *Owner) claimNext() *step {
 // missing returns what of a pin the node has not. There is nothing if it cannot have all of it.
 func (o *Owner) missing(pin Pin) (all []Holding) {
 	for _, h := range pin {
-		if !o.isPinned(h.Pool) || o.TakenBy(h).Revision != 0 {
+		if _, known := o.pool(h.Pool); !known || o.TakenBy(h).Revision != 0 {
 			return nil
 		}
 		if o.granted.parts(h) == 0 {

@@ -56,7 +56,8 @@ type demand struct {
 	probed uint64 // blocks at which the search has looked
 }
 
-// A Pin is what the containers of one call asked for by name: all of it is claimed, or none.
+// A Pin is what the containers of one call asked for by name, or the blocks in which they have addresses already: all of it is
+// claimed, or none.
 type Pin []Holding
 
 // leaving is what a node gives to another, or back.
@@ -117,7 +118,7 @@ func (o *Owner) Want(pool string, blocks int) {
 	o.demands = append(o.demands, demand{pool: pool, blocks: blocks})
 }
 
-// Pin says which addresses of pinned pools the node is to own, by name.
+// Pin says which addresses of pinned pools, and which very blocks of others, the node is to own.
 func (o *Owner) Pin(all []Pin) {
 	isSame := func(a, b Pin) bool { return slices.Equal(a, b) }
 	if !slices.EqualFunc(o.pins, all, isSame) {

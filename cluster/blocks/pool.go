@@ -79,6 +79,20 @@ func (p Pool) Gateway(r netip.Prefix, all []netip.Prefix) netip.Addr {
 	return r.Addr().Next()
 }
 
+// Block returns the block that has an address.
+func (p Pool) Block(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, p.Bits).Masked() }
+
+// IsReserved reports whether no container can have an address of the pool: it is the first, the second (the gateway) or the
+// last one of a block.
+func (p Pool) IsReserved(a netip.Addr) bool {
+	block := p.Block(a)
+	last := subnet(block, a.BitLen(), 1<<(a.BitLen()-p.Bits)-1).Addr()
+	return !p.Pinned && (a == block.Addr() || a == block.Addr().Next() || a == last)
+}
+
+// Whole returns a block of the pool as a whole.
+func (p Pool) Whole(block netip.Prefix) Holding { return Holding{p.Name, block, p.all()} }
+
 // subnet returns the subnet number n of a prefix, of so many bits.
 func subnet(of netip.Prefix, length int, n uint64) netip.Prefix {
 	a := of.Masked().Addr().As16()
@@ -111,6 +125,8 @@ func (c Config) Validate() error {
 		case p.Pinned && (p.Prefix.Bits() > longest || p.Bits != p.Prefix.Addr().BitLen() || p.Parts != 1):
 			return fmt.Errorf("pools[%d]: %v with blocks of /%d in %d parts: want a pool of at least 4 addresses, each of which is "+
 				"a block, because it is pinned", i, p.Prefix, p.Bits, p.Parts)
+		case p.Pinned && p.Closed:
+			return fmt.Errorf("pools[%d]: %v is pinned and closed: want one of the two", i, p.Prefix)
 		case p.Parts != 1 && p.Parts != 2 && p.Parts != 4 && p.Parts != 8:
 			return fmt.Errorf("pools[%d].parts: %d: want 1, 2, 4 or 8", i, p.Parts)
 		case !p.Pinned && (p.Bits < p.Prefix.Bits() || p.Bits+bits.TrailingZeros(uint(p.Parts)) > longest):

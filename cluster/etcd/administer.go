@@ -141,6 +141,29 @@ func (s *Store) AddPool(ctx context.Context, p blocks.Pool) (*View, error) {
 	return s.Look(ctx)
 }
 
+// OpenPool lets nodes claim any block of a pool, and returns what the store says then.
+func (s *Store) OpenPool(ctx context.Context, name string) (*View, error) {
+	v, err := s.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := v.Pool(name); err != nil {
+		return nil, err
+	}
+	e := v.entries[blocks.Key{Kind: blocks.ConfigKey}]
+	c := *e.Value.Config
+	c.Pools = slices.Clone(c.Pools)
+	for i := range c.Pools {
+		if c.Pools[i].Name == name {
+			c.Pools[i].Closed = false
+		}
+	}
+	if err := s.change(ctx, blocks.Configure(e, c)); err != nil {
+		return nil, err
+	}
+	return s.Look(ctx)
+}
+
 // Drain says whether a node is to claim nothing more, and to give back what it does not need.
 func (s *Store) Drain(ctx context.Context, node string, drain bool) error {
 	return s.change(ctx, blocks.Drain(node, drain))

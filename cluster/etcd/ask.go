@@ -14,6 +14,8 @@ import (
 // An ask is a call of Ask that waits.
 type ask struct {
 	grant.Want
+	adopts []netip.Prefix // of Adopt: the blocks
+	dry    bool           // … and nothing is to be claimed
 	answer chan error
 	since  time.Time
 	until  time.Time // when nobody needs what it got, if no container has it
@@ -25,7 +27,11 @@ const hold = 2 * patience
 // Ask has the member look whether the node can get more addresses, and returns when the grant says so. The error is a
 // [grant.Refusal] if it cannot have an address by name.
 func (m *Member) Ask(ctx context.Context, want grant.Want) error {
-	a := &ask{Want: want, answer: make(chan error, 1), since: time.Now()}
+	return m.ask(ctx, &ask{Want: want})
+}
+
+func (m *Member) ask(ctx context.Context, a *ask) error {
+	a.answer, a.since = make(chan error, 1), time.Now()
 	select {
 	case m.asks <- a:
 	case <-ctx.Done():
@@ -61,6 +67,11 @@ func (m *Member) pin(o *blocks.Owner, leased []netip.Addr) (next time.Time) {
 	pools = slices.DeleteFunc(pools, func(p blocks.Pool) bool { return m.unfit(p) != nil })
 	isDrained := m.View.Drains(o.Journal().Node)
 	for _, a := range slices.Concat(m.asking, m.pinned) {
+		if len(a.adopts) > 0 && !a.dry {
+			if all, refused := m.adopted(o, a); refused == nil {
+				pins = append(pins, all)
+			}
+		}
 		var pin blocks.Pin
 		for _, addr := range a.Pins {
 			if h, isPinned := pinOf(pools, addr); isPinned {
@@ -99,7 +110,7 @@ func (m *Member) askingOf(chain []blocks.Pool, named *blocks.Pool) (calls int) {
 		first := slices.IndexFunc(of, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
 		isOfAny := named == nil && len(a.Pools) == 0
 		isOfNamed := named != nil && len(a.Pools) > 0 && first >= 0 && of[first].Name == named.Name
-		if !a.names(chain[0]) && (isOfAny || isOfNamed) {
+		if len(a.adopts) == 0 && !a.names(chain[0]) && (isOfAny || isOfNamed) {
 			calls++
 		}
 	}
@@ -116,6 +127,10 @@ func (a *ask) names(p blocks.Pool) bool {
 func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string) error {
 	var waiting []*ask
 	for _, a := range m.asking {
+		if len(a.adopts) > 0 {
+			a.answer <- m.answerAdopt(o, a, why, hint)
+			continue
+		}
 		starved := m.starved(o, a)
 		if len(starved) > 0 && time.Since(a.since) < cedeWait && m.wantPart(ctx, o, starved, false) {
 			waiting = append(waiting, a)

@@ -18,16 +18,19 @@ import (
 )
 
 // start runs a member until the test ends.
-func (m *Member) start(t *testing.T) {
+func (m *Member) start(t *testing.T) { t.Cleanup(m.run(t)) }
+
+// run runs a member until end is called.
+func (m *Member) run(t *testing.T) (end func()) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- m.Run(ctx) }()
-	t.Cleanup(func() {
+	return func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-	})
+	}
 }
 
 // sees follows etcd in the member's view, and returns when that says something.

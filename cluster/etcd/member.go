@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -39,8 +40,9 @@ type Member struct {
 	// Ready is closed when containers may get addresses. Nil: they may.
 	Ready <-chan struct{}
 
-	// Fit says why the node must not use a pool. Nil: it may.
-	Fit func(blocks.Pool) error
+	// Fit says which network or route of this host a pool or a block overlaps, of which the node must use nothing then. Nil: it
+	// may use all.
+	Fit func(netip.Prefix) error
 
 	// Failed is told why something could not be done, and Answered when all is done. Published is called when the grant
 	// has other ranges. Nil: nobody is told.

@@ -129,6 +129,18 @@ type PoolInfo struct {
 	Usable  uint64 `json:"usable"`            // addresses of the blocks that are owned
 }
 
+// Pool returns the pool with a name.
+func (v *View) Pool(name string) (blocks.Pool, error) {
+	var have []string
+	for _, p := range v.Pools() {
+		if p.Name == name {
+			return p.Pool, nil
+		}
+		have = append(have, fmt.Sprintf("%s (%v)", p.Name, p.Prefix))
+	}
+	return blocks.Pool{}, fmt.Errorf("the cluster has no pool %q; it has %s", name, strings.Join(have, ", "))
+}
+
 // Pools returns the pools, in the order in which an administrator added them.
 func (v *View) Pools() []PoolInfo {
 	c := v.Config()

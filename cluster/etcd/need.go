@@ -60,11 +60,22 @@ func (m *Member) closed(o *blocks.Owner) (names []string) {
 	return names
 }
 
+// unfit says why the node must not claim blocks of a pool that nothing of its own is in.
 func (m *Member) unfit(p blocks.Pool) error {
-	if m.Fit == nil {
-		return nil
+	if p.Closed {
+		return closedError{p}
 	}
-	return m.Fit(p)
+	if err := m.fits(p.Prefix); err != nil {
+		return fmt.Errorf("the pool %s (%v) %w", p.Name, p.Prefix, err)
+	}
+	return nil
+}
+
+// A closedError says that a pool is not open yet.
+type closedError struct{ blocks.Pool }
+
+func (e closedError) Error() string {
+	return fmt.Sprintf("the pool %s (%v) is closed: nodes claim only blocks in which they have containers", e.Name, e.Prefix)
 }
 
 // want tells the owner how many blocks the leases need. It returns when to ask again if nothing changes.
@@ -224,6 +235,11 @@ func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
 		last := chain[len(chain)-1]
 		isOpen := slices.ContainsFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
 		if err := m.unfit(last); err != nil && !isOpen {
+			var closed closedError
+			if errors.As(err, &closed) {
+				return err.Error(), fmt.Sprintf("`fairlead cluster adopt --pool %[1]s` on each node with such, and then `fairlead cluster "+
+					"pools open %[1]s`.", closed.Name)
+			}
 			return err.Error(), "Give the cluster another pool, or this node another --pool."
 		}
 		if !isOpen && o.Wants(last.Name) {

@@ -83,7 +83,7 @@ func TestPoolsInOrder(t *testing.T) {
 func TestUnfitPool(t *testing.T) {
 	s := startEtcd(t)
 	m := member(t.Output(), s, "a", 1)
-	m.Fit = func(p blocks.Pool) error { return errors.New("the pool " + p.Prefix.String() + " overlaps the route") }
+	m.Fit = func(netip.Prefix) error { return errors.New("overlaps the route") }
 	m.rest(t)
 	expect(t, "a", 0)
 	if g, err := grant.OfBoot("a"); err != nil || g.Missing != "the pool 10.9.0.0/25 overlaps the route" {

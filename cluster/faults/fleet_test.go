@@ -32,7 +32,7 @@ func newFleetSwitch(t testing.TB) *cluster {
 func ownPlugins(t testing.TB) {
 	t.Helper()
 	plugins := t.TempDir()
-	for _, name := range []string{"ptp", "cluster", "portmap"} {
+	for _, name := range []string{"ptp", "cluster", "portmap", "host-local"} {
 		if err := os.Symlink(nstest.Fairlead(t, tree), filepath.Join(plugins, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -39,7 +39,7 @@ type verb struct {
 }
 
 func verbs() []verb {
-	return []verb{initVerb(), joinVerb(), tokenVerb(), membersVerb(), nodesVerb(), poolsVerb(), blocksVerb(), drainVerb(), forgetVerb(),
+	return []verb{initVerb(), joinVerb(), tokenVerb(), membersVerb(), nodesVerb(), poolsVerb(), blocksVerb(), adoptVerb(), drainVerb(), forgetVerb(),
 		exportVerb(), readoptVerb()}
 }
 

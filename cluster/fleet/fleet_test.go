@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,6 +72,16 @@ func does(t *testing.T, line string) string {
 	return "usage: " + errs.String()
 }
 
+// lease makes a lease of a network, as host-local does.
+func lease(t *testing.T, network, address, container string) {
+	t.Helper()
+	dir := filepath.Join("/var/lib/cni/networks", network)
+	err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, address), []byte(container+"\r\neth0"), 0o644))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Each command of a fleet's life, and what it says.
 func TestCommands(t *testing.T) {
 	startEtcd(t)
@@ -98,6 +110,25 @@ func TestCommands(t *testing.T) {
 	says("pools", "a", "10.9.0.0/24", "/26", "4", "fd00:9::/64", "/122", "288230376151711744")
 	says("pools add b=10.9.0.64/26", "pools[2]: b (10.9.0.64/26) overlaps pools[0], a (10.9.0.0/24)")
 	says("pools add b=10.10.0.0/25", "10.10.0.0/25")
+	says("pools add old=10.11.0.0/16,24,closed", "10.11.0.0/16", "closed")
+	says("pools add old=10.12.0.0/24,pinned,closed", "is pinned and closed")
+	says("adopt", "usage: ", "--pool: want the name of a pool")
+	says("adopt --pool ghost", `the cluster has no pool "ghost"; it has a (10.9.0.0/24), six (fd00:9::/64), b (10.10.0.0/25), old (10.11.0.0/16)`)
+	says("adopt --pool old", "nothing is to be done")
+	lease(t, "former", "10.11.3.2", "c1")
+	lease(t, "former", "10.11.3.1", "c2")
+	says("adopt --pool old", "failed: ", "10.11.3.1 of container c2 is the first, the second or the last address of the block 10.11.3.0/24")
+	lease(t, "wide", "10.11.4.2", "c3")
+	lease(t, "wide", "10.50.4.2", "c4")
+	says("adopt --pool old --from wide", "failed: ", "10.50.4.2", "is not in any range of the network", "\nend the containers that this names")
+	for n := range 63 {
+		lease(t, "scattered", fmt.Sprintf("10.11.%d.9", 100+n), fmt.Sprint("s", n))
+	}
+	says("adopt --pool old --from scattered", "failed: ", "the leases are in 63 blocks, and a node adopts at most 62 at once")
+	lease(t, "one", "10.11.4.3", "c6")
+	says("adopt --pool old --from one", "failed: ", "the agent of network pods does not answer", "start fairlead-agent on this node")
+	says("pools open ghost", `the cluster has no pool "ghost"`)
+	says("pools open old", "open")
 	says("nodes -o json", "[]")
 	says("nodes -o yaml", "usage: ", "want text or json")
 	says("paint", "usage: ", `"paint" is no command`)

@@ -90,15 +90,17 @@ const blockBits = 6
 const mostParts = 4
 
 // ParsePool reads NAME=CIDR, NAME=CIDR,BITS[,PARTS] or NAME=CIDR,pinned. BITS is the prefix length of a block, and PARTS into
-// how many parts nodes divide one when no block is free.
+// how many parts nodes divide one when no block is free. With ",closed" behind it, nodes claim only what they adopt.
 func ParsePool(text string) (p blocks.Pool, err error) {
-	name, rest, named := strings.Cut(text, "=")
+	open, closed := strings.CutSuffix(text, ",closed")
+	p.Closed = closed
+	name, rest, named := strings.Cut(open, "=")
 	cidr, sizes, sized := strings.Cut(rest, ",")
 	length, parts, divided := strings.Cut(sizes, ",")
 	p.Name, p.Parts = name, 1
 	p.Prefix, err = netip.ParsePrefix(cidr)
 	if !named || name == "" || err != nil {
-		return p, fmt.Errorf("--pool %q: want NAME=CIDR, NAME=CIDR,BITS[,PARTS] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
+		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
 	}
 	if length == "pinned" {
 		p.Bits, p.Pinned = p.Prefix.Addr().BitLen(), true
@@ -143,7 +145,8 @@ func initVerb() verb {
 			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS[,PARTS]]`: addresses that the nodes share in blocks of this prefix length, of "+
 				"which nodes give each other parts when no block is free; may be repeated "+
 				"(default of BITS: 26, for IPv6 122; of PARTS: 4). "+
-				"NAME=CIDR,pinned: containers get these by name alone, on any node")
+				"NAME=CIDR,pinned: containers get these by name alone, on any node. With ,closed behind it, nodes claim only blocks in "+
+				"which they have containers: see fairlead cluster adopt")
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},

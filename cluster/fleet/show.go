@@ -34,34 +34,54 @@ func agentState(n etcd.MemberInfo) string {
 }
 
 func poolsVerb() verb {
-	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]|,pinned]]", does: "List the pools with their use, or add one.",
+	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]][,closed]|add NAME=CIDR,pinned|open NAME]",
+		does: "List the pools with their use, add one, or let nodes claim any block of one that is closed.",
 		run: func(ctx context.Context, c *call, operands []string) error {
-			if len(operands) > 0 && (operands[0] != "add" || len(operands) != 2) {
-				return fmt.Errorf("%q: want add NAME=CIDR, or nothing: %w", operands, errUsage)
+			isChange := len(operands) == 2 && (operands[0] == "add" || operands[0] == "open")
+			if len(operands) > 0 && !isChange {
+				return fmt.Errorf("%q: want add NAME=CIDR, open NAME, or nothing: %w", operands, errUsage)
 			}
 			s, v, err := c.open(ctx)
 			if err != nil {
 				return err
 			}
 			defer s.Close()
-			if len(operands) > 0 {
-				p, err := ParsePool(operands[1])
-				if err != nil {
-					return fmt.Errorf("%w: %w", err, errUsage)
-				}
-				if v, err = s.AddPool(ctx, p); err != nil {
+			if isChange {
+				if v, err = changePools(ctx, s, operands[0], operands[1]); err != nil {
 					return err
 				}
 			}
 			pools := v.Pools()
 			return c.print(pools, func(w io.Writer) {
-				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED")
+				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED\tSTATE")
 				for _, p := range pools {
-					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
-						p.Leased, p.Usable)
+					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
+						p.Leased, p.Usable, poolState(p.Pool))
 				}
 			})
 		}}
+}
+
+// changePools does one of the verbs add and open, and returns what the store says then.
+func changePools(ctx context.Context, s *etcd.Store, verb, operand string) (*etcd.View, error) {
+	if verb == "open" {
+		return s.OpenPool(ctx, operand)
+	}
+	p, err := ParsePool(operand)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, errUsage)
+	}
+	return s.AddPool(ctx, p)
+}
+
+func poolState(p blocks.Pool) string {
+	switch {
+	case p.Closed:
+		return "closed"
+	case p.Pinned:
+		return "pinned"
+	}
+	return "open"
 }
 
 // A block is one that is not free.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"os"
 	"slices"
@@ -131,6 +132,7 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 		a.Secret = store.Secret
 	}
 	a.Grant, a.Granted, a.Ask, m.Ready = m.Grant, granted, m.Ask, ready
+	a.Answers = map[string]http.HandlerFunc{etcd.AdoptPattern: m.ServeAdopt}
 	a.Ready = func() { close(ready) }
 	m.Published = func() {
 		select {
@@ -178,7 +180,7 @@ func (f *sharedPools) member(a *agent.Agent, store *etcd.Store, view *etcd.View,
 	m.Log, m.Pools, m.Spare, m.Reserve, m.Idle = a.Log, f.Pools, f.spare, f.reserve, idle
 	m.Least = 1
 	m.Failed, m.Answered = a.SetFailure, a.Answered
-	m.Fit = func(p blocks.Pool) error {
+	m.Fit = func(p netip.Prefix) error {
 		var own []netip.Prefix
 		if g, err := grant.OfBoot(a.Network); err == nil {
 			own = slices.Clone(g.Ranges)
@@ -188,7 +190,7 @@ func (f *sharedPools) member(a *agent.Agent, store *etcd.Store, view *etcd.View,
 				own = append(own, netip.PrefixFrom(pin, pin.BitLen()), netip.PrefixFrom(gateway, gateway.BitLen()))
 			}
 		}
-		return a.Fit(p.Prefix, own)
+		return a.Fit(p, own)
 	}
 	return m
 }

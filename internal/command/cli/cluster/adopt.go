@@ -21,10 +21,11 @@ type adopted struct {
 
 func adoptCommand(a *app.App) *cobra.Command {
 	var from []string
+	var shared string
 	var dry bool
 	c := &cobra.Command{
 		Use: "adopt [NET]", Args: app.Operands("[NET]"),
-		Short: "Take over the leases of another network that has this node's range",
+		Short: "Take over the leases of another network of this node",
 		Long: `Take over the leases of another network that has this node's range, such as flannel's or kindnet's, so that NET gives
 their addresses to no other container. NET is the network whose IPAM plugin is cluster; by default pods. Its file need not
 exist yet.
@@ -34,15 +35,26 @@ release it. Without --from, the networks with a lease in the range of the grant 
 If a lease is outside of the grant's range, or belongs to another container in NET, each one is listed and nothing is
 changed. After an interruption, run the command again.
 
-fairlead-agent does this itself before it installs the network's configuration for the first time.`,
+Without a fleet, fairlead-agent does this itself before it installs the network's configuration for the first time.
+
+With --pool, on a node of a fleet, the leases of NET's pool are taken, and the agent claims the blocks that have them:
+all, or none. If another node owns one of them, its addresses are listed and nothing is changed. See docs/fleet.md.`,
 		Example: `  fairlead cluster adopt --dry-run
   fairlead cluster adopt pods --from cbr0
-  fairlead cluster adopt pods --from /run/cni-ipam-state/kindnet`,
+  fairlead cluster adopt pods --from /run/cni-ipam-state/kindnet
+  fairlead cluster adopt --pool main --dry-run`,
 		ValidArgsFunction: netconf.CompleteNetworks,
 		RunE: func(c *cobra.Command, args []string) error {
 			network, err := networkOf(args)
 			if err != nil {
 				return err
+			}
+			if shared != "" {
+				line := []string{"adopt", network, "--pool", shared, fmt.Sprint("--dry-run=", dry), "-o", a.Output}
+				for _, name := range from {
+					line = append(line, "--from", name)
+				}
+				return runAgent(line...)
 			}
 			pool, err := poolOf(a, network)
 			if err != nil {
@@ -61,6 +73,7 @@ fairlead-agent does this itself before it installs the network's configuration f
 			return nil
 		},
 	}
+	c.Flags().StringVar(&shared, "pool", "", "claim the blocks with the leases from the pool `NAME` of a fleet")
 	c.Flags().StringArrayVar(&from, "from", nil, "take the leases of the network or directory `FROM`; may be repeated")
 	c.Flags().BoolVar(&dry, "dry-run", false, "list what would be taken over, and change nothing")
 	return c

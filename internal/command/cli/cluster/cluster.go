@@ -28,12 +28,16 @@ directory of PATH. See docs/fleet.md.`,
 			Use: f.use, Short: f.short, Example: f.example, DisableFlagParsing: true,
 			Long: f.long + "\n\nWith -o json, the answer is a document. --help lists the flags.",
 			RunE: func(c *cobra.Command, args []string) error {
-				return app.RunBeside(agentProgram, append([]string{"cluster", c.Name()}, args...),
-					"Install the package fairlead-agent.")
+				return runAgent(append([]string{c.Name()}, args...)...)
 			},
 		})
 	}
 	return c
+}
+
+// runAgent runs a command of the fleet.
+func runAgent(line ...string) error {
+	return app.RunBeside(agentProgram, append([]string{"cluster"}, line...), "Install the package fairlead-agent.")
 }
 
 // A fleetCommand is one that fairlead-agent runs.
@@ -62,8 +66,10 @@ one of them is lost.`,
 		{"nodes", "List the nodes of the fleet, and whether their agents run",
 			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases is
 some minutes old.`, "  fairlead cluster nodes -o json"},
-		{"pools [add NAME=CIDR]", "List the pools of the fleet with their use, or add one",
-			`List the pools of the fleet with their use, or add one. The length of blocks stays for the life of a pool.`,
+		{"pools [add NAME=CIDR|open NAME]", "List the pools of the fleet with their use, or add one",
+			`List the pools of the fleet with their use, or add one. The length of blocks stays for the life of a pool.
+Of a pool that was added as NAME=CIDR,closed, nodes claim only what "fairlead cluster adopt" takes over, until open lets
+them claim all.`,
 			"  fairlead cluster pools\n  fairlead cluster pools add more=10.80.0.0/16"},
 		{"blocks [NODE]", "List the blocks that nodes own",
 			`List the blocks that nodes own, and those of nodes that were forgotten, which rest for ten minutes.`,
