@@ -33,6 +33,7 @@ type Owner struct {
 	demands []demand
 	ask     *leaving // cede a part
 	pins    []Pin
+	says    *Announcement // with the next epoch
 
 	view    *view     // what the store said; nil: it must be read
 	burnt   int64     // revision of the epoch in which a write has an unknown outcome
@@ -71,7 +72,7 @@ type leaving struct {
 type view struct {
 	store                        string
 	config, readopt, epoch, name Entry
-	assertion                    Entry
+	assertion, host              Entry
 	mine                         holdings
 }
 
@@ -134,6 +135,35 @@ func (o *Owner) TakenBy(h Holding) Entry {
 		}
 	}
 	return Entry{}
+}
+
+// An Announcement is what a node says of itself: how others reach it, and that its agent runs.
+type Announcement struct {
+	Host  Host  // when it joined, the store may know better
+	Lease int64 // of the store, with which it ends that the agent runs
+}
+
+// Announce has the next epoch begin with an announcement, in one transaction. Nil: with none.
+func (o *Owner) Announce(a *Announcement) { o.says = a }
+
+// announce adds an announcement to a transaction. A node joins once, and not again with each agent.
+func (o *Owner) announce(t *Txn, a Announcement) {
+	if former := o.view.host.Value.Host; former != nil {
+		a.Host.Since = former.Since
+	}
+	t.Put = append(t.Put, Pair{o.hostKey(), Value{Host: &a.Host}}, Pair{Key: Key{Kind: AliveKey, Node: o.journal.Node}})
+	t.Lease = a.Lease
+}
+
+// Announcing returns the transaction that says an announcement now. Ok is false while the node may write nothing.
+func (o *Owner) Announcing(a Announcement) (t Txn, ok bool) {
+	epoch, ok := o.Standing()
+	if !ok {
+		return t, false
+	}
+	t.If = []Compare{epoch}
+	o.announce(&t, a)
+	return t, true
 }
 
 // LeasesChanged says that what had leases may have none any more.
@@ -252,7 +282,7 @@ func (o *Owner) decide() *step {
 	case o.refusal != nil:
 		return o.withdrawAll()
 	case o.view == nil:
-		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey()}
+		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey(), o.hostKey()}
 		return &step{action: Read{Keys: keys, Mine: o.journal.Node}, kind: look}
 	case o.view.readopt.Revision == 0 && o.restored():
 		return &step{action: Txn{
@@ -281,6 +311,7 @@ func (o *Owner) decide() *step {
 
 func (o *Owner) epochKey() Key { return Key{Kind: EpochKey, Node: o.journal.Node} }
 func (o *Owner) nameKey() Key  { return Key{Kind: NameKey, Node: o.name} }
+func (o *Owner) hostKey() Key  { return Key{Kind: NodeKey, Node: o.journal.Node} }
 func (o *Owner) assertKey() Key {
 	return Key{Kind: AssertKey, Node: o.journal.Node}
 }
@@ -309,7 +340,7 @@ func (o *Owner) Saw(s Snapshot) {
 		return
 	}
 	v := &view{store: s.Store, config: s.of(Key{Kind: ConfigKey}), readopt: s.of(Key{Kind: ReadoptKey}),
-		epoch: s.of(o.epochKey()), name: s.of(o.nameKey()), assertion: s.of(o.assertKey())}
+		epoch: s.of(o.epochKey()), name: s.of(o.nameKey()), assertion: s.of(o.assertKey()), host: s.of(o.hostKey())}
 	for _, e := range s.Entries {
 		if e.Key.Kind == MineKey {
 			v.mine = v.mine.with(Holding{e.Key.Pool, e.Key.Block, e.Value.Parts})
@@ -377,6 +408,9 @@ func (o *Owner) fence() *step {
 	if o.view.name.Revision == 0 {
 		t.If = append(t.If, Compare{o.nameKey(), 0})
 		t.Put = append(t.Put, Pair{o.nameKey(), Value{Node: o.journal.Node}})
+	}
+	if o.says != nil {
+		o.announce(&t, *o.says)
 	}
 	return &step{action: t, kind: fence}
 }

@@ -190,8 +190,8 @@ func (s *Store) Readopt(ctx context.Context, without ...string) (awaited []Membe
 // aliveSeconds is how long a node is said to be alive after its agent was last heard.
 const aliveSeconds = 60
 
-// keepAlive keeps a lease of the store, with which what says that an agent runs ends, until ctx ends. It calls leased after
-// each new one: the store may end them. It gives no right: see package blocks.
+// keepAlive keeps a lease of the store, with which what says that an agent runs ends, until ctx ends. It calls leased with
+// each new one, because the store may end them, or with zero when the store gave none. It gives no right: see package blocks.
 func (s *Store) keepAlive(ctx context.Context, leased func(id int64)) {
 	for ctx.Err() == nil {
 		s.keepLease(ctx, leased)
@@ -203,20 +203,14 @@ func (s *Store) keepAlive(ctx context.Context, leased func(id int64)) {
 }
 
 func (s *Store) keepLease(ctx context.Context, leased func(id int64)) {
-	c, err := s.connect()
+	c, id, err := s.grantLease(ctx)
+	leased(int64(id))
 	if err != nil {
 		return
 	}
-	soon, stop := context.WithTimeout(ctx, patience)
-	defer stop()
-	lease, err := c.Grant(soon, aliveSeconds)
-	if err != nil {
-		return
-	}
-	leased(int64(lease.ID))
 	ctx, end := context.WithCancel(ctx)
 	defer end()
-	answers, err := c.KeepAlive(ctx, lease.ID)
+	answers, err := c.KeepAlive(ctx, id)
 	if err != nil {
 		return
 	}
@@ -228,6 +222,19 @@ func (s *Store) keepLease(ctx context.Context, leased func(id int64)) {
 	if ctx.Err() != nil { // the agent ends: nobody has to wait for the lease
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer stop()
-		_, _ = c.Revoke(last, lease.ID)
+		_, _ = c.Revoke(last, id)
 	}
+}
+
+func (s *Store) grantLease(ctx context.Context) (c *clientv3.Client, id clientv3.LeaseID, err error) {
+	if c, err = s.connect(); err != nil {
+		return nil, 0, err
+	}
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	lease, err := c.Grant(ctx, aliveSeconds)
+	if err != nil {
+		return nil, 0, err
+	}
+	return c, lease.ID, nil
 }

@@ -440,3 +440,40 @@ func TestFleetHistories(t *testing.T) {
 		return there
 	})
 }
+
+// A lease of etcd is no right: where etcd gives none, or ends them, a node has its block all the same. It is said to be alive
+// when there is a lease.
+func TestNoLease(t *testing.T) {
+	for name, fault := range map[string]leaseFault{"refused": leasesRefused, "ended": leasesEnd} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 1)
+				c := f.newComputer(1, 0, name, name)
+				f.etcd.setLeases(fault)
+				c.start(0)
+				f.untilDone("a block", func(context.Context) error {
+					if !c.isGranted() {
+						return fmt.Errorf("its grant says: %s", c.refusal())
+					}
+					return nil
+				})
+				if took := time.Since(f.begin); took > time.Minute {
+					t.Errorf("a block after %v", took)
+				}
+				f.etcd.setLeases(leasesGiven)
+				f.untilDone("alive", func(ctx context.Context) error {
+					v, err := f.admin.Look(ctx)
+					if err != nil {
+						return err
+					}
+					if len(v.All(blocks.AliveKey)) != 1 || len(v.All(blocks.NodeKey)) != 1 {
+						return fmt.Errorf("etcd has %v", v.All(blocks.NodeKey))
+					}
+					return nil
+				})
+				c.stop(false)
+				_ = f.admin.Close()
+			})
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -67,7 +68,8 @@ type Member struct {
 	saidAt      time.Time
 	saidLease   int64         // with which the store says that this agent runs
 	sayAgain    atomic.Bool   // what the store has of Host is not what the node said
-	lease       atomic.Int64  // of this agent; zero: the store has given none yet
+	lease       atomic.Int64  // of this agent; zero: the store has given none
+	askedLease  chan struct{} // is closed when the store has been asked for one
 	changed     chan struct{} // the store, of this node
 
 	machine string // identifier of the hardware; empty: unknown
@@ -117,12 +119,17 @@ func (m *Member) Run(ctx context.Context) error {
 		}
 	}
 	m.Store.watch(ctx, j.Node, m.changed)
-	alive := make(chan struct{})
+	alive, asked := make(chan struct{}), make(chan struct{})
+	m.askedLease = asked
 	go func() {
 		defer close(alive)
+		hear := sync.OnceFunc(func() { close(asked) })
 		m.Store.keepAlive(ctx, func(id int64) {
 			m.lease.Store(id)
-			notify(m.changed)
+			hear()
+			if id != 0 {
+				notify(m.changed)
+			}
 		})
 	}()
 	m.loop(ctx, h, o, leases)
@@ -142,7 +149,7 @@ func (m *Member) Freed() {
 func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-chan struct{}) {
 	for ctx.Err() == nil {
 		next, err := m.want(ctx, h, o)
-		err = errors.Join(err, m.publishHost(ctx, h, o))
+		err = errors.Join(err, m.announce(ctx, o))
 		a := o.Next()
 		if m.before != nil && a != nil {
 			m.before(a)
@@ -220,9 +227,13 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 		if err != nil {
 			return err
 		}
+		select { // etcd answers, so it is soon known whether it gave a lease: the epoch begins with what ends with it
+		case <-m.askedLease:
+		case <-ctx.Done():
+		}
 		o.Saw(s)
 	case blocks.Txn:
-		r, err := m.Store.Commit(ctx, a)
+		r, err := m.commit(ctx, a)
 		if err != nil {
 			o.Unknown()
 			return err

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
@@ -285,12 +287,27 @@ func (m *Member) exhausted(o *blocks.Owner, chain []blocks.Pool) (why, hint stri
 		strings.Join(texts, ", "))
 }
 
-// publishHost tells the store that the agent runs, how others reach the node, and what it has left, if that is news.
-func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) error {
-	epoch, ok := o.Standing()
+// announce tells the store that the agent runs, how others reach the node, and what it has left, if that is news: in the
+// transaction that begins the agent's epoch, or in one of its own.
+func (m *Member) announce(ctx context.Context, o *blocks.Owner) error {
+	news := m.news(o)
+	o.Announce(news)
+	if news == nil {
+		return nil
+	}
+	t, ok := o.Announcing(*news)
 	if !ok {
 		return nil
 	}
+	r, err := m.commit(ctx, t)
+	if err == nil && !r.Done {
+		o.Changed()
+	}
+	return err
+}
+
+// news returns what the store should say of the node, or nil if it does.
+func (m *Member) news(o *blocks.Owner) *blocks.Announcement {
 	now := m.Host
 	now.Leased = m.leased
 	usable := uint64(0)
@@ -298,37 +315,35 @@ func (m *Member) publishHost(ctx context.Context, h *host, o *blocks.Owner) erro
 		usable += p.Addresses(rangesOf(p, o.Owned()))
 	}
 	lease := m.lease.Load()
-	isAsked := m.sayAgain.Swap(false)
-	if lease == 0 || lease == m.saidLease && !isAsked && !m.isNews(now, usable) {
+	if lease == 0 || lease == m.saidLease && !m.sayAgain.Load() && !m.isNews(now, usable) {
 		return nil
 	}
-	key := blocks.Key{Kind: blocks.NodeKey, Node: o.Journal().Node}
 	if now.Since.IsZero() {
-		snap, err := m.Store.Read(ctx, blocks.Read{Keys: []blocks.Key{key}})
-		if err != nil {
-			return err
-		}
 		now.Since = time.Now().UTC()
-		if len(snap.Entries) > 0 {
-			now.Since = snap.Entries[0].Value.Host.Since
+	}
+	return &blocks.Announcement{Host: now, Lease: lease}
+}
+
+// commit does a transaction, which may have an announcement.
+func (m *Member) commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error) {
+	i := slices.IndexFunc(t.Put, func(p blocks.Pair) bool { return p.Key.Kind == blocks.NodeKey })
+	isAsked := i >= 0 && m.sayAgain.Swap(false)
+	r, err := m.Store.Commit(ctx, t)
+	switch {
+	case i >= 0 && r.Done:
+		m.said, m.saidAt = *t.Put[i].Value.Host, time.Now()
+		m.Host.Since = m.said.Since
+		if t.Lease != m.saidLease { // and what ended with the former one has to be said again
+			m.saidLease = t.Lease
+			clear(m.wants)
 		}
-		m.Host.Since = now.Since
+	case isAsked:
+		m.sayAgain.Store(true)
 	}
-	alive := blocks.Key{Kind: blocks.AliveKey, Node: key.Node}
-	r, err := m.Store.Commit(ctx, blocks.Txn{If: []blocks.Compare{epoch}, Lease: lease,
-		Put: []blocks.Pair{{Key: key, Value: blocks.Value{Host: &now}}, {Key: alive}}})
-	if err != nil {
-		return err
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) { // nothing else may wait for another one
+		m.lease.CompareAndSwap(t.Lease, 0)
 	}
-	if !r.Done {
-		o.Changed()
-		return nil
-	}
-	if lease != m.saidLease { // and what ended with the former one has to be said again
-		clear(m.wants)
-	}
-	m.said, m.saidAt, m.saidLease = now, time.Now(), lease
-	return nil
+	return r, err
 }
 
 // SayAgain has the store told again how others reach the node, because it says something else. Who may write the fleet's

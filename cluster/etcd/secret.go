@@ -47,6 +47,13 @@ func (s *Store) askSecret(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	has, err := c.Get(ctx, s.secretKey()) // which is no write, as the transaction is to etcd also where it changes nothing
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	if len(has.Kvs) > 0 {
+		return has.Kvs[0].Value, nil
+	}
 	made := make([]byte, secretBytes)
 	_, _ = rand.Read(made) // it never fails
 	isNew := clientv3.Compare(clientv3.CreateRevision(s.secretKey()), "=", 0)

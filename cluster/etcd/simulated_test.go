@@ -34,8 +34,24 @@ type simulated struct {
 	events    []*clientv3.Event
 	lastLease int64
 	isDown    bool
+	leases    leaseFault
 	changed   chan struct{} // is closed after a change
 	broken    chan struct{} // is closed when all watches end
+}
+
+// A leaseFault is what a simulated etcd does when it is asked for a lease.
+type leaseFault int
+
+const (
+	leasesGiven leaseFault = iota
+	leasesRefused
+	leasesEnd // at once
+)
+
+func (s *simulated) setLeases(f leaseFault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leases = f
 }
 
 func newSimulated() *simulated {
@@ -313,7 +329,7 @@ func (l *link) call(ctx context.Context, what string, request func()) error {
 func (l *link) client() (*clientv3.Client, error) {
 	c := clientv3.NewCtxClient(context.Background())
 	c.KV = clientv3.NewKVFromKVClient(requests{link: l}, c)
-	c.Watcher = watcher{link: l}
+	c.Watcher = watcher{link: l, closed: make(chan struct{})}
 	c.Lease = lessor{link: l}
 	return c, nil
 }
@@ -351,10 +367,18 @@ type lessor struct {
 func (r lessor) Grant(ctx context.Context, ttl int64) (a *clientv3.LeaseGrantResponse, err error) {
 	err = r.call(ctx, "grant", func() {
 		s := r.store
+		if s.leases == leasesRefused {
+			return
+		}
 		s.lastLease++
-		s.ends[s.lastLease] = time.Now().Add(time.Duration(ttl) * time.Second)
+		if s.leases != leasesEnd {
+			s.ends[s.lastLease] = time.Now().Add(time.Duration(ttl) * time.Second)
+		}
 		a = &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(s.lastLease), TTL: ttl}
 	})
+	if err == nil && a == nil {
+		err = errDown
+	}
 	return a, err
 }
 
@@ -393,9 +417,13 @@ func (r lessor) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *cli
 
 func (r lessor) Close() error { return nil }
 
-type watcher struct{ *link }
+// A watcher ends its watches when its client is closed.
+type watcher struct {
+	*link
+	closed chan struct{}
+}
 
-func (w watcher) Close() error                          { return nil }
+func (w watcher) Close() error                          { close(w.closed); return nil }
 func (w watcher) RequestProgress(context.Context) error { return nil }
 
 // Watch implements clientv3.Watcher. A watch that begins at a revision that is not there yet says nothing until then.
@@ -410,6 +438,8 @@ func (w watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 			if isCut, _, healed := w.state(); isCut {
 				select {
 				case <-healed:
+				case <-w.closed:
+					return
 				case <-ctx.Done():
 					return
 				}
@@ -433,6 +463,8 @@ func (w watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 				isFirst = false
 				select {
 				case out <- clientv3.WatchResponse{Header: header, Events: events, Created: len(events) == 0}:
+				case <-w.closed:
+					return
 				case <-ctx.Done():
 					return
 				}
@@ -442,6 +474,8 @@ func (w watcher) Watch(ctx context.Context, key string, opts ...clientv3.OpOptio
 				return
 			case <-changed:
 			case <-broken:
+				return
+			case <-w.closed:
 				return
 			}
 		}

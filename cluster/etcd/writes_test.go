@@ -93,7 +93,8 @@ func attach(ctx context.Context, t testing.TB, m *Member, containers int) (asks 
 	return asks
 }
 
-// A node that starts, and attaches 100 containers at once, changes etcd at most five times.
+// A node that starts, and attaches 100 containers at once, writes to etcd at most five times: a lease, an entry of which all
+// that it says of itself is a part, and claims.
 func TestWrites(t *testing.T) {
 	s := startEtcd(t)
 	before := s.revision(t)
@@ -106,9 +107,24 @@ func TestWrites(t *testing.T) {
 	}
 	after := s.revision(t)
 	writes := s.writes(t, before, after)
-	t.Log(writes)
-	if after-before > 5 || writes[blocks.NodeKey] != 1 || writes[blocks.EpochKey] != 1 {
-		t.Errorf("%d writes: %v", after-before, writes)
+	leases, err := s.mustConnect(t).Leases(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Log(writes, len(leases.Leases), "leases")
+	all := int(after-before) + len(leases.Leases)
+	isOne := writes[blocks.EpochKey] == 1 && writes[blocks.EpochKey]+writes[blocks.BlockKey] == int(after-before)
+	if all > 5 || !isOne || len(leases.Leases) != 1 {
+		t.Errorf("%d writes, of which %d are leases: %v", all, len(leases.Leases), writes)
+	}
+	v, err := s.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []blocks.Kind{blocks.NodeKey, blocks.AliveKey, blocks.EpochKey} {
+		if n := len(v.All(kind)); n != 1 {
+			t.Errorf("%d entries of the kind %s", n, kind)
+		}
 	}
 }
 
