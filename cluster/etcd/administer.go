@@ -126,7 +126,7 @@ func (s *Store) AddPool(ctx context.Context, p blocks.Pool) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := v.entries[blocks.Key{Kind: blocks.ConfigKey}]
+	e := v.get(blocks.Key{Kind: blocks.ConfigKey})
 	if e.Value.Config == nil {
 		return nil, fmt.Errorf("etcd at %s has no cluster %s", strings.Join(s.access.Endpoints, ","), s.access.Cluster)
 	}
@@ -150,7 +150,7 @@ func (s *Store) OpenPool(ctx context.Context, name string) (*View, error) {
 	if _, err := v.Pool(name); err != nil {
 		return nil, err
 	}
-	e := v.entries[blocks.Key{Kind: blocks.ConfigKey}]
+	e := v.get(blocks.Key{Kind: blocks.ConfigKey})
 	c := *e.Value.Config
 	c.Pools = slices.Clone(c.Pools)
 	for i := range c.Pools {
@@ -176,7 +176,7 @@ func (s *Store) Readopt(ctx context.Context, without ...string) (awaited []Membe
 	if err != nil {
 		return nil, err
 	}
-	config, readopt := v.entries[blocks.Key{Kind: blocks.ConfigKey}], v.entries[blocks.Key{Kind: blocks.ReadoptKey}]
+	config, readopt := v.get(blocks.Key{Kind: blocks.ConfigKey}), v.get(blocks.Key{Kind: blocks.ReadoptKey})
 	if !v.Restored() && config.Value.Config != nil && config.Value.Config.Store == v.id {
 		return nil, nil // a call whose answer was lost did it
 	}

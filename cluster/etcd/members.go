@@ -98,7 +98,7 @@ func (v *View) Member(name string) (MemberInfo, error) {
 func (v *View) has(k blocks.Key) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	_, has := v.entries[k]
+	_, has := v.entries[k.Kind][k]
 	return has
 }
 
@@ -108,7 +108,11 @@ func (v *View) Restored() bool { return v.has(blocks.Key{Kind: blocks.ReadoptKey
 // Awaited returns the nodes that have not said what they have since etcd was found restored.
 func (v *View) Awaited() (list []MemberInfo) {
 	v.mu.Lock()
-	entries, id := slices.Collect(maps.Values(v.entries)), v.id
+	id := v.id
+	var entries []blocks.Entry
+	for of := range maps.Values(v.entries) {
+		entries = slices.AppendSeq(entries, maps.Values(of))
+	}
 	v.mu.Unlock()
 	awaited := blocks.Awaited(entries, id)
 	for _, m := range v.Members() {

@@ -20,7 +20,7 @@ func setPools(t *testing.T, s *Store, pools ...blocks.Pool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := v.entries[blocks.Key{Kind: blocks.ConfigKey}]
+	e := v.get(blocks.Key{Kind: blocks.ConfigKey})
 	c := blocks.Config{Store: e.Value.Config.Store, Pools: pools}
 	if err := errors.Join(c.Validate(), s.change(t.Context(), blocks.Configure(e, c))); err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestDrainedWantsNothing(t *testing.T) {
 	chain := []blocks.Pool{{Name: "p", Prefix: blockOf(10), Bits: 26, Parts: 1}}
 	for _, drains := range []bool{false, true} {
 		if drains {
-			m.View.entries[blocks.Key{Kind: blocks.DrainKey, Node: "n"}] = blocks.Entry{}
+			m.View.set(blocks.Key{Kind: blocks.DrainKey, Node: "n"}, blocks.Entry{})
 		}
 		if m.wantOf(o, chain, nil, nil); o.Wants("p") == drains {
 			t.Errorf("drained: %v, and it wants blocks: %v", drains, o.Wants("p"))

@@ -37,9 +37,9 @@ func TestSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for k := range view.entries {
-		if k.Kind != blocks.ConfigKey && k.Kind != blocks.DrainKey {
-			t.Errorf("an entry %v", k)
+	for kind := range view.entries {
+		if kind != blocks.ConfigKey && kind != blocks.DrainKey {
+			t.Errorf("entries of the kind %v", kind)
 		}
 	}
 }

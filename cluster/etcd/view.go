@@ -24,11 +24,18 @@ type View struct {
 	mu       sync.Mutex
 	id       string // of the store
 	revision int64
-	entries  map[blocks.Key]blocks.Entry
+	entries  map[blocks.Kind]map[blocks.Key]blocks.Entry
 }
 
 // NewView returns a view that knows nothing yet.
-func NewView() *View { return &View{entries: map[blocks.Key]blocks.Entry{}} }
+func NewView() *View { return &View{entries: map[blocks.Kind]map[blocks.Key]blocks.Entry{}} }
+
+func (v *View) set(k blocks.Key, e blocks.Entry) {
+	if v.entries[k.Kind] == nil {
+		v.entries[k.Kind] = map[blocks.Key]blocks.Entry{}
+	}
+	v.entries[k.Kind][k] = e
+}
 
 // Look returns what the store says now.
 func (s *Store) Look(ctx context.Context) (*View, error) {
@@ -49,9 +56,11 @@ func (s *Store) Look(ctx context.Context) (*View, error) {
 		if err != nil {
 			continue // of a later version
 		}
-		if v.entries[k], err = entry(k, kv); err != nil {
+		e, err := entry(k, kv)
+		if err != nil {
 			return nil, err
 		}
+		v.set(k, e)
 	}
 	return v, nil
 }
@@ -124,13 +133,15 @@ func (s *Store) apply(v *View, events []*clientv3.Event) (freed bool, err error)
 			continue
 		}
 		if e.Type == clientv3.EventTypeDelete {
-			delete(v.entries, k)
+			delete(v.entries[k.Kind], k)
 			freed = freed || k.Kind == blocks.BlockKey || k.Kind == blocks.GraveKey
 			continue
 		}
-		if v.entries[k], err = entry(k, e.Kv); err != nil {
+		now, err := entry(k, e.Kv)
+		if err != nil {
 			return false, err
 		}
+		v.set(k, now)
 	}
 	return freed, nil
 }
@@ -145,18 +156,14 @@ func (v *View) Taken(h blocks.Holding) bool {
 func (v *View) Config() *blocks.Config {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.entries[blocks.Key{Kind: blocks.ConfigKey}].Value.Config
+	return v.entries[blocks.ConfigKey][blocks.Key{Kind: blocks.ConfigKey}].Value.Config
 }
 
 // All returns the entries of a kind, in the order of their keys.
 func (v *View) All(kind blocks.Kind) (list []blocks.Entry) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for e := range maps.Values(v.entries) {
-		if e.Key.Kind == kind {
-			list = append(list, e)
-		}
-	}
+	list = slices.Collect(maps.Values(v.entries[kind]))
 	slices.SortFunc(list, func(a, b blocks.Entry) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return list
 }
@@ -165,7 +172,7 @@ func (v *View) All(kind blocks.Kind) (list []blocks.Entry) {
 func (v *View) get(k blocks.Key) blocks.Entry {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.entries[k]
+	return v.entries[k.Kind][k]
 }
 
 // Drains reports whether a node is to give its blocks back.
