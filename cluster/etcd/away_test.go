@@ -18,6 +18,22 @@ import (
 // While etcd is away, containers get the addresses that the node has. After it came back, the node gets more.
 func TestAway(t *testing.T) {
 	s, dir, stopEtcd := startEtcdIn(t)
+	took := away(t, s, dir, stopEtcd)
+	t.Logf("in service again %v after etcd answered", took)
+	check(t, s)
+}
+
+// BenchmarkAway reports how long it takes from the first answer of an etcd that was away until a node without free addresses
+// has more.
+func BenchmarkAway(b *testing.B) {
+	s, dir, stopEtcd := startEtcdIn(b)
+	for b.Loop() {
+		b.ReportMetric(float64(away(b, s, dir, stopEtcd).Microseconds())/1000, "ms/in-service")
+	}
+}
+
+// away stops etcd, gives containers all addresses that a node has, and starts etcd again.
+func away(t testing.TB, s *Store, dir string, stopEtcd func()) (took time.Duration) {
 	m := member(t.Output(), s, "a", 0)
 	m.Spare, m.Idle = 40, time.Hour
 	granted := make(chan int, 1000)
@@ -40,19 +56,17 @@ func TestAway(t *testing.T) {
 			t.Fatalf("address %d: %v", n, err)
 		}
 	}
-	back := time.Now()
 	t.Cleanup(runEtcd(t, dir))
 	dial(t, address)
 	answers := time.Now()
 	for <-granted != 2 {
 	}
-	t.Logf("in service again %v after etcd was started, and %v after it answered", time.Since(back).Round(time.Millisecond),
-		time.Since(answers).Round(time.Millisecond))
-	check(t, s)
+	took = time.Since(answers)
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+	return took
 }
 
 // A journal that is older than the store's is one of a disk that was restored or copied: the node gets nothing.

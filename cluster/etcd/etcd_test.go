@@ -138,7 +138,7 @@ func (m *Member) rest(t testing.TB) {
 }
 
 // ranges returns what the grant of a node has.
-func ranges(t *testing.T, node string) []netip.Prefix {
+func ranges(t testing.TB, node string) []netip.Prefix {
 	g, err := grant.OfBoot(node)
 	if err != nil {
 		return nil
@@ -348,6 +348,9 @@ func TestForget(t *testing.T) {
 	check(t, s)
 }
 
+// unwatched is how members watch no leases.
+func unwatched(*host, context.Context, chan<- struct{}) error { return nil }
+
 // BenchmarkHerd starts 1,000 nodes at once, each of which claims two of 4,096 blocks. All share one process, one host
 // and one connection to etcd.
 func BenchmarkHerd(b *testing.B) {
@@ -358,7 +361,7 @@ func BenchmarkHerd(b *testing.B) {
 		b.ResetTimer()
 		for n := range 1000 {
 			m := member(b.Output(), s, fmt.Sprint("n", n), 0)
-			m.Pools, m.Least, m.unwatched = []string{"large"}, 2, true
+			m.Pools, m.Least, m.watchLeases = []string{"large"}, 2, unwatched
 			m.before = func(a blocks.Action) {
 				switch a := a.(type) {
 				case blocks.Read:

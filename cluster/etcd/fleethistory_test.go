@@ -150,7 +150,7 @@ func (c *computer) start(killedAt int) {
 	s := c.store(c.link)
 	m := NewMember(s, NewView(), c.network, blocks.Host{Name: c.host})
 	m.Log, m.Spare, m.Idle, m.machine = slog.New(slog.NewTextHandler(logged{c}, nil)), 4, 2*time.Minute, c.network
-	m.unwatched, m.isNewEnough = true, true
+	m.watchLeases, m.isNewEnough = unwatched, true
 	dead := c.link
 	actions := 0
 	m.before = func(a blocks.Action) {

@@ -12,13 +12,22 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 )
 
-// watchLeases sends to changed after leases came or went, until ctx ends.
-func (h *host) watchLeases(ctx context.Context, changed chan<- struct{}) error {
+// leaseEvents are what inotify(7) tells of the directory of leases when some come or go.
+const leaseEvents = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE
+
+// leaseDir makes the directory of leases, where there is none yet.
+func (h *host) leaseDir() (string, error) {
 	dir := filepath.Join(h.leases.DataDir, h.network)
 	if h.leases.DataDir == "" {
 		dir = filepath.Join("/var/lib/cni/networks", h.network)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+// watchLeases sends to changed after leases came or went, until ctx ends.
+func (h *host) watchLeases(ctx context.Context, changed chan<- struct{}) error {
+	dir, err := h.leaseDir()
+	if err != nil {
 		return err
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -26,7 +35,7 @@ func (h *host) watchLeases(ctx context.Context, changed chan<- struct{}) error {
 		return os.NewSyscallError("inotify_init1", err)
 	}
 	f := os.NewFile(uintptr(fd), "inotify")
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_DELETE); err != nil {
+	if _, err := unix.InotifyAddWatch(fd, dir, leaseEvents); err != nil {
 		_ = f.Close()
 		return &os.PathError{Op: "watch", Path: dir, Err: err}
 	}

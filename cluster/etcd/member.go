@@ -74,18 +74,19 @@ type Member struct {
 
 	machine string // identifier of the hardware; empty: unknown
 
-	// Of tests: before is called before each action, and with nil before the member waits for others. Unwatched is set where one process
-	// has more members than a user may have instances of inotify(7).
-	before    func(blocks.Action)
-	unwatched bool
+	// watchLeases sends to changed after leases came or went, until ctx ends.
+	watchLeases func(h *host, ctx context.Context, changed chan<- struct{}) error
+
+	// before, of tests, is called before each action, and with nil before the member waits for others.
+	before func(blocks.Action)
 }
 
 // NewMember returns a member for a node that gets blocks as view says.
-func NewMember(s *Store, view *View, network string, host blocks.Host) *Member {
-	return &Member{Store: s, View: view, Network: network, Host: host, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
+func NewMember(s *Store, view *View, network string, self blocks.Host) *Member {
+	return &Member{Store: s, View: view, Network: network, Host: self, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
 		Log: slog.Default(), machine: machine(), needs: map[string]*blocks.Need{}, wants: map[string]bool{},
 		heard: map[blocks.Key]heardWant{}, answered: map[blocks.Key]int64{}, asks: make(chan *ask),
-		changed: make(chan struct{}, 1)}
+		changed: make(chan struct{}, 1), watchLeases: (*host).watchLeases}
 }
 
 // Run does what is to be done until ctx ends. The grant stays then, so that containers get addresses while no agent
@@ -113,10 +114,8 @@ func (m *Member) Run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	leases := make(chan struct{}, 1)
-	if !m.unwatched {
-		if err := h.watchLeases(ctx, leases); err != nil {
-			return err
-		}
+	if err := m.watchLeases(h, ctx, leases); err != nil {
+		return err
 	}
 	m.Store.watch(ctx, j.Node, m.changed)
 	alive, asked := make(chan struct{}), make(chan struct{})
@@ -211,7 +210,14 @@ func (m *Member) wait(ctx context.Context, o *blocks.Owner, leases <-chan struct
 	case <-timer.C:
 		o.Changed()
 	case a := <-m.asks:
-		m.asking = append(m.asking, a)
+		for isMore := true; isMore; { // containers that come at once get their blocks at once
+			m.asking = append(m.asking, a)
+			select {
+			case a = <-m.asks:
+			default:
+				isMore = false
+			}
+		}
 		o.Changed()
 	}
 }

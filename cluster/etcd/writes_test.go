@@ -3,12 +3,6 @@ package etcd
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/netip"
-	"os"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,64 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/spec"
 )
-
-// BenchmarkAttachments is 1,000 nodes, or FAIRLEAD_NODES, that start at once, with 100 containers each that want addresses
-// at once. All share one process, one host and one connection to etcd. It reports how many transactions changed etcd, and
-// what they wrote: a claim is a block.
-func BenchmarkAttachments(b *testing.B) {
-	const containers = 100
-	nodes := 1000
-	if text := os.Getenv("FAIRLEAD_NODES"); text != "" {
-		var err error
-		if nodes, err = strconv.Atoi(text); err != nil {
-			b.Fatal(err)
-		}
-	}
-	for range b.N {
-		s := startEtcd(b)
-		before := s.revision(b)
-		ctx, stop := context.WithCancel(b.Context())
-		var running, attaching sync.WaitGroup
-		var asks atomic.Int64
-		b.ResetTimer()
-		for n := range nodes {
-			m := member(io.Discard, s, fmt.Sprint("n", n), 1)
-			m.Pools, m.Spare, m.Idle, m.unwatched = []string{"large"}, -1, time.Hour, true
-			running.Go(func() {
-				if err := m.Run(ctx); err != nil {
-					b.Error(err)
-				}
-			})
-			attaching.Go(func() { asks.Add(attach(ctx, b, m, containers)) })
-		}
-		attaching.Wait()
-		b.ReportMetric(float64(asks.Load()), "asks")
-		after := s.revision(b)
-		b.ReportMetric(float64(after-before), "writes")
-		for kind, n := range s.writes(b, before, after) {
-			b.ReportMetric(float64(n), string(kind)+"-writes")
-		}
-		stop()
-		running.Wait()
-		holder := map[netip.Addr]int{}
-		for n := range nodes {
-			m := member(io.Discard, s, fmt.Sprint("n", n), 0)
-			err := m.Leases.Hold(b.Context(), m.Network, func(leased []netip.Addr) error {
-				for _, a := range leased {
-					if other, twice := holder[a]; twice {
-						b.Errorf("nodes %d and %d gave %v", other, n, a)
-					}
-					holder[a] = n
-				}
-				return nil
-			})
-			if err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.ReportMetric(float64(len(holder)), "addresses")
-	}
-}
 
 // attach gives so many containers addresses of a member. It returns how often it had to ask for more.
 func attach(ctx context.Context, t testing.TB, m *Member, containers int) (asks int64) {
@@ -143,7 +79,7 @@ func (s *Store) writes(t testing.TB, after, last int64) map[blocks.Kind]int {
 				of[e.Kv.ModRevision] = k.Kind
 			}
 		}
-		if resp.Header.Revision >= last {
+		if n := len(resp.Events); n > 0 && resp.Events[n-1].Kv.ModRevision >= last { // the first answer has a part of all
 			break
 		}
 	}
