@@ -145,7 +145,7 @@ func (e *encoder) owner(o *Owner) {
 	e.flag(o.view != nil)
 	if v := o.view; v != nil {
 		e.text(v.store)
-		e.entries([]Entry{v.config, v.readopt, v.epoch, v.name, v.assertion, v.host})
+		e.entries([]Entry{v.config, v.readopt, v.epoch, v.name, v.assertion})
 		e.holdings(v.mine)
 	}
 	e.revision(o.burnt)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 )
 
 // A Kind is one of the sets of keys in the store.
@@ -133,7 +132,7 @@ type Readoption struct {
 // A Host is what a node says of itself.
 type Host struct {
 	Name      string         `json:"name"`
-	Since     time.Time      `json:"since"`            // when it joined
+	Joined    int64          `json:"-"`                // revision of the store at which it joined: no clock of a node counts
 	Endpoints []netip.Addr   `json:"endpoints"`        // by which other nodes reach it, the preferred one first
 	MAC       string         `json:"mac"`              // of its VXLAN device
 	Version   string         `json:"version"`          // of its agent

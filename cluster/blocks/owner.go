@@ -72,7 +72,7 @@ type leaving struct {
 type view struct {
 	store                        string
 	config, readopt, epoch, name Entry
-	assertion, host              Entry
+	assertion                    Entry
 	mine                         holdings
 }
 
@@ -139,18 +139,15 @@ func (o *Owner) TakenBy(h Holding) Entry {
 
 // An Announcement is what a node says of itself: how others reach it, and that its agent runs.
 type Announcement struct {
-	Host  Host  // when it joined, the store may know better
+	Host  Host
 	Lease int64 // of the store, with which it ends that the agent runs
 }
 
 // Announce has the next epoch begin with an announcement, in one transaction. Nil: with none.
 func (o *Owner) Announce(a *Announcement) { o.says = a }
 
-// announce adds an announcement to a transaction. A node joins once, and not again with each agent.
+// announce adds an announcement to a transaction.
 func (o *Owner) announce(t *Txn, a Announcement) {
-	if former := o.view.host.Value.Host; former != nil {
-		a.Host.Since = former.Since
-	}
 	t.Put = append(t.Put, Pair{o.hostKey(), Value{Host: &a.Host}}, Pair{Key: Key{Kind: AliveKey, Node: o.journal.Node}})
 	t.Lease = a.Lease
 }
@@ -282,7 +279,7 @@ func (o *Owner) decide() *step {
 	case o.refusal != nil:
 		return o.withdrawAll()
 	case o.view == nil:
-		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey(), o.hostKey()}
+		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey()}
 		return &step{action: Read{Keys: keys, Mine: o.journal.Node}, kind: look}
 	case o.view.readopt.Revision == 0 && o.restored():
 		return &step{action: Txn{
@@ -340,7 +337,7 @@ func (o *Owner) Saw(s Snapshot) {
 		return
 	}
 	v := &view{store: s.Store, config: s.of(Key{Kind: ConfigKey}), readopt: s.of(Key{Kind: ReadoptKey}),
-		epoch: s.of(o.epochKey()), name: s.of(o.nameKey()), assertion: s.of(o.assertKey()), host: s.of(o.hostKey())}
+		epoch: s.of(o.epochKey()), name: s.of(o.nameKey()), assertion: s.of(o.assertKey())}
 	for _, e := range s.Entries {
 		if e.Key.Kind == MineKey {
 			v.mine = v.mine.with(Holding{e.Key.Pool, e.Key.Block, e.Value.Parts})

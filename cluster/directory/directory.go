@@ -21,7 +21,7 @@ import (
 // A Node is what the others have to know of a node.
 type Node struct {
 	Name      string         `json:"name"`
-	Since     time.Time      `json:"since"`     // when it joined: of two nodes with one prefix, the older keeps it
+	Since     time.Time      `json:"since"`     // the order of joining, maybe no date: of two nodes with one prefix, the older keeps it
 	Endpoints []netip.Addr   `json:"endpoints"` // addresses that other nodes reach it by, the preferred one first
 	Prefixes  []netip.Prefix `json:"prefixes"`  // of its containers
 	MAC       string         `json:"mac"`       // of its VXLAN device

@@ -318,9 +318,6 @@ func (m *Member) news(o *blocks.Owner) *blocks.Announcement {
 	if lease == 0 || lease == m.saidLease && !m.sayAgain.Load() && !m.isNews(now, usable) {
 		return nil
 	}
-	if now.Since.IsZero() {
-		now.Since = time.Now().UTC()
-	}
 	return &blocks.Announcement{Host: now, Lease: lease}
 }
 
@@ -332,7 +329,6 @@ func (m *Member) commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, erro
 	switch {
 	case i >= 0 && r.Done:
 		m.said, m.saidAt = *t.Put[i].Value.Host, time.Now()
-		m.Host.Since = m.said.Since
 		if t.Lease != m.saidLease { // and what ended with the former one has to be said again
 			m.saidLease = t.Lease
 			clear(m.wants)

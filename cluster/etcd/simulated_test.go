@@ -199,7 +199,10 @@ func (s *simulated) txn(r *etcdserverpb.TxnRequest) *etcdserverpb.TxnResponse {
 			answer.Response = &etcdserverpb.ResponseOp_ResponseRange{ResponseRange: &etcdserverpb.RangeResponse{Kvs: kvs}}
 		}
 		if put := op.GetRequestPut(); put != nil {
-			kv := &mvccpb.KeyValue{Key: put.Key, Value: put.Value, Lease: put.Lease, ModRevision: next}
+			kv := &mvccpb.KeyValue{Key: put.Key, Value: put.Value, Lease: put.Lease, ModRevision: next, CreateRevision: next}
+			if was := s.entries[string(put.Key)]; was != nil {
+				kv.CreateRevision = was.CreateRevision
+			}
 			s.entries[string(put.Key)] = kv
 			s.events = append(s.events, &clientv3.Event{Type: clientv3.EventTypePut, Kv: kv})
 			isChanged = true

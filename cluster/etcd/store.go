@@ -77,6 +77,9 @@ func entry(k blocks.Key, kv *mvccpb.KeyValue) (blocks.Entry, error) {
 	if !e.Value.IsOf(k.Kind) {
 		return e, fmt.Errorf("etcd: the value of %s is not of this version: %s", kv.Key, kv.Value)
 	}
+	if e.Value.Host != nil {
+		e.Value.Host.Joined = kv.CreateRevision
+	}
 	return e, nil
 }
 
