@@ -113,38 +113,46 @@ func subnet(of netip.Prefix, length int, n uint64) netip.Prefix {
 	return netip.PrefixFrom(addr, length)
 }
 
-// Validate returns an error if no node can claim blocks of these pools. The paths in it begin with pools[i].
+// Validate returns an error if no node can claim blocks of these pools. It names the pool.
 func (c Config) Validate() error {
 	for i, p := range c.Pools {
 		longest := p.Prefix.Addr().BitLen() - 2 // a range has a network address, a gateway and a broadcast address
+		most := longest - bits.TrailingZeros(uint(max(p.Parts, 1)))
+		pool := fmt.Sprintf("pool %s (%v)", p.Name, p.Prefix)
 		switch {
 		case p.Name == "":
-			return fmt.Errorf("pools[%d].name: is empty", i)
-		case !p.Prefix.IsValid() || p.Prefix != p.Prefix.Masked() || p.Prefix.Addr().Is4In6():
-			return fmt.Errorf("pools[%d].prefix: %v is not a subnet", i, p.Prefix)
+			return fmt.Errorf("pool %d (%v) has no name", i+1, p.Prefix)
+		case !p.Prefix.IsValid() || p.Prefix.Addr().Is4In6():
+			return fmt.Errorf("%s: this is no range of IPv4 or IPv6", pool)
+		case p.Prefix != p.Prefix.Masked():
+			return fmt.Errorf("%s: this is an address in a range: want %v", pool, p.Prefix.Masked())
 		case p.Pinned && (p.Prefix.Bits() > longest || p.Bits != p.Prefix.Addr().BitLen() || p.Parts != 1):
-			return fmt.Errorf("pools[%d]: %v with blocks of /%d in %d parts: want a pool of at least 4 addresses, each of which is "+
-				"a block, because it is pinned", i, p.Prefix, p.Bits, p.Parts)
+			return fmt.Errorf("%s with blocks of /%d in %d parts: want a pool of at least 4 addresses, each of which is "+
+				"a block, because it is pinned", pool, p.Bits, p.Parts)
 		case p.Pinned && p.Closed:
-			return fmt.Errorf("pools[%d]: %v is pinned and closed: want one of the two", i, p.Prefix)
+			return fmt.Errorf("%s is pinned and closed: want one of the two", pool)
 		case p.Parts != 1 && p.Parts != 2 && p.Parts != 4 && p.Parts != 8:
-			return fmt.Errorf("pools[%d].parts: %d: want 1, 2, 4 or 8", i, p.Parts)
-		case !p.Pinned && (p.Bits < p.Prefix.Bits() || p.Bits+bits.TrailingZeros(uint(p.Parts)) > longest):
-			return fmt.Errorf("pools[%d].blockBits: %d: want %d (the pool's own) to %d, so that each of %d parts has "+
-				"4 addresses", i, p.Bits, p.Prefix.Bits(), longest-bits.TrailingZeros(uint(p.Parts)), p.Parts)
+			return fmt.Errorf("%s with blocks of %d parts: want 1, 2, 4 or 8", pool, p.Parts)
+		case !p.Pinned && p.Bits < p.Prefix.Bits():
+			return fmt.Errorf("%s with blocks of /%d: a block is larger than the pool: want /%d to /%d", pool, p.Bits, p.Prefix.Bits(), most)
+		case !p.Pinned && p.Bits > most:
+			return fmt.Errorf("%s with blocks of /%d in %d parts: a part has fewer than 4 addresses: want /%d to /%d", pool, p.Bits, p.Parts,
+				p.Prefix.Bits(), most)
 		}
-		for j, other := range c.Pools[:i] {
-			if p.Name == other.Name || p.Prefix.Overlaps(other.Prefix) {
-				return fmt.Errorf("pools[%d]: %s (%v) overlaps pools[%d], %s (%v)", i, p.Name, p.Prefix, j, other.Name,
-					other.Prefix)
+		for _, other := range c.Pools[:i] {
+			if p.Prefix.Overlaps(other.Prefix) {
+				return fmt.Errorf("%s overlaps pool %s (%v)", pool, other.Name, other.Prefix)
+			}
+			if p.Name == other.Name {
+				return fmt.Errorf("%s has the name of the pool with %v", pool, other.Prefix)
 			}
 		}
 	}
 	if len(c.Pools) == 0 {
-		return fmt.Errorf("pools: is empty")
+		return fmt.Errorf("--pool: want at least one, such as main=10.64.0.0/12")
 	}
 	if !slices.ContainsFunc(c.Pools, func(p Pool) bool { return !p.Pinned }) {
-		return fmt.Errorf("pools: want one at least that is not pinned, for containers that ask for no address")
+		return fmt.Errorf("--pool: want one at least that is not pinned, for containers that ask for no address")
 	}
 	return nil
 }

@@ -81,18 +81,18 @@ func TestValidate(t *testing.T) {
 	}
 	usual := pool("a", "10.0.0.0/8", 26, 1)
 	for want, pools := range map[string][]Pool{
-		"pools[1]: 11.0.0.0/31 with blocks of /32": {usual, pinned("b", "11.0.0.0/31", 32)},
-		"pools[1]: 11.0.0.0/24 with blocks of /26": {usual, pinned("b", "11.0.0.0/24", 26)},
-		"one at least that is not pinned":          {pinned("b", "11.0.0.0/24", 32)},
-		"":                                         {pool("a", "10.0.0.0/8", 26, 4), pool("b", "fd00::/48", 122, 1)},
-		"pools: is empty":                          nil,
-		"pools[0].name":                            {pool("", "10.0.0.0/8", 26, 1)},
-		"pools[0].prefix":                          {pool("a", "10.0.0.1/8", 26, 1)},
-		"pools[0].blockBits: 7: want 8":            {pool("a", "10.0.0.0/8", 7, 1)},
-		"to 29, so that each of 2 parts":           {pool("a", "10.0.0.0/8", 30, 2)},
-		"pools[0].parts: 3":                        {pool("a", "10.0.0.0/8", 26, 3)},
-		"(10.1.0.0/16) overlaps pools[0],":         {pool("a", "10.0.0.0/8", 26, 1), pool("b", "10.1.0.0/16", 26, 1)},
-		"pools[1]: a (10.1.0.0/16)":                {pool("a", "10.0.0.0/16", 26, 1), pool("a", "10.1.0.0/16", 26, 1)},
+		"pool b (11.0.0.0/31) with blocks of /32": {usual, pinned("b", "11.0.0.0/31", 32)},
+		"pool b (11.0.0.0/24) with blocks of /26": {usual, pinned("b", "11.0.0.0/24", 26)},
+		"one at least that is not pinned":         {pinned("b", "11.0.0.0/24", 32)},
+		"":                                        {pool("a", "10.0.0.0/8", 26, 4), pool("b", "fd00::/48", 122, 1)},
+		"--pool: want at least one":               nil,
+		"has no name":                             {pool("", "10.0.0.0/8", 26, 1)},
+		"want 10.0.0.0/8":                         {pool("a", "10.0.0.1/8", 26, 1)},
+		"blocks of /7: a block is larger than the pool: want /8":        {pool("a", "10.0.0.0/8", 7, 1)},
+		"in 2 parts: a part has fewer than 4 addresses: want /8 to /29": {pool("a", "10.0.0.0/8", 30, 2)},
+		"blocks of 3 parts":                         {pool("a", "10.0.0.0/8", 26, 3)},
+		"(10.1.0.0/16) overlaps pool a":             {pool("a", "10.0.0.0/8", 26, 1), pool("b", "10.1.0.0/16", 26, 1)},
+		"has the name of the pool with 10.0.0.0/16": {pool("a", "10.0.0.0/16", 26, 1), pool("a", "10.1.0.0/16", 26, 1)},
 	} {
 		err := Config{Pools: pools}.Validate()
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -185,7 +185,7 @@ func AskAdopt(ctx context.Context, network string, all []netip.Prefix, dry bool)
 		if errors.As(err, &of) {
 			err = of.Err
 		}
-		return fmt.Errorf("the agent of network %s does not answer: %w: start fairlead-agent on this node", network, err)
+		return fmt.Errorf("the agent of network %s does not answer: %w: start fairlead-agent on this node, or name the network of its --network", network, err)
 	}
 	defer resp.Body.Close()
 	switch resp.StatusCode {

@@ -214,7 +214,7 @@ func (h *host) write(p blocks.Publish, by grantor) error {
 		g.Pins, g.Pools = pins(p.Holdings), grantPools(slices.Concat(by.pools, by.pinned), g.Pools)
 		switch {
 		case p.Refusal != nil:
-			g.Missing, g.Hint = missing(p.Refusal)
+			g.Missing, g.Hint = missing(p.Refusal, h.node)
 		case lacks != "" && len(p.Holdings) > 0:
 			g.Missing, g.Hint = "the node has no block of "+lacks+" addresses", "`fairlead cluster pools` shows what is free."
 		default:
@@ -223,8 +223,8 @@ func (h *host) write(p blocks.Publish, by grantor) error {
 	})
 }
 
-// missing says why a node has no range, and what to do.
-func missing(r *blocks.Refusal) (why, hint string) {
+// missing says why the node with a name has no range, and what to do.
+func missing(r *blocks.Refusal, name string) (why, hint string) {
 	if r == nil {
 		return "", ""
 	}
@@ -232,7 +232,8 @@ func missing(r *blocks.Refusal) (why, hint string) {
 	case blocks.Unconfigured:
 		return "etcd has no cluster of this name", "Make the cluster first, or correct the name or the endpoints."
 	case blocks.NameTaken:
-		return "the node " + r.Node + " has this node's name", "Give this node another name, or forget the other one."
+		return "another node of the cluster has this node's name, " + name + ": that with the identifier " + r.Node,
+			"Give this node another name (--node), or if the other one is gone for good: `fairlead cluster forget " + name + " --confirmed-dead`."
 	case blocks.Forgotten:
 		return "the node was forgotten, and others may have its addresses",
 			"End its containers, remove the journal in " + Dir + ", and it joins as another node."

@@ -167,7 +167,7 @@ func (s *Store) explain(err error) error {
 		return fmt.Errorf("etcd at %s: %w: the user needs the role of docs/fleet.md: readwrite with the prefix %s", at, err,
 			strings.TrimSuffix(s.prefix, "v1/"))
 	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("etcd at %s does not answer: %w", at, err)
+		return fmt.Errorf("etcd at %s does not answer: %w: see whether it runs, and whether this node reaches it", at, err)
 	}
 	return fmt.Errorf("etcd at %s: %w", at, err)
 }

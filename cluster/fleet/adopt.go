@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
@@ -59,7 +60,12 @@ func (a *adoption) adopt(ctx context.Context, v *etcd.View, names, from []string
 	if err != nil {
 		return err
 	}
-	if a.From, err = ipam.Adopt(ctx, ledger, a.Network, from, true); err != nil {
+	if err := areThere(ctx, ledger, a.Network, from); err != nil {
+		return err
+	}
+	if a.From, err = ipam.Adopt(ctx, ledger, a.Network, from, true); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("nothing is taken over: %w", err)
+	} else if err != nil {
 		return fmt.Errorf("nothing is taken over: %w\nend the containers that this names, or say which networks to take over: those whose "+
 			"leases are all in the pool %s (--from)", err, strings.Join(names, ", "))
 	}
@@ -91,6 +97,21 @@ func (a *adoption) adopt(ctx context.Context, v *etcd.View, names, from []string
 		err = errors.Join(a.explain(err), a.undo(ctx, ledger))
 	}
 	return err
+}
+
+// areThere returns an error if a network that --from names has no leases on this node.
+func areThere(ctx context.Context, ledger ipam.Ledger, network string, from []string) error {
+	have, err := ledger.Networks(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range from {
+		if !strings.Contains(name, "/") && !slices.Contains(have, name) {
+			others := slices.DeleteFunc(have, func(other string) bool { return other == network })
+			return fmt.Errorf("--from: no network %q has leases on this node: there are %s", name, cmp.Or(strings.Join(others, ", "), "no others"))
+		}
+	}
+	return nil
 }
 
 // poolsOf returns the pools with these names, and the leases of networks in them.
@@ -148,9 +169,9 @@ func (a *adoption) explain(err error) error {
 	if !errors.As(err, &refused) {
 		return err
 	}
-	text := "nothing is claimed, and nothing is taken over: "
+	text := "nothing is claimed, and nothing is taken over:"
 	if refused.Why != "" {
-		return fmt.Errorf("%s%w. %s", text, refused, refused.Hint)
+		return fmt.Errorf("%s %w. %s", text, refused, refused.Hint)
 	}
 	for _, block := range slices.SortedFunc(maps.Keys(refused.Blocks), netip.Prefix.Compare) {
 		text += fmt.Sprintf("\nblock %v: %s. Containers have these addresses of it here:", block, refused.Blocks[block])

@@ -157,6 +157,9 @@ func initVerb() verb {
 			}
 			j := etcd.Joined{Network: network}.With(c.access.Joined, etcd.SplitList(c.access.endpoints))
 			err = errors.Join(blocks.Config{Pools: all}.Validate(), c.mayWrite(j.Cluster))
+			if err == nil {
+				err = fit(all...)
+			}
 			if err != nil {
 				return err
 			}

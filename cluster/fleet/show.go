@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/kernel"
 )
 
 func nodesVerb() verb {
@@ -47,7 +50,7 @@ func poolsVerb() verb {
 			}
 			defer s.Close()
 			if isChange {
-				if v, err = changePools(ctx, s, operands[0], operands[1]); err != nil {
+				if v, err = c.changePools(ctx, s, operands[0], operands[1]); err != nil {
 					return err
 				}
 			}
@@ -63,7 +66,7 @@ func poolsVerb() verb {
 }
 
 // changePools does one of the verbs add and open, and returns what the store says then.
-func changePools(ctx context.Context, s *etcd.Store, verb, operand string) (*etcd.View, error) {
+func (c *call) changePools(ctx context.Context, s *etcd.Store, verb, operand string) (*etcd.View, error) {
 	if verb == "open" {
 		return s.OpenPool(ctx, operand)
 	}
@@ -71,7 +74,32 @@ func changePools(ctx context.Context, s *etcd.Store, verb, operand string) (*etc
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, errUsage)
 	}
+	if _, err := os.Stat(c.file); err == nil { // this host is a node of the cluster
+		if err := fit(p); err != nil {
+			return nil, err
+		}
+	}
 	return s.AddPool(ctx, p)
+}
+
+// fit returns an error if a pool overlaps a network or a route of this node. The addresses of a pool that is closed may be in use.
+func fit(pools ...blocks.Pool) error {
+	host, err := kernel.Open("")
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	a := &agent.Agent{World: &kernel.World{Host: host}, Source: agent.Etcd}
+	for _, p := range pools {
+		if p.Closed {
+			continue
+		}
+		if err := a.Fit(p.Prefix, nil); err != nil {
+			return fmt.Errorf("pool %s (%v) %w of this node: choose addresses that nothing else uses, or say %[1]s=%[2]v,closed to take over "+
+				"the containers there (docs/fleet.md)", p.Name, p.Prefix, err)
+		}
+	}
+	return nil
 }
 
 func poolState(p blocks.Pool) string {
