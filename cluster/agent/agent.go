@@ -165,24 +165,24 @@ func (a *Agent) learn(nodes []directory.Node) {
 }
 
 // save keeps the nodes over a restart. What cannot be saved is saved with the next comparison.
-func (a *Agent) save() {
+func (a *Agent) save() error {
 	if !a.unsaved {
-		return
+		return nil
 	}
 	if err := a.Saved.Save(a.Cluster, a.nodes); err != nil {
-		a.Log.Error("the nodes are not saved: after a restart without the cluster this node has no way to others",
-			"cause", err)
-		return
+		return fmt.Errorf("the nodes are not saved: after a restart without the cluster this node has no way to others: %w", err)
 	}
 	a.unsaved = false
+	return nil
 }
 
 // compare compares the kernel and the grant with what should be, and makes it so. It says what it cannot do once, and
 // again when that changes.
 func (a *Agent) compare(ctx context.Context) {
 	var seen view
-	a.save()
+	unsaved := a.save()
 	found, err := a.reconcile(ctx, &seen)
+	err = errors.Join(err, unsaved)
 	status := a.describe(seen, err)
 	status.Started, status.Heard, status.Compared = a.started, a.heard, time.Now()
 	a.counts.corrected.Add(int64(correctedOf(found, err)))

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -38,8 +39,11 @@ type apiFailure struct {
 func (a *Agent) SetFailure(cause error) {
 	former := a.counts.failure.Swap(&apiFailure{time.Now(), cause})
 	if former == nil || former.cause.Error() != cause.Error() {
-		a.Log.Error(a.Source.String()+" does not answer; the agent goes on asking, and containers keep their ways",
-			"cause", cause)
+		what := a.Source.String() + " does not answer"
+		if directory.OfThisHost(cause) {
+			what = "a file of this host cannot be read or written"
+		}
+		a.Log.Error(what+"; the agent tries again, and containers keep their ways", "cause", cause)
 	}
 }
 

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 
+	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
@@ -25,6 +26,10 @@ func (s Source) String() string {
 
 // silent says that the source does not answer.
 func (s Source) silent(cause error) string {
+	if s == Etcd && directory.OfThisHost(cause) {
+		return fmt.Sprintf("%v. Containers keep their ways, and the node keeps its addresses; it gets no more until this is mended. The "+
+			"agent tries again by itself", cause)
+	}
 	if s == Etcd {
 		return fmt.Sprintf("%v. Containers keep their ways, and the node keeps its addresses; it gets no more until etcd answers",
 			cause)

@@ -186,3 +186,11 @@ func (f File) Save(cluster string, nodes []Node) error {
 	}
 	return nil
 }
+
+// OfThisHost reports whether an error is of a file of this host, such as one on a full disk, and not an answer of what tells the
+// nodes.
+func OfThisHost(err error) bool {
+	var file *fs.PathError
+	var link *os.LinkError
+	return errors.As(err, &file) || errors.As(err, &link)
+}

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
@@ -218,6 +219,9 @@ func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure e
 
 // shortage says why the node has no more addresses, and who could give some. It is empty if the node has what it wants.
 func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
+	if failure != nil && directory.OfThisHost(failure) {
+		return failure.Error(), "The node keeps what it has. It gets more when this is mended: the agent tries again by itself."
+	}
 	if failure != nil {
 		return failure.Error(), "The node keeps what it has. It gets more when etcd answers."
 	}
