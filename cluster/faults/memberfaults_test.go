@@ -126,6 +126,27 @@ var memberFaults = []memberFault{
 		nstest.Run(r.t, "ip", "link", "del", "port50") // for the next clone
 	}},
 	{"etcd is restored from a copy", (*rig).restore},
+	{"a fifth of all packets is lost", func(r *rig) {
+		r.cut("numgen random mod 100 < 20 drop", func() { r.works(during) })
+	}},
+	{"a node's disk is full", func(r *rig) {
+		w := r.one()
+		w.fill("/var/lib/cni")
+		r.works(during) // ADDs fail there
+		w.agent.kill()
+		w.startFleetAgent()
+		w.says("fairlead cluster status", "no space left on device")
+		r.works(during)
+		w.empty("/var/lib/cni")
+	}},
+	{"a member's disk is full", func(r *rig) {
+		m := r.leader()
+		m.fill("/var/lib/fairlead")
+		r.outgrow(m)
+		r.works(during)
+		m.empty("/var/lib/fairlead")
+		m.restart()
+	}},
 	{"a node's clock jumps by an hour", func(r *rig) {
 		w := r.one()
 		w.agent.kill()
@@ -134,6 +155,55 @@ var memberFaults = []memberFault{
 		w.agent.kill()
 		w.startFleetAgent()
 	}},
+}
+
+// fill leaves no room on one of the node's file systems, and empty ends that.
+func (n *node) fill(dir string) {
+	n.c.t.Helper()
+	for {
+		said, failed := n.try("mount -o remount,size=$(df --output=used " + dir + " | tail -1 | tr -d ' ')k " + dir)
+		if !failed {
+			return
+		}
+		if n.c.t.Context().Err() != nil { // it fails while files grow
+			n.c.t.Fatal(said)
+		}
+	}
+}
+
+func (n *node) empty(dir string) { n.run("mount -o remount,size=50%% %s", dir) }
+
+// outgrow writes until a member has ended, because it has no room.
+func (r *rig) outgrow(m *etcdMember) {
+	r.t.Helper()
+	large := strings.Repeat("x", 100<<10)
+	for r.t.Context().Err() == nil {
+		select {
+		case _, runs := <-m.process.said:
+			if !runs {
+				return
+			}
+		default:
+			ctx, stop := context.WithTimeout(r.t.Context(), time.Second)
+			_, _ = r.client.Put(ctx, "/test", large) // the other members take it
+			stop()
+		}
+	}
+	r.t.Fatal("etcd goes on without room")
+}
+
+// says waits until a command says a text, whether it fails or not.
+func (n *node) says(line, text string) {
+	n.c.t.Helper()
+	for {
+		said, _ := n.try(line)
+		if strings.Contains(said, text) {
+			return
+		}
+		if n.c.t.Context().Err() != nil {
+			n.c.t.Fatalf("%s: %q, want %q", line, said, text)
+		}
+	}
 }
 
 // restore replaces etcd by one that has what the former one had before a node claimed a block. It has another identifier, as
