@@ -128,7 +128,7 @@ BUSY   ?= ./attach ./internal/calls ./internal/dhcp/... ./invoke ./ipam ./intern
 ROUNDS ?= 3
 test-busy: ## three rounds of the tests that wait, beside eight busy processes; each has other cases of exhaustive tests
 	@.ci/packages
-	@for i in 1 2 3 4 5 6 7 8; do timeout 8h sh -c 'while :; do :; done' & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; \
+	@for i in 1 2 3 4 5 6 7 8; do timeout 8h sh -c 'while :; do :; done' & busy="$$busy $$!"; done; trap "kill $$busy" EXIT; trap "exit 1" INT TERM; \
 	for round in $$(seq $(ROUNDS)); do echo "round $$round"; FAIRLEAD_RUN=$$((FAIRLEAD_RUN + round)) $(GO) test -vet=off -count=1 -timeout 2h $(TESTFLAGS) $(BUSY) || exit; done
 
 # make chaos CHAOSTIME=30m CONTAINERS=1000
