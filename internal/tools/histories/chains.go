@@ -4,11 +4,12 @@ package main
 type chain struct {
 	plugins []any
 	setup   []string // commands of a shell
+	dhcp    bool     // a server serves the link wire, and the daemon asks it
 }
 
 // plugins are those that the chains call, and the address managers that those call.
 func plugins() []string {
-	return []string{"bridge", "chain", "cluster", "firewall", "host-local", "macvlan", "portmap", "ptp", "tuning"}
+	return []string{"bridge", "chain", "cluster", "dhcp", "firewall", "host-local", "macvlan", "portmap", "ptp", "tuning"}
 }
 
 type object = map[string]any
@@ -23,6 +24,8 @@ func chains() map[string]chain {
 	firewall := object{"type": "firewall", "ingressPolicy": "isolated"}
 	tuning := object{"type": "tuning", "sysctl": object{"net.core.somaxconn": "501"}}
 	ports := object{"portMappings": true}
+	wire := []string{"ip link add ens3 up address 02:00:00:00:00:03 type veth peer name wire address 02:00:00:00:00:04",
+		"ip addr add 10.77.0.1/24 dev wire", "ip link set wire up"}
 	return map[string]chain{
 		"bridge": {plugins: []any{bridge, portmap, firewall, tuning}},
 		"chain": {plugins: []any{object{"type": "chain", "capabilities": ports,
@@ -32,8 +35,7 @@ func chains() map[string]chain {
 		"cluster": {plugins: []any{object{"type": "ptp", "ipMasq": true, "ipam": object{"type": "cluster"}}, portmap},
 			setup: []string{`mkdir -p /run/fairlead/cluster; printf '{"cluster":"c","node":"n","boot":"%s",
 				"ranges":["10.77.0.0/29","fd00:77::/125"]}' $(cat /proc/sys/kernel/random/boot_id) >/run/fairlead/cluster/n.json`}},
-		"macvlan": {plugins: []any{object{"type": "macvlan", "master": "ens3", "ipam": hostLocal}, tuning},
-			setup: []string{"ip link add ens3 up address 02:00:00:00:00:03 type veth peer name wire address 02:00:00:00:00:04",
-				"ip link set wire up"}},
+		"dhcp":    {plugins: []any{object{"type": "macvlan", "master": "ens3", "ipam": object{"type": "dhcp"}}}, setup: wire, dhcp: true},
+		"macvlan": {plugins: []any{object{"type": "macvlan", "master": "ens3", "ipam": hostLocal}, tuning}, setup: wire},
 	}
 }

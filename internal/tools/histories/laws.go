@@ -146,8 +146,9 @@ func (p *play) laws(each *player, what touched) error {
 	if what == nothing {
 		return nil
 	}
+	withLink := what == links || what == files && len(p.services) > 0 // the daemon ends the lease of a link that is gone
 	for id, c := range p.containers {
-		lives := c.state == attached && !(what == links && c.linkCut) && !(what == rules && c.flushed)
+		lives := c.state == attached && !(withLink && c.linkCut) && !(what == rules && c.flushed)
 		if !lives || id == each.object && each.verb != "check" {
 			continue
 		}

@@ -36,7 +36,7 @@ func main() {
 	only := flag.String("only", "", "of the planted faults, those whose name has this text")
 	flag.StringVar(&o.root, "root", ".", "directory of the module")
 	flag.StringVar(&o.out, "out", "", "directory for the scripts of histories that fail")
-	flag.StringVar(&o.chains, "chains", "bridge,empty,cluster,chain,empty,macvlan", "chains in turn, by comma")
+	flag.StringVar(&o.chains, "chains", "bridge,empty,cluster,chain,empty,macvlan,dhcp", "chains in turn, by comma")
 	flag.StringVar(&o.program, "program", "", "a command fairlead, instead of that of the root")
 	flag.IntVar(&o.stop, "stop", 0, "stop after so many histories that fail; 0: no bound")
 	flag.BoolVar(&o.long, "long", false, "print failures as they were played, and do not make them short")
@@ -67,6 +67,7 @@ func main() {
 
 // inHost plays the script of the standard input, and prints the outcome.
 func inHost(program string) (status int) {
+	runtime.LockOSThread() // the host's services end with the thread that started them
 	err := nstest.Enter()
 	var s *script
 	if err == nil {

@@ -57,6 +57,7 @@ func perform(program string, s *script) (o outcome) {
 	for _, each := range p.players {
 		each.kill()
 	}
+	p.stop()
 	if f, broken := err.(failure); broken {
 		o.Failure = &f
 	} else if err != nil {

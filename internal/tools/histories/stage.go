@@ -1,16 +1,20 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -26,6 +30,7 @@ type stage struct {
 	program    string
 	containers map[string]*container
 	reboots    int
+	services   []*exec.Cmd
 	seen       seen
 }
 
@@ -58,7 +63,7 @@ func newStage(program, chain string) (*stage, error) {
 	s := &stage{program: program, containers: map[string]*container{}}
 	list, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": network, "plugins": chains()[chain].plugins})
 	if err != nil {
-		return nil, err
+		return s, err
 	}
 	err = errors.Join(os.MkdirAll("/opt/cni/bin", 0o755), os.MkdirAll("/etc/cni/net.d", 0o755),
 		os.WriteFile("/etc/cni/net.d/n.conflist", list, 0o644))
@@ -77,7 +82,71 @@ func (s *stage) setup(chain string) error {
 			return fmt.Errorf("%s: %w\n%s", command, err, out)
 		}
 	}
-	return nil
+	if !chains()[chain].dhcp {
+		return nil
+	}
+	return errors.Join(s.serve(), s.startDaemon())
+}
+
+// serve starts a DHCP server, and waits until it listens.
+func (s *stage) serve() error {
+	cmd := exec.Command("dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--pid-file=", "--port=0", "--interface=wire",
+		"--bind-interfaces", "--dhcp-range=10.77.0.11,10.77.0.99,1h", "--no-ping", "--leasefile-ro")
+	said, err := cmd.StderrPipe()
+	if err == nil {
+		err = s.start(cmd)
+	}
+	if err != nil {
+		return err
+	}
+	for lines := bufio.NewScanner(said); lines.Scan(); {
+		if strings.Contains(lines.Text(), "started, version") {
+			go func() { _, _ = io.Copy(io.Discard, said) }()
+			return nil
+		}
+	}
+	return errors.New("dnsmasq does not start")
+}
+
+// startDaemon starts the daemon of dhcp as systemd does, so that its socket is there before it. It is no actor: what it does
+// is no step, and goes on beside the steps of all.
+func (s *stage) startDaemon() error {
+	if err := os.MkdirAll("/run/cni", 0o755); err != nil {
+		return err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "/run/cni/dhcp.sock"})
+	if err != nil {
+		return err
+	}
+	l.SetUnlinkOnClose(false)
+	defer l.Close()
+	socket, err := l.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	cmd := exec.Command("sh", "-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec /opt/cni/bin/dhcp daemon")
+	cmd.ExtraFiles = []*os.File{socket}
+	return s.start(cmd)
+}
+
+// start starts a service of the host, which ends with it, or with a reboot.
+func (s *stage) start(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	err := cmd.Start()
+	if err == nil {
+		s.services = append(s.services, cmd)
+	}
+	return err
+}
+
+// stop ends all services.
+func (s *stage) stop() {
+	for _, cmd := range s.services {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	s.services = nil
 }
 
 // container is the one of that ID, with a namespace, whether it is attached or not.
@@ -145,6 +214,7 @@ func (s *stage) unlink(c *container) error {
 // reboot takes what does not outlive one: namespaces, links, the packet filter, /run; and names the boot anew. Only
 // containers that a call is still to concern have a namespace again.
 func (s *stage) reboot(chain string, concerned func(*container) bool) error {
+	s.stop()
 	for _, c := range s.containers {
 		if err := nstest.RemoveNS(c.netns); err != nil {
 			return err
