@@ -206,8 +206,8 @@ func (n *node) says(line, text string) {
 	}
 }
 
-// restore replaces etcd by one that has what the former one had before a node claimed a block. It has another identifier, as
-// what `etcdctl snapshot restore --initial-cluster-token` makes.
+// restore replaces etcd by one that has what the former one had before a node claimed a block. It has an identifier that none
+// before it had, as what `etcdctl snapshot restore --initial-cluster-token` makes.
 func (r *rig) restore() {
 	w := r.one()
 	w.mu.Lock()
@@ -227,11 +227,12 @@ func (r *rig) restore() {
 		w.mu.Unlock()
 	}
 
+	r.restores++
 	r.cut("ip daddr "+r.addresses(nil)+" tcp dport 2379 drop", func() {
 		r.each(func(m *etcdMember) {
 			m.process.kill()
-			m.run(`rm -r /var/lib/fairlead/store; sed -i 's/"initial-cluster-state"/"initial-cluster-token":"again","initial-cluster-state"/' ` +
-				"/etc/fairlead/etcd.json")
+			m.run(`rm -r /var/lib/fairlead/store; sed -Ei 's/("initial-cluster-token":"[^"]*",)?"initial-cluster-state"/'`+
+				`'"initial-cluster-token":"%d","initial-cluster-state"/' /etc/fairlead/etcd.json`, r.restores)
 		})
 		r.each((*etcdMember).start)
 		r.answers()

@@ -27,6 +27,8 @@ type rig struct {
 	etcd    []*etcdMember
 	nodes   []*worker
 	client  *clientv3.Client
+
+	restores int // of etcd from a copy
 }
 
 // An etcdMember is one of three, on a machine of its own.
