@@ -40,9 +40,9 @@ func answerable(names []string) map[uint32]string {
 
 // WithFaults runs cmd, and asks fault of each of its system calls of those names, or of all that are in answerable, one
 // at a time: an error that it names is what the program gets, and the kernel does nothing. Each question costs several
-// switches between processes. It stands on seccomp's notifications (Linux 5.5).
+// switches between processes. Signals do not interrupt a question (Linux 5.19).
 func WithFaults(cmd *exec.Cmd, fault func(Syscall) unix.Errno, names ...string) error {
-	return hold(cmd, answerable(names), 0, func(h *Held) error { return h.Answer(fault(h.Syscall())) })
+	return hold(cmd, answerable(names), func(h *Held) error { return h.Answer(fault(h.Syscall())) })
 }
 
 // Faults are errors of the kernel that a call may get where the machine lacks something.
@@ -57,14 +57,17 @@ func WithHeld(cmd *exec.Cmd, each func(*Held) error, numbers ...uint32) error {
 	for _, nr := range numbers {
 		calls[nr] = ""
 	}
-	const waitKillable = 1 << 5 // SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
-	return hold(cmd, calls, waitKillable, each)
+	return hold(cmd, calls, each)
 }
 
-func hold(cmd *exec.Cmd, calls map[uint32]string, flags uintptr, each func(*Held) error) error {
+// waitKillable is SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV. Without it a signal makes the program ask again: on a slow
+// machine, one of the Go runtime that comes every 10 ms does so for ever.
+const waitKillable = 1 << 5
+
+func hold(cmd *exec.Cmd, calls map[uint32]string, each func(*Held) error) error {
 	done, stop, answered := make(chan error), make(chan struct{}), make(chan error, 1)
 	onDisposableThread(func() { // with its filter, which cannot be taken off
-		fd, err := filter(calls, flags)
+		fd, err := filter(calls)
 		if err != nil {
 			answered <- nil
 			done <- err
@@ -95,12 +98,12 @@ func Stopping(calls []uintptr, fn func() error) error {
 }
 
 // filter has the calling thread, and what it starts, wait for an answer to the system calls.
-func filter(calls map[uint32]string, flags uintptr) (fd int, err error) {
+func filter(calls map[uint32]string) (fd int, err error) {
 	var numbers []uintptr
 	for nr := range calls {
 		numbers = append(numbers, uintptr(nr))
 	}
-	return install(numbers, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|flags)
+	return install(numbers, unix.SECCOMP_RET_USER_NOTIF, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER|waitKillable)
 }
 
 // install has seccomp do an action at the system calls of the calling thread, and of what it starts.
