@@ -71,6 +71,32 @@ func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (
 	}
 }
 
+// Flock takes the exclusive lock of an open file, or closes it. It waits until ctx ends, and no longer than lockBound for one
+// holder, whom the error names. A holder that was stopped is not passed by: it goes on later with what it has read.
+func Flock(ctx context.Context, f *os.File) error { return flockWithin(ctx, lockBound, f) }
+
+func flockWithin(ctx context.Context, bound time.Duration, f *os.File) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		f.Close()
+		return fmt.Errorf("stat %s: %w", f.Name(), err)
+	}
+	w := &watch{path: f.Name(), file: st, unseen: true, bound: bound, since: time.Now()}
+	var stopped errStopped
+	return flock(ctx, unbounded, f, unix.LOCK_EX, func() error {
+		err := w.look()
+		switch {
+		case err == nil:
+			stopped.pids = nil
+		case errors.As(err, &stopped):
+			return nil
+		case stopped.pids != nil:
+			return fmt.Errorf("%w; %w: `kill -CONT %s` lets it go on", err, stopped, strings.Join(stopped.pids, " "))
+		}
+		return err
+	})
+}
+
 // passBy removes the file of a lock, if it is still that one, and reports whether it has. Only one at a time does so:
 // another one may have made a new file meanwhile.
 func passBy(ctx context.Context, path string, was unix.Stat_t) (removed bool) {

@@ -3,6 +3,7 @@ package record
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,6 +128,33 @@ func TestQueueGoesOn(t *testing.T) {
 		_ = last.Process.Kill()
 		_ = last.Wait()
 	}
+}
+
+// A lock whose holder was stopped is waited for, and no longer than the bound: the holder goes on later with what it has read.
+func TestFlockOfStopped(t *testing.T) {
+	stopped := holder(t, "ledger")
+	if err := stopped.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	open := func() *os.File {
+		f, err := os.Open(filepath.Join(RunDir, "ledger.lock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	err := flockWithin(t.Context(), 2*time.Second, open())
+	advice := fmt.Sprintf("kill -CONT %d", stopped.Process.Pid)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), advice) {
+		t.Errorf("%v, want %q", err, advice)
+	}
+	_ = stopped.Process.Kill()
+	_ = stopped.Wait()
+	f := open()
+	if err := Flock(t.Context(), f); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
 }
 
 // A holder that goes on is waited for, however long it takes.

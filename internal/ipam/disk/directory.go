@@ -14,10 +14,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
+	records "github.com/fairlead-cni/fairlead/kernel/record"
 	"golang.org/x/sys/unix"
 )
 
@@ -26,7 +26,7 @@ import (
 type directory struct {
 	path  string
 	fd    int
-	lock  int
+	lock  *os.File
 	log   *slog.Logger
 	rest  time.Duration // how long a released address rests
 	boot  uint32
@@ -43,7 +43,7 @@ type directory struct {
 // openDirectory opens and locks the directory at path. Without create, it returns nil if the directory does not exist.
 func openDirectory(ctx context.Context, path string, create bool) (*directory, error) {
 	for {
-		d := &directory{path: path, fd: -1, lock: -1}
+		d := &directory{path: path, fd: -1}
 		var err error
 		d.fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		switch {
@@ -72,10 +72,10 @@ func openDirectory(ctx context.Context, path string, create bool) (*directory, e
 // lock with it, so that the lock excludes no process.
 func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
 	name := filepath.Join(d.path, "lock")
-	d.lock, err = unix.Openat(d.fd, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
+	fd, err := unix.Openat(d.fd, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // DEL, which makes room, has one that is there
-		if fd, rerr := unix.Openat(d.fd, "lock", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); rerr == nil {
-			d.lock, err = fd, nil
+		if old, rerr := unix.Openat(d.fd, "lock", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); rerr == nil {
+			fd, err = old, nil
 		}
 	}
 	if errors.Is(err, unix.ENOENT) {
@@ -84,59 +84,23 @@ func (d *directory) takeLock(ctx context.Context) (gone bool, err error) {
 	if err != nil {
 		return false, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	if err := flock(ctx, d.lock); err != nil {
-		if errors.As(err, &errAbandoned{}) {
-			d.lock = -1
-		}
-		return false, &fs.PathError{Op: "lock", Path: name, Err: err}
+	lock := os.NewFile(uintptr(fd), name)
+	if err := records.Flock(ctx, lock); err != nil {
+		return false, err
 	}
+	d.lock = lock
 	var st unix.Stat_t
-	if err := unix.Fstat(d.lock, &st); err != nil {
+	if err := unix.Fstat(fd, &st); err != nil {
 		return false, &fs.PathError{Op: "stat", Path: name, Err: err}
 	}
 	return st.Nlink == 0, nil
 }
 
-// flock waits for the lock until ctx ends.
-func flock(ctx context.Context, fd int) error {
-	err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-	if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-		return err
-	}
-	var settled atomic.Bool // by whom: the waiter who has the lock, or ctx
-	got := make(chan error, 1)
-	go func() {
-		err := unix.Flock(fd, unix.LOCK_EX)
-		for errors.Is(err, unix.EINTR) {
-			err = unix.Flock(fd, unix.LOCK_EX)
-		}
-		if !settled.CompareAndSwap(false, true) {
-			unix.Close(fd) // the caller waits no more
-		}
-		got <- err
-	}()
-	select {
-	case err := <-got:
-		return err
-	case <-ctx.Done():
-		if settled.CompareAndSwap(false, true) {
-			return errAbandoned{ctx.Err()}
-		}
-		return <-got
-	}
-}
-
-// errAbandoned means that the wait for a lock was given up. The waiting thread closes the descriptor later.
-type errAbandoned struct{ error }
-
-func (e errAbandoned) Unwrap() error { return e.error }
-
 func (d *directory) closeFiles() {
-	for _, fd := range []int{d.fd, d.lock} {
-		if fd >= 0 {
-			unix.Close(fd)
-		}
+	if d.fd >= 0 {
+		unix.Close(d.fd)
 	}
+	d.lock.Close()
 }
 
 // close signs the index if necessary, and releases the lock.

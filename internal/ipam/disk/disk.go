@@ -64,7 +64,7 @@ func (s *Store) open(ctx context.Context, network string, create bool) (*directo
 		return nil, err
 	}
 	d, err := openDirectory(ctx, path, create)
-	if errors.As(err, &errAbandoned{}) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return nil, spec.Errorf(spec.CodeTryAgain, "leases of network %s: another call has locked them: %w",
 			network, err)
 	}
