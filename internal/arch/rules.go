@@ -159,9 +159,9 @@ func rows() []row {
 		{"ipam/sticky", []string{"ipam/disk", "sdk", "spec"}, map[string]string{
 			"*": "it is a key of the allocators of ours, and what it says to their store",
 		}},
-		{"ipam/*", []string{"ipam", "spec"}, map[string]string{
+		{"ipam/*", []string{"ipam", "kernel/record", "spec"}, map[string]string{
 			"kernel": "a store is files or a service; the network's state is no part of it",
-			"*":      "a store knows leases",
+			"*":      "a store knows leases, and waits for locks as all others do",
 		}},
 		{"dhcp", []string{"ipam", "kernel", "kernel/*", "spec"}, map[string]string{
 			"*": "dhcp is what a lease is, whoever gives it and whoever keeps it",

@@ -71,8 +71,9 @@ func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (
 	}
 }
 
-// Flock takes the exclusive lock of an open file, or closes it. It waits until ctx ends, and no longer than lockBound for one
-// holder, whom the error names. A holder that was stopped is not passed by: it goes on later with what it has read.
+// Flock takes the exclusive lock of an open file, or closes it. It waits until ctx ends, and no longer than lockBound
+// for one holder, whom the error names. A holder that was stopped is not passed by: it goes on later with what it has
+// read.
 func Flock(ctx context.Context, f *os.File) error { return flockWithin(ctx, lockBound, f) }
 
 func flockWithin(ctx context.Context, bound time.Duration, f *os.File) error {
