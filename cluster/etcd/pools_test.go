@@ -86,7 +86,7 @@ func TestUnfitPool(t *testing.T) {
 	m.Fit = func(netip.Prefix) error { return errors.New("overlaps the route") }
 	m.rest(t)
 	expect(t, "a", 0)
-	if g, err := grant.OfBoot("a"); err != nil || g.Missing != "the pool 10.9.0.0/25 overlaps the route" {
+	if g, err := grant.OfBoot("a"); err != nil || g.Missing != "the pool p (10.9.0.0/25) overlaps the route" {
 		t.Errorf("%+v, %v", g, err)
 	}
 }
