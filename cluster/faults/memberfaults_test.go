@@ -131,12 +131,13 @@ var memberFaults = []memberFault{
 	}},
 	{"a node's disk is full", func(r *rig) {
 		w := r.one()
+		w.mu.Lock() // a DEL would make room
 		w.fill("/var/lib/cni")
-		r.works(during) // ADDs fail there
 		w.agent.kill()
 		w.startFleetAgent()
 		w.says("fairlead cluster status", "no space left on device")
-		r.works(during)
+		w.mu.Unlock()
+		r.works(during) // ADDs fail there
 		w.empty("/var/lib/cni")
 	}},
 	{"a member's disk is full", func(r *rig) {
