@@ -47,7 +47,7 @@ func TestAdoptFleet(t *testing.T) {
 	(&worker{node: a}).until("cat /run/fairlead/cluster/pods.json", "the pool p (10.9.0.0/16) is closed", true)
 	says(a, "fairlead cluster status", true, "problem: the pool p (10.9.0.0/16) is closed")
 	says(a, "fairlead cluster adopt --pool q", true, `the cluster has no pool "q"; it has p (10.9.0.0/16)`)
-	says(a, "fairlead cluster adopt --pool p --from nowhere", true, "nowhere has no leases")
+	says(a, "fairlead cluster adopt --pool p --from nowhere", true, "no network \"nowhere\" has leases")
 	says(a, "fairlead cluster adopt --pool p --dry-run", false, "would take over 1 of 1 leases of old", addressA,
 		"would own the blocks 10.9.1.0/24", "nothing was changed")
 	says(a, "fairlead cluster blocks -o json", false, "[]")
