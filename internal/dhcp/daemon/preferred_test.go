@@ -46,6 +46,12 @@ func TestPreferred(t *testing.T) {
 	await(" deprecated ")
 	startDaemon(t)
 	srv.says(t, "CONFIRM", 1)
+	routes := []uint{rtnl.IPv6RouteEvents} // the router, which went with the link, is known again when it advertises itself
+	if err := rtnl.Await(ns, t.Context(), nstest.Patience(t), routes, func() (bool, error) {
+		return nstest.RunIn(t, a.netns, "ip", "-6", "route", "show", "default") != "", nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	a.must(t, "CHECK")
 	a.must(t, "DEL")
 }
