@@ -77,14 +77,12 @@ func Queue(ctx context.Context, bound time.Duration, name string, unseen bool) (
 func Flock(ctx context.Context, f *os.File) error { return flockWithin(ctx, lockBound, f) }
 
 func flockWithin(ctx context.Context, bound time.Duration, f *os.File) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		f.Close()
-		return fmt.Errorf("stat %s: %w", f.Name(), err)
-	}
-	w := &watch{path: f.Name(), file: st, unseen: true, bound: bound, since: time.Now()}
+	w := &watch{path: f.Name(), unseen: true, bound: bound, since: time.Now()}
 	var stopped errStopped
 	return flock(ctx, unbounded, f, unix.LOCK_EX, func() error {
+		if err := unix.Fstat(int(f.Fd()), &w.file); err != nil { // here, because as a rule the lock is free
+			return err
+		}
 		err := w.look()
 		switch {
 		case err == nil:
