@@ -122,6 +122,27 @@ func (s *Store) change(ctx context.Context, t blocks.Txn) error {
 
 // AddPool adds a pool, and returns what the store says then.
 func (s *Store) AddPool(ctx context.Context, p blocks.Pool) (*View, error) {
+	return s.configure(ctx, func(_ *View, c *blocks.Config) error {
+		c.Pools = append(c.Pools, p)
+		return nil
+	})
+}
+
+// OpenPool lets nodes claim any block of a pool, and returns what the store says then.
+func (s *Store) OpenPool(ctx context.Context, name string) (*View, error) {
+	return s.configure(ctx, func(v *View, c *blocks.Config) error {
+		_, err := v.Pool(name)
+		for i := range c.Pools {
+			if c.Pools[i].Name == name {
+				c.Pools[i].Closed = false
+			}
+		}
+		return err
+	})
+}
+
+// configure edits the configuration of the cluster, and returns what the store says then.
+func (s *Store) configure(ctx context.Context, edit func(*View, *blocks.Config) error) (*View, error) {
 	v, err := s.Look(ctx)
 	if err != nil {
 		return nil, err
@@ -131,32 +152,12 @@ func (s *Store) AddPool(ctx context.Context, p blocks.Pool) (*View, error) {
 		return nil, fmt.Errorf("etcd at %s has no cluster %s", strings.Join(s.access.Endpoints, ","), s.access.Cluster)
 	}
 	c := *e.Value.Config
-	c.Pools = append(c.Pools[:len(c.Pools):len(c.Pools)], p)
+	c.Pools = slices.Clone(c.Pools)
+	if err := edit(v, &c); err != nil {
+		return nil, err
+	}
 	if err := c.Validate(); err != nil {
 		return nil, err
-	}
-	if err := s.change(ctx, blocks.Configure(e, c)); err != nil {
-		return nil, err
-	}
-	return s.Look(ctx)
-}
-
-// OpenPool lets nodes claim any block of a pool, and returns what the store says then.
-func (s *Store) OpenPool(ctx context.Context, name string) (*View, error) {
-	v, err := s.Look(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := v.Pool(name); err != nil {
-		return nil, err
-	}
-	e := v.get(blocks.Key{Kind: blocks.ConfigKey})
-	c := *e.Value.Config
-	c.Pools = slices.Clone(c.Pools)
-	for i := range c.Pools {
-		if c.Pools[i].Name == name {
-			c.Pools[i].Closed = false
-		}
 	}
 	if err := s.change(ctx, blocks.Configure(e, c)); err != nil {
 		return nil, err
