@@ -39,8 +39,8 @@ type verb struct {
 }
 
 func verbs() []verb {
-	return []verb{initVerb(), joinVerb(), tokenVerb(), membersVerb(), nodesVerb(), poolsVerb(), blocksVerb(), adoptVerb(), drainVerb(), forgetVerb(),
-		exportVerb(), readoptVerb()}
+	return []verb{initVerb(), joinVerb(), tokenVerb(), membersVerb(), nodesVerb(), poolsVerb(), blocksVerb(), adoptVerb(),
+		drainVerb(), forgetVerb(), exportVerb(), readoptVerb()}
 }
 
 // errUsage means that a command line is wrong.
