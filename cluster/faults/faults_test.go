@@ -223,8 +223,8 @@ func (n *node) until(podCIDR string, route bool) {
 	await(n.c.t, n.netns, func() bool { return (n.run("ip route show %s", podCIDR) != "") == route })
 }
 
-// whole reports whether `fairlead cluster status` finds no fault on the node. Nodes without a machine are silent, and so may
-// the API server be.
+// whole reports whether `fairlead cluster status` finds no fault on the node, to which packets pass. Nodes without a machine
+// are silent, and so may the API server be.
 func (n *node) whole() bool {
 	n.c.t.Helper()
 	line := n.inside(nstest.Fairlead(n.c.t, tree), "cluster", "status", "-o", "json")
@@ -239,8 +239,13 @@ func (n *node) whole() bool {
 	}
 	elsewhere := []agentstatus.Kind{agentstatus.PathSilent, agentstatus.APISilent}
 	faults := slices.DeleteFunc(status.Problems, func(p agentstatus.Problem) bool { return slices.Contains(elsewhere, p.Kind) })
+	lost := []agentstatus.Kind{agentstatus.PathLostThere, agentstatus.PathLostBack, agentstatus.PathUDP}
 	for _, p := range faults {
 		n.c.t.Log(p.Kind, p.Text)
+		if slices.Contains(lost, p.Kind) { // a test of the path found it, before the fault was mended
+			n.agent.says(fmt.Sprintf("node=%s state=%s", p.Node, agentstatus.PathWhole))
+			return n.whole()
+		}
 	}
 	return len(faults) == 0
 }
