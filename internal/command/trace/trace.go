@@ -297,7 +297,7 @@ func hopOf(p *place, hook string, v packetfilter.Verdict) Hop {
 	if v.Jumped != "" && v.Jumped != v.Chain.Name {
 		where += " > " + v.Jumped
 	}
-	if v.Owner != "" && v.Chain.Table != "fairlead" {
+	if v.Owner != "" && !v.Chain.Own() {
 		where += " (" + v.Owner + ")"
 	}
 	switch v.Outcome {

@@ -22,6 +22,8 @@ func dropPolicy(chain []byte) bool {
 	return netlink.Attr(chain, unix.NFTA_CHAIN_POLICY) != nil && netlink.Attr32(chain, unix.NFTA_CHAIN_POLICY) == 0
 }
 
+const own = "Fairlead"
+
 // Owner guesses which program made the chain, by the names that programs give their tables. Examples are "Docker" and
 // "iptables-nft", whose tables several programs share. It returns "" for any other name.
 func (c BaseChain) Owner() string {
@@ -32,7 +34,7 @@ func (c BaseChain) Owner() string {
 	for _, t := range []struct{ prefix, owner string }{
 		{"firewalld", "firewalld"}, {"docker-bridges", "Docker"}, {"kube-proxy", "kube-proxy"},
 		{"libvirt_network", "libvirt"}, {"netavark", "netavark"}, {"cni_", "the reference plugins"}, {"fw4", "OpenWrt"},
-		{"fairlead", "Fairlead"}, {"calico", "Calico"}, {"lxd", "LXD"}, {"incus", "Incus"}, {"f2b-", "fail2ban"},
+		{"fairlead", own}, {"calico", "Calico"}, {"lxd", "LXD"}, {"incus", "Incus"}, {"f2b-", "fail2ban"},
 		{"flannel", "flannel"},
 	} {
 		if strings.HasPrefix(c.Table, t.prefix) {
@@ -41,6 +43,9 @@ func (c BaseChain) Owner() string {
 	}
 	return ""
 }
+
+// Own reports whether the chain is in a table of Fairlead's.
+func (c BaseChain) Own() bool { return c.Owner() == own }
 
 // A BaseChain is a chain that the kernel calls at a hook, whichever program made it.
 type BaseChain struct {

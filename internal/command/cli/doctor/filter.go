@@ -338,7 +338,7 @@ func (d *Doctor) Advise(q trace.Question, answer *trace.Answer) {
 	switch {
 	case v.Outcome != packetfilter.Dropped:
 		answer.Look = "observe it: --live"
-	case strings.HasPrefix(v.Chain.Table, "fairlead"):
+	case v.Chain.Own():
 		answer.Look = "the network's configuration demands it; docs/nftables.md explains the rule"
 	case h.Netns == "":
 		answer.Advice = letting(v, v.Cause(d.Host, ours), link)

@@ -140,7 +140,7 @@ func (d *Doctor) byAddress(p packetfilter.Packet, family uint8) bool {
 func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
 	h := decidedAt(answer)
 	if h == nil || h.Kind == "socket" || answer.Verdict == trace.Stops && d.left(answer) ||
-		h.Verdict != nil && strings.HasPrefix(h.Verdict.Chain.Table, "fairlead") {
+		h.Verdict != nil && h.Verdict.Chain.Own() {
 		return false
 	}
 	d.Advise(q, answer)
