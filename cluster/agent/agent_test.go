@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
@@ -29,7 +28,7 @@ func TestMain(m *testing.M) { nstest.Main(m) }
 // node is node i, which has the address 192.0.2.i and the prefixes 10.244.i.0/24 and fd00:i::/64.
 func node(i byte) directory.Node {
 	name := fmt.Sprint("n", i)
-	return directory.Node{Name: name, Since: time.Unix(int64(i), 0).UTC(), MAC: overlay.MAC("c", name).String(),
+	return directory.Node{Name: name, Joined: int64(i), MAC: overlay.MAC("c", name).String(),
 		Endpoints: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, i})},
 		Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, i, 0}), 24),
 			netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 3: i}), 64)}}
@@ -262,7 +261,7 @@ func TestGrant(t *testing.T) {
 	tell(homeless, two)
 	says("another host's address", "no link of this host has an address of node n1: [192.0.2.77]")
 	twin := two
-	twin.Prefixes, twin.Since = one.Prefixes, one.Since.Add(-time.Hour)
+	twin.Prefixes, twin.Joined = one.Prefixes, one.Joined-1
 	tell(one, twin)
 	says("an older node has the range", "node n2 has 10.244.1.0/24, which node n1 has too, and joined before")
 	contract.Host(t, h.w, "ip addr add 10.244.1.9/24 dev up0")

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
@@ -43,7 +42,7 @@ func TestTunnelsOf(t *testing.T) {
 		return n
 	}
 	older := with(two, own)
-	older.Since = one.Since.Add(-time.Hour)
+	older.Joined = one.Joined - 1
 	for name, tc := range map[string]struct {
 		mode    Mode
 		n       directory.Node // beside n1 and n3

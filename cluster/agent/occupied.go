@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -36,7 +35,7 @@ type occupants struct {
 // An endpoint is the address of a node that joined at a time.
 type endpoint struct {
 	netip.Addr
-	since time.Time
+	joined int64
 }
 
 // occupants asks the kernel for the networks of this host.
@@ -49,7 +48,7 @@ func (a *Agent) occupants(nodes []directory.Node) (o occupants, err error) {
 	o.services, o.source = a.services, a.Source
 	for _, n := range nodes {
 		for _, e := range n.Endpoints {
-			o.endpoints = append(o.endpoints, endpoint{e, n.Since})
+			o.endpoints = append(o.endpoints, endpoint{e, n.Joined})
 		}
 	}
 	slices.SortFunc(o.endpoints, func(a, b endpoint) int { return a.Compare(b.Addr) })
@@ -63,9 +62,9 @@ func (a *Agent) occupants(nodes []directory.Node) (o occupants, err error) {
 	return o, nil
 }
 
-// of returns what overlaps a prefix of a node that joined at a time, or nothing. A node that joined later takes no prefix by
+// of returns what overlaps a prefix of a node that joined then, or nothing. A node that joined later takes no prefix by
 // the address that it names.
-func (o occupants) of(p netip.Prefix, since time.Time) (by string) {
+func (o occupants) of(p netip.Prefix, joined int64) (by string) {
 	if a := p.Masked().Addr(); !a.IsGlobalUnicast() && !a.IsUnspecified() {
 		return "addresses that no container can have (loopback, link-local or multicast)"
 	}
@@ -81,7 +80,7 @@ func (o occupants) of(p netip.Prefix, since time.Time) (by string) {
 	}
 	next, _ := slices.BinarySearchFunc(o.endpoints, p.Masked().Addr(), func(e endpoint, a netip.Addr) int { return e.Compare(a) })
 	for ; next < len(o.endpoints) && p.Contains(o.endpoints[next].Addr); next++ {
-		if !o.endpoints[next].since.After(since) {
+		if o.endpoints[next].joined <= joined {
 			return fmt.Sprintf("the nodes' own network, which has the InternalIP %v", o.endpoints[next].Addr)
 		}
 	}
@@ -94,7 +93,7 @@ func (o occupants) unoccupied(nodes []directory.Node, self string) (rest []direc
 	for _, n := range nodes {
 		if n.Name != self {
 			n.Prefixes = slices.DeleteFunc(slices.Clone(n.Prefixes), func(p netip.Prefix) bool {
-				by := o.of(p, n.Since)
+				by := o.of(p, n.Joined)
 				if by != "" {
 					found = append(found, Occupied{n.Name, p, by, o.source.giveRange()})
 				}
@@ -117,7 +116,7 @@ func (o occupants) refuseSelf(self directory.Node) error {
 			return Missing{fmt.Sprintf("%v of node %s has no room for a gateway and containers", p, self.Name),
 				"Give the nodes larger ranges (--node-cidr-mask-size of kube-controller-manager)."}
 		}
-		if by := o.of(p, self.Since); by != "" {
+		if by := o.of(p, self.Joined); by != "" {
 			return Missing{fmt.Sprintf("%v of node %s overlaps %s", p, self.Name, by),
 				upperFirst(o.source.giveRange()) + ". A network of a link that nothing " +
 					"uses any more, such as another plugin's bridge: delete the link."}

@@ -103,7 +103,7 @@ func keyOwners(nodes []directory.Node) map[string]directory.Node {
 	owners := map[string]directory.Node{}
 	for _, n := range nodes {
 		was, found := owners[n.Tunnel.Key]
-		if !found || cmp.Or(n.Since.Compare(was.Since), cmp.Compare(n.Name, was.Name)) < 0 {
+		if !found || cmp.Or(cmp.Compare(n.Joined, was.Joined), cmp.Compare(n.Name, was.Name)) < 0 {
 			owners[n.Tunnel.Key] = n
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -21,7 +20,7 @@ import (
 // A Node is what the others have to know of a node.
 type Node struct {
 	Name      string         `json:"name"`
-	Since     time.Time      `json:"since"`     // the order of joining, maybe no date: of two nodes with one prefix, the older keeps it
+	Joined    int64          `json:"joined"`    // the order of joining: of two nodes with one prefix, the older keeps it
 	Endpoints []netip.Addr   `json:"endpoints"` // addresses that other nodes reach it by, the preferred one first
 	Prefixes  []netip.Prefix `json:"prefixes"`  // of its containers
 	MAC       string         `json:"mac"`       // of its VXLAN device
@@ -63,7 +62,7 @@ func (c Conflict) Error() string {
 // Settle returns the nodes in the order of their names, without the prefixes that an older node has.
 func Settle(nodes []Node) (settled []Node, conflicts []Conflict) {
 	byAge := slices.Clone(nodes)
-	slices.SortFunc(byAge, func(a, b Node) int { return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(byAge, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Joined, b.Joined), cmp.Compare(a.Name, b.Name)) })
 
 	owned := owners{by: map[netip.Prefix]string{}}
 	for _, n := range byAge {

@@ -9,15 +9,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // The older of two nodes keeps a prefix, and both are named.
 func TestSettle(t *testing.T) {
-	n := func(name string, since int64, prefixes ...string) Node {
-		out := Node{Name: name, Since: time.Unix(since, 0)}
+	n := func(name string, joined int64, prefixes ...string) Node {
+		out := Node{Name: name, Joined: joined}
 		for _, p := range prefixes {
 			out.Prefixes = append(out.Prefixes, netip.MustParsePrefix(p))
 		}
@@ -57,7 +56,7 @@ func TestFile(t *testing.T) {
 	if nodes, err := f.Load("c"); nodes != nil || err != nil {
 		t.Error(nodes, err)
 	}
-	want := []Node{{Name: "a", Since: time.Unix(1, 0).UTC(), MAC: "02:00:00:00:00:01", Endpoints: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
+	want := []Node{{Name: "a", Joined: 1, MAC: "02:00:00:00:00:01", Endpoints: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
 		Prefixes: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}, Tunnel: Tunnel{Key: "k", Port: 7}}}
 	if err := f.Save("c", want); err != nil {
 		t.Fatal(err)

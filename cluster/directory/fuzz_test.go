@@ -12,7 +12,7 @@ import (
 // are written, and what is settled stays so.
 func FuzzFile(f *testing.F) {
 	for _, s := range []string{"", "{", "null", "\x00", `{"cluster":"other","nodes":[]}`,
-		`{"cluster":"c","nodes":[{"name":"a","since":"2026-01-01T00:00:00Z","endpoints":["192.0.2.1"],
+		`{"cluster":"c","nodes":[{"name":"a","joined":1,"endpoints":["192.0.2.1"],
 		"prefixes":["10.1.0.0/24","fd00:1::/64"],"mac":"02:00:00:00:00:01"},{"name":"b","prefixes":["10.1.0.0/16"]}]}`,
 		`{"cluster":"c","nodes":[{"name":"a","prefixes":["",null,"10.1.0.7/24"]},{"prefixes":["10.1.0.7/24"]}]}`,
 	} {

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -18,8 +19,7 @@ import (
 // of a clock changes what they decide. All other times are differences within one process, which the monotonic clock measures.
 var wallClocks = []string{
 	"agent/metrics.go: UnixMilli: for people",
-	"directory/directory.go: Node.Since: the creation of a Node object in Kubernetes, or a revision of etcd: see Nodes",
-	"etcd/view.go: time.Unix: a revision of etcd",
+	"nodes/nodes.go: Unix: the order in which the API server made Node objects",
 	"fleet/authority.go: UnixNano: a serial number. The dates of certificates are checked by TLS, and have a day of skew",
 	"nodes/meter.go: UnixNano: of the last bytes of the API server. It decides what status says, and nothing else",
 	"nodes/meter.go: time.Unix: the same",
@@ -74,7 +74,7 @@ func dateIn(n ast.Node) string {
 		if of, is := n.X.(*ast.Ident); is && of.Name == "time" && (n.Sel.Name == "Unix" || n.Sel.Name == "Parse" || n.Sel.Name == "Date") {
 			return "time." + n.Sel.Name
 		}
-		if slices.Contains([]string{"UnixNano", "UnixMilli", "CLOCK_REALTIME"}, n.Sel.Name) {
+		if slices.Contains([]string{"Unix", "UnixNano", "UnixMilli", "CLOCK_REALTIME"}, n.Sel.Name) {
 			return n.Sel.Name
 		}
 	case *ast.TypeSpec:
@@ -105,8 +105,8 @@ func TestJoinedOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	nodes := v.Nodes()
-	slices.SortFunc(nodes, func(a, b directory.Node) int { return a.Since.Compare(b.Since) })
-	if len(nodes) != 2 || nodes[0].Name != "z" || !nodes[0].Since.Before(nodes[1].Since) {
+	slices.SortFunc(nodes, func(a, b directory.Node) int { return cmp.Compare(a.Joined, b.Joined) })
+	if len(nodes) != 2 || nodes[0].Name != "z" || nodes[0].Joined >= nodes[1].Joined {
 		t.Errorf("%+v: want z, which joined before", nodes)
 	}
 }

@@ -213,7 +213,7 @@ func (v *View) Nodes() (list []directory.Node) {
 	ranges, pools := v.Ranges(), v.Pools()
 	for _, e := range v.All(blocks.NodeKey) {
 		h := e.Value.Host
-		n := directory.Node{Name: h.Name, Since: time.Unix(h.Joined, 0).UTC(), Endpoints: h.Endpoints, MAC: h.MAC}
+		n := directory.Node{Name: h.Name, Joined: h.Joined, Endpoints: h.Endpoints, MAC: h.MAC}
 		if h.Tunnel != nil {
 			n.Tunnel = directory.Tunnel(*h.Tunnel)
 		}

@@ -115,7 +115,7 @@ func strip(obj any) (any, error) {
 // nodeOf returns what a Node object says of its node. What is no address or prefix that a node can have is left
 // out.
 func nodeOf(cluster string, n *corev1.Node) directory.Node {
-	out := directory.Node{Name: n.Name, Since: n.CreationTimestamp.UTC(), MAC: overlay.MAC(cluster, n.Name).String(),
+	out := directory.Node{Name: n.Name, Joined: n.CreationTimestamp.Unix(), MAC: overlay.MAC(cluster, n.Name).String(),
 		Tunnel: tunnelOf(n.Annotations[TunnelAnnotation])}
 	for _, a := range n.Status.Addresses {
 		ip, err := netip.ParseAddr(a.Address)
