@@ -57,8 +57,9 @@ type Entry struct {
 
 // A Snapshot is the answer to a Read.
 type Snapshot struct {
-	Store   string // which answered, by its own identifier
-	Entries []Entry
+	Store    string // which answered, by its own identifier
+	Revision int64  // of the store
+	Entries  []Entry
 }
 
 // of returns the entry with a key. Its revision is zero if there is none.

@@ -142,6 +142,10 @@ func (e *encoder) owner(o *Owner) {
 		e.holdings(holdings(p))
 	}
 	e.entries(o.taken)
+	if e.exact {
+		e.revision(o.heard)
+		e.flag(o.isOlder)
+	}
 	e.flag(o.view != nil)
 	if v := o.view; v != nil {
 		e.text(v.store)
@@ -183,10 +187,16 @@ func (e *encoder) machine(m *machine) {
 	if m.agent != nil {
 		e.owner(m.agent)
 	}
+	if e.exact {
+		e.revision(m.heard)
+	}
 	e.flag(m.flight != nil)
 	if f := m.flight; f != nil {
 		e.text(f.outcome.Store + f.snapshot.Store)
 		e.flag(f.outcome.Done)
+		if e.exact {
+			e.revision(f.outcome.Revision + f.snapshot.Revision)
+		}
 		e.entries(f.outcome.Seen)
 		e.entries(f.snapshot.Entries)
 	}

@@ -42,6 +42,8 @@ func small() map[string]*env {
 		"restored disk":            worldOf(owned, happening{want1: 1, add: 2, copyDisk: 1, off: 1, restoreDisk: 1}),
 		"restored store":           worldOf(started, stored),
 		"restored store, released": worldOf(owned, stored),
+		"restored store with the same identifier": worldOf(env{started: true, watched: true, wrong: sameStoreRestored},
+			happening{want1: 2, add: 2, copyStore: 1, restoreStore: 1}),
 		"pinned": worldOf(env{started: true, blocks: 2, pinned: true},
 			happening{want1: 2, want2: 1, want0: 1, add: 3, del: 1, lose: 1}),
 		"pinned, forget": worldOf(env{started: true, owned: 1, pinned: true},

@@ -35,6 +35,8 @@ type Owner struct {
 	pins    []Pin
 	says    *Announcement // with the next epoch
 
+	heard   int64     // the highest revision of the store that the node knows of
+	isOlder bool      // the store said a lower one since
 	view    *view     // what the store said; nil: it must be read
 	burnt   int64     // revision of the epoch in which a write has an unknown outcome
 	refusal *Refusal  // by what the store said
@@ -160,6 +162,20 @@ func (o *Owner) Changed() {
 	for i := range o.demands {
 		o.demands[i].probed = 0
 	}
+}
+
+// Heard takes a revision that the store had before it gets what Next says.
+func (o *Owner) Heard(revision int64) { o.heard = max(o.heard, revision) }
+
+// isBehind takes the revision of an answer of the store, and reports whether it is below one that it has to have. Then the
+// store was restored from a copy, though it may have the identifier that it had.
+func (o *Owner) isBehind(revision, least int64) bool {
+	if revision >= least {
+		o.Heard(revision)
+		return false
+	}
+	o.heard, o.isOlder = revision, true
+	return true
 }
 
 // forgetView has the store read before anything else is done.
@@ -301,8 +317,9 @@ func (o *Owner) withdrawAll() *step {
 // Saw takes the answer to a Read.
 func (o *Owner) Saw(s Snapshot) {
 	defer o.rest()
+	isBehind := o.isBehind(s.Revision, o.heard)
 	if step := o.end(); step.kind == lookAtBlock {
-		if s.Store != o.view.store {
+		if isBehind || s.Store != o.view.store {
 			o.forgetView()
 			return
 		}
@@ -315,6 +332,9 @@ func (o *Owner) Saw(s Snapshot) {
 		if e.Key.Kind == MineKey {
 			v.mine = v.mine.with(Holding{e.Key.Pool, e.Key.Block, e.Value.Parts})
 		}
+	}
+	if v.readopt.Revision != 0 {
+		o.isOlder = false // what is to come of it goes on
 	}
 	o.refusal = o.judge(v)
 	if o.refusal == nil {
@@ -347,7 +367,7 @@ func (o *Owner) judge(v *view) *Refusal {
 // restored reports whether the store is older than what this node or an administrator knows. Containers can have
 // addresses then which the store does not know.
 func (o *Owner) restored() bool {
-	return o.view.config.Value.Config.Store != o.view.store || o.granted.minus(o.view.mine).Parts != 0
+	return o.isOlder || o.view.config.Value.Config.Store != o.view.store || o.granted.minus(o.view.mine).Parts != 0
 }
 
 // fenced reports whether no write of an earlier agent of this node, and none of this agent with an unknown outcome,
@@ -387,7 +407,11 @@ func (o *Owner) fence() *step {
 
 // Committed takes the answer to a Txn.
 func (o *Owner) Committed(r Outcome) {
-	if r.Store != o.view.store { // what was compared is of another history
+	least := o.heard
+	if r.Done && o.doing.kind == claim { // which wrote
+		least++
+	}
+	if o.isBehind(r.Revision, least) || r.Store != o.view.store { // what was compared is of another history
 		o.Unknown()
 		return
 	}

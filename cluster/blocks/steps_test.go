@@ -219,6 +219,9 @@ func (w *world) do(v move) {
 	if v.kind >= fault {
 		w.faults++
 	}
+	if w.watched {
+		defer w.hear()
+	}
 	switch v.kind {
 	case limbo:
 		t := w.limbo[v.i]
@@ -246,6 +249,15 @@ func (w *world) do(v move) {
 	w.doOn(&w.machines[v.i], v)
 }
 
+// hear is what a watch of the store says.
+func (w *world) hear() {
+	for i := range w.machines {
+		if m := &w.machines[i]; m.agent != nil {
+			m.heard = max(m.heard, w.store.revision)
+		}
+	}
+}
+
 func (w *world) bury(n int) {
 	k := w.store.entries[n].Key
 	w.store.commit(Bury(k.Node, w.store.get(Key{Kind: BlockKey, Pool: k.Pool, Block: k.Block})))
@@ -269,6 +281,8 @@ func (w *world) doOn(m *machine, v move) {
 		w.act(m)
 	case apply:
 		m.flight = new(flight)
+		a.Heard(m.heard)
+		m.heard = 0 // an answer that is behind begins the watch anew
 		if r, ok := a.Next().(Read); ok {
 			m.flight.snapshot = w.store.read(r)
 		} else {
@@ -376,9 +390,9 @@ func (w *world) lose(m *machine) {
 	moves := claims || m.agent.doing.kind == tellLeave
 	switch {
 	case claims && w.wrong == publishBeforeReadBack:
-		m.agent.Committed(Outcome{Store: m.agent.view.store, Done: true})
+		m.agent.Committed(Outcome{Store: m.agent.view.store, Revision: m.agent.heard + 1, Done: true})
 	case moves && w.wrong == noFenceAfterUnknown:
-		m.agent.Committed(Outcome{Store: m.agent.view.store})
+		m.agent.Committed(Outcome{Store: m.agent.view.store, Revision: m.agent.heard})
 	default:
 		m.agent.Unknown()
 	}
@@ -400,7 +414,7 @@ func (w *world) kill(m *machine) {
 			w.limbo = append(w.limbo, t)
 		}
 	}
-	m.agent, m.flight, m.late = nil, nil, nil
+	m.agent, m.flight, m.late, m.heard = nil, nil, nil, 0
 }
 
 // cloneMachine copies the disk of a machine into another one, which boots.

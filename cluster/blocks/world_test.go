@@ -30,6 +30,7 @@ type env struct {
 	pinned               bool        // the pool's blocks are wanted by name: one is the first of them
 	owned                int         // blocks that machine 0 has when it begins
 	wrong                mutation
+	watched              bool // agents hear each revision of the store at once
 }
 
 // A mutation is a mistake in the protocol, or something that it does not protect against.
@@ -74,6 +75,7 @@ type machine struct {
 	containers uint16
 	agent      *Owner
 	flight     *flight
+	heard      int64    // by the watch of the agent
 	late       *Publish // that releaseBeforeWithdraw has not done yet
 	want       int8
 	agents     int8 // how many have started
@@ -184,7 +186,7 @@ func (s *store) commit(t Txn) Outcome {
 }
 
 func (s *store) read(r Read) Snapshot {
-	snap := Snapshot{Store: s.id}
+	snap := Snapshot{Store: s.id, Revision: s.revision}
 	for _, e := range s.entries {
 		mine := e.Key.Kind == MineKey && e.Key.Node == r.Mine
 		if mine || slices.Contains(r.Keys, e.Key) {

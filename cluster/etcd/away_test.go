@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -238,6 +239,62 @@ func TestRestoredRevision(t *testing.T) {
 	if view.Drains("d") {
 		t.Error("the view has what the copy has not")
 	}
+}
+
+// An etcd that was restored with the identifier that it had says a revision below one that nodes know of. So a node that lost
+// nothing claims nothing that another one has.
+func TestRestoredIdentifier(t *testing.T) {
+	s, dir, stopEtcd := startEtcdIn(t)
+	pinned := netip.MustParseAddr("10.72.0.7")
+	setPools(t, s, blocks.Pool{Name: "p", Prefix: blockOf(10), Bits: 26, Parts: 1},
+		blocks.Pool{Name: "fixed", Prefix: netip.MustParsePrefix("10.72.0.0/24"), Bits: 32, Parts: 1, Pinned: true})
+	want := grant.Want{Pins: []netip.Addr{pinned}}
+	a, b := member(t.Output(), s, "a", 0), member(t.Output(), dial(t, address), "b", 0)
+	a.Pools, b.Pools = nil, nil
+	a.start(t)
+	stopEtcd()
+	copied := dir + "-copy"
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	stopEtcd = runEtcd(t, dir)
+	dial(t, address)
+
+	endB := b.run(t)
+	if why := refused(t, b, want); why != "" {
+		t.Fatal(why)
+	}
+	endB()
+	for _, node := range []string{"c", "d", "e", "f", "g", "h"} {
+		if err := b.Store.Drain(t.Context(), node, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.sees(t, func(v *View) bool { return v.Drains("h") })
+
+	stopEtcd()
+	t.Cleanup(runEtcd(t, copied))
+	for isKnown := false; !isKnown; {
+		if refused(t, a, want) == "" {
+			t.Fatalf("a got %v, which b has", pinned)
+		}
+		v, err := s.Look(t.Context())
+		isKnown = err == nil && v.Restored()
+	}
+	b.rest(t)
+	for {
+		awaited, err := s.Readopt(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(awaited) == 0 {
+			break
+		}
+	}
+	for why := ""; !strings.Contains(why, "a container on the node b has"); why = refused(t, a, want) {
+		t.Log(why)
+	}
+	check(t, s)
 }
 
 // What another program wrote in the place of a value is an error that names the key, and ends no agent.

@@ -49,7 +49,7 @@ func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error
 		return blocks.Snapshot{}, s.failed(err)
 	}
 	s.heard(before, resp.Header.Revision)
-	snap := blocks.Snapshot{Store: identifier(resp.Header)}
+	snap := blocks.Snapshot{Store: identifier(resp.Header), Revision: resp.Header.Revision}
 	for i, part := range resp.Responses {
 		for _, kv := range part.GetResponseRange().Kvs {
 			var k blocks.Key
