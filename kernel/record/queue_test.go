@@ -106,6 +106,38 @@ func TestQueueBetweenHolders(t *testing.T) {
 	}
 }
 
+// A lock that goes from one to the next all the time has a holder whenever it is looked at, and none that can be told.
+func TestQueueOfFastHolders(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	path := filepath.Join(RunDir, "fast.lock")
+	f, err := lockFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		var err error
+		for ctx.Err() == nil && err == nil {
+			err = errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_EX), unix.Flock(int(f.Fd()), unix.LOCK_UN))
+		}
+		ended <- errors.Join(err, f.Close())
+	}()
+	w := watch{path: path, bound: time.Hour, since: time.Now()}
+	if err := unix.Stat(path, &w.file); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 5_000 {
+		if err := w.look(); err != nil {
+			t.Errorf("look %d: %v", n, err)
+			break
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 // A queue that goes on is waited for, however long it is: each holder has the bound for itself.
 func TestQueueGoesOn(t *testing.T) {
 	w := watch{bound: time.Hour}
