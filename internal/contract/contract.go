@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -97,13 +98,28 @@ func (l Terms) Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...
 		}
 		same("state after "+when, before)
 	}
+	l.testKind(t, w, r, state)
+}
+
+// testKind holds the Kind of a resource to its law, which a resource with an owner has.
+func (l Terms) testKind(t *testing.T, w *kernel.World, r plan.Resource, state func(testing.TB) string) {
+	t.Helper()
 	k, of := l.Kind, l.Owner
 	if k == nil {
 		k, of = KindOf(r)
 	}
-	if k != nil {
+	switch {
+	case k != nil:
 		testKind(t, w, r, k, of, state)
+	case of == spec.Owner{} && hasOwner(r):
+		t.Errorf("%v belongs to an attachment: say of which Kind it is, in KindOf or in Terms", r)
 	}
+}
+
+// hasOwner reports whether a resource has a field with the attachment that it belongs to.
+func hasOwner(r plan.Resource) bool {
+	of := reflect.Indirect(reflect.ValueOf(plan.Unwrap(r))).FieldByName("Owner")
+	return of.IsValid() && !of.IsZero()
 }
 
 // stateOf is what reads everything that the kind could touch.

@@ -11,8 +11,8 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// KindOf is the Kind of a resource that does not go with its namespace, and whose the resource is; nil where the law
-// below does not hold for it by itself: a container's own lo, or what belongs to a bridge. A package's tests say it of
+// KindOf is the Kind of a resource, and whose the resource is; nil where the law below does not hold for it by itself:
+// what ends with the container, so that GC has nothing to remove, or belongs to a bridge. A package's tests say it of
 // their resources.
 var KindOf = func(plan.Resource) (plan.Kind, spec.Owner) { return nil, spec.Owner{} }
 

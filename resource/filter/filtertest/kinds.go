@@ -45,6 +45,10 @@ func kindOf(r plan.Resource) (plan.Kind, spec.Owner) {
 		return spoof.Kind(), r.Owner
 	case policy.IsolatedPort:
 		return policy.IsolatedPortKind(), r.Owner
+	case policy.Ingress:
+		return policy.IngressKind(), r.Owner
+	case policy.FailClosed: // of the network
+		return nil, r.Owner
 	case publish.PortsIPTables:
 		return publish.KindIPTables(), r.Owner
 	case masquerade.SourcesIPTables:
