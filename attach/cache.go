@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -147,7 +148,11 @@ func read(path string) (*Cached, error) {
 	var e entry
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber() // capabilities go back to plugins as they came
-	if err := d.Decode(&e); err != nil {
+	err = d.Decode(&e)
+	if _, end := d.Token(); err == nil && end != io.EOF {
+		err = errors.New("something follows its JSON")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", path, ErrCorrupt, err)
 	}
 	if e.Kind != kind {
@@ -232,18 +237,18 @@ func (r *Runtime) unfinished(c *Cached, left []string) error {
 		return nil
 	}
 	b, err := spec.ReadPlain(c.File, spec.MaxFile)
-	if err != nil {
-		return fmt.Errorf("cache %s: %w", c.Owner(), err)
-	}
 	var e map[string]json.RawMessage
-	if err := json.Unmarshal(b, &e); err != nil {
-		return fmt.Errorf("cache %s: %s: %w", c.Owner(), c.File, err)
+	if err == nil {
+		err = json.Unmarshal(b, &e)
 	}
-	if e["fairleadLeft"], err = json.Marshal(left); err == nil {
+	if err == nil {
+		e["fairleadLeft"], err = json.Marshal(left)
+	}
+	if err == nil {
 		b, err = json.Marshal(e)
 	}
 	if err != nil {
-		return fmt.Errorf("cache %s: %w", c.Owner(), err)
+		return fmt.Errorf("cache %s: %s: %w", c.Owner(), c.File, err)
 	}
 	return r.write(c.Owner(), c.File, b)
 }

@@ -23,6 +23,7 @@ func FuzzCache(f *testing.F) {
 		`{"kind":"cniCacheV1","containerId":"c","ifName":"eth0","networkName":"net","result":{"cniVersion":"9.9.9"}}`,
 		`{"kind":"cniCacheV1","containerId":"other","ifName":"eth0","networkName":"net","result":{}}`,
 		`{"kind":"cniCacheV2","containerId":"c"}`,
+		`{"kind":"cniCacheV1","containerId":"c","ifName":"eth0","networkName":"net"}0`,
 	} {
 		f.Add([]byte(s))
 	}
