@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -71,7 +72,7 @@ func LoadProfile(file string) (Profile, error) {
 func parseProfile(b []byte) (p Profile, err error) {
 	d := json.NewDecoder(strings.NewReader(string(b)))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&p); err != nil {
+	if err := cmp.Or(json.Unmarshal(b, &p), d.Decode(&p)); err != nil { // which stops behind the first object
 		return p, err
 	}
 	for name, plugin := range p.Plugins {

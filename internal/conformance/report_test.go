@@ -113,7 +113,7 @@ func TestCatalogue(t *testing.T) {
 
 // A profile that nobody could have meant is refused.
 func TestBadProfile(t *testing.T) {
-	for _, text := range []string{`{"plugins":{"a":{"kinds":"ipam"}}}`, `{"plugins":{"a":{"kind":"other"}}}`, `{`} {
+	for _, text := range []string{`{"plugins":{"a":{"kinds":"ipam"}}}`, `{"plugins":{"a":{"kind":"other"}}}`, `{`, `{}{}`} {
 		if _, err := parseProfile([]byte(text)); err == nil {
 			t.Errorf("%s is accepted", text)
 		}

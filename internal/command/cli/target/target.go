@@ -93,7 +93,7 @@ func New(a *app.App, f Flags, args []string) (*Target, error) {
 	if s := os.Getenv("CAP_ARGS"); s != "" {
 		d := json.NewDecoder(strings.NewReader(s))
 		d.UseNumber() // plugins get numbers unchanged
-		if err := d.Decode(&t.Capabilities); err != nil {
+		if err := cmp.Or(json.Unmarshal([]byte(s), &t.Capabilities), d.Decode(&t.Capabilities)); err != nil {
 			return nil, app.Fail(app.ExitUsage, app.HintEnvironment,
 				"CAP_ARGS: want a JSON object, such as {\"ips\": [\"10.1.0.5\"]}: %w", err)
 		}
