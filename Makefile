@@ -189,8 +189,8 @@ kube-agent:
 	$(GO) -C cluster build -trimpath -ldflags '-X main.version=$(VERSION)' -o $(abspath $(BIN))/kube/ ./cmd/fairlead-agent
 	@$(MAKE) --no-print-directory build BIN=$(BIN)/kube
 
-test-kube: kube-agent ## fairlead-agent on two nodes of a real API server, in network namespaces
-	$(KUBETEST) -timeout 60m -run TestPodsOfTwoNodes ./kubetest
+test-kube: kube-agent ## a real API server: fairlead-agent on two nodes, in network namespaces, and what it may change
+	$(KUBETEST) -timeout 60m -run 'TestPodsOfTwoNodes|TestTunnelPolicy' ./kubetest
 
 test-kube-nodes: kube-agent ## KUBETESTS: clusters of three nodes with kubelet, kube-proxy and containerd, and Kubernetes' end-to-end tests
 	$(call KUBEGO,build) $(addprefix k8s.io/kubernetes/,$(KUBENODES))

@@ -129,28 +129,34 @@ func (c *cluster) startServer() {
 	go c.apiserver.log()
 }
 
-// ask sends a request to the API server.
+// ask sends a request of the administrator to the API server.
 func (c *cluster) ask(method, path, format string, args ...any) error {
-	body := strings.NewReader(fmt.Sprintf(format, args...))
-	r, err := http.NewRequestWithContext(nstest.Context(c.t), method, c.url()+path, body)
+	_, err := c.as(admin, method, path, fmt.Sprintf(format, args...))
+	return err
+}
+
+// as sends a request with a token to the API server. Its body is JSON, or YAML.
+func (c *cluster) as(token, method, path, body string) (answer []byte, err error) {
+	r, err := http.NewRequestWithContext(nstest.Context(c.t), method, c.url()+path, strings.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	r.Header.Set("Authorization", "Bearer "+admin)
-	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Accept", "application/json")
+	r.Header.Set("Content-Type", "application/yaml")
 	if method == http.MethodPatch {
 		r.Header.Set("Content-Type", "application/merge-patch+json")
 	}
-	answer, err := c.client.Do(r)
+	resp, err := c.client.Do(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
-	if err == nil && answer.StatusCode >= 300 {
-		err = fmt.Errorf("%s %s: %s: %s", method, path, answer.Status, text)
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode >= 300 {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
 	}
-	return err
+	return answer, err
 }
 
 // grantRights gives the agents what they need: to list and to watch nodes.
