@@ -107,7 +107,8 @@ func (n *node) run(args ...string) string {
 // startAgent starts the agent, which knows nothing but where the API server is.
 func (n *node) startAgent() {
 	n.c.t.Helper()
-	args := n.inside(program(n.c.t, "fairlead-agent"), "--kubeconfig", n.c.kubeconfig(agent), "--node", n.name)
+	args := n.inside(program(n.c.t, "fairlead-agent"), "--kubeconfig", n.c.kubeconfig(agent), "--node", n.name,
+		"--key-file", n.c.write("key", "a secret that all agents have, of 32 bytes or more"))
 	n.agent = start(n.c.t, args[0], args[1:]...)
 }
 
@@ -129,6 +130,17 @@ func (n *node) ping(from string, bytes int, to string) {
 		args = append([]string{"nsenter", "--net=" + n.pod}, args...)
 	}
 	n.run(args...)
+}
+
+// follow follows a packet from the node's pod to that of another node, which tells the rest of the way.
+func (n *node) follow(fairlead string, to *node, family rune) {
+	n.c.t.Helper()
+	said := n.run(fairlead, "trace", n.pod, "to", to.address(family))
+	for _, want := range []string{to.name + ": host", "arrives: " + to.name + ": "} {
+		if !strings.Contains(said, want) {
+			n.c.t.Errorf("want %q:\n%s", want, said)
+		}
+	}
 }
 
 // address is the address of the node's pod in a family.
@@ -205,6 +217,10 @@ func TestPodsOfTwoNodes(t *testing.T) {
 			})
 			reach("at first")
 			a.run(fairlead, "cluster", "status") // which fails if a node has no way
+			for _, family := range families.pods {
+				a.follow(fairlead, b, family)
+				b.follow(fairlead, a, family)
+			}
 
 			c.apiserver.kill()
 			for _, n := range []*node{a, b} {
