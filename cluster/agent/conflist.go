@@ -88,22 +88,23 @@ func (c Conflist) remove() error {
 // the ways to other nodes. A single node that has no way, such as one whose range another program's route takes, keeps
 // this one from nothing.
 func (a *Agent) makeReady(ctx context.Context, self directory.Node, nodes []directory.Node, mtu int, missing error) error {
-	if err := a.grant(self, nodes, mtu); err != nil {
-		return err
-	}
+	unwritten := a.grant(self, nodes, mtu)
 	for _, d := range spec.DifferencesIn(missing) {
 		if d.Object == "" { // it is about no single node
-			return nil
+			return unwritten
 		}
 	}
 	if a.Source == Etcd {
-		a.sayReady()
+		a.sayReady()                 // for the ways stand, also where the grant has no room
 		if len(self.Prefixes) == 0 { // so it has no address of its own among the containers yet
-			return nil
+			return unwritten
 		}
 		if _, err := grant.Read(a.Network); err != nil { // Granted tells when it can be read
-			return nil
+			return unwritten
 		}
+	}
+	if unwritten != nil {
+		return unwritten
 	}
 	written, err := a.Conflist.install(a.Network, func(p *spec.Conf) error { return a.adopt(ctx, p) })
 	if written {

@@ -142,7 +142,7 @@ func (a *Agent) deviceLocks() (paths []string) {
 	return paths
 }
 
-// lock takes a lock, which ends with the process. The file has the process' number.
+// lock takes a lock, which ends with the process. The file has the process' number for people, unless it has no room for it.
 func lock(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err
@@ -161,12 +161,8 @@ func lock(path string) (*os.File, error) {
 		return nil, fmt.Errorf("process %s is the agent of this network or device on this node already (it has locked %s): "+
 			"end it, or give this agent another --network, --device, --vxlan-id and --wireguard-device", strings.TrimSpace(string(pid[:n])), f.Name())
 	}
-	err = f.Truncate(0)
-	if err == nil {
-		_, err = fmt.Fprintln(f, os.Getpid())
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
+	if err := f.Truncate(0); err == nil {
+		_, _ = fmt.Fprintln(f, os.Getpid())
 	}
 	return f, nil
 }

@@ -123,8 +123,8 @@ func (a *ask) names(p blocks.Pool) bool {
 }
 
 // answer answers the calls of Ask that wait, but those that another node may still give addresses. Why and hint say what the
-// node lacks.
-func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string) error {
+// node lacks, also where the grant could not be written, so that it does not.
+func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string, isUnwritten bool) error {
 	var waiting []*ask
 	for _, a := range m.asking {
 		if len(a.adopts) > 0 {
@@ -139,6 +139,9 @@ func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string) 
 		err := m.noPin(o, a, why, hint)
 		if err == nil && len(starved) > 0 && len(a.Pools) > 0 {
 			why, hint := m.exhausted(o, starved)
+			err = &grant.Refusal{Why: why, Hint: hint}
+		}
+		if err == nil && isUnwritten {
 			err = &grant.Refusal{Why: why, Hint: hint}
 		}
 		if err == nil && len(a.Pins) > 0 {

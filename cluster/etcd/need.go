@@ -214,7 +214,10 @@ func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure e
 			g.Cluster, g.Node, g.Missing, g.Hint = h.cluster, h.node, why, hint
 		}
 	})
-	return errors.Join(err, m.answer(ctx, o, why, hint))
+	if err != nil && why == "" {
+		why, hint = m.shortage(o, err)
+	}
+	return errors.Join(err, m.answer(ctx, o, why, hint, err != nil))
 }
 
 // shortage says why the node has no more addresses, and who could give some. It is empty if the node has what it wants.

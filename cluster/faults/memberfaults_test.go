@@ -140,6 +140,23 @@ var memberFaults = []memberFault{
 		r.works(during) // ADDs fail there
 		w.empty("/var/lib/cni")
 	}},
+	{"a node's /run is full", func(r *rig) {
+		const unwritten = "write /run/fairlead/cluster/pods.json.new: no space left on device"
+		w := r.one()
+		w.mu.Lock()
+		w.fill("/run/fairlead")
+		w.refused(unwritten, "the agent tries again by itself")
+		w.says("fairlead cluster status", unwritten)
+		w.agent.kill()
+		w.run("rm /run/fairlead/cluster/*.lock") // as after a boot
+		w.fill("/run/fairlead")
+		w.startFleetAgent()
+		w.says("fairlead cluster status", unwritten)
+		w.refused(unwritten)
+		w.mu.Unlock()
+		r.works(during)
+		w.empty("/run/fairlead")
+	}},
 	{"a member's disk is full", func(r *rig) {
 		m := r.leader()
 		m.fill("/var/lib/fairlead")

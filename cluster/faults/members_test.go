@@ -48,6 +48,7 @@ type worker struct {
 	holds   map[string]*hold
 	calls   int
 	failed  int           // ADDs
+	said    string        // by the plugin, when the last of them failed
 	counted chan struct{} // a call has ended
 }
 
@@ -199,11 +200,23 @@ func (w *worker) add(container string) bool {
 		IPs []struct{ Address string }
 	}
 	if err != nil || json.Unmarshal(out, &result) != nil || len(result.IPs) != 1 {
-		w.failed++
+		w.failed, w.said = w.failed+1, string(out)
 		return false
 	}
 	w.holds[container] = w.rig.history.got(w.name, container, result.IPs[0].Address)
 	return true
+}
+
+// refused attaches containers until the node has no address left, and wants the last error to have some texts.
+func (w *worker) refused(texts ...string) {
+	w.c.t.Helper()
+	for n := 0; w.add(fmt.Sprintf("refused%d-%d", w.failed, n)); n++ {
+	}
+	for _, text := range texts {
+		if !strings.Contains(w.said, text) {
+			w.c.t.Errorf("ADD: %q, want %q", w.said, text)
+		}
+	}
 }
 
 // del detaches a container, which never fails.
