@@ -157,6 +157,9 @@ func (w *world) drain() string {
 		if e.Key.Kind == BlockKey || e.Key.Kind == MineKey {
 			return fmt.Sprintf("lost for good: %v of %v, though nobody wants anything", e.Key, e.Value.Owners)
 		}
+		if e.Key.Kind == ReadoptKey {
+			return "lost: the readoption does not end, so nobody claims anything"
+		}
 	}
 	return ""
 }

@@ -10,6 +10,7 @@ import (
 func TestPool(t *testing.T) {
 	v4 := Pool{Name: "a", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Bits: 26, Parts: 4}
 	v6 := Pool{Name: "b", Prefix: netip.MustParsePrefix("fd00::/48"), Bits: 122, Parts: 1}
+	links := Pool{Name: "c", Prefix: netip.MustParsePrefix("fd00::/48"), Bits: 60, Parts: 1}
 	if v4.count() != 1<<18 || v6.count() != 1<<62 {
 		t.Errorf("%d and %d blocks", v4.count(), v6.count())
 	}
@@ -20,6 +21,7 @@ func TestPool(t *testing.T) {
 	}{
 		{v4, 0, "10.0.0.0/26"}, {v4, 1, "10.0.0.64/26"}, {v4, 1<<18 - 1, "10.255.255.192/26"},
 		{v6, 1, "fd00::40/122"}, {v6, 1 << 58, "fd00:0:0:1::/122"}, {v6, 1<<62 - 1, "fd00::f:ffff:ffff:ffff:ffc0/122"},
+		{links, 1, "fd00:0:0:10::/60"}, {links, 1<<12 - 1, "fd00:0:0:fff0::/60"},
 	} {
 		if got := tc.pool.block(tc.n).String(); got != tc.want {
 			t.Errorf("block %d of %v is %s, want %s", tc.n, tc.pool.Prefix, got, tc.want)
