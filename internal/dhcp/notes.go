@@ -50,6 +50,9 @@ func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	return true, os.WriteFile(note, b, 0o600)
 }
 
+// DropNote removes the note of an owner, whose leases are released: it would end the next ones, too.
+func DropNote(dir string, o spec.Owner) { _ = os.Remove(stem(dir, o) + NoteSuffix) }
+
 // TakeNotes calls take with each owner that was deleted while no daemon ran, and then removes its note.
 func TakeNotes(dir string, take func(spec.Owner)) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*"+NoteSuffix))
@@ -65,8 +68,11 @@ func TakeNotes(dir string, take func(spec.Owner)) error {
 		if errors.Is(rerr, fs.ErrNotExist) {
 			continue
 		}
+		if rmerr := os.Remove(f); !errors.Is(rmerr, fs.ErrNotExist) {
+			rerr = errors.Join(rerr, rmerr)
+		}
 		// a torn one says nothing: a lease that has no link is dropped anyway
-		err = errors.Join(err, rerr, os.Remove(f))
+		err = errors.Join(err, rerr)
 	}
 	return err
 }

@@ -146,22 +146,31 @@ func (l leases) Release(ctx context.Context, o spec.Owner) (err error) {
 	if err != nil {
 		return err
 	}
-	_, err = l.ask(ctx, delLimit, "DEL")
+	reason := l.end(ctx)
+	if !absent(reason) {
+		return reason
+	}
+	// There is no daemon to tell; the next one will be told.
+	left, err := dhcp.LeaveNote(dhcp.StateDir, o)
+	if err != nil {
+		return spec.Errorf(spec.CodeIO, "leave a note for the DHCP daemon: %w", err)
+	}
+	if err := l.end(ctx); !absent(err) { // it may have looked for notes before there was this one
+		return err
+	}
+	if left {
+		slog.Warn("the lease is not released: the server keeps it until it expires", "owner", o, "reason", reason)
+	}
+	return nil
+}
+
+// end asks the daemon to release the leases.
+func (l leases) end(ctx context.Context) error {
+	_, err := l.ask(ctx, delLimit, "DEL")
 	if unknown(err) {
 		ctx, cancel := context.WithTimeout(ctx, delLimit)
 		defer cancel()
 		err = rpc.Call(ctx, l.socket(), rpc.Release, l.args, &struct{}{})
-	}
-	if absent(err) { // there is no daemon to tell; the next one will be told
-		reason := err
-		left, err := dhcp.LeaveNote(dhcp.StateDir, o)
-		if err != nil {
-			return spec.Errorf(spec.CodeIO, "leave a note for the DHCP daemon: %w", err)
-		}
-		if left {
-			slog.Warn("the lease is not released: the server keeps it until it expires", "owner", o, "reason", reason)
-		}
-		return nil
 	}
 	return err
 }

@@ -76,6 +76,43 @@ func TestNoteAndLink(t *testing.T) {
 	}
 }
 
+// A note of a DEL that was killed, or came just when the daemon started, ends with the next DEL or ADD. The next daemon would
+// take it for the end of a living container.
+func TestNoteOfFormerLife(t *testing.T) {
+	l := newLAN(t)
+	l.dnsmasq(t)
+	d := startDaemon(t)
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	of := spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
+	if left, err := dhcp.LeaveNote(dhcp.StateDir, of); err != nil || !left {
+		t.Fatal(left, err)
+	}
+	notes := func() (paths []string) {
+		paths, _ = filepath.Glob(dhcp.StateDir + "/*" + dhcp.NoteSuffix)
+		return paths
+	}
+	note := notes()[0]
+	text, err := os.ReadFile(note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.must(t, "DEL")
+	if left := notes(); len(left) > 0 {
+		t.Errorf("DEL leaves %q", left)
+	}
+	if err := os.WriteFile(note, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.must(t, "ADD")
+	d.end(syscall.SIGKILL)
+	startDaemon(t)
+	if left := notes(); len(left) > 0 || len(entries(t)) != 1 {
+		t.Errorf("the next daemon keeps %+v, and there is %q", entries(t), left)
+	}
+	a.must(t, "DEL")
+}
+
 // "startDaemon" starts one, and one only, for all who find none.
 func TestStartDaemon(t *testing.T) {
 	l := newLAN(t)

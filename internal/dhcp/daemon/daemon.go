@@ -98,9 +98,6 @@ func New(s Settings) (*Daemon, error) {
 		d.resume(r, time.Now().Add(time.Duration(i)*3*time.Millisecond))
 	}
 	d.takeNotes()
-	// Who was refused just before the socket was there may leave a note just after that.
-	late := time.AfterFunc(noteDelay, d.takeNotes)
-	context.AfterFunc(d.ctx, func() { late.Stop() })
 	d.group.Go(func() {
 		if err := rtnl.WatchNamespaces(d.host, d.ctx.Done(), d.hear); err != nil {
 			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed",
@@ -109,8 +106,6 @@ func New(s Settings) (*Daemon, error) {
 	})
 	return d, nil
 }
-
-const noteDelay = 5 * time.Second
 
 // takeNotes releases the leases of containers that were deleted while no daemon ran.
 func (d *Daemon) takeNotes() {

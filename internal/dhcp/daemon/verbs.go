@@ -60,6 +60,7 @@ func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 		return nil, err
 	}
 	defer done()
+	dhcp.DropNote(d.store.dir, q.owner) // of a DEL that was killed
 	ns, err := d.open(q.Netns)
 	if err != nil {
 		return nil, err
@@ -260,7 +261,11 @@ func (d *Daemon) del(ctx context.Context, o spec.Owner) error {
 	for _, k := range d.of(o) {
 		errs = append(errs, d.end(ctx, k))
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	dhcp.DropNote(d.store.dir, o)
+	return nil
 }
 
 // check returns the problems of an owner's leases. It asks no server and does not wait.
