@@ -142,10 +142,12 @@ chaos: ## for CHAOSTIME (3m), calls for CONTAINERS beside kills, stops, flushes,
 # `make test TESTFLAGS=-count=1` with FAIRLEAD_SKIPPED=FILE in its environment; with PART=17/24, one of 24 parts of it. With
 # ARCH=arm64 or s390x, what internal/vm/elsewhere.txt names, in a machine of that architecture; an empty SKIPPED runs all there.
 $(if $(ARCH),$(eval SKIPPED ?= internal/vm/elsewhere.txt))
+VMPACKAGES ?= ./kernel ./internal/kernel/... ./internal/command/packetfilter ./internal/command/trace ./resource/... ./plugin/... \
+  ./internal/dhcp/v4 ./internal/dhcp/v6 ./internal/dhcp/daemon
 test-vm: ## the tests that touch the kernel, again in a virtual machine whose kernel has every kind
 	@.ci/packages vm $(ARCH) || test -z "$$CI" # where there can be none, the next line says so
 	@mkdir -p $(BIN) && $(GO) build -o $(BIN)/vm ./internal/vm
-	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test ./kernel ./internal/kernel/... ./internal/command/packetfilter ./internal/command/trace ./resource/... ./plugin/... ./internal/dhcp/v4 ./internal/dhcp/v6 ./internal/dhcp/daemon)
+	$(BIN)/vm $(if $(ARCH),-arch $(ARCH)) $(VMFLAGS) $(if $(SKIPPED),-from $(SKIPPED) $(if $(PART),-part $(PART)) test,test $(VMPACKAGES))
 
 # make fuzz FUZZTIME=2m takes an hour on two processors, and FUZZTIME=10m a night. What fails is kept in testdata/fuzz.
 FUZZTIME ?= 20s

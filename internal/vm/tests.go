@@ -64,7 +64,7 @@ func everything() []string {
 		vxlan geneve wireguard tun tap ifb bonding openvswitch nf_tables nft_chain_nat nft_masq nft_nat nft_ct nft_compat nft_fib_inet
 		nft_reject_inet nft_limit nft_log ip_tables ip6_tables iptable_nat iptable_filter ip6table_nat ip6table_filter
 		xt_MASQUERADE xt_comment xt_addrtype xt_mark xt_conntrack xt_multiport xt_nat nf_conntrack_netlink nf_conntrack_bridge
-		sch_tbf sch_htb sch_ingress cls_u32 act_mirred sctp netkit overlay`)
+		sch_tbf sch_htb sch_ingress sch_netem cls_u32 act_mirred sctp netkit overlay`)
 }
 
 // runTests builds the packages' tests and runs them in the machine.
