@@ -15,6 +15,7 @@ func FuzzFrame(f *testing.F) {
 	f.Add([]byte("payload"), uint32(0x0a010002))
 	f.Add([]byte{}, ^uint32(0))
 	f.Add([]byte{0xff, 0xfe, 1}, uint32(0))
+	f.Add([]byte{}, uint32(4294967203)) // whose sum is 16: 0 would be none
 	f.Fuzz(func(t *testing.T, payload []byte, address uint32) {
 		if len(payload) > 1472 {
 			return
@@ -26,7 +27,7 @@ func FuzzFrame(f *testing.F) {
 		if err != nil || got != from || !bytes.Equal(said, payload) {
 			t.Errorf("%x from %v is read as %x from %v, %v", payload, from, said, got, err)
 		}
-		for _, i := range []int{12, ipHeader + udpHeader, len(b) - 1} { // in the address, and in what is said
+		for _, i := range []int{12, ipHeader + udpHeader, max(ipHeader+udpHeader, len(b)-1)} { // in the address, and in what is said
 			if i < len(b) {
 				bad := bytes.Clone(b)
 				bad[i] ^= 0x10
