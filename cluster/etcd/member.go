@@ -149,7 +149,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 	for ctx.Err() == nil {
 		next, err := m.want(ctx, h, o)
 		err = errors.Join(err, m.announce(ctx, o))
-		o.Heard(m.Store.highest.Load())
+		o.Heard(m.View.takeHeard())
 		a := o.Next()
 		if m.before != nil && a != nil {
 			m.before(a)

@@ -24,11 +24,29 @@ type View struct {
 	mu       sync.Mutex
 	id       string // of the store
 	revision int64
+	heard    int64 // the highest revision since the last call of takeHeard
 	entries  map[blocks.Kind]map[blocks.Key]blocks.Entry
 }
 
 // NewView returns a view that knows nothing yet.
 func NewView() *View { return &View{entries: map[blocks.Kind]map[blocks.Key]blocks.Entry{}} }
+
+// hear takes a revision of the store.
+func (v *View) hear(revision int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.heard = max(v.heard, revision)
+}
+
+// takeHeard returns the highest revision that the store has told since the last call. Zero: none. What a store told before it
+// was restored is returned once, whatever was heard after that.
+func (v *View) takeHeard() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	heard := v.heard
+	v.heard = 0
+	return heard
+}
 
 func (v *View) set(k blocks.Key, e blocks.Entry) {
 	if v.entries[k.Kind] == nil {
@@ -92,6 +110,7 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 	v.id, v.revision, v.entries = now.id, now.revision, now.entries
 	v.mu.Unlock()
 	s.highest.Store(now.revision)
+	v.hear(now.revision)
 	changed(true)
 	c, err := s.connect()
 	if err != nil {
@@ -106,6 +125,7 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 			return s.failed(err)
 		}
 		s.highest.Store(resp.Header.Revision)
+		v.hear(resp.Header.Revision)
 		freed, err := s.apply(v, resp.Events)
 		if err != nil {
 			return err
