@@ -201,6 +201,7 @@ func (w *worker) add(container string) bool {
 	}
 	if err != nil || json.Unmarshal(out, &result) != nil || len(result.IPs) != 1 {
 		w.failed, w.said = w.failed+1, string(out)
+		_, _ = w.call("DEL", container) // as runtimes do after a failed ADD
 		return false
 	}
 	w.holds[container] = w.rig.history.got(w.name, container, result.IPs[0].Address)
