@@ -164,20 +164,6 @@ func (o *Owner) Changed() {
 	}
 }
 
-// Heard takes a revision that the store had before it gets what Next says.
-func (o *Owner) Heard(revision int64) { o.heard = max(o.heard, revision) }
-
-// isBehind takes the revision of an answer of the store, and reports whether it is below one that it has to have. Then the
-// store was restored from a copy, though it may have the identifier that it had.
-func (o *Owner) isBehind(revision, least int64) bool {
-	if revision >= least {
-		o.Heard(revision)
-		return false
-	}
-	o.heard, o.isOlder = revision, true
-	return true
-}
-
 // forgetView has the store read before anything else is done.
 func (o *Owner) forgetView() { o.view, o.block = nil, nil }
 
@@ -334,7 +320,7 @@ func (o *Owner) Saw(s Snapshot) {
 		}
 	}
 	if v.readopt.Revision != 0 {
-		o.isOlder = false // what is to come of it goes on
+		o.isOlder = false // all know it
 	}
 	o.refusal = o.judge(v)
 	if o.refusal == nil {
@@ -362,12 +348,6 @@ func (o *Owner) judge(v *view) *Refusal {
 		return &Refusal{Reason: Superseded}
 	}
 	return nil
-}
-
-// restored reports whether the store is older than what this node or an administrator knows. Containers can have
-// addresses then which the store does not know.
-func (o *Owner) restored() bool {
-	return o.isOlder || o.view.config.Value.Config.Store != o.view.store || o.granted.minus(o.view.mine).Parts != 0
 }
 
 // fenced reports whether no write of an earlier agent of this node, and none of this agent with an unknown outcome,
