@@ -194,16 +194,23 @@ func TestLostCluster(t *testing.T) {
 	}
 }
 
-// A view follows an etcd that was restored from a copy, also while its revision is below the former one.
-func TestRestoredRevision(t *testing.T) {
-	s, dir, stopEtcd := startEtcdIn(t)
-	stopEtcd()
-	copied := dir + "-copy"
+// copyEtcd copies the data of an etcd, which ends and begins again.
+func copyEtcd(t *testing.T, dir string, end func()) (copied string, stop func()) {
+	t.Helper()
+	end()
+	copied = dir + "-copy"
 	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
-	stopEtcd = runEtcd(t, dir)
+	stop = runEtcd(t, dir)
 	dial(t, address)
+	return copied, stop
+}
+
+// A view follows an etcd that was restored from a copy, also while its revision is below the former one.
+func TestRestoredRevision(t *testing.T) {
+	s, dir, stopEtcd := startEtcdIn(t)
+	copied, stopEtcd := copyEtcd(t, dir, stopEtcd)
 
 	view, drains := NewView(), make(chan string, 1000)
 	go s.Follow(t.Context(), view, func(bool) {
@@ -252,13 +259,7 @@ func TestRestoredIdentifier(t *testing.T) {
 	a, b := member(t.Output(), s, "a", 0), member(t.Output(), dial(t, address), "b", 0)
 	a.Pools, b.Pools = nil, nil
 	a.start(t)
-	stopEtcd()
-	copied := dir + "-copy"
-	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
-	stopEtcd = runEtcd(t, dir)
-	dial(t, address)
+	copied, stopEtcd := copyEtcd(t, dir, stopEtcd)
 
 	endB := b.run(t)
 	if why := refused(t, b, want); why != "" {
