@@ -20,8 +20,12 @@ import (
 func late(t *testing.T, verb, delay string) {
 	t.Helper()
 	args := strings.Fields("qdisc " + verb + " dev lo root netem delay " + delay)
-	if said, err := exec.Command("tc", args...).CombinedOutput(); err != nil {
+	said, err := exec.Command("tc", args...).CombinedOutput()
+	switch {
+	case err != nil && strings.Contains(string(said), "Specified qdisc kind is unknown"): // as the kernel says it
 		nstest.Skip(t, fmt.Sprintf("netem: %s", said))
+	case err != nil:
+		t.Fatalf("tc %v: %v: %s", args, err, said)
 	}
 }
 
