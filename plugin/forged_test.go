@@ -158,14 +158,7 @@ func (s *site) patience(comes bool) time.Duration {
 // comes.
 func (s *site) udp(from, to string, v int, patience time.Duration, before func(local uint16)) bool {
 	s.Helper()
-	var c *net.UDPConn
-	if err := s.ns[from].Do(func() (err error) {
-		c, err = net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(s.addr[from][v])},
-			&net.UDPAddr{IP: net.ParseIP(s.addr[to][v]), Port: 53})
-		return err
-	}); err != nil {
-		s.Fatal(err)
-	}
+	c := s.dialUDP(from, v, netip.AddrPortFrom(netip.MustParseAddr(s.addr[to][v]), 53))
 	defer c.Close()
 	before(uint16(c.LocalAddr().(*net.UDPAddr).Port))
 	text := c.LocalAddr().String()
@@ -183,6 +176,21 @@ func (s *site) udp(from, to string, v int, patience time.Duration, before func(l
 	}
 }
 
+// dialUDP has a place send from a port that no other place of the site sends from: a second one with the same port and
+// destination would be masqueraded with another port, which nobody here knows.
+func (s *site) dialUDP(from string, v int, to netip.AddrPort) (c *net.UDPConn) {
+	s.Helper()
+	s.port++
+	local := &net.UDPAddr{IP: net.ParseIP(s.addr[from][v]), Port: s.port}
+	if err := s.ns[from].Do(func() (err error) {
+		c, err = net.DialUDP("udp", local, net.UDPAddrFromAddrPort(to))
+		return err
+	}); err != nil {
+		s.Fatal(err)
+	}
+	return c
+}
+
 const forged = "forged"
 
 // simultaneous has the host see a SYN of the victim's, and then connects to the victim's port.
@@ -190,8 +198,7 @@ func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr,
 	s.Helper()
 	var l net.Listener // whose port is to be the one that is connected from
 	if err := s.ns[from].Do(func() (err error) {
-		l,
-			err = net.Listen("tcp", netip.AddrPortFrom(me, 0).String())
+		l, err = net.Listen("tcp", netip.AddrPortFrom(me, 0).String())
 		return err
 	}); err != nil {
 		s.Fatal(err)
@@ -202,8 +209,7 @@ func (s *site) simultaneous(from string, me, to netip.Addr, by net.HardwareAddr,
 	d := net.Dialer{Timeout: patience, LocalAddr: local}
 	var c net.Conn
 	if err := s.ns[from].Do(func() (err error) {
-		c,
-			err = d.Dial("tcp", netip.AddrPortFrom(to, 80).String())
+		c, err = d.Dial("tcp", netip.AddrPortFrom(to, 80).String())
 		return err
 	}); err != nil {
 		return ""

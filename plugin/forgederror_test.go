@@ -204,13 +204,7 @@ func (s *site) hasPathMTU(name string, to netip.Addr, patience time.Duration, se
 func (s *site) afterSending(from string, v int, to netip.AddrPort, patience time.Duration,
 	after func(local netip.AddrPort)) string {
 	s.Helper()
-	var c *net.UDPConn
-	if err := s.ns[from].Do(func() (err error) {
-		c, err = net.DialUDP("udp", &net.UDPAddr{IP: net.ParseIP(s.addr[from][v])}, net.UDPAddrFromAddrPort(to))
-		return err
-	}); err != nil {
-		s.Fatal(err)
-	}
+	c := s.dialUDP(from, v, to)
 	defer c.Close()
 	local := c.LocalAddr().(*net.UDPAddr).AddrPort()
 	var err error

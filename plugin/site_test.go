@@ -75,11 +75,12 @@ type site struct {
 	runners    map[string]*runner // by network
 	containers map[string]*attachment
 	datagrams  map[string]chan string // what came to port 53, by who listens there
+	port       int                    // the last that a datagram was sent from
 }
 
 // emptySite has the host alone.
 func emptySite(t *testing.T) *site {
-	s := &site{newPlaces(t), nstest.NewNS(t), map[string]*runner{}, map[string]*attachment{}, map[string]chan string{}}
+	s := &site{newPlaces(t), nstest.NewNS(t), map[string]*runner{}, map[string]*attachment{}, map[string]chan string{}, 10000}
 	s.open("host", s.host)
 	return s
 }
