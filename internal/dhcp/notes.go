@@ -2,7 +2,6 @@ package dhcp
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -34,45 +33,42 @@ func LeaseFile(dir string, o spec.Owner, protocol string) string {
 	return stem(dir, o) + "." + protocol + LeaseSuffix
 }
 
-// LeaveNote tells the next daemon, by a file, that an owner was deleted whose lease could not be released. If the owner
-// has no lease, LeaveNote writes nothing and left is false.
+// LeaveNote tells the next daemon, by an empty file, that an owner was deleted whose lease could not be released. If
+// the owner has no lease, LeaveNote writes nothing and left is false.
 func LeaveNote(dir string, o spec.Owner) (left bool, err error) {
 	files, err := filepath.Glob(stem(dir, o) + ".*" + LeaseSuffix)
 	if err != nil || len(files) == 0 {
 		return false, err
 	}
-	b, err := json.Marshal(o)
-	if err != nil {
-		return false, err
+	f, err := os.OpenFile(note(dir, o), os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return true, nil
 	}
-	note := stem(dir, o) + NoteSuffix
-	_ = os.Remove(note) // whatever it is: a pipe would be waited for
-	return true, os.WriteFile(note, b, 0o600)
+	if err != nil {
+		return true, err
+	}
+	return true, f.Close()
 }
 
-// DropNote removes the note of an owner, whose leases are released: it would end the next ones, too.
-func DropNote(dir string, o spec.Owner) { _ = os.Remove(stem(dir, o) + NoteSuffix) }
+func note(dir string, o spec.Owner) string { return stem(dir, o) + NoteSuffix }
 
-// TakeNotes calls take with each owner that was deleted while no daemon ran, and then removes its note.
-func TakeNotes(dir string, take func(spec.Owner)) error {
+// DropNote removes the note of an owner, whose leases are released: it would end the next ones, too.
+func DropNote(dir string, o spec.Owner) { _ = os.Remove(note(dir, o)) }
+
+// TakeNotes calls take with each of the owners that was deleted while no daemon ran, and then removes its note.
+func TakeNotes(dir string, owners []spec.Owner, take func(spec.Owner)) error {
+	of := map[string]spec.Owner{}
+	for _, o := range owners {
+		of[note(dir, o)] = o
+	}
 	files, err := filepath.Glob(filepath.Join(dir, "*"+NoteSuffix))
 	for _, f := range files {
-		b, rerr := spec.ReadPlain(f, MaxFile)
-		var o spec.Owner
-		if rerr == nil {
-			rerr = json.Unmarshal(b, &o)
-		}
-		if rerr == nil {
+		if o, has := of[f]; has {
 			take(o)
 		}
-		if errors.Is(rerr, fs.ErrNotExist) {
-			continue
-		}
 		if rmerr := os.Remove(f); !errors.Is(rmerr, fs.ErrNotExist) {
-			rerr = errors.Join(rerr, rmerr)
+			err = errors.Join(err, rmerr)
 		}
-		// a torn one says nothing: a lease that has no link is dropped anyway
-		err = errors.Join(err, rerr)
 	}
 	return err
 }

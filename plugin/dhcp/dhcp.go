@@ -152,7 +152,8 @@ func (l leases) Release(ctx context.Context, o spec.Owner) (err error) {
 	}
 	// There is no daemon to tell; the next one will be told.
 	left, err := dhcp.LeaveNote(dhcp.StateDir, o)
-	if err != nil {
+	noRoom := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+	if err != nil && !noRoom { // DEL makes room, and the lease ends with its link
 		return spec.Errorf(spec.CodeIO, "leave a note for the DHCP daemon: %w", err)
 	}
 	if err := l.end(ctx); !absent(err) { // it may have looked for notes before there was this one

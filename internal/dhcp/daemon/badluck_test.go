@@ -76,6 +76,32 @@ func TestNoteAndLink(t *testing.T) {
 	}
 }
 
+// Without a daemon, a DEL on a full disk leaves no note. The next daemon drops the lease because its link is gone.
+func TestNoRoomForNote(t *testing.T) {
+	disk := nstest.Disks{Dirs: []string{dhcp.StateDir}, Room: "size=1m"}
+	if err := errors.Join(os.MkdirAll(dhcp.StateDir, 0o700), disk.Mount()); err != nil {
+		t.Fatal(err)
+	}
+	l := newLAN(t)
+	l.dnsmasq(t)
+	d := startDaemon(t)
+	a := newAttachment(t, "c1", overBridge)
+	a.must(t, "ADD")
+	d.end(syscall.SIGKILL)
+	if err := disk.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	a.must(t, "DEL")
+	if notes, _ := filepath.Glob(dhcp.StateDir + "/*" + dhcp.NoteSuffix); len(notes) > 0 {
+		t.Fatalf("there is room for %q", notes)
+	}
+	d = startDaemon(t)
+	d.says(t, "a lease is dropped", 1)
+	if len(entries(t)) != 0 || len(files(t)) != 0 {
+		t.Errorf("it keeps %+v", entries(t))
+	}
+}
+
 // A note of a DEL that was killed, or came just when the daemon started, ends with the next DEL or ADD. The next daemon would
 // take it for the end of a living container.
 func TestNoteOfFormerLife(t *testing.T) {

@@ -93,11 +93,13 @@ func New(s Settings) (*Daemon, error) {
 	// any question: the netlink library finds its byte order out at the first one, and not for several at once
 	_, _ = rtnl.NSID(d.host, d.host)
 	d.ctx, d.cancel = context.WithCancel(context.Background())
+	var owners []spec.Owner
 	for i, r := range records {
+		owners = append(owners, r.Ask.Owner)
 		// Some hundreds a second, so that servers and this daemon keep up.
 		d.resume(r, time.Now().Add(time.Duration(i)*3*time.Millisecond))
 	}
-	d.takeNotes()
+	d.takeNotes(owners)
 	d.group.Go(func() {
 		if err := rtnl.WatchNamespaces(d.host, d.ctx.Done(), d.hear); err != nil {
 			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed",
@@ -107,16 +109,16 @@ func New(s Settings) (*Daemon, error) {
 	return d, nil
 }
 
-// takeNotes releases the leases of containers that were deleted while no daemon ran.
-func (d *Daemon) takeNotes() {
-	err := dhcp.TakeNotes(d.store.dir, func(o spec.Owner) {
+// takeNotes releases the leases of those containers that were deleted while no daemon ran.
+func (d *Daemon) takeNotes(owners []spec.Owner) {
+	err := dhcp.TakeNotes(d.store.dir, owners, func(o spec.Owner) {
 		slog.Info("deleted while there was no daemon", "owner", o)
 		if err := d.del(d.ctx, o); err != nil {
 			slog.Error("give a lease back", "owner", o, "error", err)
 		}
 	})
 	if err != nil {
-		slog.Error("read the notes of what was deleted while there was no daemon", "error", err)
+		slog.Error("remove the notes of what was deleted while there was no daemon", "error", err)
 	}
 }
 
