@@ -18,6 +18,9 @@ func patience() []edit {
 		{"kernel/world.go", "const turnBound = 45 * time.Second", "const turnBound = time.Hour"},
 		{"kernel/record/lock.go", "const lockBound = 45 * time.Second", "const lockBound = time.Hour"},
 		{"attach/attach.go", "const DefaultRollback = 30 * time.Second", "const DefaultRollback = time.Hour"},
+		{"plugin/dhcp/dhcp.go", "addLimit = 5 * time.Minute", "addLimit = time.Hour"},
+		{"plugin/dhcp/dhcp.go", "delLimit = 15 * time.Second", "delLimit = time.Hour"},
+		{"plugin/dhcp/dhcp.go", "askLimit = 20 * time.Second", "askLimit = time.Hour"},
 		{"sdk/verbs.go", "context.WithoutCancel(ctx), 5*time.Second)", "context.WithoutCancel(ctx), time.Hour)"},
 	}
 }

@@ -26,6 +26,9 @@ func cast(chain string, seed uint64) *script {
 	random := rand.New(rand.NewPCG(seed, 1))
 	c := &casting{random: random, script: &script{chain: chain, seed: seed, fresh: random.IntN(2) == 0,
 		impatient: random.IntN(3) == 0}}
+	if chains()[chain].dhcp {
+		defer c.daemons()
+	}
 	if random.IntN(3) == 0 {
 		c.duel()
 		return c.script
@@ -68,6 +71,20 @@ func (c *casting) duel() {
 		default:
 			c.act(verb, "", "")
 		}
+	}
+}
+
+// daemons adds the DHCP daemon. Mostly it is killed once or twice, and another one comes. Sometimes none comes at last.
+func (c *casting) daemons() {
+	name := c.act(daemonVerb, "", "")
+	if c.random.IntN(5) == 0 {
+		c.act("continue", name, c.act("stop", name, ""))
+	}
+	for n := range c.random.IntN(3) {
+		name = c.act(daemonVerb, fmt.Sprint(n+2), c.act("kill", name, ""))
+	}
+	if c.random.IntN(8) == 0 {
+		c.act("kill", name, "")
 	}
 }
 

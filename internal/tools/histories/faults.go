@@ -59,6 +59,15 @@ func faults() []fault {
 		{"DEL needs room on the disk for the record of its policy", "an error not expected", []edit{
 			{policy, "if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {\n			err = w",
 				"if errors.Is(err, unix.EDQUOT) {\n			err = w"}}},
+		{"a DEL asks no DHCP daemon that started meanwhile", "a question not asked again", []edit{
+			{"plugin/dhcp/dhcp.go", "	if err := l.end(ctx); !absent(err) {", "	if err := ctx.Err(); err != nil {"}}},
+		{"a DEL without a DHCP daemon leaves no note", "a record left out", []edit{
+			{"internal/dhcp/notes.go", "	f, err := os.OpenFile(note(dir, o), os.O_CREATE|os.O_EXCL, 0o600)", "	f, err := os.Open(dir)"}}},
+		{"the DHCP daemon handles no notes", "a question not asked", []edit{
+			{"internal/dhcp/daemon/daemon.go", "		d.resume(r, time.Now().Add(time.Duration(i)*3*time.Millisecond))\n	}\n	d.takeNotes(owners)",
+				"		d.resume(r, time.Now().Add(time.Duration(i)*3*time.Millisecond))\n	}"}}},
+		{"the DHCP daemon forgets the leases of the one before", "a question not asked", []edit{
+			{"internal/dhcp/daemon/daemon.go", "	records, err := d.store.load()", "	var records []leaseFile"}}},
 		{"leases of an earlier boot are alive", "a question answered wrongly", []edit{
 			{leases + "ledger.go", "return ipam.Gone, \"of an earlier boot\"", "return ipam.Alive, \"\""}}},
 		{"a failed ADD is not rolled back", "a step left out", []edit{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,13 +12,19 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
+	"github.com/fairlead-cni/fairlead/internal/dhcp"
 	"golang.org/x/sys/unix"
 )
 
 // starts notes that a call has begun.
 func (p *play) starts(each *player) {
 	if c := p.containers[each.object]; c != nil && each.verb != "check" {
+		each.uncertain = c.state == unclear // a DEL that was to come before failed
+		each.excused = each.excused || each.uncertain && each.verb == "add"
 		c.state = unclear
+	}
+	if each.verb == daemonVerb {
+		p.daemon = each
 	}
 }
 
@@ -35,6 +42,9 @@ func (p *play) event(a actor) error {
 	case "kill":
 		victim := p.player(a.object)
 		if !victim.ended && slices.Contains([]string{"add", "del", "gc"}, victim.verb) { // it leaves half a container
+			excuse("repair")
+		}
+		if !victim.ended && victim.verb == daemonVerb && p.unanswered() {
 			excuse("repair")
 		}
 		victim.kill()
@@ -61,6 +71,7 @@ func (p *play) event(a actor) error {
 		return p.unlink(c)
 	case "full":
 		excuse("add", "check", "repair", "gc")
+		p.filled = true
 		return disks().Fill()
 	case "room":
 		return disks().Empty()
@@ -92,7 +103,7 @@ func (p *play) ends(each *player) error {
 		return failure{"a call succeeds beside others", each.String()}
 	}
 	switch {
-	case each.verb == "add" && failed && !each.killed && !each.left():
+	case each.verb == "add" && failed && !each.killed && !each.left() && !each.uncertain:
 		c.state = absent
 		return p.deleted(c)
 	case each.verb == "add" && !failed:
@@ -103,7 +114,7 @@ func (p *play) ends(each *player) error {
 		c.linkCut, c.flushed = cut && each.excused, flushed && each.excused
 	case (each.verb == "del" || each.verb == "gc" && c != nil) && !failed:
 		c.state = absent
-		return p.deleted(c)
+		return cmp.Or(p.unnoted(c), p.deleted(c))
 	case each.verb == "repair":
 		if each.killed {
 			p.unretracted = true
@@ -135,6 +146,9 @@ func (p *play) deleted(all ...*container) error {
 // gone reports what is left of a container.
 func (p *play) gone(c *container) error {
 	left, err := p.mentions(c)
+	if p.noDaemon {
+		left = slices.DeleteFunc(left, func(line string) bool { return strings.HasPrefix(line, "file "+dhcp.StateDir) })
+	}
 	if err == nil && len(left) > 0 {
 		err = failure{"nothing is owned by nobody", c.id + " is deleted, and left are\n" + strings.Join(left, "\n")}
 	}
@@ -175,6 +189,9 @@ func (p *play) laws(each *player, what touched) error {
 // epilogue repairs what was damaged, deletes what is unclear, and collects all.
 func (p *play) epilogue() error {
 	if err := disks().Empty(); err != nil {
+		return err
+	}
+	if err := p.settle(); err != nil {
 		return err
 	}
 	damaged := false

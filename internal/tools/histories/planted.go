@@ -44,6 +44,9 @@ func (o options) plant(f fault) (law string, took, busy time.Duration, c count, 
 	if err != nil {
 		return "", 0, 0, c, err
 	}
+	if strings.Contains(f.edits[0].file, "dhcp") { // one chain has it
+		o.chains = "dhcp"
+	}
 	begin, before := time.Now(), processors()
 	o.stop = 1
 	c, err = o.searchWith(program, func(s *script, broken failure) {

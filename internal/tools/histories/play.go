@@ -18,7 +18,6 @@ type play struct {
 	*stage
 	script  *script
 	players []*player
-	said    chan news
 	random  *rand.Rand
 	before  []string
 	turns   []turn    // as they were taken
@@ -28,6 +27,8 @@ type play struct {
 	steps   int
 	crowded bool // an address may be somebody's who does not live, or leaves
 
+	noDaemon    bool // there was none for some time, so leases and notes may be left for the next one
+	filled      bool // a disk was full for some time, and had no room for such a note
 	unretracted bool // a repair was killed that may have made rules of a container that was deleted meanwhile
 }
 
@@ -48,7 +49,7 @@ type outcome struct {
 
 // perform plays a script in this host.
 func perform(program string, s *script) (o outcome) {
-	p := &play{script: s, crowded: s.beyond(), said: make(chan news), random: rand.New(rand.NewPCG(s.seed, 2))}
+	p := &play{script: s, crowded: s.beyond(), random: rand.New(rand.NewPCG(s.seed, 2))}
 	err := p.perform(program)
 	for _, t := range p.turns {
 		o.Turns = append(o.Turns, strings.TrimSuffix("turn "+t.actor+" until "+t.until, " until "))
@@ -74,8 +75,12 @@ func (p *play) perform(program string) (err error) {
 		return err
 	}
 	for _, a := range p.script.actors {
-		player := &player{actor: a, impatient: p.script.impatient, made: map[string]int{}, used: map[string]bool{}}
+		player := newPlayer(a, p.script.impatient)
 		switch a.verb {
+		case daemonVerb:
+			if player, err = p.daemonOf(a); err != nil {
+				return err
+			}
 		case "add", "del", "check", "gc", "repair":
 			var c *container
 			if a.object != "" {
@@ -182,6 +187,11 @@ func (p *play) acts() error {
 	for _, t := range p.script.turns {
 		i := slices.IndexFunc(p.players, func(each *player) bool { return each.name == t.actor })
 		each := p.players[i]
+		if each.begun { // the daemon may be about to begin a step
+			if err := p.hear(each); err != nil {
+				return err
+			}
+		}
 		for each.verb == "continue" && !p.ready(each) && !each.ended {
 			if err := p.listen(); err != nil {
 				return err
@@ -293,7 +303,9 @@ func (p *play) ready(each *player) bool {
 // lock of package record do so after a second.
 func (p *play) longStopped() bool {
 	const looks = 150
-	others := func(each *player) bool { return each.begun && !each.ended && !each.stopped }
+	others := func(each *player) bool {
+		return each.begun && !each.ended && !each.stopped && each.verb != daemonVerb
+	}
 	return p.silent >= looks || !slices.ContainsFunc(p.players, others)
 }
 
@@ -308,7 +320,7 @@ func (p *play) player(name string) *player {
 
 // waiting is called where nobody is ready: all have ended, or some thread still runs, or a lock is never given back.
 func (p *play) waiting() (over bool, err error) {
-	if !slices.ContainsFunc(p.players, func(each *player) bool { return !each.ended }) {
+	if !slices.ContainsFunc(p.players, func(each *player) bool { return !each.ended && each.verb != daemonVerb }) {
 		return true, nil
 	}
 	if err := p.listen(); err != nil {
@@ -391,6 +403,8 @@ func (p *play) step(each *player) error {
 		if err := p.event(each.actor); err != nil {
 			return err
 		}
+	case !each.begun && each.verb == daemonVerb && !p.daemon.ended: // since a reboot
+		each.begun, each.ended = true, true
 	case !each.begun:
 		each.begun = true
 		p.starts(each)
@@ -404,6 +418,7 @@ func (p *play) step(each *player) error {
 			return nil
 		}
 		looksAt = s.touches
+		p.asking(each, s)
 		err := each.answer(s)
 		if err == nil {
 			err = p.hear(each)
@@ -412,6 +427,9 @@ func (p *play) step(each *player) error {
 			return err
 		}
 	}
+	if err := p.answers(); err != nil {
+		return err
+	}
 	p.note(each)
 	if err := p.judge(); err != nil {
 		return err
@@ -419,9 +437,10 @@ func (p *play) step(each *player) error {
 	return p.laws(each, looksAt)
 }
 
-// hear waits until a player waits before a step or for a lock, or has ended. What others do meanwhile is noted, too.
+// hear waits until a player waits before a step, for a lock or for the DHCP daemon, or has ended. What others do meanwhile is
+// noted, too.
 func (p *play) hear(each *player) error {
-	for each.runs() {
+	for each.runs() && !p.idle(each) {
 		if err := p.listen(); err != nil {
 			return err
 		}

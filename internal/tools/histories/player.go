@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
@@ -25,8 +26,12 @@ type player struct {
 	ended     bool
 	killed    bool
 	stopped   bool
-	impatient bool // see script
-	excused   bool // something happened that it may fail of
+	free      atomic.Bool // its steps wait for nobody
+	asks      bool        // it waits for an answer of the DHCP daemon
+	asked     bool        // it has asked that
+	uncertain bool        // what an earlier call made of its container was unclear when it began
+	impatient bool        // see script
+	excused   bool        // something happened that it may fail of
 	err       error
 	said      bytes.Buffer
 	complaint bytes.Buffer
@@ -36,6 +41,10 @@ type player struct {
 	steps     int
 	made      map[string]int  // steps by name
 	used      map[string]bool // objects
+}
+
+func newPlayer(a actor, impatient bool) *player {
+	return &player{actor: a, impatient: impatient, made: map[string]int{}, used: map[string]bool{}}
 }
 
 // news is what a player does next: it waits before a step, or has ended.
@@ -55,7 +64,10 @@ func (p *player) start(program string, said chan<- news) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL, Setpgid: true}
 	go func() {
 		err := nstest.WithHeld(cmd, func(h *nstest.Held) error {
-			s := stepOf(h)
+			var s *step
+			if !p.free.Load() {
+				s = stepOf(h)
+			}
 			if s == nil {
 				return h.Answer(0)
 			}
@@ -68,6 +80,7 @@ func (p *player) start(program string, said chan<- news) {
 
 // hear notes what a player does.
 func (p *player) hear(n news) {
+	p.asks = false
 	if n.step == nil {
 		p.ended, p.err, p.pending, p.locking = true, n.err, nil, nil
 		return
@@ -197,6 +210,17 @@ func (p *player) stop() error {
 	if err := unix.Kill(-p.pid, unix.SIGSTOP); err != nil {
 		return err
 	}
+	return p.release()
+}
+
+// setFree lets a player go on without turns.
+func (p *player) setFree() error {
+	p.free.Store(true)
+	return p.release()
+}
+
+// release lets a player make the steps before which it waits.
+func (p *player) release() error {
 	for len(p.pending) > 0 {
 		if err := p.answer(p.pending[0]); err != nil {
 			return err

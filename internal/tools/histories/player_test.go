@@ -62,7 +62,7 @@ func TestLockGivenBack(t *testing.T) {
 	if each.runs() || each.next() != nil {
 		t.Fatalf("does not wait at %q", each.at())
 	}
-	p := &play{said: make(chan news), players: []*player{each}}
+	p := &play{stage: &stage{said: make(chan news)}, players: []*player{each}}
 	holder.Close()
 	if over, err := p.waiting(); over || err != nil || each.next() == nil {
 		t.Errorf("over %v, %v; is at %q", over, err, each.at())
@@ -72,7 +72,7 @@ func TestLockGivenBack(t *testing.T) {
 // Where nobody does anything any more, the failure says who waits for whom.
 func TestStandstill(t *testing.T) {
 	each, _ := sleeper(t)
-	p := &play{said: make(chan news), players: []*player{each}}
+	p := &play{stage: &stage{said: make(chan news)}, players: []*player{each}}
 	for {
 		p.quiet += 1000 // as if much time had passed, which counts only while all sleep
 		err := p.listen()

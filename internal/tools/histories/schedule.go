@@ -40,7 +40,7 @@ func (s *schedule) come(m moment) bool {
 }
 
 // lengths are about how many steps calls have.
-var lengths = map[string]int{"add": 75, "del": 50, "gc": 60, "repair": 30, "check": 5}
+var lengths = map[string]int{"add": 75, "del": 50, "gc": 60, "repair": 30, "check": 5, daemonVerb: 15}
 
 func newSchedule(players []*player, random *rand.Rand, shared map[string]bool) *schedule {
 	s := &schedule{random: random, ranks: map[*player]int{}, passed: map[*player]int{}}
@@ -90,7 +90,7 @@ func (s *schedule) happen(event *player, calls []*player) {
 	s.ranks[event] = s.lowest // where its moment never comes
 	call := calls[s.random.IntN(len(calls))]
 	i := slices.IndexFunc(calls, func(c *player) bool { return c.name == event.object })
-	if i >= 0 {
+	if i >= 0 && (calls[i].verb != daemonVerb || s.random.IntN(2) == 0) {
 		call = calls[i]
 	}
 	m := s.moment(call, event)

@@ -3,12 +3,12 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,6 +31,8 @@ type stage struct {
 	containers map[string]*container
 	reboots    int
 	services   []*exec.Cmd
+	said       chan news
+	daemon     *player // the DHCP daemon that was started last, also one that has ended; nil: the chain has none
 	seen       seen
 }
 
@@ -60,7 +62,7 @@ func disks() nstest.Disks {
 
 // newStage sets up a host for a chain.
 func newStage(program, chain string) (*stage, error) {
-	s := &stage{program: program, containers: map[string]*container{}}
+	s := &stage{program: program, containers: map[string]*container{}, said: make(chan news)}
 	list, err := json.Marshal(map[string]any{"cniVersion": "1.1.0", "name": network, "plugins": chains()[chain].plugins})
 	if err != nil {
 		return s, err
@@ -85,7 +87,7 @@ func (s *stage) setup(chain string) error {
 	if !chains()[chain].dhcp {
 		return nil
 	}
-	return errors.Join(s.serve(), s.startDaemon())
+	return cmp.Or(s.serve(), s.startDaemon())
 }
 
 // serve starts a DHCP server, and waits until it listens.
@@ -108,28 +110,6 @@ func (s *stage) serve() error {
 	return errors.New("dnsmasq does not start")
 }
 
-// startDaemon starts the daemon of dhcp as systemd does, so that its socket is there before it. It is no actor: what it does
-// is no step, and goes on beside the steps of all.
-func (s *stage) startDaemon() error {
-	if err := os.MkdirAll("/run/cni", 0o755); err != nil {
-		return err
-	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "/run/cni/dhcp.sock"})
-	if err != nil {
-		return err
-	}
-	l.SetUnlinkOnClose(false)
-	defer l.Close()
-	socket, err := l.File()
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-	cmd := exec.Command("sh", "-c", "LISTEN_PID=$$ LISTEN_FDS=1 exec /opt/cni/bin/dhcp daemon")
-	cmd.ExtraFiles = []*os.File{socket}
-	return s.start(cmd)
-}
-
 // start starts a service of the host, which ends with it, or with a reboot.
 func (s *stage) start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -147,6 +127,9 @@ func (s *stage) stop() {
 		_ = cmd.Wait()
 	}
 	s.services = nil
+	if s.daemon != nil {
+		s.daemon.kill()
+	}
 }
 
 // container is the one of that ID, with a namespace, whether it is attached or not.
@@ -215,6 +198,10 @@ func (s *stage) unlink(c *container) error {
 // containers that a call is still to concern have a namespace again.
 func (s *stage) reboot(chain string, concerned func(*container) bool) error {
 	s.stop()
+	for s.daemon != nil && !s.daemon.ended {
+		n := <-s.said
+		n.of.hear(n)
+	}
 	for _, c := range s.containers {
 		if err := nstest.RemoveNS(c.netns); err != nil {
 			return err

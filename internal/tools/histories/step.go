@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
 )
@@ -39,7 +40,7 @@ type step struct {
 func calls() []uint32 {
 	return []uint32{unix.SYS_OPENAT, unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_FLOCK, unix.SYS_MKDIRAT,
 		unix.SYS_LINKAT, unix.SYS_SYMLINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_UNLINKAT, unix.SYS_WRITE,
-		unix.SYS_PWRITE64, unix.SYS_FTRUNCATE}
+		unix.SYS_PWRITE64, unix.SYS_FTRUNCATE, unix.SYS_CONNECT}
 }
 
 // stepOf is nil for a call that changes nothing that others see.
@@ -50,6 +51,10 @@ func stepOf(h *nstest.Held) *step {
 		s.flock()
 	case unix.SYS_SENDTO:
 		s.send(h.Bytes(1, min(h.Args[2], 1<<16)))
+	case unix.SYS_CONNECT:
+		if strings.Contains(string(h.Bytes(1, min(h.Args[2], unix.SizeofSockaddrUnix))), rpc.DefaultSocket) {
+			s.name, s.touches = connectsDaemon, nothing
+		}
 	case unix.SYS_SENDMSG:
 		s.name, s.touches = "sendmsg", rules
 	case unix.SYS_OPENAT:
@@ -81,6 +86,9 @@ func stepOf(h *nstest.Held) *step {
 	return s
 }
 
+// connectsDaemon is the step before a call asks the DHCP daemon.
+const connectsDaemon = "connect " + rpc.DefaultSocket
+
 // varying are parts of names that differ from run to run.
 var varying = regexp.MustCompile(`\.[0-9]{6,}|\.fairlead-[0-9]+|#[0-9]+ \(deleted\)|/proc/[0-9]+|(tmp|pipe|socket):?\[?[0-9]+\]?`)
 
@@ -106,14 +114,15 @@ func (s *step) objects() (list []string) {
 }
 
 var verbs = regexp.MustCompile(`^((new|del|set)[a-z]+|create|write|mkdir|link|symlink|rename|unlink|lock|trylock|unlock|index|sendmsg|` +
-	`delete-flow)$`)
+	`delete-flow|connect)$`)
 
 var isLock = regexp.MustCompile(`[/.]lock$|/(network|container)-`)
 
-// private reports whether a step concerns the program alone: links to itself as the plugins, and the log of calls.
+// private reports whether a step concerns the program alone: links to itself as the plugins, the log of calls, and
+// numbers of namespaces, which the DHCP daemon asks for whenever it hears of a link.
 func private(name string) bool {
 	return strings.Contains(name, "/plugins-") || strings.Contains(name, "/var/log/") ||
-		strings.Contains(name, "(deleted)") || strings.Contains(name, "/fairlead/calls")
+		strings.Contains(name, "(deleted)") || strings.Contains(name, "/fairlead/calls") || name == "newnsid"
 }
 
 // open is the path of the file that an argument is the descriptor of.
@@ -196,8 +205,13 @@ func locks(st *unix.Stat_t) (pids []int, err error) {
 	return pids, err
 }
 
-// send names the messages of a netlink socket that change something.
+// send names the messages of a netlink socket that change something, and those to a DHCP server in packets of IPv4.
 func (s *step) send(b []byte) {
+	const ipv4 = 4<<4 | 5
+	if len(b) > 0 && b[0] == ipv4 && int(binary.NativeEndian.Uint32(b)) > len(b) {
+		s.name, s.touches = "message of DHCP", nothing
+		return
+	}
 	var names []string
 	for len(b) >= unix.SizeofNlMsghdr {
 		length := int(binary.NativeEndian.Uint32(b))

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/fairlead-cni/fairlead/internal/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
 )
@@ -201,6 +203,10 @@ func (s *stage) own(c *container, what touched) (mine []string, err error) {
 			return nil, err
 		}
 		for path, content := range all {
+			if strings.HasSuffix(path, ".lease.new") {
+				continue
+			}
+			content = lasting(path, content)
 			if strings.Contains(path, c.hash) || strings.Contains(path, c.id) || strings.HasPrefix(content, c.id+"\r\n") {
 				mine = append(mine, path+": "+content)
 			}
@@ -208,6 +214,20 @@ func (s *stage) own(c *container, what touched) (mine []string, err error) {
 	}
 	slices.Sort(mine)
 	return mine, err
+}
+
+// lasting is what stays the same of the content of a file: of a lease of DHCP, which the daemon renews, the addresses.
+func lasting(path, content string) string {
+	var r struct {
+		Off   bool
+		Lease struct {
+			Addresses []struct{ Prefix netip.Prefix }
+		}
+	}
+	if !strings.HasSuffix(path, dhcp.LeaseSuffix) || json.Unmarshal([]byte(content), &r) != nil {
+		return content
+	}
+	return fmt.Sprint(r)
 }
 
 func (s *stage) ownLinks(c *container) (mine []string, err error) {
