@@ -11,6 +11,9 @@
 // A container that asks for an address of a pinned pool by name gets it on any node, unless a container of another node
 // has it: then ADD fails with code 11, and the error names that node.
 //
+// Where silent nodes lose their addresses, no container gets one after the deadline that the agent wrote, also while
+// the agent does not run: ADD fails with code 11 and STATUS with code 50.
+//
 // The leases are host-local's: a network that allocates with host-local from the same range can change to cluster, and
 // its containers keep their addresses.
 package cluster
@@ -137,7 +140,16 @@ func (n *node) ranges(g *grant.Grant) (list []ipam.Range, err error) {
 				WithHint("`fairlead cluster pools` lists the pools.")
 		}
 	}
+	late := errNoRange
+	isLate := func(p netip.Prefix) bool {
+		end, ends := g.Until[p]
+		return ends && disk.Uptime() >= end
+	}
 	for _, p := range g.Ranges {
+		if isLate(p) {
+			late = errSilent
+			continue
+		}
 		of, _ := g.Of(p.Addr())
 		if len(n.pools) == 0 || slices.Contains(n.pools, of.Name) {
 			r, err := rangeOf(p, of.Bits, g.Ranges)
@@ -162,10 +174,13 @@ func (n *node) ranges(g *grant.Grant) (list []ipam.Range, err error) {
 		if !slices.Contains(g.Pins, a) {
 			return nil, errUnpinned
 		}
+		if isLate(netip.PrefixFrom(a, a.BitLen())) {
+			return nil, errSilent
+		}
 		list = append(list, ipam.Range{Subnet: p.Prefix, RangeStart: a, RangeEnd: a})
 	}
 	if len(list) == 0 {
-		return nil, errNoRange
+		return nil, late
 	}
 	return list, nil
 }
@@ -199,6 +214,7 @@ func rangeOf(p netip.Prefix, blockBits int, all []netip.Prefix) (ipam.Range, err
 var (
 	errUnpinned = errors.New("the node has not got the address that the container asks for")
 	errNoRange  = errors.New("the node has no block of the pools that the network names")
+	errSilent   = errors.New("the cluster has not heard of this node for so long that others may get its addresses")
 )
 
 // Allocate implements ipam.Allocator.
@@ -239,13 +255,16 @@ func (n *node) pins() (list []netip.Addr) {
 func lacksRange(err error) bool {
 	var none *grant.Error
 	return errors.Is(err, ipam.ErrExhausted) || errors.Is(err, errUnpinned) || errors.Is(err, errNoRange) ||
-		errors.As(err, &none)
+		errors.Is(err, errSilent) || errors.As(err, &none)
 }
 
 // explain adds to an error why the node has no more addresses, and who could give some.
 func (n *node) explain(code spec.Code, err error) error {
 	if errors.Is(err, errUnpinned) || errors.Is(err, errNoRange) {
 		err = spec.Errorf(code, "%w, and fairlead-agent did not get it", err).WithHint(grant.StartAgent)
+	}
+	if errors.Is(err, errSilent) {
+		return spec.Errorf(code, "%s: %w", grant.Path(n.network), err).WithHint(grant.StartAgent)
 	}
 	if n.grant == nil || n.grant.Missing == "" || !errors.Is(err, ipam.ErrExhausted) {
 		return err

@@ -181,3 +181,44 @@ func TestParts(t *testing.T) {
 		t.Errorf("%q", other)
 	}
 }
+
+// After the deadline in the grant, no container gets an address of that range, whether an agent runs or not. A container
+// gets one of another range, and of the same one when the agent has written a later deadline.
+func TestDeadline(t *testing.T) {
+	givePools(t, "10.8.0.0/26", "10.9.0.0/26")
+	until := func(end int64, all ...string) {
+		changeGrant(t, func(g *grant.Grant) {
+			g.Until, g.Pins = map[netip.Prefix]int64{}, []netip.Addr{netip.MustParseAddr("10.72.0.7")}
+			for _, p := range all {
+				g.Until[netip.MustParsePrefix(p)] = end
+			}
+		})
+	}
+	const never = 1 << 62
+	const silent = "has not heard of this node for so long"
+	until(1, "10.8.0.0/26", "10.72.0.7/32")
+	expectError(t, call(t, "ADD", "a", inPools(`"pool":"x"`)), spec.CodeTryAgain, silent, "Start fairlead-agent")
+	expectError(t, callWith(t, "ADD", "a", network(""), "IP=10.72.0.7"), spec.CodeTryAgain, silent)
+	if got := call(t, "ADD", "a", network("")); !strings.Contains(string(got.out), `"10.9.0.2/26"`) {
+		t.Errorf("another range has no deadline: %v", got)
+	}
+	until(1, "10.8.0.0/26", "10.9.0.0/26")
+	expectError(t, call(t, "ADD", "b", network("")), spec.CodeTryAgain, silent)
+	expectError(t, call(t, "STATUS", "", network("")), spec.CodeUnavailable, silent)
+	if gone := call(t, "DEL", "a", network("")); gone.status != 0 {
+		t.Error(gone)
+	}
+	until(never, "10.8.0.0/26")
+	if got := call(t, "ADD", "b", inPools(`"pool":"x"`)); got.status != 0 {
+		t.Errorf("before the deadline: %v", got)
+	}
+
+	until(1, "10.8.0.0/26", "10.9.0.0/26")
+	serveWants(t, func(grant.Want) *grant.Refusal { // an agent that was stopped goes on
+		until(never, "10.8.0.0/26")
+		return nil
+	})
+	if got := call(t, "ADD", "c", inPools(`"pool":"x"`)); got.status != 0 {
+		t.Errorf("the agent goes on: %v", got)
+	}
+}

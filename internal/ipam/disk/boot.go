@@ -29,11 +29,12 @@ func thisBoot() uint32 {
 
 // clockNow returns the current time on a clock that cannot be set.
 func clockNow() clock {
-	return clock(min(uptime()/100_000_000+1, holdBit-1)) // six years
+	return clock(min(Uptime()/100_000_000+1, holdBit-1)) // six years
 }
 
-// uptime returns the time on that clock in nanoseconds.
-func uptime() int64 {
+// Uptime returns the time on that clock in nanoseconds. It goes on while the machine sleeps, and begins anew with each
+// boot.
+func Uptime() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
 		return 0

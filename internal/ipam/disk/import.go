@@ -49,7 +49,7 @@ func (s *Store) Import(ctx context.Context, network string, b *ipam.Book, force,
 		if added, failed = s.missing(d, b, force); failed != nil || dry {
 			return failed
 		}
-		d.x.since = uptime() // the owners of these addresses did not get them here
+		d.x.since = Uptime() // the owners of these addresses did not get them here
 		d.dirty = true
 		done := ipam.Book{}
 		defer func() {

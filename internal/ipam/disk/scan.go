@@ -26,7 +26,7 @@ func (d *directory) openIndex() error {
 
 // rescan scans an index that does not match the directory: another program may have allocated and released addresses.
 func (d *directory) rescan() error {
-	d.x.since = uptime()
+	d.x.since = Uptime()
 	return d.scan()
 }
 

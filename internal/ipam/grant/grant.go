@@ -42,6 +42,10 @@ type Grant struct {
 	// Pins are the addresses of pinned pools that the node has. A container gets one that asks for it by name.
 	Pins []netip.Addr `json:"pins,omitempty"`
 
+	// Until says of some Ranges and Pins from when on no container gets an address of them, because another node may
+	// have them then: nanoseconds of CLOCK_BOOTTIME. The agent puts it off as long as the cluster hears of the node.
+	Until map[netip.Prefix]int64 `json:"until,omitempty"`
+
 	// Missing tells people why there are no more Ranges, or none, and Hint which command tells more. Both may be
 	// empty.
 	Missing string `json:"missing,omitempty"`
