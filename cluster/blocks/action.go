@@ -42,6 +42,8 @@ type Publish struct {
 	Holdings []Holding
 	Without  *Holding
 	Refusal  *Refusal // why there are no holdings
+
+	Deadlines Deadlines // of pools of the holdings
 }
 
 func (Read) action()    {}

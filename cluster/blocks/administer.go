@@ -18,7 +18,8 @@ func Forget(epoch Entry) Txn {
 		If:  []Compare{{epoch.Key, epoch.Revision}},
 		Put: []Pair{{epoch.Key, Value{Epoch: &e}}},
 		Delete: []Key{{Kind: NameKey, Node: e.Name}, {Kind: NodeKey, Node: epoch.Key.Node},
-			{Kind: DrainKey, Node: epoch.Key.Node}, {Kind: AssertKey, Node: epoch.Key.Node}},
+			{Kind: DrainKey, Node: epoch.Key.Node}, {Kind: AssertKey, Node: epoch.Key.Node},
+			{Kind: BeatKey, Node: epoch.Key.Node}},
 	}
 }
 

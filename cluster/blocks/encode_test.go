@@ -3,6 +3,7 @@ package blocks
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"maps"
 	"slices"
 )
 
@@ -69,10 +70,13 @@ func (e *encoder) value(v Value) {
 		e.byte(byte(v.Epoch.N))
 		e.text(v.Epoch.Nonce)
 		e.flag(v.Epoch.Gone)
+		e.flag(v.Epoch.Reclaimed)
 	}
 	if v.Config != nil {
 		e.text(v.Config.Store)
+		e.byte(byte(v.Config.Pools[0].Reclaim))
 	}
+	e.promise(v.Beat)
 	if v.Readoption != nil {
 		e.text(v.Readoption.Store)
 		e.revision(v.Readoption.Revision)
@@ -129,6 +133,21 @@ func (e *encoder) leaving(l *leaving) {
 	}
 }
 
+func (e *encoder) promise(p promise) { e.byte(byte(p["p"])) }
+func (e *encoder) deadlines(d Deadlines) {
+	end, has := d["p"]
+	e.flag(has)
+	e.byte(byte(end))
+}
+
+func (e *encoder) beat(b *beat) {
+	e.flag(b != nil)
+	if b != nil {
+		e.byte(byte(b.at))
+		e.promise(b.promise)
+	}
+}
+
 func (e *encoder) owner(o *Owner) {
 	e.text(o.nonce)
 	e.journal(o.journal)
@@ -162,10 +181,14 @@ func (e *encoder) owner(o *Owner) {
 	e.flag(o.stuck != nil)
 	e.holdings(o.busy)
 	e.flag(o.stale)
+	e.beat(o.said)
+	e.deadlines(o.deadlines)
+	e.deadlines(o.sure)
 	e.flag(o.doing != nil)
 	if o.doing != nil {
 		e.byte(byte(o.doing.kind))
 		e.holding(o.doing.about)
+		e.beat(o.doing.beat)
 	}
 }
 
@@ -180,6 +203,14 @@ func (e *encoder) machine(m *machine) {
 	}
 	e.holdings(m.former)
 	e.holdings(m.granted)
+	e.deadlines(m.deadlines)
+	for _, node := range slices.Sorted(maps.Keys(m.silences.of)) {
+		is := m.silences.of[node]
+		e.text(node + is.store)
+		e.revision(is.beat.Revision)
+		e.revision(is.config)
+		e.byte(byte(is.since))
+	}
 	e.u16(m.leases)
 	e.u16(m.containers)
 	e.flag(m.late != nil)
@@ -206,6 +237,7 @@ func (e *encoder) machine(m *machine) {
 func (w *world) hash(e *encoder, seed maphash.Seed) uint64 {
 	e.b, e.revisions, e.exact = e.b[:0], e.revisions[:0], w.most[restoreStore] > 0
 	e.text(w.store.id)
+	e.byte(byte(w.now))
 	e.revision(w.store.revision)
 	e.entries(w.store.entries)
 	e.flag(w.copied != nil)

@@ -22,7 +22,8 @@ const (
 	AliveKey   Kind = "alive"   // of each node whose agent runs. It ends some time after the agent, and gives no right
 	DrainKey   Kind = "drain"   // of each node that is to claim nothing, and to give back what it does not need
 	WantKey    Kind = "want"    // of each node and pool: a container found no address, and the pool has no free block
-	GraveKey   Kind = "grave"   // of each block of a forgotten node, for some minutes: it is not claimed
+	GraveKey   Kind = "grave"   // of each block of a forgotten or silent node, for some minutes: it is not claimed
+	BeatKey    Kind = "beat"    // of each node that loses blocks when it is silent: the last time that it was heard
 )
 
 // A Key is that of an entry in the store.
@@ -89,6 +90,9 @@ type Value struct {
 	Host   *Host    `json:"host,omitempty"`   // NodeKey
 
 	Readoption *Readoption `json:"readoption,omitempty"` // AssertKey
+
+	// Beat is that of a BeatKey: after which times of silence the node's blocks of pools, by their names, may go to others.
+	Beat map[string]Delay `json:"beat,omitempty"`
 }
 
 // IsOf reports whether a value has what that of a kind of keys always has.
@@ -121,6 +125,9 @@ type Epoch struct {
 	Name  string `json:"name"`           // of the node
 	Nonce string `json:"nonce"`          // of the agent
 	Gone  bool   `json:"gone,omitempty"` // the node was forgotten, for ever: if it returns, it joins as another
+
+	// Reclaimed says that others took blocks of the node, because it was silent. The node ends that with its next epoch.
+	Reclaimed bool `json:"reclaimed,omitempty"`
 }
 
 // A Readoption is the time in which nodes say again what they have, because the store was restored.
@@ -163,6 +170,9 @@ type Pool struct {
 	// Closed says that nodes claim only blocks of it in which their containers have addresses already, which another network
 	// gave them.
 	Closed bool `json:"closed,omitempty"`
+
+	// Reclaim is after which silence a node loses its blocks of the pool.
+	Reclaim Delay `json:"reclaim"`
 }
 
 // all returns the parts of a whole block.

@@ -29,6 +29,8 @@ func worldOf(e env, h happening) *env {
 func small() map[string]*env {
 	started, owned := env{started: true}, env{started: true, owned: 1}
 	parts, two := env{started: true, owned: 1, parts: 2}, env{started: true, blocks: 2}
+	timed, timedParts := env{started: true, owned: 1, timed: 2, hungry: true}, env{started: true, owned: 1, parts: 2, timed: 2, hungry: true}
+	later := env{started: true, owned: 1, hungry: true}
 	stored := happening{want1: 2, want0: 1, add: 2, off: 1, copyStore: 1, restoreStore: 1}
 	return map[string]*env{
 		"start":                    worldOf(env{}, happening{want1: 2, add: 2, lose: 1, kill: 1}),
@@ -53,6 +55,13 @@ func small() map[string]*env {
 		"cede, give back":        worldOf(parts, happening{want1: 1, want0: 2, add: 2, del: 1, cede: 1, kill: 1}),
 		"cede, reboot":           worldOf(parts, happening{want1: 1, want0: 1, add: 2, cede: 1, off: 1}),
 		"cede, restored":         worldOf(parts, happening{want1: 1, want0: 1, add: 2, cede: 1, copyStore: 1, restoreStore: 1}),
+		"reclaim":                worldOf(timed, happening{tick: 4, observe: 3, reclaim: 1, add: 3}),
+		"reclaim, lost answers":  worldOf(timed, happening{tick: 3, observe: 2, reclaim: 1, add: 2, lose: 1}),
+		"reclaim, agent killed":  worldOf(timed, happening{tick: 4, observe: 2, reclaim: 1, add: 2, kill: 1}),
+		"reclaim, reboot":        worldOf(timed, happening{tick: 3, observe: 2, reclaim: 1, add: 2, off: 1}),
+		"reclaim, restored":      worldOf(timed, happening{tick: 3, observe: 2, reclaim: 1, add: 3, copyStore: 1, restoreStore: 1}),
+		"reclaim, cede":          worldOf(timedParts, happening{tick: 3, observe: 2, reclaim: 1, add: 2, cede: 1}),
+		"reclaim, configured":    worldOf(later, happening{tick: 4, observe: 2, reclaim: 1, add: 2, configure: 2}),
 		"cede, forget":           worldOf(parts, happening{want1: 1, add: 1, cede: 1, off: 1, forget: 1}),
 	}
 }
@@ -80,9 +89,11 @@ func TestWalks(t *testing.T) {
 	maps.Copy(admin, happening{forget: 2, clone: 1, copyDisk: 2, restoreDisk: 1})
 	restore := maps.Clone(all)
 	maps.Copy(restore, happening{copyStore: 1, restoreStore: 1})
-	for name, h := range map[string]happening{"administrator": admin, "restored store": restore} {
+	silent := maps.Clone(all)
+	maps.Copy(silent, happening{tick: 20, observe: 40, reclaim: 6, copyStore: 1, restoreStore: 1})
+	for name, h := range map[string]happening{"administrator": admin, "restored store": restore, "silent nodes": silent} {
 		t.Run(name, func(t *testing.T) {
-			e := worldOf(env{nodes: 3, blocks: 2, parts: 2}, h)
+			e := worldOf(env{nodes: 3, blocks: 2, parts: 2, timed: Delay(2 * min(h[tick], 1))}, h)
 			for seed := range number(t, "FAIRLEAD_WALKS", 300) {
 				if r := walk(e, uint64(seed), 400); r.broken != "" {
 					show(t, e, r)
@@ -113,6 +124,8 @@ func number(t *testing.T, name string, otherwise int) int {
 func TestMutations(t *testing.T) {
 	started, owned := env{started: true}, env{started: true, owned: 1}
 	parts := env{started: true, owned: 1, parts: 2}
+	timed, later := env{started: true, owned: 1, timed: 2, hungry: true}, env{started: true, owned: 1, hungry: true}
+	silent := happening{tick: 2, observe: 1, reclaim: 1, add: 2}
 	late := happening{want0: 1, want1: 2, add: 2, kill: 1}
 	tests := map[string]struct {
 		wrong mutation
@@ -142,6 +155,15 @@ func TestMutations(t *testing.T) {
 			worldOf(started, happening{want1: 2, add: 2, copyStore: 1, restoreStore: 1}), "both have"},
 		"a restored store with the same identifier": {sameStoreRestored,
 			worldOf(started, happening{want1: 2, add: 2, copyStore: 1, restoreStore: 1}), "both have"},
+		"silence is counted from the first look": {fromFirstLook,
+			worldOf(timed, happening{tick: 2, observe: 2, reclaim: 1, add: 2}), "both have"},
+		"a beat counts from its answer": {fromReply,
+			worldOf(timed, happening{tick: 3, observe: 2, reclaim: 1, add: 2}), "both have"},
+		"no deadline for the plugin":             {noDeadline, worldOf(timed, silent), "both have"},
+		"a node goes on with what was reclaimed": {goOnReclaimed, worldOf(timed, silent), "both have"},
+		"no comparison with the beat":            {noBeatCompare, worldOf(timed, silent), "both have"},
+		"a promise before the grant keeps it": {promiseUnkept,
+			worldOf(later, happening{tick: 2, observe: 1, reclaim: 1, add: 2, configure: 1}), "both have"},
 	}
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		tc := tests[name]

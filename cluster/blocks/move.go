@@ -21,7 +21,7 @@ func (o *Owner) adopt() *step {
 	if all.minus(o.granted).Parts == 0 {
 		return nil
 	}
-	return &step{action: Publish{Holdings: all}, kind: publish}
+	return o.publish(all)
 }
 
 // lacks reports whether the node wants a block beside all that it has.
@@ -82,8 +82,12 @@ func (o *Owner) withdrawPart(h Holding) *step {
 	return nil
 }
 
+func (o *Owner) publish(all holdings) *step {
+	return &step{action: Publish{Holdings: all, Deadlines: o.sure}, kind: publish}
+}
+
 func (o *Owner) publishWithout(h Holding) *step {
-	return &step{action: Publish{Holdings: o.granted.without(h), Without: &h}, kind: publish, about: h}
+	return &step{action: Publish{Holdings: o.granted.without(h), Without: &h, Deadlines: o.sure}, kind: publish, about: h}
 }
 
 // lookAtBlock reads the entries of the block of h.
@@ -169,8 +173,8 @@ func (t *Txn) setMine(k Key, parts Parts) {
 	}
 }
 
-// mostClaimed is how many blocks of a pool are claimed at once: etcd compares and writes 128 entries in a transaction.
-const mostClaimed = 16
+// MostAtOnce is how many blocks of a pool one transaction has at most: etcd compares and writes 128 entries in one.
+const MostAtOnce = 16
 
 // claimNext claims free blocks of all pools of which the node wants more, in one transaction. If one of the pools has none,
 // nothing is claimed: a container needs an address of each family.
@@ -187,7 +191,7 @@ func (o *Owner) claimNext() *step {
 		if !known || len(o.granted.of(d.pool)) >= d.blocks {
 			continue
 		}
-		free := o.candidates(d, p, min(d.blocks-len(o.granted.of(d.pool)), mostClaimed))
+		free := o.candidates(d, p, min(d.blocks-len(o.granted.of(d.pool)), MostAtOnce))
 		if len(free) == 0 {
 			return nil
 		}
@@ -241,7 +245,13 @@ func (o *Owner) claim(all []Holding) *step {
 		t.setBlock(o.blockKey(h), owners)
 		t.setMine(mineKey(o.journal.Node, h), h.Parts)
 	}
-	return &step{action: t, kind: claim, about: all[0], claims: all}
+	s := &step{kind: claim, about: all[0], claims: all}
+	if p := o.promises(all...); len(p) > 0 { // a node that ends now loses these, too
+		s.beat = &beat{o.now, p}
+		t.setBeat(o.journal.Node, p)
+	}
+	s.action = t
+	return s
 }
 
 // claimed takes the answer to a claim. Where a block was not free, another one is tried.

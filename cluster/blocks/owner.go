@@ -17,7 +17,6 @@ package blocks
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 )
 
@@ -47,6 +46,11 @@ type Owner struct {
 	busy    holdings  // what has leases
 	stale   bool      // the store changed since the action that goes on began
 	doing   *step
+
+	now       int64     // see Time
+	said      *beat     // that the store confirmed last; nil: no agent of this process had one
+	deadlines Deadlines // in the grant
+	sure      Deadlines // that the grant may have
 
 	// Taken reports whether a block is probably not free, so that claims begin with one that is. Nil: nothing is known.
 	Taken func(Holding) bool
@@ -84,6 +88,7 @@ type step struct {
 	kind   stepKind
 	about  Holding
 	claims []Holding // of a claim
+	beat   *beat     // that the transaction has; nil: none
 }
 
 type stepKind int
@@ -97,6 +102,7 @@ const (
 	tellLeave
 	assert
 	assertAll
+	say
 	save
 	publish
 )
@@ -257,6 +263,8 @@ func (o *Owner) decide() *step {
 	case o.view == nil:
 		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey()}
 		return &step{action: Read{Keys: keys, Mine: o.journal.Node}, kind: look}
+	case o.isReclaimed() && holdings(o.granted).minus(o.view.mine).Parts != 0:
+		return o.dropReclaimed()
 	case o.view.readopt.Revision == 0 && o.restored():
 		return &step{action: Txn{
 			If:  []Compare{{Key{Kind: ReadoptKey}, 0}, {Key{Kind: ConfigKey}, o.view.config.Revision}},
@@ -268,6 +276,14 @@ func (o *Owner) decide() *step {
 		j := o.journal
 		j.Epoch, j.Nonces = o.view.epoch.Value.Epoch.N, []string{o.nonce}
 		return &step{action: Save{j}, kind: save}
+	}
+	if s := o.publishDeadlines(); s != nil {
+		return s
+	}
+	if s := o.say(); s != nil {
+		return s
+	}
+	switch {
 	case o.leave != nil:
 		return o.giveAway()
 	case o.view.readopt.Revision != 0:
@@ -355,7 +371,7 @@ func (o *Owner) judge(v *view) *Refusal {
 // node gets free that another one had in an older store, another epoch takes it.
 func (o *Owner) fenced() bool {
 	e := o.view.epoch
-	return o.view.name.Revision != 0 && e.Revision != 0 && e.Value.Epoch.Nonce == o.nonce && e.Revision != o.burnt
+	return o.view.name.Revision != 0 && e.Revision != 0 && e.Value.Epoch.Nonce == o.nonce && e.Revision != o.burnt && !e.Value.Epoch.Reclaimed
 }
 
 // fence begins another epoch. The journal has the agent's nonce before, so that whoever finds it in the store knows
@@ -397,7 +413,14 @@ func (o *Owner) Committed(r Outcome) {
 	}
 	defer o.rest()
 	s := o.end()
+	if r.Done && s.beat != nil {
+		o.heardBy(s.beat)
+	}
 	switch s.kind {
+	case say:
+		if !r.Done {
+			o.forgetView()
+		}
 	case claim:
 		o.claimed(s.claims, r)
 	case tellLeave:
@@ -423,7 +446,7 @@ func (o *Owner) Committed(r Outcome) {
 func (o *Owner) Unknown() {
 	defer o.rest()
 	switch o.end().kind {
-	case claim, tellLeave, assert:
+	case claim, tellLeave, assert, say:
 		o.burnt = o.view.epoch.Revision
 		o.leave = nil
 	}
@@ -454,39 +477,5 @@ func (o *Owner) Published(busy bool) {
 			o.ask = nil
 		}
 	}
-	o.granted, o.told = p.Holdings, p.Refusal
-}
-
-// pool returns the pool with a name, as the administrator wrote it.
-func (o *Owner) pool(name string) (Pool, bool) {
-	pools := o.view.config.Value.Config.Pools
-	i := slices.IndexFunc(pools, func(p Pool) bool { return p.Name == name })
-	if i < 0 {
-		return Pool{}, false
-	}
-	return pools[i], true
-}
-
-func (o *Owner) blockKey(h Holding) Key {
-	return Key{Kind: BlockKey, Pool: h.Pool, Block: h.Block}
-}
-
-func mineKey(node string, h Holding) Key {
-	return Key{Kind: MineKey, Node: node, Pool: h.Pool, Block: h.Block}
-}
-
-func graveKey(pool string, block netip.Prefix) Key {
-	return Key{Kind: GraveKey, Pool: pool, Block: block}
-}
-
-// Ranges returns the addresses of a holding, as the administrator divided the pool.
-func (o *Owner) Ranges(h Holding) []netip.Prefix {
-	if o.view == nil {
-		return nil
-	}
-	p, known := o.pool(h.Pool)
-	if !known {
-		return nil
-	}
-	return p.Ranges(h)
+	o.granted, o.told, o.deadlines = p.Holdings, p.Refusal, p.Deadlines
 }

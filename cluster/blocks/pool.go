@@ -129,6 +129,8 @@ func (c Config) Validate() error {
 		case p.Pinned && (p.Prefix.Bits() > longest || p.Bits != p.Prefix.Addr().BitLen() || p.Parts != 1):
 			return fmt.Errorf("%s with blocks of /%d in %d parts: want a pool of at least 4 addresses, each of which is "+
 				"a block, because it is pinned", pool, p.Bits, p.Parts)
+		case p.Reclaim.validate() != nil:
+			return fmt.Errorf("%s: %w", pool, p.Reclaim.validate())
 		case p.Pinned && p.Closed:
 			return fmt.Errorf("%s is pinned and closed: want one of the two", pool)
 		case p.Parts != 1 && p.Parts != 2 && p.Parts != 4 && p.Parts != 8:
@@ -155,4 +157,38 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--pool: want one at least that is not pinned, for containers that ask for no address")
 	}
 	return nil
+}
+
+// pool returns the pool with a name, as the administrator wrote it.
+func (o *Owner) pool(name string) (Pool, bool) {
+	pools := o.view.config.Value.Config.Pools
+	i := slices.IndexFunc(pools, func(p Pool) bool { return p.Name == name })
+	if i < 0 {
+		return Pool{}, false
+	}
+	return pools[i], true
+}
+
+func (o *Owner) blockKey(h Holding) Key {
+	return Key{Kind: BlockKey, Pool: h.Pool, Block: h.Block}
+}
+
+func mineKey(node string, h Holding) Key {
+	return Key{Kind: MineKey, Node: node, Pool: h.Pool, Block: h.Block}
+}
+
+func graveKey(pool string, block netip.Prefix) Key {
+	return Key{Kind: GraveKey, Pool: pool, Block: block}
+}
+
+// Ranges returns the addresses of a holding, as the administrator divided the pool.
+func (o *Owner) Ranges(h Holding) []netip.Prefix {
+	if o.view == nil {
+		return nil
+	}
+	p, known := o.pool(h.Pool)
+	if !known {
+		return nil
+	}
+	return p.Ranges(h)
 }

@@ -32,6 +32,10 @@ const (
 	want2
 	copyDisk
 	copyStore
+	tick      // time passes on all machines
+	observe   // an agent sees which nodes were heard
+	reclaim   // an agent takes the blocks of a silent node
+	configure // an administrator has silent nodes lose blocks, or not
 
 	cede
 	lose // a request whose outcome is unknown. This and all that follow are faults
@@ -50,7 +54,8 @@ func (k kind) String() string {
 		"looks again:", "boots:", "the store takes a late request:", "a block is buried:",
 		"the administrator has forgotten the node of", "a grave ends:", "the readoption ends", "GC on",
 		"MISTAKE on", "ADD on", "DEL on", "wants no block:", "wants one block:", "wants two blocks:",
-		"the disk is copied:", "the store is copied", "cedes a part:",
+		"the disk is copied:", "the store is copied", "time passes", "sees who was heard:", "takes what a silent node has:",
+		"an administrator has silent nodes lose blocks, or not", "cedes a part:",
 		"nobody knows the outcome of the request of", "the agent is killed on", "power off:",
 		"a container dies on", "an administrator forgets the node of", "is cloned:", "the disk is restored:",
 		"the store is restored"}[k]
@@ -96,7 +101,8 @@ func (w *world) moves() (all []move) {
 		at(boot, i, !m.on)
 		at(del, i, m.containers != 0)
 		at(gc, i, m.on && m.leases&^m.containers != 0)
-		at(add, i, m.on && w.addresses(m.granted)&^m.leases != 0)
+		at(add, i, m.on && w.addresses(m.granted)&^m.leases != 0 && (!w.isLate(m) || w.wrong == noDeadline))
+		at(observe, i, runs && w.hasNews(m))
 		at(want0, i, runs && m.want != 0)
 		at(want1, i, runs && m.want != 1)
 		at(want2, i, runs && m.want != 2)
@@ -110,6 +116,9 @@ func (w *world) moves() (all []move) {
 		at(conclude, i, w.forgetting&(1<<m.node) != 0 && w.mine(nodeName(m.node)) == nil)
 		at(mistake, i, w.mayMistake(m))
 		for j := range w.machines {
+			if runs && w.may(reclaim) && w.mayReclaim(m, w.machines[j].node) {
+				all = append(all, move{reclaim, int8(i), int8(j)})
+			}
 			peer := w.machines[j].agent // which asks, and names its epoch
 			asks := peer != nil && peer.view != nil && peer.fenced()
 			if runs && m.node != w.machines[j].node && len(a.granted) > 0 && asks && w.may(cede) {
@@ -125,6 +134,8 @@ func (w *world) moves() (all []move) {
 		at(bury, n, e.Key.Kind == MineKey && w.forgetting&(1<<(e.Key.Node[0]-'a')) != 0)
 	}
 	at(readopt, 0, w.mayEndReadopt())
+	at(tick, 0, true)
+	at(configure, 0, true)
 	at(copyStore, 0, w.copied == nil)
 	at(restoreStore, 0, w.copied != nil && w.stores == 0)
 	return all
@@ -222,6 +233,7 @@ func (w *world) do(v move) {
 	if w.watched {
 		defer w.hear()
 	}
+	defer w.cutOff()
 	switch v.kind {
 	case limbo:
 		t := w.limbo[v.i]
@@ -236,6 +248,12 @@ func (w *world) do(v move) {
 		return
 	case readopt:
 		w.store.commit(Readopted(w.store.get(Key{Kind: ConfigKey}), w.store.get(Key{Kind: ReadoptKey}), w.store.id))
+		return
+	case tick:
+		w.tick()
+		return
+	case configure:
+		w.configure()
 		return
 	case copyStore:
 		s := w.store
@@ -290,6 +308,11 @@ func (w *world) doOn(m *machine, v move) {
 		}
 	case deliver:
 		f := m.flight
+		if a.doing.beat != nil && w.wrong == fromReply {
+			late := *a.doing
+			late.beat = &beat{w.now, late.beat.promise}
+			a.doing = &late
+		}
 		m.flight = nil
 		if _, ok := a.Next().(Read); ok {
 			a.Saw(f.snapshot)
@@ -302,6 +325,8 @@ func (w *world) doOn(m *machine, v move) {
 	case start:
 		m.agents++
 		m.agent = New(nodeName(m.node), string(m.serial), fmt.Sprintf("%c%d", m.serial, m.agents), m.journal, m.granted)
+		m.agent.Resume(m.deadlines)
+		m.agent.Time(w.now)
 		w.want(m)
 	case changed:
 		if w.freed(m) {
@@ -309,6 +334,11 @@ func (w *world) doOn(m *machine, v move) {
 		} else {
 			a.Changed()
 		}
+	case observe:
+		w.observe(m)
+	case reclaim:
+		node := nodeName(w.machines[v.j].node)
+		w.limbo = append(w.limbo, m.silences.Reclaim(w.store.get(Key{Kind: EpochKey, Node: node}), w.blocksOf(node)))
 	case boot:
 		m.on = true
 	case add:
@@ -332,7 +362,7 @@ func (w *world) doOn(m *machine, v move) {
 	case off:
 		w.kill(m)
 		m.former = m.granted
-		m.on, m.granted, m.leases, m.containers = false, nil, 0, 0
+		m.on, m.granted, m.deadlines, m.leases, m.containers = false, nil, nil, 0, 0
 	case copyDisk:
 		j := m.journal
 		m.copied = &j
@@ -369,7 +399,7 @@ func (w *world) act(m *machine) {
 			m.agent.Published(true)
 			return
 		}
-		m.granted = x.Holdings
+		w.publish(m, x)
 		m.agent.Published(false)
 	}
 }
@@ -414,7 +444,7 @@ func (w *world) kill(m *machine) {
 			w.limbo = append(w.limbo, t)
 		}
 	}
-	m.agent, m.flight, m.late, m.heard = nil, nil, nil, 0
+	m.agent, m.flight, m.late, m.heard, m.silences = nil, nil, nil, 0, Silences{}
 }
 
 // cloneMachine copies the disk of a machine into another one, which boots.
@@ -456,8 +486,8 @@ func (w *world) describe(v move) string {
 		return fmt.Sprintf("%v %d", v.kind, v.i)
 	}
 	text := fmt.Sprintf("%v machine %d (node %s)", v.kind, v.i, nodeName(w.machines[v.i].node))
-	if v.kind == cede {
-		text += " to node " + nodeName(w.machines[v.j].node)
+	if v.kind == cede || v.kind == reclaim {
+		text += " to or of node " + nodeName(w.machines[v.j].node)
 	}
 	if v.kind == act || v.kind == apply || v.kind == lose {
 		text += ": " + textOf(w.machines[v.i].agent.Next())

@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -19,6 +20,7 @@ type world struct {
 	spent      [kinds]int8
 	faults     int8
 	broken     string // what is held twice
+	now        int64
 }
 
 // An env is what does not change: how large the world is, what happens in it, and what is wrong in it.
@@ -31,6 +33,8 @@ type env struct {
 	owned                int         // blocks that machine 0 has when it begins
 	wrong                mutation
 	watched              bool // agents hear each revision of the store at once
+	timed                Delay
+	hungry               bool // machine 1 wants a block when it begins
 }
 
 // A mutation is a mistake in the protocol, or something that it does not protect against.
@@ -51,6 +55,12 @@ const (
 	sameMachineClone
 	sameStoreRestored
 	endReadoptUnasked
+	fromFirstLook
+	fromReply
+	noDeadline
+	goOnReclaimed
+	noBeatCompare
+	promiseUnkept
 )
 
 // A store is etcd.
@@ -71,6 +81,8 @@ type machine struct {
 
 	// what ends with the boot
 	granted    holdings
+	deadlines  Deadlines
+	silences   Silences // that its agent has seen
 	leases     uint16
 	containers uint16
 	agent      *Owner
@@ -90,7 +102,7 @@ type flight struct {
 
 func (e *env) pool() Pool {
 	return Pool{Name: "p", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10}), 29-bits.Len(uint(e.blocks))),
-		Bits: 28, Parts: e.parts, Pinned: e.pinned}
+		Bits: 28, Parts: e.parts, Pinned: e.pinned, Reclaim: e.timed}
 }
 
 // want tells an agent what its machine wants.
@@ -119,6 +131,10 @@ func newWorld(e *env) *world {
 	if e.started {
 		w.settle()
 	}
+	if e.hungry {
+		w.machines[1].want = 1
+		w.want(&w.machines[1])
+	}
 	return w
 }
 
@@ -129,6 +145,7 @@ func (w *world) clone() *world {
 	c.limbo = slices.Clone(w.limbo)
 	for i := range c.machines {
 		m := &c.machines[i]
+		m.silences.of = maps.Clone(m.silences.of)
 		if m.agent != nil {
 			a := *m.agent
 			a.demands = slices.Clone(a.demands)
@@ -268,6 +285,8 @@ func (w *world) change(t Txn) Txn {
 			return moves && leaves && c.Key.Kind == EpochKey && epochs == 1
 		case cedeWithoutEpoch:
 			return c.Key.Kind == EpochKey && epochs == 2
+		case noBeatCompare:
+			return c.Key.Kind == BeatKey
 		}
 		return false
 	})
