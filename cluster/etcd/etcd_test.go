@@ -22,6 +22,8 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/plugin/cluster"
+	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -29,8 +31,13 @@ import (
 const doomed = "FAIRLEAD_TEST_DOOMED"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(doomed) != "" {
+	switch {
+	case os.Getenv(doomed) != "":
 		os.Exit(beDoomed())
+	case os.Getenv(behind) != "":
+		os.Exit(beBehind())
+	case os.Getenv("CNI_COMMAND") != "":
+		os.Exit(sdk.Serve([]sdk.Plugin{cluster.Plugin}, "cluster", "test"))
 	}
 	nstest.Main(m)
 }
@@ -160,7 +167,7 @@ func check(t *testing.T, s *Store) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		granted, err := h.granted()
+		granted, _, err := h.granted()
 		if err != nil {
 			t.Fatal(err)
 		}

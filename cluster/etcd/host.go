@@ -110,17 +110,25 @@ func (h *host) saveJournal(j blocks.Journal) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// granted returns the holdings in the grant of this boot.
-func (h *host) granted() ([]blocks.Holding, error) {
+// granted returns the holdings in the grant of this boot, and until when containers may get addresses of them.
+func (h *host) granted() ([]blocks.Holding, blocks.Deadlines, error) {
 	g, err := grant.OfBoot(h.network)
 	if err != nil || len(g.Source) == 0 {
-		return nil, nil // no grant, or one of an earlier boot: no container has an address of it
+		return nil, nil, nil // no grant, or one of an earlier boot: no container has an address of it
 	}
 	var list []blocks.Holding
 	if err := json.Unmarshal(g.Source, &list); err != nil {
-		return nil, fmt.Errorf("%s: source: %w", grant.Path(h.network), err)
+		return nil, nil, fmt.Errorf("%s: source: %w", grant.Path(h.network), err)
 	}
-	return list, nil
+	deadlines := blocks.Deadlines{}
+	for _, held := range list {
+		for p, end := range g.Until {
+			if held.Block.Contains(p.Addr()) {
+				deadlines[held.Pool] = end
+			}
+		}
+	}
+	return list, deadlines, nil
 }
 
 // A grantor knows the ranges of what an owner has.
@@ -154,6 +162,23 @@ func (g grantor) ranges(all []blocks.Holding) (list []netip.Prefix, missing stri
 	return list, ""
 }
 
+// until returns when containers get no more addresses of the holdings of a grant.
+func (g grantor) until(p blocks.Publish) (until map[netip.Prefix]int64) {
+	for _, held := range p.Holdings {
+		end, ends := p.Deadlines[held.Pool]
+		if !ends {
+			continue
+		}
+		if until == nil {
+			until = map[netip.Prefix]int64{}
+		}
+		for _, r := range g.owner.Ranges(held) {
+			until[r] = end
+		}
+	}
+	return until
+}
+
 // pins returns the single addresses among holdings.
 func pins(all []blocks.Holding) (list []netip.Addr) {
 	for _, held := range all {
@@ -177,7 +202,7 @@ func grantPools(pools []blocks.Pool, former []grant.Pool) (list []grant.Pool) {
 
 // publish replaces the grant. It reports whether it did not, because a lease is in the way.
 func (h *host) publish(ctx context.Context, p blocks.Publish, by grantor) (busy bool, err error) {
-	if p.Without == nil && len(p.Holdings) > 0 { // nothing is taken away
+	if p.Without == nil && len(p.Holdings) > 0 && len(p.Deadlines) == 0 { // nothing is taken away
 		return false, h.write(p, by)
 	}
 	if _, err := h.leases.Reclaim(ctx, h.network, false); err != nil {
@@ -211,6 +236,7 @@ func (h *host) write(p blocks.Publish, by grantor) error {
 		g.Cluster, g.Node, g.Source = h.cluster, h.node, source
 		lacks := ""
 		g.Ranges, lacks = by.ranges(p.Holdings)
+		g.Until = by.until(p)
 		g.Pins, g.Pools = pins(p.Holdings), grantPools(slices.Concat(by.pools, by.pinned), g.Pools)
 		switch {
 		case p.Refusal != nil:

@@ -59,6 +59,7 @@ type Member struct {
 	heard    map[blocks.Key]heardWant // wants of other nodes
 	answered map[blocks.Key]int64     // … their revisions when this node gave something, or tried
 	leased   map[string]int           // addresses that have leases, by the names of pools
+	addrs    []netip.Addr             // … themselves
 	full     []string                 // names of the pools of which the node can get no more blocks
 	told     string                   // what was logged last
 	lacks    atomic.Bool              // the node wants more than there is
@@ -74,6 +75,11 @@ type Member struct {
 
 	machine string // identifier of the hardware; empty: unknown
 
+	silences blocks.Silences // of the other nodes
+	looked   int64           // when the member last saw them
+	losses   atomic.Pointer[[]loss]
+	clock    func() int64 // see blocks.Owner.Time
+
 	// watchLeases sends to changed after leases came or went, until ctx ends.
 	watchLeases func(h *host, ctx context.Context, changed chan<- struct{}) error
 
@@ -86,7 +92,7 @@ func NewMember(s *Store, view *View, network string, self blocks.Host) *Member {
 	return &Member{Store: s, View: view, Network: network, Host: self, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
 		Log: slog.Default(), machine: machine(), needs: map[string]*blocks.Need{}, wants: map[string]bool{},
 		heard: map[blocks.Key]heardWant{}, answered: map[blocks.Key]int64{}, asks: make(chan *ask),
-		changed: make(chan struct{}, 1), watchLeases: (*host).watchLeases}
+		changed: make(chan struct{}, 1), watchLeases: (*host).watchLeases, clock: disk.Uptime}
 }
 
 // Run does what is to be done until ctx ends. The grant stays then, so that containers get addresses while no agent
@@ -105,12 +111,13 @@ func (m *Member) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	granted, err := h.granted()
+	granted, deadlines, err := h.granted()
 	if err != nil {
 		return err
 	}
 	o := blocks.New(m.Host.Name, m.machine, nonce(), j, granted)
 	o.Taken = m.View.Taken
+	o.Resume(deadlines)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	leases := make(chan struct{}, 1)
@@ -150,6 +157,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		next, err := m.want(ctx, h, o)
 		err = errors.Join(err, m.announce(ctx, o))
 		o.Heard(m.View.takeHeard())
+		o.Time(m.clock())
 		a := o.Next()
 		if m.before != nil && a != nil {
 			m.before(a)
@@ -162,7 +170,11 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		if err == nil && (a != nil || isFull) {
 			continue
 		}
-		m.log(errors.Join(err, m.settle(ctx, h, o, err)))
+		settled := m.settle(ctx, h, o, err)
+		if err == nil {
+			settled = errors.Join(settled, m.reclaim(ctx, o))
+		}
+		m.log(errors.Join(err, settled))
 		if _, mayWrite := o.Standing(); m.before != nil && err == nil && (m.saidLease != 0 || !mayWrite) {
 			m.before(nil)
 		}
@@ -175,6 +187,9 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		}
 		if len(m.asking) > 0 {
 			most = min(most, retry)
+		}
+		if left := time.Duration(o.NextBeat() - m.clock()); left > 0 {
+			most = min(most, left)
 		}
 		m.wait(ctx, o, leases, most)
 	}

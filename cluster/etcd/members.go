@@ -22,6 +22,9 @@ type MemberInfo struct {
 	Leased    int          `json:"leased"` // some minutes ago
 	Usable    uint64       `json:"usable"` // addresses of its blocks
 	State     State        `json:"state"`
+
+	// Reclaim has the pools, by their names, of which the node loses blocks after such a silence.
+	Reclaim map[string]blocks.Delay `json:"reclaim,omitempty"`
 }
 
 // A State says whether a node claims blocks.
@@ -32,6 +35,7 @@ const (
 	StateMember    State = "member"
 	StateDrains    State = "drains"
 	StateForgotten State = "forgotten"
+	StateReclaimed State = "reclaimed" // it was silent, and others took blocks of it; it goes on when it returns
 )
 
 // Names returns the names of all nodes by their identifiers, also of those that were forgotten.
@@ -68,12 +72,15 @@ func (v *View) Members() []MemberInfo {
 		for pool, of := range ranges[m.ID] {
 			m.Usable += pools[pool].Addresses(of)
 		}
+		m.Reclaim = v.get(blocks.Key{Kind: blocks.BeatKey, Node: m.ID}).Value.Beat
 		m.Alive = v.has(blocks.Key{Kind: blocks.AliveKey, Node: m.ID})
 		switch {
 		case e.Value.Epoch.Gone && m.Blocks == 0:
 			continue
 		case e.Value.Epoch.Gone:
 			m.State = StateForgotten
+		case e.Value.Epoch.Reclaimed:
+			m.State = StateReclaimed
 		case v.Drains(m.ID):
 			m.State = StateDrains
 		}

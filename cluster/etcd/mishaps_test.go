@@ -137,6 +137,29 @@ var mishaps = []mishap{
 		c.loseDisk()
 		c.turnOn()
 	}, ofMachine},
+	{"a node is silent for longer than it may be", func(f *fleet, c *computer) {
+		if !f.isTimed {
+			return
+		}
+		how := f.chance(3)
+		switch how {
+		case 0:
+			c.link.cut(true)
+		case 1:
+			c.stop(true)
+		case 2:
+			c.turnOff()
+		}
+		time.Sleep(time.Hour + f.seconds(3600))
+		switch how {
+		case 0:
+			c.link.cut(false)
+		case 1:
+			c.start(0)
+		case 2:
+			c.turnOn()
+		}
+	}, ofMachine},
 	{"etcd is restored from a copy", func(f *fleet, _ *computer) {
 		copied := f.etcd.backUp()
 		time.Sleep(f.seconds(1000))
@@ -239,6 +262,23 @@ func (f *fleet) forget(c *computer) {
 func (c *computer) isGranted() bool {
 	g, err := grant.OfBoot(c.network)
 	return err == nil && len(g.Ranges) > 0
+}
+
+// now is the clock of a machine, which its boots do not set back.
+func (c *computer) now() int64 { return int64(time.Since(c.begin)) }
+
+// isLate reports whether containers of the machine may get no address any more, as the plugin finds, and may not go on.
+func (c *computer) isLate() bool {
+	g, err := grant.OfBoot(c.network)
+	if err != nil {
+		return false
+	}
+	for _, end := range g.Until {
+		if c.now() >= end {
+			return true
+		}
+	}
+	return false
 }
 
 // refusal says why the node gets no ranges.

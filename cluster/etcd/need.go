@@ -88,7 +88,7 @@ func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.
 	if err != nil {
 		return next, err
 	}
-	m.leased = leased
+	m.leased, m.addrs = leased, addrs
 	next = m.pin(o, addrs)
 	if due := m.cede(o); !due.IsZero() && (next.IsZero() || due.Before(next)) {
 		next = due
@@ -254,6 +254,11 @@ func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
 		if !isOpen && o.Wants(last.Name) {
 			return m.exhausted(o, chain)
 		}
+	}
+	if lost := m.strays(o); len(lost) > 0 {
+		return fmt.Sprintf("the cluster did not hear of this node for so long that others may have the addresses of %d of its containers, such "+
+				"as %v", len(lost), lost[0]),
+			"End these containers: `fairlead ipam ls " + m.Network + "` lists all with their addresses."
 	}
 	return "", ""
 }
