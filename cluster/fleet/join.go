@@ -90,9 +90,16 @@ const blockBits = 6
 const mostParts = 4
 
 // ParsePool reads NAME=CIDR, NAME=CIDR,BITS[,PARTS] or NAME=CIDR,pinned. BITS is the prefix length of a block, and PARTS into
-// how many parts nodes divide one when no block is free. With ",closed" behind it, nodes claim only what they adopt.
+// how many parts nodes divide one when no block is free. With ",closed" behind it, nodes claim only what they adopt. With
+// ",reclaim=TIME" behind all, a node that is silent for that time loses its blocks.
 func ParsePool(text string) (p blocks.Pool, err error) {
-	open, closed := strings.CutSuffix(text, ",closed")
+	what, reclaim, isTimed := strings.Cut(text, ",reclaim=")
+	if isTimed {
+		if err := p.Reclaim.UnmarshalText([]byte(reclaim)); err != nil {
+			return p, fmt.Errorf("--pool %q: %w", text, err)
+		}
+	}
+	open, closed := strings.CutSuffix(what, ",closed")
 	p.Closed = closed
 	name, rest, named := strings.Cut(open, "=")
 	cidr, sizes, sized := strings.Cut(rest, ",")
@@ -100,7 +107,7 @@ func ParsePool(text string) (p blocks.Pool, err error) {
 	p.Name, p.Parts = name, 1
 	p.Prefix, err = netip.ParsePrefix(cidr)
 	if !named || name == "" || err != nil {
-		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
+		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
 	}
 	if length == "pinned" {
 		p.Bits, p.Pinned = p.Prefix.Addr().BitLen(), true
@@ -146,7 +153,8 @@ func initVerb() verb {
 				"which nodes give each other parts when no block is free; may be repeated "+
 				"(default of BITS: 26, for IPv6 122; of PARTS: 4). "+
 				"NAME=CIDR,pinned: containers get these by name alone, on any node. With ,closed behind it, nodes claim only blocks in "+
-				"which they have containers: see fairlead cluster adopt")
+				"which they have containers: see fairlead cluster adopt. With ,reclaim=TIME behind all, a node that is silent for that time, of 1h "+
+				"or more, loses its blocks: see docs/reclaim.md before")
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},

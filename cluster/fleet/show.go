@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"slices"
@@ -23,7 +24,7 @@ func nodesVerb() verb {
 				fmt.Fprintln(w, "NODE\tAGENT\tENDPOINTS\tBLOCKS\tLEASED\tADDRESSES\tSTATE")
 				for _, n := range nodes {
 					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", n.Name, agentState(n), join(n.Endpoints), n.Blocks, n.Leased,
-						n.Usable, n.State)
+						n.Usable, nodeState(n))
 				}
 			})
 		}}
@@ -36,13 +37,25 @@ func agentState(n etcd.MemberInfo) string {
 	return "does not run"
 }
 
+// nodeState says whether a node claims blocks, and what it loses if it stays silent.
+func nodeState(n etcd.MemberInfo) string {
+	text := string(n.State)
+	for _, pool := range slices.Sorted(maps.Keys(n.Reclaim)) {
+		if !n.Alive {
+			text += fmt.Sprintf(", loses %s after %v", pool, n.Reclaim[pool])
+		}
+	}
+	return text
+}
+
 func poolsVerb() verb {
-	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]][,closed]|add NAME=CIDR,pinned|open NAME]",
-		does: "List the pools with their use, add one, or let nodes claim any block of one that is closed.",
+	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME]|add NAME=CIDR,pinned|open NAME|reclaim NAME=TIME]",
+		does: "List the pools with their use, add one, let nodes claim any block of one that is closed, or say after which silence a " +
+			"node loses its blocks of one: manual, or 1h and more.",
 		run: func(ctx context.Context, c *call, operands []string) error {
-			isChange := len(operands) == 2 && (operands[0] == "add" || operands[0] == "open")
+			isChange := len(operands) == 2 && slices.Contains([]string{"add", "open", "reclaim"}, operands[0])
 			if len(operands) > 0 && !isChange {
-				return fmt.Errorf("%q: want add NAME=CIDR, open NAME, or nothing: %w", operands, errUsage)
+				return fmt.Errorf("%q: want add NAME=CIDR, open NAME, reclaim NAME=TIME, or nothing: %w", operands, errUsage)
 			}
 			s, v, err := c.open(ctx)
 			if err != nil {
@@ -56,19 +69,27 @@ func poolsVerb() verb {
 			}
 			pools := v.Pools()
 			return c.print(pools, func(w io.Writer) {
-				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED\tSTATE")
+				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED\tRECLAIM\tSTATE")
 				for _, p := range pools {
-					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
-						p.Leased, p.Usable, poolState(p.Pool))
+					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\t%v\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
+						p.Leased, p.Usable, p.Reclaim, poolState(p.Pool))
 				}
 			})
 		}}
 }
 
-// changePools does one of the verbs add and open, and returns what the store says then.
+// changePools does one of the verbs add, open and reclaim, and returns what the store says then.
 func (c *call) changePools(ctx context.Context, s *etcd.Store, verb, operand string) (*etcd.View, error) {
 	if verb == "open" {
 		return s.OpenPool(ctx, operand)
+	}
+	if verb == "reclaim" {
+		name, after, _ := strings.Cut(operand, "=")
+		var d blocks.Delay
+		if err := d.UnmarshalText([]byte(after)); err != nil {
+			return nil, fmt.Errorf("pool %s: %w: %w", name, err, errUsage)
+		}
+		return s.ReclaimAfter(ctx, name, d)
 	}
 	p, err := ParsePool(operand)
 	if err != nil {

@@ -140,7 +140,7 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 		default:
 		}
 	}
-	a.Describe = func(s *agentstatus.Status) { describe(s, view) }
+	a.Describe = func(s *agentstatus.Status) { describe(s, view, m) }
 	go a.Serve(ctx, l)
 
 	updates := make(chan []directory.Node)
@@ -220,7 +220,7 @@ func tell(ctx context.Context, view *etcd.View, self directory.Node, changed <-c
 }
 
 // describe adds the pools to a status, and what keeps the node from getting more addresses.
-func describe(s *agentstatus.Status, view *etcd.View) {
+func describe(s *agentstatus.Status, view *etcd.View, self *etcd.Member) {
 	for _, p := range view.Pools() {
 		s.Pools = append(s.Pools, agentstatus.Pool{Name: p.Name, Prefix: p.Prefix, Blocks: p.Blocks, Owned: p.Owned,
 			Leased: p.Leased, Usable: p.Usable})
@@ -235,10 +235,14 @@ func describe(s *agentstatus.Status, view *etcd.View) {
 			Text: "etcd was restored from a copy, and nobody claims addresses: `fairlead cluster readopt` says what to do"})
 	}
 	for _, m := range view.Members() {
-		if !m.Alive && m.State != etcd.StateForgotten {
-			s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.AgentSilent, Node: m.Name,
-				Text: "the agent of node " + m.Name + " does not run, as far as etcd knows. Its containers go on. If the node is gone " +
-					"for good: `fairlead cluster forget`"})
+		if m.Alive || m.State == etcd.StateForgotten {
+			continue
 		}
+		text := "the agent of node " + m.Name + " does not run, as far as etcd knows. Its containers go on."
+		if m.State == etcd.StateReclaimed {
+			text += " It was silent for so long that it lost blocks to other nodes."
+		}
+		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.AgentSilent, Node: m.Name,
+			Text: text + self.Fate(m.ID) + " If the node is gone for good: `fairlead cluster forget`"})
 	}
 }
