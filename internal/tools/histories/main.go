@@ -113,6 +113,8 @@ type options struct {
 	width                      int
 	stop                       int  // after so many failures; 0: never
 	long                       bool // leave the scripts of failures as they are
+
+	passed func() time.Duration // of time; nil: as on the wall
 }
 
 // fairlead is the command to test.
@@ -188,12 +190,16 @@ func (o options) searchWith(program string, found func(*script, failure)) (c cou
 	names := strings.Split(o.chains, ",")
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	begin, next := time.Now(), o.seed
+	next := o.seed
+	if o.passed == nil {
+		begin := time.Now()
+		o.passed = func() time.Duration { return time.Since(begin) }
+	}
 	for range o.width {
 		all.Go(func() {
 			for {
 				mu.Lock()
-				over := err != nil || o.time > 0 && time.Since(begin) > o.time || o.number > 0 && c.histories >= o.number ||
+				over := err != nil || o.time > 0 && o.passed() > o.time || o.number > 0 && c.histories >= o.number ||
 					o.stop > 0 && c.failed >= o.stop
 				seed := next
 				if !over {
