@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,8 @@ import (
 )
 
 // TestCallFaults lets calls of ADD and of DEL fail by which they ask or change the kernel or a file. What fails says so
-// in an error document, and what succeeds has done its work. The next DEL leaves nothing.
+// in an error document, and what succeeds has done its work. A failed ADD has no address any more. The next DEL leaves
+// nothing.
 func TestCallFaults(t *testing.T) {
 	faults := nstest.Faults()
 	for i, c := range chains {
@@ -105,11 +107,13 @@ func (f faulty) one(t *testing.T, verb string, n int, errno unix.Errno) {
 	if verb == "DEL" {
 		f.must("ADD", f.add(a))
 	}
+	var failed nstest.Syscall
 	at, what := 0, fmt.Sprintf("%s whose call %d is %s", verb, n, unix.ErrnoName(errno))
 	err := f.with(verb, a, func(s nstest.Syscall) unix.Errno {
 		if at++; at != n+1 {
 			return 0
 		}
+		failed = s
 		what += fmt.Sprintf(" (%s %s of %s)", s.Name, s.Path, s.By)
 		return errno
 	})
@@ -119,8 +123,21 @@ func (f faulty) one(t *testing.T, verb string, n int, errno unix.Errno) {
 	if verb == "DEL" && err == nil {
 		same(t, what+" succeeds, and", f.before)
 	}
+	if verb == "ADD" && err != nil && f.takesBack(failed) {
+		if leases, _ := filepath.Glob("/var/lib/cni/networks/" + f.network() + "/[1-9f]*"); len(leases) > 0 {
+			t.Errorf("%s (%v) keeps %q", what, err, leases)
+		}
+	}
 	if again := f.del(a); again != nil {
 		t.Errorf("DEL after %s (%v): %v", what, err, again)
 	}
 	same(t, fmt.Sprintf("DEL after %s (%v)", what, err), f.before)
+}
+
+// takesBack reports whether a plugin is to take back what it has done where a call fails: what later plugins of the list
+// find stays until DEL. A thread that cannot leave the container's namespace may do nothing more, and a plugin that
+// cannot write its answer has ended.
+func (f faulty) takesBack(call nstest.Syscall) bool {
+	byFirst := strings.Contains(f.chain.plugins[0], fmt.Sprintf(`"type":%q`, call.By))
+	return byFirst && call.Name != "setns" && !strings.HasPrefix(call.Path, "pipe:")
 }
