@@ -179,8 +179,13 @@ func (h *Held) Answer(errno unix.Errno) error {
 func receive(fd int, starter uint32, stop chan struct{}, calls map[uint32]string, each func(*Held) error) error {
 	defer unix.Close(fd)
 	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 50)
-		if n == 0 || err == unix.EINTR {
+		asks := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		_, err := unix.Poll(asks, 50)
+		if asks[0].Revents == unix.POLLHUP { // all have ended, and before Linux 6.11 the next ioctl would wait for ever
+			<-stop
+			return nil
+		}
+		if asks[0].Revents == 0 || err == unix.EINTR {
 			select {
 			case <-stop:
 				return nil
