@@ -162,6 +162,7 @@ MUTATED ?= spec sdk plan resource/filter ipam internal/ipam/disk internal/ipam/g
 mutate: export FAIRLEAD_RUN :=
 mutate: ## MUTANTS (100) small changes of the packages MUTATED, of which SEED decides: which do their tests not notice?
 	@.ci/packages
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags='-s -w' -o /dev/null ./cmd/fairlead # as tests do, which cannot write to Go's cache
 	$(GO) -C internal/tools run ./mutate -root ../.. -accepted mutate/accepted.txt -n $(MUTANTS) -seed $(SEED) $(MUTATED)
 
 # make histories HISTORYTIME=8h is a night. Histories that fail are kept, and TestFailedOnce plays them from then on.
