@@ -29,7 +29,7 @@ func cast(chain string, seed uint64) *script {
 	if chains()[chain].dhcp {
 		defer c.daemons()
 	}
-	if random.IntN(3) == 0 {
+	if random.IntN(2) == 0 {
 		c.duel()
 		return c.script
 	}
@@ -57,8 +57,9 @@ func (c *casting) duel() {
 	duels := []struct {
 		attached int
 		verbs    []string
-	}{{0, []string{"add", "add"}}, {1, []string{"add", "del"}}, {2, []string{"del", "del"}}, {1, []string{"add", "gc"}},
-		{1, []string{"del", "gc"}}, {1, []string{"add", "repair"}}, {1, []string{"del", "repair"}}}
+	}{{0, []string{"add", "add"}}, {0, []string{"add", "add"}}, {1, []string{"add", "del"}}, {1, []string{"add", "del"}},
+		{2, []string{"del", "del"}}, {1, []string{"add", "gc"}}, {1, []string{"del", "gc"}},
+		{1, []string{"add", "repair"}}, {1, []string{"del", "repair"}}}
 	d := duels[c.random.IntN(len(duels))]
 	c.attach(d.attached)
 	for _, verb := range d.verbs {

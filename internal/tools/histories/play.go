@@ -1,10 +1,11 @@
 package main
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -218,15 +219,14 @@ func (p *play) acts() error {
 }
 
 func (p *play) byChance() (err error) {
-	shared, err := p.shared()
+	known, err := p.known()
 	if err != nil {
 		return err
 	}
-	schedule := newSchedule(p.players, p.random, shared)
+	schedule := newSchedule(p.players, p.random, known,
+		fmt.Sprintf("fresh %v, %d attached", p.script.fresh, len(p.script.attached)))
 	defer func() {
-		if serr := p.share(shared); err == nil {
-			err = serr
-		}
+		err = cmp.Or(err, p.tell(schedule))
 	}()
 	for {
 		var ready []*player
@@ -247,39 +247,41 @@ func (p *play) byChance() (err error) {
 	}
 }
 
-// shared are the objects that several calls of one history have had, in the histories of this chain so far.
-func (p *play) shared() (map[string]bool, error) {
-	all := map[string]bool{}
-	text, err := os.ReadFile(p.sharedFile())
+// known is what the histories of this chain so far have told.
+func (p *play) known() (k known, err error) {
+	k = known{Users: map[string]string{}, Lengths: map[string]int{}, Tried: map[string]int{}}
+	text, err := os.ReadFile(p.knownFile())
 	if errors.Is(err, fs.ErrNotExist) {
-		return all, nil
+		return k, nil
 	}
-	for line := range strings.Lines(string(text)) {
-		all[strings.TrimSpace(line)] = true
-	}
-	return all, err
+	return k, errors.Join(err, json.Unmarshal(text, &k))
 }
 
-func (p *play) sharedFile() string {
-	return filepath.Join(filepath.Dir(p.program), p.script.chain+".shared")
+func (p *play) knownFile() string {
+	return filepath.Join(filepath.Dir(p.program), p.script.chain+".known")
 }
 
-// share adds the objects that calls of this history shared. What another history adds at the same time may be lost until one
-// finds it again.
-func (p *play) share(known map[string]bool) error {
-	by, isNews := map[string]*player{}, false
+// tell adds what this history tells. What another history adds at the same time may be lost until one finds it again.
+func (p *play) tell(s *schedule) error {
 	for _, each := range p.players {
+		if each.object == "" { // it has to do with all containers
+			continue
+		}
 		for object := range each.used {
-			if by[object] != nil && !known[object] {
-				known[object], isNews = true, true
+			if by := s.Users[object]; by != "" && by != each.object {
+				s.Users[object] = several
+			} else {
+				s.Users[object] = each.object
 			}
-			by[object] = each
 		}
 	}
-	if !isNews {
-		return nil
+	for _, each := range p.players {
+		if n := s.passed[each]; n > s.Lengths[s.called(each)] {
+			s.Lengths[s.called(each)] = n
+		}
 	}
-	return replace(p.sharedFile(), strings.Join(slices.Sorted(maps.Keys(known)), "\n"))
+	text, err := json.Marshal(s.known)
+	return errors.Join(err, replace(p.knownFile(), string(text)))
 }
 
 // ready reports whether a player can go on.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 )
@@ -8,42 +10,55 @@ import (
 // A schedule decides whose turn is next. There are three kinds, because three kinds of faults are to be found. One changes
 // turns often, after some steps. Another one changes them at a few moments only: a call is interrupted before a step, and
 // all others go on to their ends meanwhile, as in the probabilistic concurrency testing of Burckhardt et al. (2010). The third
-// one does that only before a step on an object that calls of earlier histories shared.
+// one does that only before a step that others decide by, on an object that calls of several containers have used. Of two calls
+// alone, each such step has its turn.
 type schedule struct {
+	known
+	host   string // how it is before
 	random *rand.Rand
 
 	odds int // one of so many steps gives the turn to another player; 0: by rank
 	turn *player
 
-	ranks   map[*player]int // who of those that are ready has the highest goes on
-	moments []moment
-	shared  map[string]bool // objects that calls of earlier histories shared; nil: calls are interrupted before any step
-	passed  map[*player]int // steps on these that calls have made
-	lowest  int
+	ranks    map[*player]int // who of those that are ready has the highest goes on
+	moments  []moment
+	decisive bool            // calls are interrupted before decisive steps alone
+	passed   map[*player]int // decisive steps that calls have made
+	lowest   int
 }
+
+// known is what earlier histories tell.
+type known struct {
+	Users   map[string]string // by object: the container whose calls have used it, or several
+	Lengths map[string]int    // how many decisive steps a call has made at most
+	Tried   map[string]int    // how often one of two calls was interrupted there
+}
+
+// several containers have used an object.
+const several = "*"
 
 // A moment is before a step of a call. Then the call goes behind all others, or an event happens.
 type moment struct {
-	call   *player
-	steps  int     // that the call has made before
-	shared bool    // count those on shared objects alone
-	change bool    // not before the next step that others decide by
-	event  *player // nil: the call goes behind
+	call     *player
+	steps    int     // that the call has made before
+	decisive bool    // count the decisive steps alone
+	change   bool    // not before the next crucial step
+	event    *player // nil: the call goes behind
 }
 
 func (s *schedule) come(m moment) bool {
 	step := m.call.next()
-	if m.shared {
-		return step != nil && s.isShared(step) && m.steps <= s.passed[m.call]
+	if m.decisive {
+		return step != nil && s.isDecisive(step) && m.steps <= s.passed[m.call]
 	}
 	return m.steps <= m.call.steps && (!m.change || step == nil || step.crucial())
 }
 
-// lengths are about how many steps calls have.
+// lengths are about how many steps calls have, of which about a quarter are decisive.
 var lengths = map[string]int{"add": 75, "del": 50, "gc": 60, "repair": 30, "check": 5, daemonVerb: 15}
 
-func newSchedule(players []*player, random *rand.Rand, shared map[string]bool) *schedule {
-	s := &schedule{random: random, ranks: map[*player]int{}, passed: map[*player]int{}}
+func newSchedule(players []*player, random *rand.Rand, k known, host string) *schedule {
+	s := &schedule{known: k, host: host, random: random, ranks: map[*player]int{}, passed: map[*player]int{}}
 	kind := random.IntN(6)
 	if kind == 0 {
 		s.odds = []int{2, 4, 8, 16}[random.IntN(4)]
@@ -61,8 +76,10 @@ func newSchedule(players []*player, random *rand.Rand, shared map[string]bool) *
 	if len(calls) == 0 {
 		return s
 	}
-	if kind < 4 && len(shared) > 0 {
-		s.shared = shared
+	s.decisive = kind < 4 && len(k.Users) > 0
+	if len(players) == 2 && len(calls) == 2 && len(k.Users) > 0 {
+		s.duel(calls)
+		return s
 	}
 	s.interrupt(calls)
 	for _, each := range players {
@@ -73,10 +90,35 @@ func newSchedule(players []*player, random *rand.Rand, shared map[string]bool) *
 	return s
 }
 
+// duel interrupts the first of two calls before the decisive step before which it was interrupted least often, and
+// sometimes the second one, too.
+func (s *schedule) duel(calls []*player) {
+	first, second := calls[0], calls[1]
+	if s.ranks[second] > s.ranks[first] {
+		first, second = second, first
+	}
+	about := func(n int) string { return fmt.Sprintf("%s %d, %s", s.called(first), n, second.verb) }
+	s.decisive = true
+	m := s.moment(first, nil)
+	for n := range s.Lengths[s.called(first)] {
+		if s.Tried[about(n)] < s.Tried[about(m.steps)] {
+			m.steps = n
+		}
+	}
+	s.Tried[about(m.steps)]++
+	s.moments = append(s.moments, m)
+	if s.random.IntN(3) == 0 {
+		s.moments = append(s.moments, s.moment(second, nil))
+	}
+}
+
+// called is a call of that verb on such a host.
+func (s *schedule) called(p *player) string { return s.host + ": " + p.verb }
+
 // interrupt chooses moments of calls.
 func (s *schedule) interrupt(calls []*player) {
 	times := 1 + s.random.IntN(2*len(calls))
-	if s.shared != nil {
+	if s.decisive {
 		times = 1 + s.random.IntN(len(calls))
 	}
 	for range times {
@@ -104,9 +146,9 @@ func (s *schedule) happen(event *player, calls []*player) {
 }
 
 func (s *schedule) moment(call, event *player) moment {
-	m := moment{call: call, event: event, shared: s.shared != nil && event == nil}
-	if m.shared {
-		m.steps = s.random.IntN(lengths[call.verb] / 3)
+	m := moment{call: call, event: event, decisive: s.decisive && event == nil}
+	if m.decisive {
+		m.steps = s.random.IntN(cmp.Or(s.Lengths[s.called(call)], lengths[call.verb]/4))
 	} else {
 		m.steps, m.change = 1+s.random.IntN(lengths[call.verb]), s.random.IntN(4) > 0
 	}
@@ -124,7 +166,7 @@ func (s *schedule) next(ready []*player) *player {
 			return m.call == highest && s.come(m) && (m.event == nil || slices.Contains(ready, m.event))
 		})
 		if i < 0 {
-			if step := highest.next(); step != nil && s.isShared(step) {
+			if step := highest.next(); step != nil && s.isDecisive(step) {
 				s.passed[highest]++
 			}
 			return highest
@@ -139,9 +181,9 @@ func (s *schedule) next(ready []*player) *player {
 	}
 }
 
-// isShared reports whether other calls use what a step is about.
-func (s *schedule) isShared(step *step) bool {
-	return slices.ContainsFunc(step.objects(), func(object string) bool { return s.shared[object] })
+// isDecisive reports whether other calls decide by what a step is about.
+func (s *schedule) isDecisive(step *step) bool {
+	return step.crucial() && slices.ContainsFunc(step.objects(), func(object string) bool { return s.Users[object] == several })
 }
 
 func (s *schedule) often(ready []*player) *player {

@@ -97,13 +97,12 @@ var varying = regexp.MustCompile(`\.[0-9]{6,}|\.fairlead-[0-9]+|#[0-9]+ \(delete
 func (s *step) crucial() bool { return !minor.MatchString(s.name) }
 
 var minor = regexp.MustCompile(`/history/|/\.fairlead-index/|last_reserved_ip|^(trylock|unlock) |linkprop|neigh|write /proc/|` +
-	`/memory/\*|\.new [0-9]|\.tmp [0-9]|addr default|route default`)
+	`/\* [0-9]|\.new [0-9]|\.tmp [0-9]|addr default|route default|newlink eth0`)
 
-// objects are what a step is about: paths, links, addresses, sets. A step on rules alone is about the packet filter. It does not
-// matter who comes first to a lock.
+// objects are what a step is about: paths, links, addresses, sets. A step on rules alone is about the packet filter.
 func (s *step) objects() (list []string) {
 	for word := range strings.FieldsSeq(s.name) {
-		if _, err := strconv.Atoi(word); err != nil && !verbs.MatchString(word) && !isLock.MatchString(word) {
+		if _, err := strconv.Atoi(word); err != nil && !verbs.MatchString(word) {
 			list = append(list, word)
 		}
 	}
@@ -115,8 +114,6 @@ func (s *step) objects() (list []string) {
 
 var verbs = regexp.MustCompile(`^((new|del|set)[a-z]+|create|write|mkdir|link|symlink|rename|unlink|lock|trylock|unlock|index|sendmsg|` +
 	`delete-flow|connect)$`)
-
-var isLock = regexp.MustCompile(`[/.]lock$|/(network|container)-`)
 
 // private reports whether a step concerns the program alone: links to itself as the plugins, the log of calls, and
 // numbers of namespaces, which the DHCP daemon asks for whenever it hears of a link.
