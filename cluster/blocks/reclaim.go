@@ -56,11 +56,11 @@ func (d Delay) validate() error {
 	return nil
 }
 
-// kept is how long after a beat a node allocates.
-func (d Delay) kept() int64 { return int64(d) * 9 / 10 }
+// Kept is how long after a beat a node allocates.
+func (d Delay) Kept() int64 { return int64(d) * 9 / 10 }
 
-// pause is the time between beats.
-func (d Delay) pause() int64 { return max(1, int64(d)/20) }
+// Pause is the time between beats.
+func (d Delay) Pause() int64 { return max(1, int64(d)/20) }
 
 // Deadlines are when a node stops to allocate from pools, by their names, as [Owner.Time] has times. A pool that is
 // missing has none.
@@ -87,7 +87,7 @@ func (o *Owner) NextBeat() int64 {
 	if o.said == nil || len(o.said.promise) == 0 {
 		return 0
 	}
-	return o.said.at + slices.Min(slices.Collect(maps.Values(o.said.promise))).pause()
+	return o.said.at + slices.Min(slices.Collect(maps.Values(o.said.promise))).Pause()
 }
 
 // promises returns what a beat has to say, of a node that also has some holdings.
@@ -130,7 +130,7 @@ func (o *Owner) keepTo(p promise) *step {
 		sooner = Deadlines{}
 	}
 	for pool, delay := range p {
-		end := o.now + delay.kept()
+		end := o.now + delay.Kept()
 		if was, has := sooner[pool]; !has || was > end {
 			sooner[pool] = end
 		}
@@ -151,7 +151,7 @@ func (o *Owner) publishDeadlines() *step {
 func (o *Owner) heardBy(b *beat) {
 	o.said, o.sure = b, Deadlines{}
 	for pool, delay := range b.promise {
-		o.sure[pool] = b.at + delay.kept()
+		o.sure[pool] = b.at + delay.Kept()
 	}
 }
 

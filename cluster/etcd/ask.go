@@ -196,7 +196,7 @@ func (m *Member) takenBy(addr netip.Addr, taken blocks.Entry) *grant.Refusal {
 		node = name
 	}
 	if taken.Key.Kind == blocks.GraveKey {
-		return &grant.Refusal{Why: fmt.Sprintf("the address %v rests, because the node %s, which had it, was forgotten", addr, node),
+		return &grant.Refusal{Why: fmt.Sprintf("the address %v rests, because the node %s, which had it, was forgotten or silent", addr, node),
 			Hint: "Try again ten minutes after that."}
 	}
 	return &grant.Refusal{Why: fmt.Sprintf("a container on the node %s has the address %v", node, addr),

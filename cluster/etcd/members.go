@@ -135,7 +135,7 @@ type PoolInfo struct {
 	blocks.Pool
 	Blocks  string `json:"blocks"` // that the pool has: a number, which may have many digits
 	Owned   int    `json:"owned"`
-	Resting int    `json:"resting,omitempty"` // of nodes that were forgotten, for ten minutes
+	Resting int    `json:"resting,omitempty"` // that nodes lost, for ten minutes
 	Leased  int    `json:"leased"`            // addresses, some minutes ago
 	Usable  uint64 `json:"usable"`            // addresses of the blocks that are owned
 }

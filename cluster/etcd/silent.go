@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
 // longestGap is the longest time between two looks at the other nodes after which one that was heard in neither was silent in
@@ -103,12 +104,34 @@ func (m *Member) Fate(node string) (text string) {
 	}
 	for _, l := range *losses {
 		if l.node == node {
-			left := time.Duration(max(0, l.at-m.clock())).Round(time.Second)
+			left := rounded(max(0, l.at-m.clock()))
 			text += fmt.Sprintf(" Unless it is heard before, others get its blocks of the pool %s in %v, and ten minutes.", l.pool, left)
 		}
 	}
 	return text
 }
+
+// Overdue says for people which addresses of a grant containers soon get no more, or get no more already, because etcd has not
+// heard of this node for longer than the time of three beats. Now is as in the grant.
+func (v *View) Overdue(g *grant.Grant, now int64) (texts []string) {
+	for _, p := range v.Pools() {
+		for r, end := range g.Until {
+			silent := now - (end - p.Reclaim.Kept())
+			if p.Reclaim == 0 || !p.Prefix.Contains(r.Addr()) || silent < 3*p.Reclaim.Pause() {
+				continue
+			}
+			text := fmt.Sprintf("etcd has not heard of this node for %v, so containers get no address of %v", rounded(silent), r)
+			if now < end {
+				text += fmt.Sprintf(" after another %v", rounded(end-now))
+			}
+			texts = append(texts, text)
+		}
+	}
+	slices.Sort(texts)
+	return texts
+}
+
+func rounded(d int64) time.Duration { return time.Duration(d).Round(time.Second) }
 
 // strays returns the addresses that containers have, though the node lost them.
 func (m *Member) strays(o *blocks.Owner) (list []netip.Addr) {

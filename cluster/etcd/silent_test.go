@@ -169,6 +169,19 @@ func TestSilentNode(t *testing.T) {
 	if fate := b.Fate(j.Node); !strings.Contains(fate, "of the pool p in 1m0s") {
 		t.Errorf("%q: want what a loses, and when", fate)
 	}
+	overdue := func(now int64, want string) {
+		t.Helper()
+		g, err := grant.Read("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(b.View.Overdue(g, now), "\n"); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	overdue(sent+kept/10, "")
+	overdue(sent+kept-int64(time.Minute), "etcd has not heard of this node for 53m0s, so containers get no address of 10.9.0.0/26 after another 1m0s")
+	overdue(sent+kept, "etcd has not heard of this node for 54m0s, so containers get no address of 10.9.0.0/26")
 	passTime(clock, time.Minute, b)
 	v, err := s.Look(t.Context())
 	if err != nil {

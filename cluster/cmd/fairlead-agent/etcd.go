@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
@@ -229,6 +230,12 @@ func describe(s *agentstatus.Status, view *etcd.View, self *etcd.Member) {
 	if err == nil && g.Missing != "" {
 		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.NotGranted, Node: s.Node,
 			Text: g.Missing + ". " + g.Hint})
+	}
+	if err == nil {
+		for _, text := range view.Overdue(g, disk.Uptime()) {
+			s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.NotGranted, Node: s.Node,
+				Text: text + ". Mend the way to etcd: others get these addresses some time later"})
+		}
 	}
 	if view.Restored() {
 		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.Other,
