@@ -55,13 +55,14 @@ func (c *call) addressable() error {
 	return errors.Join(errs...)
 }
 
-// ranges returns the addresses of a Request's Ranges.
+// ranges returns the addresses of a Request's Ranges. They are the same for CHECK, also where the address is of a range
+// that replaced the only one meanwhile.
 func ranges(a ipam.Allocator) []spec.IP {
 	g, ok := a.(ipam.Gatewayer)
 	if !ok {
 		return nil
 	}
-	return slices.Concat(g.Gateways()...)
+	return several(slices.Concat(g.Gateways()...))
 }
 
 // pathMTU returns a Request's PathMTU.

@@ -31,8 +31,8 @@ type Request struct {
 	Routes []spec.Route
 
 	// Ranges has, for each subnet that the network's configuration has addresses of, one of them and its gateway. It is
-	// empty if the IPAM plugin is another program, or does not know them before it allocates. In CHECK, it is what ADD
-	// recorded: nothing where there was no more than one subnet of a family.
+	// empty if there is no more than one subnet of a family, and if the IPAM plugin is another program, or does not
+	// know them before it allocates. In CHECK, it is what ADD recorded.
 	Ranges []spec.IP
 
 	// PathMTU is the size in bytes of the largest packet that reaches all addresses of the allocator's network; 0: not

@@ -89,7 +89,7 @@ func (c *call) remember() (restore func() error, err error) {
 		restore = func() error { return c.w.Store.Put(resource.MadeRecord, c.r.Owner, was) }
 	}
 	return restore, c.w.Store.Put(resource.MadeRecord, c.r.Owner,
-		resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner, Ranges: several(c.r.Ranges)})
+		resource.Made{Identity: id, Path: c.w.Container.Path, Owner: c.r.Owner, Ranges: c.r.Ranges})
 }
 
 func (c *call) forget() error {
