@@ -205,25 +205,13 @@ func (h *host) publish(ctx context.Context, p blocks.Publish, by grantor) (busy 
 	if p.Without == nil && len(p.Holdings) > 0 && len(p.Deadlines) == 0 { // nothing is taken away
 		return false, h.write(p, by)
 	}
-	if _, err := h.leases.Reclaim(ctx, h.network, false); err != nil {
-		return false, err
+	var leaving []netip.Prefix
+	if p.Without != nil {
+		if leaving = by.owner.Ranges(*p.Without); leaving == nil { // the pool is not there any more
+			leaving = []netip.Prefix{p.Without.Block}
+		}
 	}
-	err = h.leases.Hold(ctx, h.network, func(leased []netip.Addr) error {
-		if p.Without != nil {
-			leaving := by.owner.Ranges(*p.Without)
-			if leaving == nil { // the pool is not there any more
-				leaving = []netip.Prefix{p.Without.Block}
-			}
-			busy = slices.ContainsFunc(leased, func(a netip.Addr) bool {
-				return slices.ContainsFunc(leaving, func(r netip.Prefix) bool { return r.Contains(a) })
-			})
-		}
-		if busy {
-			return nil
-		}
-		return h.write(p, by)
-	})
-	return busy, err
+	return h.leases.Withdraw(ctx, h.network, leaving, func() error { return h.write(p, by) })
 }
 
 // write writes the grant. What others wrote into it stays.

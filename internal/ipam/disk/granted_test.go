@@ -53,6 +53,16 @@ func TestGrantedUnderTheLock(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
+	for prefix, want := range map[string]bool{"10.2.0.0/24": true, "10.3.0.0/24": false} {
+		withdrawn := false
+		busy, err := s.Withdraw(t.Context(), "net", []netip.Prefix{netip.MustParsePrefix(prefix)}, func() error {
+			withdrawn = locked()
+			return nil
+		})
+		if err != nil || busy != want || withdrawn == busy {
+			t.Errorf("withdraw %s: busy %v, withdrawn with the lock held %v, %v", prefix, busy, withdrawn, err)
+		}
+	}
 
 	s.Granted = func() ([]ipam.Set, error) { return nil, errors.New("nothing is granted") }
 	for name, use := range map[string]func() error{

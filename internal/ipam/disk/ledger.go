@@ -271,6 +271,25 @@ func (s *Store) Hold(ctx context.Context, network string, f func(leased []netip.
 	})
 }
 
+// Withdraw calls change, which takes prefixes away from what Granted says, unless one of their addresses has a lease.
+// Leases of containers that are gone end before that.
+func (s *Store) Withdraw(ctx context.Context, network string, leaving []netip.Prefix,
+	change func() error) (busy bool, err error) {
+	if _, err := s.Reclaim(ctx, network, false); err != nil {
+		return false, err
+	}
+	err = s.Hold(ctx, network, func(leased []netip.Addr) error {
+		busy = slices.ContainsFunc(leased, func(a netip.Addr) bool {
+			return slices.ContainsFunc(leaving, func(p netip.Prefix) bool { return p.Contains(a) })
+		})
+		if busy {
+			return nil
+		}
+		return change()
+	})
+	return busy, err
+}
+
 // change runs f with the lock of the network's directory, which is made if it does not exist.
 func (s *Store) change(ctx context.Context, network string, f func(*directory) error) error {
 	d, err := s.open(ctx, network, true)
