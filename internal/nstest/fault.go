@@ -160,16 +160,16 @@ type Held struct {
 	fd     int
 }
 
-// Answer has the program get an error. 0 lets the kernel do what the call asks. A program that was killed meanwhile
-// needs none.
+// Answer has the program get an error. 0 lets the kernel do what the call asks. A program that has ended meanwhile
+// needs none, and h.fd may be closed then, or another file.
 func (h *Held) Answer(errno unix.Errno) error {
 	a := response{id: h.id, errno: -int32(errno)}
 	if errno == 0 {
 		a.flags = notifContinue
 	}
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(h.fd), notifSend,
-		uintptr(unsafe.Pointer(&a))); errno != 0 && errno != unix.ENOENT {
-		return errno
+	_, _, got := unix.Syscall(unix.SYS_IOCTL, uintptr(h.fd), notifSend, uintptr(unsafe.Pointer(&a)))
+	if got != 0 && !slices.Contains([]unix.Errno{unix.ENOENT, unix.EBADF, unix.ENOTTY}, got) {
+		return got
 	}
 	return nil
 }
