@@ -25,7 +25,7 @@ func patience() []edit {
 	}
 }
 
-// build builds the command into a directory, with those edits, and without bounds on time.
+// build builds the command and the program agent into a directory, with those edits, and without bounds on time.
 func build(root, dir string, edits ...edit) (program string, err error) {
 	program = filepath.Join(dir, "fairlead")
 	texts := map[string]string{}
@@ -61,11 +61,14 @@ func build(root, dir string, edits ...edit) (program string, err error) {
 	if err := os.WriteFile(list, overlay, 0o644); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-overlay", list, "-o", program, "./cmd/fairlead")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
+	for _, main := range []struct{ dir, path, program string }{{".", "./cmd/fairlead", program},
+		{"internal/tools", "./histories/agent", agentOf(program)}} {
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-overlay", list, "-o", main.program, main.path)
+		cmd.Dir = filepath.Join(root, main.dir)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go build: %w\n%s", err, out)
+		}
 	}
 	return program, nil
 }

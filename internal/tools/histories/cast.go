@@ -26,8 +26,11 @@ func cast(chain string, seed uint64) *script {
 	random := rand.New(rand.NewPCG(seed, 1))
 	c := &casting{random: random, script: &script{chain: chain, seed: seed, fresh: random.IntN(2) == 0,
 		impatient: random.IntN(3) == 0}}
-	if chains()[chain].dhcp {
+	switch {
+	case chains()[chain].dhcp:
 		defer c.daemons()
+	case chains()[chain].granted && random.IntN(3) > 0:
+		defer c.agents()
 	}
 	if random.IntN(2) == 0 {
 		c.duel()

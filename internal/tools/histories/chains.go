@@ -5,6 +5,7 @@ type chain struct {
 	plugins []any
 	setup   []string // commands of a shell
 	dhcp    bool     // a server serves the link wire, and the daemon asks it
+	granted bool     // agents change the grant
 }
 
 // plugins are those that the chains call, and the address managers that those call.
@@ -33,8 +34,8 @@ func chains() map[string]chain {
 		"empty": {plugins: []any{object{"type": "bridge", "bridge": "br-empty", "removeWhenEmpty": true, "isGateway": true,
 			"ipMasq": true, "ipam": hostLocal}, object{"type": "firewall", "backend": "nftables", "ingressPolicy": "strict"}}},
 		"cluster": {plugins: []any{object{"type": "ptp", "ipMasq": true, "ipam": object{"type": "cluster"}}, portmap},
-			setup: []string{`mkdir -p /run/fairlead/cluster; printf '{"cluster":"c","node":"n","boot":"%s",
-				"ranges":["10.77.0.0/29","fd00:77::/125"]}' $(cat /proc/sys/kernel/random/boot_id) >/run/fairlead/cluster/n.json`}},
+			setup: []string{"mkdir -p /run/fairlead/cluster; printf '" + grantOf() +
+				"' $(cat /proc/sys/kernel/random/boot_id) >/run/fairlead/cluster/n.json"}, granted: true},
 		"dhcp":    {plugins: []any{object{"type": "macvlan", "master": "ens3", "ipam": object{"type": "dhcp"}}}, setup: wire, dhcp: true},
 		"macvlan": {plugins: []any{object{"type": "macvlan", "master": "ens3", "ipam": hostLocal}, tuning}, setup: wire},
 	}

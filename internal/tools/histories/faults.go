@@ -68,6 +68,13 @@ func faults() []fault {
 				"		d.resume(r, time.Now().Add(time.Duration(i)*3*time.Millisecond))\n	}"}}},
 		{"the DHCP daemon forgets the leases of the one before", "a question not asked", []edit{
 			{"internal/dhcp/daemon/daemon.go", "	records, err := d.store.load()", "	var records []leaseFile"}}},
+		{"a block leaves the grant after the lock of the leases", "an order turned round", []edit{
+			{leases + "ledger.go", "		return change()\n	})\n	return busy, err",
+				"		return nil\n	})\n	if err == nil && !busy {\n		err = change()\n	}\n	return busy, err"}}},
+		{"an ADD reads the grant before it has the lock of the leases", "an order turned round", []edit{
+			{leases + "allocate.go", "	if err := s.refreshSets(); err != nil {\n		return nil, err\n	}\n	want, err", "	want, err"}}},
+		{"a block leaves the grant that has a lease", "a question not asked", []edit{
+			{leases + "ledger.go", "		if busy {\n			return nil\n		}\n		return change()", "		return change()"}}},
 		{"leases of an earlier boot are alive", "a question answered wrongly", []edit{
 			{leases + "ledger.go", "return ipam.Gone, \"of an earlier boot\"", "return ipam.Alive, \"\""}}},
 		{"a failed ADD is not rolled back", "a step left out", []edit{

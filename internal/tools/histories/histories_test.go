@@ -113,13 +113,13 @@ func TestCast(t *testing.T) {
 		}
 	}
 	for seed := range uint64(500) {
-		for _, a := range cast("dhcp", seed).actors {
-			if a.verb == daemonVerb {
+		for _, a := range append(cast("dhcp", seed).actors, cast("cluster", seed).actors...) {
+			if a.verb == daemonVerb || a.verb == agentVerb {
 				verbs[a.name]++
 			}
 		}
 	}
-	for _, verb := range []string{daemonVerb, "daemon-2", "daemon-3", "add", "del", "check", "gc", "repair", "kill", "stop", "continue", "flush", "unlink", "full",
+	for _, verb := range []string{daemonVerb, "daemon-2", "daemon-3", agentVerb, "agent-2", "add", "del", "check", "gc", "repair", "kill", "stop", "continue", "flush", "unlink", "full",
 		"room", "reboot"} {
 		if verbs[verb] < 20 {
 			t.Errorf("%s is %d times", verb, verbs[verb])

@@ -70,7 +70,7 @@ func (p *play) event(a actor) error {
 		c.linkCut = true
 		return p.unlink(c)
 	case "full":
-		excuse("add", "check", "repair", "gc")
+		excuse("add", "check", "repair", "gc", agentVerb)
 		p.filled = true
 		return disks().Fill()
 	case "room":
@@ -160,6 +160,11 @@ func (p *play) laws(each *player, what touched) error {
 	if what == nothing {
 		return nil
 	}
+	if what == files {
+		if err := p.granted(); err != nil {
+			return err
+		}
+	}
 	withLink := what == links || what == files && len(p.services) > 0 // the daemon ends the lease of a link that is gone
 	for id, c := range p.containers {
 		lives := c.state == attached && !(withLink && c.linkCut) && !(what == rules && c.flushed)
@@ -239,7 +244,7 @@ func (p *play) epilogue() error {
 	if len(more) > 0 {
 		return failure{"GC with nothing valid leaves the host as it was", strings.Join(more, "\n")}
 	}
-	return p.unlocked()
+	return cmp.Or(p.givenBack(), p.unlocked())
 }
 
 // afterReboot attaches as many containers as the network has room for. Nobody has deleted those before the reboot, whose

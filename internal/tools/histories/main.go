@@ -37,7 +37,7 @@ func main() {
 	flag.StringVar(&o.root, "root", ".", "directory of the module")
 	flag.StringVar(&o.out, "out", "", "directory for the scripts of histories that fail")
 	flag.StringVar(&o.chains, "chains", "bridge,empty,cluster,chain,empty,macvlan,dhcp", "chains in turn, by comma")
-	flag.StringVar(&o.program, "program", "", "a command fairlead, instead of that of the root")
+	flag.StringVar(&o.program, "program", "", "a command fairlead, instead of that of the root; the program agent is beside it")
 	flag.IntVar(&o.stop, "stop", 0, "stop after so many histories that fail; 0: no bound")
 	flag.BoolVar(&o.long, "long", false, "print failures as they were played, and do not make them short")
 	flag.Uint64Var(&o.seed, "seed", 1, "where the seeds begin")

@@ -45,8 +45,11 @@ func (o options) plant(f fault) (law string, took, busy time.Duration, c count, 
 	if err != nil {
 		return "", 0, 0, c, err
 	}
-	if strings.Contains(f.edits[0].file, "dhcp") { // one chain has it
+	switch { // some are of one chain
+	case strings.Contains(f.name, "DHCP"):
 		o.chains = "dhcp"
+	case strings.Contains(f.name, "the grant"):
+		o.chains = "cluster"
 	}
 	begin, before := time.Now(), processors()
 	o.stop = 1

@@ -78,6 +78,8 @@ func (p *play) perform(program string) (err error) {
 	for _, a := range p.script.actors {
 		player := newPlayer(a, p.script.impatient)
 		switch a.verb {
+		case agentVerb:
+			player.program, player.args = agentOf(program), agentArgs(a.object)
 		case daemonVerb:
 			if player, err = p.daemonOf(a); err != nil {
 				return err
@@ -410,7 +412,7 @@ func (p *play) step(each *player) error {
 	case !each.begun:
 		each.begun = true
 		p.starts(each)
-		each.start(p.program, p.said)
+		each.start(cmp.Or(each.program, p.program), p.said)
 		if err := p.hear(each); err != nil {
 			return err
 		}

@@ -20,7 +20,8 @@ import (
 // A player is an actor of a history that runs. Its steps wait until the schedule lets it go on.
 type player struct {
 	actor
-	args      []string // of fairlead; nil: an event
+	program   string   // empty: fairlead
+	args      []string // nil: an event
 	env       []string
 	begun     bool
 	ended     bool

@@ -55,7 +55,7 @@ func (s *schedule) come(m moment) bool {
 }
 
 // lengths are about how many steps calls have, of which about a quarter are decisive.
-var lengths = map[string]int{"add": 75, "del": 50, "gc": 60, "repair": 30, "check": 5, daemonVerb: 15}
+var lengths = map[string]int{"add": 75, "del": 50, "gc": 60, "repair": 30, "check": 5, daemonVerb: 15, agentVerb: 40}
 
 func newSchedule(players []*player, random *rand.Rand, k known, host string) *schedule {
 	s := &schedule{known: k, host: host, random: random, ranks: map[*player]int{}, passed: map[*player]int{}}
