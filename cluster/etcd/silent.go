@@ -105,7 +105,7 @@ func (m *Member) Fate(node string) (text string) {
 	for _, l := range *losses {
 		if l.node == node {
 			left := rounded(max(0, l.at-m.clock()))
-			text += fmt.Sprintf(" Unless it is heard before, others get its blocks of the pool %s in %v, and ten minutes.", l.pool, left)
+			text += fmt.Sprintf(" Unless it is heard within %v, it loses its blocks of the pool %s, and others get them ten minutes later.", left, l.pool)
 		}
 	}
 	return text
