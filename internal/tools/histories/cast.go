@@ -32,7 +32,7 @@ func cast(chain string, seed uint64) *script {
 	case chains()[chain].granted && random.IntN(3) > 0:
 		defer c.agents()
 	}
-	if random.IntN(2) == 0 {
+	if random.IntN(3) > 0 {
 		c.duel()
 		return c.script
 	}

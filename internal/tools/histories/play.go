@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // A play is a history under way.
@@ -221,14 +223,12 @@ func (p *play) acts() error {
 }
 
 func (p *play) byChance() (err error) {
-	known, err := p.known()
-	if err != nil {
+	var schedule *schedule
+	if err := p.learn(func(k *known) { schedule = newSchedule(p.players, p.random, *k, p.script.host()) }); err != nil {
 		return err
 	}
-	schedule := newSchedule(p.players, p.random, known,
-		fmt.Sprintf("fresh %v, %d attached", p.script.fresh, len(p.script.attached)))
 	defer func() {
-		err = cmp.Or(err, p.tell(schedule))
+		err = cmp.Or(err, p.learn(func(k *known) { schedule.tell(k) }))
 	}()
 	for {
 		var ready []*player
@@ -249,41 +249,30 @@ func (p *play) byChance() (err error) {
 	}
 }
 
-// known is what the histories of this chain so far have told.
-func (p *play) known() (k known, err error) {
-	k = known{Users: map[string]string{}, Lengths: map[string]int{}, Tried: map[string]int{}}
-	text, err := os.ReadFile(p.knownFile())
-	if errors.Is(err, fs.ErrNotExist) {
-		return k, nil
+// learn changes what the histories of this chain so far have told. Several play at a time.
+func (p *play) learn(change func(*known)) error {
+	path := filepath.Join(filepath.Dir(p.program), p.script.chain+".known")
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
 	}
-	return k, errors.Join(err, json.Unmarshal(text, &k))
-}
-
-func (p *play) knownFile() string {
-	return filepath.Join(filepath.Dir(p.program), p.script.chain+".known")
-}
-
-// tell adds what this history tells. What another history adds at the same time may be lost until one finds it again.
-func (p *play) tell(s *schedule) error {
-	for _, each := range p.players {
-		if each.object == "" { // it has to do with all containers
-			continue
-		}
-		for object := range each.used {
-			if by := s.Users[object]; by != "" && by != each.object {
-				s.Users[object] = several
-			} else {
-				s.Users[object] = each.object
-			}
-		}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return err
 	}
-	for _, each := range p.players {
-		if n := s.passed[each]; n > s.Lengths[s.called(each)] {
-			s.Lengths[s.called(each)] = n
-		}
+	k := known{Users: map[string]string{}, Lengths: map[string]int{}, Tried: map[string]int{}}
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, &k)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	text, err := json.Marshal(s.known)
-	return errors.Join(err, replace(p.knownFile(), string(text)))
+	if err != nil {
+		return err
+	}
+	change(&k)
+	text, err = json.Marshal(k)
+	return errors.Join(err, replace(path, string(text)))
 }
 
 // ready reports whether a player can go on.

@@ -14,8 +14,9 @@ import (
 // alone, each such step has its turn.
 type schedule struct {
 	known
-	host   string // how it is before
-	random *rand.Rand
+	host    string // how it is before
+	players []*player
+	random  *rand.Rand
 
 	odds int // one of so many steps gives the turn to another player; 0: by rank
 	turn *player
@@ -58,7 +59,7 @@ func (s *schedule) come(m moment) bool {
 var lengths = map[string]int{"add": 75, "del": 50, "gc": 60, "repair": 30, "check": 5, daemonVerb: 15, agentVerb: 40}
 
 func newSchedule(players []*player, random *rand.Rand, k known, host string) *schedule {
-	s := &schedule{known: k, host: host, random: random, ranks: map[*player]int{}, passed: map[*player]int{}}
+	s := &schedule{known: k, host: host, players: players, random: random, ranks: map[*player]int{}, passed: map[*player]int{}}
 	kind := random.IntN(6)
 	if kind == 0 {
 		s.odds = []int{2, 4, 8, 16}[random.IntN(4)]
@@ -109,6 +110,25 @@ func (s *schedule) duel(calls []*player) {
 	s.moments = append(s.moments, m)
 	if s.random.IntN(3) == 0 {
 		s.moments = append(s.moments, s.moment(second, nil))
+	}
+}
+
+// tell adds what the schedule's history tells.
+func (s *schedule) tell(k *known) {
+	for _, each := range s.players {
+		if n := s.passed[each]; n > k.Lengths[s.called(each)] {
+			k.Lengths[s.called(each)] = n
+		}
+		if each.object == "" { // it has to do with all containers
+			continue
+		}
+		for object := range each.used {
+			if by := k.Users[object]; by != "" && by != each.object {
+				k.Users[object] = several
+			} else {
+				k.Users[object] = each.object
+			}
+		}
 	}
 }
 

@@ -22,6 +22,14 @@ type script struct {
 	impatient bool // whoever has to wait for the turn to change the packet filter goes on without
 }
 
+// host is how the host is before: what has been attached once leaves a bridge and a table behind.
+func (s *script) host() string {
+	if len(s.attached) == 0 && s.fresh {
+		return "fresh"
+	}
+	return fmt.Sprint(len(s.attached), " attached")
+}
+
 // An actor makes one call, or does one thing to the host.
 type actor struct {
 	name, verb, object string
