@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -148,6 +149,25 @@ func TestNoHost(t *testing.T) {
 	} {
 		if got := NoHost(netip.MustParsePrefix(text)); got != want {
 			t.Errorf("%s %s, want %s", text, got, want)
+		}
+	}
+}
+
+// A container can ask for any address but one that no container can have in the subnet it is of.
+func TestRequestable(t *testing.T) {
+	sets := []Set{{Ranges: []Range{
+		{Subnet: netip.MustParsePrefix("10.1.0.0/24")},
+		{Subnet: netip.MustParsePrefix("10.2.0.0/16")},
+	}}}
+	for text, want := range map[string]string{
+		"10.1.0.5":     "",
+		"10.2.1.0":     "", // the first address of a subnet of 24 bits, which 10.2.0.0/16 is not
+		"10.1.0.0":     "is the address of the subnet 10.1.0.0/24 itself",
+		"10.2.255.255": "is the broadcast address of 10.2.0.0/16",
+	} {
+		err := Requestable("ips[0]", netip.MustParseAddr(text), sets)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }

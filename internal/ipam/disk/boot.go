@@ -92,7 +92,7 @@ func namespaceOf(results, network string, e entry, f lease) (netns string, ok bo
 		entry.NetworkName != network || entry.ContainerID != containerID || entry.IfName != ifName {
 		return "", false // names with dashes share a file name
 	}
-	if netns = entry.Netns; netns == "" && len(entry.Result) > 0 { // libraries before 1.3 record it in the result alone
+	if netns = entry.Netns; netns == "" { // libraries before 1.3 record it in the result alone
 		if result, err := spec.DecodeResult(entry.Result, ""); err == nil {
 			netns = result.Sandbox(ifName)
 		}

@@ -112,6 +112,12 @@ func TestLook(t *testing.T) {
 			if len(b.Reserved) != 1 || b.Reserved[0].For != "db" || b.Reserved[0].Note != "x" || len(b.Problems) > 0 {
 				t.Errorf("reserved: %+v, problems %v", b.Reserved, b.Problems)
 			}
+			mine := addr(f.addrs(4)[0]) // reserved only now, so "b" keeps it
+			reserveNow(t, s, []ipam.Reservation{{Prefix: netip.PrefixFrom(mine, mine.BitLen())}})
+			want.Available = ipam.CountOf(4)
+			if b := look(t, s); b.Uses[0] != want {
+				t.Errorf("with the lease reserved: got  %+v\nwant %+v", b.Uses[0], want)
+			}
 			names, err := s.Networks(context.Background())
 			if err != nil || !slices.Equal(names, []string{"net"}) {
 				t.Errorf("networks: %v, %v", names, err)

@@ -124,3 +124,25 @@ func TestRefusedGrants(t *testing.T) {
 	}
 	refused("a pipe", "cannot be read: it is no plain file but a named pipe")
 }
+
+// A writer in the agent changes its part of the grant, and the parts of other writers stay. What a killed agent left of a
+// grant does not keep the next one from writing.
+func TestChange(t *testing.T) {
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(Path("changed")+".new", []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := File{Network: "changed"}
+	first := f.Change(func(g *Grant) { g.Ranges = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")} })
+	second := f.Change(func(g *Grant) { g.Node = "n" })
+	if err := errors.Join(first, second); err != nil {
+		t.Fatal(err)
+	}
+
+	got, err := Read("changed")
+	if err != nil || got.Node != "n" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

@@ -1,0 +1,70 @@
+package grant
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
+)
+
+// agentOf lets do answer a call to the agent of the network net.
+func agentOf(t *testing.T, do func(net.Conn)) {
+	t.Helper()
+	if err := os.MkdirAll(Dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", Socket("net"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		do(c)
+	}()
+}
+
+// A call does not wait longer for a silent agent than its context allows.
+func TestAskSilentAgent(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	agentOf(t, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+			t.Errorf("the question: %v", err)
+		}
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(nstest.Patience(t)):
+		}
+	})
+
+	err := Ask(ctx, "net", Want{})
+	close(ended)
+	if !errors.Is(err, net.ErrClosed) {
+		t.Errorf("of a silent agent: %v", err)
+	}
+}
+
+// An agent that ends before it has read the question has not agreed.
+func TestAskEndingAgent(t *testing.T) {
+	agentOf(t, func(net.Conn) {})
+	more := slices.Repeat([]netip.Addr{netip.MustParseAddr("10.1.0.2")}, 100_000) // than a socket has room for
+
+	if err := Ask(t.Context(), "net", Want{Pins: more}); err == nil {
+		t.Error("an agent that answers nothing has agreed")
+	}
+}
