@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -121,10 +122,11 @@ func TestDelFails(t *testing.T) {
 		options []attach.Option
 		calls   string
 		says    []string
+		left    []string
 	}{
-		"stop": {nil, "DEL third", []string{"plugin third", "exit status 9"}},
+		"stop": {nil, "DEL third", []string{"plugin third", "exit status 9"}, nil},
 		"continue": {[]attach.Option{attach.Continue()}, "DEL third, DEL second, DEL first",
-			[]string{"exit status 9", "try again"}},
+			[]string{"exit status 9", "try again"}, []string{"third", "second"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := web(t)
@@ -138,6 +140,9 @@ func TestDelFails(t *testing.T) {
 			w.expect(tc.calls)
 			if files := w.results(); len(files) != 1 {
 				t.Errorf("the cache has %q: it should be kept for another try", files)
+			}
+			if c, problems := w.List(""); len(problems) > 0 || len(c) != 1 || !slices.Equal(c[0].Left, tc.left) {
+				t.Errorf("the cache has %+v, %v: want %q left", c, problems, tc.left)
 			}
 			if err := w.Del(bounded(t), chain(t, "1.0.0", three, nil), a); err != nil {
 				t.Errorf("another try: %v", err)

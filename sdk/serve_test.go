@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 	fairlead "github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -107,8 +109,14 @@ func ask(t *testing.T, plugin, stdin string, env ...string) answer {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
+	names := []string{plugin}
 	for _, p := range plugins() {
-		if err := os.Symlink(exe, filepath.Join(dir, p.Name)); err != nil {
+		if p.Name != plugin {
+			names = append(names, p.Name)
+		}
+	}
+	for _, name := range names {
+		if err := os.Symlink(exe, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,6 +175,9 @@ func TestErrors(t *testing.T) {
 		{"no such IPAM plugin", "toy", conf("1.1.0", `,"ipam":{"type":"nope"}`), env("ADD", ns), 7, "nope"},
 		{"exhausted", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("ADD", ns), 11, "size 1, used 1"},
 		{"P21 STATUS asks the delegate", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("STATUS"), 50, "no address"},
+		{"STATUS without the uplink", "macvlan", `{"cniVersion":"1.1.0","name":"net","type":"macvlan","master":"none0"}`, env("STATUS"), 50, "none0"},
+		{"a chain without one of its plugins", "chain", conf("1.1.0", `,"plugins":[{"type":"toy"},{"type":"nope"}]`), env("ADD", ns), 7,
+			"plugins[1] (nope)"},
 		{"chained first", "toychain", conf("1.1.0", ""), env("ADD", ns), 7, "prevResult"},
 		{"P14 CHECK without a result", "toy", conf("1.1.0", ""), env("CHECK", ns), 7, "prevResult"},
 		{"GC without a list", "toy", conf("1.1.0", ""), env("GC"), 7, "valid-attachments"},
@@ -187,6 +198,37 @@ func TestErrors(t *testing.T) {
 				t.Error("an address was taken")
 			}
 		})
+	}
+}
+
+// TestStatusOfRecords: STATUS says so where no ADD could record what it made.
+//
+// clause: P21
+func TestStatusOfRecords(t *testing.T) {
+	aside := record.Dir + ".aside"
+	if err := os.Rename(record.Dir, aside); err == nil {
+		defer os.Rename(aside, record.Dir)
+	}
+	if err := errors.Join(os.MkdirAll(record.RunDir, 0o700), os.WriteFile(record.Dir, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(record.Dir)
+
+	a := ask(t, "toy", conf("1.1.0", ""), env("STATUS")...)
+	if a.status == 0 || a.doc["code"] != float64(spec.CodeUnavailable) || !strings.Contains(fmt.Sprint(a.doc["msg"]), record.Dir) {
+		t.Errorf("status %d, stdout %s", a.status, a.stdout)
+	}
+}
+
+// TestLogged: a call that fails and one that succeeds are lines of the log.
+func TestLogged(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "calls.log")
+	ask(t, "toy", conf("1.1.0", ""), env("STATUS", "FAIRLEAD_LOG="+log)...)
+	ask(t, "toy", conf("1.1.0", `,"fail":true`), env("STATUS", "FAIRLEAD_LOG="+log)...)
+
+	lines, err := os.ReadFile(log)
+	if err != nil || strings.Count(string(lines), `"STATUS"`) != 2 || strings.Count(string(lines), "asked to") != 1 {
+		t.Errorf("%v:\n%s", err, lines)
 	}
 }
 

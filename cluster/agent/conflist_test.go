@@ -109,6 +109,13 @@ func TestConflist(t *testing.T) {
 			t.Errorf("no %q in %s", want, h.problems())
 		}
 	}
+	if err := os.Remove(h.agent.Conflist.Source); err != nil {
+		t.Fatal(err)
+	}
+	h.compared(one, two)
+	if want := h.agent.Conflist.Source + ": no such file"; !strings.Contains(h.problems(), want) {
+		t.Errorf("no %q in %s", want, h.problems())
+	}
 }
 
 // What agents made is removed, and nothing else. Beside an agent nothing is.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -144,5 +145,13 @@ func TestChange(t *testing.T) {
 	got, err := Read("changed")
 	if err != nil || got.Node != "n" {
 		t.Errorf("%+v, %v", got, err)
+	}
+
+	if err := os.MkdirAll(Path("changed")+".new/theirs", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err = f.Change(func(g *Grant) { g.Node = "m" })
+	if err == nil || !strings.Contains(err.Error(), Path("changed")) {
+		t.Errorf("in place of a directory: %v", err)
 	}
 }
