@@ -468,37 +468,3 @@ func TestOriginalAfterRollback(t *testing.T) {
 		t.Errorf("a plugin of before the rollback is back: %v", err)
 	}
 }
-
-// What cannot be done ends an install and a rollback with an error that names the file. Before anything is kept, nothing
-// is replaced.
-func TestObstacles(t *testing.T) {
-	names := func(what string, err error, path string) {
-		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%s: %v, want one that names %s", what, err, path)
-		}
-	}
-	v1, _, dir := world(t)
-	before := says(t, dir)
-
-	link, nothing := filepath.Join(t.TempDir(), "link"), filepath.Join(t.TempDir(), "nothing")
-	must(t, os.Symlink(nothing, link))
-	_, err := Rollback(link)
-	names("a rollback in a link to nothing", err, nothing)
-
-	kept := filepath.Join(dir, ".fairlead", original)
-	must(t, os.Mkdir(filepath.Dir(kept), 0o700))
-	must(t, os.WriteFile(kept, nil, 0o600))
-	_, err = installFrom(v1, dir, false)
-	names("where no original can be kept", err, kept)
-	want(t, "where no original can be kept", says(t, dir), before)
-
-	must(t, os.Remove(kept))
-	_, err = installFrom(v1, dir, false)
-	must(t, err)
-	kept = filepath.Join(kept, "bridge")
-	must(t, os.Remove(kept))
-	must(t, os.MkdirAll(filepath.Join(kept, "theirs"), 0o700))
-	_, err = Rollback(dir)
-	names("a rollback that cannot remove the original", err, kept)
-}
