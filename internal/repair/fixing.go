@@ -119,8 +119,8 @@ func (a *attached) hold(ctx context.Context) (w *kernel.World, release func()) {
 	}
 	w, err = restore.OpenContainer(a.host, a.Owner, a.cached.Netns)
 	switch {
-	// for example loopback, or an attachment of an old library
-	case a.cached.Netns == "" || errors.Is(err, kernel.ErrHostNamespace):
+	// for example loopback, or an attachment of an old library, which has no path
+	case errors.Is(err, kernel.ErrHostNamespace):
 		return &kernel.World{Host: a.host.Host, Store: a.host.Store}, unlock
 	case err == nil:
 		return w, func() { w.Container.Close(); unlock() }

@@ -164,6 +164,13 @@ func TestRepairLeavesOthers(t *testing.T) {
 	if rules := nstest.Run(t, "nft", "list", "ruleset"); strings.Contains(rules, "table inet fairlead") {
 		t.Errorf("repair has made tables for nobody:\n%s", rules)
 	}
+
+	nstest.Run(t, "iptables", "-t", "nat", "-F")
+	report := s.run(&repair.Repairer{Foreign: none})
+	lost := strings.Join(report.Findings[0].Differences.Lines(), "\n")
+	if states(report) != "lan/a/eth0 offline" || !strings.Contains(lost, "10.9.1.2") || !strings.Contains(lost, "8081") {
+		t.Errorf("without the rules of another program: %s:\n%s", states(report), lost)
+	}
 }
 
 // A process that listens on a published port, as podman does on all of its ports, is said when the port is published
