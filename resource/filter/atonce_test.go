@@ -11,6 +11,29 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
+// TestAtOnceRestoresTable: what AtOnce itself restores of the table is no reason to read again.
+func TestAtOnceRestoresTable(t *testing.T) {
+	w := contract.NewWorld(t)
+	m := func(id, at string) masquerade.Sources {
+		return masquerade.Sources{Owner: spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"},
+			From: []netip.Prefix{netip.MustParsePrefix(at)}}
+	}
+	contract.Ensure(t, w, m("a", "10.1.0.2/24"))
+	filtertest.NFT(t, w, "flush chain inet fairlead postrouting")
+
+	ctx, times := filter.Together(t.Context()), 0
+	err := filter.AtOnce(ctx, w, func() {
+		if _, err := m("b", "10.1.0.3/24").Ensure(ctx, w); err != nil {
+			t.Error(err)
+		}
+		times++
+	})
+	if err != nil || times != 1 {
+		t.Errorf("done %d times, %v", times, err)
+	}
+	contract.Verify(t, w, m("b", "10.1.0.3/24"))
+}
+
 // TestAtOnceAgain has somebody else change the packet filter between what AtOnce reads and what it writes: it reads
 // again, and nothing is lost. Somebody who never stops does not keep it from ending.
 func TestAtOnceAgain(t *testing.T) {
