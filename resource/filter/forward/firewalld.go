@@ -22,8 +22,9 @@ import (
 
 const firewalldName = "org.fedoraproject.FirewallD1"
 
-// firewalldTimeout bounds a conversation with firewalld, which takes seconds to answer while it reloads.
-const firewalldTimeout = 15 * time.Second
+// firewalldTimeout bounds a conversation with firewalld, which answers nothing while it reloads: for seconds, and on a busy
+// machine for some more.
+const firewalldTimeout = 45 * time.Second
 
 // Codes of firewalld's errors, with which their texts begin.
 const (
