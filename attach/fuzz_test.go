@@ -76,6 +76,9 @@ func FuzzCache(f *testing.F) {
 
 // writtenAsRead notes an unfinished DEL in the file of an attachment, and stores the attachment anew.
 func writtenAsRead(t *testing.T, r *Runtime, c *Cached) {
+	if _, err := json.Marshal(c.Result); err != nil {
+		return // another program's: CNI 0.1.0 has no form for a result without an address
+	}
 	says := func(what string) string {
 		now, err := r.load(c.Owner())
 		if err != nil || now == nil {

@@ -22,8 +22,8 @@ import (
 
 const firewalldName = "org.fedoraproject.FirewallD1"
 
-// firewalldTimeout bounds a conversation with firewalld, which answers nothing while it reloads: for seconds, and on a busy
-// machine for some more.
+// firewalldTimeout bounds a conversation with firewalld, which answers nothing while it reloads: for seconds, or on a
+// busy machine for many.
 const firewalldTimeout = 45 * time.Second
 
 // Codes of firewalld's errors, with which their texts begin.
