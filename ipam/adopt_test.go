@@ -56,5 +56,11 @@ func TestAdoptable(t *testing.T) {
 		if strings.Join(names, " ") != tc.books || said != tc.failure {
 			t.Errorf("%q: %q, %q, want %q, %q", tc.from, names, said, tc.books, tc.failure)
 		}
+		if tc.failure == "" {
+			continue
+		}
+		if _, err := Adopt(t.Context(), l, "net", strings.Fields(tc.from), true); err == nil || err.Error() != tc.failure {
+			t.Errorf("adopt from %q: %v, want %s", tc.from, err, tc.failure)
+		}
 	}
 }

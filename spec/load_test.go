@@ -197,3 +197,19 @@ func TestLoad(t *testing.T) {
 	_, err = Load(confDir(t, "README", ""), "n")
 	wantError(t, err, "no file there ends in .conflist, .conf or .json")
 }
+
+// A network has the drop-ins of its directory, unless its file refuses them.
+func TestDropIns(t *testing.T) {
+	const closed = `{"name": "closed", "loadOnlyInlinedPlugins": true, "plugins": [{"type": "x"}]}`
+	dir := confDir(t, "10.conflist", list("open", "x"), "open/10.conf", `{"type": "y"}`, "20.conflist", closed,
+		"closed/10.conf", `{"type": "y"}`)
+	for name, want := range map[string][]string{"open": {filepath.Join(dir, "open/10.conf")}, "closed": nil} {
+		l, err := Load(dir, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := l.DropIns(); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -116,6 +118,18 @@ func thousand() (nodes []directory.Node) {
 		nodes = append(nodes, n)
 	}
 	return nodes
+}
+
+// The log says once why the source of the nodes does not answer, and again when the cause changes.
+func TestFailureIsLoggedOnce(t *testing.T) {
+	var log strings.Builder
+	a := Agent{Log: slog.New(slog.NewTextHandler(&log, nil))}
+	for _, cause := range []string{"refused", "refused", "timeout", "timeout"} {
+		a.SetFailure(errors.New(cause))
+	}
+	if said := log.String(); strings.Count(said, "refused") != 1 || strings.Count(said, "timeout") != 1 {
+		t.Error(said)
+	}
 }
 
 // The bytes a minute are those between two samples that are a minute apart.

@@ -140,6 +140,12 @@ func TestObstacles(t *testing.T) {
 	want(t, "where no original can be kept", says(t, dir), before)
 
 	must(t, os.Remove(kept))
+	must(t, os.MkdirAll(filepath.Join(kept, "bridge", "theirs"), 0o700))
+	_, err = installFrom(v1, dir, false)
+	names("where the original cannot be kept", err, filepath.Join(kept, "bridge"))
+	want(t, "where the original cannot be kept", says(t, dir), before)
+
+	must(t, os.RemoveAll(kept))
 	_, err = installFrom(v1, dir, false)
 	must(t, err)
 	kept = filepath.Join(kept, "bridge")
