@@ -100,16 +100,14 @@ func (p *play) asking(each *player, s *step) {
 	}
 }
 
-// unanswered notes that a DHCP daemon dies: who has asked it may fail. It reports whether that leaves half a container.
-func (p *play) unanswered() (half bool) {
+// unanswered notes that a DHCP daemon dies: who has asked it may fail.
+func (p *play) unanswered() {
 	p.noDaemon = true
 	for _, each := range p.players {
 		if each.asks && !each.ended {
 			each.excused = true
-			half = half || each.verb != "check" && each.verb != "repair"
 		}
 	}
-	return half
 }
 
 // answers waits for what calls do that the DHCP daemon may have answered.
@@ -152,10 +150,11 @@ func (p *play) unnoted(c *container) error {
 		strings.Join(left, "\n")}
 }
 
-// leases are the files of a container's leases, and of the note that it was deleted.
+// leases are the files of a container's leases, and of the note that it was deleted. What a daemon has not finished, the next
+// one removes.
 func leases(c *container) []string {
 	paths, _ := filepath.Glob(filepath.Join(dhcp.StateDir, "*"+c.hash+"*"))
-	return paths
+	return slices.DeleteFunc(paths, func(path string) bool { return strings.HasSuffix(path, ".new") })
 }
 
 // settle has a DHCP daemon run that waits for no turns, and waits until it has handled what was deleted while there was none.

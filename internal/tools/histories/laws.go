@@ -44,7 +44,8 @@ func (p *play) event(a actor) error {
 		if !victim.ended && slices.Contains([]string{"add", "del", "gc"}, victim.verb) { // it leaves half a container
 			excuse("repair")
 		}
-		if !victim.ended && victim.verb == daemonVerb && p.unanswered() {
+		if !victim.ended && victim.verb == daemonVerb {
+			p.unanswered()
 			excuse("repair")
 		}
 		victim.kill()
