@@ -41,18 +41,20 @@ func (p *play) event(a actor) error {
 	switch a.verb {
 	case "kill":
 		victim := p.player(a.object)
-		if !victim.ended && slices.Contains([]string{"add", "del", "gc"}, victim.verb) { // it leaves half a container
+		if !victim.ended && slices.Contains([]string{"add", "del", "gc", daemonVerb}, victim.verb) { // it leaves half a container
 			excuse("repair")
 		}
 		if !victim.ended && victim.verb == daemonVerb {
 			p.unanswered()
-			excuse("repair")
 		}
 		victim.kill()
 		p.crowded = true
 		return p.end(victim)
 	case "stop":
 		if victim := p.player(a.object); !victim.ended {
+			for _, s := range victim.pending { // which it makes before it stops
+				p.asking(victim, s)
+			}
 			return victim.stop()
 		}
 	case "continue":
