@@ -1,6 +1,7 @@
 package rtnl
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -23,7 +24,8 @@ type Addr struct {
 	Temporary     bool // made by the kernel beside another one, to be exchanged soon (RFC 8981)
 }
 
-// Addrs returns the addresses of the link with that index.
+// Addrs returns the addresses of the link with that index. The error is ErrNoLink if there is no such link; before
+// Linux 4.20 there is no error.
 func Addrs(ns *kernel.NS, index int) ([]Addr, error) {
 	msgs, err := addrs(ns, index)
 	var list []Addr
@@ -64,6 +66,9 @@ func addrs(ns *kernel.NS, index int) (of [][]byte, err error) {
 		if len(m) >= unix.SizeofIfAddrmsg && (index == 0 || int(netlink.U32(m[4:])) == index) {
 			of = append(of, m)
 		}
+	}
+	if netlink.Is(err, unix.ENODEV) {
+		return nil, NoLink{fmt.Sprintf("#%d", index)}
 	}
 	return of, netlink.About(err, "list addresses")
 }

@@ -43,6 +43,9 @@ func TestErrorsInTheKernelsWords(t *testing.T) {
 	if err := SetLink(ns, "none", LinkChange{Up: true}); !errors.Is(err, ErrNoLink) {
 		t.Error(err)
 	}
+	if _, err := Addrs(ns, 4711); !errors.Is(err, ErrNoLink) {
+		t.Errorf("the addresses of a link that is gone: %v", err)
+	}
 	if err := errors.Join(DelLink(ns, 4711), DelGroup(ns, 4711),
 		DelAddr(ns, lo.Index, Addr{Prefix: mustPrefix("192.0.2.1/24")}),
 		DelRoute(ns, Route{Dst: mustPrefix("192.0.2.0/24"), Link: lo.Index, Table: MainTable})); err != nil {

@@ -14,7 +14,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
-	"golang.org/x/sys/unix"
 )
 
 // A Gateway is an address that a bridge has as the gateway of its containers. The gateways of one network may be on a
@@ -182,11 +181,8 @@ func (g Gateway) release(w *kernel.World, but ...[8]byte) error {
 // HasForeignAddr reports whether a link has an address that neither a Gateway nor the kernel has given it.
 func HasForeignAddr(w *kernel.World, l *rtnl.Link) (bool, error) {
 	addrs, err := rtnl.Addrs(w.Host, l.Index)
-	if errors.Is(err, unix.ENODEV) { // another process was faster
-		return false, nil
-	}
 	if err != nil {
-		return false, err
+		return false, resource.ExceptNoLink(err) // another process was faster
 	}
 	for _, a := range addrs {
 		if resource.OwnLinkLocal(w.Host, l, a.Prefix) {

@@ -17,7 +17,6 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/spec"
-	"golang.org/x/sys/unix"
 )
 
 // TransientBridgeKind returns the Kind of TransientBridge. A bridge that others use stays. GC also removes unused
@@ -152,7 +151,7 @@ func (t TransientBridge) removeEmpty(ctx context.Context, w *kernel.World, owner
 	}
 	for _, l := range links {
 		addrs, err := rtnl.Addrs(w.Host, l.Index)
-		if err != nil && !errors.Is(err, unix.ENODEV) {
+		if resource.ExceptNoLink(err) != nil {
 			errs = append(errs, err)
 			continue
 		}
