@@ -143,6 +143,18 @@ func (n *node) follow(fairlead string, to *node, family rune) {
 	}
 }
 
+// disagree follows a packet to the pod of another node, which has no way back, though both have the same from the API server.
+func (n *node) disagree(fairlead string, to *node, family rune) {
+	n.c.t.Helper()
+	to.run("ip", "route", "add", "blackhole", n.address(family))
+	defer to.run("ip", "route", "del", "blackhole", n.address(family))
+	said := n.run("sh", "-c", strings.Join([]string{"!", fairlead, "trace", n.pod, "to", to.address(family)}, " "))
+	want := fmt.Sprintf("%s has no route to %s, which is at %s", to.name, n.address(family), n.name)
+	if !strings.Contains(said, want) {
+		n.c.t.Errorf("want %q:\n%s", want, said)
+	}
+}
+
 // address is the address of the node's pod in a family.
 func (n *node) address(family rune) string {
 	i, _ := strconv.Atoi(n.name[1:])
@@ -220,6 +232,7 @@ func TestPodsOfTwoNodes(t *testing.T) {
 			for _, family := range families.pods {
 				a.follow(fairlead, b, family)
 				b.follow(fairlead, a, family)
+				a.disagree(fairlead, b, family)
 			}
 
 			c.apiserver.kill()
