@@ -218,8 +218,9 @@ func (o *Owner) missing(pin Pin) (all []Holding) {
 
 // candidates returns so many blocks of a pool that may be free, or fewer.
 func (o *Owner) candidates(d *demand, p Pool, most int) (list []Holding) {
+	order := p.order(o.journal.Node)
 	for n := d.probed; n < p.count() && len(list) < most; n++ {
-		h := Holding{p.Name, p.block((p.first(o.journal.Node) + n) % p.count()), p.all()}
+		h := Holding{p.Name, p.block(order(n)), p.all()}
 		isTaken := o.Taken != nil && o.Taken(h) || o.TakenBy(h).Revision != 0
 		if !isTaken && o.view.mine.parts(h) == 0 {
 			list = append(list, h)

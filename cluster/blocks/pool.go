@@ -15,11 +15,12 @@ const maxCountBits = 62
 // count returns how many blocks a pool has.
 func (p Pool) count() uint64 { return 1 << min(p.Bits-p.Prefix.Bits(), maxCountBits) }
 
-// first returns the number of the block at which a node begins to search. Nodes that begin at random places meet
-// seldom, however many claim at once.
-func (p Pool) first(node string) uint64 {
+// order returns the number of the block that a node tries n-th, for n below count. Nodes that went on at the neighbouring
+// block would meet again there, where many claim at once. As count is a power of two, each odd stride leads to all blocks.
+func (p Pool) order(node string) func(n uint64) uint64 {
 	sum := sha256.Sum256([]byte(p.Name + "\x00" + node))
-	return binary.BigEndian.Uint64(sum[:]) % p.count()
+	first, stride := binary.BigEndian.Uint64(sum[:]), binary.BigEndian.Uint64(sum[8:])|1
+	return func(n uint64) uint64 { return (first + n*stride) % p.count() }
 }
 
 // block returns the block with a number.

@@ -36,15 +36,25 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// Nodes that begin to search at the same time do so at different blocks.
-func TestFirst(t *testing.T) {
+// Nodes that begin to search at the same time do so at different blocks, go on at different ones, and reach each block.
+func TestOrder(t *testing.T) {
 	p := Pool{Name: "a", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Bits: 26, Parts: 1}
-	seen := map[uint64]bool{}
+	firsts, strides := map[uint64]bool{}, map[uint64]bool{}
 	for n := range 1000 {
-		seen[p.first(strings.Repeat("x", n))] = true
+		order := p.order(strings.Repeat("x", n))
+		firsts[order(0)] = true
+		strides[(order(1)-order(0))%p.count()] = true
 	}
-	if len(seen) < 990 {
-		t.Errorf("1,000 nodes begin at %d places of %d", len(seen), p.count())
+	if len(firsts) < 990 || len(strides) < 990 {
+		t.Errorf("1,000 nodes begin at %d blocks of %d, and go on by %d strides", len(firsts), p.count(), len(strides))
+	}
+	small := Pool{Name: "a", Prefix: netip.MustParsePrefix("10.0.0.0/24"), Bits: 28, Parts: 1}
+	seen, order := map[uint64]bool{}, small.order("x")
+	for n := range small.count() {
+		seen[order(n)] = true
+	}
+	if len(seen) != 16 {
+		t.Errorf("a node tries %d of 16 blocks", len(seen))
 	}
 }
 
