@@ -212,6 +212,7 @@ func (e *encoder) machine(m *machine) {
 		e.byte(byte(is.since))
 	}
 	e.u16(m.leases)
+	e.u16(m.lost)
 	e.u16(m.containers)
 	e.flag(m.late != nil)
 	e.flag(m.agent != nil)

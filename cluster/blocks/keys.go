@@ -173,6 +173,9 @@ type Pool struct {
 
 	// Reclaim is after which silence a node loses its blocks of the pool.
 	Reclaim Delay `json:"reclaim"`
+
+	// Fence is what happens to the node's containers with addresses of the pool when it may not allocate any more.
+	Fence Fence `json:"fence,omitempty"`
 }
 
 // all returns the parts of a whole block.

@@ -31,6 +31,8 @@ func small() map[string]*env {
 	parts, two := env{started: true, owned: 1, parts: 2}, env{started: true, blocks: 2}
 	timed, timedParts := env{started: true, owned: 1, timed: 2, hungry: true}, env{started: true, owned: 1, parts: 2, timed: 2, hungry: true}
 	later := env{started: true, owned: 1, hungry: true}
+	fenced, fencedLater := timed, later
+	fenced.fenced, fencedLater.fenced = true, true
 	stored := happening{want1: 2, want0: 1, add: 2, off: 1, copyStore: 1, restoreStore: 1}
 	return map[string]*env{
 		"start":                    worldOf(env{}, happening{want1: 2, add: 2, lose: 1, kill: 1}),
@@ -62,6 +64,11 @@ func small() map[string]*env {
 		"reclaim, restored":      worldOf(timed, happening{tick: 3, observe: 2, reclaim: 1, add: 3, copyStore: 1, restoreStore: 1}),
 		"reclaim, cede":          worldOf(timedParts, happening{tick: 3, observe: 2, reclaim: 1, add: 2, cede: 1}),
 		"reclaim, configured":    worldOf(later, happening{tick: 4, observe: 2, reclaim: 1, add: 2, configure: 2}),
+		"fence":                  worldOf(fenced, happening{tick: 4, observe: 3, reclaim: 1, add: 3, del: 1}),
+		"fence, lost answers":    worldOf(fenced, happening{tick: 3, observe: 2, reclaim: 1, add: 2, lose: 1}),
+		"fence, agent killed":    worldOf(fenced, happening{tick: 4, observe: 2, reclaim: 1, add: 2, kill: 1}),
+		"fence, restored":        worldOf(fenced, happening{tick: 3, observe: 2, reclaim: 1, add: 3, copyStore: 1, restoreStore: 1}),
+		"fence, configured":      worldOf(fencedLater, happening{tick: 4, observe: 2, reclaim: 1, add: 2, configure: 2}),
 		"cede, forget":           worldOf(parts, happening{want1: 1, add: 1, cede: 1, off: 1, forget: 1}),
 	}
 }
@@ -91,9 +98,11 @@ func TestWalks(t *testing.T) {
 	maps.Copy(restore, happening{copyStore: 1, restoreStore: 1})
 	silent := maps.Clone(all)
 	maps.Copy(silent, happening{tick: 20, observe: 40, reclaim: 6, copyStore: 1, restoreStore: 1})
-	for name, h := range map[string]happening{"administrator": admin, "restored store": restore, "silent nodes": silent} {
+	for name, h := range map[string]happening{"administrator": admin, "restored store": restore, "silent nodes": silent,
+		"silent nodes with a fence": silent} {
 		t.Run(name, func(t *testing.T) {
-			e := worldOf(env{nodes: 3, blocks: 2, parts: 2, timed: Delay(2 * min(h[tick], 1))}, h)
+			isFenced := strings.HasSuffix(name, "fence")
+			e := worldOf(env{nodes: 3, blocks: 2, parts: 2, timed: Delay(2 * min(h[tick], 1)), fenced: isFenced}, h)
 			for seed := range number(t, "FAIRLEAD_WALKS", 300) {
 				if r := walk(e, uint64(seed), 400); r.broken != "" {
 					show(t, e, r)
@@ -125,6 +134,8 @@ func TestMutations(t *testing.T) {
 	started, owned := env{started: true}, env{started: true, owned: 1}
 	parts := env{started: true, owned: 1, parts: 2}
 	timed, later := env{started: true, owned: 1, timed: 2, hungry: true}, env{started: true, owned: 1, hungry: true}
+	fenced := timed
+	fenced.fenced = true
 	silent := happening{tick: 2, observe: 1, reclaim: 1, add: 2}
 	late := happening{want0: 1, want1: 2, add: 2, kill: 1}
 	tests := map[string]struct {
@@ -161,7 +172,11 @@ func TestMutations(t *testing.T) {
 			worldOf(timed, happening{tick: 3, observe: 2, reclaim: 1, add: 2}), "both have"},
 		"no deadline for the plugin":             {noDeadline, worldOf(timed, silent), "both have"},
 		"a node goes on with what was reclaimed": {goOnReclaimed, worldOf(timed, silent), "both have"},
-		"no comparison with the beat":            {noBeatCompare, worldOf(timed, silent), "both have"},
+		"no fence, and nobody ends containers":   {noFenceAtAll, worldOf(fenced, silent), "both have"},
+		"a fence that needs the agent": {fenceByAgent,
+			worldOf(fenced, happening{tick: 2, observe: 1, reclaim: 1, add: 2, kill: 1}), "both have"},
+		"a fence that goes when the node returns": {fenceGoesOnReturn, worldOf(fenced, silent), "both have"},
+		"no comparison with the beat":             {noBeatCompare, worldOf(timed, silent), "both have"},
 		"a promise before the grant keeps it": {promiseUnkept,
 			worldOf(later, happening{tick: 2, observe: 1, reclaim: 1, add: 2, configure: 1}), "both have"},
 	}

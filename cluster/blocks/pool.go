@@ -132,6 +132,11 @@ func (c Config) Validate() error {
 				"a block, because it is pinned", pool, p.Bits, p.Parts)
 		case p.Reclaim.validate() != nil:
 			return fmt.Errorf("%s: %w", pool, p.Reclaim.validate())
+		case p.Fence.validate() != nil:
+			return fmt.Errorf("%s: %w", pool, p.Fence.validate())
+		case p.Fence != "" && p.Reclaim == 0:
+			return fmt.Errorf("%s has fence=%v and reclaim=%v: no node has a deadline then: want a time too, such as reclaim=2h, or "+
+				"fence=%s", pool, p.Fence, p.Reclaim, noFence)
 		case p.Pinned && p.Closed:
 			return fmt.Errorf("%s is pinned and closed: want one of the two", pool)
 		case p.Parts != 1 && p.Parts != 2 && p.Parts != 4 && p.Parts != 8:

@@ -1,10 +1,13 @@
 package blocks
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A pool can have a time after which the blocks of a node that is not heard go to others (Pool.Reclaim). A node with such
@@ -61,6 +64,36 @@ func (d Delay) Kept() int64 { return int64(d) * 9 / 10 }
 
 // Pause is the time between beats.
 func (d Delay) Pause() int64 { return max(1, int64(d)/20) }
+
+// A Fence is what a node does with containers of a pool at its deadline. Empty: they go on, and somebody else has to end them.
+type Fence string
+
+// Drop has the node's kernel drop all packets from and to them.
+const Drop Fence = "drop"
+
+// noFence is what people write for an empty Fence.
+const noFence = "none"
+
+// ParseFence reads what String writes.
+func ParseFence(text string) (Fence, error) {
+	if text == noFence {
+		return "", nil
+	}
+	return Fence(text), Fence(text).validate()
+}
+
+func (f Fence) String() string { return cmp.Or(string(f), noFence) }
+
+func (f Fence) validate() error {
+	if f == "" || f == Drop {
+		return nil
+	}
+	const wanted = string(Drop) + " or " + noFence
+	if near, ok := spec.Nearest(string(f), []string{string(Drop), noFence}); ok {
+		return fmt.Errorf("fence: %q: want %s; did you mean %q?", string(f), wanted, near)
+	}
+	return fmt.Errorf("fence: %q: want %s", string(f), wanted)
+}
 
 // Deadlines are when a node stops to allocate from pools, by their names, as [Owner.Time] has times. A pool that is
 // missing has none.

@@ -8,10 +8,32 @@ func (w *world) isLate(m *machine) bool {
 	return has && w.now >= end
 }
 
-// cutOff ends the containers of machines whose deadline is over, as the operator promised.
+func (e *env) fence() Fence {
+	if e.fenced {
+		return Drop
+	}
+	return ""
+}
+
+// reaching returns the containers of a machine that its kernel does not cut off.
+func (w *world) reaching(m *machine) uint16 {
+	if !w.fenced || w.wrong == noFenceAtAll || w.wrong == fenceByAgent && m.agent == nil {
+		return m.containers
+	}
+	cut := m.lost & m.leases
+	if w.wrong == fenceGoesOnReturn {
+		cut = 0
+	}
+	if w.isLate(m) {
+		cut |= w.addresses(m.granted)
+	}
+	return m.containers &^ cut
+}
+
+// cutOff ends the containers of machines whose deadline is over, as the operator promised who has no fence.
 func (w *world) cutOff() {
 	for i := range w.machines {
-		if m := &w.machines[i]; w.isLate(m) && w.wrong != noDeadline {
+		if m := &w.machines[i]; w.isLate(m) && !w.fenced && w.wrong != noDeadline {
 			m.containers = 0
 		}
 	}
@@ -25,7 +47,7 @@ func (w *world) tick() {
 		if m.agent != nil {
 			m.agent.Time(w.now)
 		}
-		if w.isLate(m) {
+		if w.isLate(m) && !w.fenced {
 			m.containers = 0
 		}
 	}
@@ -103,6 +125,7 @@ func (w *world) publish(m *machine, p Publish) {
 			p.Holdings = holdings(p.Holdings).with(h)
 		}
 	}
+	m.lost = (m.lost | w.addresses(m.granted)) & m.leases &^ w.addresses(p.Holdings)
 	m.granted = p.Holdings
 	for pool, end := range p.Deadlines {
 		if was, has := m.deadlines[pool]; w.wrong == promiseUnkept && (!has || end < was) {

@@ -361,7 +361,7 @@ func (w *world) doOn(m *machine, v move) {
 	case off:
 		w.kill(m)
 		m.former = m.granted
-		m.on, m.granted, m.deadlines, m.leases, m.containers = false, nil, nil, 0, 0
+		m.on, m.granted, m.deadlines, m.leases, m.lost, m.containers = false, nil, nil, 0, 0, 0
 	case copyDisk:
 		j := m.journal
 		m.copied = &j

@@ -34,6 +34,7 @@ type env struct {
 	wrong                mutation
 	watched              bool // agents hear each revision of the store at once
 	timed                Delay
+	fenced               bool // containers of silent nodes are cut off, and nobody ends them
 	hungry               bool // machine 1 wants a block when it begins
 }
 
@@ -61,6 +62,9 @@ const (
 	goOnReclaimed
 	noBeatCompare
 	promiseUnkept
+	noFenceAtAll
+	fenceByAgent
+	fenceGoesOnReturn
 )
 
 // A store is etcd.
@@ -84,6 +88,7 @@ type machine struct {
 	deadlines  Deadlines
 	silences   Silences // that its agent has seen
 	leases     uint16
+	lost       uint16 // addresses of leases whose blocks left the grant
 	containers uint16
 	agent      *Owner
 	flight     *flight
@@ -102,7 +107,7 @@ type flight struct {
 
 func (e *env) pool() Pool {
 	return Pool{Name: "p", Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10}), 29-bits.Len(uint(e.blocks))),
-		Bits: 28, Parts: e.parts, Pinned: e.pinned, Reclaim: e.timed}
+		Bits: 28, Parts: e.parts, Pinned: e.pinned, Reclaim: e.timed, Fence: e.fence()}
 }
 
 // want tells an agent what its machine wants.
@@ -228,7 +233,7 @@ func (w *world) held() string {
 	}
 	for i := range w.machines {
 		for j := range i {
-			if both := w.machines[i].containers & w.machines[j].containers; both != 0 {
+			if both := w.reaching(&w.machines[i]) & w.reaching(&w.machines[j]); both != 0 {
 				return fmt.Sprintf("machines %d and %d both have a container with the addresses %b", j, i, both)
 			}
 		}
