@@ -46,6 +46,9 @@ type Grant struct {
 	// have them then: nanoseconds of CLOCK_BOOTTIME. The agent puts it off as long as the cluster hears of the node.
 	Until map[netip.Prefix]int64 `json:"until,omitempty"`
 
+	// Lost are addresses of containers that are in the Ranges or Pins no more, because another node may have them.
+	Lost []netip.Addr `json:"lost,omitempty"`
+
 	// Missing tells people why there are no more Ranges, or none, and Hint which command tells more. Both may be
 	// empty.
 	Missing string `json:"missing,omitempty"`
@@ -71,6 +74,7 @@ type Pool struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Bits   int          `json:"blockBits"`        // prefix length of its blocks, of which a range is one or a part
 	Pinned bool         `json:"pinned,omitempty"` // its addresses are given by name alone, and follow containers to other nodes
+	Fenced bool         `json:"fenced,omitempty"` // from Until on, and when they are Lost, its addresses are cut off
 }
 
 // Of returns the pool that has an address.
@@ -80,6 +84,12 @@ func (g *Grant) Of(a netip.Addr) (Pool, bool) {
 		return Pool{}, false
 	}
 	return g.Pools[i], true
+}
+
+// Has reports whether containers may have an address.
+func (g *Grant) Has(a netip.Addr) bool {
+	isOf := func(p netip.Prefix) bool { return p.Contains(a) }
+	return slices.ContainsFunc(g.Ranges, isOf) || slices.Contains(g.Pins, a)
 }
 
 // An Error says why a network has no grant that can be used.

@@ -23,7 +23,7 @@ func (b *Batch) Empty() bool { return b == nil || len(b.ops) == 0 }
 
 // Add adds an element. If the element exists, the transaction fails with EEXIST.
 func (b *Batch) Add(e Elem) {
-	e.timeout = 0
+	e.timeout = e.Left
 	b.ops = append(b.ops, operation{verb: "add", typ: unix.NFT_MSG_NEWSETELEM,
 		flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, elem: e})
 }

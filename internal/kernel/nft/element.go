@@ -53,12 +53,9 @@ func (n *Conn) List(set *Set) (all []Elem, err error) {
 
 // element is what the attributes of one are.
 func element(set *Set, e []byte) Elem {
-	var timeout uint64
-	if v := netlink.Attr(e, unix.NFTA_SET_ELEM_TIMEOUT); len(v) == 8 {
-		timeout = binary.BigEndian.Uint64(v)
-	}
 	return Elem{
-		timeout: timeout,
+		timeout: milliseconds(e, unix.NFTA_SET_ELEM_TIMEOUT),
+		Left:    milliseconds(e, unix.NFTA_SET_ELEM_EXPIRATION),
 		Set:     set,
 		Key:     slices.Clone(netlink.Attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
 		KeyEnd:  slices.Clone(netlink.Attr(e, setElemKeyEnd, unix.NFTA_DATA_VALUE)),
@@ -66,6 +63,13 @@ func element(set *Set, e []byte) Elem {
 		End:     netlink.Attr32(e, unix.NFTA_SET_ELEM_FLAGS)&unix.NFT_SET_ELEM_INTERVAL_END != 0,
 		Comment: comment(netlink.Attr(e, unix.NFTA_SET_ELEM_USERDATA)),
 	}
+}
+
+func milliseconds(e []byte, typ uint16) uint64 {
+	if v := netlink.Attr(e, typ); len(v) == 8 {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
 }
 
 // putElements appends what an element message consists of.
@@ -126,5 +130,6 @@ type Elem struct {
 	End     bool   // where it has others: Key is the first one behind an interval
 	Data    []byte
 	Comment string
+	Left    uint64 // ms after which it ends by itself, in a set that Times; 0: it stays
 	timeout uint64 // ms; 0: none
 }

@@ -59,7 +59,7 @@ func (s *Set) flags() (flags uint32) {
 	if s.Interval && !s.bounded() {
 		flags |= setConcat
 	}
-	if s.Table.Ends && !s.bounded() {
+	if s.Times || s.Table.Ends && !s.bounded() {
 		flags |= unix.NFT_SET_TIMEOUT
 	}
 	return flags

@@ -88,6 +88,12 @@ func (r *Rule) Subnets(v6 bool, bits int, a, b Side, not bool, set *Set) *Rule {
 	return r.lookup(set, not)
 }
 
+// SubnetIn appends "ip saddr & mask @set" or "!= @set", of either side of the packet, without the family.
+func (r *Rule) SubnetIn(v6 bool, bits int, side Side, not bool, set *Set) *Rule {
+	r.subnet(0, v6, side, bits)
+	return r.lookup(set, not)
+}
+
 // Iifname appends `iifname "name"`; a name that ends in * stands for all that begin so.
 func (r *Rule) Iifname(not bool, name string) *Rule {
 	v := append([]byte(name), make([]byte, 16)...)[:16]

@@ -50,6 +50,8 @@ type Set struct {
 	// Linux 5.6 on) are elements with a KeyEnd; putting one in costs more the more there are: 7 ms at 10,000. Others
 	// are what Prefix returns.
 	Interval bool
+	// Times has elements end after their Left.
+	Times bool
 	// Of are the fields of packets that the parts of a concatenation are, where nft(8) has no type for one of them.
 	Of []Field
 }
