@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/exchange"
+	"github.com/fairlead-cni/fairlead/cluster/fence"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -46,6 +47,8 @@ type Agent struct {
 	Mode   Mode
 
 	Tunnel Tunnel // of the mode WireGuard
+
+	Fence *fence.Fence // of the grant; nil: nothing is cut off
 
 	Checksums Checksums // of packets into the devices
 
@@ -181,8 +184,9 @@ func (a *Agent) save() error {
 func (a *Agent) compare(ctx context.Context) {
 	var seen view
 	unsaved := a.save()
+	fenced := a.mendFence(ctx)
 	found, err := a.reconcile(ctx, &seen)
-	err = errors.Join(err, unsaved)
+	err = errors.Join(err, unsaved, fenced)
 	status := a.describe(seen, err)
 	status.Started, status.Heard, status.Compared = a.started, a.heard, time.Now()
 	a.counts.corrected.Add(int64(correctedOf(found, err)))

@@ -56,7 +56,10 @@ func (a *Agent) watchFilter(ctx context.Context, events chan<- struct{}, failed 
 		return
 	}
 	defer w.Close()
-	ours := a.portFilter(directory.Node{}, nil).Table()
+	ours := []string{"fairlead", a.portFilter(directory.Node{}, nil).Table()}
+	if a.Fence != nil {
+		ours = append(ours, a.Fence.Table())
+	}
 	for {
 		changes, err := w.Next(ctx, 0)
 		if err != nil {
@@ -73,12 +76,24 @@ func (a *Agent) watchFilter(ctx context.Context, events chan<- struct{}, failed 
 	}
 }
 
-// disturbs reports whether a change may have removed something from a table, or from that of all networks.
-func disturbs(c nft.Change, table string) bool {
+// mendFence makes what is cut off again what the grant says.
+func (a *Agent) mendFence(ctx context.Context) error {
+	if a.Fence == nil {
+		return nil
+	}
+	changed, err := a.Fence.Mend(ctx)
+	if changed {
+		a.Log.Info("made as it should be", "what", "nft table inet "+a.Fence.Table())
+	}
+	return err
+}
+
+// disturbs reports whether a change may have removed something from one of some tables.
+func disturbs(c nft.Change, tables []string) bool {
 	if c == (nft.Change{}) {
 		return true // some changes were lost
 	}
 	gone := slices.Contains([]uint16{unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE,
 		unix.NFT_MSG_DELSET}, c.Op)
-	return gone && (c.Table == "fairlead" || c.Table == table)
+	return gone && slices.Contains(tables, c.Table)
 }

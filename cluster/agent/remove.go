@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/fairlead-cni/fairlead/cluster/fence"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 	"github.com/fairlead-cni/fairlead/resource/filter/masquerade"
@@ -31,7 +32,7 @@ func (a *Agent) Remove(ctx context.Context) error {
 	errs = append(errs, err, a.dropDevices(ctx, nil))
 	errs = append(errs, masquerade.Nodes{Network: a.Network}.Remove(ctx, a.World))
 	errs = append(errs, overlay.PortFilter{Network: a.Network, ID: a.ID, Port: a.Port}.Remove(ctx, a.World)) // when nothing has the port any more
-	errs = append(errs, sole.Close())
+	errs = append(errs, (&fence.Fence{Network: a.Network, World: a.World}).Remove(ctx), sole.Close())
 	for _, path := range append(a.deviceLocks(), grant.Path(a.Network), socket, socket+lockSuffix, a.Saved.Path, a.Tunnel.KeyFile) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/fence"
 	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
@@ -29,6 +30,15 @@ type host struct {
 	cluster, node, network string
 	leases                 *disk.Store
 	grant                  *grant.File
+	fence                  *fence.Fence // nil: nothing is cut off
+}
+
+// change changes the grant, and what is cut off by it.
+func (h *host) change(ctx context.Context, change func(*grant.Grant)) error {
+	if h.fence == nil {
+		return h.grant.Change(change)
+	}
+	return h.fence.Change(ctx, h.grant, change)
 }
 
 func (h *host) journalPath() string { return filepath.Join(Dir, h.network+".journal.json") }
@@ -136,6 +146,7 @@ type grantor struct {
 	owner  *blocks.Owner
 	pools  []blocks.Pool // of the network, but for those in pinned
 	pinned []blocks.Pool
+	leased []netip.Addr
 }
 
 // ranges returns the addresses of holdings. Missing is the family of which there are none, though the network has a pool
@@ -195,7 +206,7 @@ func grantPools(pools []blocks.Pool, former []grant.Pool) (list []grant.Pool) {
 		return former
 	}
 	for _, p := range pools {
-		list = append(list, grant.Pool{Name: p.Name, Prefix: p.Prefix, Bits: p.Bits, Pinned: p.Pinned})
+		list = append(list, grant.Pool{Name: p.Name, Prefix: p.Prefix, Bits: p.Bits, Pinned: p.Pinned, Fenced: p.Fence == blocks.Drop})
 	}
 	return list
 }
@@ -203,7 +214,7 @@ func grantPools(pools []blocks.Pool, former []grant.Pool) (list []grant.Pool) {
 // publish replaces the grant. It reports whether it did not, because a lease is in the way.
 func (h *host) publish(ctx context.Context, p blocks.Publish, by grantor) (busy bool, err error) {
 	if p.Without == nil && len(p.Holdings) > 0 && len(p.Deadlines) == 0 { // nothing is taken away
-		return false, h.write(p, by)
+		return false, h.write(ctx, p, by)
 	}
 	var leaving []netip.Prefix
 	if p.Without != nil {
@@ -211,21 +222,26 @@ func (h *host) publish(ctx context.Context, p blocks.Publish, by grantor) (busy 
 			leaving = []netip.Prefix{p.Without.Block}
 		}
 	}
-	return h.leases.Withdraw(ctx, h.network, leaving, func() error { return h.write(p, by) })
+	return h.leases.Withdraw(ctx, h.network, leaving, func() error { return h.write(ctx, p, by) })
 }
 
 // write writes the grant. What others wrote into it stays.
-func (h *host) write(p blocks.Publish, by grantor) error {
+func (h *host) write(ctx context.Context, p blocks.Publish, by grantor) error {
 	source, err := json.Marshal(p.Holdings)
 	if err != nil {
 		return err
 	}
-	return h.grant.Change(func(g *grant.Grant) {
+	return h.change(ctx, func(g *grant.Grant) {
+		hadOnce := *g
 		g.Cluster, g.Node, g.Source = h.cluster, h.node, source
 		lacks := ""
 		g.Ranges, lacks = by.ranges(p.Holdings)
 		g.Until = by.until(p)
 		g.Pins, g.Pools = pins(p.Holdings), grantPools(slices.Concat(by.pools, by.pinned), g.Pools)
+		g.Lost = slices.DeleteFunc(slices.Clone(by.leased), func(a netip.Addr) bool {
+			wasOwn := hadOnce.Has(a) || slices.Contains(hadOnce.Lost, a)
+			return g.Has(a) || !wasOwn
+		})
 		switch {
 		case p.Refusal != nil:
 			g.Missing, g.Hint = missing(p.Refusal, h.node)

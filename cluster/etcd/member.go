@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/cluster/fence"
 	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
@@ -30,6 +31,7 @@ type Member struct {
 	Host    blocks.Host // this node, as the others are to know it
 	Leases  *disk.Store
 	Grant   *grant.File
+	Fence   *fence.Fence // of pools that want one; nil: nothing is cut off
 	Log     *slog.Logger
 
 	Pools   []string // from which the node claims, in this order; empty: all
@@ -98,7 +100,7 @@ func NewMember(s *Store, view *View, network string, self blocks.Host) *Member {
 // Run does what is to be done until ctx ends. The grant stays then, so that containers get addresses while no agent
 // runs.
 func (m *Member) Run(ctx context.Context) error {
-	h := &host{cluster: m.Store.access.Cluster, node: m.Host.Name, network: m.Network, leases: m.Leases, grant: m.Grant}
+	h := &host{cluster: m.Store.access.Cluster, node: m.Host.Name, network: m.Network, leases: m.Leases, grant: m.Grant, fence: m.Fence}
 	unlock, err := h.lock()
 	if err != nil {
 		return err
@@ -274,7 +276,7 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 				return nil
 			}
 		}
-		busy, err := h.publish(ctx, a, grantor{o, m.pools(o), m.pinnedPools(o)})
+		busy, err := h.publish(ctx, a, grantor{o, m.pools(o), m.pinnedPools(o), m.addrs})
 		if err != nil {
 			return fmt.Errorf("write the grant: %w", err)
 		}

@@ -208,8 +208,11 @@ func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure e
 	why, hint := m.shortage(o, failure)
 	m.lacks.Store(why != "")
 	_, known := o.Standing()
-	err := m.Grant.Change(func(g *grant.Grant) {
+	err := h.change(ctx, func(g *grant.Grant) {
 		g.Reserve, g.Pools = m.Reserve, grantPools(m.allowed(o), g.Pools)
+		if m.leased != nil { // it is known which containers have ended
+			g.Lost = slices.DeleteFunc(slices.Clone(g.Lost), func(a netip.Addr) bool { return !slices.Contains(m.addrs, a) })
+		}
 		if failure != nil && len(g.Ranges) == 0 && g.Missing == "" || known || failure != nil && len(m.asking) > 0 {
 			g.Cluster, g.Node, g.Missing, g.Hint = h.cluster, h.node, why, hint
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/cluster/fence"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
@@ -133,6 +134,8 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 		a.Secret = store.Secret
 	}
 	a.Grant, a.Granted, a.Ask, m.Ready = m.Grant, granted, m.Ask, ready
+	a.Fence = &fence.Fence{Network: a.Network, World: a.World}
+	m.Fence = a.Fence
 	a.Answers = map[string]http.HandlerFunc{etcd.AdoptPattern: m.ServeAdopt}
 	a.Ready = func() { close(ready) }
 	m.Published = func() {
