@@ -79,8 +79,13 @@ func ParseFence(text string) (Fence, error) {
 	if text == noFence {
 		return "", nil
 	}
+	if text == "" {
+		return "", fmt.Errorf("fence: %q: want %s", text, wantFence)
+	}
 	return Fence(text), Fence(text).validate()
 }
+
+const wantFence = string(Drop) + " or " + noFence
 
 func (f Fence) String() string { return cmp.Or(string(f), noFence) }
 
@@ -88,11 +93,10 @@ func (f Fence) validate() error {
 	if f == "" || f == Drop {
 		return nil
 	}
-	const wanted = string(Drop) + " or " + noFence
 	if near, ok := spec.Nearest(string(f), []string{string(Drop), noFence}); ok {
-		return fmt.Errorf("fence: %q: want %s; did you mean %q?", string(f), wanted, near)
+		return fmt.Errorf("fence: %q: want %s; did you mean %q?", string(f), wantFence, near)
 	}
-	return fmt.Errorf("fence: %q: want %s", string(f), wanted)
+	return fmt.Errorf("fence: %q: want %s", string(f), wantFence)
 }
 
 // Deadlines are when a node stops to allocate from pools, by their names, as [Owner.Time] has times. A pool that is

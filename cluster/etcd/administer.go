@@ -130,15 +130,11 @@ func (s *Store) AddPool(ctx context.Context, p blocks.Pool) (*View, error) {
 
 // OpenPool lets nodes claim any block of a pool, and returns what the store says then.
 func (s *Store) OpenPool(ctx context.Context, name string) (*View, error) {
-	return s.changePool(ctx, name, func(p *blocks.Pool) { p.Closed = false })
+	return s.ChangePool(ctx, name, func(p *blocks.Pool) { p.Closed = false })
 }
 
-// ReclaimAfter says after which silence nodes lose their blocks of a pool, and returns what the store says then.
-func (s *Store) ReclaimAfter(ctx context.Context, name string, d blocks.Delay) (*View, error) {
-	return s.changePool(ctx, name, func(p *blocks.Pool) { p.Reclaim = d })
-}
-
-func (s *Store) changePool(ctx context.Context, name string, change func(*blocks.Pool)) (*View, error) {
+// ChangePool changes a pool, and returns what the store says then.
+func (s *Store) ChangePool(ctx context.Context, name string, change func(*blocks.Pool)) (*View, error) {
 	return s.configure(ctx, func(v *View, c *blocks.Config) error {
 		_, err := v.Pool(name)
 		for i := range c.Pools {

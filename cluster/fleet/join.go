@@ -91,13 +91,12 @@ const mostParts = 4
 
 // ParsePool reads NAME=CIDR, NAME=CIDR,BITS[,PARTS] or NAME=CIDR,pinned. BITS is the prefix length of a block, and PARTS into
 // how many parts nodes divide one when no block is free. With ",closed" behind it, nodes claim only what they adopt. With
-// ",reclaim=TIME" behind all, a node that is silent for that time loses its blocks.
+// ",reclaim=TIME" behind all, a node that is silent for that time loses its blocks. With ",fence=drop", it cuts off their
+// containers before.
 func ParsePool(text string) (p blocks.Pool, err error) {
-	what, reclaim, isTimed := strings.Cut(text, ",reclaim=")
-	if isTimed {
-		if err := p.Reclaim.UnmarshalText([]byte(reclaim)); err != nil {
-			return p, fmt.Errorf("--pool %q: %w", text, err)
-		}
+	what, err := parseSilence(text, &p)
+	if err != nil {
+		return p, fmt.Errorf("--pool %q: %w", text, err)
 	}
 	open, closed := strings.CutSuffix(what, ",closed")
 	p.Closed = closed
@@ -107,7 +106,7 @@ func ParsePool(text string) (p blocks.Pool, err error) {
 	p.Name, p.Parts = name, 1
 	p.Prefix, err = netip.ParsePrefix(cidr)
 	if !named || name == "" || err != nil {
-		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
+		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME[,fence=drop]] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
 	}
 	if length == "pinned" {
 		p.Bits, p.Pinned = p.Prefix.Addr().BitLen(), true
@@ -130,6 +129,38 @@ func ParsePool(text string) (p blocks.Pool, err error) {
 	}
 	return p, nil
 }
+
+// parseSilence reads what a pool says of silent nodes, and returns the rest of the text.
+func parseSilence(text string, p *blocks.Pool) (rest string, err error) {
+	words := strings.Split(text, ",")
+	kept := words[:1]
+	for _, word := range words[1:] {
+		key, value, isOption := strings.Cut(word, "=")
+		switch {
+		case !isOption:
+			kept = append(kept, word)
+		case key == reclaimKey:
+			err = p.Reclaim.UnmarshalText([]byte(value))
+		case key == fenceKey:
+			p.Fence, err = blocks.ParseFence(value)
+		default:
+			err = fmt.Errorf("%q: want %s=TIME or %s=drop", word, reclaimKey, fenceKey)
+			if near, ok := spec.Nearest(key, []string{reclaimKey, fenceKey}); ok {
+				err = fmt.Errorf("%w; did you mean %q?", err, near+"="+value)
+			}
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	return strings.Join(kept, ","), nil
+}
+
+// The words for what happens to a silent node.
+const (
+	reclaimKey = "reclaim"
+	fenceKey   = "fence"
+)
 
 func parsePools(texts []string) (pools []blocks.Pool, err error) {
 	for _, text := range texts {
@@ -154,7 +185,7 @@ func initVerb() verb {
 				"(default of BITS: 26, for IPv6 122; of PARTS: 4). "+
 				"NAME=CIDR,pinned: containers get these by name alone, on any node. With ,closed behind it, nodes claim only blocks in "+
 				"which they have containers: see fairlead cluster adopt. With ,reclaim=TIME behind all, a node that is silent for that time, of 1h "+
-				"or more, loses its blocks: see docs/reclaim.md before")
+				"or more, loses its blocks, and with ,fence=drop it cuts off their containers before: see docs/reclaim.md")
 			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},

@@ -49,13 +49,13 @@ func nodeState(n etcd.MemberInfo) string {
 }
 
 func poolsVerb() verb {
-	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME]|add NAME=CIDR,pinned|open NAME|reclaim NAME=TIME]",
-		does: "List the pools with their use, add one, let nodes claim any block of one that is closed, or say after which silence a " +
-			"node loses its blocks of one: manual, or 1h and more.",
+	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME[,fence=drop]]|add NAME=CIDR,pinned|open NAME|reclaim NAME=TIME|fence NAME=drop]",
+		does: "List the pools with their use, add one, let nodes claim any block of one that is closed, say after which silence a " +
+			"node loses its blocks of one: manual, or 1h and more, or whether it cuts off their containers before: drop, or none.",
 		run: func(ctx context.Context, c *call, operands []string) error {
-			isChange := len(operands) == 2 && slices.Contains([]string{"add", "open", "reclaim"}, operands[0])
+			isChange := len(operands) == 2 && slices.Contains([]string{"add", "open", reclaimKey, fenceKey}, operands[0])
 			if len(operands) > 0 && !isChange {
-				return fmt.Errorf("%q: want add NAME=CIDR, open NAME, reclaim NAME=TIME, or nothing: %w", operands, errUsage)
+				return fmt.Errorf("%q: want add NAME=CIDR, open NAME, reclaim NAME=TIME, fence NAME=drop, or nothing: %w", operands, errUsage)
 			}
 			s, v, err := c.open(ctx)
 			if err != nil {
@@ -71,25 +71,36 @@ func poolsVerb() verb {
 			return c.print(pools, func(w io.Writer) {
 				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED\tRECLAIM\tSTATE")
 				for _, p := range pools {
-					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\t%v\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
-						p.Leased, p.Usable, p.Reclaim, poolState(p.Pool))
+					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\t%s\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
+						p.Leased, p.Usable, lossOf(p.Pool), poolState(p.Pool))
 				}
 			})
 		}}
 }
 
-// changePools does one of the verbs add, open and reclaim, and returns what the store says then.
+// lossOf says what happens to a silent node.
+func lossOf(p blocks.Pool) string {
+	if p.Fence == "" {
+		return p.Reclaim.String()
+	}
+	return fmt.Sprintf("%v, %s=%v", p.Reclaim, fenceKey, p.Fence)
+}
+
+// changePools does one of the verbs add, open, reclaim and fence, and returns what the store says then.
 func (c *call) changePools(ctx context.Context, s *etcd.Store, verb, operand string) (*etcd.View, error) {
 	if verb == "open" {
 		return s.OpenPool(ctx, operand)
 	}
-	if verb == "reclaim" {
-		name, after, _ := strings.Cut(operand, "=")
-		var d blocks.Delay
-		if err := d.UnmarshalText([]byte(after)); err != nil {
+	if verb == reclaimKey || verb == fenceKey {
+		name, value, _ := strings.Cut(operand, "=")
+		rest, err := parseSilence(name+","+verb+"="+value, new(blocks.Pool))
+		if err == nil && rest != name {
+			err = fmt.Errorf("%q: want no more than %s=TIME and %s=drop", value, reclaimKey, fenceKey)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("pool %s: %w: %w", name, err, errUsage)
 		}
-		return s.ReclaimAfter(ctx, name, d)
+		return s.ChangePool(ctx, name, func(p *blocks.Pool) { _, _ = parseSilence(name+","+verb+"="+value, p) })
 	}
 	p, err := ParsePool(operand)
 	if err != nil {

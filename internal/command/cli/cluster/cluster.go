@@ -66,14 +66,15 @@ one of them is lost.`,
 		{"nodes", "List the nodes of the fleet, and whether their agents run",
 			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases is
 some minutes old.`, "  fairlead cluster nodes -o json"},
-		{"pools [add NAME=CIDR|open NAME|reclaim NAME=TIME]",
+		{"pools [add NAME=CIDR|open NAME|reclaim NAME=TIME|fence NAME=drop]",
 			"List the pools of the fleet with their use, or change them",
 			`List the pools of the fleet with their use, or add one. The length of blocks stays for the life of a pool.
 Of a pool that was added as NAME=CIDR,closed, nodes claim only what "fairlead cluster adopt" takes over, until open lets
 them claim all. "reclaim" says after which silence a node loses its blocks of a pool: manual, which is the default, or
-1h and more. Read first what that means for its containers (docs/reclaim.md).`,
+1h and more. "fence" says whether the node cuts off its containers before: drop, or none, which is the default. Read
+first what that means (docs/reclaim.md).`,
 			"  fairlead cluster pools\n  fairlead cluster pools add more=10.80.0.0/16\n" +
-				"  fairlead cluster pools reclaim spot=2h"},
+				"  fairlead cluster pools reclaim spot=2h,fence=drop"},
 		{"blocks [NODE]", "List the blocks that nodes own",
 			`List the blocks that nodes own, and those that nodes lost, which rest for ten minutes.`,
 			"  fairlead cluster blocks web1"},
