@@ -72,7 +72,7 @@ func (a *Agent) Answered() { a.counts.failure.Store(nil) }
 func (c *counts) describe(s *agentstatus.Status, m Meter, of Source) {
 	s.Policies = c.policies.Load()
 	if f := c.failure.Load(); f != nil && (m == nil || !m.Last().After(f.at)) {
-		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.APISilent, Text: of.silent(f.cause)})
+		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.APISilent, Text: of.silent(f.cause, s.Network)})
 	}
 	if m == nil {
 		return

@@ -2,8 +2,11 @@ package agent
 
 import (
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
@@ -24,18 +27,49 @@ func (s Source) String() string {
 	return "the API server"
 }
 
-// silent says that the source does not answer.
-func (s Source) silent(cause error) string {
-	if s == Etcd && directory.OfThisHost(cause) {
-		return fmt.Sprintf("%v. Containers keep their ways, and the node keeps its addresses; it gets no more until this is mended. The "+
-			"agent tries again by itself", cause)
-	}
+// silent says that the source does not answer, and what that means for a network.
+func (s Source) silent(cause error, network string) string {
 	if s == Etcd {
-		return fmt.Sprintf("%v. Containers keep their ways, and the node keeps its addresses; it gets no more until etcd answers",
-			cause)
+		until := "etcd answers"
+		if directory.OfThisHost(cause) {
+			until = "this is mended. The agent tries again by itself"
+		}
+		return fmt.Sprintf("%v. Containers keep their ways, and the node keeps its addresses%s; it gets no more until %s", cause,
+			losses(network, disk.Uptime()), until)
 	}
 	return fmt.Sprintf("the API server does not answer: %v. Pods keep their ways, and changes of nodes wait: see --kubeconfig, or "+
 		"KUBERNETES_SERVICE_HOST", cause)
+}
+
+// losses says which of its addresses the node does not keep for ever without etcd, at a time as in the grant.
+func losses(network string, now int64) (text string) {
+	g, err := grant.OfBoot(network)
+	if err != nil {
+		return ""
+	}
+	for _, p := range g.Pools {
+		var ends []int64
+		for r, end := range g.Until {
+			if p.Prefix.Contains(r.Addr()) {
+				ends = append(ends, end)
+			}
+		}
+		if len(ends) == 0 {
+			continue
+		}
+		left := time.Duration(slices.Min(ends) - now)
+		when := "then"
+		if left > 0 {
+			text += fmt.Sprintf(", but those of %v only for another %v", p.Prefix, left.Round(time.Second))
+		} else {
+			text += fmt.Sprintf(", but not those of %v, which others get", p.Prefix)
+			when = "now"
+		}
+		if p.Fenced {
+			text += " (" + when + " their containers are cut off)"
+		}
+	}
+	return text
 }
 
 // listNodes says how people see the nodes.

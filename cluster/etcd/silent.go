@@ -121,6 +121,9 @@ func (v *View) Overdue(g *grant.Grant, now int64) (texts []string) {
 				continue
 			}
 			text := fmt.Sprintf("etcd has not heard of this node for %v, so containers get no address of %v", rounded(silent), r)
+			if p.Fence == blocks.Drop {
+				text += ", and those that have one are cut off,"
+			}
 			if now < end {
 				text += fmt.Sprintf(" after another %v", rounded(end-now))
 			}
