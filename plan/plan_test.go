@@ -154,4 +154,7 @@ func TestLacking(t *testing.T) {
 	if _, err := p.Attaching(); !errors.Is(err, missing) {
 		t.Errorf("attaching: %v", err)
 	}
+	if q, err := p[:1].Attaching(); err != nil || len(q) != 1 {
+		t.Errorf("attaching a link: %v, %v", q, err)
+	}
 }

@@ -311,3 +311,24 @@ func TestImportAllOrNothing(t *testing.T) {
 		})
 	}
 }
+
+// One reservation ends, and the others stay.
+func TestUnreserve(t *testing.T) {
+	s := &Store{DataDir: inMemory(t), Log: testLog(t)}
+	first, second := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")
+	for _, p := range []netip.Prefix{first, second} {
+		if err := s.Reserve(t.Context(), "net", ipam.Reservation{Prefix: p, For: "db"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Unreserve(t.Context(), "net", first); err != nil {
+		t.Error(err)
+	}
+	if err := s.Unreserve(t.Context(), "net", first); err == nil {
+		t.Errorf("%v ended twice", first)
+	}
+	left := look(t, s).Reserved
+	if len(left) != 1 || left[0].Prefix != second {
+		t.Errorf("left %v, want %v", left, second)
+	}
+}

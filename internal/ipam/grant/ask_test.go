@@ -68,3 +68,17 @@ func TestAskEndingAgent(t *testing.T) {
 		t.Error("an agent that answers nothing has agreed")
 	}
 }
+
+// The words behind a status are for people, and may be left out (RFC 9112, section 4).
+func TestJudge(t *testing.T) {
+	if err := judge("net", "HTTP/1.0 200\r\n\r\n"); err != nil {
+		t.Errorf("an answer: %v", err)
+	}
+	var r *Refusal
+	if err := judge("net", "HTTP/1.0 409\r\n\r\n"+`{"why":"no block is free"}`); !errors.As(err, &r) {
+		t.Errorf("a refusal: %v", err)
+	}
+	if err := judge("net", "HTTP/1.0\r\n\r\n"); !errors.Is(err, ErrFixed) {
+		t.Errorf("half an answer: %v", err)
+	}
+}
