@@ -32,8 +32,9 @@ func cast(chain string, seed uint64) *script {
 	case chains()[chain].granted && random.IntN(3) > 0:
 		defer c.agents()
 	}
-	if random.IntN(3) > 0 {
-		c.duel()
+	const cycle = 23 // a prime, so that each of several chains has all duels by turns
+	if n := int(seed % cycle); n < len(duels()) {
+		c.duel(duels()[n])
 		return c.script
 	}
 	attached := []int{0, 0, 1, 1, 1, 2} // often the first comes while the last leaves
@@ -55,15 +56,39 @@ func (c *casting) attach(n int) {
 	c.free = append(c.free, c.script.attached...)
 }
 
-// duel adds two calls beside each other, and nothing else: most faults need no more.
-func (c *casting) duel() {
-	duels := []struct {
-		attached int
-		verbs    []string
-	}{{0, []string{"add", "add"}}, {0, []string{"add", "add"}}, {1, []string{"add", "del"}}, {1, []string{"add", "del"}},
-		{2, []string{"del", "del"}}, {1, []string{"add", "gc"}}, {1, []string{"del", "gc"}},
-		{1, []string{"add", "repair"}}, {1, []string{"del", "repair"}}}
-	d := duels[c.random.IntN(len(duels))]
+// A duel is two calls beside each other, and nothing else: most faults need no more.
+type duel struct {
+	host     string // "fresh": it has had no attachment; "flushed": the packet filter was since
+	attached int
+	verbs    [2]string
+}
+
+// duels are as often in the list as they are played.
+func duels() []duel {
+	return []duel{
+		{"fresh", 0, [2]string{"add", "add"}},
+		{"", 0, [2]string{"add", "add"}},
+		{"", 1, [2]string{"add", "del"}},
+		{"", 1, [2]string{"add", "del"}},
+		{"", 1, [2]string{"add", "del"}},
+		{"", 2, [2]string{"del", "del"}},
+		{"", 2, [2]string{"add", "del"}}, // there is no address before the other one leaves
+		{"", 2, [2]string{"add", "del"}},
+		{"", 1, [2]string{"add", "gc"}},
+		{"", 1, [2]string{"del", "gc"}},
+		{"", 1, [2]string{"add", "repair"}},
+		{"", 1, [2]string{"del", "repair"}},
+		{"flushed", 1, [2]string{"add", "repair"}},
+		{"flushed", 1, [2]string{"del", "repair"}},
+		{"flushed", 1, [2]string{"del", "repair"}},
+	}
+}
+
+// duel adds the calls of a duel.
+func (c *casting) duel(d duel) {
+	// Who is attached has had done to the host what an earlier attachment does to it.
+	c.script.fresh = d.host == "fresh" || d.attached > 0
+	c.script.flushed = d.host == "flushed"
 	c.attach(d.attached)
 	for _, verb := range d.verbs {
 		switch verb {

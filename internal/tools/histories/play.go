@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -142,7 +143,13 @@ func (p *play) prelude() (err error) {
 			return err
 		}
 	}
-	return nil
+	if !p.script.flushed {
+		return nil
+	}
+	for _, c := range p.containers {
+		c.flushed = true
+	}
+	return exec.Command("nft", "flush", "ruleset").Run()
 }
 
 // replace puts a file in its place in one step, because others read it.
@@ -224,7 +231,7 @@ func (p *play) acts() error {
 
 func (p *play) byChance() (err error) {
 	var schedule *schedule
-	if err := p.learn(func(k *known) { schedule = newSchedule(p.players, p.random, *k, p.script.host()) }); err != nil {
+	if err := p.learn(func(k *known) { schedule = newSchedule(p.players, p.random, k, p.script) }); err != nil {
 		return err
 	}
 	defer func() {
@@ -249,9 +256,9 @@ func (p *play) byChance() (err error) {
 	}
 }
 
-// learn changes what the histories of this chain so far have told. Several play at a time.
+// learn changes what the histories of this chain and kind so far have told. Several play at a time.
 func (p *play) learn(change func(*known)) error {
-	path := filepath.Join(filepath.Dir(p.program), p.script.chain+".known")
+	path := filepath.Join(filepath.Dir(p.program), p.script.chain+" "+p.script.kind()+".known")
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -260,7 +267,7 @@ func (p *play) learn(change func(*known)) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return err
 	}
-	k := known{Users: map[string]string{}, Lengths: map[string]int{}, Tried: map[string]int{}}
+	k := newKnown()
 	text, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(text, &k)

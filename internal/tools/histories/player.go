@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 
@@ -40,12 +41,15 @@ type player struct {
 	pending   []*step
 	locking   []*step // locks that it was let take, and may wait for in the kernel
 	steps     int
-	made      map[string]int  // steps by name
-	used      map[string]bool // objects
+	made      map[string]int      // steps by name
+	used      map[string]bool     // objects of its steps
+	crucial   map[string][]string // crucial steps, and their objects
+	read      sync.Map            // files of the state that it has opened to read
 }
 
 func newPlayer(a actor, impatient bool) *player {
-	return &player{actor: a, impatient: impatient, made: map[string]int{}, used: map[string]bool{}}
+	return &player{actor: a, impatient: impatient, made: map[string]int{}, used: map[string]bool{},
+		crucial: map[string][]string{}}
 }
 
 // news is what a player does next: it waits before a step, or has ended.
@@ -70,6 +74,9 @@ func (p *player) start(program string, said chan<- news) {
 				s = stepOf(h)
 			}
 			if s == nil {
+				if path := reads(h); path != "" {
+					p.read.Store(path, true)
+				}
 				return h.Answer(0)
 			}
 			said <- news{of: p, step: s}
@@ -87,11 +94,15 @@ func (p *player) hear(n news) {
 		return
 	}
 	p.locking = slices.DeleteFunc(p.locking, func(s *step) bool { return s.held.PID == n.step.held.PID })
-	for _, object := range n.step.objects() {
+	objects := n.step.objects()
+	for _, object := range objects {
 		p.used[object] = true
 	}
 	p.made[n.step.name]++
 	n.step.name = fmt.Sprintf("%s %d", n.step.name, p.made[n.step.name])
+	if n.step.crucial() {
+		p.crucial[n.step.name] = objects
+	}
 	p.pending = append(p.pending, n.step)
 	if p.pid == 0 {
 		p.pid = processGroup(n.step.held.PID)

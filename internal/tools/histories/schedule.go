@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 )
@@ -10,13 +9,16 @@ import (
 // A schedule decides whose turn is next. There are three kinds, because three kinds of faults are to be found. One changes
 // turns often, after some steps. Another one changes them at a few moments only: a call is interrupted before a step, and
 // all others go on to their ends meanwhile, as in the probabilistic concurrency testing of Burckhardt et al. (2010). The third
-// one does that only before a step that others decide by, on an object that calls of several containers have used. Of two calls
-// alone, each such step has its turn.
+// one does that only before a step that others decide by, on an object that calls of several containers have used.
+//
+// Duels, which are two calls alone, do not leave that to chance: the first of the two is interrupted before each step on what the
+// other one uses, too. Then the second one is interrupted besides, in each such pair of places.
 type schedule struct {
-	known
+	*known
 	host    string // how it is before
 	players []*player
 	random  *rand.Rand
+	isDuel  bool
 
 	odds int // one of so many steps gives the turn to another player; 0: by rank
 	turn *player
@@ -32,7 +34,16 @@ type schedule struct {
 type known struct {
 	Users   map[string]string // by object: the container whose calls have used it, or several
 	Lengths map[string]int    // how many decisive steps a call has made at most
-	Tried   map[string]int    // how often one of two calls was interrupted there
+
+	// Of the duels of one kind:
+	Steps map[string]map[string][]string // by actor: the crucial steps that it has made, and what they are about
+	Used  map[string]map[string]bool     // by actor: the objects of its steps, and what it has read
+	Tried map[string]int                 // how often the actors were interrupted there
+}
+
+func newKnown() known {
+	return known{Users: map[string]string{}, Lengths: map[string]int{}, Steps: map[string]map[string][]string{},
+		Used: map[string]map[string]bool{}, Tried: map[string]int{}}
 }
 
 // several containers have used an object.
@@ -41,6 +52,7 @@ const several = "*"
 // A moment is before a step of a call. Then the call goes behind all others, or an event happens.
 type moment struct {
 	call     *player
+	before   string  // the name of the step, or "": it is told by number
 	steps    int     // that the call has made before
 	decisive bool    // count the decisive steps alone
 	change   bool    // not before the next crucial step
@@ -49,6 +61,9 @@ type moment struct {
 
 func (s *schedule) come(m moment) bool {
 	step := m.call.next()
+	if m.before != "" {
+		return step != nil && step.name == m.before
+	}
 	if m.decisive {
 		return step != nil && s.isDecisive(step) && m.steps <= s.passed[m.call]
 	}
@@ -58,15 +73,20 @@ func (s *schedule) come(m moment) bool {
 // lengths are about how many steps calls have, of which about a quarter are decisive.
 var lengths = map[string]int{"add": 75, "del": 50, "gc": 60, "repair": 30, "check": 5, daemonVerb: 15, agentVerb: 40}
 
-func newSchedule(players []*player, random *rand.Rand, k known, host string) *schedule {
-	s := &schedule{known: k, host: host, players: players, random: random, ranks: map[*player]int{}, passed: map[*player]int{}}
+func newSchedule(players []*player, random *rand.Rand, k *known, of *script) *schedule {
+	s := &schedule{known: k, host: of.host(), players: players, random: random, ranks: map[*player]int{},
+		passed: map[*player]int{}}
+	for i, n := range random.Perm(len(players)) {
+		s.ranks[players[i]] = n
+	}
+	if s.isDuel = of.kind() != ""; s.isDuel {
+		s.duel()
+		return s
+	}
 	kind := random.IntN(6)
 	if kind == 0 {
 		s.odds = []int{2, 4, 8, 16}[random.IntN(4)]
 		return s
-	}
-	for i, n := range random.Perm(len(players)) {
-		s.ranks[players[i]] = n
 	}
 	var calls []*player
 	for _, each := range players {
@@ -78,10 +98,6 @@ func newSchedule(players []*player, random *rand.Rand, k known, host string) *sc
 		return s
 	}
 	s.decisive = kind < 4 && len(k.Users) > 0
-	if len(players) == 2 && len(calls) == 2 && len(k.Users) > 0 {
-		s.duel(calls)
-		return s
-	}
 	s.interrupt(calls)
 	for _, each := range players {
 		if each.args == nil {
@@ -91,30 +107,12 @@ func newSchedule(players []*player, random *rand.Rand, k known, host string) *sc
 	return s
 }
 
-// duel interrupts the first of two calls before the decisive step before which it was interrupted least often, and
-// sometimes the second one, too.
-func (s *schedule) duel(calls []*player) {
-	first, second := calls[0], calls[1]
-	if s.ranks[second] > s.ranks[first] {
-		first, second = second, first
-	}
-	about := func(n int) string { return fmt.Sprintf("%s %d, %s", s.called(first), n, second.verb) }
-	s.decisive = true
-	m := s.moment(first, nil)
-	for n := range s.Lengths[s.called(first)] {
-		if s.Tried[about(n)] < s.Tried[about(m.steps)] {
-			m.steps = n
-		}
-	}
-	s.Tried[about(m.steps)]++
-	s.moments = append(s.moments, m)
-	if s.random.IntN(3) == 0 {
-		s.moments = append(s.moments, s.moment(second, nil))
-	}
-}
-
 // tell adds what the schedule's history tells.
 func (s *schedule) tell(k *known) {
+	if s.isDuel {
+		s.tellDuel(k)
+		return
+	}
 	for _, each := range s.players {
 		if n := s.passed[each]; n > k.Lengths[s.called(each)] {
 			k.Lengths[s.called(each)] = n

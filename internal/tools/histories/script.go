@@ -18,7 +18,8 @@ type script struct {
 	turns    []turn // none: seed decides
 	seed     uint64
 
-	fresh     bool // the host has had no attachment yet
+	fresh     bool // the host has had no attachment yet, before those
+	flushed   bool // the packet filter was, since they were attached
 	impatient bool // whoever has to wait for the turn to change the packet filter goes on without
 }
 
@@ -27,7 +28,22 @@ func (s *script) host() string {
 	if len(s.attached) == 0 && s.fresh {
 		return "fresh"
 	}
+	if s.flushed {
+		return fmt.Sprint(len(s.attached), " attached and flushed")
+	}
 	return fmt.Sprint(len(s.attached), " attached")
+}
+
+// kind is what duels have in common that tell of each other: how the host is before, and the two calls. It is "" for what is no
+// duel.
+func (s *script) kind() string {
+	call := func(a actor) bool {
+		return slices.Contains([]string{"add", "del", "gc", "repair"}, a.verb) && a.after == ""
+	}
+	if len(s.actors) != 2 || !call(s.actors[0]) || !call(s.actors[1]) {
+		return ""
+	}
+	return s.host() + " " + s.actors[0].name + " " + s.actors[1].name
 }
 
 // An actor makes one call, or does one thing to the host.
@@ -47,6 +63,9 @@ func (s *script) String() string {
 	fmt.Fprintln(&b, "chain", s.chain)
 	if s.fresh {
 		fmt.Fprintln(&b, "fresh")
+	}
+	if s.flushed {
+		fmt.Fprintln(&b, "flushed")
 	}
 	if s.impatient {
 		fmt.Fprintln(&b, "impatient")
@@ -102,6 +121,8 @@ func (s *script) parseLine(line string) (err error) {
 		s.chain = rest
 	case "fresh":
 		s.fresh = true
+	case "flushed":
+		s.flushed = true
 	case "impatient":
 		s.impatient = true
 	case "attached":

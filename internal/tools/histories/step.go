@@ -122,6 +122,18 @@ func private(name string) bool {
 		strings.Contains(name, "(deleted)") || strings.Contains(name, "/fairlead/calls") || name == "newnsid"
 }
 
+// reads is the file of the state that a call opens to read, or "".
+func reads(h *nstest.Held) string {
+	if h.Number != unix.SYS_OPENAT || h.Args[2]&unix.O_CREAT != 0 {
+		return ""
+	}
+	path := (&step{held: h}).at(0, 1)
+	if strings.HasPrefix(path, "/run/cni/") || strings.HasPrefix(path, "/var/lib/cni/") {
+		return path
+	}
+	return ""
+}
+
 // open is the path of the file that an argument is the descriptor of.
 func (s *step) open(arg int) string {
 	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", s.held.PID, int32(s.held.Args[arg])))
