@@ -6,6 +6,7 @@ type chain struct {
 	setup   []string // commands of a shell
 	dhcp    bool     // a server serves the link wire, and the daemon asks it
 	granted bool     // agents change the grant
+	kin     string   // the chain whose calls have the same steps; "": none
 }
 
 // plugins are those that the chains call, and the address managers that those call.
@@ -30,7 +31,7 @@ func chains() map[string]chain {
 	return map[string]chain{
 		"bridge": {plugins: []any{bridge, portmap, firewall, tuning}},
 		"chain": {plugins: []any{object{"type": "chain", "capabilities": ports,
-			"plugins": []any{bridge, portmap, firewall, tuning}}}},
+			"plugins": []any{bridge, portmap, firewall, tuning}}}, kin: "bridge"},
 		"empty": {plugins: []any{object{"type": "bridge", "bridge": "br-empty", "removeWhenEmpty": true, "isGateway": true,
 			"ipMasq": true, "ipam": hostLocal}, object{"type": "firewall", "backend": "nftables", "ingressPolicy": "strict"}}},
 		"cluster": {plugins: []any{object{"type": "ptp", "ipMasq": true, "ipam": object{"type": "cluster"}}, portmap},

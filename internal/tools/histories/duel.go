@@ -35,6 +35,14 @@ func (s *schedule) duel() {
 		chosen = s.leastTried(double)
 	}
 	s.Tried[nameOf(chosen)]++
+	if len(s.Steps) == 0 { // the first of its kind
+		s.untried = 1
+	}
+	for _, places := range single {
+		if s.Tried[nameOf(places)] == 0 {
+			s.untried++
+		}
+	}
 	if len(chosen) > 0 {
 		s.ranks[chosen[0].call] = len(s.players)
 	}
@@ -43,10 +51,14 @@ func (s *schedule) duel() {
 	}
 }
 
-// places are those before steps of a call on what the other call uses, too, as far as earlier histories tell.
+// places are those before steps of a call on what the other call uses, too, as far as earlier histories tell. Whoever is about to
+// change the packet filter has the turn to, so others do no more than wait, unless they go on without.
 func (s *schedule) places(call, other *player) (list []place) {
 	used := s.Used[other.name]
 	for _, step := range slices.Sorted(maps.Keys(s.Steps[call.name])) {
+		if strings.Contains(step, "setelem ") && !call.impatient {
+			continue
+		}
 		if slices.ContainsFunc(s.Steps[call.name][step], func(object string) bool { return used[object] }) {
 			list = append(list, place{call, step})
 		}

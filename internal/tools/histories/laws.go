@@ -101,7 +101,7 @@ func (p *play) ends(each *player) error {
 	c := p.containers[each.object]
 	failed := each.err != nil
 	// Whoever was killed, or had no room, may have an address that another one was to get.
-	noAddress := p.crowded && exitOf(each.err) == app.ExitTryAgain
+	noAddress := p.crowded && exitOf(each.err) == app.ExitTryAgain && !each.leased()
 	if failed && !each.killed && !each.excused && !noAddress {
 		return failure{"a call succeeds beside others", each.String()}
 	}

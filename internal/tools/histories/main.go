@@ -187,10 +187,9 @@ type count struct{ histories, steps, failed int }
 
 // searchWith calls found, one at a time, with each script that fails, which has the turns that were taken.
 func (o options) searchWith(program string, found func(*script, failure)) (c count, err error) {
-	names := strings.Split(o.chains, ",")
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	next := o.seed
+	plays := plays{chains: strings.Split(o.chains, ","), next: o.seed, untried: map[string]int{}}
 	if o.passed == nil {
 		begin := time.Now()
 		o.passed = func() time.Duration { return time.Since(begin) }
@@ -201,18 +200,16 @@ func (o options) searchWith(program string, found func(*script, failure)) (c cou
 				mu.Lock()
 				over := err != nil || o.time > 0 && o.passed() > o.time || o.number > 0 && c.histories >= o.number ||
 					o.stop > 0 && c.failed >= o.stop
-				seed := next
-				if !over {
-					next++
-					c.histories++
-				}
-				mu.Unlock()
 				if over {
+					mu.Unlock()
 					return
 				}
-				s := cast(names[seed%uint64(len(names))], seed)
+				c.histories++
+				s := plays.script()
+				mu.Unlock()
 				out, terr := try(program, s)
 				mu.Lock()
+				plays.tell(s, out)
 				c.steps += out.Steps
 				if terr == nil && out.Failure != nil {
 					c.failed++
@@ -225,6 +222,36 @@ func (o options) searchWith(program string, found func(*script, failure)) (c cou
 	}
 	all.Wait()
 	return c, err
+}
+
+// plays are the scripts of a search.
+type plays struct {
+	chains  []string
+	next    uint64         // seed
+	passed  int            // duels
+	untried map[string]int // by what histories tell of: places where no duel was interrupted yet
+}
+
+// script is the next one. Most duels of which nothing is left to try but two interruptions are passed over.
+func (p *plays) script() *script {
+	const some = 4
+	for {
+		s := cast(p.chains[p.next%uint64(len(p.chains))], p.next)
+		p.next++
+		left, known := p.untried[s.teaches()]
+		if s.kind() == "" || !known || left > 0 {
+			return s
+		}
+		if p.passed++; p.passed%some == 0 {
+			return s
+		}
+	}
+}
+
+func (p *plays) tell(s *script, o outcome) {
+	if s.kind() != "" {
+		p.untried[s.teaches()] = o.Untried
+	}
 }
 
 // taken is the script with the turns that were taken.

@@ -29,6 +29,7 @@ type play struct {
 	silent  int       // looks, one after the other, that brought no news
 	quiet   int       // of these, those that saw nobody do anything
 	steps   int
+	untried int  // places of a duel
 	crowded bool // an address may be somebody's who does not live, or leaves
 
 	noDaemon    bool // there was none for some time, so leases and notes may be left for the next one
@@ -48,6 +49,7 @@ type outcome struct {
 	Failure *failure
 	Turns   []string
 	Steps   int
+	Untried int    // places where no duel of the kind was interrupted yet
 	Error   string // of the play, not of what it tests
 }
 
@@ -58,7 +60,7 @@ func perform(program string, s *script) (o outcome) {
 	for _, t := range p.turns {
 		o.Turns = append(o.Turns, strings.TrimSuffix("turn "+t.actor+" until "+t.until, " until "))
 	}
-	o.Steps = p.steps
+	o.Steps, o.Untried = p.steps, p.untried
 	for _, each := range p.players {
 		each.kill()
 	}
@@ -234,6 +236,7 @@ func (p *play) byChance() (err error) {
 	if err := p.learn(func(k *known) { schedule = newSchedule(p.players, p.random, k, p.script) }); err != nil {
 		return err
 	}
+	p.untried = schedule.untried
 	defer func() {
 		err = cmp.Or(err, p.learn(func(k *known) { schedule.tell(k) }))
 	}()
@@ -256,9 +259,9 @@ func (p *play) byChance() (err error) {
 	}
 }
 
-// learn changes what the histories of this chain and kind so far have told. Several play at a time.
+// learn changes what the histories of this chain and kind have told so far. Several play at a time.
 func (p *play) learn(change func(*known)) error {
-	path := filepath.Join(filepath.Dir(p.program), p.script.chain+" "+p.script.kind()+".known")
+	path := filepath.Join(filepath.Dir(p.program), p.script.teaches()+".known")
 	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -205,6 +206,18 @@ func (p *player) left() bool {
 	var failed struct{ Left bool }
 	begin := max(bytes.LastIndex(b, []byte("\n{")), 0) // behind what is logged
 	return json.Unmarshal(b[begin:], &failed) == nil && failed.Left
+}
+
+// leased reports whether a player has made leases of both families: then it lacks no address, and what it was given is free.
+func (p *player) leased() bool {
+	var v4, v6 bool
+	for name := range p.made {
+		text, _ := strings.CutPrefix(name, "link /var/lib/cni/networks/"+network+"/")
+		if a, err := netip.ParseAddr(text); err == nil {
+			v4, v6 = v4 || a.Is4(), v6 || a.Is6()
+		}
+	}
+	return v4 && v6
 }
 
 // exitOf is the exit status that an error has, or -1.

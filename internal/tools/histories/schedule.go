@@ -19,6 +19,7 @@ type schedule struct {
 	players []*player
 	random  *rand.Rand
 	isDuel  bool
+	untried int // places of such a duel
 
 	odds int // one of so many steps gives the turn to another player; 0: by rank
 	turn *player

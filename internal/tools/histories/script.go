@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -43,8 +44,11 @@ func (s *script) kind() string {
 	if len(s.actors) != 2 || !call(s.actors[0]) || !call(s.actors[1]) {
 		return ""
 	}
-	return s.host() + " " + s.actors[0].name + " " + s.actors[1].name
+	return s.host() + " " + min(s.actors[0].name, s.actors[1].name) + " " + max(s.actors[0].name, s.actors[1].name)
 }
+
+// teaches is which histories a history tells something of: those of its kind, and its chain.
+func (s *script) teaches() string { return cmp.Or(chains()[s.chain].kin, s.chain) + " " + s.kind() }
 
 // An actor makes one call, or does one thing to the host.
 type actor struct {
