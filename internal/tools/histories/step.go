@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -31,6 +32,7 @@ type step struct {
 	held    *nstest.Held
 	name    string // the call and its object
 	touches touched
+	links   []string     // that a message names by number: the link itself, and the bridge that it is a port of
 	wait    *unix.Stat_t // the file of a lock that the call waits for
 	turn    bool         // that lock only keeps calls in order
 	shared  bool
@@ -109,7 +111,7 @@ func (s *step) objects() (list []string) {
 	if len(list) == 0 && s.touches == rules {
 		list = []string{"rules"}
 	}
-	return list
+	return append(list, s.links...)
 }
 
 var verbs = regexp.MustCompile(`^((new|del|set)[a-z]+|create|write|mkdir|link|symlink|rename|unlink|lock|trylock|unlock|index|sendmsg|` +
@@ -247,6 +249,10 @@ func (s *step) message(kind, flags uint16, body []byte) string {
 			return ""
 		}
 		s.touches = links
+		if kind/4 == unix.RTM_NEWLINK/4 && len(body) >= unix.SizeofIfInfomsg {
+			s.numbered(body[4:])
+			s.numbered(attribute(body[unix.SizeofIfInfomsg:], unix.IFLA_MASTER))
+		}
 		return route(kind, body)
 	case subsystem == nfTables && kind&0xff < 25:
 		s.touches = rules
@@ -259,6 +265,16 @@ func (s *step) message(kind, flags uint16, body []byte) string {
 		return "delete-flow"
 	}
 	return ""
+}
+
+// numbered adds the link that has a number, if there is one.
+func (s *step) numbered(b []byte) {
+	if len(b) < 4 {
+		return
+	}
+	if l, err := net.InterfaceByIndex(int(binary.NativeEndian.Uint32(b))); err == nil {
+		s.links = append(s.links, l.Name)
+	}
 }
 
 // nft are the changing messages of nf_tables.
