@@ -420,7 +420,9 @@ func (p *play) step(each *player) error {
 		if s == nil { // another thread was faster to take a lock
 			return nil
 		}
-		looksAt = s.touches
+		if looksAt = s.touches; looksAt == files && s.private(p.containers[each.object]) {
+			looksAt = nothing
+		}
 		p.asking(each, s)
 		err := each.answer(s)
 		if err == nil {

@@ -182,6 +182,18 @@ func (s *stage) filesOf() (map[string]string, error) {
 
 var hint = regexp.MustCompile(`/\.fairlead-index/|/plugins-|/calls|last_reserved_ip|/netns/|repair\.json|/history/|/container-ctr`)
 
+// private reports whether a step on files can have changed nothing of another container than that of its call, which may be nil:
+// it is about its own files, files that only help to find things faster, or temporary ones.
+func (s *step) private(c *container) bool {
+	for _, path := range s.objects() {
+		own := c != nil && (strings.Contains(path, c.hash) || strings.Contains(path, c.id))
+		if !own && !hint.MatchString(path) && !strings.Contains(path, "*") {
+			return false
+		}
+	}
+	return true
+}
+
 // own is what belongs to a container alone.
 func (s *stage) own(c *container, what touched) (mine []string, err error) {
 	switch what {
