@@ -71,6 +71,7 @@ func duels() []duel {
 		{"", 1, [2]string{"add", "del"}},
 		{"", 1, [2]string{"add", "del"}},
 		{"", 1, [2]string{"add", "del"}},
+		{"", 1, [2]string{"add", "del"}},
 		{"", 2, [2]string{"del", "del"}},
 		{"", 2, [2]string{"add", "del"}}, // there is no address before the other one leaves
 		{"", 2, [2]string{"add", "del"}},

@@ -14,8 +14,10 @@ type place struct {
 }
 
 // duel chooses where two calls are interrupted that are alone: where they were interrupted least often. Each step of either call
-// has its turn. Then the other call is interrupted besides, and the first one goes on to its end: each pair of steps has its turn.
+// has its turn. Then, and sometimes before, the other call is interrupted besides, and the first one goes on to its end: each pair of
+// steps has its turn.
 func (s *schedule) duel() {
+	const sometimes = 6
 	first, second := s.players[0], s.players[1]
 	var single, double [][]place
 	for _, calls := range [][2]*player{{first, second}, {second, first}} {
@@ -31,7 +33,7 @@ func (s *schedule) duel() {
 	}
 
 	chosen := s.leastTried(single)
-	if len(double) > 0 && s.Tried[nameOf(chosen)] > 0 {
+	if len(double) > 0 && (s.Tried[nameOf(chosen)] > 0 || s.random.IntN(sometimes) == 0) {
 		chosen = s.leastTried(double)
 	}
 	s.Tried[nameOf(chosen)]++
