@@ -25,7 +25,7 @@ import (
 //
 // The table has the node's ranges, and of each pool an element that ends when the grant says. Packets from and to the ranges
 // pass while the element stands. All chains are at hooks of IP: containers of one bridge reach each other behind the fence. A
-// packet of other addresses costs two lookups where it comes in, and one where it goes out.
+// packet of other addresses costs two lookups, and one of the node's ranges two more.
 type Fence struct {
 	Network string
 	World   *kernel.World
@@ -156,8 +156,8 @@ func heardSet(t *nft.Table, v6 bool) *nft.Set {
 
 func lostSet(t *nft.Table, v6 bool) *nft.Set { return set(t, "lost", v6) }
 
-// table returns the table without elements. What comes in is judged before addresses are translated, and what goes out before
-// the source is and after the destination was, so that the chains see the containers' own addresses.
+// table returns the table without elements. The chains come after destinations were translated, and before sources are, so that
+// they see the containers' own addresses, and each packet once.
 func (f *Fence) table(pools []grant.Pool) *nft.Table {
 	t := &nft.Table{Family: unix.NFPROTO_INET, Name: f.Table()}
 	sides := map[nft.Side]string{nft.Src: "from", nft.Dst: "to"}
@@ -167,9 +167,10 @@ func (f *Fence) table(pools []grant.Pool) *nft.Table {
 	for _, side := range []nft.Side{nft.Src, nft.Dst} {
 		t.Chains = append(t.Chains, &nft.Chain{Name: sides[side], Rules: cutRules(t, pools, side, sides[side])})
 	}
-	base := func(name string, hook uint32, priority int32, judged ...nft.Side) {
-		c := &nft.Chain{Name: name, Type: "filter", Hook: hook, Priority: priority}
-		for _, side := range judged {
+	const translated = -90
+	base := func(name string, hook uint32) {
+		c := &nft.Chain{Name: name, Type: "filter", Hook: hook, Priority: translated}
+		for _, side := range []nft.Side{nft.Src, nft.Dst} {
 			for _, v6 := range families {
 				rule := nft.NewRule(sides[side]+" a range of this node").Family(v6).
 					FieldsIn(false, heldSet(t, v6), nft.AddressOf(v6, bool(side))).Jump(sides[side])
@@ -178,9 +179,8 @@ func (f *Fence) table(pools []grant.Pool) *nft.Table {
 		}
 		t.Chains = append(t.Chains, c)
 	}
-	base("prerouting", unix.NF_INET_PRE_ROUTING, -300, nft.Src, nft.Dst)
-	base("output", unix.NF_INET_LOCAL_OUT, 0, nft.Src) // the node's own address among its containers
-	base("postrouting", unix.NF_INET_POST_ROUTING, 99, nft.Dst)
+	base("prerouting", unix.NF_INET_PRE_ROUTING)
+	base("output", unix.NF_INET_LOCAL_OUT)
 	return t
 }
 

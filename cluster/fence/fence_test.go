@@ -253,6 +253,28 @@ func TestDeadline(t *testing.T) {
 	l.want("with the rules again", 2, "none")
 }
 
+// A container is cut off also from those who reach it by a published address.
+func TestTranslated(t *testing.T) {
+	l := newLab(t)
+	nstest.Run(t, "sh", "-ec", `ip route add 10.7.0.0/16 dev v9
+for hook in prerouting output; do
+	nft "add table ip nat; add chain ip nat $hook { type nat hook $hook priority -100; }
+		add rule ip nat $hook ip daddr 10.7.9.2 dnat to 10.9.0.2; add rule ip nat $hook ip daddr 10.7.8.2 dnat to 10.8.0.2"
+done`)
+	published, open := netip.MustParseAddr("10.7.9.2"), netip.MustParseAddr("10.7.8.2")
+	for _, tc := range []struct {
+		left   time.Duration
+		passes bool
+	}{{time.Hour, true}, {0, false}} {
+		l.grantUntil(in(tc.left))
+		for _, from := range []netip.Addr{addr(without[0], 9), addr(without[0], 1)} {
+			if passes := l.passes(way{from, published}, way{from, open}); passes != tc.passes {
+				t.Errorf("%v before the deadline, from %v: passes is %v", tc.left, from, passes)
+			}
+		}
+	}
+}
+
 // The fence stands at the deadline in the grant, though the kernel's elements would live on, as after a sleep.
 func TestSleep(t *testing.T) {
 	l := newLab(t)
