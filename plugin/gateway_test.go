@@ -94,7 +94,8 @@ func (r *runner) addSaying(a *attachment) string {
 // A subnet that another link of the host has too is said, by the first who brings it there.
 func TestGatewayOverlaps(t *testing.T) {
 	host := nstest.NewNS(t)
-	nstest.RunIn(t, host, "sh", "-ec", `ip link set lo up; ip link add ens3 up type veth peer name wire; ip addr add 192.0.2.10/24 dev ens3; ip addr add 2001:db8::10/64 dev ens3 nodad`)
+	nstest.RunIn(t, host, "sh", "-ec", `ip link set lo up; ip link add ens3 up type veth peer name wire; ip addr add 192.0.2.10/24 dev ens3; ip addr add 2001:db8::10/64 dev ens3 nodad
+		ip route add 10.72.0.7/32 dev ens3 proto 118; ip route add 10.73.0.7/32 dev ens3`)
 	at := func(name, conf string) (*runner, *attachment) {
 		r := newRunner(t, chain{"overlap-" + name, []string{conf}, nil})
 		r.host = host
@@ -107,6 +108,8 @@ func TestGatewayOverlaps(t *testing.T) {
 		{"bridge6", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"2001:db8::/48"}`, "overlaps with address 2001:db8::10/64 of link ens3"},
 		{"ptp", `"type":"ptp","ipam":{"type":"host-local","subnet":"192.0.2.128/25"}`, "of link ens3"},
 		{"none", gw + `"bridge":"br1","ipam":{"type":"host-local","subnet":"10.88.0.0/24"}`, ""},
+		{"pinned", `"type":"ptp","ipam":{"type":"host-local","subnet":"10.72.0.0/28"}`, ""},
+		{"foreign", `"type":"ptp","ipam":{"type":"host-local","subnet":"10.73.0.0/28"}`, "overlaps with route 10.73.0.7/32 of link ens3"},
 	} {
 		r, a := at(c.name, c.conf)
 		s := r.addSaying(a)

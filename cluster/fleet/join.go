@@ -73,7 +73,7 @@ func decode(text string) (t token, err error) {
 
 // conflist is the network of a fleet that has none yet.
 const conflist = `{
-  "cniVersion": "1.1.0",
+  "cniVersion": "1.0.0",
   "cniVersions": ["1.0.0", "1.1.0"],
   "name": %q,
   "plugins": [

@@ -88,6 +88,9 @@ func LinkGroup(network string) uint32 {
 	return 0x7A<<24 | uint32(n[0])<<16 | uint32(n[1])<<8 | uint32(n[2])
 }
 
+// RouteProtocol is the number of the origin ("proto" of ip-route(8)) of the routes to other nodes of a cluster.
+const RouteProtocol = 118
+
 // OfGroup reports whether a link group belongs to some network, that is, whether LinkGroup can return it.
 func OfGroup(group uint32) bool { return group>>24 == 0x7A }
 

@@ -12,7 +12,7 @@ const Overlapping = "and the host reaches only one of the two"
 
 // Overlap returns a link other than the network's own whose address or route overlaps the network's subnet. Kind is
 // "address" or "route", and prefix is that address or route. Overlap ignores addresses and routes for single
-// containers of this program. Other is "" if nothing overlaps.
+// containers of this program, here and on other nodes, and for the gateway itself. Other is "" if nothing overlaps.
 func Overlap(ns *kernel.NS, link string, subnet netip.Prefix) (other, kind string, prefix netip.Prefix, err error) {
 	if subnet.Addr().IsLinkLocalUnicast() || subnet.IsSingleIP() {
 		return "", "", prefix, nil // which stand on any number of links
@@ -42,7 +42,8 @@ func Overlap(ns *kernel.NS, link string, subnet netip.Prefix) (other, kind strin
 	for _, r := range routes {
 		l := others[r.Link]
 		if l != nil && r.Dst.IsValid() && !r.Default() && r.Dst.Overlaps(subnet.Masked()) &&
-			!(r.Dst.IsSingleIP() && identity.OfGroup(l.Group)) {
+			!(r.Dst.IsSingleIP() && (identity.OfGroup(l.Group) || r.Protocol == identity.RouteProtocol ||
+				r.Dst.Addr() == subnet.Addr())) {
 			if r.Dst.Bits() >= subnet.Bits() {
 				return l.Name, "route", r.Dst, nil
 			}

@@ -9,13 +9,14 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // RouteProtocol is the number of the origin of the routes ("proto" of ip-route(8)).
-const RouteProtocol = 118
+const RouteProtocol = identity.RouteProtocol
 
 // A Peer is another node: a neighbour and a forwarding entry for the node, and a route for each of its prefixes. The
 // next hop is the link-local address that follows from the MAC, for IPv4 too (RFC 5549): no address of the cluster's

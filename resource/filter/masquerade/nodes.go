@@ -153,15 +153,21 @@ func (m Sources) fillNodes(f filter.Tx) (bool, error) {
 		return false, err
 	}
 	prefixes := granted(m.Owner.Network)
-	for _, own := range filter.Masked(m.From) {
-		if !slices.ContainsFunc(prefixes, own.Overlaps) {
-			prefixes = append(prefixes, own)
+	for _, own := range m.From {
+		holds := func(p netip.Prefix) bool { return p.Contains(own.Addr()) }
+		switch {
+		case slices.ContainsFunc(prefixes, holds):
+		case slices.ContainsFunc(prefixes, own.Overlaps): // of a pool of single addresses, which other nodes have
+			prefixes = append(prefixes, netip.PrefixFrom(own.Addr(), own.Addr().BitLen()))
+		default:
+			prefixes = append(prefixes, own.Masked())
 		}
 	}
 	return Nodes{Network: m.Owner.Network, Prefixes: prefixes}.apply(f)
 }
 
-// missingNodes returns those elements that stand for m's own subnets among the prefixes of the cluster and are missing.
+// missingNodes returns an element for each of m's own addresses that the prefixes of the cluster lack. A pinned address
+// is a prefix by itself.
 func (m Sources) missingNodes(f filter.Tx) (missing []nft.Elem, err error) {
 	if !m.Cluster {
 		return nil, nil
@@ -169,15 +175,15 @@ func (m Sources) missingNodes(f filter.Tx) (missing []nft.Elem, err error) {
 	var ask []nft.Elem
 	for _, p := range m.From {
 		set := filter.NodesSet(f.Table, p.Addr().Is6(), m.Owner.Network)
-		ask = append(ask, set.Prefix(p)[0])
+		ask = append(ask, set.Prefix(p)[0], set.Prefix(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))[0])
 	}
 	found, err := f.Get(ask...)
 	if err != nil {
 		return nil, err
 	}
-	for i, e := range ask {
-		if found[i] == nil {
-			missing = append(missing, e)
+	for i := 0; i < len(ask); i += 2 {
+		if found[i] == nil && found[i+1] == nil {
+			missing = append(missing, ask[i])
 		}
 	}
 	return missing, nil

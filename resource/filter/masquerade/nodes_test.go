@@ -125,3 +125,25 @@ func TestMasqueradeCluster(t *testing.T) {
 	l.Ensure(m, l.W)
 	sees("filled again", public, public6)
 }
+
+// A pinned address is one of the cluster's by itself: other nodes have others of its pool.
+func TestMasqueradePinned(t *testing.T) {
+	w := contract.NewWorld(t)
+	boot, err := grant.Boot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := contract.Prefix("10.9.0.7/28")
+	m := masquerade.Sources{Owner: contract.Owner, From: []netip.Prefix{own}, Cluster: true}
+	for _, of := range []string{"10.9.0.7/32", "10.9.0.8/32"} { // its own, and another node's before the agent says more
+		g := grant.Grant{Cluster: "c", Node: "a", Boot: boot, Prefixes: []netip.Prefix{contract.Prefix(of)}}
+		if err := grant.Write("net", g); err != nil {
+			t.Fatal(err)
+		}
+		contract.Remove(t, w, masquerade.Nodes{Network: "net"})
+		if _, err := m.Ensure(t.Context(), w); err != nil {
+			t.Fatal(err)
+		}
+		contract.Verify(t, w, m)
+	}
+}
