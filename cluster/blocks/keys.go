@@ -64,8 +64,9 @@ func Parse(text string) (k Key, err error) {
 		k.Pool = rest
 	}
 	if k.Kind == BlockKey || k.Kind == GraveKey || k.Kind == MineKey {
-		var block string
-		k.Pool, block, _ = strings.Cut(rest, "/")
+		last := max(0, strings.LastIndex(rest, "/")) // a pool that a former release made may have a slash in its name
+		k.Pool = rest[:last]
+		block := strings.TrimPrefix(rest[last:], "/")
 		var address []byte
 		var bits int
 		if _, err := fmt.Sscanf(block, "%x-%d", &address, &bits); err != nil {

@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // maxCountBits bounds the blocks of a pool that are ever claimed: 2 to this power.
@@ -161,6 +163,43 @@ func (c Config) Validate() error {
 	}
 	if !slices.ContainsFunc(c.Pools, func(p Pool) bool { return !p.Pinned }) {
 		return fmt.Errorf("--pool: want one at least that is not pinned, for containers that ask for no address")
+	}
+	return nil
+}
+
+// mostName is the longest name of a pool, as of a label of the DNS.
+const mostName = 63
+
+// unusable are ranges of which no container can have an address (RFC 6890), with what they are.
+var unusable = []struct {
+	prefix netip.Prefix
+	is     string
+}{
+	{netip.MustParsePrefix("0.0.0.0/8"), "for no host: it means this network"},
+	{netip.MustParsePrefix("127.0.0.0/8"), "the loopback network of each host"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local: no router forwards it"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "for multicast"},
+	{netip.MustParsePrefix("240.0.0.0/4"), "reserved: kernels send nothing to it"},
+	{netip.MustParsePrefix("::/96"), "for no host: it has the loopback address"},
+	{netip.MustParsePrefix("::ffff:0:0/96"), "for IPv4 addresses in IPv6"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local: no router forwards it"},
+	{netip.MustParsePrefix("ff00::/8"), "for multicast"},
+}
+
+// ValidateNew returns an error if nobody should make a pool with this name or range. A pool that a former release made may
+// have it.
+func (p Pool) ValidateNew() error {
+	if err := spec.ValidName(p.Name); err != nil {
+		return fmt.Errorf("pool %s (%v): %w", p.Name, p.Prefix, err)
+	}
+	if n := len(p.Name); n > mostName {
+		return fmt.Errorf("pool %s (%v): the name has %d characters: want at most %d", p.Name, p.Prefix, n, mostName)
+	}
+	for _, u := range unusable {
+		if p.Prefix.IsValid() && p.Prefix.Overlaps(u.prefix) {
+			return fmt.Errorf("pool %s (%v): %v is %s: choose addresses that containers can have, such as of 10.0.0.0/8 or fd00::/8",
+				p.Name, p.Prefix, u.prefix, u.is)
+		}
 	}
 	return nil
 }

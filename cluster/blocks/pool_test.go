@@ -65,6 +65,12 @@ func TestKeys(t *testing.T) {
 			t.Errorf("%v: %v, %v", k, back, err)
 		}
 	}
+	for _, kind := range []Key{{Kind: MineKey, Node: "u1"}, {Kind: BlockKey}, {Kind: GraveKey}} { // a former release took such names
+		k := Key{Kind: kind.Kind, Node: kind.Node, Pool: "Mo/re", Block: netip.MustParsePrefix("10.66.0.0/26")}
+		if back, err := Parse(k.String()); err != nil || back != k {
+			t.Errorf("%v: %v, %v", k, back, err)
+		}
+	}
 	node := Key{Kind: NodeKey, Node: "u1"}
 	if back, err := Parse(node.String()); err != nil || back != node {
 		t.Errorf("%v: %v, %v", node, back, err)
@@ -74,7 +80,7 @@ func TestKeys(t *testing.T) {
 		t.Error(got)
 	}
 	for _, text := range []string{"", "mine/u1/a", "mine/u1/a/xyz", "mine/u1/a/0a000040-26x", "mine/u1/a/0a00-26",
-		"block/u1/a/0a000040-26", "node/u1/a", "mine/u1/a/0a000040-33"} {
+		"node/u1/a", "mine/u1/a/0a000040-33"} {
 		if k, err := Parse(text); err == nil {
 			t.Errorf("%q is %v", text, k)
 		}
@@ -109,6 +115,31 @@ func TestValidate(t *testing.T) {
 		err := Config{Pools: pools}.Validate()
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// A name that has to be written in keys, and a range that no container can have, is refused, and the error says what is wrong.
+func TestNewPool(t *testing.T) {
+	for _, c := range []struct{ name, prefix, want string }{
+		{"main", "10.64.0.0/12", ""},
+		{strings.Repeat("a", 63), "fd00:9::/64", ""},
+		{"Mo/re", "10.66.0.0/20", `name "Mo/re" has the character '/': letters, digits, _ . and - are allowed`},
+		{"-x", "10.66.0.0/20", `name "-x" begins with '-'`},
+		{strings.Repeat("a", 64), "10.66.0.0/20", "has 64 characters: want at most 63"},
+		{"x", "224.0.0.0/8", "pool x (224.0.0.0/8): 224.0.0.0/4 is for multicast"},
+		{"x", "0.0.0.0/0", "0.0.0.0/8 is"},
+		{"x", "127.0.0.0/16", "127.0.0.0/8 is"},
+		{"x", "240.0.0.0/8", "240.0.0.0/4 is reserved"},
+		{"x", "169.254.0.0/16", "169.254.0.0/16 is"},
+		{"x", "fe80::/64", "fe80::/10 is"},
+		{"x", "ff02::/64", "ff00::/8 is for multicast"},
+		{"x", "::/64", "::/96 is"},
+	} {
+		p := Pool{Name: c.name, Prefix: netip.MustParsePrefix(c.prefix)}
+		err := p.ValidateNew()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s=%s: %v, want %q", c.name, c.prefix, err, c.want)
 		}
 	}
 }

@@ -102,6 +102,7 @@ func TestCommands(t *testing.T) {
 	says("init --etcd "+url+" --pool a=10.9.0.0/24,64", "pool a (10.9.0.0/24) with blocks of /64 in 1 parts: a part has fewer than 4 addresses: want /24 to /30")
 	says("init --etcd "+url+" --pool a=10.9.0.0/24,26,3", "pool a (10.9.0.0/24) with blocks of 3 parts: want 1, 2, 4 or 8")
 	says("init --etcd "+url+" --pool a", "usage: ", "want NAME=CIDR")
+	says("init --etcd "+url+" --pool Mo/re=10.9.0.0/24", "usage: ", `name "Mo/re" has the character '/'`)
 	says("init --etcd "+url, "--pool: want at least one")
 	says("init --etcd "+url+" --pool a=10.9.0.1/24", "want 10.9.0.0/24")
 	nstest.Run(t, "sh", "-ec", "ip link add lan0 type bridge; ip link set lan0 up; ip addr add 10.12.0.1/24 dev lan0")
@@ -111,6 +112,11 @@ func TestCommands(t *testing.T) {
 	says("init --etcd "+url+" --pool c=10.10.0.0/24", "has a cluster fleet already, with the pools a (10.9.0.0/24), six (fd00:9::/64)")
 	says("init --cluster other --etcd "+url+" --pool c=10.10.0.0/24", "this node is of the cluster fleet", "and this is the cluster other")
 	says("pools", "a", "10.9.0.0/24", "/26", "4", "fd00:9::/64", "/122", "288230376151711744")
+	says("pools add Mo/re=10.66.0.0/20", "usage: ", `pool Mo/re (10.66.0.0/20): name "Mo/re" has the character '/'`)
+	says("pools add lo=127.0.0.0/16", "usage: ", "pool lo (127.0.0.0/16): 127.0.0.0/8 is the loopback network of each host")
+	if got := does(t, "pools --file "+file); strings.Contains(got, "Mo/re") || strings.Contains(got, "127.0.0.0") {
+		t.Error("a pool that was refused is there: ", got)
+	}
 	says("pools add b=10.9.0.64/26", "pool b (10.9.0.64/26) overlaps pool a (10.9.0.0/24)")
 	says("pools add lan=10.12.0.128/25", "pool lan (10.12.0.128/25) overlaps the network 10.12.0.0/24 of link lan0 of this node")
 	says("pools add lan=10.12.0.0/24,closed", "10.12.0.0/24")

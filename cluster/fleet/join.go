@@ -108,6 +108,9 @@ func ParsePool(text string) (p blocks.Pool, err error) {
 	if !named || name == "" || err != nil {
 		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME[,fence=drop]] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
 	}
+	if err := p.ValidateNew(); err != nil {
+		return p, err
+	}
 	if length == "pinned" {
 		p.Bits, p.Pinned = p.Prefix.Addr().BitLen(), true
 		return p, nil
