@@ -3,6 +3,7 @@ package blocks
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -25,6 +26,12 @@ const (
 	GraveKey   Kind = "grave"   // of each block of a forgotten or silent node, for some minutes: it is not claimed
 	BeatKey    Kind = "beat"    // of each node that loses blocks when it is silent: the last time that it was heard
 )
+
+// IsKnown reports whether this version has keys of a kind.
+func (k Kind) IsKnown() bool {
+	return slices.Contains([]Kind{ConfigKey, ReadoptKey, AssertKey, EpochKey, NameKey, BlockKey, MineKey, NodeKey, AliveKey, DrainKey,
+		WantKey, GraveKey, BeatKey}, k)
+}
 
 // A Key is that of an entry in the store.
 type Key struct {
@@ -53,7 +60,7 @@ func (k Key) String() string {
 // MinePrefix is what the texts of all keys of kind MineKey of a node begin with.
 func MinePrefix(node string) string { return Key{Kind: MineKey, Node: node}.String() + "/" }
 
-// Parse returns the key with a text. Its kind has a node or a pool, or both.
+// Parse returns the key with a text. Its kind has a node or a pool, or both. Beside an error, the key has its kind alone.
 func Parse(text string) (k Key, err error) {
 	kind, rest, _ := strings.Cut(text, "/")
 	k.Kind = Kind(kind)
@@ -70,13 +77,13 @@ func Parse(text string) (k Key, err error) {
 		var address []byte
 		var bits int
 		if _, err := fmt.Sscanf(block, "%x-%d", &address, &bits); err != nil {
-			return Key{}, fmt.Errorf("%s: is not the key of a block: %w", text, err)
+			return Key{Kind: k.Kind}, fmt.Errorf("%s: is not the key of a block: %w", text, err)
 		}
 		a, _ := netip.AddrFromSlice(address)
 		k.Block = netip.PrefixFrom(a, bits)
 	}
 	if text == "" || k.String() != text {
-		return Key{}, fmt.Errorf("%s: is not a key of this version", text)
+		return Key{Kind: k.Kind}, fmt.Errorf("%s: is not a key of this version", text)
 	}
 	return k, nil
 }
@@ -145,7 +152,10 @@ type Host struct {
 	MAC       string         `json:"mac"`              // of its VXLAN device
 	Version   string         `json:"version"`          // of its agent
 	Tunnel    *Tunnel        `json:"tunnel,omitempty"` // its end of WireGuard tunnels; nil: it has none
-	Leased    map[string]int `json:"leased,omitempty"` // addresses, by the names of pools. It is some minutes old
+	Leased    map[string]int `json:"leased,omitempty"` // addresses, by the names of pools
+
+	// LeasedAt is when they were counted, in seconds by the clock of the node: for people alone. Zero: an agent that does not say it.
+	LeasedAt int64 `json:"leasedAt,omitempty"`
 }
 
 // A Tunnel is what a node says of its WireGuard device.

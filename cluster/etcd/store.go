@@ -52,17 +52,24 @@ func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error
 	snap := blocks.Snapshot{Store: identifier(resp.Header), Revision: resp.Header.Revision}
 	for i, part := range resp.Responses {
 		for _, kv := range part.GetResponseRange().Kvs {
+			isOfNode := i >= len(r.Keys)
 			var k blocks.Key
-			if i < len(r.Keys) {
+			if isOfNode {
+				k, err = blocks.Parse(string(kv.Key[len(s.prefix):]))
+			} else {
 				k = r.Keys[i]
-			} else if k, err = blocks.Parse(string(kv.Key[len(s.prefix):])); err != nil {
+			}
+			var e blocks.Entry
+			if err == nil {
+				e, err = entry(k, kv)
+			}
+			switch {
+			case err == nil:
+				snap.Entries = append(snap.Entries, e)
+			case !isOfNode:
 				return snap, err
 			}
-			e, err := entry(k, kv)
-			if err != nil {
-				return snap, err
-			}
-			snap.Entries = append(snap.Entries, e)
+			err = nil // a node allocates from no block of which it does not understand the entry. The view names it
 		}
 	}
 	return snap, nil

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
@@ -26,10 +28,13 @@ type View struct {
 	revision int64
 	heard    int64 // the highest revision since the last call of takeHeard
 	entries  map[blocks.Kind]map[blocks.Key]blocks.Entry
+	unread   map[string]error // what is wrong with entries that this version does not understand, by their keys
 }
 
 // NewView returns a view that knows nothing yet.
-func NewView() *View { return &View{entries: map[blocks.Kind]map[blocks.Key]blocks.Entry{}} }
+func NewView() *View {
+	return &View{entries: map[blocks.Kind]map[blocks.Key]blocks.Entry{}, unread: map[string]error{}}
+}
 
 // hear takes a revision of the store.
 func (v *View) hear(revision int64) {
@@ -70,17 +75,47 @@ func (s *Store) Look(ctx context.Context) (*View, error) {
 	v := NewView()
 	v.id, v.revision = identifier(resp.Header), resp.Header.Revision
 	for _, kv := range resp.Kvs {
-		k, err := blocks.Parse(string(kv.Key[len(s.prefix):]))
-		if err != nil {
-			continue // of a later version
-		}
-		e, err := entry(k, kv)
-		if err != nil {
+		if err := v.read(string(kv.Key[len(s.prefix):]), kv); err != nil {
 			return nil, err
 		}
-		v.set(k, e)
 	}
 	return v, nil
+}
+
+// read takes an entry with a key. One that this version does not understand is kept apart, so that the others count: of what an
+// administrator wrote alone, nothing can go on without it. A block counts as taken.
+func (v *View) read(text string, kv *mvccpb.KeyValue) error {
+	delete(v.unread, text)
+	k, err := blocks.Parse(text)
+	if !k.Kind.IsKnown() {
+		return nil // it is of a later version
+	}
+	if err != nil {
+		v.unread[text] = err
+		return nil
+	}
+	e, err := entry(k, kv)
+	if err != nil && (k.Kind == blocks.ConfigKey || k.Kind == blocks.ReadoptKey) {
+		return err
+	}
+	if err != nil {
+		v.unread[text] = err
+		delete(v.entries[k.Kind], k)
+	}
+	if err == nil || k.Kind == blocks.BlockKey {
+		v.set(k, e)
+	}
+	return nil
+}
+
+// Unread says for people which entries this version does not understand.
+func (v *View) Unread() (texts []string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, text := range slices.Sorted(maps.Keys(v.unread)) {
+		texts = append(texts, fmt.Sprintf("etcd has the entry %s, which this version does not understand and leaves out: %v", text, v.unread[text]))
+	}
+	return texts
 }
 
 // Follow keeps a view as the store is, until ctx ends. It calls changed after each change, with whether a block may be
@@ -107,7 +142,7 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 		return err
 	}
 	v.mu.Lock()
-	v.id, v.revision, v.entries = now.id, now.revision, now.entries
+	v.id, v.revision, v.entries, v.unread = now.id, now.revision, now.entries, now.unread
 	v.mu.Unlock()
 	s.highest.Store(now.revision)
 	v.hear(now.revision)
@@ -148,20 +183,18 @@ func (s *Store) apply(v *View, events []*clientv3.Event) (freed bool, err error)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for _, e := range events {
-		k, err := blocks.Parse(string(e.Kv.Key[len(s.prefix):]))
-		if err != nil {
+		text := string(e.Kv.Key[len(s.prefix):])
+		if e.Type != clientv3.EventTypeDelete {
+			if err := v.read(text, e.Kv); err != nil {
+				return false, err
+			}
 			continue
 		}
-		if e.Type == clientv3.EventTypeDelete {
+		delete(v.unread, text)
+		if k, err := blocks.Parse(text); err == nil {
 			delete(v.entries[k.Kind], k)
 			freed = freed || k.Kind == blocks.BlockKey || k.Kind == blocks.GraveKey
-			continue
 		}
-		now, err := entry(k, e.Kv)
-		if err != nil {
-			return false, err
-		}
-		v.set(k, now)
 	}
 	return freed, nil
 }

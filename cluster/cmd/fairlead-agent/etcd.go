@@ -240,6 +240,10 @@ func describe(s *agentstatus.Status, view *etcd.View, self *etcd.Member) {
 				Text: text + ". Mend the way to etcd: others get these addresses some time later"})
 		}
 	}
+	for _, text := range view.Unread() {
+		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.Other,
+			Text: text + ". Remove the entry, or upgrade this node's agent"})
+	}
 	if view.Restored() {
 		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.Other,
 			Text: "etcd was restored from a copy, and nobody claims addresses: `fairlead cluster readopt` says what to do"})
