@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -237,9 +238,30 @@ func (s *Store) RemoveStoreMember(ctx context.Context, name string) error {
 	}
 	_, err = c.MemberRemove(ctx, list[i].ID)
 	if err != nil {
-		return s.failed(err)
+		return lostQuorum(list, list[i], s.failed(err))
 	}
 	return nil
+}
+
+// lostQuorum says what it means that etcd does not remove a member, because the others would be too few.
+func lostQuorum(list []StoreMember, removed StoreMember, err error) error {
+	if !errors.Is(err, rpctypes.ErrUnhealthy) && !errors.Is(err, rpctypes.ErrMemberNotEnoughStarted) {
+		return err
+	}
+	var silent []string
+	for _, m := range list {
+		if !m.Answers && m.ID != removed.ID {
+			silent = append(silent, cmp.Or(m.Name, strings.Join(m.Peers, ",")))
+		}
+	}
+	todo := "the others have to answer one another for some seconds before: try again, and look at their logs"
+	switch {
+	case len(list) == 1:
+		todo = "it is the only one: let another machine join with --store before"
+	case len(silent) > 0:
+		todo = "start " + strings.Join(silent, " and ") + " before; if their machines are gone for good, docs/fleet.md says what to do"
+	}
+	return fmt.Errorf("member %s stays, because too few of the others answer: etcd would stop without it (%w): %s", removed.Name, err, todo)
 }
 
 // endpointsPath is the file with the members that a node has heard of since it joined.
