@@ -19,8 +19,9 @@ type MemberInfo struct {
 	Version   string       `json:"version,omitempty"`
 	Endpoints []netip.Addr `json:"endpoints,omitempty"`
 	Blocks    int          `json:"blocks"`
-	Leased    int          `json:"leased"` // some minutes ago
-	Usable    uint64       `json:"usable"` // addresses of its blocks
+	Leased    int          `json:"leased"`             // when the node said it last
+	LeasedAt  int64        `json:"leasedAt,omitempty"` // seconds by the node's clock; zero: unknown
+	Usable    uint64       `json:"usable"`             // addresses of its blocks
 	State     State        `json:"state"`
 
 	// Reclaim has the pools, by their names, of which the node loses blocks after such a silence.
@@ -67,7 +68,7 @@ func (v *View) Members() []MemberInfo {
 	for _, e := range v.All(blocks.EpochKey) {
 		m := MemberInfo{Name: e.Value.Epoch.Name, ID: e.Key.Node, Blocks: owned[e.Key.Node], State: StateMember}
 		if h := hosts[m.ID]; h != nil {
-			m.Version, m.Endpoints, m.Leased = h.Version, h.Endpoints, total(h.Leased)
+			m.Version, m.Endpoints, m.Leased, m.LeasedAt = h.Version, h.Endpoints, total(h.Leased), h.LeasedAt
 		}
 		for pool, of := range ranges[m.ID] {
 			m.Usable += pools[pool].Addresses(of)

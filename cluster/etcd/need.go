@@ -324,7 +324,7 @@ func (m *Member) announce(ctx context.Context, o *blocks.Owner) error {
 // news returns what the store should say of the node, or nil if it does.
 func (m *Member) news(o *blocks.Owner) *blocks.Announcement {
 	now := m.Host
-	now.Leased = m.leased
+	now.Leased, now.LeasedAt = m.leased, time.Now().Unix()
 	usable := uint64(0)
 	for _, p := range m.pools(o) {
 		usable += p.Addresses(rangesOf(p, o.Owned()))
@@ -364,8 +364,12 @@ func (m *Member) SayAgain() {
 	notify(m.changed)
 }
 
-// isNews reports whether the others should know: at once how they reach the node, and once a minute how many of its addresses
-// have leases, if a tenth of all changed.
+// rarely is the time after which the store is told of any change of how many addresses have leases.
+const rarely = 10 * time.Minute
+
+// isNews reports whether the others should know: at once how they reach the node. How many of its addresses have leases, they
+// should know after a minute if a tenth of all changed, or there are some and were none, or the reverse. Of less, they should know
+// after ten minutes: a write each would be too many in a large fleet.
 func (m *Member) isNews(now blocks.Host, usable uint64) bool {
 	was := m.said
 	if was.Name == "" || !slices.Equal(was.Endpoints, now.Endpoints) || was.MAC != now.MAC ||
@@ -374,7 +378,10 @@ func (m *Member) isNews(now blocks.Host, usable uint64) bool {
 	}
 	before, leased := total(was.Leased), total(now.Leased)
 	moved := max(before, leased) - min(before, leased)
-	return time.Since(m.saidAt) >= again && uint64(moved)*10 > usable
+	age := time.Since(m.saidAt)
+	isMuch := uint64(moved)*10 > usable
+	isFirstOrLast := (before == 0) != (leased == 0)
+	return age >= again && (isMuch || isFirstOrLast) || age >= rarely && moved > 0
 }
 
 func total(counts map[string]int) (sum int) {

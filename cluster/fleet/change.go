@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
 )
@@ -26,10 +28,19 @@ func drainVerb() verb {
 					fmt.Fprintf(w, "node %s claims addresses again\n", n.Name)
 					return
 				}
-				fmt.Fprintf(w, "node %s has %d blocks with %d addresses in use, and gives each back when it is empty: fairlead cluster "+
-					"blocks %s\n", n.Name, n.Blocks, n.Leased, n.Name)
+				fmt.Fprintf(w, "node %s has %s. It gives each block back when no container has an address of it: fairlead cluster blocks %[1]s\n",
+					n.Name, uses(n, time.Now()))
 			})
 		}}
+}
+
+// uses says what a node owns, and how long ago it said how many addresses are in use. Nodes say small changes late.
+func uses(n etcd.MemberInfo, now time.Time) string {
+	ago := ""
+	if age := now.Sub(time.Unix(n.LeasedAt, 0)).Round(time.Minute); n.LeasedAt != 0 && age > 0 {
+		ago = " " + strings.TrimSuffix(age.String(), "0s") + " ago"
+	}
+	return fmt.Sprintf("%d blocks, and said%s that %d addresses were in use", n.Blocks, ago, n.Leased)
 }
 
 func forgetVerb() verb {
@@ -44,7 +55,7 @@ func forgetVerb() verb {
 			if err != nil {
 				return err
 			}
-			has := fmt.Sprintf("%d blocks, and said that %d addresses are in use", n.Blocks, n.Leased)
+			has := uses(n, time.Now())
 			switch {
 			case n.Alive:
 				return fmt.Errorf("the agent of node %s runs: it has %s. Drain the node, and end its agent before", n.Name, has)

@@ -64,8 +64,8 @@ runs. With --store and a token of "fairlead cluster token --store", it also runs
 one of them is lost.`,
 			"  fairlead cluster members\n  fairlead cluster members remove 192.0.2.3"},
 		{"nodes", "List the nodes of the fleet, and whether their agents run",
-			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases is
-some minutes old.`, "  fairlead cluster nodes -o json"},
+			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases
+is what a node said last: it says much, its first and its last container within two minutes, and less within eleven.`, "  fairlead cluster nodes -o json"},
 		{"pools [add NAME=CIDR|open NAME|reclaim NAME=TIME|fence NAME=drop]",
 			"List the pools of the fleet with their use, or change them",
 			`List the pools of the fleet with their use, or add one. The length of blocks stays for the life of a pool.
