@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/ipam"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -173,11 +175,13 @@ func TestCommands(t *testing.T) {
 	says("paint", "usage: ", `"paint" is no command`)
 	says("forget ghost", `the cluster has no node "ghost"`)
 	says("readopt", "nothing is to be done")
+	says("members remove default", "failed: ", "member default stays, because too few of the others answer", "it is the only one")
 
 	stop := startMember(t, "web1")
 	says("nodes", "web1", "v1", "member")
 	says("blocks", "10.9.0.", "/26", "web1")
-	says("blocks other", "POOL")
+	says("blocks other", "failed: ", `the cluster has no node "other"; it has web1`)
+	says("export other", "failed: ", `the cluster has no node "other"; it has web1`)
 	says("export web1", `"subnet": "10.9.0.`, `/26"`)
 	says("forget web1 --confirmed-dead", "failed: ", "the agent of node web1 runs: it has 1 blocks")
 	stop()
@@ -189,6 +193,25 @@ func TestCommands(t *testing.T) {
 	says("forget web1 --confirmed-dead", "node web1 is forgotten")
 	says("blocks", "(rests, was of web1)")
 	says("nodes -o json", "[]")
+}
+
+// A pinned address is a range of one address in the subnet of its pool, because host-local wants no subnet of one address.
+func TestExportPinned(t *testing.T) {
+	pinned := blocks.Pool{Name: "fixed", Prefix: netip.MustParsePrefix("10.72.0.0/24"), Bits: 32, Parts: 1, Pinned: true}
+	pools := []etcd.PoolInfo{{Pool: blocks.Pool{Name: "a", Prefix: netip.MustParsePrefix("10.9.0.0/24")}}, {Pool: pinned}}
+	for prefix, want := range map[string]string{
+		"10.72.0.7/32": `{"subnet":"10.72.0.0/24","rangeStart":"10.72.0.7","rangeEnd":"10.72.0.7"}`,
+		"10.9.0.64/26": `{"subnet":"10.9.0.64/26"}`,
+	} {
+		b, err := json.Marshal(exportedOf(netip.MustParsePrefix(prefix), pools))
+		var back ipam.Range
+		if err = errors.Join(err, json.Unmarshal(b, &back)); err != nil || string(b) != want {
+			t.Errorf("%s: %s, %v: want %s", prefix, b, err, want)
+		}
+		if _, err := ipam.Complete([]ipam.Set{{Path: "ranges[0]", Ranges: []ipam.Range{back}}}); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // After etcd was restored, nodes claim again when all have said what they have, but for those whose machines are off.

@@ -156,6 +156,9 @@ func blocksVerb() verb {
 	return verb{name: "blocks", most: 1, operands: "[NODE]",
 		does: "List the blocks that are not free, or those of a node.",
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
+			if err := asNames(v, operands); err != nil {
+				return err
+			}
 			names := v.Names()
 			list := []block{}
 			for _, e := range v.All(blocks.BlockKey) {
@@ -188,6 +191,22 @@ func blocksVerb() verb {
 		}}
 }
 
+// asNames replaces identifiers of nodes by names, also of nodes that were forgotten. It returns an error if there is no such node.
+func asNames(v *etcd.View, nodes []string) error {
+	known := v.Names()
+	for i, node := range nodes {
+		if known[node] != "" {
+			nodes[i] = known[node]
+			continue
+		}
+		wasForgotten := slices.Contains(slices.Collect(maps.Values(known)), node)
+		if _, err := v.Member(node); err != nil && !wasForgotten {
+			return err
+		}
+	}
+	return nil
+}
+
 func nameOf(names map[string]string, node string) string {
 	if name := names[node]; name != "" {
 		return name
@@ -201,15 +220,32 @@ type exported struct {
 	Ranges [][]exportedSubnet `json:"ranges"` // one list for each family
 }
 
+// An exportedSubnet is a block or a part of one, or single addresses of a pinned pool.
 type exportedSubnet struct {
-	Subnet netip.Prefix `json:"subnet"`
+	Subnet     netip.Prefix `json:"subnet"`
+	RangeStart *netip.Addr  `json:"rangeStart,omitempty"`
+	RangeEnd   *netip.Addr  `json:"rangeEnd,omitempty"`
+}
+
+// exportedOf returns a prefix that a node has. That of a pinned address is its pool: host-local wants no subnet of one address.
+func exportedOf(prefix netip.Prefix, pools []etcd.PoolInfo) exportedSubnet {
+	for _, p := range pools {
+		if a := prefix.Addr(); p.Pinned && p.Prefix.Contains(a) {
+			return exportedSubnet{Subnet: p.Prefix, RangeStart: &a, RangeEnd: &a}
+		}
+	}
+	return exportedSubnet{Subnet: prefix}
 }
 
 func exportVerb() verb {
 	return verb{name: "export", most: 1, operands: "[NODE]",
 		does: "Print the ranges of each node as host-local's ipam.ranges, to leave the cluster.",
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
+			if err := asNames(v, operands); err != nil {
+				return err
+			}
 			list := []exported{}
+			pools := v.Pools()
 			for _, n := range v.Nodes() {
 				if len(operands) == 1 && n.Name != operands[0] {
 					continue
@@ -217,9 +253,9 @@ func exportVerb() verb {
 				var v4, v6 []exportedSubnet
 				for _, p := range n.Prefixes {
 					if p.Addr().Is4() {
-						v4 = append(v4, exportedSubnet{p})
+						v4 = append(v4, exportedOf(p, pools))
 					} else {
-						v6 = append(v6, exportedSubnet{p})
+						v6 = append(v6, exportedOf(p, pools))
 					}
 				}
 				e := exported{Node: n.Name, Ranges: [][]exportedSubnet{v4, v6}}
