@@ -30,7 +30,8 @@ type Fence struct {
 	Network string
 	World   *kernel.World
 
-	mu sync.Mutex
+	mu     sync.Mutex
+	isGone bool // nobody has to look for the table
 }
 
 // Table returns the name of the table.
@@ -69,8 +70,9 @@ func (f *Fence) ensure(ctx context.Context, g *grant.Grant) (changed bool, err e
 	for isNew := true; isNew && err == nil; changed = changed || isNew {
 		w := wantedOf(g)
 		if len(w.pools) == 0 && len(w.lost) == 0 {
-			return changed, f.Remove(ctx)
+			return changed, f.ensureGone(ctx)
 		}
+		f.isGone = false
 		isNew, err = f.apply(ctx, w)
 	}
 	if err != nil {
@@ -79,13 +81,20 @@ func (f *Fence) ensure(ctx context.Context, g *grant.Grant) (changed bool, err e
 	return changed, nil
 }
 
-// Remove removes the fence. What is not there is success.
+// ensureGone removes the fence, and looks for it once: nodes without one are not to wait for those who change other tables.
+func (f *Fence) ensureGone(ctx context.Context) error {
+	if f.isGone {
+		return nil
+	}
+	err := f.Remove(ctx)
+	f.isGone = err == nil
+	return err
+}
+
+// Remove removes the fence. What is not there is success, also in a kernel without nf_tables.
 func (f *Fence) Remove(ctx context.Context) error {
-	return filter.Transact(ctx, f.World, f.table(nil), func(tx filter.Tx) error {
+	err := filter.Transact(ctx, f.World, f.table(nil), func(tx filter.Tx) error {
 		_, exists, err := tx.Handle(tx.Table)
-		if filter.Unavailable(err) {
-			return nil
-		}
 		if err != nil || !exists {
 			return err
 		}
@@ -93,6 +102,10 @@ func (f *Fence) Remove(ctx context.Context) error {
 		b.DeleteTable(tx.Table)
 		return tx.Write(&b)
 	})
+	if filter.Unavailable(err) {
+		return nil
+	}
+	return err
 }
 
 // wanted is what a grant wants cut off.
