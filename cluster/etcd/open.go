@@ -115,7 +115,7 @@ func (s *Store) newClient() (*clientv3.Client, error) {
 	reconnect := backoff.DefaultConfig
 	reconnect.BaseDelay, reconnect.MaxDelay = pause/10, pause/2 // the defaults are a second and two minutes
 	c := clientv3.Config{
-		Endpoints:   s.endpoints(),
+		Endpoints:   s.Endpoints(),
 		Username:    s.access.User,
 		DialTimeout: signIn,
 		Logger:      zap.NewNop(), // each error is returned, too
@@ -170,6 +170,42 @@ func (s *Store) explain(err error) error {
 		return fmt.Errorf("etcd at %s does not answer: %w: see whether it runs, and whether this node reaches it", at, err)
 	}
 	return fmt.Errorf("etcd at %s: %w", at, err)
+}
+
+// Unreached adds to an error of an etcd that did not answer in time why there is no connection, as far as it is known: the
+// client of etcd tries again in silence.
+func (a Access) Unreached(ctx context.Context, err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	var causes []error
+	for _, e := range a.Endpoints {
+		if cause := a.dial(ctx, e); cause != nil {
+			causes = append(causes, fmt.Errorf("%s: %w", e, cause))
+		}
+	}
+	return errors.Join(append([]error{err}, causes...)...)
+}
+
+// dial connects to an endpoint as the client does, and closes the connection.
+func (a Access) dial(ctx context.Context, endpoint string) error {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, signIn)
+	defer stop()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if u.Scheme != "https" {
+		return nil
+	}
+	_, _, err = a.credentials().ClientHandshake(ctx, u.Host, c)
+	return err
 }
 
 // Close ends the connections.

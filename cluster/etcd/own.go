@@ -267,8 +267,8 @@ func lostQuorum(list []StoreMember, removed StoreMember, err error) error {
 // endpointsPath is the file with the members that a node has heard of since it joined.
 func (s *Store) endpointsPath() string { return filepath.Join(Dir, s.access.Cluster+".store.json") }
 
-// endpoints returns the URLs at which the node asks: those that it was given, and the members that it has heard of.
-func (s *Store) endpoints() []string {
+// Endpoints returns the URLs at which the node asks: those that it was given, and the members that it has heard of.
+func (s *Store) Endpoints() []string {
 	all := slices.Clone(s.access.Endpoints)
 	if !s.access.Own {
 		return all

@@ -46,7 +46,7 @@ func (c *cluster) newStore(i int) (n *node, etcd *process) {
 	n = c.newNode(i)
 	n.run("ip route add default via 192.0.2.254")
 	const begin = "fairlead cluster init --pool p=10.9.0.0/24,28"
-	n.fails(begin, "start it, and repeat fairlead cluster init: fairlead-store --config-file /etc/fairlead/store/config.json")
+	n.fails(begin, "start the etcd of this machine, and repeat fairlead cluster init: fairlead-store --config-file /etc/fairlead/store/config.json")
 	etcd = n.startStore()
 	n.run(begin)
 	return n, etcd
@@ -56,7 +56,7 @@ func (c *cluster) newStore(i int) (n *node, etcd *process) {
 func (n *node) joinStore(first *node) *process {
 	n.c.t.Helper()
 	join := "fairlead cluster join --store " + strings.TrimSpace(first.run("fairlead cluster token --store"))
-	n.fails(join, "start it, and repeat fairlead cluster join")
+	n.fails(join, "start the etcd of this machine, and repeat fairlead cluster join")
 	etcd := n.startStore()
 	n.run("%s", join)
 	return etcd
@@ -110,17 +110,24 @@ func TestStore(t *testing.T) {
 	b.fails("fairlead cluster nodes", "does not answer")
 	b.newPod()
 
-	a.startStore()
+	again := a.startStore()
 	if said := a.members(2); !strings.Contains(said, "does not answer") {
 		t.Error(said)
 	}
 	a.run("fairlead cluster members remove 192.0.2.3")
-	d.run("rm -r /var/lib/fairlead/store /etc/fairlead/store /etc/fairlead/fleet*")
+	d.run("rm -r /etc/fairlead/store /etc/fairlead/fleet*")
+	d.fails("fairlead cluster join --store "+strings.TrimSpace(a.run("fairlead cluster token --store")),
+		"/var/lib/fairlead/store has the data of a member that is none of this etcd")
+	d.run("rm -r /var/lib/fairlead/store /etc/fairlead/store")
 	d.joinStore(a)
 	a.members(3)
 	if said := a.run("fairlead cluster nodes"); strings.Count(said, "member") != 2 {
 		t.Error(said)
 	}
+
+	token := strings.TrimSpace(a.run("fairlead cluster token")) // which has members that came after the node
+	again.kill()
+	c.newNode(4).run("fairlead cluster join %s", token)
 }
 
 // awaitFile waits until the node has a file.

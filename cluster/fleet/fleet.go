@@ -167,6 +167,7 @@ func (c *call) open(ctx context.Context) (*etcd.Store, *etcd.View, error) {
 		return nil, nil, err
 	}
 	v, err := s.Look(ctx)
+	err = j.Access.Unreached(ctx, err)
 	if err == nil && v.Config() == nil {
 		err = fmt.Errorf("etcd at %s has no cluster %s: make it with fairlead cluster init, or correct --cluster",
 			strings.Join(j.Endpoints, ","), j.Cluster)

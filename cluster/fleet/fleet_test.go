@@ -305,7 +305,7 @@ func TestToken(t *testing.T) {
 		"the token is of the cluster fleet in the etcd 1234, and etcd at " + url: changed(func(t *token) { t.Store = "1234" }),
 		"has no cluster other, of which the token is":                            changed(func(t *token) { t.Cluster = "other" }),
 		"this is no token": changed(func(t *token) { t.Files = map[string]string{"../x": "y"} }),
-		"etcd at http://127.0.0.1:1 does not answer": changed(func(t *token) {
+		"http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused": changed(func(t *token) {
 			t.Endpoints = []string{"http://127.0.0.1:1"}
 		}),
 	} {

@@ -215,7 +215,7 @@ func initVerb() verb {
 				return err
 			}
 			defer s.Close()
-			if err := s.CheckVersion(ctx); err != nil {
+			if err := j.Access.Unreached(ctx, s.CheckVersion(ctx)); err != nil {
 				return err
 			}
 			if j.Store, err = s.Init(ctx, all); err != nil {
@@ -292,13 +292,14 @@ func (t token) prove(ctx context.Context, dir string) (err error) {
 	if err := writeFiles(dir, t.Files); err != nil {
 		return err
 	}
-	s, err := etcd.Open(t.in(dir).Access)
+	access := t.in(dir).Access
+	s, err := etcd.Open(access)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	if err := s.CheckVersion(ctx); err != nil {
-		return err
+		return access.Unreached(ctx, err)
 	}
 	v, err := s.Look(ctx)
 	if err != nil {
@@ -322,10 +323,13 @@ func tokenVerb() verb {
 			c.flags.BoolVar(&more, "store", false, "print the token for join --store, with which a machine may do everything in the "+
 				"cluster's own etcd")
 		},
-		run: func(_ context.Context, c *call, operands []string) error {
+		run: func(ctx context.Context, c *call, operands []string) error {
 			j, err := c.joined()
 			if err != nil {
 				return err
+			}
+			if j.Own {
+				j.Endpoints = members(ctx, j.Access)
 			}
 			var authority map[string]string
 			if more {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -182,12 +183,12 @@ func (s *store) run(ctx context.Context, member *etcd.Store, verb string) error 
 	defer stop()
 	for {
 		err := member.CheckVersion(ctx)
-		switch {
-		case err == nil:
+		if err == nil {
 			return nil
-		case !started:
-			return fmt.Errorf("%w: start it, and repeat fairlead cluster %s: fairlead-store --config-file %s", err, verb,
-				s.path("config.json"))
+		}
+		if !started {
+			return fmt.Errorf("start the etcd of this machine, and repeat fairlead cluster %s: fairlead-store --config-file %s\n%w",
+				verb, s.path("config.json"), err)
 		}
 		select {
 		case <-ctx.Done():
@@ -235,6 +236,9 @@ func (s *store) further(ctx context.Context, t token) error {
 		return err
 	}
 	defer admin.Close()
+	if err := s.forgotten(ctx, admin); err != nil {
+		return err
+	}
 	initial, err := admin.AddStoreMember(ctx, s.own.String(), s.url(peerPort))
 	if err != nil {
 		return err
@@ -251,6 +255,38 @@ func (s *store) further(ctx context.Context, t token) error {
 		return err
 	}
 	return admin.PromoteStoreMember(ctx, s.url(peerPort))
+}
+
+// forgotten refuses data of a member that the cluster has removed: etcd would not start with it.
+func (s *store) forgotten(ctx context.Context, admin *etcd.Store) error {
+	if _, err := os.Stat(filepath.Join(dataDir, "member")); err != nil {
+		return nil
+	}
+	list, err := admin.StoreMembers(ctx)
+	if err != nil || slices.ContainsFunc(list, func(m etcd.StoreMember) bool { return slices.Contains(m.Peers, s.url(peerPort)) }) {
+		return err
+	}
+	return fmt.Errorf("%s has the data of a member that is none of this etcd: if nothing else needs it, end fairlead-store on this machine, "+
+		"remove the directory, and repeat", dataDir)
+}
+
+// members returns where the members of the cluster's own etcd answer nodes by now, or where this node asks if none can say so.
+func members(ctx context.Context, a etcd.Access) (urls []string) {
+	s, err := etcd.Open(a)
+	if err != nil {
+		return a.Endpoints
+	}
+	defer s.Close()
+	list, err := s.StoreMembers(ctx)
+	for _, m := range list {
+		if !m.Learner {
+			urls = append(urls, m.Clients...)
+		}
+	}
+	if err != nil || len(urls) == 0 {
+		return s.Endpoints()
+	}
+	return urls
 }
 
 func membersVerb() verb {
