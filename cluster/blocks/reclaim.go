@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -33,7 +34,8 @@ func (d Delay) String() string {
 	if d == 0 {
 		return manual
 	}
-	return time.Duration(d).String()
+	text := strings.Replace(time.Duration(d).String(), "m0s", "m", 1)
+	return strings.Replace(text, "h0m", "h", 1)
 }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
