@@ -22,6 +22,8 @@ type Txn struct {
 }
 
 // A Compare has the revision at which an entry was last written. Zero: there is no such entry.
+//
+// A key of kind BlockKey or GraveKey without a block stands for all of its pool: with revision zero, there is none.
 type Compare struct {
 	Key      Key
 	Revision int64

@@ -82,6 +82,12 @@ func Configure(config Entry, c Config) Txn {
 	}
 }
 
+// Unused is what has to hold when a pool is removed: no node has a block of it, none rests, and no node may still have to say
+// what it has. A claim compares the configuration, so none comes later.
+func Unused(pool string) []Compare {
+	return []Compare{{Key{Kind: BlockKey, Pool: pool}, 0}, {Key{Kind: GraveKey, Pool: pool}, 0}, {Key{Kind: ReadoptKey}, 0}}
+}
+
 // Drain returns the transaction after which a node claims nothing, or does again.
 func Drain(node string, drain bool) Txn {
 	k := Key{Kind: DrainKey, Node: node}

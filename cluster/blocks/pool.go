@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"math/big"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -16,6 +17,9 @@ const maxCountBits = 62
 
 // count returns how many blocks a pool has.
 func (p Pool) count() uint64 { return 1 << min(p.Bits-p.Prefix.Bits(), maxCountBits) }
+
+// Total returns how many blocks a pool has.
+func (p Pool) Total() *big.Int { return new(big.Int).Lsh(big.NewInt(1), uint(p.Bits-p.Prefix.Bits())) }
 
 // order returns the number of the block that a node tries n-th, for n below count. Nodes that went on at the neighbouring
 // block would meet again there, where many claim at once. As count is a power of two, each odd stride leads to all blocks.

@@ -1,9 +1,11 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,9 +130,60 @@ func (s *Store) AddPool(ctx context.Context, p blocks.Pool) (*View, error) {
 	})
 }
 
-// OpenPool lets nodes claim any block of a pool, and returns what the store says then.
-func (s *Store) OpenPool(ctx context.Context, name string) (*View, error) {
-	return s.ChangePool(ctx, name, func(p *blocks.Pool) { p.Closed = false })
+// ClosePool keeps nodes from claiming blocks of a pool in which they have no container, or lets them claim any block again, and
+// returns what the store says then.
+func (s *Store) ClosePool(ctx context.Context, name string, closed bool) (*View, error) {
+	return s.ChangePool(ctx, name, func(p *blocks.Pool) { p.Closed = closed })
+}
+
+// RemovePool removes a pool of which no node has a block and none rests, and returns what the store says then.
+func (s *Store) RemovePool(ctx context.Context, name string) (*View, error) {
+	return s.configure(ctx, func(v *View, c *blocks.Config) error {
+		if _, err := v.Pool(name); err != nil {
+			return err
+		}
+		if v.Restored() || c.Store != v.id {
+			return fmt.Errorf("pool %s stays: etcd was restored from a copy, and nodes have not said yet which blocks they have: see fairlead "+
+				"cluster readopt", name)
+		}
+		if err := v.unused(name); err != nil {
+			return err
+		}
+		c.Pools = slices.DeleteFunc(c.Pools, func(p blocks.Pool) bool { return p.Name == name })
+		if !slices.ContainsFunc(c.Pools, func(p blocks.Pool) bool { return !p.Pinned }) {
+			return fmt.Errorf("pool %s stays: it is the last one for containers that ask for no address. Add another one before", name)
+		}
+		return nil
+	}, blocks.Unused(name)...)
+}
+
+// unused returns an error that names the nodes that own blocks of a pool.
+func (v *View) unused(name string) error {
+	names, owned := v.Names(), map[string]int{}
+	for _, e := range v.All(blocks.BlockKey) {
+		if e.Key.Pool != name {
+			continue
+		}
+		for _, owner := range slices.Compact(slices.Sorted(slices.Values(e.Value.Owners))) {
+			if owner != "" {
+				owned[cmp.Or(names[owner], owner)]++
+			}
+		}
+	}
+	var texts []string
+	for _, node := range slices.Sorted(maps.Keys(owned)) {
+		texts = append(texts, fmt.Sprintf("%s (%d)", node, owned[node]))
+	}
+	if len(texts) > 0 {
+		return fmt.Errorf("pool %s stays: these nodes own blocks of it: %s. Close it (fairlead cluster pools close %[1]s), and repeat this when "+
+			"their containers with addresses of it have ended", name, strings.Join(texts, ", "))
+	}
+	for _, e := range v.All(blocks.GraveKey) {
+		if e.Key.Pool == name {
+			return fmt.Errorf("pool %s stays: a block of it, %v, rests, because a node lost it: repeat this ten minutes later", name, e.Key.Block)
+		}
+	}
+	return nil
 }
 
 // ChangePool changes a pool, and returns what the store says then.
@@ -146,8 +199,8 @@ func (s *Store) ChangePool(ctx context.Context, name string, change func(*blocks
 	})
 }
 
-// configure edits the configuration of the cluster, and returns what the store says then.
-func (s *Store) configure(ctx context.Context, edit func(*View, *blocks.Config) error) (*View, error) {
+// configure edits the configuration of the cluster, if other things hold too, and returns what the store says then.
+func (s *Store) configure(ctx context.Context, edit func(*View, *blocks.Config) error, also ...blocks.Compare) (*View, error) {
 	v, err := s.Look(ctx)
 	if err != nil {
 		return nil, err
@@ -164,7 +217,9 @@ func (s *Store) configure(ctx context.Context, edit func(*View, *blocks.Config) 
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	if err := s.change(ctx, blocks.Configure(e, c)); err != nil {
+	t := blocks.Configure(e, c)
+	t.If = append(t.If, also...)
+	if err := s.change(ctx, t); err != nil {
 		return nil, err
 	}
 	return s.Look(ctx)

@@ -107,10 +107,10 @@ func TestAdopt(t *testing.T) {
 		t.Errorf("%v, %v: want the blocks of a alone", v.All(blocks.BlockKey), err)
 	}
 
-	if _, err := s.OpenPool(t.Context(), "q"); err == nil || err.Error() != `the cluster has no pool "q"; it has p (10.9.0.0/24)` {
+	if _, err := s.ClosePool(t.Context(), "q", false); err == nil || err.Error() != `the cluster has no pool "q"; it has p (10.9.0.0/24)` {
 		t.Error(err)
 	}
-	if _, err := s.OpenPool(t.Context(), "p"); err != nil {
+	if _, err := s.ClosePool(t.Context(), "p", false); err != nil {
 		t.Error(err)
 	}
 }

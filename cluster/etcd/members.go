@@ -1,9 +1,9 @@
 package etcd
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -73,7 +73,14 @@ func (v *View) Members() []MemberInfo {
 		for pool, of := range ranges[m.ID] {
 			m.Usable += pools[pool].Addresses(of)
 		}
-		m.Reclaim = v.get(blocks.Key{Kind: blocks.BeatKey, Node: m.ID}).Value.Beat
+		for pool, promised := range v.get(blocks.Key{Kind: blocks.BeatKey, Node: m.ID}).Value.Beat {
+			if now := pools[pool].Reclaim; now != 0 { // else an administrator took that back
+				if m.Reclaim == nil {
+					m.Reclaim = map[string]blocks.Delay{}
+				}
+				m.Reclaim[pool] = max(promised, now)
+			}
+		}
 		m.Alive = v.has(blocks.Key{Kind: blocks.AliveKey, Node: m.ID})
 		switch {
 		case e.Value.Epoch.Gone && m.Blocks == 0:
@@ -100,7 +107,7 @@ func (v *View) Member(name string) (MemberInfo, error) {
 		}
 		names = append(names, m.Name)
 	}
-	return MemberInfo{}, fmt.Errorf("the cluster has no node %q; it has %s", name, strings.Join(names, ", "))
+	return MemberInfo{}, fmt.Errorf("the cluster has no node %q; it has %s", name, cmp.Or(strings.Join(names, ", "), "none"))
 }
 
 func (v *View) has(k blocks.Key) bool {
@@ -162,8 +169,7 @@ func (v *View) Pools() []PoolInfo {
 	list := make([]PoolInfo, len(c.Pools))
 	at := map[string]*PoolInfo{}
 	for i, p := range c.Pools {
-		all := new(big.Int).Lsh(big.NewInt(1), uint(p.Bits-p.Prefix.Bits()))
-		list[i] = PoolInfo{Pool: p, Blocks: all.String()}
+		list[i] = PoolInfo{Pool: p, Blocks: p.Total().String()}
 		at[p.Name] = &list[i]
 	}
 	for _, e := range v.All(blocks.BlockKey) {

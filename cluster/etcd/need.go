@@ -134,8 +134,13 @@ func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[
 	if drains {
 		missing, least = 0, 0
 	}
+	hasOpen := slices.ContainsFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
 	for i, p := range chain {
 		needed := max(least, p.Blocks(missing))
+		runsEmpty := p.Closed && hasOpen // what is free of it is to go back, and does not count
+		if runsEmpty {
+			needed = p.Blocks(leased[p.Name])
+		}
 		if asking := m.askingOf(chain, &p); asking > 0 {
 			needed = max(needed, p.Blocks(leased[p.Name]+asking))
 		}
@@ -153,7 +158,11 @@ func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[
 			n = min(n, owned[p.Name])
 		}
 		o.Want(p.Name, n)
-		missing, least = max(0, missing-n*p.Usable()), max(0, least-n)
+		if runsEmpty {
+			missing = max(0, missing-leased[p.Name])
+		} else {
+			missing, least = max(0, missing-n*p.Usable()), max(0, least-n)
+		}
 		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
 			next = due
 		}

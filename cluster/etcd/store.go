@@ -97,7 +97,11 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	var conditions []clientv3.Cmp
 	var seen, changes []clientv3.Op
 	for _, c := range t.If {
-		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(s.key(c.Key)), "=", c.Revision))
+		condition := clientv3.Compare(clientv3.ModRevision(s.key(c.Key)), "=", c.Revision)
+		if isOfBlocks := c.Key.Kind == blocks.BlockKey || c.Key.Kind == blocks.GraveKey; isOfBlocks && !c.Key.Block.IsValid() {
+			condition = clientv3.Compare(clientv3.ModRevision(s.key(c.Key)+"/"), "=", c.Revision).WithPrefix()
+		}
+		conditions = append(conditions, condition)
 		seen = append(seen, clientv3.OpGet(s.key(c.Key)))
 	}
 	for _, p := range t.Put {

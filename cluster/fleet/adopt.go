@@ -32,7 +32,7 @@ type adoption struct {
 func adoptVerb() verb {
 	var pools, from list
 	var dry bool
-	return verb{name: "adopt", operands: "[NET]", most: 1,
+	return verb{name: "adopt", operands: "[NET]", options: "--pool NAME [--from FROM] [--dry-run]", most: 1,
 		does: "Take over the leases that another network of this node has in a pool, and claim the blocks with them.",
 		flags: func(c *call) {
 			c.flags.Var(&pools, "pool", "`NAME` of the pool; may be repeated")

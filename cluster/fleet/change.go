@@ -12,7 +12,7 @@ import (
 
 func drainVerb() verb {
 	var undo bool
-	return verb{name: "drain", operands: "NODE", least: 1, most: 1,
+	return verb{name: "drain", operands: "NODE", options: "[--undo]", least: 1, most: 1,
 		does:  "Let a node claim no more addresses, and give back those that no container has.",
 		flags: func(c *call) { c.flags.BoolVar(&undo, "undo", false, "let the node claim addresses again") },
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
@@ -45,7 +45,7 @@ func uses(n etcd.MemberInfo, now time.Time) string {
 
 func forgetVerb() verb {
 	var dead bool
-	return verb{name: "forget", operands: "NODE", least: 1, most: 1,
+	return verb{name: "forget", operands: "NODE", options: "--confirmed-dead", least: 1, most: 1,
 		does: "Take the addresses of a node that does not exist any more. Others get them ten minutes later.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&dead, "confirmed-dead", false, "you know that the node's containers have ended")
@@ -76,7 +76,8 @@ func readoptVerb() verb {
 	var done bool
 	var without string
 	return verb{name: "readopt",
-		does: "After etcd was restored from a copy, list the nodes that have not said yet what they have, or end the wait for them.",
+		options: "[--done] [--without NODE,…]",
+		does:    "After etcd was restored from a copy, list the nodes that have not said yet what they have, or end the wait for them.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&done, "done", false, "let nodes claim again, if all have said what they have")
 			c.flags.StringVar(&without, "without", "", "`NODE`,… that do not have to say it, because their machines are off")

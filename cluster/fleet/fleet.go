@@ -3,7 +3,6 @@
 package fleet
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,7 +29,8 @@ type call struct {
 // A verb is a command.
 type verb struct {
 	name, operands, does string
-	least, most          int // operands
+	options              string // of the usage line
+	least, most          int    // operands
 	flags                func(c *call)
 
 	// One of them is set: run, or ask, which is given the cluster of this node.
@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	operands, err := c.parse(args[1:])
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintf(stdout, "%s\n\n  fairlead cluster %s\n\nFlags:\n", v.does, strings.TrimSpace(v.name+" "+v.operands))
+		fmt.Fprintf(stdout, "%s\n\n  fairlead cluster %s\n\nFlags:\n", v.does, v.usage())
 		c.flags.SetOutput(stdout)
 		c.flags.PrintDefaults()
 		return err
@@ -92,7 +92,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	case c.output != "text" && c.output != "json":
 		return fmt.Errorf("-o %s: want text or json: %w", c.output, errUsage)
 	case len(operands) < v.least || len(operands) > v.most:
-		return fmt.Errorf("%q: want %s: %w", operands, cmp.Or(v.operands, "no argument"), errUsage)
+		return fmt.Errorf("%s: want fairlead cluster %s: %w", v.amiss(operands), v.usage(), errUsage)
 	case v.run != nil:
 		return v.run(ctx, c, operands)
 	}
@@ -102,6 +102,19 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	}
 	defer s.Close()
 	return v.ask(ctx, c, s, view, operands)
+}
+
+// usage is how a command is called.
+func (v verb) usage() string {
+	return strings.Join(strings.Fields(v.name+" "+v.operands+" "+v.options), " ")
+}
+
+// amiss says which operand is missing, or one too many.
+func (v verb) amiss(operands []string) string {
+	if len(operands) > v.most {
+		return fmt.Sprintf("%s: %q is one argument too many", v.name, operands[v.most])
+	}
+	return fmt.Sprintf("%s: %s is missing", v.name, v.operands)
 }
 
 // parse takes flags before, between and behind the operands.

@@ -180,7 +180,7 @@ func initVerb() verb {
 	var pools list
 	var network string
 	var own store
-	return verb{name: "init", does: "Make a cluster, and let this node join it. It prints the token for further nodes. Without --etcd, " +
+	return verb{name: "init", options: "--pool NAME=CIDR [--etcd URL]", does: "Make a cluster, and let this node join it. It prints the token for further nodes. Without --etcd, " +
 		"this machine runs an etcd for the cluster (fairlead-store).",
 		flags: func(c *call) {
 			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS[,PARTS]]`: addresses that the nodes share in blocks of this prefix length, of "+
@@ -224,14 +224,14 @@ func initVerb() verb {
 			if err := c.write(j, map[string]string{}); err != nil {
 				return err
 			}
-			return c.joinedText(j, true)
+			return c.joinedText(j, all)
 		}}
 }
 
 func joinVerb() verb {
 	var own store
 	var more bool
-	return verb{name: "join", operands: "TOKEN", least: 1, most: 1, does: "Let this node join the cluster of a token.",
+	return verb{name: "join", operands: "TOKEN", options: "[--store]", least: 1, most: 1, does: "Let this node join the cluster of a token.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&more, "store", false, "also run a member of the cluster's own etcd: three of them go on when one is lost. "+
 				"The token has to be one of fairlead cluster token --store")
@@ -268,7 +268,7 @@ func joinVerb() verb {
 			if err := c.write(j, t.Files); err != nil {
 				return err
 			}
-			return c.joinedText(j, false)
+			return c.joinedText(j, nil)
 		}}
 }
 
@@ -318,7 +318,7 @@ func (t token) prove(ctx context.Context, dir string) (err error) {
 
 func tokenVerb() verb {
 	var more bool
-	return verb{name: "token", does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
+	return verb{name: "token", options: "[--store]", does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&more, "store", false, "print the token for join --store, with which a machine may do everything in the "+
 				"cluster's own etcd")
@@ -388,8 +388,8 @@ func writeFiles(dir string, files map[string]string) error {
 	return nil
 }
 
-// joinedText starts the agent, where systemd runs, and says what is next.
-func (c *call) joinedText(j etcd.Joined, first bool) error {
+// joinedText starts the agent, where systemd runs, and says what is next. Made are the pools of a cluster that this call made.
+func (c *call) joinedText(j etcd.Joined, made []blocks.Pool) error {
 	const unit = "fairlead-agent.service"
 	start := "systemctl enable --now " + unit
 	started, err := startUnit(unit)
@@ -410,7 +410,10 @@ func (c *call) joinedText(j etcd.Joined, first bool) error {
 		if !started {
 			fmt.Fprintf(w, "start its agent: %s, or fairlead-agent --etcd-config %s\n", start, c.file)
 		}
-		if first {
+		for _, p := range made {
+			fmt.Fprintln(w, gives(p))
+		}
+		if made != nil {
 			fmt.Fprintf(w, "on each further node, which needs fairlead and fairlead-agent:\n\n  fairlead cluster join %s\n", further)
 		}
 	})

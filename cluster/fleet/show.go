@@ -49,13 +49,16 @@ func nodeState(n etcd.MemberInfo) string {
 }
 
 func poolsVerb() verb {
-	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME[,fence=drop]]|add NAME=CIDR,pinned|open NAME|reclaim NAME=TIME|fence NAME=drop]",
-		does: "List the pools with their use, add one, let nodes claim any block of one that is closed, say after which silence a " +
-			"node loses its blocks of one: manual, or 1h and more, or whether it cuts off their containers before: drop, or none.",
+	return verb{name: "pools", most: 2, operands: "[add NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME[,fence=drop]]|add NAME=CIDR,pinned|open NAME|close NAME|" +
+		"remove NAME|reclaim NAME=TIME|fence NAME=drop]",
+		does: "List the pools with their use, add one, let nodes claim no more blocks of one (close) or any (open), remove one of which no " +
+			"node has a block, say after which silence a node loses its blocks of one: manual, or 1h and more, or whether it cuts off " +
+			"their containers before: drop, or none.",
 		run: func(ctx context.Context, c *call, operands []string) error {
-			isChange := len(operands) == 2 && slices.Contains([]string{"add", "open", reclaimKey, fenceKey}, operands[0])
+			isChange := len(operands) == 2 && slices.Contains([]string{"add", "open", "close", "remove", reclaimKey, fenceKey}, operands[0])
 			if len(operands) > 0 && !isChange {
-				return fmt.Errorf("%q: want add NAME=CIDR, open NAME, reclaim NAME=TIME, fence NAME=drop, or nothing: %w", operands, errUsage)
+				return fmt.Errorf("pools %s: want add NAME=CIDR, open NAME, close NAME, remove NAME, reclaim NAME=TIME, fence NAME=drop, or nothing: %w",
+					strings.Join(operands, " "), errUsage)
 			}
 			s, v, err := c.open(ctx)
 			if err != nil {
@@ -74,8 +77,28 @@ func poolsVerb() verb {
 					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\t%s\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
 						p.Leased, p.Usable, lossOf(p.Pool), poolState(p.Pool))
 				}
+				if isChange && operands[0] == "add" {
+					fmt.Fprintln(w, gives(pools[len(pools)-1].Pool))
+				}
 			})
 		}}
+}
+
+// gives says how many addresses a pool has for containers, and how many nodes can have some, if these are few.
+func gives(p blocks.Pool) string {
+	pool := fmt.Sprintf("pool %s (%v)", p.Name, p.Prefix)
+	if p.Pinned {
+		return fmt.Sprintf("%s has %v addresses, which containers get by name alone", pool, p.Total())
+	}
+	text := fmt.Sprintf("%s has %v blocks with %d addresses for containers each", pool, p.Total(), p.Usable())
+	if p.Bits != p.Prefix.Bits() {
+		return text
+	}
+	text = fmt.Sprintf("%s is one block with %d addresses for containers", pool, p.Usable())
+	if p.Parts == 1 {
+		return text + ": one node alone can have it. Add a larger pool"
+	}
+	return fmt.Sprintf("%s: %d nodes at most have a part of it", text, p.Parts)
 }
 
 // lossOf says what happens to a silent node.
@@ -86,10 +109,13 @@ func lossOf(p blocks.Pool) string {
 	return fmt.Sprintf("%v, %s=%v", p.Reclaim, fenceKey, p.Fence)
 }
 
-// changePools does one of the verbs add, open, reclaim and fence, and returns what the store says then.
+// changePools does one of the verbs add, open, close, remove, reclaim and fence, and returns what the store says then.
 func (c *call) changePools(ctx context.Context, s *etcd.Store, verb, operand string) (*etcd.View, error) {
-	if verb == "open" {
-		return s.OpenPool(ctx, operand)
+	switch verb {
+	case "open", "close":
+		return s.ClosePool(ctx, operand, verb == "close")
+	case "remove":
+		return s.RemovePool(ctx, operand)
 	}
 	if verb == reclaimKey || verb == fenceKey {
 		name, value, _ := strings.Cut(operand, "=")

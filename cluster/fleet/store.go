@@ -294,7 +294,7 @@ func membersVerb() verb {
 		does: "List the members of etcd, or remove one that is gone for good.",
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
 			if len(operands) > 0 && (operands[0] != "remove" || len(operands) != 2) {
-				return fmt.Errorf("%q: want remove MEMBER, or nothing: %w", operands, errUsage)
+				return fmt.Errorf("members %s: want remove MEMBER, or nothing: %w", strings.Join(operands, " "), errUsage)
 			}
 			if len(operands) > 0 {
 				if err := removeMember(ctx, c, operands[1]); err != nil {

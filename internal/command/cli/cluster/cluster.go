@@ -66,19 +66,21 @@ one of them is lost.`,
 		{"nodes", "List the nodes of the fleet, and whether their agents run",
 			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases
 is what a node said last: it says much, its first and its last container within two minutes, and less within eleven.`, "  fairlead cluster nodes -o json"},
-		{"pools [add NAME=CIDR|open NAME|reclaim NAME=TIME|fence NAME=drop]",
+		{"pools [add NAME=CIDR|open NAME|close NAME|remove NAME|reclaim NAME=TIME|fence NAME=drop]",
 			"List the pools of the fleet with their use, or change them",
 			`List the pools of the fleet with their use, or add one. The length of blocks stays for the life of a pool.
 Of a pool that was added as NAME=CIDR,closed, nodes claim only what "fairlead cluster adopt" takes over, until open lets
-them claim all. "reclaim" says after which silence a node loses its blocks of a pool: manual, which is the default, or
+them claim all. "close" ends that: nodes claim nothing of a pool, and give back each block that no container uses. "remove"
+removes a pool of which no node has a block. "reclaim" says after which silence a node loses its blocks of a pool: manual, which is the default, or
 1h and more. "fence" says whether the node cuts off its containers before: drop, or none, which is the default. Read
 first what that means (docs/reclaim.md).`,
 			"  fairlead cluster pools\n  fairlead cluster pools add more=10.80.0.0/16\n" +
+				"  fairlead cluster pools close more\n  fairlead cluster pools remove more\n" +
 				"  fairlead cluster pools reclaim spot=2h,fence=drop"},
 		{"blocks [NODE]", "List the blocks that nodes own",
 			`List the blocks that nodes own, and those that nodes lost, which rest for ten minutes.`,
 			"  fairlead cluster blocks web1"},
-		{"drain NODE", "Let a node claim no more addresses, and give back its blocks",
+		{"drain NODE [--undo]", "Let a node claim no more addresses, and give back its blocks",
 			`Let a node claim no more addresses, and give back each block that no container uses. Its containers stay. --undo
 ends it.`, "  fairlead cluster drain web1\n  fairlead cluster drain --undo web1"},
 		{"forget NODE --confirmed-dead", "Take the addresses of a node that does not exist any more",
@@ -87,7 +89,7 @@ its containers have ended. If the node returns, it allocates nothing.`, "  fairl
 		{"export [NODE]", "Print the ranges of each node for host-local",
 			`Print the ranges of each node as ipam.ranges of host-local, to leave the fleet. The leases are host-local's already.`,
 			"  fairlead cluster export web1"},
-		{"readopt", "End the wait after etcd was restored from a copy",
+		{"readopt [--done] [--without NODE]", "End the wait after etcd was restored from a copy",
 			`After etcd was restored from a copy, nodes claim nothing until each has said again what it has. This command lists
 the nodes that have not; --done ends the wait when all have. --without names nodes whose machines are off.`,
 			"  fairlead cluster readopt\n  fairlead cluster readopt --done --without web1,web2"},
