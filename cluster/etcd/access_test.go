@@ -84,6 +84,9 @@ func TestLeastRights(t *testing.T) {
 	if err := s.Forget(ctx, "a"); err != nil {
 		t.Error(err)
 	}
+	if _, err := s.RemovePool(ctx, "large"); err != nil {
+		t.Error(err)
+	}
 	if _, err := s.askSecret(ctx); err != nil {
 		t.Error(err)
 	}

@@ -52,3 +52,24 @@ func TestRemovePool(t *testing.T) {
 	rest()
 	expect(t, "a", 1)
 }
+
+// A pool whose name has a slash, which a former release took, gives blocks like others, and can be removed.
+func TestSlash(t *testing.T) {
+	s := startEtcd(t)
+	pools := []blocks.Pool{{Name: "Mo", Prefix: blockOf(10), Bits: 26, Parts: 1}, {Name: "Mo/re", Prefix: blockOf(11), Bits: 26, Parts: 1}}
+	setPools(t, s, pools...)
+	m := member(t.Output(), s, "a", 1)
+	m.Pools = []string{"Mo/re"}
+	m.rest(t)
+	expect(t, "a", 1)
+	v, err := s.Look(t.Context())
+	if err != nil || len(v.Unread()) > 0 || v.Pools()[1].Owned != 1 {
+		t.Errorf("%v, %v: want that the block is known", v.Unread(), err)
+	}
+	m = member(t.Output(), s, "a", 1)
+	m.Pools = []string{"Mo"}
+	m.rest(t)
+	if _, err := s.RemovePool(t.Context(), "Mo/re"); err != nil {
+		t.Error(err)
+	}
+}
