@@ -48,21 +48,25 @@ var errUsage = errors.New("fairlead cluster -h lists the commands")
 
 // Main runs the command that args name. The status is 0, 1 if it failed, or 2 if the command line is wrong.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	err := run(ctx, args, stdout)
-	switch {
-	case err == nil:
+	c := &call{stdout: stdout, access: &access{}}
+	err := c.run(ctx, args)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
-	case errors.Is(err, flag.ErrHelp):
-		return 0
+	}
+	exit := 1
+	if errors.Is(err, errUsage) {
+		exit = 2
+	}
+	if c.output == "json" {
+		c.stdout = stderr
+		_ = c.print(map[string]any{"error": err.Error(), "exit": exit}, nil)
+		return exit
 	}
 	fmt.Fprintln(stderr, "fairlead cluster:", err)
-	if errors.Is(err, errUsage) {
-		return 2
-	}
-	return 1
+	return exit
 }
 
-func run(ctx context.Context, args []string, stdout io.Writer) error {
+func (c *call) run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return fmt.Errorf("want a command: %w", errUsage)
 	}
@@ -72,7 +76,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 		return fmt.Errorf("%q is no command: %w", args[0], errUsage)
 	}
 	v := all[i]
-	c := &call{flags: flag.NewFlagSet(v.name, flag.ContinueOnError), stdout: stdout, access: &access{}}
+	c.flags = flag.NewFlagSet(v.name, flag.ContinueOnError)
 	c.flags.SetOutput(io.Discard)
 	c.flags.StringVar(&c.output, "o", "text", "`FORMAT`: text or json")
 	c.flags.StringVar(&c.file, "file", etcd.JoinedFile, "`FILE` that says how this node reaches etcd")
@@ -83,8 +87,8 @@ func run(ctx context.Context, args []string, stdout io.Writer) error {
 	operands, err := c.parse(args[1:])
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprintf(stdout, "%s\n\n  fairlead cluster %s\n\nFlags:\n", v.does, v.usage())
-		c.flags.SetOutput(stdout)
+		fmt.Fprintf(c.stdout, "%s\n\n  fairlead cluster %s\n\nFlags:\n", v.does, v.usage())
+		c.flags.SetOutput(c.stdout)
 		c.flags.PrintDefaults()
 		return err
 	case err != nil:

@@ -343,3 +343,20 @@ func TestToken(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// With -o json an error is a document, too.
+func TestErrorDocument(t *testing.T) {
+	for line, exit := range map[string]int{"pools -o json --file none.json": 1, "nodes a b -o json": 2} {
+		var out, errs bytes.Buffer
+		if got := Main(t.Context(), strings.Fields(line), &out, &errs); got != exit {
+			t.Errorf("%s: %d, want %d", line, got, exit)
+		}
+		var doc struct {
+			Error string
+			Exit  int
+		}
+		if err := json.Unmarshal(errs.Bytes(), &doc); err != nil || doc.Error == "" || doc.Exit != exit || out.Len() > 0 {
+			t.Errorf("%s: %q, %q, %v", line, out.String(), errs.String(), err)
+		}
+	}
+}
