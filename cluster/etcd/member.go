@@ -76,6 +76,10 @@ type Member struct {
 	changed     chan struct{} // the store, of this node
 
 	machine string // identifier of the hardware; empty: unknown
+	node    string // identifier in the store, once identified is closed
+
+	identify   sync.Once
+	identified chan struct{}
 
 	silences blocks.Silences // of the other nodes
 	looked   int64           // when the member last saw them
@@ -94,7 +98,7 @@ func NewMember(s *Store, view *View, network string, self blocks.Host) *Member {
 	return &Member{Store: s, View: view, Network: network, Host: self, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
 		Log: slog.Default(), machine: machine(), needs: map[string]*blocks.Need{}, wants: map[string]bool{},
 		heard: map[blocks.Key]heardWant{}, answered: map[blocks.Key]int64{}, asks: make(chan *ask),
-		changed: make(chan struct{}, 1), watchLeases: (*host).watchLeases, clock: disk.Uptime}
+		identified: make(chan struct{}), changed: make(chan struct{}, 1), watchLeases: (*host).watchLeases, clock: disk.Uptime}
 }
 
 // Run does what is to be done until ctx ends. The grant stays then, so that containers get addresses while no agent
@@ -113,6 +117,10 @@ func (m *Member) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	m.identify.Do(func() {
+		m.node = j.Node
+		close(m.identified)
+	})
 	granted, deadlines, err := h.granted()
 	if err != nil {
 		return err
@@ -144,6 +152,18 @@ func (m *Member) Run(ctx context.Context) error {
 	stop()
 	<-alive
 	return nil
+}
+
+// HasNamesake reports whether the store has another node of this one's name. It waits until the node knows which it is.
+func (m *Member) HasNamesake(ctx context.Context) bool {
+	select {
+	case <-m.identified:
+	case <-ctx.Done():
+		return false
+	}
+	return slices.ContainsFunc(m.View.All(blocks.NodeKey), func(e blocks.Entry) bool {
+		return e.Value.Host.Name == m.Host.Name && e.Key.Node != m.node
+	})
 }
 
 // Freed says that a block may be free that was not before.

@@ -162,7 +162,7 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 			m.Heard()
 		}, a.SetFailure)
 	})
-	running.Go(func() { tell(ctx, view, self, changed, updates) })
+	running.Go(func() { tell(ctx, m, self, changed, updates) })
 	running.Go(func() {
 		if err := m.Run(ctx); err != nil {
 			stop(err)
@@ -199,8 +199,9 @@ func (f *sharedPools) member(a *agent.Agent, store *etcd.Store, view *etcd.View,
 	return m
 }
 
-// tell sends the nodes of a view with each change. This node is one of them, also before it has joined.
-func tell(ctx context.Context, view *etcd.View, self directory.Node, changed <-chan struct{},
+// tell sends the nodes with each change. This node is one of them, also before it has joined, and in place of another one of
+// its name, whose addresses it must not take for its own.
+func tell(ctx context.Context, m *etcd.Member, self directory.Node, changed <-chan struct{},
 	updates chan<- []directory.Node) {
 	for {
 		select {
@@ -208,11 +209,14 @@ func tell(ctx context.Context, view *etcd.View, self directory.Node, changed <-c
 		case <-ctx.Done():
 			return
 		}
-		nodes := view.Nodes()
+		nodes := m.View.Nodes()
 		i := slices.IndexFunc(nodes, func(n directory.Node) bool { return n.Name == self.Name })
-		if i < 0 {
+		switch {
+		case i < 0:
 			nodes = append(nodes, self)
-		} else {
+		case m.HasNamesake(ctx):
+			nodes[i] = self
+		default:
 			nodes[i].Endpoints = self.Endpoints
 		}
 		select {
