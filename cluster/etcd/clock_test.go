@@ -19,6 +19,8 @@ import (
 // of a clock changes what they decide. All other times are differences within one process, which the monotonic clock measures.
 var wallClocks = []string{
 	"agent/metrics.go: UnixMilli: for people",
+	"etcd/need.go: Unix: when addresses were counted, for people",
+	"fleet/change.go: time.Unix: the same",
 	"nodes/nodes.go: Unix: the order in which the API server made Node objects",
 	"fleet/authority.go: UnixNano: a serial number. The dates of certificates are checked by TLS, and have a day of skew",
 	"nodes/meter.go: UnixNano: of the last bytes of the API server. It decides what status says, and nothing else",
