@@ -294,6 +294,6 @@ func said(ns *kernel.NS, r rtnl.Route) string {
 }
 
 func unreachable(err error) bool {
-	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) ||
-		errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.EINVAL)
+	return errors.Is(err, rtnl.ErrNoLink) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENETUNREACH) ||
+		errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.EINVAL)
 }
