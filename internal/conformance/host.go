@@ -219,7 +219,19 @@ func (t *trial) warm() {
 	t.containers--
 	t.succeed("DEL", "DEL", c)
 	t.withdraw(c)
+	require(alter(c.netns, removeLinks)) // the kernel removes those of a namespace that ends some time later
 	removeNS(c)
+}
+
+// removeLinks removes the links of a namespace, but for those that the kernel makes with it.
+func removeLinks(ns *kernel.NS) error {
+	all, err := rtnl.Links(ns)
+	for _, l := range all {
+		if l.Kind != "" {
+			_ = rtnl.DelLink(ns, l.Index)
+		}
+	}
+	return err
 }
 
 // oldest is the first version that the plugin can be called in: 0.3.0 brought prevResult.
