@@ -83,15 +83,15 @@ type hosts struct {
 const logHeader = "# test log\n"
 
 // understood are the flags of package testing that mean the same for tests in processes of their own.
-var understood = []string{"test.paniconexit0", "test.v", "test.timeout", "test.count", "test.run", "test.short",
-	"test.failfast", "test.parallel", "test.testlogfile"}
+var understood = []string{"test.paniconexit0", "test.v", "test.timeout", "test.count", "test.run", "test.skip",
+	"test.short", "test.failfast", "test.parallel", "test.testlogfile"}
 
 // severalHosts is nil where the flags want one process: a profile, coverage, a benchmark, a fuzzer, a subtest,
 // -parallel 1.
 func severalHosts() *hosts {
 	text := func(name string) string { return flag.Lookup(name).Value.String() }
 	width := 4 * runtime.GOMAXPROCS(0) // tests wait for the kernel's grace periods most of their time
-	one := strings.Contains(text("test.run"), "/")
+	one := strings.Contains(text("test.run")+text("test.skip"), "/")
 	flag.Visit(func(f *flag.Flag) {
 		one = one || strings.HasPrefix(f.Name, "test.") && !slices.Contains(understood, f.Name)
 		if f.Name == "test.parallel" {
@@ -125,8 +125,12 @@ func (h *hosts) run() (status int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("list the tests: %w", err)
 	}
+	skip, err := regexp.Compile(cmp.Or(flag.Lookup("test.skip").Value.String(), "^$")) // the list has what it names
+	if err != nil {
+		return 0, fmt.Errorf("-skip: %w", err)
+	}
 	for name := range strings.Lines(string(out)) {
-		if name = strings.TrimSpace(name); !strings.HasPrefix(name, "Benchmark") {
+		if name = strings.TrimSpace(name); !strings.HasPrefix(name, "Benchmark") && !skip.MatchString(name) {
 			h.start(name, false)
 		}
 	}

@@ -110,6 +110,11 @@ func TestHosts(t *testing.T) {
 		t.Errorf("%d parts ran, want 3:\n%s", n, out)
 	}
 
+	got, out, err = hostsRun(t, "", "-test.skip=^TestInner(Fails|Parts)$")
+	if err != nil || len(got) != len(want)-5 || got["TestInnerFails"] != "" || got["TestInnerOtherHost"] != "pass" {
+		t.Errorf("without two: %v, %v\n%s", got, err, out)
+	}
+
 	if got, out, err := hostsRun(t, "", "-test.run=^TestInnerParts$/^two_words$"); err != nil || len(got) != 3 ||
 		got["TestInnerParts/two_words"] != "pass" {
 		t.Errorf("one part: %v, %v\n%s", got, err, out)
