@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,10 +62,7 @@ func (p *play) event(a actor) error {
 		}
 	case "flush":
 		excuse("add", "check", "repair", "gc")
-		for _, c := range p.containers {
-			c.flushed = true
-		}
-		return exec.Command("nft", "flush", "ruleset").Run()
+		return p.flush()
 	case "unlink":
 		excuse("add", "check", "repair")
 		c := p.containers[a.object]

@@ -145,9 +145,14 @@ func (p *play) prelude() (err error) {
 			return err
 		}
 	}
-	if !p.script.flushed {
-		return nil
+	if p.script.flushed {
+		return p.flush()
 	}
+	return nil
+}
+
+// flush does what an operator does by mistake: it removes the packet filter of the host, which the history made for itself.
+func (p *play) flush() error {
 	for _, c := range p.containers {
 		c.flushed = true
 	}
