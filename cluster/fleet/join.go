@@ -106,7 +106,8 @@ func ParsePool(text string) (p blocks.Pool, err error) {
 	p.Name, p.Parts = name, 1
 	p.Prefix, err = netip.ParsePrefix(cidr)
 	if !named || name == "" || err != nil {
-		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME[,fence=drop]] or NAME=CIDR,pinned, such as main=10.64.0.0/12,26", text)
+		return p, fmt.Errorf("--pool %q: want NAME=CIDR[,BITS[,PARTS]][,closed][,reclaim=TIME[,fence=drop]] or NAME=CIDR,pinned, "+
+			"such as main=10.64.0.0/12,26", text)
 	}
 	if err := p.ValidateNew(); err != nil {
 		return p, err
@@ -180,8 +181,9 @@ func initVerb() verb {
 	var pools list
 	var network string
 	var own store
-	return verb{name: "init", options: "--pool NAME=CIDR [--etcd URL]", does: "Make a cluster, and let this node join it. It prints the token for further nodes. Without --etcd, " +
-		"this machine runs an etcd for the cluster (fairlead-store).",
+	return verb{name: "init", options: "--pool NAME=CIDR [--etcd URL]",
+		does: "Make a cluster, and let this node join it. It prints the token for further nodes. Without --etcd, this machine runs an " +
+			"etcd for the cluster (fairlead-store).",
 		flags: func(c *call) {
 			c.flags.Var(&pools, "pool", "`NAME=CIDR[,BITS[,PARTS]]`: addresses that the nodes share in blocks of this prefix length, of "+
 				"which nodes give each other parts when no block is free; may be repeated "+
@@ -231,7 +233,8 @@ func initVerb() verb {
 func joinVerb() verb {
 	var own store
 	var more bool
-	return verb{name: "join", operands: "TOKEN", options: "[--store]", least: 1, most: 1, does: "Let this node join the cluster of a token.",
+	return verb{name: "join", operands: "TOKEN", options: "[--store]", least: 1, most: 1,
+		does: "Let this node join the cluster of a token.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&more, "store", false, "also run a member of the cluster's own etcd: three of them go on when one is lost. "+
 				"The token has to be one of fairlead cluster token --store")
@@ -318,7 +321,8 @@ func (t token) prove(ctx context.Context, dir string) (err error) {
 
 func tokenVerb() verb {
 	var more bool
-	return verb{name: "token", options: "[--store]", does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
+	return verb{name: "token", options: "[--store]",
+		does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
 		flags: func(c *call) {
 			c.flags.BoolVar(&more, "store", false, "print the token for join --store, with which a machine may do everything in the "+
 				"cluster's own etcd")

@@ -65,15 +65,16 @@ one of them is lost.`,
 			"  fairlead cluster members\n  fairlead cluster members remove 192.0.2.3"},
 		{"nodes", "List the nodes of the fleet, and whether their agents run",
 			`List the nodes of the fleet, with their blocks and whether their agents run. How many addresses have leases
-is what a node said last: it says much, its first and its last container within two minutes, and less within eleven.`, "  fairlead cluster nodes -o json"},
+is what a node said last: it says much, its first and its last container within two minutes, and less within eleven.`,
+			"  fairlead cluster nodes -o json"},
 		{"pools [add NAME=CIDR|open NAME|close NAME|remove NAME|reclaim NAME=TIME|fence NAME=drop]",
 			"List the pools of the fleet with their use, or change them",
 			`List the pools of the fleet with their use, or add one. The length of blocks stays for the life of a pool.
 Of a pool that was added as NAME=CIDR,closed, nodes claim only what "fairlead cluster adopt" takes over, until open lets
-them claim all. "close" ends that: nodes claim nothing of a pool, and give back each block that no container uses. "remove"
-removes a pool of which no node has a block. "reclaim" says after which silence a node loses its blocks of a pool: manual, which is the default, or
-1h and more. "fence" says whether the node cuts off its containers before: drop, or none, which is the default. Read
-first what that means (docs/reclaim.md).`,
+them claim all. "close" ends that: nodes claim nothing of a pool, and give back each block that no container uses.
+"remove" removes a pool of which no node has a block. "reclaim" says after which silence a node loses its blocks of a
+pool: manual, which is the default, or 1h and more. "fence" says whether the node cuts off its containers before: drop,
+or none, which is the default. Read first what that means (docs/reclaim.md).`,
 			"  fairlead cluster pools\n  fairlead cluster pools add more=10.80.0.0/16\n" +
 				"  fairlead cluster pools close more\n  fairlead cluster pools remove more\n" +
 				"  fairlead cluster pools reclaim spot=2h,fence=drop"},
