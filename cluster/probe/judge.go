@@ -53,13 +53,14 @@ func (t *table) conclude(p *peer, now time.Time) {
 	t.end(p, now)
 }
 
-// judgeAgents says whether the datagrams arrive. Those of the peer show one direction.
+// judgeAgents says whether the datagrams arrive. Those of the peer show one direction, if they came after one of this node
+// was lost: a way that is cut carried them before.
 func (t *table) judgeAgents(p *peer) agentstatus.Result {
 	window := t.every + t.every/5
 	switch {
 	case p.answered:
 		return agentstatus.Passed
-	case !p.heard.IsZero() && p.heard.After(p.began.Add(-window)):
+	case p.heard.After(p.unanswered) && p.heard.After(p.began.Add(-window)):
 		return agentstatus.LostThere
 	}
 	return agentstatus.Lost

@@ -73,8 +73,10 @@ type peer struct {
 	echoes   [families][sizes]echo
 	nonce    uint64 // of this node's datagrams, another one for each test
 	answered bool   // a datagram with nonce came back
-	cause    error  // why the last packet was not sent
-	search   *searching
+	// unanswered is when the first test began whose datagrams did not come back, of all since one did.
+	unanswered time.Time
+	cause      error // why the last packet was not sent
+	search     *searching
 
 	seen     time.Time // anything that came from it
 	silent   bool      // nothing came from it in the last test
@@ -182,6 +184,9 @@ func (t *table) step(p *peer, now time.Time) {
 
 // begin starts a test.
 func (t *table) begin(p *peer, now time.Time) {
+	if p.answered || p.unanswered.IsZero() {
+		p.unanswered = now
+	}
 	p.began, p.attempt, p.told = now, 0, time.Time{}
 	p.nonce, p.answered, p.cause = t.newNonce(), false, nil
 	p.echoes = [families][sizes]echo{}

@@ -218,6 +218,21 @@ func TestDirections(t *testing.T) {
 	}
 }
 
+// Where a way is cut, no node says of the other that it sends, though it did before.
+func TestCut(t *testing.T) {
+	s := newSim(2)
+	s.run(3 * time.Minute)
+	s.drops = func(int, int, string, int) bool { return true }
+	for range 5 * 60 {
+		s.run(time.Second)
+		for n := range 2 {
+			if said := s.of(n, 1-n); strings.Contains(said, "lost-there") {
+				t.Fatalf("n%d says %s of a way that is cut both ways", n, said)
+			}
+		}
+	}
+}
+
 // Each node knows whether what it sends by the link arrives, also if the other one does not want to send so.
 func TestLinks(t *testing.T) {
 	s := newSim(2)
