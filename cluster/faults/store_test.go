@@ -1,6 +1,8 @@
 package faults
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -158,6 +160,53 @@ func TestStoreAlone(t *testing.T) {
 	said := b.members(1) + b.run("fairlead cluster pools; fairlead cluster readopt --done")
 	if strings.Contains(said, "192.0.2.1 ") || !strings.Contains(said, "10.9.0.0/24") || !strings.Contains(said, "claim addresses again") {
 		t.Error(said)
+	}
+}
+
+// storeID returns the identifier of the etcd of the node's fleet, as its tokens have it.
+func (n *node) storeID() string {
+	n.c.t.Helper()
+	var token struct{ Store string }
+	_, text, _ := strings.Cut(strings.TrimSpace(n.run("fairlead cluster token")), ".")
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(b, &token)
+	}
+	if err != nil || token.Store == "" {
+		n.c.t.Fatalf("%s, %v: want a token with the identifier of etcd", text, err)
+	}
+	return token.Store
+}
+
+// After what docs/fleet.md says of the end of a fleet, the node has nothing of it, and another one begins there, of which nobody
+// takes the etcd for the former one.
+func TestEnd(t *testing.T) {
+	c := newFleetSwitch(t)
+	n, former := c.newStore(1)
+	n.startAgentUntil(installed)
+	pod, _ := n.newPod()
+	id := n.storeID()
+	n.run("fairlead del pods %s", pod)
+
+	n.agent.end()
+	n.run("fairlead-agent --remove")
+	former.end()
+	n.run("rm -r /etc/fairlead/fleet* /etc/fairlead/10-pods.conflist /etc/fairlead/store /var/lib/fairlead/store /var/lib/cni/fairlead/cluster")
+	const files = "find /etc/fairlead /etc/cni/net.d /var/lib/fairlead /var/lib/cni/fairlead /run/fairlead -type f"
+	const rest = "ip -br link | grep fairlead; ip route | grep 10.9; nft list tables | grep -v 'inet fairlead$'"
+	if left := n.run("{ %s; %s; } 2>/dev/null || true", files, rest); left != "" {
+		t.Errorf("the node still has\n%s", left)
+	}
+
+	n.fails("fairlead cluster init --pool p=10.8.0.0/24,28", "start the etcd of this machine")
+	n.startStore()
+	n.run("fairlead cluster init --pool p=10.8.0.0/24,28")
+	n.startAgentUntil(installed)
+	if _, address := n.newPod(); !strings.HasPrefix(address, "10.8.0.") {
+		t.Errorf("a container of the next fleet has %s", address)
+	}
+	if again := n.storeID(); again == id {
+		t.Errorf("the etcd of the next fleet has the identifier of the former one, %s", id)
 	}
 }
 

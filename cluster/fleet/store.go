@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -116,6 +117,7 @@ func (s *store) configure(initial, state string) error {
 		"listen-client-urls": s.url(clientPort), "advertise-client-urls": s.url(clientPort),
 		"listen-peer-urls": s.url(peerPort), "initial-advertise-peer-urls": s.url(peerPort),
 		"initial-cluster": initial, "initial-cluster-state": state,
+		"initial-cluster-token":     rand.Text(), // without one, all that are made on this machine have one identifier
 		"client-transport-security": tls, "peer-transport-security": peers,
 		"auto-compaction-mode": "periodic", "auto-compaction-retention": "1h",
 		"log-level": "warn", "log-outputs": []string{"stderr"},
