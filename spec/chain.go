@@ -106,10 +106,7 @@ func (l *List) Chain() (doc []byte, folded bool, err error) {
 	head := fmt.Sprintf(`{"type": %q, `, ChainType)
 	if all := slices.Sorted(maps.Keys(flat.Capabilities())); len(all) > 0 {
 		for i, name := range all {
-			key, err := encode(name)
-			if err != nil {
-				return nil, false, err
-			}
+			key, _ := encode(name) // a string can be encoded
 			all[i] = string(key) + ": true"
 		}
 		head += `"capabilities": {` + strings.Join(all, ", ") + "}, "
@@ -137,25 +134,17 @@ func (l *List) with(plugins []*Conf, head, tail string) (doc []byte, folded bool
 	} else {
 		err = o.Set("plugins", []any{})
 	}
+	if folded = len(here) < len(l.Plugins); folded {
+		err = errors.Join(err, o.Set("loadOnlyInlinedPlugins", true))
+	}
 	if err != nil {
 		return nil, false, err
 	}
-	if folded = len(here) < len(l.Plugins); folded {
-		if err := o.Set("loadOnlyInlinedPlugins", true); err != nil {
-			return nil, false, err
-		}
-	}
 	text := bytes.TrimSpace(l.Raw)
 	if folded || !ok || !bytes.ContainsRune(text, '\n') {
-		if text, err = o.MarshalJSON(); err != nil {
-			return nil, false, err
-		}
-		text = indent(text)
+		text = indent(mustRaw(o))
 	}
-	d, bad := openObject(text, "the configuration")
-	if bad != nil {
-		return nil, false, bad
-	}
+	d, _ := openObject(text, "the configuration") // it is that of l.Raw, or of o
 	var at node
 	base, unit := "", "  "
 	for _, m := range d.root.members {

@@ -75,6 +75,42 @@ func TestWrittenOut(t *testing.T) {
 	}
 }
 
+// A list without plugins, or of a text that is none, becomes no document.
+func TestChainOfNothing(t *testing.T) {
+	plugins := []*Conf{{Type: "a"}}
+	for _, l := range []*List{{Name: "n"}, {Name: "n", Raw: []byte(`{`), Plugins: plugins},
+		{Name: "n", Raw: []byte(`{"plugins":5}`), Plugins: plugins}} {
+		if doc, _, err := l.Chain(); err == nil {
+			t.Errorf("%s becomes %s", l.Raw, doc)
+		}
+	}
+}
+
+// Plugins of a drop-in directory become part of the document, which asks for no directory then.
+//
+// clause: C8
+func TestChainFoldsDropIns(t *testing.T) {
+	for _, plugins := range []string{`, "plugins": [{"type": "x"}]`, ``} {
+		dir := confDir(t, "a.conflist", `{"cniVersion": "1.0.0", "name": "n"`+plugins+`}`, "n/10.conf", `{"type": "y"}`)
+		l, err := Load(dir, "n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc, folded, err := l.Chain()
+		if err != nil || !folded {
+			t.Fatal(folded, err)
+		}
+		chain := parsed(t, string(doc))
+		out := chain.WrittenOut()
+		if !chain.LoadOnlyInlinedPlugins || len(chain.Plugins) != 1 || len(out.Plugins) != len(l.Plugins) || out.Plugins[len(out.Plugins)-1].Type != "y" {
+			t.Errorf("%s", doc)
+		}
+		if !strings.Contains(string(doc), "\n") {
+			t.Errorf("it is no document for people: %s", doc)
+		}
+	}
+}
+
 // What a chain gives a plugin is what a runtime would give it: both make it here.
 //
 // clause: C9 R7
@@ -96,6 +132,29 @@ func TestGiven(t *testing.T) {
 		"runtimeConfig": map[string]any{"ips": []any{"192.0.2.1"}}, "prevResult": is["prevResult"]}
 	if is["prevResult"] == nil || !reflect.DeepEqual(is, want) {
 		t.Errorf("it is %s", b)
+	}
+
+	g.Valid = []Attachment{{"c", "eth0"}}
+	b, err = g.Stdin("GC", conf)
+	for _, key := range []string{keyValid, keyValidOld} {
+		if !strings.Contains(string(b), `"`+key+`":[{"containerID":"c","ifname":"eth0"}]`) || err != nil {
+			t.Errorf("GC gets %s, %v", b, err)
+		}
+	}
+	for what, bad := range map[string]Given{
+		"runtimeConfig": {Capabilities: map[string]any{"ips": func() {}}},
+		"args":          {Args: func() {}},
+		"the result":    {Version: V110, Prev: &Result{Extra: map[string]json.RawMessage{"x": json.RawMessage(`{`)}}},
+	} {
+		_, err := bad.Stdin("ADD", conf)
+		wantError(t, err, what)
+	}
+	lost := Given{Version: V010, Prev: &Result{}} // a result without an address has no form in 0.1.0
+	if _, err := lost.Stdin("ADD", conf); err == nil {
+		t.Error("a plugin gets no previous result")
+	}
+	if b, err := lost.Stdin("DEL", conf); err != nil || strings.Contains(string(b), "prevResult") {
+		t.Errorf("DEL gets %s, %v", b, err)
 	}
 }
 

@@ -145,6 +145,20 @@ func TestValidAttachments(t *testing.T) {
 	}
 }
 
+// An attachment that cannot be read is no valid one, and none that is missing: GC would take it away.
+func TestOddValidAttachments(t *testing.T) {
+	for list, want := range map[string]string{
+		`[5]`:                                  "is the number 5, and has to be an object",
+		`[{"containerID":5,"ifname":"eth0"}]`:  "containerID: is the number 5",
+		`[{"containerID":"","ifname":"eth0"}]`: "containerID: is empty",
+		`[{"containerID":"a"}]`:                "ifname: is missing",
+		`5`:                                    "has to be an array of attachments",
+	} {
+		_, err := ParseConf([]byte(`{"cniVersion":"1.1.0","name":"n","type":"t","cni.dev/valid-attachments":` + list + `}`))
+		wantError(t, err, want)
+	}
+}
+
 // A document of many small values would take as much memory as a host has.
 func TestParseConfBounded(t *testing.T) {
 	many := func(n int) []byte {

@@ -32,6 +32,54 @@ func TestDifferencesIn(t *testing.T) {
 	}
 }
 
+// A difference says what differs, of what, and which others need it. Those of one resource are one sentence.
+func TestDifferenceSentences(t *testing.T) {
+	lost := spec.Missing("")
+	lost.Resource, lost.Needed = "link host/br0 type bridge", []string{"a", "b"}
+	other := spec.TooMuch("port tap0")
+	other.Resource = lost.Resource
+	all := spec.Differences{lost, other, spec.DiffersBy("mtu", "mtu is %d", 7), lost}
+	want := []string{"link host/br0 type bridge: is missing; it is needed by a, b", "link host/br0 type bridge: port tap0 is too much",
+		"mtu is 7"}
+	if got := spec.Unique(all).Lines(); !slices.Equal(got, want) {
+		t.Errorf("they are %q", got)
+	}
+	if got := spec.Unique(all).Sentences(); !slices.Equal(got, []string{want[0] + "; port tap0 is too much", want[2]}) {
+		t.Errorf("they say %q", got)
+	}
+	if lost.Got != spec.Absent || other.Got != spec.Surplus || all[2].Field != "mtu" || spec.Differences(nil).Err() != nil {
+		t.Errorf("%#v", all)
+	}
+	byHand := other
+	byHand.Repair = spec.ByHand
+	if !lost.SameResource(other) || lost.SameResource(byHand) || lost.SameResource(all[2]) {
+		t.Error("whose resource it is")
+	}
+	link := spec.Missing("link")
+	if !link.LacksLink() || lost.LacksLink() || spec.TooMuch("link").LacksLink() {
+		t.Error("which difference lacks a link")
+	}
+}
+
+// Differences that an error of CHECK wraps, or the document of one, are those of the error.
+func TestWrappedDifferences(t *testing.T) {
+	many := spec.Differences{spec.Missing("a"), spec.Differs("mtu", "1", "2")}
+	doc := spec.AsError(many, spec.CodeInternal)
+	back, _ := spec.DecodeError(doc.Encode(spec.Newest))
+	for _, err := range []error{fmt.Errorf("x: %w", many), fmt.Errorf("x: %w", back), errors.Join(many[0], many[1])} {
+		if got := spec.DifferencesIn(err).Lines(); !slices.Equal(got, many.Lines()) {
+			t.Errorf("%v: %q", err, got)
+		}
+	}
+	if got := spec.DifferencesIn(fmt.Errorf("x: %w", many[1])); len(got) != 1 || got[0].Field != "mtu" || got[0].Text != "x: "+many[1].Text {
+		t.Errorf("%#v", got)
+	}
+	plain := spec.Errorf(spec.CodeInternal, "no difference")
+	if got := spec.DifferencesIn(plain); len(got) != 1 || got[0].Known() {
+		t.Errorf("%#v", got)
+	}
+}
+
 // What could not be compared is no difference (a failed question is not an answer).
 func TestUnknownIsNoDifference(t *testing.T) {
 	err := errors.Join(spec.Differs("mtu", "1500", "1400"), errors.New("EMFILE"),

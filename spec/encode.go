@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -241,7 +242,7 @@ func (w wire) marshal() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-func (w wire) write(b *bytes.Buffer, sorted bool) error {
+func (w wire) write(b *bytes.Buffer, sorted bool) (err error) {
 	if sorted {
 		w = slices.SortedStableFunc(slices.Values(w), func(a, b pair) int { return cmp.Compare(a.key, b.key) })
 	}
@@ -250,43 +251,32 @@ func (w wire) write(b *bytes.Buffer, sorted bool) error {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		if err := writeValue(b, p.key, sorted); err != nil {
-			return err
-		}
+		err = errors.Join(err, writeValue(b, p.key, sorted))
 		b.WriteByte(':')
-		if err := writeValue(b, p.val, sorted); err != nil {
-			return err
-		}
+		err = errors.Join(err, writeValue(b, p.val, sorted))
 	}
 	b.WriteByte('}')
-	return nil
+	return err
 }
 
-func writeValue(b *bytes.Buffer, v any, sorted bool) error {
+func writeValue(b *bytes.Buffer, v any, sorted bool) (err error) {
 	switch v := v.(type) {
 	case wire:
 		return v.write(b, sorted)
 	case []wire:
 		for i, item := range v {
 			b.WriteByte("[,"[min(i, 1)])
-			if err := item.write(b, sorted); err != nil {
-				return err
-			}
+			err = errors.Join(err, item.write(b, sorted))
 		}
 		b.WriteByte(']')
-		return nil
+		return err
 	case []Version:
-		b.WriteByte('[')
 		for i, item := range v {
-			if i > 0 {
-				b.WriteByte(',')
-			}
-			if err := writeValue(b, item, sorted); err != nil {
-				return err
-			}
+			b.WriteByte("[,"[min(i, 1)])
+			err = errors.Join(err, writeValue(b, item, sorted))
 		}
 		b.WriteByte(']')
-		return nil
+		return err
 	case json.RawMessage:
 		return json.Compact(b, v)
 	}

@@ -198,6 +198,62 @@ func TestLoad(t *testing.T) {
 	wantError(t, err, "no file there ends in .conflist, .conf or .json")
 }
 
+// A file of any name is a list or a single configuration, as its text says. Its ending decides if it has one.
+//
+// clause: C5 C8
+func TestLoadFile(t *testing.T) {
+	dir := confDir(t, "a", list("l", "x"), "l/10.conf", `{"type": "y"}`, "b", single("s", "x"), "s/10.conf", `{"type": "y"}`,
+		"c", `{`, "d", `{"name": "n", "plugins": []}`, "e.conf", list("l", "x"))
+	for file, want := range map[string]int{"a": 2, "b": 1, "c": 0, "d": 0} {
+		l, err := LoadFile(filepath.Join(dir, file))
+		var f *FileError
+		switch {
+		case want == 0 && (!errors.As(err, &f) || f.File != filepath.Join(dir, file)):
+			t.Errorf("%s: %v", file, err)
+		case want > 0 && (err != nil || len(l.Plugins) != want):
+			t.Errorf("%s: %+v, %v", file, l, err)
+		}
+	}
+	for _, tc := range []struct{ file, text, bad string }{
+		{"a", list("l", "x"), ""}, {"a", single("s", "x"), ""}, {"a.conflist", list("l", "x"), ""}, {"a.conf", single("s", "x"), ""},
+		{"a.json", single("s", "x"), ""},
+		{"a.conflist", single("s", "x"), "this is a single configuration"},
+		{"a.conf", list("l", "x"), "this is a list"}, {"a.json", list("l", "x"), "this is a list"},
+		{"a", "{", "the text ends"}, {"a", `{"cniVersion": 5, "type": "x", "name": "n"}`, "cniVersion: is the number 5"},
+	} {
+		l, err := ParseFile(tc.file, []byte(tc.text))
+		wantError(t, err, tc.bad)
+		if (l == nil) != (err != nil) || l != nil && l.File != tc.file {
+			t.Errorf("%s of %s: %+v, %v", tc.file, tc.text, l, err)
+		}
+	}
+}
+
+// A directory that cannot be read is no empty one. It is a loop here, which nobody can read.
+func TestLoadUnreadable(t *testing.T) {
+	dir := confDir(t, "10.conflist", list("n", "x"), "20.conflist", list("m", "x"), "m/none", "")
+	for link, target := range map[string]string{"loop": "loop", "n": "n", "m/10.conf": "10.conf"} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loop := filepath.Join(dir, "loop")
+	lists, problems := LoadDir(loop)
+	if len(lists) > 0 || len(problems) != 1 {
+		t.Errorf("%v, %v", lists, problems)
+	}
+	_, err := Load(loop, "n")
+	for _, err := range append(problems, err) {
+		if wantError(t, err, "too many levels of symbolic links"); errors.Is(err, ErrNotFound) {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"n", "m"} { // whose drop-ins are not known
+		_, err := Load(dir, name)
+		wantError(t, err, "too many levels of symbolic links")
+	}
+}
+
 // A network has the drop-ins of its directory, unless its file refuses them.
 func TestDropIns(t *testing.T) {
 	const closed = `{"name": "closed", "loadOnlyInlinedPlugins": true, "plugins": [{"type": "x"}]}`

@@ -70,10 +70,7 @@ func (o *Object) Set(key string, value any) error {
 	if err != nil {
 		return fmt.Errorf("set %q: %w", key, err)
 	}
-	spelling, err := encode(key)
-	if err != nil {
-		return fmt.Errorf("set %q: %w", key, err)
-	}
+	spelling, _ := encode(key) // a string can be encoded
 	at := o.index(key)
 	if at >= 0 && slices.ContainsFunc(o.fields[at+1:], func(f field) bool { return strings.EqualFold(f.key, key) }) {
 		at = -1

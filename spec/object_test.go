@@ -3,6 +3,7 @@ package spec
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -124,6 +125,7 @@ func TestSyntaxErrors(t *testing.T) {
 		{"{\"a\": <value>}", 1, 7, "<value> is a placeholder where a value is expected"},
 		{"{\"a\": <your value>}", 1, 7, "<your value> is a placeholder where a value is expected"},
 		{"{\"a\": <>x}", 1, 7, "<> is a placeholder where a value is expected"},
+		{"{\"a\": " + strings.Repeat("x", 41) + "}", 1, 7, strings.Repeat("x", 40) + "… is no JSON value: a string stands in quotation marks"},
 		{"{\"a\" 1, \"b\": \">\"}", 1, 6, "1 where the colon after the key \"a\" is expected"},
 		{"\x00", 1, 1, "'\\x00' where a value is expected"},
 	} {

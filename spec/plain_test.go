@@ -52,6 +52,9 @@ func TestReadPlain(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v, want %q", path, len(b), err, want)
 		}
 	}
+	if _, err := spec.ReadPlain(filepath.Join(dir, "empty", "x"), 10); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("below a file: %v", err)
+	}
 	// Of what a person may have put somewhere else, a link is followed, and leads to no pipe either.
 	full := filepath.Join(dir, "to full")
 	if err := os.Symlink(filepath.Join(dir, "full"), full); err != nil {

@@ -268,6 +268,33 @@ func TestResultJSON(t *testing.T) {
 	}
 }
 
+// The namespace of an interface is that of the first interface of its name that has one.
+func TestSandbox(t *testing.T) {
+	r := &Result{Interfaces: []Interface{{Name: "eth0"}, {Name: "eth1", Sandbox: "/other"}, {Name: "eth0", Sandbox: "/ns"},
+		{Name: "eth0", Sandbox: "/later"}}}
+	for name, want := range map[string]string{"eth0": "/ns", "eth1": "/other", "eth2": ""} {
+		if got := r.Sandbox(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if got := (*Result)(nil).Sandbox("eth0"); got != "" {
+		t.Errorf("of no result: %q", got)
+	}
+}
+
+// What the document has beside the result's own keys stays, and none of it counts twice.
+func TestExtra(t *testing.T) {
+	r := Result{Extra: map[string]json.RawMessage{"x": json.RawMessage(` [1, 2] `), "dns": json.RawMessage(`5`),
+		"ips": json.RawMessage(`5`), "cniVersion": json.RawMessage(`5`)}}
+	b, err := r.Encode(V110)
+	if back, bad := DecodeResult(b, ""); err != nil || bad != nil || string(back.Extra["x"]) == "" || back.CNIVersion != V110 {
+		t.Errorf("%s, %v, %v", b, err, bad)
+	}
+	r.Extra["x"] = json.RawMessage(`{`)
+	_, err = r.Encode(V110)
+	wantError(t, err, "write the result")
+}
+
 func TestResultParts(t *testing.T) {
 	type parts struct {
 		I Interface `json:"i"`

@@ -2,8 +2,89 @@ package spec
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 )
+
+// All mistakes of a file are found, each at its place, by a check that stops at the first one. What follows from one
+// that is known is no mistake of its own.
+func TestSift(t *testing.T) {
+	for _, tc := range []struct {
+		doc  string
+		good bool
+		want string
+	}{
+		{list("n", "a"), true, ""},
+		{"{\n\"name\": \"-n\",\n\"cniVersion\": 7,\n\"plugins\": [{\"type\": 5}, {\"type\": \"b\", \"capabilities\": {\"x\": 1 , \"y\" : 2 }}]}",
+			true, "2:9 name: name \"-n\" begins with '-': a letter or a digit has to come first\n" +
+				"3:15 cniVersion: is the number 7, and has to be a string\n" +
+				"4:22 plugins[0].type: is the number 5, and has to be a string\n" +
+				"4:62 plugins[1].capabilities.x: is the number 1, and has to be true or false\n" +
+				"4:72 plugins[1].capabilities.y: is the number 2, and has to be true or false\n"},
+		{`{"name": "n", "plugins": [7, {}, {"type": "a"}, null]}`, true, // the places of items change with those before them
+			"1:27 plugins[0]: is the number 7, and has to be an object\n" +
+				"1:30 plugins[1].type: is missing: it names the plugin\n" +
+				"1:49 plugins[3]: is null, and has to be an object\n"},
+		{`{"plugins": [{"type": "a"}, {"type": "../b"}]}`, false, "1:1 name: is missing: a network needs one\n"},
+		{`{"name": "", "plugins": [{"type": "a"}]}`, false, "1:10 name: name is empty\n"},
+		{`{"name": "n", "plugins": 5}`, true, "1:26 plugins: is the number 5, and has to be an array of plugins\n"},
+	} {
+		s, err := NewSieve([]byte(tc.doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		good := s.Sift("", func(part []byte) error { _, err := ParseFile("x.conflist", part); return err }, nil)
+		var said strings.Builder
+		for _, f := range s.Faults {
+			fmt.Fprintf(&said, "%d:%d %v\n", f.Line, f.Column, f.Err)
+			if f.Path != "" && !strings.HasPrefix(f.Err.Error(), f.Path) {
+				t.Errorf("%v is about %s", f.Err, f.Path)
+			}
+		}
+		if said.String() != tc.want || good != tc.good {
+			t.Errorf("%s: %v, it says\n%swant\n%s", tc.doc, good, &said, tc.want)
+		}
+	}
+	if _, err := NewSieve([]byte(`[]`)); err == nil {
+		t.Error("an array was sifted")
+	}
+}
+
+// A mistake is said once. Of a doubtful one about a missing key nothing is said, and not even a hundred mistakes hang
+// the sieve.
+func TestSieve(t *testing.T) {
+	items := strings.TrimSuffix(strings.Repeat(`7,`, mostFaults+2), ",")
+	s, err := NewSieve([]byte("{\n \"x\": {\"y\": [" + items + "]}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Len("x.y") != mostFaults+2 || s.Len("x.z") != 0 {
+		t.Errorf("the lists have %d and %d items", s.Len("x.y"), s.Len("x.z"))
+	}
+	if at := s.Key("x.y"); at.Path != "x.y" || at.Line != 2 || at.Column != 8 {
+		t.Errorf("the key is at %d:%d %s", at.Line, at.Column, at.Path)
+	}
+	for range 2 {
+		s.Fault("x", errors.New("y: has too many"))
+	}
+	if len(s.Faults) != 1 || s.Faults[0].Path != "x.y" || s.Faults[0].Err.Error() != "x.y: has too many" {
+		t.Errorf("faults: %v", s.Faults)
+	}
+	missing := errors.New("z: is missing")
+	if s.Sift("x", func([]byte) error { return missing }, func(err error) bool { return err == missing }) || len(s.Faults) != 1 {
+		t.Errorf("a doubtful fault: %v", s.Faults)
+	}
+	if s.Sift("x.z", func([]byte) error { return nil }, nil) {
+		t.Error("what is not there is sound")
+	}
+	tried := 0
+	s.Sift("x.y", func([]byte) error { tried++; return fmt.Errorf("[0]: %d", tried) }, nil)
+	last := s.Faults[len(s.Faults)-1]
+	if tried != mostFaults+1 || !strings.Contains(last.Error(), "more may be wrong than the first 100 mistakes") {
+		t.Errorf("%d checks, the last fault is %v", tried, last)
+	}
+}
 
 // The message of an error begins with the whole path of what it is about.
 func TestLocate(t *testing.T) {
@@ -16,6 +97,11 @@ func TestLocate(t *testing.T) {
 		{"plugins[0]", "master: is missing", "plugins[0]", "plugins[0].master: is missing"},
 		{"plugins[0]", "gives no address", "plugins[0]", "plugins[0]: gives no address"},
 		{"", "name: is missing", "", "name: is missing"},
+		{"plugins[0]", "lacks a: b", "plugins[0]", "plugins[0]: lacks a: b"},
+		{"plugins[0]", "all: lacks a", "plugins[0]", "plugins[0].all: lacks a"},
+		{"plugins", "[1]: is one too many", "plugins", "plugins: [1]: is one too many"},
+		{"plugins", "[0].MTU, and [0].mtuu", "plugins[0].mtu", "plugins[0].mtu, and [0].mtuu"},
+		{"plugins[-1]", "x", "plugins", "plugins: x"},
 	} {
 		at, text := s.Locate(tc.path, errors.New(tc.text))
 		if at.Path != tc.at || text != tc.want {

@@ -43,9 +43,22 @@ func TestParseVersion(t *testing.T) {
 	}
 }
 
+// must returns what an encoder does.
+func must(t *testing.T, encode func() ([]byte, error)) []byte {
+	t.Helper()
+	b, err := encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 // clause: V1 V2
 func TestVersionInfo(t *testing.T) {
-	sameBytes(t, marshal(t, VersionInfo{V040, []Version{V031, V040}}), []byte(`{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0"]}`))
+	info := VersionInfo{V040, []Version{V031, V040}}
+	for _, b := range [][]byte{marshal(t, info), must(t, info.Encode)} {
+		sameBytes(t, b, []byte(`{"cniVersion":"0.4.0","supportedVersions":["0.3.1","0.4.0"]}`))
+	}
 	for _, tc := range []struct {
 		doc  string
 		want []Version
@@ -150,6 +163,37 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
+// A pod's name has its namespace, and the first value of a key counts.
+func TestPodName(t *testing.T) {
+	for args, want := range map[string]string{
+		"K8S_POD_NAMESPACE=a;K8S_POD_NAME=b":                                    "a/b",
+		"K8S_POD_NAME=b;K8S_POD_NAMESPACE=a;K8S_POD_NAME=c;K8S_POD_NAMESPACE=d": "a/b",
+		"K8S_POD_NAME=b":      "b",
+		"K8S_POD_NAMESPACE=a": "",
+		"POD=b":               "",
+	} {
+		pairs, err := ParseArgs(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := PodName(pairs); got != want {
+			t.Errorf("%s: %q, want %q", args, got, want)
+		}
+	}
+}
+
+func TestValidLabel(t *testing.T) {
+	for _, s := range []string{"a", "A9", "0", "_a_", "a-z", "AZaz09", strings.Repeat("x", MaxLabel)} {
+		if err := ValidLabel(s); err != nil {
+			t.Errorf("%q: %v", s, err)
+		}
+	}
+	for _, s := range []string{"", "-a", "a-", "a.b", "a b", "é", "a@", "a[", "a`", "a{", "a/", "a:", strings.Repeat("x", MaxLabel+1)} {
+		wantError(t, ValidLabel(s), "want a DNS label")
+	}
+	wantError(t, ValidLabel("LocalHost"), "is reserved for the host itself")
+}
+
 func TestNearest(t *testing.T) {
 	among := []string{"bridge", "host-local", "isGateway", "mtu", "x"}
 	for word, want := range map[string]string{"brigde": "bridge", "Bridge": "bridge", "hostlocal": "host-local",
@@ -242,7 +286,11 @@ func TestErrorHint(t *testing.T) {
 			t.Errorf("%+v, want %+v", back, e)
 		}
 	}
+	if e := Errorf(CodeIO, "m").WithHint("Do that."); e.Hint != "Do that." || e.Msg != "m" {
+		t.Errorf("%+v", e)
+	}
 	for path, want := range map[string]string{"CNI_ARGS: MAC": "CNI_ARGS.", "runtimeConfig.mac": "CAP_ARGS.",
+		"runtimeConfig.aliases[0]":               "--alias of `fairlead run`",
 		"runtimeConfig.portMappings[0].hostPort": "or from CAP_ARGS.", "ipam.subnet": ""} {
 		if hint := Errorf(CodeConfig, "%s: 5: want something else", path).Hint; !strings.Contains(hint, want) || want == "" &&
 			hint != "" {

@@ -2,6 +2,7 @@ package spec
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 )
 
@@ -36,38 +37,27 @@ func (g Given) Stdin(verb string, conf *Conf) ([]byte, error) {
 			}
 		}
 	}
-	if err := o.Set("cniVersion", g.Version); err != nil {
-		return nil, err
-	}
-	if err := o.Set("name", g.Name); err != nil {
-		return nil, err
-	}
+	failed := errors.Join(o.Set("cniVersion", g.Version), o.Set("name", g.Name))
 	if config := g.runtimeConfig(conf); len(config) > 0 {
-		if err := o.Set("runtimeConfig", config); err != nil {
-			return nil, err
-		}
+		failed = errors.Join(failed, o.Set("runtimeConfig", config))
 	}
 	if g.Args != nil {
-		if err := o.Set("args", g.Args); err != nil {
-			return nil, err
-		}
+		failed = errors.Join(failed, o.Set("args", g.Args))
+	}
+	if verb == "GC" { // the specification's key, and the one that the reference library used first
+		failed = errors.Join(failed, o.Set(keyValid, g.Valid), o.Set(keyValidOld, g.Valid))
 	}
 	if g.Prev != nil {
 		b, err := g.Prev.compact(g.Version)
 		if err == nil {
 			err = o.Set("prevResult", json.RawMessage(b))
 		}
-		if err != nil && verb != "DEL" { // DEL has to go on without it
-			return nil, err
+		if verb != "DEL" { // which has to go on without it
+			failed = errors.Join(failed, err)
 		}
 	}
-	if verb == "GC" {
-		// The specification's key, and the one that the reference library used first.
-		for _, key := range []string{keyValid, keyValidOld} {
-			if err := o.Set(key, g.Valid); err != nil {
-				return nil, err
-			}
-		}
+	if failed != nil {
+		return nil, failed
 	}
 	return o.MarshalJSON()
 }

@@ -13,38 +13,38 @@ import (
 // a boot there is no /run/netns until the first container starts.
 func Unseen(netns string) bool {
 	if strings.HasPrefix(netns, "/proc/") {
-		return ownProcesses()
+		return ownProcesses("/proc")
 	}
 	_, err := os.Stat(filepath.Dir(netns))
-	return err != nil && !(os.IsNotExist(err) && hostMounts())
+	return err != nil && !(os.IsNotExist(err) && hostMounts("/proc"))
 }
 
 // ownProcesses reports whether this program is process 1 of a container, where the process numbers of the host mean
 // nothing.
-func ownProcesses() bool {
-	first, err := os.Stat("/proc/1/exe")
+func ownProcesses(proc string) bool {
+	first, err := os.Stat(proc + "/1/exe")
 	if err != nil {
 		return false
 	}
-	self, err := os.Stat("/proc/self/exe")
+	self, err := os.Stat(proc + "/self/exe")
 	return err == nil && os.SameFile(first, self)
 }
 
 // hostMounts reports whether this thread uses the mounts of the host: it is in the first mount namespace of the kernel,
 // or in that of process 1 of the first PID namespace. It is false if this cannot be determined.
-func hostMounts() bool {
+func hostMounts(proc string) bool {
 	// include/uapi/linux/nsfs.h; that of mounts is fixed since Linux 6.18.
 	const firstMounts, firstPIDs = "mnt:[4026531832]", "pid:[4026531836]"
-	if mounts, err := os.Readlink("/proc/thread-self/ns/mnt"); err != nil || mounts == firstMounts {
+	if mounts, err := os.Readlink(proc + "/thread-self/ns/mnt"); err != nil || mounts == firstMounts {
 		return err == nil
 	}
-	if pids, err := os.Readlink("/proc/thread-self/ns/pid"); err != nil || pids != firstPIDs {
+	if pids, err := os.Readlink(proc + "/thread-self/ns/pid"); err != nil || pids != firstPIDs {
 		return false
 	}
-	mine, err := os.Stat("/proc/thread-self/ns/mnt")
+	mine, err := os.Stat(proc + "/thread-self/ns/mnt")
 	if err != nil {
 		return false
 	}
-	init, err := os.Stat("/proc/1/ns/mnt")
+	init, err := os.Stat(proc + "/1/ns/mnt")
 	return err == nil && os.SameFile(mine, init)
 }
