@@ -30,6 +30,9 @@ func (k diaryKind) Owners(context.Context, *kernel.World, string) (tags []Tag, e
 }
 
 func (k diaryKind) Remove(_ context.Context, _ *kernel.World, tags ...Tag) error {
+	if len(tags) == 0 {
+		k.h.log = append(k.h.log, "remove nothing")
+	}
 	for _, t := range tags {
 		k.h.log = append(k.h.log, fmt.Sprintf("remove %s of %s", k.name, t.Owner.ContainerID))
 	}
@@ -69,6 +72,7 @@ func TestCollect(t *testing.T) {
 		both := []spec.Owner{living, dead}
 		kinds := []Kind{diaryKind{name: "link", h: h, owners: both},
 			diaryKind{name: "rule", h: h, owners: both, broken: boom}}
+		kinds = append(kinds, diaryKind{name: "empty", h: h}) // which removes nothing
 		var valid []spec.Owner
 		want := []string{"remove rule of living", "remove rule of dead", "remove link of living", "remove link of dead"}
 		if used {
@@ -78,13 +82,51 @@ func TestCollect(t *testing.T) {
 		if err := Collect(t.Context(), nil, kinds, "net", valid); !errors.Is(err, boom) {
 			t.Errorf("collect: %v", err)
 		}
-		for _, name := range []string{"rule", "link"} {
+		for _, name := range []string{"empty", "rule", "link"} {
 			want = append(want, fmt.Sprintf("tidy %s of net, used %v", name, used))
 		}
 		if !slices.Equal(h.log, want) {
 			t.Errorf("did %q, want %q", h.log, want)
 		}
 	}
+}
+
+// A mark that tells too little of its owner may be of any valid attachment that fits, and stays then.
+func TestCollectCould(t *testing.T) {
+	for _, tc := range []struct {
+		valid []spec.Owner
+		want  []string
+	}{
+		{nil, []string{"remove rule of ", "tidy rule of net, used false"}},
+		{[]spec.Owner{{ContainerID: "other"}}, []string{"remove rule of ", "tidy rule of net, used true"}},
+		{[]spec.Owner{{ContainerID: "other"}, {ContainerID: "mine"}}, []string{"tidy rule of net, used true"}},
+	} {
+		h := newHost()
+		could := func(o spec.Owner) bool { return o.ContainerID == "mine" }
+		kinds := []Kind{vagueKind{diaryKind{name: "rule", h: h}, Tag{Could: could}, nil}}
+		if err := Collect(t.Context(), nil, kinds, "net", tc.valid); err != nil || !slices.Equal(h.log, tc.want) {
+			t.Errorf("with %v: did %q, want %q: %v", tc.valid, h.log, tc.want, err)
+		}
+	}
+	lost := errors.New("no answer")
+	kinds := []Kind{vagueKind{diaryKind: diaryKind{name: "rule", h: newHost()}, lost: lost}}
+	if err := Collect(t.Context(), nil, kinds, "net", nil); !errors.Is(err, lost) {
+		t.Errorf("where owners are not known: %v", err)
+	}
+	if (Tag{}).Known() || !TagOf(spec.Owner{ContainerID: "c"}).Known() {
+		t.Error("which owner is known")
+	}
+}
+
+// A vagueKind has one tag.
+type vagueKind struct {
+	diaryKind
+	tag  Tag
+	lost error
+}
+
+func (k vagueKind) Owners(context.Context, *kernel.World, string) ([]Tag, error) {
+	return []Tag{k.tag}, k.lost
 }
 
 // otherKind is a diaryKind of another type.

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A host is what the resources of these tests are made on: the names that exist, and a diary.
@@ -133,6 +135,48 @@ func TestVerify(t *testing.T) {
 	}
 	if _, ok := p[1].(Remover); ok {
 		t.Error("a shared thing can be removed by an attachment")
+	}
+}
+
+// STATUS verifies prerequisites. An ADD and a CHECK do not.
+func TestPrerequisite(t *testing.T) {
+	h := newHost("module")
+	p := Plan{Prerequisite(h.last("module")), Shared(h.last("bridge")), h.last("link")}
+	if q := p.Required(); len(q) != 1 || Unwrap(q[0]) != h.last("module") {
+		t.Errorf("required: %v", q)
+	}
+	q, err := p.Attaching()
+	if err != nil || len(q) != 2 || Unwrap(q[0]) != h.last("bridge") || Unwrap(q[1]) != h.last("link") {
+		t.Errorf("attaching: %v, %v", q, err)
+	}
+	if IsShared(p[0]) || !IsShared(p[1]) || IsShared(p[2]) {
+		t.Error("which are shared")
+	}
+}
+
+// A clock is told each step of an ADD, a CHECK and a DEL, with its time.
+func TestTiming(t *testing.T) {
+	h := newHost()
+	p := Plan{h.last("link"), Shared(h.last("bridge"))}
+	var steps []string
+	ctx := Timing(t.Context(), func(took time.Duration, step func() string) {
+		if took < 0 || took > time.Hour {
+			t.Errorf("%s took %v", step(), took)
+		}
+		steps = append(steps, step())
+	})
+	tx := Begin(nil)
+	if err := errors.Join(tx.Apply(ctx, p), p.Verify(ctx, nil), tx.Rollback(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	kind := diaryKind{name: "rule", h: h}
+	dead := spec.Owner{Network: "net", ContainerID: "dead"}
+	if err := Remove(ctx, nil, []Kind{kind}, TagOf(dead)); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"link", "shared bridge", "link", "shared bridge", "remove link", "remove rule"}
+	if !slices.Equal(steps, want) {
+		t.Errorf("the steps are %q", steps)
 	}
 }
 

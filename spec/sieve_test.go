@@ -78,6 +78,13 @@ func TestSieve(t *testing.T) {
 	if s.Sift("x.z", func([]byte) error { return nil }, nil) {
 		t.Error("what is not there is sound")
 	}
+	item, err := NewSieve([]byte(`{"plugins": [{"type": "a"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if item.Sift("plugins[0]", func([]byte) error { return missing }, nil) || item.Len("plugins") != 1 || len(item.Faults) != 1 {
+		t.Errorf("an item that lacks a key: %v", item.Faults)
+	}
 	tried := 0
 	s.Sift("x.y", func([]byte) error { tried++; return fmt.Errorf("[0]: %d", tried) }, nil)
 	last := s.Faults[len(s.Faults)-1]

@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -69,6 +72,26 @@ func TestAskEndingAgent(t *testing.T) {
 	}
 }
 
+// A want comes back from the query of a URL. What is no address is no want.
+func TestWant(t *testing.T) {
+	for _, w := range []Want{{}, {Pins: []netip.Addr{netip.MustParseAddr("10.1.0.2"), netip.MustParseAddr("fd00::1")}},
+		{Pools: []string{"a&b", "c"}}} {
+		if back, err := WantOf(w.Query()); err != nil || !reflect.DeepEqual(back, w) {
+			t.Errorf("%+v comes back as %+v, %v", w, back, err)
+		}
+	}
+	if w, err := WantOf(url.Values{"pin": {"10.1.0.2", "x"}}); err == nil {
+		t.Errorf("it is %+v", w)
+	}
+}
+
+// Without an agent nobody is asked.
+func TestAskNobody(t *testing.T) {
+	if err := Ask(t.Context(), "none", Want{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("of no agent: %v", err)
+	}
+}
+
 // The words behind a status are for people, and may be left out (RFC 9112, section 4).
 func TestJudge(t *testing.T) {
 	if err := judge("net", "HTTP/1.0 200\r\n\r\n"); err != nil {
@@ -78,7 +101,10 @@ func TestJudge(t *testing.T) {
 	if err := judge("net", "HTTP/1.0 409\r\n\r\n"+`{"why":"no block is free"}`); !errors.As(err, &r) {
 		t.Errorf("a refusal: %v", err)
 	}
-	if err := judge("net", "HTTP/1.0\r\n\r\n"); !errors.Is(err, ErrFixed) {
-		t.Errorf("half an answer: %v", err)
+	for _, odd := range []string{"HTTP/1.0\r\n\r\n", "", "HTTP/1.0 500 Failed\r\n\r\n" + `{"why":"x"}`,
+		"HTTP/1.0 409\r\n\r\n", "HTTP/1.0 409\r\n\r\n{}", "HTTP/1.0 409\r\n\r\n" + `{"why":"x"`} {
+		if err := judge("net", odd); !errors.Is(err, ErrFixed) || errors.As(err, &r) {
+			t.Errorf("%q: %v", odd, err)
+		}
 	}
 }

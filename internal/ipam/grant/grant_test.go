@@ -2,17 +2,21 @@ package grant
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) { nstest.Main(m) }
@@ -153,5 +157,87 @@ func TestChange(t *testing.T) {
 	err = f.Change(func(g *Grant) { g.Node = "m" })
 	if err == nil || !strings.Contains(err.Error(), Path("changed")) {
 		t.Errorf("in place of a directory: %v", err)
+	}
+}
+
+// A grant that cannot be written as JSON leaves the one that is there.
+func TestUnwritable(t *testing.T) {
+	f := File{Network: "net"}
+	ranges := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/24")}
+	if err := f.Change(func(g *Grant) { g.Ranges = ranges }); err != nil {
+		t.Fatal(err)
+	}
+	err := f.Change(func(g *Grant) { g.Ranges, g.Source = nil, json.RawMessage("{") })
+	got, reading := Read("net")
+	if err == nil || reading != nil || !slices.Equal(got.Ranges, ranges) {
+		t.Errorf("%v, and it is %+v, %v", err, got, reading)
+	}
+}
+
+// Without the kernel's identifier of the boot, no grant counts, and none is written.
+func TestUnknownBoot(t *testing.T) {
+	f := File{Network: "net"}
+	add := func(g *Grant) { g.Ranges = append(g.Ranges, netip.MustParsePrefix("10.1.0.0/24")) }
+	if err := f.Change(add); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", "/proc/sys/kernel/random", "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Read("net"); err == nil || !strings.Contains(err.Error(), "cannot be compared with this boot") {
+		t.Errorf("read: %v", err)
+	}
+	if err := f.Change(add); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("change: %v", err)
+	}
+}
+
+// The parts of several writers add up.
+func TestConcurrentChanges(t *testing.T) {
+	const writers, changes = 8, 25
+	f := File{Network: "net"}
+	var all sync.WaitGroup
+	for range writers {
+		all.Go(func() {
+			for range changes {
+				if err := f.Change(func(g *Grant) { g.Reserve++ }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	if g, err := OfBoot("net"); err != nil || g.Reserve != writers*changes {
+		t.Errorf("%+v, %v", g, err)
+	}
+}
+
+// The pool of an address is the one whose subnet has it. Containers may have the addresses of ranges and pins.
+func TestOf(t *testing.T) {
+	g := Grant{Pools: []Pool{{Name: "a", Prefix: netip.MustParsePrefix("10.1.0.0/16")}, {Name: "b", Prefix: netip.MustParsePrefix("10.2.0.0/16")}},
+		Ranges: []netip.Prefix{netip.MustParsePrefix("10.1.7.0/24")}, Pins: []netip.Addr{netip.MustParseAddr("10.2.0.9")}}
+	for addr, want := range map[string]struct {
+		pool string
+		has  bool
+	}{"10.1.7.1": {"a", true}, "10.1.8.1": {"a", false}, "10.2.0.9": {"b", true}, "10.2.0.8": {"b", false}, "10.3.0.1": {"", false}} {
+		a := netip.MustParseAddr(addr)
+		if p, ok := g.Of(a); p.Name != want.pool || ok != (want.pool != "") || g.Has(a) != want.has {
+			t.Errorf("%s: of %q, %v", addr, p.Name, g.Has(a))
+		}
+	}
+}
+
+// The networks are those that have a file, by its name.
+func TestNetworks(t *testing.T) {
+	if got := Networks(); len(got) > 0 {
+		t.Errorf("without a grant: %q", got)
+	}
+	for _, network := range []string{"a", "b.c"} {
+		if err := Write(network, Grant{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := Networks(); !slices.Equal(got, []string{"a", "b.c"}) {
+		t.Errorf("%q", got)
 	}
 }
