@@ -207,12 +207,14 @@ func (p *process) kill() {
 	p.cmd.Wait()
 }
 
-// end asks the program to end, and waits until it has.
-func (p *process) end() {
+// end asks the program to end, waits until it has, and returns what nobody has read of what it said.
+func (p *process) end() (said string) {
 	p.cmd.Process.Signal(syscall.SIGTERM)
-	for range p.said {
+	for line := range p.said {
+		said += line + "\n"
 	}
 	p.cmd.Wait()
+	return said
 }
 
 // says waits until the program writes a line with text.

@@ -190,7 +190,9 @@ func TestEnd(t *testing.T) {
 
 	n.agent.end()
 	n.run("fairlead-agent --remove")
-	former.end()
+	if said := former.end(); strings.Contains(said, `"level":"error"`) {
+		t.Errorf("an etcd that is asked to end calls it an error:\n%s", said)
+	}
 	n.run("rm -r /etc/fairlead/fleet* /etc/fairlead/10-pods.conflist /etc/fairlead/store /var/lib/fairlead/store /var/lib/cni/fairlead/cluster")
 	const files = "find /etc/fairlead /etc/cni/net.d /var/lib/fairlead /var/lib/cni/fairlead /run/fairlead -type f"
 	const rest = "ip -br link | grep fairlead; ip route | grep 10.9; nft list tables | grep -v 'inet fairlead$'"

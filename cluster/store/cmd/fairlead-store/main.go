@@ -18,6 +18,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 )
 
 // configFile is what `fairlead cluster init` writes.
@@ -123,6 +125,9 @@ func beAlone(ctx context.Context, config *embed.Config) error {
 
 // serve runs the member until ctx ends, or the member can do nothing more.
 func serve(ctx context.Context, config *embed.Config) error {
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(config.GetLogger().WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
+		return untilEnd{core, ctx}
+	})))
 	member, err := embed.StartEtcd(config)
 	if err != nil {
 		return err
@@ -136,4 +141,19 @@ func serve(ctx context.Context, config *embed.Config) error {
 	case <-member.Server.StopNotify():
 		return fmt.Errorf("the member %s has ended: it was removed, or its log says why", config.Name)
 	}
+}
+
+// An untilEnd is a log of what happens before ctx ends. As it ends, etcd calls each listener that it closes an error.
+type untilEnd struct {
+	zapcore.Core
+	ctx context.Context
+}
+
+func (u untilEnd) With(fields []zapcore.Field) zapcore.Core { return untilEnd{u.Core.With(fields), u.ctx} }
+
+func (u untilEnd) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if u.ctx.Err() != nil {
+		return to
+	}
+	return u.Core.Check(e, to)
 }
