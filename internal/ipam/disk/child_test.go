@@ -22,6 +22,13 @@ import (
 const childEnv = "FAIRLEAD_DISK_CHILD"
 
 func child() {
+	if os.Args[1] == "fault" {
+		if err := faultChild(os.Args[2], os.Args[3]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	what, dataDir, subnet, id := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	set, err := ipam.Complete([]ipam.Set{
 		{Path: "ipam.ranges[0]", Ranges: []ipam.Range{{Subnet: netip.MustParsePrefix(subnet)}}},
