@@ -314,12 +314,7 @@ func (r *Repairer) lists() lookUp {
 	if r.Now != nil {
 		now = r.Now()
 	}
-	type parsed struct {
-		list *spec.List
-		err  error
-	}
-	var mu sync.Mutex
-	all := map[string]parsed{}
+	var all sync.Map // from a configuration to what parses it once
 	return func(c *attach.Cached) (l *spec.List, changed bool, err error) {
 		for _, l := range now {
 			switch {
@@ -330,17 +325,12 @@ func (r *Repairer) lists() lookUp {
 				changed = Changed(l, c)
 			}
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		p, ok := all[string(c.Config)]
-		if !ok {
-			p.list, p.err = spec.ParseList(c.Config)
-			all[string(c.Config)] = p
+		parse := sync.OnceValues(func() (*spec.List, error) { return spec.ParseList(c.Config) })
+		once, _ := all.LoadOrStore(string(c.Config), parse)
+		if l, err = once.(func() (*spec.List, error))(); err != nil {
+			return nil, changed, fmt.Errorf("%s: the configuration in the cache: %w", c.File, err)
 		}
-		if p.err != nil {
-			return nil, changed, fmt.Errorf("%s: the configuration in the cache: %w", c.File, p.err)
-		}
-		return p.list, changed, nil
+		return l, changed, nil
 	}
 }
 
