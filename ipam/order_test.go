@@ -1,6 +1,7 @@
 package ipam
 
 import (
+	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -168,6 +169,56 @@ func TestRequestable(t *testing.T) {
 		err := Requestable("ips[0]", netip.MustParseAddr(text), sets)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// Addresses are asked for by runtimeConfig and by args, or by CNI_ARGS if args asks for none. The first that is none, or
+// cannot be had, is named with its place.
+//
+// clause: K11
+func TestRequested(t *testing.T) {
+	list := func(text string) []string { return strings.Split(text, " ") }
+	odd := errors.New("odd")
+	for _, tc := range []struct {
+		ips, args []string
+		env       string
+		want      string
+		failure   string
+	}{
+		{list("10.1.0.5 "), list("10.1.0.6/24"), "10.1.0.7", "runtimeConfig.ips[0] 10.1.0.5, args.cni.ips[0] 10.1.0.6", ""},
+		{nil, nil, "10.1.0.7,fd00::7", "CNI_ARGS: IP 10.1.0.7, CNI_ARGS: IP fd00::7", ""},
+		{nil, nil, "", "", ""},
+		{nil, list("10.1.0.6"), "x", "args.cni.ips[0] 10.1.0.6", ""},
+		{nil, list("10.1.0.6 10.1.0.7"), "x", "args.cni.ips[0] 10.1.0.6, args.cni.ips[1] 10.1.0.7", ""},
+		{nil, nil, "::ffff:10.1.0.7", "CNI_ARGS: IP 10.1.0.7", ""},
+		{list("10.1.0.5 x"), nil, "10.1.0.7", "", "runtimeConfig.ips[1]: requested address \"x\""},
+		{nil, nil, "10.1.0.5/x", "", "CNI_ARGS: IP: requested address \"10.1.0.5/x\""},
+		{nil, nil, "fe80::1%eth0", "", "CNI_ARGS: IP: requested address \"fe80::1%eth0\""},
+		{nil, list("224.0.0.1"), "", "", "args.cni.ips[0]: requested address 224.0.0.1 is a group's"},
+		{nil, list("10.1.0.66 10.1.0.5"), "", "", "odd"},
+	} {
+		var checked []string
+		asked, err := Requested(tc.ips, tc.args, tc.env, func(path string, a netip.Addr) error {
+			checked = append(checked, path+" "+a.String())
+			if a == addr("10.1.0.66") {
+				return odd
+			}
+			return nil
+		})
+		if tc.failure != "" {
+			if err == nil || !strings.HasPrefix(err.Error(), tc.failure) || asked != nil {
+				t.Errorf("%+v: %v, %v", tc, asked, err)
+			}
+			continue
+		}
+		if err != nil || strings.Join(checked, ", ") != tc.want || len(asked) != len(checked) {
+			t.Errorf("%+v: %q, %v, %v", tc, checked, asked, err)
+		}
+		for i, a := range asked {
+			if !strings.HasSuffix(checked[i], " "+a.String()) {
+				t.Errorf("%+v: asked for %v", tc, asked)
+			}
 		}
 	}
 }

@@ -57,6 +57,78 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// Counts go on beyond 64 bits.
+func TestCounts(t *testing.T) {
+	small, great, greater := CountOf(7), Count{1, 0}, Count{1, 7}
+	for i, c := range []Count{{}, small, great, greater, {2, 0}} {
+		for j, d := range []Count{{}, small, great, greater, {2, 0}} {
+			if c.Less(d) != (i < j) {
+				t.Errorf("%v < %v is %v", c, d, c.Less(d))
+			}
+		}
+	}
+	for from, want := range map[string]string{"10.1.0.250": "10.1.1.4", "fd00::fffe": "fd00::1:8", "fd00::ffff:ffff:ffff:fffe": "fd00:0:0:1::8"} {
+		if got := Plus(addr(from), 10); got != addr(want) {
+			t.Errorf("%s plus 10 is %v", from, got)
+		}
+	}
+}
+
+// The first address that a set gives is the first that is neither reserved nor a gateway.
+func TestFirst(t *testing.T) {
+	for _, tc := range []struct {
+		in       []Range
+		reserved []string
+		want     string
+	}{
+		{[]Range{rng("10.1.0.0/24", "", "", "")}, nil, "10.1.0.2/24 10.1.0.1"},
+		{[]Range{rng("10.1.0.0/24", "10.1.0.5", "", "")}, nil, "10.1.0.5/24 10.1.0.1"},
+		{[]Range{rng("10.1.0.0/24", "10.1.0.5", "", "10.1.0.5")}, nil, "10.1.0.6/24 10.1.0.5"},
+		{[]Range{rng("10.1.0.0/24", "", "", "")}, []string{"10.1.0.0/29"}, "10.1.0.8/24 10.1.0.1"},
+		{[]Range{rng("10.1.0.0/24", "10.1.0.1", "10.1.0.1", "")}, nil, ""},
+		{[]Range{rng("10.1.0.0/24", "10.1.0.1", "10.1.0.1", ""), rng("10.2.0.0/16", "", "", "")}, nil, "10.2.0.2/16 10.2.0.1"},
+		{[]Range{rng("10.1.0.0/24", "", "", "")}, []string{"10.1.0.0/24"}, ""},
+	} {
+		sets, err := Complete([]Set{{"ipam", tc.in}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip, ok := sets[0].First(Union(prefixes(tc.reserved...)))
+		if got := strings.TrimSpace(ip.Address.String() + " " + ip.Gateway.String()); ok != (tc.want != "") || ok && got != tc.want {
+			t.Errorf("%v without %v: %s, want %s", tc.in, tc.reserved, got, tc.want)
+		}
+	}
+}
+
+// A network has 4096 ranges at most, in one set or in several.
+func TestMostRanges(t *testing.T) {
+	of := func(n int) (list []Range) {
+		for i := range n {
+			list = append(list, Range{Subnet: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)})
+		}
+		return list
+	}
+	all := of(mostRanges + 1)
+	if _, err := Complete([]Set{{"a", all[:mostRanges]}}); err != nil {
+		t.Error(err)
+	}
+	for _, sets := range [][]Set{{{"b", all}}, {{"a", all[:7]}, {"b", all[7:]}}} {
+		if _, err := Complete(sets); err == nil || err.Error() != "b: contains range 4097: want at most 4096 ranges" {
+			t.Errorf("%v", err)
+		}
+	}
+}
+
+// What a book has is found in the document, or in the directory that it was read from.
+func TestPath(t *testing.T) {
+	for want, got := range map[string]string{"leases[3]": (&Book{}).Path("leases", 3, "10.1.0.2"), "/d/10.1.0.2": (&Book{From: "/d"}).Path("leases", 3, "10.1.0.2"),
+		"/d: sticky 10.1.0.2": (&Book{From: "/d"}).Path("sticky", 3, "10.1.0.2")} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 func TestFamilyOfNothing(t *testing.T) {
 	if (Set{}).Is4() {
 		t.Error("a set without ranges is of IPv4")

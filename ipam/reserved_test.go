@@ -142,3 +142,17 @@ func TestSlip(t *testing.T) {
 		t.Errorf("without pools: %v", err)
 	}
 }
+
+// A key is one that can be written.
+func TestPossibleKey(t *testing.T) {
+	for key, want := range map[string]string{"a/b": "", "a%2Fb/50%25": "", "default%2": "this one has 1",
+		"a/b/c": "this one has 3", "a/": "is empty", "a%2f/b": "%25", "50%/b": "%25"} {
+		err := PossibleKey(key, 2)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", key, err)
+		}
+		if err := PossibleKey(key, 1); err != nil {
+			t.Errorf("%s alone: %v", key, err)
+		}
+	}
+}

@@ -86,17 +86,3 @@ func TestImportOfTheFuture(t *testing.T) {
 		t.Errorf("it is held for %v more", left)
 	}
 }
-
-// A key is one that can be written.
-func TestPossibleKey(t *testing.T) {
-	for key, want := range map[string]string{"a/b": "", "a%2Fb/50%25": "", "default%2": "this one has 1",
-		"a/b/c": "this one has 3", "a/": "is empty", "a%2f/b": "%25", "50%/b": "%25"} {
-		err := ipam.PossibleKey(key, 2)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", key, err)
-		}
-		if err := ipam.PossibleKey(key, 1); err != nil {
-			t.Errorf("%s alone: %v", key, err)
-		}
-	}
-}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -89,6 +91,19 @@ func TestWant(t *testing.T) {
 func TestAskNobody(t *testing.T) {
 	if err := Ask(t.Context(), "none", Want{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of no agent: %v", err)
+	}
+}
+
+// An agent's answer is not read without end.
+func TestAskLongAnswer(t *testing.T) {
+	agentOf(t, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+			t.Errorf("the question: %v", err)
+		}
+		fmt.Fprintf(c, "HTTP/1.0 409 Conflict\r\n\r\n{\"why\":%q}", strings.Repeat("x", 4<<10))
+	})
+	if err := Ask(t.Context(), "net", Want{}); !errors.Is(err, ErrFixed) {
+		t.Errorf("an answer of more than 4 KiB: %v", err)
 	}
 }
 

@@ -128,6 +128,9 @@ func TestRefusedGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("a pipe", "cannot be read: it is no plain file but a named pipe")
+	if _, err := Read("net"); !errors.Is(err, spec.ErrNotPlain) {
+		t.Errorf("the cause is lost: %v", err)
+	}
 }
 
 // A writer in the agent changes its part of the grant, and the parts of other writers stay. What a killed agent left of a
@@ -151,12 +154,33 @@ func TestChange(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 
+	text, err := os.ReadFile(Path("changed"))
+	if err != nil || !bytes.HasSuffix(text, []byte("}\n")) {
+		t.Errorf("people read %q, %v", text, err)
+	}
+	before, err := os.Stat(Path("changed"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = f.Change(func(*Grant) {})
+	if after, serr := os.Stat(Path("changed")); err != nil || serr != nil || !os.SameFile(before, after) {
+		t.Errorf("a grant that says the same was written: %v, %v", err, serr)
+	}
+
 	if err := os.MkdirAll(Path("changed")+".new/theirs", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	err = f.Change(func(g *Grant) { g.Node = "m" })
 	if err == nil || !strings.Contains(err.Error(), Path("changed")) {
 		t.Errorf("in place of a directory: %v", err)
+	}
+
+	if err := os.MkdirAll(Path("folder")+"/theirs", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err = Write("folder", Grant{})
+	if _, left := os.Stat(Path("folder") + ".new"); err == nil || !errors.Is(left, fs.ErrNotExist) {
+		t.Errorf("where the grant is a directory: %v, left %v", err, left)
 	}
 }
 
