@@ -2,6 +2,7 @@ package install
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,18 +14,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// installVar has the test binary install from a directory to another: FROM:TO.
+// installVar has the test binary install from a directory to another, VERB:FROM:TO, or do another thing to that.
 const installVar = "INSTALL_FROM_TO"
 
 func TestMain(m *testing.M) {
-	from, to, ok := strings.Cut(os.Getenv(installVar), ":")
-	if !ok {
+	words := strings.Split(os.Getenv(installVar), ":")
+	if len(words) != 3 {
 		nstest.Main(m)
 		return
 	}
-	if _, err := installFrom(from, to, false); err != nil {
+	if err := doing(words[0], words[1], words[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+}
+
+// doing installs, rolls back or uninstalls.
+func doing(verb, from, to string) (err error) {
+	switch verb {
+	case "install":
+		_, err = installFrom(from, to, false)
+	case "rollback":
+		_, err = Rollback(to)
+	case "uninstall":
+		_, err = Uninstall(to)
+	}
+	return err
+}
+
+// TestBackFaults lets calls of a rollback and of an uninstall fail. One that succeeds has done all. One that fails says
+// why, and the next one does the rest.
+func TestBackFaults(t *testing.T) {
+	v1, v2, dir := world(t)
+	faults, original := nstest.Faults(), says(t, dir)
+	for verb, calls := range map[string][]string{"rollback": {"openat", "renameat", "unlinkat", "fsync"},
+		"uninstall": {"openat", "renameat", "unlinkat", "fsync"}} {
+		for i, call := range calls {
+			t.Run(verb+" "+call, func(t *testing.T) {
+				nstest.Sample(t, 6, func(n int) bool {
+					errno := faults[(i+n)%len(faults)]
+					what := fmt.Sprintf("a %s whose %s number %d is %s", verb, call, n, unix.ErrnoName(errno))
+					must(t, doing("install", v1, dir))
+					after := map[string]string{"rollback": says(t, dir), "uninstall": original}[verb]
+					must(t, doing("install", v2, dir))
+					fired, said, err := faulty(verb, v2, dir, call, n, errno)
+					if err != nil && !strings.Contains(said, errno.Error()) {
+						t.Errorf("%s says %q", what, said)
+					}
+					if err != nil {
+						if err := doing(verb, v2, dir); err != nil && !errors.Is(err, ErrNothingKept) {
+							t.Errorf("after %s: %v", what, err)
+						}
+					}
+					want(t, what, says(t, dir), after)
+					must(t, doing("uninstall", v2, dir))
+					want(t, "the uninstall after "+what, says(t, dir), original)
+					return fired
+				})
+			})
+		}
 	}
 }
 
@@ -41,7 +89,7 @@ func TestFaults(t *testing.T) {
 			nstest.Sample(t, 6, func(n int) bool {
 				errno := faults[(i+n)%len(faults)]
 				what := fmt.Sprintf("an install whose %s number %d is %s", call, n, unix.ErrnoName(errno))
-				fired, said, err := faulty(v2, dir, call, n, errno)
+				fired, said, err := faulty("install", v2, dir, call, n, errno)
 				for entry := range strings.FieldsSeq(says(t, dir)) {
 					if !strings.Contains(before+" "+after, entry) {
 						t.Errorf("%s: %s", what, entry)
@@ -64,14 +112,14 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// faulty installs, and has the nth call of a name that changes a file fail.
-func faulty(from, to, call string, n int, errno unix.Errno) (fired bool, said string, err error) {
+// faulty does a thing, and has the nth call of a name that changes a file fail.
+func faulty(verb, from, to, call string, n int, errno unix.Errno) (fired bool, said string, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return false, "", err
 	}
 	cmd, count := exec.Command(exe), 0
-	cmd.Env = append(os.Environ(), installVar+"="+from+":"+to)
+	cmd.Env = append(os.Environ(), installVar+"="+verb+":"+from+":"+to)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	err = nstest.WithFaults(cmd, func(s nstest.Syscall) unix.Errno {
