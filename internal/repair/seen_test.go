@@ -271,7 +271,7 @@ func TestLinks(t *testing.T) {
 	nstest.Run(t, "ip", "link", "set", veth, "nomaster")
 	look("master " + veth + "lan")
 	nstest.Run(t, "ip", "link", "set", veth, "down")
-	look("state "+veth+"updown")
+	look("state " + veth + "updown")
 	nstest.Run(t, "ip", "link", "set", "lan", "down")
 	look("state lanupdown", "state "+veth+"updown")
 	nstest.Run(t, "ip", "link", "set", "lan", "up")
