@@ -149,7 +149,9 @@ type untilEnd struct {
 	ctx context.Context
 }
 
-func (u untilEnd) With(fields []zapcore.Field) zapcore.Core { return untilEnd{u.Core.With(fields), u.ctx} }
+func (u untilEnd) With(fields []zapcore.Field) zapcore.Core {
+	return untilEnd{u.Core.With(fields), u.ctx}
+}
 
 func (u untilEnd) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if u.ctx.Err() != nil {
