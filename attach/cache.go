@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -141,7 +142,7 @@ func (r *Runtime) load(o spec.Owner) (*Cached, error) {
 
 // read reads one file of the cache.
 func read(path string) (*Cached, error) {
-	b, err := spec.ReadPlain(path, spec.MaxFile)
+	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if err != nil {
 		return nil, err
 	}
@@ -236,7 +237,7 @@ func (r *Runtime) unfinished(c *Cached, left []string) error {
 	if c == nil || c.Bare || slices.Equal(c.Left, left) {
 		return nil
 	}
-	b, err := spec.ReadPlain(c.File, spec.MaxFile)
+	b, err := plainfile.Read(c.File, plainfile.MaxSize)
 	var e map[string]json.RawMessage
 	if err == nil {
 		err = json.Unmarshal(b, &e)

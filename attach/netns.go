@@ -7,7 +7,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // errNoNamespace is returned for a path that exists and is not a namespace, because nothing is mounted there any more.
@@ -108,7 +108,7 @@ func (r *Runtime) netnsForDel(path, seen string) (string, error) {
 
 // unanswered reports whether an error says nothing about the file, but only that the question failed.
 func unanswered(err error) bool {
-	if errors.Is(err, ErrCorrupt) || errors.Is(err, spec.ErrNotPlain) {
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, plainfile.ErrNotPlain) {
 		return false
 	}
 	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EPERM,

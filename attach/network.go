@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fairlead-cni/fairlead/internal/hostview"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -187,11 +188,11 @@ func (c *Cached) stale() bool {
 	now, err := c.identity()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return !spec.Unseen(c.Netns) || !c.thisBoot()
+		return !hostview.Unseen(c.Netns) || !c.thisBoot()
 	case errors.Is(err, errNoNamespace):
 		return !c.thisBoot()
 	}
-	return err == nil && c.seen != "" && c.seen != now && (!spec.Unseen(c.Netns) || !c.thisBoot())
+	return err == nil && c.seen != "" && c.seen != now && (!hostview.Unseen(c.Netns) || !c.thisBoot())
 }
 
 // identity returns the identity of the namespace that is at the attachment's path now.

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -82,7 +83,7 @@ func notFound(typ string, dirs []string, odd []error) error {
 	}
 	hint := "Set CNI_PATH to the directories that have the plugins; `fairlead` has the usual ones and its own " +
 		"plugins where that is unset."
-	if near, ok := spec.Nearest(typ, there); ok {
+	if near, ok := spelling.Nearest(typ, there); ok {
 		err = fmt.Errorf("%w; did you mean %q?", err, near)
 		hint = "Correct the type in the network's configuration; `fairlead net ls` says in which file it is."
 	}

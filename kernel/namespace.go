@@ -13,8 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/fairlead-cni/fairlead/internal/hostview"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
-	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -102,7 +102,7 @@ func network(fd int) error {
 // own does not see all mounts of the host. It finds a file without a mount on it, or not even the directory.
 func Hidden(path string, err error) bool {
 	return errors.Is(err, ErrNotNamespace) && !strings.HasPrefix(path, "/proc/") || errors.Is(err, ErrNoNamespace) &&
-		spec.Unseen(path)
+		hostview.Unseen(path)
 }
 
 // Close closes the descriptor and the sockets, and ends the thread. Close of a nil NS does nothing.

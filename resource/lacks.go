@@ -3,9 +3,9 @@ package resource
 import (
 	"strconv"
 
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Lacks compares a link with what a plan wants of it. It returns the change that gives the link what it lacks, and the
@@ -53,7 +53,7 @@ func NamesOf(ns *kernel.NS, is func(*rtnl.Link) bool) (names []string, err error
 // Instead returns a text such as `there is eth0, eth1; did you mean "eth0"?` of the names that exist in place of one.
 func Instead(name string, there []string) string {
 	text := "there is " + SomeOf(there)
-	if near, ok := spec.Nearest(name, there); ok {
+	if near, ok := spelling.Nearest(name, there); ok {
 		text += "; did you mean " + strconv.Quote(near) + "?"
 	}
 	return text

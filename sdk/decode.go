@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -61,7 +62,7 @@ func (u unknownKey) refused() error {
 }
 
 func (u unknownKey) near(before string) string {
-	near, ok := spec.Nearest(u.key, u.know)
+	near, ok := spelling.Nearest(u.key, u.know)
 	if !ok {
 		return ""
 	}
@@ -339,7 +340,7 @@ func (p Plugin) unread(conf *spec.Conf) []unknownKey {
 	}
 	u.know, u.lacks = []string{"type"}, "type"
 	for _, k := range keys {
-		if _, ok := spec.Nearest(k, u.know); ok && !strings.EqualFold(k, "type") {
+		if _, ok := spelling.Nearest(k, u.know); ok && !strings.EqualFold(k, "type") {
 			u.path, u.key, u.value, u.lacks = "ipam."+k, k, ipam[k], ""
 		}
 	}

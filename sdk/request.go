@@ -190,16 +190,16 @@ func (r *Request) Written(path ...string) string {
 	object := r.conf.Object
 	written := make([]string, len(path))
 	for i, key := range path {
-		written[i] = spelling(object, key)
+		written[i] = writtenKey(object, key)
 		raw, _ := object.Get(written[i])
 		object, _ = spec.ParseObject(raw)
 	}
 	return strings.Join(written, ".")
 }
 
-// spelling returns the key of an object that stands for key. As in decoding, the exact one is preferred, and then the
+// writtenKey returns the key of an object that stands for key. As in decoding, the exact one is preferred, and then the
 // last in the order of names.
-func spelling(o spec.Object, key string) string {
+func writtenKey(o spec.Object, key string) string {
 	var others []string
 	for k := range o.All() {
 		switch {

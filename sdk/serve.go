@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/calls"
 	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/kernel/tap"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -78,7 +79,7 @@ func withoutTime(groups []string, a slog.Attr) slog.Attr {
 }
 
 // maxConf limits how many bytes are read from standard input.
-const maxConf = spec.MaxFile
+const maxConf = plainfile.MaxSize
 
 // answer returns what the call prints, and the version in which an error is printed. Only its caller writes to stdout,
 // once.

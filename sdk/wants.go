@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -139,7 +140,7 @@ func (w Want) text(path, text string) error {
 		}
 	case w.Words != nil && !slices.Contains(w.Words, text):
 		hint := ""
-		if near, ok := spec.Nearest(text, w.Words); ok && w.Says == "" {
+		if near, ok := spelling.Nearest(text, w.Words); ok && w.Says == "" {
 			hint = fmt.Sprintf("; did you mean %q?", near)
 		}
 		return spec.Errorf(w.Code, "%s: %q: want %s%s", path, text, w.String(), hint)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 )
 
 // A Conf is the configuration of one plugin: the keys that the protocol defines, and the whole object.
@@ -139,7 +141,7 @@ func (d *document) networkName(n node, path string, v *string) *FileError {
 // missing returns the error about a key that the object n lacks.
 func (d *document) missing(n node, path, key, why string) *FileError {
 	hint := ""
-	if near, ok := Nearest(key, n.keys()); ok && near != key {
+	if near, ok := spelling.Nearest(key, n.keys()); ok && near != key {
 		m, _ := n.exact(near)
 		line, column := position(d.src, m.at)
 		hint = fmt.Sprintf(" (is %q at line %d, column %d meant to be it?)", near, line, column)

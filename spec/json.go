@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 )
 
 // A node is a JSON value with its position. encoding/json reports no positions, keeps neither order nor spelling of
@@ -178,7 +180,7 @@ func (p *parser) badValue(c byte) *syntaxError {
 	}
 	if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' {
 		w := word(p.src[p.pos:])
-		if near, ok := Nearest(w, []string{"true", "false", "null"}); ok {
+		if near, ok := spelling.Nearest(w, []string{"true", "false", "null"}); ok {
 			return &syntaxError{p.pos, fmt.Sprintf("%s is no JSON value: did you mean %s?", w, near)}
 		}
 		return &syntaxError{p.pos, fmt.Sprintf("%s is no JSON value: a string stands in quotation marks", w)}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 )
 
 // A List is the configuration of one network: its plugins in order.
@@ -139,7 +141,7 @@ func (d *document) list() (*List, *FileError) {
 // warnMisspelt warns of keys that look like those of a list.
 func (l *List) warnMisspelt(d *document) {
 	for _, m := range d.root.members {
-		if key, ok := Nearest(m.key, listKeys()); ok && key != m.key && !slices.Contains(listKeys(), m.key) {
+		if key, ok := spelling.Nearest(m.key, listKeys()); ok && key != m.key && !slices.Contains(listKeys(), m.key) {
 			if _, there := d.root.exact(key); !there {
 				l.warn(d, m.at, m.key, "%w: is it meant to be %q?", ErrMisspelt, key)
 			}
@@ -159,7 +161,7 @@ func (l *List) add(d *document, n node, path string) *FileError {
 	l.Plugins = append(l.Plugins, c)
 	for _, m := range n.members {
 		l.warnRuntime(d, m, path)
-		if near, ok := Nearest(m.key, []string{"capabilities"}); ok && c.Capabilities == nil && m.key != near {
+		if near, ok := spelling.Nearest(m.key, []string{"capabilities"}); ok && c.Capabilities == nil && m.key != near {
 			l.warn(d, m.at, join(path, m.key), "%w: is it meant to be %q?", ErrUnread, near)
 		}
 	}

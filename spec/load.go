@@ -11,6 +11,9 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 )
 
 // ErrNotFound is wrapped by the error of Load if no file defines the network.
@@ -110,7 +113,7 @@ func Load(dir, name string) (*List, error) {
 		}
 	}
 	var b strings.Builder
-	if near, ok := Nearest(name, names); ok {
+	if near, ok := spelling.Nearest(name, names); ok {
 		fmt.Fprintf(&b, " (did you mean %q?)", near)
 	}
 	switch _, err := os.Stat(dir); {
@@ -210,7 +213,7 @@ func load(file string, single func(*document) bool) loaded {
 		out.list, out.problem = nil, err
 		return out
 	}
-	b, err := ReadLinked(file, MaxFile)
+	b, err := plainfile.ReadLinked(file, plainfile.MaxSize)
 	if err != nil {
 		return fail(unread(file, err))
 	}
@@ -322,7 +325,7 @@ func (l *List) dropIns(d *document) *FileError {
 		return &FileError{File: folder, Err: err}
 	}
 	for _, file := range names {
-		b, err := ReadLinked(file, MaxFile)
+		b, err := plainfile.ReadLinked(file, plainfile.MaxSize)
 		if err != nil {
 			return unread(file, err)
 		}

@@ -182,29 +182,6 @@ func TestPodName(t *testing.T) {
 	}
 }
 
-func TestValidLabel(t *testing.T) {
-	for _, s := range []string{"a", "A9", "0", "_a_", "a-z", "AZaz09", strings.Repeat("x", MaxLabel)} {
-		if err := ValidLabel(s); err != nil {
-			t.Errorf("%q: %v", s, err)
-		}
-	}
-	for _, s := range []string{"", "-a", "a-", "a.b", "a b", "é", "a@", "a[", "a`", "a{", "a/", "a:", strings.Repeat("x", MaxLabel+1)} {
-		wantError(t, ValidLabel(s), "want a DNS label")
-	}
-	wantError(t, ValidLabel("LocalHost"), "is reserved for the host itself")
-}
-
-func TestNearest(t *testing.T) {
-	among := []string{"bridge", "host-local", "isGateway", "mtu", "x"}
-	for word, want := range map[string]string{"brigde": "bridge", "Bridge": "bridge", "hostlocal": "host-local",
-		"isgatway": "isGateway", "mut": "mtu", "mtuu": "mtu",
-		"vlan": "", "": "", "y": "", "completely": "", "macvlan": ""} {
-		if got, ok := Nearest(word, among); got != want || ok != (want != "") {
-			t.Errorf("%q: %q", word, got)
-		}
-	}
-}
-
 // clause: P7 P8
 func TestErrorDocument(t *testing.T) {
 	e := &Error{Code: CodeConfig, Msg: "Invalid <Configuration>",

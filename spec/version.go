@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 )
 
 // ParseVersion reads a version: one to three numbers separated by dots. The empty string is 0.1.0 (clause V5). A
@@ -17,7 +19,7 @@ func ParseVersion(s string) (Version, error) {
 	}
 	if _, ok := Version(s).numbers(); !ok {
 		hint := ""
-		if near, ok := Nearest(s, texts(Versions())); ok {
+		if near, ok := spelling.Nearest(s, texts(Versions())); ok {
 			hint = fmt.Sprintf(" (did you mean %q?)", near)
 		}
 		return "", fmt.Errorf("%q is not a CNI version, such as %q%s", s, Newest, hint)

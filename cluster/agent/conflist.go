@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/command/install"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/plugin/cluster"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -29,7 +30,7 @@ func (c Conflist) install(network string, first func(*spec.Conf) error) (written
 	if c.Source == "" {
 		return false, nil
 	}
-	doc, err := spec.ReadLinked(c.Source, spec.MaxFile)
+	doc, err := plainfile.ReadLinked(c.Source, plainfile.MaxSize)
 	if err != nil {
 		return false, err
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 )
 
 // A pool can have a time after which the blocks of a node that is not heard go to others (Pool.Reclaim). A node with such
@@ -95,7 +95,7 @@ func (f Fence) validate() error {
 	if f == "" || f == Drop {
 		return nil
 	}
-	if near, ok := spec.Nearest(string(f), []string{string(Drop), noFence}); ok {
+	if near, ok := spelling.Nearest(string(f), []string{string(Drop), noFence}); ok {
 		return fmt.Errorf("fence: %q: want %s; did you mean %q?", string(f), wantFence, near)
 	}
 	return fmt.Errorf("fence: %q: want %s", string(f), wantFence)

@@ -14,7 +14,7 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // A Node is what the others have to know of a node.
@@ -124,7 +124,7 @@ const maxFile = 32 << 20
 
 // Load returns the nodes of a cluster. There are none if nothing was saved.
 func (f File) Load(cluster string) ([]Node, error) {
-	b, err := spec.ReadPlain(f.Path, maxFile)
+	b, err := plainfile.Read(f.Path, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

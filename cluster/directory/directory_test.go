@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // The older of two nodes keeps a prefix, and both are named.
@@ -81,7 +81,7 @@ func TestFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := f.Load("c"); !errors.Is(err, spec.ErrNotPlain) {
+	if got, err := f.Load("c"); !errors.Is(err, plainfile.ErrNotPlain) {
 		t.Error(got, err)
 	}
 	if err := f.Save("c", want); err != nil {

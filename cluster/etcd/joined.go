@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A Joined is what a node keeps of the cluster that it joined. It is the content of a file.
@@ -30,7 +30,7 @@ const DefaultCluster = "fleet"
 
 // ReadJoined reads the file.
 func ReadJoined(path string) (j Joined, err error) {
-	b, err := spec.ReadPlain(path, spec.MaxFile)
+	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if err != nil {
 		return j, err
 	}

@@ -17,8 +17,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // tokenPrefix is what a token begins with.
@@ -41,7 +42,7 @@ func encode(j etcd.Joined, authority map[string]string) (string, error) {
 		if *path == "" {
 			continue
 		}
-		b, err := spec.ReadLinked(*path, spec.MaxFile)
+		b, err := plainfile.ReadLinked(*path, plainfile.MaxSize)
 		if err != nil {
 			return "", err
 		}
@@ -149,7 +150,7 @@ func parseSilence(text string, p *blocks.Pool) (rest string, err error) {
 			p.Fence, err = blocks.ParseFence(value)
 		default:
 			err = fmt.Errorf("%q: want %s=TIME or %s=drop", word, reclaimKey, fenceKey)
-			if near, ok := spec.Nearest(key, []string{reclaimKey, fenceKey}); ok {
+			if near, ok := spelling.Nearest(key, []string{reclaimKey, fenceKey}); ok {
 				err = fmt.Errorf("%w; did you mean %q?", err, near+"="+value)
 			}
 		}

@@ -20,9 +20,9 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // A store is a member of Fairlead's own etcd on this machine.
@@ -215,7 +215,7 @@ func startUnit(unit string) (started bool, err error) {
 func (s *store) secrets() (files map[string]string, err error) {
 	files = map[string]string{}
 	for _, name := range []string{caCert, caKey, "root.crt", "root.key"} {
-		b, err := spec.ReadLinked(s.path(name), spec.MaxFile)
+		b, err := plainfile.ReadLinked(s.path(name), plainfile.MaxSize)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("this machine has no member of the cluster's own etcd: %w", err)
 		}

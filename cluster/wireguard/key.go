@@ -11,7 +11,7 @@ import (
 
 	"golang.zx2c4.com/wireguard/wgctrl/wgtypes"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // longestKeyFile is the size of the longest file that is read, in bytes. A key has 44 characters.
@@ -30,7 +30,7 @@ func LoadKey(path string) (wgtypes.Key, error) {
 		return wgtypes.Key{}, fmt.Errorf("%s: has the mode %04o, and a private key has to have 0600: others can read it; "+
 			"remove the file, and the agent makes another key", path, mode)
 	}
-	text, err := spec.ReadPlain(path, longestKeyFile)
+	text, err := plainfile.Read(path, longestKeyFile)
 	if err != nil {
 		return wgtypes.Key{}, err
 	}

@@ -117,6 +117,8 @@ func TestBites(t *testing.T) {
 		{"a plugin and a plugin", Imports(pkg("plugin/macvlan", "./plugin/bridge")), "delegates"},
 		{"a plugin and its sdk", Imports(pkg("plugin/macvlan", "./sdk", "./plan", "fmt")), ""},
 		{"spec and anything", Imports(pkg("spec", "./invoke")), "CNI as data"},
+		{"spec and a leaf", Imports(pkg("spec", "./internal/spelling")), ""},
+		{"a leaf and spec", Imports(pkg("internal/spelling", "./spec")), "spec too"},
 		{"plan and a kind", Imports(pkg("plan", "./resource")), "knows no kind"},
 		{"D-Bus outside", Imports(pkg("sdk", "github.com/godbus/dbus/v5")), "the one service"},
 		{"system calls outside", Imports(pkg("plugin/tap", "golang.org/x/sys/unix")), "belong to kernel"},

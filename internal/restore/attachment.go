@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fairlead-cni/fairlead/internal/hostview"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -60,7 +61,7 @@ func Vanished(host *kernel.NS) func(o spec.Owner, netns string) error {
 		}
 		defer cont.Close()
 		err = CheckIdentity(store, o, cont)
-		if errors.Is(err, kernel.ErrNoNamespace) && !spec.Unseen(netns) {
+		if errors.Is(err, kernel.ErrNoNamespace) && !hostview.Unseen(netns) {
 			return err
 		}
 		return nil

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"golang.org/x/sys/unix"
 )
 
@@ -129,7 +129,7 @@ func (h History) First(ledger int64, addrs ...netip.Addr) bool {
 
 // Ports returns the port indexes of the last SetPorts, in order.
 func (h History) Ports() (indexes []int32) {
-	b, err := spec.ReadPlain(filepath.Join(h.dir, "ports"), 1<<20)
+	b, err := plainfile.Read(filepath.Join(h.dir, "ports"), 1<<20)
 	for ; err == nil && len(b) >= 4; b = b[4:] {
 		indexes = append(indexes, int32(binary.NativeEndian.Uint32(b)))
 	}

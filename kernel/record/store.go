@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -192,8 +193,8 @@ func (m Store) Writable() error {
 
 // plain reads a file of the store. One that is no file of ours counts as none, and is said.
 func plain(path string) ([]byte, error) {
-	b, err := spec.ReadPlain(path, spec.MaxFile)
-	if errors.Is(err, spec.ErrNotPlain) {
+	b, err := plainfile.Read(path, plainfile.MaxSize)
+	if errors.Is(err, plainfile.ErrNotPlain) {
 		slog.Warn("a record is passed over: remove it", "cause", err)
 		return nil, fs.ErrNotExist
 	}

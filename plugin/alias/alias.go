@@ -25,6 +25,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/dnslabel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/names"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -142,17 +143,17 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 	}
 	const told = "K8S_POD_NAME"
 	if s := r.Told(told); s != "" {
-		if err := spec.ValidLabel(s); err != nil {
+		if err := dnslabel.Valid(s); err != nil {
 			answer.Warn("%s: %q: %v, so other containers cannot use this name", told, s, err)
 		} else {
 			add(&n.Names, s)
 		}
 	}
 	id := r.ContainerID
-	if len(id) > spec.MaxLabel {
+	if len(id) > dnslabel.MaxLength {
 		id = id[:12]
 	}
-	if spec.ValidLabel(id) == nil {
+	if dnslabel.Valid(id) == nil {
 		add(&n.Names, id)
 	}
 	asked, path := c.RuntimeConfig.Aliases.list, "runtimeConfig.aliases"
@@ -163,7 +164,7 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 		return bad("%s: %d names: want at most %d", path, len(asked), mostAliases)
 	}
 	for i, s := range asked {
-		if err := spec.ValidLabel(s); err != nil {
+		if err := dnslabel.Valid(s); err != nil {
 			return bad("%s[%d]: %q: %w", path, i, s, err)
 		}
 		add(&n.Aliases, s)
@@ -179,7 +180,7 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 // domain is nil for a domain name.
 func domain(s string) error {
 	for part := range strings.SplitSeq(s, ".") {
-		if spec.ValidLabel(part) != nil || len(s) > 190 {
+		if dnslabel.Valid(part) != nil || len(s) > 190 {
 			return fmt.Errorf("want a domain, such as dns.podman: at most 190 characters, DNS labels with dots " +
 				"between them")
 		}

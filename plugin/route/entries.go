@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/resource/routing"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -169,7 +170,7 @@ func oneOf[S ~string](key string, have S, among []S) error {
 	if last > 0 {
 		want = strings.Join(words[:last], ", ") + " or " + want
 	}
-	if near, ok := spec.Nearest(string(have), words); ok {
+	if near, ok := spelling.Nearest(string(have), words); ok {
 		want += "; did you mean " + strconv.Quote(near) + "?"
 	}
 	return bad("%s: %q: want %s", key, have, want)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -45,9 +46,9 @@ func (d Device) missing(w *kernel.World) error {
 	if len(names) > 0 {
 		there = "; there is " + resource.SomeOf(names)
 	}
-	near, ok := spec.Nearest(d.value(), names)
+	near, ok := spelling.Nearest(d.value(), names)
 	if !ok && d.ID != "" { // most people leave out the domain, as lspci does
-		near, ok = spec.Nearest("0000:"+d.ID, names)
+		near, ok = spelling.Nearest("0000:"+d.ID, names)
 	}
 	if ok {
 		there += fmt.Sprintf("; did you mean %q?", near)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -108,7 +109,7 @@ func (s NetSysctl) missing(w *kernel.World) string {
 	if err != nil {
 		return "no such sysctl"
 	}
-	near, ok := spec.Nearest(s.Path, all)
+	near, ok := spelling.Nearest(s.Path, all)
 	if !ok {
 		return "no such sysctl"
 	}

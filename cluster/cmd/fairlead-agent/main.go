@@ -30,6 +30,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/nodes"
 	"github.com/fairlead-cni/fairlead/cluster/probe"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -188,7 +189,7 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("--mtu: %d: want 1280 to 65535 bytes, or 0", a.MTU)
 	}
 	if *secret != "" {
-		a.Secret = func() ([]byte, error) { return spec.ReadPlain(*secret, spec.MaxFile) }
+		a.Secret = func() ([]byte, error) { return plainfile.Read(*secret, plainfile.MaxSize) }
 	}
 	a.ProbePort = uint16(*probes)
 	a.ID, a.Port = uint32(*id), uint16(*port)

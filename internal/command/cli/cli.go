@@ -30,7 +30,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/support"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/trace"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/validate"
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/spf13/cobra"
 )
 
@@ -180,7 +180,7 @@ func meant(c *cobra.Command, word string) string {
 			}
 		}
 	}
-	if near, ok := spec.Nearest(word, all); ok && len(begin) == 0 {
+	if near, ok := spelling.Nearest(word, all); ok && len(begin) == 0 {
 		begin = []string{fmt.Sprintf("%q", near)}
 	}
 	if len(begin) == 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/target"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -162,7 +163,7 @@ func doubtful(s *snapshot.Snapshot, keep []spec.Attachment, f gcFlags) error {
 			continue
 		}
 		hint := "`fairlead ls` lists the attachments. --force removes the others all the same."
-		if near, ok := spec.Nearest(name, known); ok {
+		if near, ok := spelling.Nearest(name, known); ok {
 			hint = "Did you mean " + near + "? " + hint
 		}
 		return app.Fail(app.ExitUsage, hint, "--valid %s: not attached, so nothing is removed", name)

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // A NetFile is a network's configuration in the directory that runtimes search. Beside it lies a copy of what was
@@ -32,12 +32,12 @@ func (e *ForeignError) Error() string {
 // OpenNetFile compares the file at path with the document that should be there.
 func OpenNetFile(path string, doc []byte) (*NetFile, error) {
 	n := &NetFile{Path: path, doc: doc}
-	now, err := spec.ReadLinked(path, spec.MaxFile)
-	if errors.Is(err, spec.ErrNotPlain) {
+	now, err := plainfile.ReadLinked(path, plainfile.MaxSize)
+	if errors.Is(err, plainfile.ErrNotPlain) {
 		return nil, err
 	}
 	n.Same = err == nil && bytes.Equal(now, doc)
-	last, _ := spec.ReadLinked(n.record(), spec.MaxFile)
+	last, _ := plainfile.ReadLinked(n.record(), plainfile.MaxSize)
 	n.recorded = bytes.Equal(last, doc)
 	n.kept = err == nil && !n.Same && !bytes.Equal(now, last)
 	return n, nil
@@ -45,7 +45,7 @@ func OpenNetFile(path string, doc []byte) (*NetFile, error) {
 
 // WrittenNetFile returns the file at path as it was written last. It is nil if none was.
 func WrittenNetFile(path string) (*NetFile, error) {
-	doc, err := spec.ReadLinked((&NetFile{Path: path}).record(), spec.MaxFile)
+	doc, err := plainfile.ReadLinked((&NetFile{Path: path}).record(), plainfile.MaxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

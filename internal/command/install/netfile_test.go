@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"golang.org/x/sys/unix"
 )
 
@@ -92,14 +92,14 @@ func TestNetFileObstacles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file := filepath.Join(dir, "pipe"), filepath.Join(dir, "file")
 	must(t, errors.Join(unix.Mkfifo(pipe, 0o600), os.WriteFile(file, nil, 0o600)))
-	if _, err := OpenNetFile(pipe, nil); !errors.Is(err, spec.ErrNotPlain) {
+	if _, err := OpenNetFile(pipe, nil); !errors.Is(err, plainfile.ErrNotPlain) {
 		t.Errorf("a pipe: %v", err)
 	}
 	if err := replaceFile(pipe, nil); err == nil {
 		t.Error("a pipe was replaced")
 	}
 	must(t, os.Mkdir(filepath.Join(dir, ".file.installed"), 0o700))
-	if _, err := WrittenNetFile(file); !errors.Is(err, spec.ErrNotPlain) {
+	if _, err := WrittenNetFile(file); !errors.Is(err, plainfile.ErrNotPlain) {
 		t.Errorf("a directory in place of the record: %v", err)
 	}
 	below, err := OpenNetFile(filepath.Join(file, "x"), []byte("a"))

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/miekg/dns"
 )
 
@@ -129,7 +129,7 @@ func (r *resolvers) get() []netip.Addr {
 	if r.was != nil && os.SameFile(st, r.was) && st.ModTime().Equal(r.was.ModTime()) && st.Size() == r.was.Size() {
 		return r.all
 	}
-	b, err := spec.ReadLinked(r.path, resolvConfSize)
+	b, err := plainfile.ReadLinked(r.path, resolvConfSize)
 	if err != nil {
 		return r.all
 	}

@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/record"
@@ -178,8 +179,8 @@ func (s *Server) missed(key string, is bool) {
 func (s *Server) read(key string) error {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	b, err := spec.ReadPlain(filepath.Join(s.dir, names.Kept+"."+key), spec.MaxFile)
-	s.missed(key, err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, spec.ErrNotPlain))
+	b, err := plainfile.Read(filepath.Join(s.dir, names.Kept+"."+key), plainfile.MaxSize)
+	s.missed(key, err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, plainfile.ErrNotPlain))
 	var r names.Record
 	if err == nil {
 		err = json.Unmarshal(b, &r)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/dhcp"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -144,7 +145,7 @@ func (e *newerError) Error() string {
 }
 
 func (s store) read(path string) (r leaseFile, err error) {
-	b, err := spec.ReadPlain(path, dhcp.MaxFile)
+	b, err := plainfile.Read(path, dhcp.MaxFile)
 	if err != nil {
 		return r, err
 	}

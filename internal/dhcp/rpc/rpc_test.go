@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -117,8 +118,8 @@ func TestBounds(t *testing.T) {
 		value any
 		bad   bool
 	}{
-		"the longest document": {struct{ B []byte }{make([]byte, spec.MaxFile)}, false},
-		"of 2 MiB more":        {struct{ B []byte }{make([]byte, spec.MaxFile+2<<20)}, true},
+		"the longest document": {struct{ B []byte }{make([]byte, plainfile.MaxSize)}, false},
+		"of 2 MiB more":        {struct{ B []byte }{make([]byte, plainfile.MaxSize+2<<20)}, true},
 		"few strings":          {struct{ L []string }{make([]string, 30000)}, false},
 		"many strings":         {struct{ L []string }{make([]string, 60000)}, true},
 		"lists of lists":       {wide, true},
@@ -136,7 +137,7 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	var refused *spec.Error
-	err := newEncoder(io.Discard).encode(Args{StdinData: make([]byte, spec.MaxFile+2<<20)})
+	err := newEncoder(io.Discard).encode(Args{StdinData: make([]byte, plainfile.MaxSize+2<<20)})
 	if !errors.As(err, &refused) || refused.Code != spec.CodeConfig || !strings.Contains(err.Error(), "18874") ||
 		!strings.Contains(err.Error(), "at most 17825792") {
 		t.Errorf("a message that nobody would take: %v", err)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/hostview"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -60,7 +62,7 @@ func pathState(netns string) string {
 	case !errors.Is(err, unix.ENOENT):
 		return ipam.Unknown
 	}
-	if spec.Unseen(netns) {
+	if hostview.Unseen(netns) {
 		return ipam.Unknown
 	}
 	return ipam.Gone
@@ -80,7 +82,7 @@ func namespaceOf(results, network string, e entry, f lease) (netns string, ok bo
 	if err != nil {
 		return "", false
 	}
-	b, err := spec.ReadPlain(path, spec.MaxFile)
+	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if err != nil {
 		return "", false
 	}

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,7 +63,7 @@ func (r record) fresh(d *directory) record {
 // readRecord reads the record of a.
 func (d *directory) readRecord(a netip.Addr) (r record, err error) {
 	path := filepath.Join(keptPath(d.path), a.String())
-	b, err := spec.ReadPlain(path, spec.MaxFile)
+	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if err != nil {
 		return r, err
 	}
@@ -125,7 +125,7 @@ func (d *directory) forget(a netip.Addr, r record) error {
 // one.
 func (d *directory) reservations() ([]ipam.Reservation, error) {
 	path := filepath.Join(keptPath(d.path), "reserved")
-	b, err := spec.ReadPlain(path, spec.MaxFile)
+	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return nil, nil
 	}

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // Dir is the directory of the grants. It has a file for each network, and does not outlive a boot.
@@ -150,7 +150,7 @@ func Read(network string) (*Grant, error) {
 // OfBoot returns the grant of a network for this boot, which may have no range. The error is an [Error].
 func OfBoot(network string) (*Grant, error) {
 	path := Path(network)
-	b, err := spec.ReadPlain(path, spec.MaxFile)
+	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, &Error{Path: path, Hint: StartAgent,
 			Why: "is missing: no agent has granted addresses to this node since it booted"}
@@ -215,7 +215,7 @@ func Write(network string, g Grant) error {
 		return err
 	}
 	b = append(b, '\n')
-	if have, err := spec.ReadPlain(Path(network), spec.MaxFile); err == nil && bytes.Equal(have, b) {
+	if have, err := plainfile.Read(Path(network), plainfile.MaxSize); err == nil && bytes.Equal(have, b) {
 		return nil
 	}
 	f, err := Replace(Path(network) + ".new") // one agent writes it

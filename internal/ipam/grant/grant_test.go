@@ -15,7 +15,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"golang.org/x/sys/unix"
 )
 
@@ -119,7 +119,7 @@ func TestRefusedGrants(t *testing.T) {
 	}
 	refused("cut short", "is no grant, or was cut short: unexpected end of JSON input")
 
-	if err := os.Truncate(Path("net"), spec.MaxFile+1); err != nil {
+	if err := os.Truncate(Path("net"), plainfile.MaxSize+1); err != nil {
 		t.Fatal(err)
 	}
 	refused("endless", "cannot be read: it is no plain file of ours: it has more than 16777216 bytes")
@@ -128,7 +128,7 @@ func TestRefusedGrants(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused("a pipe", "cannot be read: it is no plain file but a named pipe")
-	if _, err := Read("net"); !errors.Is(err, spec.ErrNotPlain) {
+	if _, err := Read("net"); !errors.Is(err, plainfile.ErrNotPlain) {
 		t.Errorf("the cause is lost: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -270,7 +271,7 @@ func cachedGone(w *kernel.World, o spec.Owner) bool {
 				Interfaces []struct{ Name, Sandbox, MAC string } `json:"interfaces"`
 			} `json:"result"`
 		}
-		b, err := spec.ReadPlain(file, spec.MaxFile)
+		b, err := plainfile.Read(file, plainfile.MaxSize)
 		if err != nil || json.Unmarshal(b, &c) != nil || c.ContainerID != o.ContainerID {
 			continue
 		}

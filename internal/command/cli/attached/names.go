@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -26,7 +27,7 @@ func Meant(name string, list []attach.Cached, others ...string) string {
 		pod := Name(c)
 		known = append(known, pod, pod[strings.LastIndexByte(pod, '/')+1:], c.ContainerID, ShortID(c.ContainerID))
 	}
-	near, ok := spec.Nearest(name, known)
+	near, ok := spelling.Nearest(name, known)
 	if !ok {
 		return ""
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -22,7 +23,7 @@ type client struct {
 // Clients returns the installed clients whose CNI version is known from their program or from the list of Debian's
 // packages.
 func Clients() (all []client) {
-	dpkg, _ := spec.ReadLinked("/var/lib/dpkg/status", 4*spec.MaxFile)
+	dpkg, _ := plainfile.ReadLinked("/var/lib/dpkg/status", 4*plainfile.MaxSize)
 	for _, name := range []string{"containerd", "crio", "podman"} {
 		if name == "podman" && !podmanByCNI() {
 			continue
@@ -95,11 +96,11 @@ func release2(version string) (major, minor int) {
 
 // podmanByCNI reports whether podman uses CNI and not netavark.
 func podmanByCNI() bool {
-	noted, _ := spec.ReadLinked("/var/lib/containers/storage/defaultNetworkBackend", spec.MaxFile)
+	noted, _ := plainfile.ReadLinked("/var/lib/containers/storage/defaultNetworkBackend", plainfile.MaxSize)
 	if strings.TrimSpace(string(noted)) == "cni" {
 		return true
 	}
-	text, _ := spec.ReadLinked("/etc/containers/containers.conf", spec.MaxFile)
+	text, _ := plainfile.ReadLinked("/etc/containers/containers.conf", plainfile.MaxSize)
 	for line := range strings.Lines(string(text)) {
 		key, value, _ := strings.Cut(line, "=")
 		if strings.TrimSpace(key) == "network_backend" {

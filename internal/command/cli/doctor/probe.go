@@ -21,9 +21,9 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/resolv"
 	"github.com/fairlead-cni/fairlead/internal/command/trace"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // answerTime is how long a probe waits for an answer. Each probe is sent twice.
@@ -210,7 +210,7 @@ func ContainerServers(ns *kernel.NS, c attach.Cached) []string {
 			if to, err := os.Readlink(path); err != nil || to != want {
 				continue
 			}
-			text, err := spec.ReadLinked(strings.TrimSuffix(path, "ns/net")+"root"+resolv.EtcResolv, spec.MaxFile)
+			text, err := plainfile.ReadLinked(strings.TrimSuffix(path, "ns/net")+"root"+resolv.EtcResolv, plainfile.MaxSize)
 			if servers, local := resolv.Nameservers(text); err == nil {
 				return append(servers, local...)
 			}
@@ -219,7 +219,7 @@ func ContainerServers(ns *kernel.NS, c attach.Cached) []string {
 	if c.Result != nil && len(c.Result.DNS.Nameservers) > 0 {
 		return c.Result.DNS.Nameservers
 	}
-	text, _ := spec.ReadLinked("/etc/netns/"+filepath.Base(c.Netns)+"/resolv.conf", spec.MaxFile)
+	text, _ := plainfile.ReadLinked("/etc/netns/"+filepath.Base(c.Netns)+"/resolv.conf", plainfile.MaxSize)
 	servers, _ := resolv.Nameservers(text)
 	return servers
 }

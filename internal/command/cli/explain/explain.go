@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/doctor"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -173,7 +174,7 @@ func (r Reference) key(path string) ([]explained, error) {
 		hint += " Those of ipam belong to the IPAM plugin: host-local, cluster, static or dhcp."
 	}
 	name := r.Name + "." + path
-	if near, ok := spec.Nearest(path, slices.Compact(names)); ok { // the plugin's name does not make two keys similar
+	if near, ok := spelling.Nearest(path, slices.Compact(names)); ok { // the plugin's name does not make two keys similar
 		return nil, app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name; did you mean %q?", name,
 			r.Name+"."+near)
 	}
@@ -214,7 +215,7 @@ func unexplained(name string, among []string) error {
 		"code` " +
 		"the codes; docs/doctor.md has the findings."
 	slices.Sort(among)
-	if near, ok := spec.Nearest(plainPath(name), slices.Compact(among)); ok {
+	if near, ok := spelling.Nearest(plainPath(name), slices.Compact(among)); ok {
 		return app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name; did you mean %q?", name, near)
 	}
 	return app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name", name)

@@ -8,13 +8,13 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/validate"
 	"github.com/fairlead-cni/fairlead/internal/command/install"
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // readNetFile reads a configuration. It refuses one with which every ADD fails, because a runtime would use it all
 // the same.
 func readNetFile(file string) (*install.NetFile, error) {
-	doc, err := spec.ReadLinked(file, spec.MaxFile)
+	doc, err := plainfile.ReadLinked(file, plainfile.MaxSize)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
@@ -171,7 +172,7 @@ func readBook(ctx context.Context, a *app.App, p netconf.Pool, from string, forc
 	}
 	in := io.Reader(a.Stdin)
 	if from != "-" {
-		b, err := spec.ReadLinked(from, 1<<30)
+		b, err := plainfile.ReadLinked(from, 1<<30)
 		if err != nil {
 			return nil, app.Fail(app.ExitNotFound, hintFrom, "%w", err)
 		}

@@ -18,10 +18,10 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/calllog"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/snapshot"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/internal/repair"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel/record"
-	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -143,7 +143,7 @@ func RecordRepair(a *app.App, report *repair.Report) {
 }
 
 func collectRepair(m *samples) {
-	doc, err := spec.ReadPlain(repairFile, spec.MaxFile)
+	doc, err := plainfile.Read(repairFile, plainfile.MaxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -252,7 +252,7 @@ func count(ctx context.Context, log calllog.CallLog) (t callCount, err error) {
 	}
 	defer f.Close()
 	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return t, errors.Join(err, fmt.Errorf("%s: it is %w: remove it", countFile, spec.ErrNotPlain))
+		return t, errors.Join(err, fmt.Errorf("%s: it is %w: remove it", countFile, plainfile.ErrNotPlain))
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		return t, err

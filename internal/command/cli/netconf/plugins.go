@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/extra"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -68,7 +69,7 @@ func (n *Network) findPlugin(typ string) error {
 	for _, p := range plugin.All() {
 		own = append(own, p.Name)
 	}
-	if near, ok := spec.Nearest(typ, own); ok && itself {
+	if near, ok := spelling.Nearest(typ, own); ok && itself {
 		return fmt.Errorf("find plugin %q: %w; did you mean %q?", typ, invoke.ErrNotFound, near)
 	}
 	return &NotInstalledError{error: err, Type: typ, Ours: ours, Dir: slices.Concat(dirs, []string{AdminDir})[0]}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -39,10 +40,10 @@ const (
 // another namespace, so those are taken that systemd-resolved asks itself, or it is noted that names will
 // not resolve.
 func ResolvConf(dns spec.DNS, etc, systemd string) (content []byte, note string) {
-	host, _ := spec.ReadLinked(etc, spec.MaxFile) // a host without one has no names either
+	host, _ := plainfile.ReadLinked(etc, plainfile.MaxSize) // a host without one has no names either
 	servers, loopback := Nameservers(host)
 	if len(servers) == 0 && len(loopback) > 0 {
-		host, _ = spec.ReadLinked(systemd, spec.MaxFile)
+		host, _ = plainfile.ReadLinked(systemd, plainfile.MaxSize)
 		servers, _ = Nameservers(host)
 	}
 	search := slices.Clone(dns.Search)

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -114,7 +115,7 @@ func read(path string, f *os.File) (*record, error) {
 		return nil, nil // another process was faster
 	}
 	r := &record{dir: filepath.Dir(path), lock: f}
-	b, err := spec.ReadPlain(path, spec.MaxFile)
+	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if err == nil {
 		err = json.Unmarshal(b, r)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/resolv"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/target"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
+	"github.com/fairlead-cni/fairlead/internal/dnslabel"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -126,7 +127,7 @@ func wants(a *app.App, f runFlags) ([]wanted, error) {
 		}
 	}
 	for _, s := range f.aliases {
-		if err := spec.ValidLabel(s); err != nil {
+		if err := dnslabel.Valid(s); err != nil {
 			return nil, app.Usage("--alias %q: %w", s, err)
 		}
 	}

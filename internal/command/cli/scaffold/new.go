@@ -20,6 +20,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -171,7 +172,7 @@ func (p newPlugin) module(version string, files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
-	b, err := spec.ReadLinked(filepath.Join(source, "go.mod"), spec.MaxFile)
+	b, err := plainfile.ReadLinked(filepath.Join(source, "go.mod"), plainfile.MaxSize)
 	if err != nil {
 		return app.Usage("--source: %w", err)
 	}
@@ -181,7 +182,7 @@ func (p newPlugin) module(version string, files map[string][]byte) error {
 	}
 	fmt.Fprintf(mod, "%s\n\nrequire %s v0.0.0\n\nreplace %[2]s => %s\n", strings.TrimSpace(rest), modulePath, source)
 	files["go.mod"] = mod.Bytes()
-	files["go.sum"], err = spec.ReadLinked(filepath.Join(source, "go.sum"), spec.MaxFile)
+	files["go.sum"], err = plainfile.ReadLinked(filepath.Join(source, "go.sum"), plainfile.MaxSize)
 	return err
 }
 

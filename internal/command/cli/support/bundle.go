@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/snapshot"
 	"github.com/fairlead-cni/fairlead/internal/command/support"
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -215,5 +215,5 @@ func (c *collector) file(name, path, about string) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return
 	}
-	c.part(name, about, func() ([]byte, error) { return spec.ReadPlain(path, support.MostPart) })
+	c.part(name, about, func() ([]byte, error) { return plainfile.Read(path, support.MostPart) })
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/calllog"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
-	"github.com/fairlead-cni/fairlead/spec"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 )
 
 // nameList is the set of names on a host, in each form in which they occur in text.
@@ -88,7 +88,7 @@ func hiddenNames(list []attach.Cached, log []calls.Line) []string {
 	all.of(log)
 	leases, _ := filepath.Glob(leaseDir + "/*/*")
 	for _, path := range leases[:min(len(leases), mostFiles*mostFiles)] {
-		if b, err := spec.ReadPlain(path, 4096); err == nil && strings.Count(filepath.Base(path), ".")+
+		if b, err := plainfile.Read(path, 4096); err == nil && strings.Count(filepath.Base(path), ".")+
 			strings.Count(filepath.Base(path), ":") > 1 {
 			first, _, _ := strings.Cut(string(b), "\n")
 			all.id(strings.TrimSpace(first))

@@ -24,6 +24,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/support"
 	"github.com/fairlead-cni/fairlead/internal/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -229,7 +230,7 @@ func hasSize(e fs.DirEntry) bool {
 
 // plain reads a file. With --mask it accepts only JSON, whose nested texts it can examine.
 func (c *collector) plain(path string) ([]byte, error) {
-	b, err := spec.ReadPlain(path, support.MostPart)
+	b, err := plainfile.Read(path, support.MostPart)
 	if err == nil && c.bundle.Mask && filepath.Dir(path) == cacheDir && !json.Valid(b) {
 		return nil, fmt.Errorf("read %s: not JSON, so --mask cannot find addresses in it", path)
 	}
@@ -242,7 +243,7 @@ func leadsToFile(path string) bool {
 }
 
 func linkedNetwork(path string) ([]byte, error) {
-	b, err := spec.ReadLinked(path, support.MostPart)
+	b, err := plainfile.ReadLinked(path, support.MostPart)
 	if err != nil {
 		return nil, err
 	}

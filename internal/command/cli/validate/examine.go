@@ -9,6 +9,8 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/target"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -107,7 +109,7 @@ func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 
 // dropIn examines a plugin in the folder beside a list.
 func (e *examination) dropIn(file string) {
-	src, err := spec.ReadLinked(file, spec.MaxFile)
+	src, err := plainfile.ReadLinked(file, plainfile.MaxSize)
 	if err != nil {
 		e.say(file, Error, err)
 		return
@@ -261,7 +263,7 @@ func misnamed(conf *spec.Conf) error {
 			}
 		}
 		p := netconf.OfType(place.name)
-		near, slip := spec.Nearest(place.name, among)
+		near, slip := spelling.Nearest(place.name, among)
 		switch {
 		case p == nil && slip:
 			return spec.Errorf(spec.CodeConfig, "%s: %q: no plugin of fairlead; did you mean %q?", place.key,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -25,7 +26,7 @@ func Tried(n *netconf.Network) (problems []error) {
 	src := n.Raw
 	if n.File != "" {
 		var err error
-		if src, err = spec.ReadLinked(n.File, spec.MaxFile); err != nil {
+		if src, err = plainfile.ReadLinked(n.File, plainfile.MaxSize); err != nil {
 			return append(problems, err)
 		}
 	}

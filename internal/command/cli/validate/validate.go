@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
+	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 )
@@ -81,7 +82,7 @@ func validate(a *app.App, arg string) (remarks []remark, others []string, err er
 		others = slices.Compact(others)
 	}
 	if arg == "-" {
-		src, err := io.ReadAll(io.LimitReader(a.Stdin, spec.MaxFile))
+		src, err := io.ReadAll(io.LimitReader(a.Stdin, plainfile.MaxSize))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -122,7 +123,7 @@ func validate(a *app.App, arg string) (remarks []remark, others []string, err er
 
 // examined examines a file.
 func examined(file string) *examination {
-	src, err := spec.ReadLinked(file, spec.MaxFile)
+	src, err := plainfile.ReadLinked(file, plainfile.MaxSize)
 	if err != nil {
 		e := &examination{}
 		e.say(file, Error, err)

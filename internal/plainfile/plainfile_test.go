@@ -1,4 +1,4 @@
-package spec_test
+package plainfile
 
 import (
 	"errors"
@@ -9,12 +9,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // What has the name of a file of state, and is none, is named. It is neither waited for nor read.
-func TestReadPlain(t *testing.T) {
+func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -24,11 +22,11 @@ func TestReadPlain(t *testing.T) {
 		return path
 	}
 	for name, text := range map[string]string{"empty": "", "full": "0123456789"} {
-		if b, err := spec.ReadPlain(write(name, text), 10); err != nil || string(b) != text {
+		if b, err := Read(write(name, text), 10); err != nil || string(b) != text {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}
 	}
-	if _, err := spec.ReadPlain(filepath.Join(dir, "none"), 10); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Read(filepath.Join(dir, "none"), 10); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("none: %v", err)
 	}
 	pipe, link, loop, socket := filepath.Join(dir, "pipe"), filepath.Join(dir, "link"), filepath.Join(dir,
@@ -47,12 +45,12 @@ func TestReadPlain(t *testing.T) {
 		socket: "a socket",
 		dir:    "a directory", "/dev/null": "a device", huge: "more than 10 bytes", write("long",
 			"0123456789a"): "more than 10 bytes"} {
-		b, err := spec.ReadPlain(path, 10)
-		if !errors.Is(err, spec.ErrNotPlain) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+		b, err := Read(path, 10)
+		if !errors.Is(err, ErrNotPlain) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %d bytes, %v, want %q", path, len(b), err, want)
 		}
 	}
-	if _, err := spec.ReadPlain(filepath.Join(dir, "empty", "x"), 10); !errors.Is(err, syscall.ENOTDIR) {
+	if _, err := Read(filepath.Join(dir, "empty", "x"), 10); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("below a file: %v", err)
 	}
 	// Of what a person may have put somewhere else, a link is followed, and leads to no pipe either.
@@ -60,10 +58,10 @@ func TestReadPlain(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "full"), full); err != nil {
 		t.Fatal(err)
 	}
-	if b, err := spec.ReadLinked(full, 10); err != nil || string(b) != "0123456789" {
+	if b, err := ReadLinked(full, 10); err != nil || string(b) != "0123456789" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if _, err := spec.ReadLinked(link, 10); !errors.Is(err, spec.ErrNotPlain) ||
+	if _, err := ReadLinked(link, 10); !errors.Is(err, ErrNotPlain) ||
 		!strings.Contains(err.Error(), "a named pipe") {
 		t.Error(err)
 	}

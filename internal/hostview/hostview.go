@@ -1,4 +1,5 @@
-package spec
+// Package hostview finds out what this program sees of the host: it may be in a container of its own.
+package hostview
 
 import (
 	"os"

@@ -1,4 +1,5 @@
-package spec
+// Package plainfile reads files that have to be regular and small: everything else could block, or fill the memory.
+package plainfile
 
 import (
 	"bytes"
@@ -10,26 +11,26 @@ import (
 	"syscall"
 )
 
-// MaxFile limits the size of a configuration or state file in bytes. Typical files have some thousand bytes, and the
+// MaxSize limits the size of a configuration or state file in bytes. Typical files have some thousand bytes, and the
 // largest have a few bytes for each of many thousand addresses.
-const MaxFile = 16 << 20
+const MaxSize = 16 << 20
 
 // ErrNotPlain is wrapped by the error for a path that leads to a pipe, a device, a symbolic link or a directory, or to
 // a file larger than allowed.
 var ErrNotPlain = errors.New("no plain file")
 
-// ReadPlain reads a regular file of at most the given number of bytes. It refuses everything else: opening a pipe would
+// Read reads a regular file of at most the given number of bytes. It refuses everything else: opening a pipe would
 // block forever, opening a device may start it, a symbolic link may lead to either, and a huge file costs time and
 // memory.
-func ReadPlain(path string, most int64) ([]byte, error) {
-	return readPlain(path, most, os.Lstat, syscall.O_NOFOLLOW)
+func Read(path string, most int64) ([]byte, error) {
+	return read(path, most, os.Lstat, syscall.O_NOFOLLOW)
 }
 
-// ReadLinked is like ReadPlain but follows symbolic links. It is for files that people may have moved and linked:
+// ReadLinked is like Read but follows symbolic links. It is for files that people may have moved and linked:
 // configurations, and files that the command line names.
-func ReadLinked(path string, most int64) ([]byte, error) { return readPlain(path, most, os.Stat, 0) }
+func ReadLinked(path string, most int64) ([]byte, error) { return read(path, most, os.Stat, 0) }
 
-func readPlain(path string, most int64, stat func(string) (os.FileInfo, error), flags int) ([]byte, error) {
+func read(path string, most int64, stat func(string) (os.FileInfo, error), flags int) ([]byte, error) {
 	fail := func(format string, args ...any) ([]byte, error) {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf(format, args...)}
 	}
