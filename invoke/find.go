@@ -2,7 +2,6 @@
 package invoke
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -16,12 +15,6 @@ import (
 
 // ErrNotFound is wrapped by the errors of [Find] if no directory contains the plugin.
 var ErrNotFound = errors.New("plugin not found")
-
-// A Plugin is an executable that Find returns or that is in a plugin directory.
-type Plugin struct {
-	Type string // the name of its file
-	Path string // absolute
-}
 
 // Find returns the path of a plugin: the first regular file with the name typ in dirs, in their order (clauses I1,
 // R11). Find ignores the executable bits. Executing a damaged file then fails with "permission denied", instead of
@@ -77,23 +70,17 @@ func notFound(typ string, dirs []string, odd []error) error {
 	for _, o := range odd {
 		err = fmt.Errorf("%w; %w", err, o)
 	}
-	var there []string
-	for _, p := range List(dirs) {
-		there = append(there, p.Type)
-	}
 	hint := "Set CNI_PATH to the directories that have the plugins; `fairlead` has the usual ones and its own " +
 		"plugins where that is unset."
-	if near, ok := spelling.Nearest(typ, there); ok {
+	if near, ok := spelling.Nearest(typ, installed(dirs)); ok {
 		err = fmt.Errorf("%w; did you mean %q?", err, near)
 		hint = "Correct the type in the network's configuration; `fairlead net ls` says in which file it is."
 	}
 	return spec.AsError(err, spec.CodeConfig).WithHint(hint)
 }
 
-// List returns all plugins that Find would find in dirs, sorted by type.
-func List(dirs []string) []Plugin {
-	var found []Plugin
-	seen := map[string]bool{}
+// installed returns the types of the plugins in dirs that can be executed.
+func installed(dirs []string) (types []string) {
 	for _, dir := range dirs {
 		if dir == "" {
 			continue
@@ -103,21 +90,11 @@ func List(dirs []string) []Plugin {
 			continue // a directory that is not there holds no plugin
 		}
 		for _, e := range entries {
-			name := e.Name()
-			if seen[name] || spec.ValidType(name) != nil {
-				continue
+			info, err := os.Stat(filepath.Join(dir, e.Name()))
+			if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				types = append(types, e.Name())
 			}
-			path, err := filepath.Abs(filepath.Join(dir, name))
-			if err != nil {
-				continue
-			}
-			if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
-				continue
-			}
-			seen[name] = true
-			found = append(found, Plugin{Type: name, Path: path})
 		}
 	}
-	slices.SortFunc(found, func(a, b Plugin) int { return cmp.Compare(a.Type, b.Type) })
-	return found
+	return types
 }

@@ -107,14 +107,15 @@ func TestFindNotInTheWorkingDirectory(t *testing.T) {
 			if got, err := invoke.Find("bridge", dirs); !errors.Is(err, invoke.ErrNotFound) {
 				t.Errorf("CNI_PATH %q: found %q, %v", path, got, err)
 			}
-			if got := invoke.List(dirs); len(got) > 0 {
-				t.Errorf("CNI_PATH %q: %v", path, got)
+			if _, err := invoke.Find("bridg", dirs); strings.Contains(err.Error(), "did you mean") {
+				t.Errorf("CNI_PATH %q: %v", path, err)
 			}
 		}
 	}
 }
 
-func TestList(t *testing.T) {
+// A misspelt type is told apart from one that is not installed. What cannot be executed is no plugin.
+func TestFindMisspelt(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
 	for _, f := range []struct {
 		dir, name string
@@ -126,9 +127,11 @@ func TestList(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := invoke.List([]string{first, "/does/not/exist", second})
-	if len(got) != 2 || got[0] != (invoke.Plugin{Type: "bridge", Path: filepath.Join(second, "bridge")}) ||
-		got[1] != (invoke.Plugin{Type: "tuning", Path: filepath.Join(first, "tuning")}) {
-		t.Errorf("got %v", got)
+	for typ, hint := range map[string]string{"brigde": `did you mean "bridge"?`, "tunning": `did you mean "tuning"?`,
+		"README.m": "", "vlan": ""} {
+		_, err := invoke.Find(typ, []string{first, "/does/not/exist", second})
+		if got := strings.Contains(err.Error(), "did you mean"); got != (hint != "") || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%s: %v", typ, err)
+		}
 	}
 }

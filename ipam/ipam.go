@@ -22,6 +22,9 @@ var (
 // ErrHeld is wrapped by the error of Verify if another owner holds an address.
 var ErrHeld = errors.New("is held")
 
+// KindLease is the Kind of a difference of a lease, which is no resource of a plan.
+const KindLease = "Lease"
+
 // An Allocator allocates the addresses of owners.
 type Allocator interface {
 	// Allocate gives o its addresses: a result with IPs, Routes and DNS and no Interfaces (clause I4).

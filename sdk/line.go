@@ -23,7 +23,7 @@ func (s *site) begin(p Plugin, e environment) {
 	}
 	line.Verb, line.Plugin, line.Container, line.IfName = e.Command, p.Name, e.ContainerID, e.IfName
 	if args, err := spec.ParseArgs(e.Args); err == nil {
-		line.Pod = spec.PodName(args)
+		line.Pod = calls.PodName(args)
 	}
 	s.line = line
 }

@@ -12,22 +12,25 @@ import (
 	"strings"
 )
 
-// ChainType is the type of the plugin that runs the plugins of a list in one process. Its configuration has them in the
+// chainType is the type of the plugin that runs the plugins of a list in one process. Its configuration has them in the
 // key "plugins".
-const ChainType = "chain"
+const chainType = "chain"
+
+// IsChain reports whether c is a chain: a plugin that runs the plugins of a list in one process.
+func (c *Conf) IsChain() bool { return c.Type == chainType }
 
 // WrittenOut returns l with each chain replaced by its plugins: a list that makes the same attachments. A plugin keeps
 // only the capabilities that the chain has too, because a runtime passes it no others. A chain that cannot be read
 // stays unchanged.
 func (l *List) WrittenOut() *List {
-	if !slices.ContainsFunc(l.Plugins, func(c *Conf) bool { return c.Type == ChainType }) {
+	if !slices.ContainsFunc(l.Plugins, (*Conf).IsChain) {
 		return l
 	}
 	out := *l
 	out.Plugins = nil
 	for _, c := range l.Plugins {
 		inner, err := c.inner()
-		if c.Type != ChainType || err != nil {
+		if !c.IsChain() || err != nil {
 			inner = []*Conf{c}
 		}
 		out.Plugins = append(out.Plugins, inner...)
@@ -38,7 +41,7 @@ func (l *List) WrittenOut() *List {
 // Undeclared returns an error for each capability of a plugin in a chain that the chain itself does not declare.
 func (c *Conf) Undeclared() error {
 	plugins, err := c.plugins()
-	if c.Type != ChainType || err != nil {
+	if !c.IsChain() || err != nil {
 		return nil
 	}
 	var errs []error
@@ -103,7 +106,7 @@ func (l *List) Chain() (doc []byte, folded bool, err error) {
 	if len(flat.Plugins) == 0 {
 		return nil, false, fmt.Errorf("network %s has no plugin", l.Name)
 	}
-	head := fmt.Sprintf(`{"type": %q, `, ChainType)
+	head := fmt.Sprintf(`{"type": %q, `, chainType)
 	if all := slices.Sorted(maps.Keys(flat.Capabilities())); len(all) > 0 {
 		for i, name := range all {
 			key, _ := encode(name) // a string can be encoded

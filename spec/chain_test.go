@@ -27,7 +27,7 @@ func TestChain(t *testing.T) {
 		t.Fatal(folded, err)
 	}
 	chain := parsed(t, string(doc))
-	if len(chain.Plugins) != 1 || chain.Plugins[0].Type != ChainType || !chain.DisableCheck ||
+	if len(chain.Plugins) != 1 || !chain.Plugins[0].IsChain() || !chain.DisableCheck ||
 		len(chain.CNIVersions) != 1 ||
 		!reflect.DeepEqual(chain.Plugins[0].Capabilities, map[string]bool{"ips": true, "portMappings": true}) {
 		t.Errorf("the chain is %s", doc)
@@ -69,7 +69,7 @@ func TestWrittenOut(t *testing.T) {
 	}
 	for _, bad := range []string{`5`, `[]`, `[5]`, `[{}]`} {
 		l := parsed(t, `{"name":"n","plugins":[{"type":"chain","plugins":`+bad+`}]}`)
-		if out := l.WrittenOut(); len(out.Plugins) != 1 || out.Plugins[0].Type != ChainType {
+		if out := l.WrittenOut(); len(out.Plugins) != 1 || !out.Plugins[0].IsChain() {
 			t.Errorf("plugins %s: it is %v", bad, out.Plugins)
 		}
 	}

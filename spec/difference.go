@@ -52,9 +52,6 @@ const (
 	ByHand   = "hand"   // another program's change stands in its place: fairlead doctor has the command
 )
 
-// KindLease is the Kind of a lease, which is no resource of a plan.
-const KindLease = "Lease"
-
 // Differs is the Difference of a field that has another value.
 func Differs(field, want, got string) Difference {
 	return Difference{Field: field, Want: want, Got: got, Text: field + " is " + got + ", want " + want}
@@ -228,16 +225,4 @@ func (all Differences) Lines() []string {
 		lines = append(lines, d.Error())
 	}
 	return lines
-}
-
-// Unique returns the differences without those that say the same as one before.
-func Unique(all Differences) (once Differences) {
-	said := map[string]bool{}
-	for _, d := range all {
-		if text := d.Error(); !said[text] {
-			said[text] = true
-			once = append(once, d)
-		}
-	}
-	return once
 }

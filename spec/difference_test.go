@@ -38,13 +38,13 @@ func TestDifferenceSentences(t *testing.T) {
 	lost.Resource, lost.Needed = "link host/br0 type bridge", []string{"a", "b"}
 	other := spec.TooMuch("port tap0")
 	other.Resource = lost.Resource
-	all := spec.Differences{lost, other, spec.DiffersBy("mtu", "mtu is %d", 7), lost}
+	all := spec.Differences{lost, other, spec.DiffersBy("mtu", "mtu is %d", 7)}
 	want := []string{"link host/br0 type bridge: is missing; it is needed by a, b", "link host/br0 type bridge: port tap0 is too much",
 		"mtu is 7"}
-	if got := spec.Unique(all).Lines(); !slices.Equal(got, want) {
+	if got := all.Lines(); !slices.Equal(got, want) {
 		t.Errorf("they are %q", got)
 	}
-	if got := spec.Unique(all).Sentences(); !slices.Equal(got, []string{want[0] + "; port tap0 is too much", want[2]}) {
+	if got := all.Sentences(); !slices.Equal(got, []string{want[0] + "; port tap0 is too much", want[2]}) {
 		t.Errorf("they say %q", got)
 	}
 	if lost.Got != spec.Absent || other.Got != spec.Surplus || all[2].Field != "mtu" || spec.Differences(nil).Err() != nil {

@@ -30,7 +30,7 @@ func Errorf(code Code, format string, args ...any) *Error {
 		e.cause = err
 		e.inherit(err)
 	}
-	e.Hint = cmp.Or(e.Hint, Origin(e.Msg))
+	e.Hint = cmp.Or(e.Hint, origin(e.Msg))
 	return e
 }
 
@@ -40,15 +40,18 @@ func (e *Error) WithHint(hint string) *Error {
 	return e
 }
 
+// WithOrigin sets the hint of a new error e to where the value at path comes from, and returns e.
+func (e *Error) WithOrigin(path string) *Error { return e.WithHint(origin(path)) }
+
 // HeldBy sets the owner that has the requested object, in the form of Owner.String, and returns e.
 func (e *Error) HeldBy(owner string) *Error {
 	e.Holder = owner
 	return e
 }
 
-// Freed returns a hint how to release what the holder has. It is empty if a part of the holder's name is unknown.
-func Freed(holder string) string {
-	network, rest, _ := strings.Cut(holder, "/")
+// ReleaseHint returns how to release what the holder has. It is empty if a part of the holder's name is unknown.
+func (e *Error) ReleaseHint() string {
+	network, rest, _ := strings.Cut(e.Holder, "/")
 	id, ifName, _ := strings.Cut(rest, "/")
 	if ValidName(network) != nil || ValidContainerID(id) != nil || ValidIfName(ifName) != nil {
 		return ""
@@ -57,9 +60,9 @@ func Freed(holder string) string {
 		"holds.", network, id, ifName)
 }
 
-// Origin returns a hint where a value in a runtime's call comes from, by its path. It is empty if the value may be in a
+// origin returns a hint where a value in a runtime's call comes from, by its path. It is empty if the value may be in a
 // file.
-func Origin(path string) string {
+func origin(path string) string {
 	const others = " (Other runtimes: from what the container was created with.)"
 	switch {
 	case strings.HasPrefix(path, "CNI_ARGS"):
@@ -136,7 +139,7 @@ func (e *Error) Encode(v Version) []byte {
 
 // fixes returns the parts of e that are repeated in the details, for runtimes that show nothing else.
 func (e *Error) fixes() []string {
-	return slices.DeleteFunc([]string{e.Hint, Freed(e.Holder)}, func(s string) bool { return s == "" })
+	return slices.DeleteFunc([]string{e.Hint, e.ReleaseHint()}, func(s string) bool { return s == "" })
 }
 
 // mostText limits the length of a message in bytes, because runtimes write messages into logs and events.

@@ -163,25 +163,6 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// A pod's name has its namespace, and the first value of a key counts.
-func TestPodName(t *testing.T) {
-	for args, want := range map[string]string{
-		"K8S_POD_NAMESPACE=a;K8S_POD_NAME=b":                                    "a/b",
-		"K8S_POD_NAME=b;K8S_POD_NAMESPACE=a;K8S_POD_NAME=c;K8S_POD_NAMESPACE=d": "a/b",
-		"K8S_POD_NAME=b":      "b",
-		"K8S_POD_NAMESPACE=a": "",
-		"POD=b":               "",
-	} {
-		pairs, err := ParseArgs(args)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := PodName(pairs); got != want {
-			t.Errorf("%s: %q, want %q", args, got, want)
-		}
-	}
-}
-
 // clause: P7 P8
 func TestErrorDocument(t *testing.T) {
 	e := &Error{Code: CodeConfig, Msg: "Invalid <Configuration>",
@@ -275,7 +256,7 @@ func TestErrorHint(t *testing.T) {
 		}
 	}
 	for _, holder := range []string{"", "web", "/web/eth0", "lan/web/", "lan/we`b/eth0"} {
-		if text := Freed(holder); text != "" {
+		if text := (&Error{Holder: holder}).ReleaseHint(); text != "" {
 			t.Errorf("%q: %s", holder, text)
 		}
 	}

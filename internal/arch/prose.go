@@ -23,7 +23,7 @@ func readers() map[string]string {
 	const pathFirst = "an error about a value begins with the path of its key, also that of others' plugins"
 	return map[string]string{
 		"spec Locate":                      pathFirst,
-		"spec Origin":                      pathFirst,
+		"spec origin":                      pathFirst,
 		"invoke said":                      "it puts an IPAM plugin's details beside its message",
 		"invoke Versions":                  "a plugin older than VERSION refuses it by this sentence",
 		"resource/filter/forward answered": "firewalld names its exceptions in the text of its answer",

@@ -223,7 +223,7 @@ func rows() []row {
 		{"cli/resolv", []string{"spec"}, map[string]string{
 			"*": "resolv.conf is text made of DNS settings",
 		}},
-		{"cli/attached", command("sdk", "restore"), below},
+		{"cli/attached", command("calls", "sdk", "restore"), below},
 		{"cli/netconf", command("cli/attached", "calls", "extra", "invoke", "ipam", "plan", "plugin", "resource",
 			"sdk"), below},
 		{"cli/snapshot", networks("ipam", "repair", "restore"), below},
@@ -310,17 +310,6 @@ func rows() []row {
 			"*": "what watches over the tree is no part of it",
 		}},
 	}...)
-}
-
-// leaves are packages that know neither networks nor the protocol. Every package may import them, and they import none of
-// this module.
-func leaves() []string { return []string{"dnslabel", "hostview", "plainfile", "spelling"} }
-
-func leafRows() (rows []row) {
-	for _, leaf := range leaves() {
-		rows = append(rows, row{leaf, nil, map[string]string{"*": "every package may import it, spec too"}})
-	}
-	return rows
 }
 
 // A restriction says who may import something from outside this module, and why nobody else.

@@ -155,7 +155,7 @@ func (a *attached) broken(err error) {
 }
 
 func (a *attached) differs(found ...spec.Difference) {
-	a.Differences = spec.Unique(append(a.Differences, found...))
+	a.Differences = restore.Unique(append(a.Differences, found...))
 }
 
 // finding returns the outcome for the attachment.

@@ -67,7 +67,19 @@ func (m *Fixing) One(ctx context.Context, w *kernel.World, r plan.Resource) (cha
 		}
 		stays = append(stays, d)
 	}
-	return changed, spec.Unique(append(wrong, stays...))
+	return changed, Unique(append(wrong, stays...))
+}
+
+// Unique returns the differences without those that say the same as one before.
+func Unique(all spec.Differences) (once spec.Differences) {
+	said := map[string]bool{}
+	for _, d := range all {
+		if text := d.Error(); !said[text] {
+			said[text] = true
+			once = append(once, d)
+		}
+	}
+	return once
 }
 
 // Verified keeps the outcomes of resources that the plans of many attachments share, such as their bridge. In a dry run

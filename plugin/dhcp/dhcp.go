@@ -107,7 +107,7 @@ const (
 func (l leases) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) error {
 	all := spec.DifferencesIn(l.verify(ctx, prev))
 	for i := range all {
-		all[i].Kind = spec.KindLease
+		all[i].Kind = ipam.KindLease
 	}
 	if len(all) == 1 {
 		return all[0]

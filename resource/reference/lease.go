@@ -15,9 +15,10 @@ const leases = "/var/lib/cni/networks"
 
 // lease says to whom host-local has given an address.
 func lease(network string, a netip.Addr) (containerID, ifName string, ok bool) {
-	b, err := plainfile.Read(filepath.Join(leases, network, a.String()), plainfile.MaxSize)
+	dir := filepath.Join(leases, network)
+	b, err := plainfile.Read(filepath.Join(dir, a.String()), plainfile.MaxSize)
 	if os.IsNotExist(err) && a.Is6() { // as the reference writes it elsewhere than on Linux
-		b, err = plainfile.Read(filepath.Join(leases, network, strings.ReplaceAll(a.String(), ":", "_")), plainfile.MaxSize)
+		b, err = plainfile.Read(filepath.Join(dir, strings.ReplaceAll(a.String(), ":", "_")), plainfile.MaxSize)
 	}
 	f := append(strings.Fields(string(b)), "", "")
 	return f[0], f[1], err == nil && f[0] != ""

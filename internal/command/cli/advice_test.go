@@ -7,6 +7,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/advice"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Who has what was asked for is told how that is given back.
@@ -27,7 +28,7 @@ func TestAdvice(t *testing.T) {
 		"other/c1/":      "",
 		"":               "",
 	} {
-		got := advice.GivesBack(holder, attached)
+		got := advice.GivesBack(&spec.Error{Holder: holder}, attached)
 		if !strings.Contains(got, want) || want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", holder, got, want)
 		}

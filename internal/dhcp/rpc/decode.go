@@ -12,7 +12,7 @@ import (
 
 // Bounds on what is read from a socket that each program may write to that can open it.
 const (
-	maxMessage  = plainfile.MaxSize + 1<<20 // a configuration as long as plugins take one, with room beside it for CNI_ARGS
+	maxMessage  = plainfile.MaxSize + 1<<20 // a configuration as long as plugins take one, with room for CNI_ARGS
 	maxValues   = 32 << 10                  // of a message; each costs many times its bytes here
 	maxDescribe = 256 << 10                 // bytes of descriptions of types, which stay as long as the connection
 	maxTypes    = 1000

@@ -93,9 +93,9 @@ func exhausted(code spec.Code, network string, set ipam.Set, reserved ipam.Reser
 // another program.
 func inUse(network string, a netip.Addr, text string) error {
 	id, ifName, _ := strings.Cut(text, "\r\n")
+	by := spec.Owner{Network: network, ContainerID: strings.TrimSpace(id), IfName: ifName}
 	err := spec.Errorf(spec.CodeTryAgain, "requested address %s is in use by %s", a, holder(text))
-	if by := (spec.Owner{Network: network, ContainerID: strings.TrimSpace(id),
-		IfName: ifName}); spec.Freed(by.String()) != "" {
+	if spec.ValidContainerID(by.ContainerID) == nil && spec.ValidIfName(by.IfName) == nil {
 		return err.HeldBy(by.String())
 	}
 	return err.WithHint(fmt.Sprintf("If that container is gone, `fairlead ipam release %s %s --force` ends its "+

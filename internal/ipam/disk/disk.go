@@ -251,14 +251,14 @@ func (s *Store) Verify(ctx context.Context, o spec.Owner, prev *spec.Result) err
 		if d.fd >= 0 {
 			var l lease
 			if l, err = d.read(a); err == nil && l.text != text(o) && l.text != oldText(o) {
-				held := spec.Difference{Kind: spec.KindLease, Object: a.String(), File: path, Field: "holder",
+				held := spec.Difference{Kind: ipam.KindLease, Object: a.String(), File: path, Field: "holder",
 					Got: holder(l.text)}
 				errs = append(errs, held.Saying(fmt.Errorf("lease %s: %w by %s", a, ipam.ErrHeld, holder(l.text))))
 			}
 		}
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, spec.Difference{Kind: spec.KindLease, Object: a.String(), File: path, Got: spec.Absent,
+			errs = append(errs, spec.Difference{Kind: ipam.KindLease, Object: a.String(), File: path, Got: spec.Absent,
 				Text: fmt.Sprintf("lease %s: is missing in %s", a, path)})
 		case err != nil:
 			errs = append(errs, spec.Errorf(spec.CodeIO, "lease %s: %w", a, err))

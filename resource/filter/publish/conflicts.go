@@ -109,7 +109,7 @@ func (c conflict) err() error {
 		leads = " and leads to " + strings.Join(c.to, " and ")
 	}
 	return spec.Errorf(spec.CodeConfig, "%s%s: %s", c.what, leads,
-		c.want).WithHint(spec.Origin(mappingsKey)).HeldBy(c.by)
+		c.want).WithOrigin(mappingsKey).HeldBy(c.by)
 }
 
 // mappingsKey is where the published ports are said.

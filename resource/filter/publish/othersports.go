@@ -99,7 +99,7 @@ func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
 		"%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or "+
 			"remove that attachment (DEL, or GC where its container is gone)",
 		f.proto, portsText(m.HostPort,
-			m.Last()), who, f.to, by).WithHint(spec.Origin(mappingsKey)).HeldBy(f.owner.String())
+			m.Last()), who, f.to, by).WithOrigin(mappingsKey).HeldBy(f.owner.String())
 }
 
 // foreignDead are those of others' ports that are wanted and belong to containers that are gone. The living are errors.

@@ -14,10 +14,9 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// GivesBack returns a hint: how the holder of a resource releases it. holder is written as in spec.Error; parts of
-// it may be empty.
-func GivesBack(holder string, attached []attach.Cached) string {
-	network, rest, known := strings.Cut(holder, "/")
+// GivesBack returns a hint: how the holder that an error names releases what it has.
+func GivesBack(doc *spec.Error, attached []attach.Cached) string {
+	network, rest, known := strings.Cut(doc.Holder, "/")
 	id, ifName, _ := strings.Cut(rest, "/")
 	for _, c := range attached {
 		if known && c.ContainerID == id && cmp.Or(network, c.Network) == c.Network &&
@@ -25,8 +24,8 @@ func GivesBack(holder string, attached []attach.Cached) string {
 			return letGo(c)
 		}
 	}
-	if freed := spec.Freed(holder); freed != "" {
-		return "`fairlead ls` knows nothing of " + holder + ". " + freed
+	if hint := doc.ReleaseHint(); hint != "" {
+		return "`fairlead ls` knows nothing of " + doc.Holder + ". " + hint
 	}
 	return ""
 }

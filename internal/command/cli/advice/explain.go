@@ -70,7 +70,7 @@ func Explain(err error) (exit int, hint string) {
 func explainDocument(doc *spec.Error, ran *invoke.ExecError) (exit int, hint string) {
 	exit, hint = ExplainCode(doc.Code)
 	known, _ := attached.List("")
-	own := strings.TrimSpace(doc.Hint + " " + GivesBack(doc.Holder, known))
+	own := strings.TrimSpace(doc.Hint + " " + GivesBack(doc, known))
 	if ran != nil && ran.ContainerID == "" && exit == app.ExitNotFound { // STATUS and GC concern no container
 		exit = app.ExitFailure
 	}

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/calls"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -75,10 +76,10 @@ const LoopbackNetwork = "cni-loopback"
 // Hashed reports whether the ID of a container is only a hash of the path of its network namespace: see [ContainerID].
 func Hashed(c attach.Cached) bool { return c.ContainerID == ContainerID(c.Netns) }
 
-// Name is what people call the container of an attachment: see [spec.PodName]. If its ID is only a hash, Name returns
+// Name is what people call the container of an attachment: see [calls.PodName]. If its ID is only a hash, Name returns
 // the name of the network namespace.
 func Name(c attach.Cached) string {
-	if name := spec.PodName(c.Args); name != "" || !Hashed(c) {
+	if name := calls.PodName(c.Args); name != "" || !Hashed(c) {
 		return name
 	}
 	if name := ShortNetns(c.Netns); !strings.Contains(name, "/") {

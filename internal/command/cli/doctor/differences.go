@@ -17,6 +17,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/advice"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/repair"
+	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -145,10 +146,10 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 		case w.Resource != "" && (!w.Follows || !links):
 			d.difference(w, c)
 		case w.Resource != "":
-		case w.Kind == spec.KindLease && w.File == "": // of the DHCP daemon
+		case w.Kind == ipam.KindLease && w.File == "": // of the DHCP daemon
 			d.add(AttachmentBroken, "network "+c.Network, w.Text, affects(c)).causes = causes{StateUnwritable: here,
 				DHCPDaemonAbsent: here, DHCPDaemonSilent: here, DHCPLeaseLost: here}
-		case w.Kind == spec.KindLease && w.Got == spec.Absent:
+		case w.Kind == ipam.KindLease && w.Got == spec.Absent:
 			d.add(LeaseMissing, w.File, "", affects(c, w.Object), "CONTAINER", c.ContainerID, "INTERFACE", c.IfName,
 				"FILE", filepath.Join(w.File, w.Object))
 		default:

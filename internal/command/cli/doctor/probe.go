@@ -210,7 +210,8 @@ func ContainerServers(ns *kernel.NS, c attach.Cached) []string {
 			if to, err := os.Readlink(path); err != nil || to != want {
 				continue
 			}
-			text, err := plainfile.ReadLinked(strings.TrimSuffix(path, "ns/net")+"root"+resolv.EtcResolv, plainfile.MaxSize)
+			file := strings.TrimSuffix(path, "ns/net") + "root" + resolv.EtcResolv
+			text, err := plainfile.ReadLinked(file, plainfile.MaxSize)
 			if servers, local := resolv.Nameservers(text); err == nil {
 				return append(servers, local...)
 			}

@@ -174,7 +174,8 @@ func (r Reference) key(path string) ([]explained, error) {
 		hint += " Those of ipam belong to the IPAM plugin: host-local, cluster, static or dhcp."
 	}
 	name := r.Name + "." + path
-	if near, ok := spelling.Nearest(path, slices.Compact(names)); ok { // the plugin's name does not make two keys similar
+	// The plugin's name does not make two keys similar.
+	if near, ok := spelling.Nearest(path, slices.Compact(names)); ok {
 		return nil, app.Fail(app.ExitNotFound, hint, "explain %q: nothing has that name; did you mean %q?", name,
 			r.Name+"."+near)
 	}

@@ -169,7 +169,7 @@ func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spe
 		e.notes(file, s, path)
 	}
 	e.heads(s, path, d.conf)
-	if d.conf.Type == spec.ChainType {
+	if d.conf.IsChain() {
 		if err := d.conf.Undeclared(); err != nil {
 			s.Fault(path, err)
 		}
@@ -225,7 +225,7 @@ func (e *examination) heads(s *spec.Sieve, path string, conf *spec.Conf) {
 			"is before it",
 			conf.Type))
 	}
-	e.first = e.first && conf.Type == spec.ChainType
+	e.first = e.first && conf.IsChain()
 }
 
 // notes adds the warnings of the plugin at a path.
