@@ -1,5 +1,4 @@
 // Package policy keeps networks apart. Ingress decides who may send to the containers behind a link, by our nf_tables
-// table or by iptables. Reference is an attachment's share in the policy of a bridge. FailClosed keeps the policies
-// in force while the packet filter is flushed. IsolatedPort filters frames within a bridge. Package forward lets
-// packets pass where other programs' rules would drop them.
+// table or by iptables. FailClosed keeps the policies in force while the packet filter is flushed. IsolatedPort filters
+// frames within a bridge. Package forward lets packets pass where other programs' rules would drop them.
 package policy

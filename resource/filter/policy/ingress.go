@@ -328,7 +328,7 @@ func (i Ingress) linkDrift(f filter.Tx, link string, o spec.Owner, kind uint32) 
 // Remove implements plan.Remover. It needs only the owner. It leaves the network's policy if other attachments need
 // it.
 func (i Ingress) Remove(ctx context.Context, w *kernel.World) error {
-	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), Reference{i.Owner}.Remove(ctx, w))
+	return errors.Join(IngressKind().Remove(ctx, w, plan.TagOf(i.Owner)), removeReference(ctx, w, i.Owner))
 }
 
 // networkOf returns what a picture says of a policy.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -97,7 +98,7 @@ func TestIngressOfNetwork(t *testing.T) {
 	}
 	unruled := rules()
 	for _, lift := range []func() error{
-		func() error { return policy.Reference{contract.Owner}.Remove(t.Context(), w) },
+		func() error { return policy.Kind().Remove(t.Context(), w, plan.TagOf(contract.Owner)) },
 		func() error { return filtertest.Sweep(t.Context(), w, "net", []spec.Owner{second.Owner}) },
 	} {
 		contract.Ensure(t, w, in(policy.Strict))

@@ -8,6 +8,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/contract"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
 	"github.com/fairlead-cni/fairlead/resource/filter/policy"
 )
@@ -55,7 +56,9 @@ func TestIPTIngressLaw(t *testing.T) {
 
 	// With the last attachment goes what the reference does not have; all of it where no container of its is there.
 	contract.Ensure(t, w, of(policy.Strict))
-	contract.Remove(t, w, policy.Reference{contract.Owner})
+	if err := policy.Kind().Remove(t.Context(), w, plan.TagOf(contract.Owner)); err != nil {
+		t.Fatal(err)
+	}
 	if s := filtertest.IPTablesState(t, w); strings.Contains(s, "strict)") ||
 		!strings.Contains(s, "CNI-ISOLATION-STAGE-2 -o br7") {
 		t.Errorf("left beside a container of the reference:\n%s", s)
@@ -65,7 +68,7 @@ func TestIPTIngressLaw(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, lift := range []func() error{
-		func() error { return policy.Reference{contract.Owner}.Remove(t.Context(), w) },
+		func() error { return policy.Kind().Remove(t.Context(), w, plan.TagOf(contract.Owner)) },
 		func() error { return filtertest.Sweep(t.Context(), w, "net", nil) },
 	} {
 		if err := lift(); err != nil {

@@ -33,7 +33,7 @@ func Kind() plan.Kind {
 			return append(nft, ipt...), errors.Join(err, ierr)
 		},
 		Remove: func(ctx context.Context, w *kernel.World, t plan.Tag) error {
-			return Reference{Owner: t.Owner}.Remove(ctx, w)
+			return removeReference(ctx, w, t.Owner)
 		},
 		Found: func(ctx context.Context, w *kernel.World, tags []plan.Tag) error {
 			network, keep := tags[0].Network, resource.NotOf(tags)

@@ -49,46 +49,32 @@ func BridgeOf(w *kernel.World, o spec.Owner) (link string, err error) {
 	return link, err
 }
 
-// A Reference is an attachment's share in a policy of its network's bridge, made by the plugin firewall. It is only
-// ever removed. The plugin that made the bridge also removes it, because the configuration may no longer contain
-// firewall.
-type Reference struct{ Owner spec.Owner }
-
-func (Reference) String() string { return "no policy on the bridge for its sake" }
-
-// Ensure implements plan.Resource.
-func (p Reference) Ensure(ctx context.Context, w *kernel.World) (bool, error) {
-	return true, p.Remove(ctx, w)
+// removeReference takes an attachment's share in the policies of its network's bridge. It needs only the owner. With
+// the last attachment, it removes the network's policy.
+func removeReference(ctx context.Context, w *kernel.World, o spec.Owner) error {
+	return errors.Join(removeRecord(ctx, w, o), releasePolicy(ctx, w, o))
 }
 
-// Verify implements plan.Resource.
-func (Reference) Verify(context.Context, *kernel.World) error { return nil }
-
-// Remove implements plan.Remover. It needs only the owner. With the last attachment, it removes the network's policy.
-func (p Reference) Remove(ctx context.Context, w *kernel.World) error {
-	return errors.Join(p.remove(ctx, w), releasePolicy(ctx, w, p.Owner))
-}
-
-func (p Reference) remove(ctx context.Context, w *kernel.World) error {
+func removeRecord(ctx context.Context, w *kernel.World, o spec.Owner) error {
 	was := ""
-	if there, err := w.Store.Get(policyRecord, p.Owner, &was); err != nil || !there {
+	if there, err := w.Store.Get(policyRecord, o, &was); err != nil || !there {
 		return err
 	}
 	bridge := strings.TrimSuffix(was, leaving)
 	if was == bridge {
-		err := w.Store.Put(policyRecord, p.Owner, bridge+leaving)
+		err := w.Store.Put(policyRecord, o, bridge+leaving)
 		// DEL makes room; GC removes what a kill would leave now
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-			err = w.Store.Delete(policyRecord, p.Owner)
+			err = w.Store.Delete(policyRecord, o)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := ReleaseBridge(ctx, w, p.Owner.Network, bridge, func([8]byte) bool { return true }); err != nil {
+	if err := ReleaseBridge(ctx, w, o.Network, bridge, func([8]byte) bool { return true }); err != nil {
 		return err
 	}
-	return w.Store.Delete(policyRecord, p.Owner)
+	return w.Store.Delete(policyRecord, o)
 }
 
 // bridges are those that have the network's policy, by whether an attachment that keep wants is behind them.
