@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/spelling"
@@ -64,7 +63,7 @@ func kind(m os.FileMode) string {
 
 func notFound(typ string, dirs []string, odd []error) error {
 	err := fmt.Errorf("find plugin %q: %w in %s", typ, ErrNotFound, strings.Join(dirs, ":"))
-	if len(slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return d == "" })) == 0 {
+	if strings.Join(dirs, "") == "" {
 		err = fmt.Errorf("find plugin %q: %w (no plugin directory is set)", typ, ErrNotFound)
 	}
 	for _, o := range odd {

@@ -12,11 +12,9 @@ const MaxLength = 63
 // Valid returns an error if s is not a DNS label that can name a container. Underscores are allowed, because names
 // of containers often contain them.
 func Valid(s string) error {
-	other := func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_'
-	}
+	const characters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	switch {
-	case s == "" || len(s) > MaxLength || strings.ContainsFunc(s, other) || s[0] == '-' || s[len(s)-1] == '-':
+	case s == "" || len(s) > MaxLength || strings.Trim(s, characters) != "" || s[0] == '-' || s[len(s)-1] == '-':
 		return errors.New("want a DNS label: 1 to 63 letters, digits, dashes and underscores, without a dash at " +
 			"either end")
 	case strings.EqualFold(s, "localhost"):
