@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/spelling"
+	"github.com/fairlead-cni/fairlead/internal/wants"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -209,7 +210,7 @@ func (d *decoder) members(path string, o spec.Object, v reflect.Value) error {
 		}
 		err := d.value(join(path, k), raw, fields[i].Value)
 		if err == nil && !d.lax {
-			err = WantOf(fields[i].tag).check(join(path, k), raw)
+			err = wants.Of(fields[i].tag).Check(join(path, k), raw)
 		}
 		if err != nil && !d.lax {
 			return err

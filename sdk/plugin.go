@@ -49,7 +49,8 @@ type HostReader interface{ ReadHost() }
 type planner func(*spec.Conf, *Request) (asked func(*Request) (Answer, error), unknown []unknownKey, err error)
 
 // Interface returns a plugin that makes links and may use an IPAM plugin. ADD calls its plan function want twice:
-// before and after the addresses are known.
+// before and after the addresses are known. Tags of the fields of C say what a key takes: docs/plugin-author.md lists
+// them.
 //
 // Owns declares the kinds of all resources in the plan that do not end with the container's namespace, in the order of
 // the plan. DEL and GC work by these kinds alone and never call want. In GC, and if the configuration cannot be read,

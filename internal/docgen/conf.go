@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/sdk"
+	"github.com/fairlead-cni/fairlead/internal/wants"
 )
 
 // A shape is a type of a configuration as people and JSON see it.
@@ -32,7 +32,7 @@ type shape struct {
 type field struct {
 	key, doc string
 	shape    shape
-	want     sdk.Want
+	want     wants.Want
 }
 
 // own are the types that read their JSON themselves, and so have to be told.
@@ -60,7 +60,7 @@ func own() map[string]shape {
 		Module + "/spec.Route": {words: "object", kind: "object", fields: route()},
 		Module + "/sdk.Inner": {words: "object", kind: "object", fields: []field{
 			{"type", "Name of the plugin. Its own page describes the other keys.",
-				shape{words: "string", kind: "string"}, sdk.Want{}},
+				shape{words: "string", kind: "string"}, wants.Want{}},
 		}},
 		Module + "/plugin/debug.argv": {words: "list of string", schema: object{
 			"type": "array", "items": object{"type": "string"}, "prefixItems": []any{object{"type": "string",
@@ -84,7 +84,7 @@ func route() []field {
 	subnet := shape{words: "subnet", schema: object{"type": "string", "pattern": prefixPattern, "minLength": 1}}
 	address := shape{words: "address", schema: matches(addressPattern)}
 	return []field{
-		{key: "dst", doc: "Destination, as a subnet. Required.", shape: subnet, want: sdk.Want{Lacks: "a subnet"}},
+		{key: "dst", doc: "Destination, as a subnet. Required.", shape: subnet, want: wants.Want{Lacks: "a subnet"}},
 		{key: "gw", doc: "Address of the next hop; with 0.0.0.0 or :: the destination is on the link. " +
 			"Default: the gateway of the container's address of that family.", shape: address},
 		{key: "mtu", doc: "MTU of the route in bytes. Default: that of the interface.", shape: number},
@@ -264,7 +264,7 @@ func (r *reader) fields(t reflect.Type, st *ast.StructType, pkg string) (fields 
 				fields = append(fields, s.fields...)
 				continue
 			}
-			w := sdk.WantOf(rf.Tag)
+			w := wants.Of(rf.Tag)
 			if s.kind == "string" && s.enum == nil {
 				s.enum = w.Words
 			}

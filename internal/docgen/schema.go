@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"maps"
 
+	"github.com/fairlead-cni/fairlead/internal/wants"
 	"github.com/fairlead-cni/fairlead/plugin"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -225,7 +226,7 @@ func lacking(fields []field) (keys []any) {
 }
 
 // narrowed is a schema that takes no more than a field wants.
-func narrowed(s object, w sdk.Want) object {
+func narrowed(s object, w wants.Want) object {
 	if s["type"] == "array" {
 		s["items"] = narrowed(s["items"].(object), w)
 		return s

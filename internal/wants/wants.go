@@ -1,4 +1,5 @@
-package sdk
+// Package wants says what a key of a configuration takes, beside what its type says.
+package wants
 
 import (
 	"cmp"
@@ -39,8 +40,8 @@ type Want struct {
 	Code    spec.Code
 }
 
-// WantOf reads the tag of a field.
-func WantOf(tag reflect.StructTag) Want {
+// Of reads the tag of a field.
+func Of(tag reflect.StructTag) Want {
 	w := Want{Says: tag.Get("says"), Lacks: tag.Get("lacks"), Code: spec.CodeConfig}
 	if n, err := strconv.Atoi(tag.Get("code")); err == nil {
 		w.Code = spec.Code(n)
@@ -75,8 +76,8 @@ func (w Want) Some() bool {
 	return w.Words != nil || w.Ranges != nil || w.Formats != nil || w.Pattern != ""
 }
 
-// check returns an error about a value of the right type that w does not allow.
-func (w Want) check(path string, raw json.RawMessage) error {
+// Check returns an error about a value of the right type that w does not allow.
+func (w Want) Check(path string, raw json.RawMessage) error {
 	if !w.Some() {
 		return nil
 	}
@@ -84,7 +85,7 @@ func (w Want) check(path string, raw json.RawMessage) error {
 		var items []json.RawMessage
 		_ = json.Unmarshal(raw, &items) // which it has been before
 		for i, item := range items {
-			if err := w.check(path+"["+strconv.Itoa(i)+"]", item); err != nil {
+			if err := w.Check(path+"["+strconv.Itoa(i)+"]", item); err != nil {
 				return err
 			}
 		}
@@ -101,7 +102,7 @@ func (w Want) check(path string, raw json.RawMessage) error {
 	if err != nil || w.Ranges == nil || slices.ContainsFunc(w.Ranges, within) {
 		return nil
 	}
-	return fieldError(w.Code, path, raw, "want %s", w.String())
+	return spec.Errorf(w.Code, "%s: %d: want %s", path, n, w)
 }
 
 // text returns an error about a string that w does not allow.
@@ -143,7 +144,7 @@ func (w Want) text(path, text string) error {
 		if near, ok := spelling.Nearest(text, w.Words); ok && w.Says == "" {
 			hint = fmt.Sprintf("; did you mean %q?", near)
 		}
-		return spec.Errorf(w.Code, "%s: %q: want %s%s", path, text, w.String(), hint)
+		return spec.Errorf(w.Code, "%s: %q: want %s%s", path, text, w, hint)
 	}
 	return nil
 }
