@@ -2,10 +2,6 @@ package plan
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"reflect"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -63,72 +59,3 @@ func TagOf(o spec.Owner) Tag {
 
 // Known reports whether the whole owner is known.
 func (t Tag) Known() bool { return t.Owner != spec.Owner{} }
-
-// Remove is DEL: it removes what an attachment has of each kind, the last kind first. It continues after an error.
-// Objects in a vanished namespace count as removed.
-func Remove(ctx context.Context, w *kernel.World, kinds []Kind, t Tag) error {
-	var errs []error
-	for _, k := range slices.Backward(kinds) {
-		end := Step(ctx, removing{k})
-		err := k.Remove(ctx, w, t)
-		if end(); err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
-			errs = append(errs, fmt.Errorf("%v: %w", removing{k}, err))
-		}
-	}
-	return errors.Join(append(errs, w.Settle())...)
-}
-
-// removing is the step that removes the objects of a kind.
-type removing struct{ Kind }
-
-func (r removing) String() string { return "remove " + r.Name() }
-
-// Collect is GC (clause P22): for each kind, it removes what attachments of the network have that are not valid, the
-// last kind first. It continues after an error.
-func Collect(ctx context.Context, w *kernel.World, kinds []Kind, network string, valid []spec.Owner) error {
-	var errs []error
-	fail := func(k Kind, err error) {
-		if err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
-			errs = append(errs, fmt.Errorf("%v: %w", removing{k}, err))
-		}
-	}
-	living := map[[8]byte]bool{}
-	for _, o := range valid {
-		living[identity.OwnerHash(o)] = true
-	}
-	for _, k := range slices.Backward(kinds) {
-		end := Step(ctx, removing{k})
-		tags, err := k.Owners(ctx, w, network)
-		fail(k, err)
-		tags = slices.DeleteFunc(tags, func(t Tag) bool {
-			return t.Could == nil && living[t.Hash] || t.Could != nil && slices.ContainsFunc(valid, t.Could)
-		})
-		if len(tags) > 0 {
-			fail(k, k.Remove(ctx, w, tags...))
-		}
-		end()
-	}
-	for _, k := range slices.Backward(kinds) {
-		if t, ok := k.(Tidier); ok {
-			fail(k, t.Tidy(ctx, w, network, len(valid) > 0))
-		}
-	}
-	return errors.Join(append(errs, w.Settle())...)
-}
-
-// Union returns the kinds of several plugins, each kind once. It panics if two kinds of different types have one name,
-// because GC would leave the objects of one of them.
-func Union(of ...[]Kind) (all []Kind) {
-	known := map[string]reflect.Type{}
-	for _, k := range slices.Concat(of...) {
-		is := reflect.TypeOf(k)
-		switch as, found := known[k.Name()]; {
-		case !found:
-			known[k.Name()] = is
-			all = append(all, k)
-		case as != is:
-			panic(fmt.Sprintf("two kinds are called %q: %v and %v", k.Name(), as, is))
-		}
-	}
-	return all
-}

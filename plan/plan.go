@@ -1,17 +1,14 @@
-// Package plan is the engine: it takes a description of what should exist, and makes it (ADD), compares it (CHECK),
-// rolls it back and removes it (DEL, GC).
+// Package plan has the words for what should exist: resources, in a Plan, and kinds, which find and remove what
+// attachments have. It does nothing.
 //
 // A Plan is a slice, in the order of creation. Removal goes backwards. There is no graph, no diff and no state file.
 package plan
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 )
@@ -70,12 +67,6 @@ func Unwrap(r Resource) Requirement {
 	return r
 }
 
-// IsShared reports whether attachments share r: see [Shared].
-func IsShared(r Resource) bool {
-	_, is := r.(shared)
-	return is
-}
-
 type shared struct{ Resource } // embedding the interface hides r's Remove
 
 func (s shared) String() string { return "shared " + s.Resource.String() }
@@ -122,6 +113,11 @@ func (p Plan) Required() Plan {
 	return q
 }
 
+// Shared returns the part of p that attachments share: see [Shared].
+func (p Plan) Shared() Plan {
+	return slices.DeleteFunc(slices.Clone(p), func(r Resource) bool { _, is := r.(shared); return !is })
+}
+
 // Attaching returns the part of p that concerns one attachment: all except prerequisites. The error is that of a
 // Lacking value.
 func (p Plan) Attaching() (Plan, error) {
@@ -136,99 +132,4 @@ func (p Plan) Attaching() (Plan, error) {
 		}
 	}
 	return q, nil
-}
-
-// Verify verifies every resource and joins the errors.
-func (p Plan) Verify(ctx context.Context, w *kernel.World) error {
-	var errs []error
-	for _, r := range p {
-		end := Step(ctx, r)
-		if err := r.Verify(ctx, w); err != nil {
-			errs = append(errs, fmt.Errorf("%v: %w", r, err))
-		}
-		end()
-	}
-	return errors.Join(errs...)
-}
-
-// Remove removes every Remover, the last first. It continues after an error. Objects in a vanished namespace count
-// as removed.
-func (p Plan) Remove(ctx context.Context, w *kernel.World) error {
-	var errs []error
-	for i := len(p) - 1; i >= 0; i-- {
-		r, ok := p[i].(Remover)
-		if !ok {
-			continue
-		}
-		end := Step(ctx, undoing{r})
-		err := r.Remove(ctx, w)
-		if end(); err != nil && !errors.Is(err, kernel.ErrNoNamespace) {
-			errs = append(errs, fmt.Errorf("%v: %w", undoing{r}, err))
-		}
-	}
-	return errors.Join(append(errs, w.Settle())...)
-}
-
-// undoing is the step that removes a resource.
-type undoing struct{ Resource }
-
-func (u undoing) String() string { return "remove " + u.Resource.String() }
-
-// Clock receives each step of work done with a context, and its duration.
-type Clock func(took time.Duration, step func() string)
-
-type clockKey struct{}
-
-// Timing returns a context whose steps are reported to c.
-func Timing(ctx context.Context, c Clock) context.Context {
-	return context.WithValue(ctx, clockKey{}, c)
-}
-
-// Step begins a step about something. end ends it.
-func Step(ctx context.Context, about fmt.Stringer) (end func()) {
-	c, ok := ctx.Value(clockKey{}).(Clock)
-	if !ok {
-		return func() {}
-	}
-	began := time.Now()
-	return func() { c(time.Since(began), about.String) }
-}
-
-// Tx applies plans and records what it changed, so that Rollback undoes exactly that.
-type Tx struct {
-	w    *kernel.World
-	done Plan // resources already ensured; two with the same description are the same, whichever attachment owns them
-	undo Plan // resources that this Tx changed, in order
-}
-
-// Begin starts a Tx on w.
-func Begin(w *kernel.World) *Tx { return &Tx{w: w} }
-
-// Apply ensures every resource of p that this Tx has not ensured yet. It stops at the first error.
-func (tx *Tx) Apply(ctx context.Context, p Plan) error {
-	for _, r := range p {
-		if slices.ContainsFunc(tx.done, func(d Resource) bool { return reflect.DeepEqual(d, r) }) {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%v: %w", r, err)
-		}
-		end := Step(ctx, r)
-		changed, err := r.Ensure(ctx, tx.w)
-		end()
-		if err != nil {
-			return fmt.Errorf("%v: %w", r, err)
-		}
-		if changed {
-			tx.undo = append(tx.undo, r)
-		}
-		tx.done = append(tx.done, r)
-	}
-	return nil
-}
-
-// Rollback removes what this Tx made, the last first. It gets a context of its own, because it must finish even if
-// Apply ran out of time.
-func (tx *Tx) Rollback(ctx context.Context) error {
-	return tx.undo.Remove(ctx, tx.w)
 }

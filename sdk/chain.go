@@ -13,8 +13,8 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -177,7 +177,7 @@ func (c *chainCall) run(ctx context.Context, verb string, l innerPlugin, prev *s
 	if err != nil {
 		return nil, l.whose(err)
 	}
-	defer plan.Step(ctx, named(fmt.Sprintf("plugins[%d] %s %s", l.at, verb, l.conf.Type)))()
+	defer engine.Step(ctx, named(fmt.Sprintf("plugins[%d] %s %s", l.at, verb, l.conf.Type)))()
 	e := c.env
 	e.Command, e.stdin = verb, stdin
 	if l.here == nil {

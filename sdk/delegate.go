@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
-	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -85,7 +85,7 @@ func (i inside) step(ctx context.Context) (end func()) {
 	if i.c.p.role == allocates {
 		return func() {}
 	}
-	return plan.Step(ctx, named("ipam "+i.c.conf.IPAMType))
+	return engine.Step(ctx, named("ipam "+i.c.conf.IPAMType))
 }
 
 func (i inside) add(ctx context.Context) (*spec.Result, error) {
@@ -194,7 +194,7 @@ func (o *outside) run(ctx context.Context, verb string) ([]byte, error) {
 	e.Command = verb
 	call := e.call(e.stdin)
 	call.Network, call.Type, call.Stderr, call.Delegate = o.c.conf.Name, o.c.conf.IPAMType, e.stderr, true
-	defer plan.Step(ctx, named("ipam "+o.c.conf.IPAMType))()
+	defer engine.Step(ctx, named("ipam "+o.c.conf.IPAMType))()
 	return invoke.Run(ctx, o.path, call)
 }
 

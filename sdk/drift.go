@@ -3,6 +3,7 @@ package sdk
 import (
 	"context"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
@@ -15,7 +16,7 @@ import (
 func verify(ctx context.Context, want plan.Plan, w *kernel.World) (all spec.Differences) {
 	lacking := map[string]int{} // by the name of a missing link, the last difference of the resource that reports it
 	for _, r := range want {
-		end := plan.Step(ctx, r)
+		end := engine.Step(ctx, r)
 		found := resource.Compared(r, r.Verify(ctx, w))
 		end()
 		if first, known := reported(found, lacking); known {

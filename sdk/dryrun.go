@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/extra"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -74,7 +75,7 @@ func (p Plugin) unmet(ctx context.Context, host *kernel.NS, conf spec.Conf) erro
 		return nil // which the plan of ADD says
 	}
 	w := kernel.NewWorld(host)
-	return errors.Join(want.Plan.Required().Verify(ctx, w), possible(w, want.Plan))
+	return errors.Join(engine.Verify(ctx, w, want.Plan.Required()), possible(w, want.Plan))
 }
 
 // Sweep removes what the plugins have made on the host for attachments of the network that are not in valid, except

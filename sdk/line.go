@@ -5,7 +5,7 @@ import (
 	"log/slog"
 
 	"github.com/fairlead-cni/fairlead/internal/calls"
-	"github.com/fairlead-cni/fairlead/plan"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -37,7 +37,7 @@ func (s *site) about(ctx context.Context, conf *spec.Conf) context.Context {
 	if conf != nil {
 		s.line.Network = conf.Name
 	}
-	return plan.Timing(ctx, s.line.Step)
+	return engine.Timing(ctx, s.line.Step)
 }
 
 // end writes the log line.

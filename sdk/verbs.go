@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -104,7 +105,7 @@ func (c *call) add(ctx context.Context) (res *spec.Result, failed error) {
 	if err := c.addressable(); err != nil {
 		return nil, err
 	}
-	tx := plan.Begin(c.w)
+	tx := engine.Begin(c.w)
 	restore := c.forget
 	defer func() {
 		if failed != nil {
@@ -159,7 +160,7 @@ func undoing(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // readdress applies the plan for the addresses that the allocator gave.
-func (c *call) readdress(ctx context.Context, tx *plan.Tx, got *spec.Result) (plan.Plan, error) {
+func (c *call) readdress(ctx context.Context, tx *engine.Tx, got *spec.Result) (plan.Plan, error) {
 	if len(got.IPs) == 0 {
 		return nil, spec.Errorf(spec.CodeConfig, "ipam: %s gave no address", c.conf.IPAMType)
 	}
@@ -215,7 +216,7 @@ func (c *call) del(ctx context.Context) error {
 	}
 	t := plan.TagOf(c.r.Owner)
 	t.Prev = c.r.Prev
-	left := plan.Remove(ctx, c.w, c.p.Kinds(c.conf), t)
+	left := engine.Remove(ctx, c.w, c.p.Kinds(c.conf), t)
 	if errs = append(errs, left); left == nil && c.ipam != nil && !c.ipam.needsLink() {
 		release()
 	}
@@ -250,7 +251,7 @@ func collectGarbage(ctx context.Context, w *kernel.World, all []Plugin, network 
 		kinds = append(kinds, p.Kinds(nil))
 	}
 	owners := validOwners(network, valid)
-	if err := plan.Collect(ctx, w, plan.Union(kinds...), network, owners); err != nil {
+	if err := engine.Collect(ctx, w, engine.Union(kinds...), network, owners); err != nil {
 		return err
 	}
 	if !slices.ContainsFunc(all, func(p Plugin) bool { return p.role == makesLinks }) {
@@ -281,7 +282,7 @@ func (c *call) status(ctx context.Context) error {
 	if err := c.w.Store.Writable(); err != nil {
 		errs = append(errs, withCode(spec.CodeUnavailable, err))
 	}
-	if err := want.Required().Verify(ctx, c.w); err != nil {
+	if err := engine.Verify(ctx, c.w, want.Required()); err != nil {
 		errs = append(errs, withCode(spec.CodeUnavailable, err))
 	}
 	if c.ipam != nil {

@@ -119,7 +119,7 @@ func TestBites(t *testing.T) {
 		{"spec and anything", Imports(pkg("spec", "./invoke")), "CNI as data"},
 		{"spec and a leaf", Imports(pkg("spec", "./internal/spelling")), ""},
 		{"a leaf and spec", Imports(pkg("internal/spelling", "./spec")), "spec too"},
-		{"plan and a kind", Imports(pkg("plan", "./resource")), "knows no kind"},
+		{"the engine and a kind", Imports(pkg("internal/engine", "./resource")), "knows no kind"},
 		{"D-Bus outside", Imports(pkg("sdk", "github.com/godbus/dbus/v5")), "the one service"},
 		{"system calls outside", Imports(pkg("plugin/tap", "golang.org/x/sys/unix")), "belong to kernel"},
 		{"a new module", Imports(pkg("cli", "example.com/colour")), "row and a reason"},

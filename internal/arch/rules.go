@@ -111,6 +111,9 @@ func rows() []row {
 			"*": "the way of a packet follows from what the kernel says alone; containers are told by the command",
 		}},
 		{"plan", []string{"kernel", "kernel/identity", "spec"}, map[string]string{
+			"*": "a plan is resources in order and nothing else",
+		}},
+		{"engine", []string{"plan", "kernel", "kernel/identity", "spec"}, map[string]string{
 			"resource": "the engine knows no kind: a condition for a kind in it would be the end of it",
 			"*":        "the engine is resources in order and nothing else",
 		}},
@@ -180,8 +183,8 @@ func rows() []row {
 			"plugin": "the server answers from records, whoever wrote them",
 			"*":      "the server answers from records",
 		}},
-		{"sdk", []string{"spec", "invoke", "calls", "plan", "resource", "resource/*", "resource/filter/*", "kernel",
-			"kernel/*", "ipam", "extra", "restore"},
+		{"sdk", []string{"spec", "invoke", "calls", "engine", "plan", "resource", "resource/*", "resource/filter/*",
+			"kernel", "kernel/*", "ipam", "extra", "restore", "wants"},
 			map[string]string{
 				"attach": "a plugin is run; it runs only its delegates, through invoke",
 				"plugin": "the author's side knows no plugin: it would be for ours alone",
@@ -190,6 +193,9 @@ func rows() []row {
 		{"extra", []string{"invoke", "resource", "restore", "spec"}, map[string]string{
 			"sdk": "the one who asks and the one who answers have the documents in common",
 			"*":   "it is documents, and how they are asked for",
+		}},
+		{"wants", []string{"resource", "spec"}, map[string]string{
+			"*": "what a key takes is said of its text, whichever plugin has it",
 		}},
 		{"keys", []string{"sdk", "plan", "resource", "resource/*", "resource/filter/*", "spec"}, map[string]string{
 			"*": "a key says what should exist, never how",
@@ -208,8 +214,8 @@ func rows() []row {
 				"*":        "a plugin file is its essence",
 			}},
 		// It plans with plugins as CHECK does, and runs none.
-		{"repair", []string{"attach", "extra", "sdk", "plan", "resource", "resource/*", "resource/filter/*", "ipam",
-			"kernel", "kernel/*", "spec", "restore"},
+		{"repair", []string{"attach", "engine", "extra", "sdk", "plan", "resource", "resource/*", "resource/filter/*",
+			"ipam", "kernel", "kernel/*", "spec", "restore"},
 			map[string]string{
 				"plugin": "who repairs says which plugins are his",
 				"*":      "a repair is the plans of what the runtime's side remembers",
@@ -286,7 +292,7 @@ func rows() []row {
 		{"internal/nstest", []string{"hide"}, map[string]string{
 			"*": "what makes a test's host must not depend on what is tested in it",
 		}},
-		{"internal/contract", []string{"internal/nstest", "resource", "plan", "kernel", "kernel/*", "spec"},
+		{"internal/contract", []string{"internal/nstest", "engine", "resource", "plan", "kernel", "kernel/*", "spec"},
 			map[string]string{
 				"*": "the contracts are those of plan, and know no kind",
 			}},
@@ -296,7 +302,7 @@ func rows() []row {
 				"plugin": "who writes a plugin says which others its list needs",
 				"*":      "it holds any plugin to what ours are held to",
 			}},
-		{"internal/docgen", []string{"calls", "cli", "cli/*", "internal/txtar", "plugin", "sdk", "spec"},
+		{"internal/docgen", []string{"calls", "cli", "cli/*", "internal/txtar", "plugin", "sdk", "spec", "wants"},
 			map[string]string{
 				"*": "documents are made from the list of plugins, the command line and source text",
 			}},

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
@@ -42,7 +43,7 @@ func addOnce() error {
 	fmt.Println("open") // from here on it may be killed
 	p := KillPlans[os.Getenv(KillMe)]()
 	if os.Getenv(KillMe+"_VERB") == "DEL" {
-		return p.Remove(context.Background(), w)
+		return engine.Undo(context.Background(), w, p)
 	}
 	for _, r := range p {
 		if _, err := r.Ensure(context.Background(), w); err != nil {

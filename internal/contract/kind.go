@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -63,7 +64,7 @@ func testKind(t *testing.T, w *kernel.World, r plan.Resource, k plan.Kind, of sp
 		}
 	}
 	for network, valid := range map[string][]spec.Owner{of.Network: append(others, of), "another": nil} {
-		if err := plan.Collect(ctx, gc, []plan.Kind{k}, network, valid); err != nil {
+		if err := engine.Collect(ctx, gc, []plan.Kind{k}, network, valid); err != nil {
 			t.Fatalf("%s: GC of %s with %v: %v", k.Name(), network, valid, err)
 		}
 		same("GC took what is valid", made)
@@ -71,7 +72,7 @@ func testKind(t *testing.T, w *kernel.World, r plan.Resource, k plan.Kind, of sp
 	if k.Name() == "interface in the container" { // where it was made the engine writes down
 		writeMade(t, w, of)
 	}
-	if err := plan.Collect(ctx, gc, []plan.Kind{k}, of.Network, others); err != nil {
+	if err := engine.Collect(ctx, gc, []plan.Kind{k}, of.Network, others); err != nil {
 		t.Fatalf("%s: GC: %v", k.Name(), err)
 	}
 	same("GC left something", before)

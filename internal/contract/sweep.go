@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -17,7 +18,7 @@ var Outlives = func(string) bool { return false }
 
 // Sweep is GC of kinds, with the records that go after them.
 func Sweep(ctx context.Context, w *kernel.World, kinds []plan.Kind, network string, valid []spec.Owner) error {
-	if err := plan.Collect(ctx, w, kinds, network, valid); err != nil {
+	if err := engine.Collect(ctx, w, kinds, network, valid); err != nil {
 		return err
 	}
 	return w.Store.Sweep(network, func(record string, owner [8]byte) bool {

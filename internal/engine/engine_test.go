@@ -1,4 +1,4 @@
-package plan
+package engine
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -71,7 +72,7 @@ func (h *host) last(name string) lasting { return lasting{thing{h, name, nil}} }
 func TestRollback(t *testing.T) {
 	h := newHost("was-there")
 	boom := errors.New("boom")
-	p := Plan{Shared(h.last("bridge")), h.last("was-there"), h.last("link"), thing{h, "addr", nil}, h.last("rule"),
+	p := plan.Plan{plan.Shared(h.last("bridge")), h.last("was-there"), h.last("link"), thing{h, "addr", nil}, h.last("rule"),
 		thing{h, "bad", boom}, h.last("never")}
 	ctx, cancel := context.WithCancel(context.Background())
 	tx := Begin(nil)
@@ -98,18 +99,18 @@ func TestApplyStopsWithItsCaller(t *testing.T) {
 	h := newHost()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := Begin(nil).Apply(ctx, Plan{h.last("link")}); !errors.Is(err, context.Canceled) || len(h.log) != 0 {
+	if err := Begin(nil).Apply(ctx, plan.Plan{h.last("link")}); !errors.Is(err, context.Canceled) || len(h.log) != 0 {
 		t.Errorf("apply: %v, did %q", err, h.log)
 	}
 }
 
 // clause: P12
-func TestRemove(t *testing.T) {
+func TestUndo(t *testing.T) {
 	h := newHost("a", "c")
 	boom := errors.New("boom")
-	p := Plan{h.last("a"), Shared(h.last("bridge")), lasting{thing{h, "b", boom}},
+	p := plan.Plan{h.last("a"), plan.Shared(h.last("bridge")), lasting{thing{h, "b", boom}},
 		lasting{thing{h, "gone", fmt.Errorf("open: %w", kernel.ErrNoNamespace)}}, h.last("c")}
-	err := p.Remove(context.Background(), nil)
+	err := Undo(context.Background(), nil, p)
 	if !errors.Is(err, boom) || errors.Is(err, kernel.ErrNoNamespace) || err.Error() != "remove b: boom" {
 		t.Errorf("remove: %v", err)
 	}
@@ -121,8 +122,8 @@ func TestRemove(t *testing.T) {
 // clause: P14 P15
 func TestVerify(t *testing.T) {
 	h := newHost("a")
-	p := Plan{Required(h.last("master")), Shared(h.last("bridge")), h.last("a")}
-	err := p.Verify(context.Background(), nil)
+	p := plan.Plan{plan.Required(h.last("master")), plan.Shared(h.last("bridge")), h.last("a")}
+	err := Verify(context.Background(), nil, p)
 	if err == nil || strings.Count(err.Error(), "is missing") != 2 ||
 		!strings.Contains(err.Error(), "shared bridge: is missing") {
 		t.Errorf("verify: %v", err)
@@ -130,34 +131,12 @@ func TestVerify(t *testing.T) {
 	if _, err := p[0].Ensure(context.Background(), nil); err == nil || len(h.log) != 0 {
 		t.Errorf("a required thing was made: %v, %q", err, h.log)
 	}
-	if q := p.Required(); len(q) != 1 || q.String() != "required master\n" || Unwrap(q[0]) != h.last("master") {
-		t.Errorf("required: %v", q)
-	}
-	if _, ok := p[1].(Remover); ok {
-		t.Error("a shared thing can be removed by an attachment")
-	}
-}
-
-// STATUS verifies prerequisites. An ADD and a CHECK do not.
-func TestPrerequisite(t *testing.T) {
-	h := newHost("module")
-	p := Plan{Prerequisite(h.last("module")), Shared(h.last("bridge")), h.last("link")}
-	if q := p.Required(); len(q) != 1 || Unwrap(q[0]) != h.last("module") {
-		t.Errorf("required: %v", q)
-	}
-	q, err := p.Attaching()
-	if err != nil || len(q) != 2 || Unwrap(q[0]) != h.last("bridge") || Unwrap(q[1]) != h.last("link") {
-		t.Errorf("attaching: %v, %v", q, err)
-	}
-	if IsShared(p[0]) || !IsShared(p[1]) || IsShared(p[2]) {
-		t.Error("which are shared")
-	}
 }
 
 // A clock is told each step of an ADD, a CHECK and a DEL, with its time.
 func TestTiming(t *testing.T) {
 	h := newHost()
-	p := Plan{h.last("link"), Shared(h.last("bridge"))}
+	p := plan.Plan{h.last("link"), plan.Shared(h.last("bridge"))}
 	var steps []string
 	ctx := Timing(t.Context(), func(took time.Duration, step func() string) {
 		if took < 0 || took > time.Hour {
@@ -166,12 +145,12 @@ func TestTiming(t *testing.T) {
 		steps = append(steps, step())
 	})
 	tx := Begin(nil)
-	if err := errors.Join(tx.Apply(ctx, p), p.Verify(ctx, nil), tx.Rollback(ctx)); err != nil {
+	if err := errors.Join(tx.Apply(ctx, p), Verify(ctx, nil, p), tx.Rollback(ctx)); err != nil {
 		t.Fatal(err)
 	}
 	kind := diaryKind{name: "rule", h: h}
 	dead := spec.Owner{Network: "net", ContainerID: "dead"}
-	if err := Remove(ctx, nil, []Kind{kind}, TagOf(dead)); err != nil {
+	if err := Remove(ctx, nil, []plan.Kind{kind}, plan.TagOf(dead)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"link", "shared bridge", "link", "shared bridge", "remove link", "remove rule"}
@@ -184,7 +163,7 @@ func TestTiming(t *testing.T) {
 func TestLacking(t *testing.T) {
 	missing := errors.New("runtimeConfig.mac: is missing")
 	h := newHost()
-	p := Plan{h.last("link"), Lacking(missing)}
+	p := plan.Plan{h.last("link"), plan.Lacking(missing)}
 	tx := Begin(nil)
 	if err := tx.Apply(t.Context(), p); !errors.Is(err, missing) {
 		t.Errorf("apply: %v", err)
@@ -192,13 +171,7 @@ func TestLacking(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil || len(h.there) > 0 {
 		t.Errorf("roll back: %v, left %v", err, h.there)
 	}
-	if err := (Plan{Lacking(missing)}).Verify(t.Context(), nil); !errors.Is(err, missing) {
+	if err := Verify(t.Context(), nil, plan.Plan{plan.Lacking(missing)}); !errors.Is(err, missing) {
 		t.Errorf("verify: %v", err)
-	}
-	if _, err := p.Attaching(); !errors.Is(err, missing) {
-		t.Errorf("attaching: %v", err)
-	}
-	if q, err := p[:1].Attaching(); err != nil || len(q) != 1 {
-		t.Errorf("attaching a link: %v, %v", q, err)
 	}
 }

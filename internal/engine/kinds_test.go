@@ -1,4 +1,4 @@
-package plan
+package engine
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
@@ -22,14 +23,14 @@ type diaryKind struct {
 
 func (k diaryKind) Name() string { return k.name }
 
-func (k diaryKind) Owners(context.Context, *kernel.World, string) (tags []Tag, err error) {
+func (k diaryKind) Owners(context.Context, *kernel.World, string) (tags []plan.Tag, err error) {
 	for _, o := range k.owners {
-		tags = append(tags, TagOf(o))
+		tags = append(tags, plan.TagOf(o))
 	}
 	return tags, nil
 }
 
-func (k diaryKind) Remove(_ context.Context, _ *kernel.World, tags ...Tag) error {
+func (k diaryKind) Remove(_ context.Context, _ *kernel.World, tags ...plan.Tag) error {
 	if len(tags) == 0 {
 		k.h.log = append(k.h.log, "remove nothing")
 	}
@@ -49,9 +50,9 @@ func (k diaryKind) Tidy(_ context.Context, _ *kernel.World, network string, used
 // clause: P12
 func TestRemoveKinds(t *testing.T) {
 	h, boom := newHost(), errors.New("boom")
-	kinds := []Kind{diaryKind{name: "link", h: h}, diaryKind{name: "addr", h: h, broken: boom},
+	kinds := []plan.Kind{diaryKind{name: "link", h: h}, diaryKind{name: "addr", h: h, broken: boom},
 		diaryKind{name: "rule", h: h}}
-	err := Remove(t.Context(), nil, kinds, TagOf(spec.Owner{Network: "net", ContainerID: "c1"}))
+	err := Remove(t.Context(), nil, kinds, plan.TagOf(spec.Owner{Network: "net", ContainerID: "c1"}))
 	if !errors.Is(err, boom) {
 		t.Errorf("remove: %v", err)
 	}
@@ -70,7 +71,7 @@ func TestCollect(t *testing.T) {
 	for _, used := range []bool{true, false} {
 		h, boom := newHost(), errors.New("boom")
 		both := []spec.Owner{living, dead}
-		kinds := []Kind{diaryKind{name: "link", h: h, owners: both},
+		kinds := []plan.Kind{diaryKind{name: "link", h: h, owners: both},
 			diaryKind{name: "rule", h: h, owners: both, broken: boom}}
 		kinds = append(kinds, diaryKind{name: "empty", h: h}) // which removes nothing
 		var valid []spec.Owner
@@ -103,17 +104,17 @@ func TestCollectCould(t *testing.T) {
 	} {
 		h := newHost()
 		could := func(o spec.Owner) bool { return o.ContainerID == "mine" }
-		kinds := []Kind{vagueKind{diaryKind{name: "rule", h: h}, Tag{Could: could}, nil}}
+		kinds := []plan.Kind{vagueKind{diaryKind{name: "rule", h: h}, plan.Tag{Could: could}, nil}}
 		if err := Collect(t.Context(), nil, kinds, "net", tc.valid); err != nil || !slices.Equal(h.log, tc.want) {
 			t.Errorf("with %v: did %q, want %q: %v", tc.valid, h.log, tc.want, err)
 		}
 	}
 	lost := errors.New("no answer")
-	kinds := []Kind{vagueKind{diaryKind: diaryKind{name: "rule", h: newHost()}, lost: lost}}
+	kinds := []plan.Kind{vagueKind{diaryKind: diaryKind{name: "rule", h: newHost()}, lost: lost}}
 	if err := Collect(t.Context(), nil, kinds, "net", nil); !errors.Is(err, lost) {
 		t.Errorf("where owners are not known: %v", err)
 	}
-	if (Tag{}).Known() || !TagOf(spec.Owner{ContainerID: "c"}).Known() {
+	if (plan.Tag{}).Known() || !plan.TagOf(spec.Owner{ContainerID: "c"}).Known() {
 		t.Error("which owner is known")
 	}
 }
@@ -121,12 +122,12 @@ func TestCollectCould(t *testing.T) {
 // A vagueKind has one tag.
 type vagueKind struct {
 	diaryKind
-	tag  Tag
+	tag  plan.Tag
 	lost error
 }
 
-func (k vagueKind) Owners(context.Context, *kernel.World, string) ([]Tag, error) {
-	return []Tag{k.tag}, k.lost
+func (k vagueKind) Owners(context.Context, *kernel.World, string) ([]plan.Tag, error) {
+	return []plan.Tag{k.tag}, k.lost
 }
 
 // otherKind is a diaryKind of another type.
@@ -135,7 +136,7 @@ type otherKind struct{ diaryKind }
 // Union has each kind once. Two kinds that are not the same may not have one name.
 func TestUnion(t *testing.T) {
 	link, addr := diaryKind{name: "link"}, diaryKind{name: "addr"}
-	all := Union([]Kind{link}, []Kind{link, addr})
+	all := Union([]plan.Kind{link}, []plan.Kind{link, addr})
 	if len(all) != 2 || all[0].Name() != "link" || all[1].Name() != "addr" {
 		t.Errorf("union is %v", all)
 	}
@@ -144,15 +145,15 @@ func TestUnion(t *testing.T) {
 			t.Errorf("panic says %s", said)
 		}
 	}()
-	Union([]Kind{link}, []Kind{otherKind{link}})
+	Union([]plan.Kind{link}, []plan.Kind{otherKind{link}})
 }
 
 // What was in a namespace that is gone counts as removed, and is not reported.
 func TestGoneNamespace(t *testing.T) {
 	gone := fmt.Errorf("open: %w", kernel.ErrNoNamespace)
 	dead := spec.Owner{Network: "net", ContainerID: "dead"}
-	kinds := []Kind{diaryKind{name: "link", h: newHost(), owners: []spec.Owner{dead}, broken: gone}}
-	if err := Remove(t.Context(), nil, kinds, TagOf(dead)); err != nil {
+	kinds := []plan.Kind{diaryKind{name: "link", h: newHost(), owners: []spec.Owner{dead}, broken: gone}}
+	if err := Remove(t.Context(), nil, kinds, plan.TagOf(dead)); err != nil {
 		t.Errorf("remove: %v", err)
 	}
 	if err := Collect(t.Context(), nil, kinds, "net", nil); err != nil {

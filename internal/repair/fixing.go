@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/restore"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -195,7 +196,7 @@ func (a *attached) retract(ctx context.Context) {
 			mine = append(mine, r)
 		}
 	}
-	if err := mine.Remove(ctx, a.host); err != nil {
+	if err := engine.Undo(ctx, a.host, mine); err != nil {
 		a.broken(err)
 		return
 	}

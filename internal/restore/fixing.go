@@ -97,7 +97,7 @@ type outcome struct {
 
 // verify verifies r. All attachments are of one host, and a resource that they share is the host's.
 func (v *Verified) verify(ctx context.Context, w *kernel.World, r plan.Resource) error {
-	if v == nil || !plan.IsShared(r) {
+	if v == nil || len(plan.Plan{r}.Shared()) == 0 {
 		return r.Verify(ctx, w)
 	}
 	return v.outcome(r, func() error { return r.Verify(ctx, w) })()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -48,8 +49,8 @@ func TestKilledAddition(t *testing.T) {
 
 	run := func(after time.Duration) time.Duration { return contract.RunKilled(t, w, "links", after) }
 	remove := []func() error{
-		func() error { return p.Remove(t.Context(), w) },
-		func() error { return p.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}) },
+		func() error { return engine.Undo(t.Context(), w, p) },
+		func() error { return engine.Undo(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, p) },
 		func() error {
 			none, noName := func([8]byte) bool { return false }, func(*rtnl.Link) bool { return false }
 			if err := contract.SweepKinds(t.Context(), w, []plan.Kind{link.PortKind(), link.VethKind("")},
@@ -86,7 +87,7 @@ func TestKilledAddition(t *testing.T) {
 	t.Logf("%d of %d had made something; one takes %v", halfway, n, whole)
 	// And the next one finds nothing in its way.
 	run(-1)
-	if err := p.Verify(t.Context(), w); err != nil {
+	if err := engine.Verify(t.Context(), w, p); err != nil {
 		t.Error(err)
 	}
 }

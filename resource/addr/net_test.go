@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -322,7 +323,7 @@ func TestKernelWithoutIPv6(t *testing.T) {
 		Announce{Link: "eth0", Addrs: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/16")},
 			Port: identity.LinkName("veth", contract.Owner)}}
 	contract.Must(t, w, p...)
-	if err := p.Verify(t.Context(), w); err != nil {
+	if err := engine.Verify(t.Context(), w, p); err != nil {
 		t.Error(err)
 	}
 	for _, r := range []plan.Resource{sysctl.EnableIPv6{Link: "eth0"}, sysctl.Forwarding{V6: true}} {

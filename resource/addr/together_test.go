@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/link"
@@ -32,8 +33,8 @@ func TestTogether(t *testing.T) {
 		p := plan.Plan{link.Bridge{Name: "cni0"}, Gateway{Link: "cni0", Prefix: netip.MustParsePrefix("fd00::1/64")},
 			sysctl.Forwarding{V6: true}, linktest.Veth(o, "cni0")}
 		go func() {
-			tx := plan.Begin(&c)
-			errs <- errors.Join(tx.Apply(t.Context(), p), p.Verify(t.Context(), &c))
+			tx := engine.Begin(&c)
+			errs <- errors.Join(tx.Apply(t.Context(), p), engine.Verify(t.Context(), &c, p))
 		}()
 	}
 	for range n {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -55,7 +56,7 @@ func BenchmarkFilter(b *testing.B) {
 					publish.Mapping{Protocol: "udp", HostPort: 81, ContainerPort: 53}),
 			}
 			remove := func(b *testing.B) {
-				if err := p.Remove(b.Context(), w); err != nil {
+				if err := engine.Undo(b.Context(), w, p); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -74,7 +75,7 @@ func BenchmarkFilter(b *testing.B) {
 					contract.Ensure(b, w, r)
 				}
 				for b.Loop() {
-					if err := p.Verify(b.Context(), w); err != nil {
+					if err := engine.Verify(b.Context(), w, p); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -93,7 +94,7 @@ func TestRemoveEnds(t *testing.T) {
 			contract.Ensure(t, w, r)
 		}
 		n := deleted(t, w, func() {
-			if err := p.Remove(t.Context(), w); err != nil {
+			if err := engine.Undo(t.Context(), w, p); err != nil {
 				t.Error(err)
 			}
 			n, err := nft.Open(w.Host)
@@ -164,11 +165,11 @@ func TestKilledEnding(t *testing.T) {
 			for _, r := range p {
 				contract.Ensure(t, w, r)
 			}
-			if err := p.Verify(t.Context(), w); err != nil {
+			if err := engine.Verify(t.Context(), w, p); err != nil {
 				t.Errorf("killed at point %d, and added: %v", n, err)
 			}
 		}
-		if err := p.Remove(t.Context(), w); err != nil {
+		if err := engine.Undo(t.Context(), w, p); err != nil {
 			t.Errorf("killed at point %d, and removed: %v", n, err)
 		}
 		if after := filtertest.Elements(t, w); after != before {

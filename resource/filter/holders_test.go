@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/filter/filtertest"
@@ -36,7 +37,7 @@ func TestHolders(t *testing.T) {
 			all := overlapping(len(order))
 			must := func(p plan.Plan) {
 				t.Helper()
-				if err := p.Verify(t.Context(), w); err != nil {
+				if err := engine.Verify(t.Context(), w, p); err != nil {
 					t.Error(err)
 				}
 				for _, r := range p {
@@ -54,10 +55,10 @@ func TestHolders(t *testing.T) {
 				for _, j := range order[i:] {
 					must(all[j])
 				}
-				if err := all[at].Remove(t.Context(), w); err != nil {
+				if err := engine.Undo(t.Context(), w, all[at]); err != nil {
 					t.Fatal(err)
 				}
-				if err := all[at].Verify(t.Context(), w); err == nil {
+				if err := engine.Verify(t.Context(), w, all[at]); err == nil {
 					t.Errorf("%d has been removed, and CHECK finds nothing missing", at)
 				}
 			}
@@ -86,10 +87,10 @@ func TestSweepOfAHolder(t *testing.T) {
 			if i == gone {
 				continue
 			}
-			if err := p.Verify(t.Context(), w); err != nil {
+			if err := engine.Verify(t.Context(), w, p); err != nil {
 				t.Errorf("%d is swept, and %d lacks: %v", gone, i, err)
 			}
-			if err := p.Remove(t.Context(), w); err != nil {
+			if err := engine.Undo(t.Context(), w, p); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -125,7 +126,7 @@ func TestHoldersFixed(t *testing.T) {
 				}
 			})
 			for _, i := range []int{2, 0, 1} {
-				if err := all[i].Remove(t.Context(), w); err != nil {
+				if err := engine.Undo(t.Context(), w, all[i]); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -209,14 +210,14 @@ func TestKilledFilter(t *testing.T) {
 	before := all()
 	contract.RunKilled(t, w, "filter", -1)
 	made := all()
-	if err := p.Remove(t.Context(), w); err != nil {
+	if err := engine.Undo(t.Context(), w, p); err != nil {
 		t.Fatal(err)
 	}
 	whole := contract.RunKilled(t, w, "filter", -1)
 	const n = 60
 	halfway := 0
 	for i := range n {
-		if err := p.Remove(t.Context(), w); err != nil {
+		if err := engine.Undo(t.Context(), w, p); err != nil {
 			t.Fatal(err)
 		}
 		if i%4 == 0 { // the skeleton is made in between, too
@@ -230,7 +231,7 @@ func TestKilledFilter(t *testing.T) {
 			if err := filtertest.SweepNFT(t.Context(), w, "net", func([8]byte) bool { return false }); err != nil {
 				t.Fatal(err)
 			}
-		} else if err := p.Remove(t.Context(), w); err != nil {
+		} else if err := engine.Undo(t.Context(), w, p); err != nil {
 			t.Fatal(err)
 		}
 		if s := filtertest.State(t, w); strings.Contains(s, "elements") {
@@ -242,7 +243,7 @@ func TestKilledFilter(t *testing.T) {
 	}
 	t.Logf("%d of %d had made something and not all; one takes %v", halfway, n, whole)
 	contract.RunKilled(t, w, "filter", -1)
-	if err := p.Verify(t.Context(), w); err != nil {
+	if err := engine.Verify(t.Context(), w, p); err != nil {
 		t.Error(err)
 	}
 }

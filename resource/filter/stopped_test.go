@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -79,7 +80,7 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 	if verb == "ADD" {
 		all = append(all, mine...)
 	}
-	if err := all.Verify(t.Context(), w); err != nil {
+	if err := engine.Verify(t.Context(), w, all); err != nil {
 		t.Errorf("stopped at point %d: %v", n, err)
 	}
 	for _, line := range []string{"jump masquerade_ip_", "jump hairpin_ip_"} {
@@ -87,7 +88,7 @@ func stoppedHolder(t *testing.T, n int, verb string) (stopped bool) {
 			t.Errorf("stopped at point %d: %q is there %d times:\n%s", n, line, strings.Count(s, line), s)
 		}
 	}
-	if err := all.Remove(t.Context(), w); err != nil {
+	if err := engine.Undo(t.Context(), w, all); err != nil {
 		t.Error(err)
 	}
 	if s := filtertest.State(t, w); strings.Contains(s, "elements") {
@@ -111,7 +112,7 @@ func TestStoppedPolicy(t *testing.T) {
 				rules := func() string { return filtertest.FailClosedState(t, w) }
 				unruled := rules()
 				contract.Must(t, w, first...)
-				if err := first.Remove(t.Context(), w); err != nil { // what is shared stays
+				if err := engine.Undo(t.Context(), w, first); err != nil { // what is shared stays
 					t.Fatal(err)
 				}
 				before := filtertest.Elements(t, w)
@@ -131,7 +132,7 @@ func TestStoppedPolicy(t *testing.T) {
 					other := &kernel.World{Host: ns, Store: w.Store}
 					ctx := nstest.Context(t)
 					if tt.other == "DEL" {
-						err = second.Remove(ctx, other)
+						err = engine.Undo(ctx, other, second)
 					}
 					for _, r := range second {
 						if _, eerr := r.Ensure(ctx, other); tt.other == "ADD" && eerr != nil {
@@ -150,11 +151,11 @@ func TestStoppedPolicy(t *testing.T) {
 					if tt.stopped == tt.other {
 						p = first
 					}
-					if err := p.Verify(t.Context(), w); verb == "ADD" && err != nil {
+					if err := engine.Verify(t.Context(), w, p); verb == "ADD" && err != nil {
 						t.Errorf("stopped at point %d: %v", n, err)
 					}
 				}
-				if err := errors.Join(first.Remove(t.Context(), w), second.Remove(t.Context(), w)); err != nil {
+				if err := errors.Join(engine.Undo(t.Context(), w, first), engine.Undo(t.Context(), w, second)); err != nil {
 					t.Error(err)
 				}
 				if after := filtertest.Elements(t, w); after != before {
@@ -193,7 +194,7 @@ func TestKilledRecord(t *testing.T) {
 				contract.Ensure(t, w, m)
 			}
 			killed := stopAt(t, n, w, "record", "ADD", names, func() bool { return true })
-			if err := p.Remove(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}); err != nil {
+			if err := engine.Undo(t.Context(), &kernel.World{Host: w.Host, Store: w.Store}, p); err != nil {
 				t.Error(err)
 			}
 			if left, err := os.ReadDir(w.Store.Dir); err != nil || len(left) > 0 {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -100,10 +101,10 @@ func TestStoppedIPTables(t *testing.T) {
 		}
 		points++
 		all := append(mine, next)
-		if err := all.Verify(t.Context(), w); err != nil {
+		if err := engine.Verify(t.Context(), w, all); err != nil {
 			t.Errorf("stopped at point %d: %v", n, err)
 		}
-		if err := all.Remove(t.Context(), w); err != nil {
+		if err := engine.Undo(t.Context(), w, all); err != nil {
 			t.Error(err)
 		}
 		if s := contract.Host(t, w, "iptables-nft -t nat -S"); strings.Contains(s, "10.1.2.") {

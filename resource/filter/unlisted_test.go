@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -83,7 +84,7 @@ func TestSweepWithoutOwners(t *testing.T) {
 			contract.Must(t, w, dead...)
 
 			c.cut(t, w, portsIn(dead).Owner)
-			if err := dead.Remove(t.Context(), w); err != nil {
+			if err := engine.Undo(t.Context(), w, dead); err != nil {
 				t.Fatal(err)
 			}
 			if err := filtertest.Sweep(t.Context(), w, "net", []spec.Owner{portsIn(living).Owner}); err != nil {
@@ -122,7 +123,7 @@ func TestSweepWithoutOwners(t *testing.T) {
 // lacks compares what CHECK says of each resource.
 func lacks(t *testing.T, w *kernel.World, p plan.Plan, want string) {
 	t.Helper()
-	err := p.Verify(t.Context(), w)
+	err := engine.Verify(t.Context(), w, p)
 	if err == nil {
 		return
 	}

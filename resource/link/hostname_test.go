@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -60,7 +61,7 @@ func TestChosenName(t *testing.T) {
 		contract.Host(t, w, "ip link del web0")
 		gc := func(valid ...spec.Owner) {
 			t.Helper()
-			if err := plan.Collect(t.Context(), alone, []plan.Kind{VethKind("")}, contract.Owner.Network, valid); err != nil {
+			if err := engine.Collect(t.Context(), alone, []plan.Kind{VethKind("")}, contract.Owner.Network, valid); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
@@ -185,14 +186,14 @@ func TestKind(t *testing.T) {
 		t.Errorf("%v, %v", tags, err)
 	}
 	valid := []spec.Owner{example("c1").Owner, example("c2").Owner}
-	if err := plan.Collect(ctx, w, []plan.Kind{k}, "net", valid); err != nil || files(t, w) != all {
+	if err := engine.Collect(ctx, w, []plan.Kind{k}, "net", valid); err != nil || files(t, w) != all {
 		t.Errorf("a GC of valid ones: %v, left\n%s", err, files(t, w))
 	}
 	if err := k.Remove(ctx, w, plan.TagOf(spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth1"})); err != nil ||
 		files(t, w) != all {
 		t.Errorf("removed another's: %v", err)
 	}
-	if err := plan.Collect(ctx, w, []plan.Kind{k}, "net", valid[:1]); err != nil || strings.Count(files(t, w), "\n") != 2 {
+	if err := engine.Collect(ctx, w, []plan.Kind{k}, "net", valid[:1]); err != nil || strings.Count(files(t, w), "\n") != 2 {
 		t.Errorf("a GC of one: %v, left\n%s", err, files(t, w))
 	}
 	for range 2 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
@@ -161,17 +162,17 @@ func TestTransientBridgeVLANs(t *testing.T) {
 	before := contract.BridgeVLANState(w)(t)
 	p := plan.Plan{b, v, plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 100}),
 		plan.Shared(link.VLANGateway{Bridge: "cni0", VLAN: 200})}
-	tx := plan.Begin(w)
+	tx := engine.Begin(w)
 	if err := tx.Apply(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Remove(t.Context(), w); err != nil {
 		t.Error(err)
 	}
-	if err := p.Verify(t.Context(), w); err != nil {
+	if err := engine.Verify(t.Context(), w, p); err != nil {
 		t.Errorf("removed while there is a port: %v", err)
 	}
-	if err := p.Remove(t.Context(), w); err != nil {
+	if err := engine.Undo(t.Context(), w, p); err != nil {
 		t.Error(err)
 	}
 	if after := contract.BridgeVLANState(w)(t); after != before {
@@ -201,15 +202,15 @@ func TestTransientBridgeRace(t *testing.T) {
 			}
 			p := plan.Plan{br, v}
 			for n := range rounds {
-				tx := plan.Begin(w)
+				tx := engine.Begin(w)
 				err := tx.Apply(context.Background(), p)
 				if err == nil {
-					err = p.Verify(context.Background(), w)
+					err = engine.Verify(context.Background(), w, p)
 				}
 				if err != nil {
 					t.Errorf("%s, round %d: %v", o.ContainerID, n, err)
 				}
-				if err := p.Remove(context.Background(), w); err != nil {
+				if err := engine.Undo(context.Background(), w, p); err != nil {
 					t.Errorf("%s, round %d: remove: %v", o.ContainerID, n, err)
 				}
 			}

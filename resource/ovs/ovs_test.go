@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -148,7 +149,7 @@ func TestLaw(t *testing.T) {
 	same("owners", both)
 	collect := func(network string, valid ...spec.Owner) {
 		t.Helper()
-		if err := plan.Collect(ctx, w, []plan.Kind{ovs.PortKind("")}, network, valid); err != nil {
+		if err := engine.Collect(ctx, w, []plan.Kind{ovs.PortKind("")}, network, valid); err != nil {
 			t.Fatal(err)
 		}
 	}

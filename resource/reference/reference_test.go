@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
@@ -82,7 +83,7 @@ func BenchmarkNothingOfTheReference(b *testing.B) {
 	for _, r := range all {
 		b.Run(strings.TrimPrefix(fmt.Sprintf("%T", r), "resource."), func(b *testing.B) {
 			for b.Loop() {
-				if err := (plan.Plan{r}).Remove(b.Context(), w); err != nil {
+				if err := engine.Undo(b.Context(), w, plan.Plan{r}); err != nil {
 					b.Fatal(err)
 				}
 			}

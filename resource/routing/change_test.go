@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource/addr"
@@ -147,11 +148,11 @@ func TestChanges(t *testing.T) {
 		Change{Owner: contract.Owner, Do: Flush, Of: RuleEntry{V4: true, V6: true}},
 		Change{Owner: contract.Owner, Do: Add, Of: RuleEntry{V4: true, Priority: 5, Table: 77}},
 	}
-	tx := plan.Begin(w)
+	tx := engine.Begin(w)
 	if err := tx.Apply(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if err := p[3:].Verify(t.Context(), w); err != nil {
+	if err := engine.Verify(t.Context(), w, p[3:]); err != nil {
 		t.Error(err)
 	}
 	shows(t, w, "-4 route show table main", "default via 10.1.0.9 dev eth0", "10.1.0.0/16 dev eth0 proto kernel",

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/internal/contract"
+	"github.com/fairlead-cni/fairlead/internal/engine"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
@@ -176,7 +177,7 @@ func TestQdiscOfSomebodyElse(t *testing.T) {
 			!strings.Contains(s, "pref 64029 ") {
 			t.Error(s)
 		}
-		if err := append(p, q).Remove(t.Context(), w); err != nil {
+		if err := engine.Undo(t.Context(), w, append(p, q)); err != nil {
 			t.Fatal(err)
 		}
 		if after := state(t); after != before {
@@ -208,14 +209,14 @@ func TestShapedTap(t *testing.T) {
 	blind := plan.Plan{IFB{Owner: contract.Owner, Where: resource.Host},
 		Qdisc{Owner: contract.Owner, Where: resource.Host}, Redirect{Owner: contract.Owner, Where: resource.Host}}
 	for name, remove := range map[string]func() error{
-		"remove": func() error { return blind.Remove(t.Context(), w) },
+		"remove": func() error { return engine.Undo(t.Context(), w, blind) },
 		"sweep":  func() error { return sweep(t.Context(), w, contract.Owner.Network, nil) },
 	} {
 		contract.Must(t, w, p...)
 		if err := sweep(t.Context(), w, contract.Owner.Network, []spec.Owner{contract.Owner}); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Verify(t.Context(), w); err != nil {
+		if err := engine.Verify(t.Context(), w, p); err != nil {
 			t.Fatalf("after a sweep that keeps it: %v", err)
 		}
 		if err := remove(); err != nil {
@@ -232,7 +233,7 @@ func TestShapedTap(t *testing.T) {
 	contract.Host(t, w, "ip link del tap0")
 	tap(t)
 	contract.Host(t, w, "tc qdisc add dev tap0 root handle fa1d: tbf rate 1mbit burst 5000 limit 5000")
-	if err := blind.Remove(t.Context(), w); err != nil {
+	if err := engine.Undo(t.Context(), w, blind); err != nil {
 		t.Fatal(err)
 	}
 	if s := contract.Host(t, w, "tc qdisc show dev tap0"); !strings.Contains(s, "fa1d:") {
@@ -254,7 +255,7 @@ func TestNoLimit(t *testing.T) {
 		before := qdiscState(w, "v0", "c/eth0")(t)
 		contract.Must(t, w, Qdisc{Owner: contract.Owner, Where: where, Link: link, Limit: mbit(20)},
 			IFB{Owner: contract.Owner, Where: where, For: link}, Redirect{Owner: contract.Owner, Where: where, Link: link})
-		err := none.Verify(t.Context(), w)
+		err := engine.Verify(t.Context(), w, none)
 		if s := fmt.Sprint(err); !strings.Contains(s, "qdisc tbf is there") ||
 			!strings.Contains(s, identity.LinkName("ifb", contract.Owner)+" is there") {
 			t.Error(err)
@@ -293,7 +294,7 @@ func TestFixShaped(t *testing.T) {
 			}
 			changed = changed || fixed
 		}
-		if err := p.Verify(t.Context(), w); err != nil || changed != (broken != "true") {
+		if err := engine.Verify(t.Context(), w, p); err != nil || changed != (broken != "true") {
 			t.Errorf("after %s: changed %v, then %v", broken, changed, err)
 		}
 	}

@@ -248,11 +248,7 @@ func finding(f repair.Finding, name string, s term.Style) *term.Tree {
 	for at := 0; at < len(f.Differences); {
 		first := f.Differences[at]
 		same := 1
-		for first.Resource != "" && at+same < len(f.Differences) {
-			next := f.Differences[at+same]
-			if next.Resource != first.Resource || next.Repair != first.Repair {
-				break
-			}
+		for first.Resource != "" && at+same < len(f.Differences) && first.SameResource(f.Differences[at+same]) {
 			same++
 		}
 		printDifferences(node, f.Differences[at:at+same], s)
