@@ -158,12 +158,12 @@ fuzz: ## each fuzz target for FUZZTIME (20s), as many side by side as there are 
 # A package, or PACKAGE=TESTS where other packages' tests have to notice.
 MUTANTS ?= 100
 SEED    ?= 1
-MUTATED ?= spec sdk plan resource/filter ipam internal/ipam/disk internal/ipam/grant attach internal/repair internal/command/install cluster/agent
+MUTATED ?= spec=spec,internal/command/cli/validate sdk=sdk,plugin/bridge,internal/repair plan resource/filter=resource/filter,internal/repair ipam internal/ipam/disk internal/ipam/grant attach internal/repair internal/command/install cluster/agent
 mutate: export FAIRLEAD_RUN :=
 mutate: ## MUTANTS (100) small changes of the packages MUTATED, of which SEED decides: which do their tests not notice?
 	@.ci/packages
-	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags='-s -w' -o /dev/null ./cmd/fairlead # as tests do, which cannot write to Go's cache
-	$(GO) -C internal/tools run ./mutate -root ../.. -accepted mutate/accepted.txt -n $(MUTANTS) -seed $(SEED) $(MUTATED)
+	CGO_ENABLED=0 $(GO) build -buildvcs=false -ldflags='-s -w' -o bin/unmutated ./cmd/fairlead # for tests, which cannot write to Go's cache
+	FAIRLEAD_PROGRAM=$(CURDIR)/bin/unmutated $(GO) -C internal/tools run ./mutate -root ../.. -accepted mutate/accepted.txt -n $(MUTANTS) -seed $(SEED) $(MUTATED)
 
 # make histories HISTORYTIME=8h is a night. Histories that fail are kept, and TestFailedOnce plays them from then on.
 HISTORIES   ?= 0

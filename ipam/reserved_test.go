@@ -20,6 +20,7 @@ func TestParseReserved(t *testing.T) {
 	for text, want := range map[string]string{
 		"10.1.0.5": "10.1.0.5/32", "10.1.0.0/28": "10.1.0.0/28", "fd00::5": "fd00::5/128", "fd00::/120": "fd00::/120",
 		"::ffff:10.1.0.5": "10.1.0.5/32", "::ffff:10.1.0.0/124": "10.1.0.0/28",
+		"::ffff:0.0.0.0/96": "0.0.0.0/0",
 	} {
 		if p, err := ParseReserved(text); err != nil || p.String() != want {
 			t.Errorf("%s: %s, %v; want %s", text, p, err, want)

@@ -85,6 +85,12 @@ func TestDecodeUnknown(t *testing.T) {
 	if len(unknown) != 2 || unknown[0].String() != `unknown key "isGatway", did you mean "isGateway"?` || unknown[1].path != "ranges[0][0].subnte" {
 		t.Errorf("interface plugin: %v", unknown)
 	}
+	for wrong, right := range map[string]string{"dnss": "dns", "capabilites": "capabilities", "Mtuu": "mtu"} {
+		_, unknown, _ = decodeText(t, `"`+wrong+`":{}`, false)
+		if len(unknown) != 1 || unknown[0].String() != `unknown key "`+wrong+`", did you mean "`+right+`"?` {
+			t.Errorf("%s: %v", wrong, unknown)
+		}
+	}
 	_, unknown, _ = decodeText(t, `"isGatway":true,"ipam":{"type":"h","subnett":"x"}`, true)
 	if len(unknown) != 1 || unknown[0].String() != `unknown key "ipam.subnett", did you mean "subnet"?` {
 		t.Errorf("allocator: %v", unknown)

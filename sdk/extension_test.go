@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,6 +117,34 @@ func TestRepairVerb(t *testing.T) {
 			t.Errorf("%s: did %q, want %q; wrong %q, want %q; %d fix, want %d; %+v", tt.name, did, tt.did, wrong,
 				tt.wrong,
 				fixes, tt.fixes, a)
+		}
+	}
+}
+
+// TestPlanVerb is what a plugin of another program answers to FAIRLEAD_PLAN: what ADD would make and return, and why there
+// would be none.
+func TestPlanVerb(t *testing.T) {
+	t.Setenv("TOY", "1")
+	x := extra.Ask(t.Context(), filepath.Join(sdktest.Plugins(t, "toy"), "toy"), invoke.Call{})
+	o := spec.Owner{Network: "net", ContainerID: "c1", IfName: "eth0"}
+	ip := spec.IP{Address: netip.MustParsePrefix("192.0.2.9/32")}
+	links := []resource.HostLink{{Name: "br0", Kind: "bridge"}}
+	a, err := x.Foresee(t.Context(), o, "/run/netns/none", nil, extra.PlanRequest{Conf: json.RawMessage(conf("1.1.0", `,"lable":1,"ipam":{"type":"toyipam"}`)),
+		IPAM: &spec.Result{IPs: []spec.IP{ip}}, HostLinks: links})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Resources) != 2 || !strings.Contains(a.Resources[1], "192.0.2.9/32") || len(a.HostLinks) != 1 || a.HostLinks[0].Name != "br0" ||
+		len(a.Notes) != 1 || a.Notes[0].Unknown != "lable" || len(a.Unmet) > 0 {
+		t.Errorf("%+v", a)
+	}
+	if r := a.Result; r == nil || len(r.IPs) != 1 || r.IPs[0].Address != ip.Address || *r.IPs[0].Interface != 0 ||
+		len(r.Interfaces) != 1 || r.Interfaces[0].Name != "eth0" || r.Interfaces[0].Sandbox != "/run/netns/none" {
+		t.Errorf("the next plugin would get %+v", r)
+	}
+	for text, want := range map[string]string{conf("1.1.0", `,"fail":true`): "asked to", conf("2.0.0", ""): "2.0.0", `{"name":5}`: "name: is the number 5"} {
+		if a, err := x.Foresee(t.Context(), o, "", nil, extra.PlanRequest{Conf: json.RawMessage(text)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %+v, %v", text, a, err)
 		}
 	}
 }

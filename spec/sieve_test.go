@@ -27,6 +27,8 @@ func TestSift(t *testing.T) {
 				"1:30 plugins[1].type: is missing: it names the plugin\n" +
 				"1:49 plugins[3]: is null, and has to be an object\n"},
 		{`{"plugins": [{"type": "a"}, {"type": "../b"}]}`, false, "1:1 name: is missing: a network needs one\n"},
+		{`{"name": "-", "plugins": [{"type": 5}]}`, false, "1:10 name: name \"-\" begins with '-': a letter or a digit has to come first\n" +
+			"1:36 plugins[0].type: is the number 5, and has to be a string\n"},
 		{`{"name": "", "plugins": [{"type": "a"}]}`, false, "1:10 name: name is empty\n"},
 		{`{"name": "n", "plugins": 5}`, true, "1:26 plugins: is the number 5, and has to be an array of plugins\n"},
 	} {

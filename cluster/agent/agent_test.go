@@ -23,7 +23,17 @@ import (
 	"github.com/fairlead-cni/fairlead/resource/overlay"
 )
 
-func TestMain(m *testing.M) { nstest.Main(m) }
+// The test binary is the agent's program, which follows packets in a process of its own.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == ArrivalVerb {
+		if err := FollowArrival(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	nstest.Main(m)
+}
 
 // node is node i, which has the address 192.0.2.i and the prefixes 10.244.i.0/24 and fd00:i::/64.
 func node(i byte) directory.Node {

@@ -85,12 +85,17 @@ func TestConflist(t *testing.T) {
 		t.Errorf("the agent has ended: %s", got)
 	}
 
+	later := "10.244.1.10" // of another network that came since, whose containers the node's never were
+	h.put(filepath.Join(old, later), "c2\r\neth0")
 	changed := strings.Replace(conflist, "1.0.0", "1.1.0", 1)
 	h.put(h.agent.Conflist.Source, changed)
 	h.start()
 	h.compared(one, two)
 	if got := text(path); got != changed {
 		t.Errorf("another source: %s\n%s", got, h.problems())
+	}
+	if got := text(filepath.Join("/var/lib/cni/networks/pods1", later)); !strings.Contains(got, "no such file") {
+		t.Errorf("a lease was taken over by an agent that has installed its network: %s", got)
 	}
 	h.put(path, "theirs")
 	h.compared(one, two)

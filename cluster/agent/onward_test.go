@@ -21,6 +21,7 @@ func TestQuestion(t *testing.T) {
 		{`"prefix":"10.244.1.0/24",`, "", false}, // of a host outside of the ranges
 		{`"src":"10.244.1.2"`, `"src":""`, true},
 		{`"dst":"10.244.2.2"`, `"dst":"fd00::2"`, true},
+		{`"src":"10.244.1.2","dst":"10.244.2.2","proto":6,"port":80},"prefix":"10.244.1.0/24"`, `"proto":6,"port":80}`, true},
 		{`10.244.1.0/24`, `10.244.3.0/24`, true},
 		{`"local":"192.0.2.1"`, `"local":""`, true},
 		{`"endpoint":"192.0.2.2"`, `"endpoint":"2001:db8::2"`, true},

@@ -177,6 +177,12 @@ func TestNew(t *testing.T) {
 			t.Errorf("%s: mode %v, the same file as bridge: %v", e.Name(), st.Mode(), os.SameFile(one, st))
 		}
 	}
+	_, v2, _ := world(t)
+	_, err = installFrom(v2, dir, false)
+	must(t, err)
+	if _, err := os.Lstat(filepath.Join(dir, ".fairlead", original)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a directory for files of the reference, which had none: %v", err)
+	}
 	for _, path := range []string{dir, filepath.Dir(dir)} {
 		if st, err := os.Stat(path); err != nil || st.Mode().Perm() != 0o755 {
 			t.Errorf("%s: %v, %v", path, st.Mode(), err)
@@ -318,6 +324,7 @@ func TestUnsafe(t *testing.T) {
 		{"for root's group", func(dir string) error { return os.Chmod(dir, 0o775) }, ""},
 		{"for another group", func(dir string) error { return errors.Join(os.Chown(dir, 0, 5), os.Chmod(dir, 0o775)) },
 			"group 5 may write"},
+		{"of the first other user", func(dir string) error { return os.Chown(dir, 1, 0) }, "it belongs to user 1"},
 		{"of another user", func(dir string) error { return os.Chown(dir, 5, 0) }, "it belongs to user 5"},
 		{"in a directory of another user", func(dir string) error { return os.Chown(filepath.Dir(dir), 5, 0) },
 			"it belongs to user 5"},
