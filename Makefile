@@ -158,7 +158,7 @@ fuzz: ## each fuzz target for FUZZTIME (20s), as many side by side as there are 
 # A package, or PACKAGE=TESTS where other packages' tests have to notice.
 MUTANTS ?= 100
 SEED    ?= 1
-MUTATED ?= spec=spec,internal/command/cli/validate sdk=sdk,plugin/bridge,internal/repair plan resource/filter=resource/filter,internal/repair ipam internal/ipam/disk internal/ipam/grant attach internal/repair internal/command/install cluster/agent
+MUTATED ?= spec=spec,internal/command/cli/validate sdk=sdk,plugin/bridge,internal/repair plan=plan,internal/engine resource/filter=resource/filter,internal/repair ipam internal/ipam/disk internal/ipam/grant attach internal/repair internal/command/install cluster/agent internal/engine
 mutate: export FAIRLEAD_RUN :=
 mutate: ## MUTANTS (100) small changes of the packages MUTATED, of which SEED decides: which do their tests not notice?
 	@.ci/packages
