@@ -43,7 +43,13 @@ func sets(t testing.TB, subnets ...string) []ipam.Set {
 
 func owner(id string) spec.Owner { return spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"} }
 
-func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+// addr is an address, or none.
+func addr(s string) (a netip.Addr) {
+	if s != "" {
+		a = netip.MustParseAddr(s)
+	}
+	return a
+}
 
 // add allocates and returns the addresses as text.
 func add(t testing.TB, s *Store, id string) []string {
