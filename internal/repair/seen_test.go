@@ -281,3 +281,38 @@ func TestLinks(t *testing.T) {
 		t.Errorf("without a result: %v, %v", host, off)
 	}
 }
+
+// After a handover, a repair by the same caller leaves what was handed over alone. What cannot be read is told, and without
+// any knowledge of the attachments there is no handover.
+func TestAfterHandOver(t *testing.T) {
+	s := newSite(t)
+	s.add(s.network("lan", "10.9.0.0/24"), "a", "8080:80")
+	r := &repair.Repairer{Runtime: s.Runtime, Plugins: plugin.All(), Firewall: true}
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	if _, err := r.HandOver(stopped, "iptables"); !errors.Is(err, context.Canceled) {
+		t.Errorf("without its caller: %v", err)
+	}
+	all, problems := s.List("lan")
+	if len(all) != 1 || len(problems) > 0 {
+		t.Fatal(all, problems)
+	}
+	torn := filepath.Join(filepath.Dir(all[0].File), "lan-b-eth0")
+	if err := os.WriteFile(torn, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := r.HandOver(bounded(t), "iptables")
+	if err != nil || states(report) != "lan/a/eth0 handed over" || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], torn) {
+		t.Errorf("%s, %q, %v", states(report), report.Problems, err)
+	}
+	if report, err = r.Run(bounded(t)); err != nil || states(report) != "lan/a/eth0 handed over" {
+		t.Errorf("a repair: %s, %v", states(report), err)
+	}
+	results := filepath.Dir(torn)
+	if err := errors.Join(os.Rename(results, results+".old"), os.WriteFile(results, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.HandOver(bounded(t), "iptables"); !errors.Is(err, attach.ErrUnseen) {
+		t.Errorf("of unknown attachments: %v", err)
+	}
+}
