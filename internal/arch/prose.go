@@ -22,7 +22,8 @@ func proseFields() []string {
 func readers() map[string]string {
 	const pathFirst = "an error about a value begins with the path of its key, also that of others' plugins"
 	return map[string]string{
-		"spec Locate":                      pathFirst,
+		"cli/validate locate":              pathFirst,
+		"cli/validate lead":                pathFirst,
 		"spec origin":                      pathFirst,
 		"invoke said":                      "it puts an IPAM plugin's details beside its message",
 		"invoke Versions":                  "a plugin older than VERSION refuses it by this sentence",

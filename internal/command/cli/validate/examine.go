@@ -48,18 +48,18 @@ type examination struct {
 // as this project's, and warnings about the list are included.
 func Examine(file string, src []byte, alone bool) *examination {
 	e := &examination{certain: true, first: true, version: spec.Newest}
-	s, err := spec.NewSieve(src)
+	s, err := newSieve(src)
 	if err != nil {
 		e.say(file, Error, err)
 		return e
 	}
-	s.Sift("", func(part []byte) (err error) { e.list, err = spec.ParseFile(file, part); return err }, nil)
+	s.sift("", func(part []byte) (err error) { e.list, err = spec.ParseFile(file, part); return err }, nil)
 	l := e.list
 	if l == nil {
 		l = &spec.List{CNIVersion: spec.Newest, Name: "network", File: file}
 	}
 	if v, err := spec.Select(l); err != nil {
-		s.Fault("", spec.Errorf(spec.CodeVersion, "cniVersion: %w", err))
+		s.fault("", spec.Errorf(spec.CodeVersion, "cniVersion: %w", err))
 	} else {
 		e.version = v
 	}
@@ -67,7 +67,7 @@ func Examine(file string, src []byte, alone bool) *examination {
 	if alone {
 		e.ofList(file, s, l)
 	}
-	if s.Len("plugins") > 0 {
+	if s.count("plugins") > 0 {
 		e.plugins(file, s, "plugins", nil)
 	} else if l.Plugins != nil {
 		e.plugin(file, s, "", nil)
@@ -94,7 +94,7 @@ const tooNew = `podman 4 and containerd 1.6 and 1.7 refuse 1.1.0 here; for them 
 	`"cniVersion": "1.0.0", "cniVersions": ["1.0.0", "1.1.0"]`
 
 // ofList adds the warnings about a list.
-func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
+func (e *examination) ofList(file string, s *sieve, l *spec.List) {
 	for _, w := range l.Warnings {
 		if errors.Is(w, spec.ErrMisspelt) {
 			e.say(file, Error, w)
@@ -103,7 +103,7 @@ func (e *examination) ofList(file string, s *spec.Sieve, l *spec.List) {
 		}
 	}
 	if netconf.Newer(l) {
-		e.place(file, warning, s.Key("cniVersion"), tooNew)
+		e.place(file, warning, s.key("cniVersion"), tooNew)
 	}
 }
 
@@ -114,7 +114,7 @@ func (e *examination) dropIn(file string) {
 		e.say(file, Error, err)
 		return
 	}
-	s, err := spec.NewSieve(src)
+	s, err := newSieve(src)
 	if err != nil {
 		e.say(file, Error, err)
 		return
@@ -127,13 +127,13 @@ func (e *examination) dropIn(file string) {
 const mostPlugins = 256
 
 // plugins examines the plugins of the list at a path.
-func (e *examination) plugins(file string, s *spec.Sieve, path string, outer *spec.Conf) {
-	n := s.Len(path)
+func (e *examination) plugins(file string, s *sieve, path string, outer *spec.Conf) {
+	n := s.count(path)
 	for i := range min(n, mostPlugins) {
 		e.plugin(file, s, fmt.Sprintf("%s[%d]", path, i), outer)
 	}
 	if n > mostPlugins {
-		s.Fault(path, spec.Errorf(spec.CodeConfig, "%d plugins: want at most %d", n, mostPlugins))
+		s.fault(path, spec.Errorf(spec.CodeConfig, "%d plugins: want at most %d", n, mostPlugins))
 	}
 }
 
@@ -146,14 +146,14 @@ type draft struct {
 }
 
 // plugin lets the plugin at a path plan its configuration. outer is the chain that contains the plugin, or nil.
-func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spec.Conf) {
+func (e *examination) plugin(file string, s *sieve, path string, outer *spec.Conf) {
 	d := draft{unknown: map[string]string{}}
-	before := len(s.Faults)
-	sound := s.Sift(path, func(part []byte) error { return e.plan(part, outer, &d) },
+	before := len(s.faults)
+	sound := s.sift(path, func(part []byte) error { return e.plan(part, outer, &d) },
 		func(error) bool { return d.conf != nil && !(e.certain && e.known(d.conf)) })
 	for key, text := range d.unknown {
-		if at := s.Key(below(path, key)); len(s.Faults) == before || !taken(s.Faults, at) {
-			at.Path = s.Key(path).Path
+		if at := s.key(below(path, key)); len(s.faults) == before || !taken(s.faults, at) {
+			at.path = s.key(path).path
 			e.place(file, Error, at, text)
 		}
 	}
@@ -165,13 +165,13 @@ func (e *examination) plugin(file string, s *spec.Sieve, path string, outer *spe
 			e.others = append(e.others, typ)
 		}
 	}
-	if sound && len(s.Faults) == before {
+	if sound && len(s.faults) == before {
 		e.notes(file, s, path)
 	}
 	e.heads(s, path, d.conf)
 	if d.conf.IsChain() {
 		if err := d.conf.Undeclared(); err != nil {
-			s.Fault(path, err)
+			s.fault(path, err)
 		}
 		e.plugins(file, s, below(path, "plugins"), d.conf)
 		return
@@ -219,9 +219,9 @@ func (e *examination) plan(part []byte, outer *spec.Conf, d *draft) (err error) 
 }
 
 // heads refuses a chained plugin as the first one.
-func (e *examination) heads(s *spec.Sieve, path string, conf *spec.Conf) {
+func (e *examination) heads(s *sieve, path string, conf *spec.Conf) {
 	if p := netconf.OfType(conf.Type); e.first && p != nil && p.Chained() {
-		s.Fault(path, spec.Errorf(spec.CodeConfig, "%s changes the interface of a plugin before it, and no plugin "+
+		s.fault(path, spec.Errorf(spec.CodeConfig, "%s changes the interface of a plugin before it, and no plugin "+
 			"is before it",
 			conf.Type))
 	}
@@ -229,13 +229,13 @@ func (e *examination) heads(s *spec.Sieve, path string, conf *spec.Conf) {
 }
 
 // notes adds the warnings of the plugin at a path.
-func (e *examination) notes(file string, s *spec.Sieve, path string) {
+func (e *examination) notes(file string, s *sieve, path string) {
 	for _, n := range e.t.Notes {
 		if n.Unknown != "" {
 			continue
 		}
-		at, text := s.Locate(path, errors.New(n.Text))
-		at.Path = ""
+		at, text := s.locate(path, errors.New(n.Text))
+		at.path = ""
 		e.place(file, warning, at, text)
 	}
 }
@@ -252,47 +252,47 @@ func (e *examination) known(conf *spec.Conf) bool {
 // misnamed returns an error if the type of a plugin is probably a misspelt one of this project, or if that plugin
 // cannot stand there. Other types may be plugins of other projects.
 func misnamed(conf *spec.Conf) error {
-	for _, place := range []struct {
+	for _, at := range []struct {
 		key, name string
 		gives     bool
 	}{{"type", conf.Type, false}, {"ipam.type", conf.IPAMType, true}} {
 		var among []string
 		for _, p := range plugin.All() {
-			if p.Allocates() == place.gives {
+			if p.Allocates() == at.gives {
 				among = append(among, p.Name)
 			}
 		}
-		p := netconf.OfType(place.name)
-		near, slip := spelling.Nearest(place.name, among)
+		p := netconf.OfType(at.name)
+		near, slip := spelling.Nearest(at.name, among)
 		switch {
 		case p == nil && slip:
-			return spec.Errorf(spec.CodeConfig, "%s: %q: no plugin of fairlead; did you mean %q?", place.key,
-				place.name, near)
-		case p == nil || p.Allocates() == place.gives:
-		case place.gives:
-			return netconf.NoAllocator(place.name)
+			return spec.Errorf(spec.CodeConfig, "%s: %q: no plugin of fairlead; did you mean %q?", at.key,
+				at.name, near)
+		case p == nil || p.Allocates() == at.gives:
+		case at.gives:
+			return netconf.NoAllocator(at.name)
 		default:
 			return spec.Errorf(spec.CodeConfig,
 				"type: %q: allocates addresses and makes no interface; it belongs into \"ipam\" of an interface "+
-					"plugin, such as bridge", place.name)
+					"plugin, such as bridge", at.name)
 		}
 	}
 	return nil
 }
 
 // faults adds what a sieve found.
-func (e *examination) faults(file string, s *spec.Sieve) {
-	for _, f := range s.Faults {
+func (e *examination) faults(file string, s *sieve) {
+	for _, f := range s.faults {
 		f.File = file
 		e.say(file, Error, f)
 	}
 }
 
-func (e *examination) place(file, severity string, at spec.Place, text string) {
-	if at.Path != "" {
-		text = at.Path + ": " + text
+func (e *examination) place(file, severity string, at place, text string) {
+	if at.path != "" {
+		text = at.path + ": " + text
 	}
-	e.say(file, severity, &spec.FileError{File: file, Line: at.Line, Column: at.Column, Err: errors.New(text)})
+	e.say(file, severity, &spec.FileError{File: file, Line: at.line, Column: at.column, Err: errors.New(text)})
 }
 
 func (e *examination) say(file, severity string, err error) {
@@ -302,6 +302,6 @@ func (e *examination) say(file, severity string, err error) {
 }
 
 // taken reports whether there is a remark about that place already.
-func taken(faults []*spec.FileError, at spec.Place) bool {
-	return slices.ContainsFunc(faults, func(f *spec.FileError) bool { return f.Path == at.Path })
+func taken(faults []*spec.FileError, at place) bool {
+	return slices.ContainsFunc(faults, func(f *spec.FileError) bool { return f.Path == at.path })
 }

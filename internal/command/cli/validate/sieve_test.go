@@ -1,10 +1,12 @@
-package spec
+package validate
 
 import (
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // All mistakes of a file are found, each at its place, by a check that stops at the first one. What follows from one
@@ -15,7 +17,7 @@ func TestSift(t *testing.T) {
 		good bool
 		want string
 	}{
-		{list("n", "a"), true, ""},
+		{`{"name": "n", "plugins": [{"type": "a"}]}`, true, ""},
 		{"{\n\"name\": \"-n\",\n\"cniVersion\": 7,\n\"plugins\": [{\"type\": 5}, {\"type\": \"b\", \"capabilities\": {\"x\": 1 , \"y\" : 2 }}]}",
 			true, "2:9 name: name \"-n\" begins with '-': a letter or a digit has to come first\n" +
 				"3:15 cniVersion: is the number 7, and has to be a string\n" +
@@ -32,13 +34,13 @@ func TestSift(t *testing.T) {
 		{`{"name": "", "plugins": [{"type": "a"}]}`, false, "1:10 name: name is empty\n"},
 		{`{"name": "n", "plugins": 5}`, true, "1:26 plugins: is the number 5, and has to be an array of plugins\n"},
 	} {
-		s, err := NewSieve([]byte(tc.doc))
+		s, err := newSieve([]byte(tc.doc))
 		if err != nil {
 			t.Fatal(err)
 		}
-		good := s.Sift("", func(part []byte) error { _, err := ParseFile("x.conflist", part); return err }, nil)
+		good := s.sift("", func(part []byte) error { _, err := spec.ParseFile("x.conflist", part); return err }, nil)
 		var said strings.Builder
-		for _, f := range s.Faults {
+		for _, f := range s.faults {
 			fmt.Fprintf(&said, "%d:%d %v\n", f.Line, f.Column, f.Err)
 			if f.Path != "" && !strings.HasPrefix(f.Err.Error(), f.Path) {
 				t.Errorf("%v is about %s", f.Err, f.Path)
@@ -48,7 +50,7 @@ func TestSift(t *testing.T) {
 			t.Errorf("%s: %v, it says\n%swant\n%s", tc.doc, good, &said, tc.want)
 		}
 	}
-	if _, err := NewSieve([]byte(`[]`)); err == nil {
+	if _, err := newSieve([]byte(`[]`)); err == nil {
 		t.Error("an array was sifted")
 	}
 }
@@ -57,39 +59,39 @@ func TestSift(t *testing.T) {
 // the sieve.
 func TestSieve(t *testing.T) {
 	items := strings.TrimSuffix(strings.Repeat(`7,`, mostFaults+2), ",")
-	s, err := NewSieve([]byte("{\n \"x\": {\"y\": [" + items + "]}}"))
+	s, err := newSieve([]byte("{\n \"x\": {\"y\": [" + items + "]}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Len("x.y") != mostFaults+2 || s.Len("x.z") != 0 {
-		t.Errorf("the lists have %d and %d items", s.Len("x.y"), s.Len("x.z"))
+	if s.count("x.y") != mostFaults+2 || s.count("x.z") != 0 {
+		t.Errorf("the lists have %d and %d items", s.count("x.y"), s.count("x.z"))
 	}
-	if at := s.Key("x.y"); at.Path != "x.y" || at.Line != 2 || at.Column != 8 {
-		t.Errorf("the key is at %d:%d %s", at.Line, at.Column, at.Path)
+	if at := s.key("x.y"); at.path != "x.y" || at.line != 2 || at.column != 8 {
+		t.Errorf("the key is at %d:%d %s", at.line, at.column, at.path)
 	}
 	for range 2 {
-		s.Fault("x", errors.New("y: has too many"))
+		s.fault("x", errors.New("y: has too many"))
 	}
-	if len(s.Faults) != 1 || s.Faults[0].Path != "x.y" || s.Faults[0].Err.Error() != "x.y: has too many" {
-		t.Errorf("faults: %v", s.Faults)
+	if len(s.faults) != 1 || s.faults[0].Path != "x.y" || s.faults[0].Err.Error() != "x.y: has too many" {
+		t.Errorf("faults: %v", s.faults)
 	}
 	missing := errors.New("z: is missing")
-	if s.Sift("x", func([]byte) error { return missing }, func(err error) bool { return err == missing }) || len(s.Faults) != 1 {
-		t.Errorf("a doubtful fault: %v", s.Faults)
+	if s.sift("x", func([]byte) error { return missing }, func(err error) bool { return err == missing }) || len(s.faults) != 1 {
+		t.Errorf("a doubtful fault: %v", s.faults)
 	}
-	if s.Sift("x.z", func([]byte) error { return nil }, nil) {
+	if s.sift("x.z", func([]byte) error { return nil }, nil) {
 		t.Error("what is not there is sound")
 	}
-	item, err := NewSieve([]byte(`{"plugins": [{"type": "a"}]}`))
+	item, err := newSieve([]byte(`{"plugins": [{"type": "a"}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if item.Sift("plugins[0]", func([]byte) error { return missing }, nil) || item.Len("plugins") != 1 || len(item.Faults) != 1 {
-		t.Errorf("an item that lacks a key: %v", item.Faults)
+	if item.sift("plugins[0]", func([]byte) error { return missing }, nil) || item.count("plugins") != 1 || len(item.faults) != 1 {
+		t.Errorf("an item that lacks a key: %v", item.faults)
 	}
 	tried := 0
-	s.Sift("x.y", func([]byte) error { tried++; return fmt.Errorf("[0]: %d", tried) }, nil)
-	last := s.Faults[len(s.Faults)-1]
+	s.sift("x.y", func([]byte) error { tried++; return fmt.Errorf("[0]: %d", tried) }, nil)
+	last := s.faults[len(s.faults)-1]
 	if tried != mostFaults+1 || !strings.Contains(last.Error(), "more may be wrong than the first 100 mistakes") {
 		t.Errorf("%d checks, the last fault is %v", tried, last)
 	}
@@ -97,7 +99,7 @@ func TestSieve(t *testing.T) {
 
 // The message of an error begins with the whole path of what it is about.
 func TestLocate(t *testing.T) {
-	s, err := NewSieve([]byte(`{"plugins":[{"mtu":7}]}`))
+	s, err := newSieve([]byte(`{"plugins":[{"mtu":7}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,9 +114,9 @@ func TestLocate(t *testing.T) {
 		{"plugins", "[0].MTU, and [0].mtuu", "plugins[0].mtu", "plugins[0].mtu, and [0].mtuu"},
 		{"plugins[-1]", "x", "plugins", "plugins: x"},
 	} {
-		at, text := s.Locate(tc.path, errors.New(tc.text))
-		if at.Path != tc.at || text != tc.want {
-			t.Errorf("%s at %q: %s at %q, want %s at %q", tc.text, tc.path, text, at.Path, tc.want, tc.at)
+		at, text := s.locate(tc.path, errors.New(tc.text))
+		if at.path != tc.at || text != tc.want {
+			t.Errorf("%s at %q: %s at %q, want %s at %q", tc.text, tc.path, text, at.path, tc.want, tc.at)
 		}
 	}
 }
