@@ -106,7 +106,7 @@ func (r *Runtime) resultsDir() string { return filepath.Join(r.cacheDir(), "resu
 func (r *Runtime) paths(o spec.Owner) []string {
 	const longest = 255
 	name := o.Network + "-" + o.ContainerID + "-" + o.IfName
-	second := filepath.Join(r.resultsDir(), cut(name, 200)+"-"+digest(o))
+	second := filepath.Join(r.resultsDir(), name[:min(len(name), 200)]+"-"+digest(o))
 	if len(name) > longest {
 		return []string{second}
 	}
@@ -117,8 +117,6 @@ func digest(o spec.Owner) string {
 	sum := sha256.Sum256([]byte(o.Network + "\x00" + o.ContainerID + "\x00" + o.IfName))
 	return hex.EncodeToString(sum[:8])
 }
-
-func cut(s string, n int) string { return s[:min(len(s), n)] }
 
 // load returns the attachment of o, or nil without an error if there is none. It returns an error if the file that
 // should contain it cannot be read or contains something else.

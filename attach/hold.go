@@ -25,19 +25,16 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{st.Ino, st.Mtim}
 }
 
-// Gone reports whether the attached namespace certainly no longer exists, as far as the cache knows.
-func (c *Cached) Gone() bool { return c.stale() }
-
 // Gone reports whether the attached namespace certainly no longer exists. Add uses it to decide whether to replace an
 // attachment.
 func (r *Runtime) Gone(c *Cached) bool {
-	return c.stale() || c.Netns != "" && r.Vanished != nil && r.Vanished(c)
+	return c.Gone() || c.Netns != "" && r.Vanished != nil && r.Vanished(c)
 }
 
 // Hidden reports whether this program cannot see the attached namespace, although it may exist.
 func (c *Cached) Hidden() bool {
 	_, err := c.identity()
-	return err != nil && !c.stale()
+	return err != nil && !c.Gone()
 }
 
 // Hold locks an attachment that List returned, until release is called, so that other operations of this package wait.

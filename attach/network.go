@@ -178,10 +178,10 @@ func (op *operation) ofEntry(c *Cached) *operation {
 		a: Attachment{ContainerID: c.ContainerID, IfName: c.IfName, Netns: netns}}
 }
 
-// stale reports whether the attached namespace certainly no longer exists. In a container of its own this program may
-// not see all mounts: the file then exists without a mount on it, or its directory is missing. That proves nothing,
-// except for an attachment of an earlier boot.
-func (c *Cached) stale() bool {
+// Gone reports whether the attached namespace certainly no longer exists, as far as the cache knows. In a container of
+// its own this program may not see all mounts: the file then exists without a mount on it, or its directory is missing.
+// That proves nothing, except for an attachment of an earlier boot.
+func (c *Cached) Gone() bool {
 	if c.Netns == "" {
 		return false
 	}

@@ -213,7 +213,7 @@ func (op *operation) detach(ctx context.Context, cached *Cached, goOn bool) erro
 		return op.failed(err)
 	}
 	// what is there now is another's
-	if cached != nil && netns != "" && netns == cached.Netns && !cached.stale() && op.r.Gone(cached) {
+	if cached != nil && netns != "" && netns == cached.Netns && !cached.Gone() && op.r.Gone(cached) {
 		netns = ""
 	}
 	left, err := op.del(ctx, prev, netns, goOn)

@@ -19,8 +19,6 @@ const (
 	virtual = "in the virtual machine"
 )
 
-func sections() []string { return []string{here, newest, virtual} }
-
 const intro = `# Performance, side by side with the reference
 
 ` + "`make bench`, `make bench-newest`" + ` and ` + "`make bench-vm`" + ` wrote this page. It shows the measurement of one day on one machine, and is not a test. Read the
@@ -121,7 +119,7 @@ func writePage(path string, r report) error {
 func page(old []byte, r report) []byte {
 	var b bytes.Buffer
 	b.WriteString(intro)
-	for _, section := range sections() {
+	for _, section := range []string{here, newest, virtual} {
 		begin, end := marks(section)
 		_, text, _ := strings.Cut(string(old), begin)
 		text, _, found := strings.Cut(text, end)

@@ -39,9 +39,6 @@ func commandPages(_ string, files Files) error {
 	return nil
 }
 
-// owned are the directories in which every file is generated, so that one with no source is stale.
-func owned() []string { return []string{"docs/man", "docs/plugins", "docs/schema"} }
-
 // Stale is what differs between the tree and files, a line each.
 func Stale(root string, files Files) (stale []string, err error) {
 	for _, path := range slices.Sorted(maps.Keys(files)) {
@@ -85,8 +82,9 @@ func Write(root string, files Files) error {
 	return nil
 }
 
+// orphans are the files without a source in the directories in which every file is generated.
 func orphans(root string, files Files) (paths []string, err error) {
-	for _, dir := range owned() {
+	for _, dir := range []string{"docs/man", "docs/plugins", "docs/schema"} {
 		entries, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err

@@ -51,14 +51,13 @@ func clean(text string) bool {
 func Sprintf(format string, args ...any) Shown {
 	safe := make([]any, len(args))
 	for i, arg := range args {
-		if safe[i] = arg; !isShown(arg) {
+		safe[i] = arg
+		if _, shown := arg.(Shown); !shown {
 			safe[i] = datum{arg}
 		}
 	}
 	return Shown(fmt.Sprintf(format, safe...))
 }
-
-func isShown(v any) bool { _, ok := v.(Shown); return ok }
 
 // datum formats v, escaped.
 type datum struct{ v any }
