@@ -1,10 +1,48 @@
 package sdk
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
+
+// A record is one line of JSON, whatever the call got and answered.
+func TestJournalLine(t *testing.T) {
+	for want, r := range map[string]journalEntry{
+		`"stdin":{"name":"n"}`: {Stdin: []byte(`{"name":"n"}`)},
+		`"stdin":"{\"name"`:    {Stdin: []byte(`{"name`)},
+		`"error":"json: `:      {Stdin: []byte(`{}`), Result: []byte(`{`)},
+	} {
+		line := string(r.line())
+		if !json.Valid([]byte(line)) || !strings.HasSuffix(line, "}\n") || strings.Count(line, "\n") != 1 || !strings.Contains(line, want) {
+			t.Errorf("%s, want %s", line, want)
+		}
+	}
+}
+
+// The absence of a link is listed where it was found first.
+func TestReported(t *testing.T) {
+	link := spec.Missing("link")
+	link.Want = "br0"
+	other := link
+	other.Want = "br1"
+	lacking := map[string]int{"br0": 3}
+	for _, tc := range []struct {
+		found spec.Differences
+		known bool
+	}{
+		{nil, false}, {spec.Differences{link}, true}, {spec.Differences{other}, false}, {spec.Differences{other, link}, true},
+		{spec.Differences{spec.Differs("master", "br0", "br1")}, false},
+	} {
+		if at, known := reported(tc.found, lacking); known != tc.known || known && at != 3 {
+			t.Errorf("%v: %d, %v", tc.found, at, known)
+		}
+	}
+}
 
 // A record that would make the file longer than it may be begins another one, and the former one is kept.
 func TestJournalFull(t *testing.T) {

@@ -217,7 +217,7 @@ func (c *call) findIPAM() (err error) {
 	}
 	// All else goes, and then the address is said to have stayed; but for an ADD that was refused for the same reason,
 	// and so got none.
-	c.ipam = lost{err}
+	c.ipam = lost{err: err}
 	known, rerr := c.w.Store.Get(resource.MadeRecord, c.r.Owner, new(kernel.Identity))
 	if verb == "DEL" && c.r.Prev == nil && !known && rerr == nil {
 		c.ipam = nil
@@ -256,11 +256,11 @@ func (c *call) run(ctx context.Context, of verbs) ([]byte, error) {
 }
 
 // lost is an IPAM plugin that could not be found or opened when addresses had to be released.
-type lost struct{ err error }
+type lost struct {
+	delegate // nil, for other verbs do not come this far
+	err      error
+}
 
-func (l lost) add(context.Context) (*spec.Result, error) { return nil, l.err }
-func (l lost) check(context.Context) error               { return l.err }
-func (l lost) del(context.Context) error                 { return l.err }
-func (l lost) gc(context.Context) error                  { return l.err }
-func (l lost) status(context.Context) error              { return l.err }
-func (l lost) needsLink() bool                           { return false }
+func (l lost) del(context.Context) error { return l.err }
+func (l lost) gc(context.Context) error  { return l.err }
+func (l lost) needsLink() bool           { return false }

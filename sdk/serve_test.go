@@ -18,9 +18,11 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/ipam"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"github.com/fairlead-cni/fairlead/plan"
 	fairlead "github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/addr"
 	"github.com/fairlead-cni/fairlead/resource/link"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -54,8 +56,22 @@ func plugins() []sdk.Plugin {
 		}, r *sdk.Request) (ipam.Allocator, error) {
 			return one{c.IPAM.Empty}, nil
 		}).KnowsArgs("IP"),
+		sdk.Interface("needy", "needs what no kernel has", func(conf, *sdk.Request) (sdk.Answer, error) {
+			has, lacks := needed{mark{"had"}, nil}, needed{mark{"wanted"}, errors.New("this kernel has no marks")}
+			return sdk.Answer{Plan: plan.Plan{has, lacks, has}}, nil
+		}, nil),
 		beaconPlugin(), lampPlugin(), markPlugin(),
 	}
+}
+
+// needed is a mark that a kernel can have or not.
+type needed struct {
+	mark
+	why error
+}
+
+func (n needed) Traits() resource.Traits {
+	return resource.Traits{Possible: func(*kernel.World) error { return n.why }}
 }
 
 // one is an allocator with one address, which it records in a file.
@@ -178,6 +194,8 @@ func TestErrors(t *testing.T) {
 		{"STATUS without the uplink", "macvlan", `{"cniVersion":"1.1.0","name":"net","type":"macvlan","master":"none0"}`, env("STATUS"), 50, "none0"},
 		{"a chain without one of its plugins", "chain", conf("1.1.0", `,"plugins":[{"type":"toy"},{"type":"nope"}]`), env("ADD", ns), 7,
 			"plugins[1] (nope)"},
+		{"P21 STATUS of what the kernel lacks", "needy", conf("1.1.0", ""), env("STATUS"), 50, "this kernel has no marks"},
+		{"CHECK of a configuration that is none", "toy", conf("1.1.0", `,"fail":true`+prev), env("CHECK", ns), 7, "asked to"},
 		{"chained first", "toychain", conf("1.1.0", ""), env("ADD", ns), 7, "prevResult"},
 		{"P14 CHECK without a result", "toy", conf("1.1.0", ""), env("CHECK", ns), 7, "prevResult"},
 		{"GC without a list", "toy", conf("1.1.0", ""), env("GC"), 7, "valid-attachments"},
@@ -198,6 +216,36 @@ func TestErrors(t *testing.T) {
 				t.Error("an address was taken")
 			}
 		})
+	}
+}
+
+// roomy is an allocator that can count.
+type roomy struct {
+	one
+	err error
+}
+
+func (r roomy) Room(context.Context, string) (free, size ipam.Count, err error) {
+	return ipam.CountOf(3), ipam.CountOf(7), r.err
+}
+
+// TestRoom: how much an allocator has is known of one that can count, if it could.
+func TestRoom(t *testing.T) {
+	broken := errors.New("no file")
+	c, err := spec.ParseConf([]byte(conf("1.1.0", `,"ipam":{"type":"roomy"}`)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		a   ipam.Allocator
+		ok  bool
+		err error
+	}{{roomy{}, true, nil}, {roomy{err: broken}, false, broken}, {one{}, false, nil}} {
+		p := sdk.Allocator("roomy", "", func(struct{}, *sdk.Request) (ipam.Allocator, error) { return tc.a, nil })
+		free, size, ok, err := p.Room(t.Context(), nil, c)
+		if ok != tc.ok || !errors.Is(err, tc.err) || ok && (free != ipam.CountOf(3) || size != ipam.CountOf(7)) {
+			t.Errorf("%+v: %v of %v, %v, %v", tc.a, free, size, ok, err)
+		}
 	}
 }
 
