@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/cluster/probe"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/resource/overlay"
@@ -79,6 +80,32 @@ func TestPathProblems(t *testing.T) {
 		if got := thousands(n); got != want {
 			t.Errorf("%d is written %s", n, got)
 		}
+	}
+}
+
+// The status says of a path what its test found, while packets to the node take it.
+func TestDescribePaths(t *testing.T) {
+	lost := agentstatus.Path{Agents: agentstatus.Lost}
+	for name, tc := range map[string]struct {
+		node    string
+		way     agentstatus.Way
+		devices int
+		told    bool
+	}{
+		"tested":           {"n2", agentstatus.VXLAN, 1, true},
+		"another node":     {"n3", agentstatus.VXLAN, 1, false},
+		"no way any more":  {"n2", agentstatus.None, 1, false},
+		"no device is yet": {"n2", agentstatus.VXLAN, 0, false},
+	} {
+		p := &paths{prober: &probe.Prober{Port: 8473}, found: map[string]agentstatus.Path{"n2": lost}}
+		s := agentstatus.Status{Nodes: []agentstatus.Node{{Name: tc.node, Way: tc.way}}, Devices: make([]agentstatus.Device, tc.devices)}
+		if p.describe(&s); (s.Nodes[0].Path != nil) != tc.told || (len(s.Problems) > 0) != tc.told {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	s := agentstatus.Status{Nodes: []agentstatus.Node{{Name: "n2"}}}
+	if new(paths).describe(&s); s.Nodes[0].Path != nil {
+		t.Error("an agent that tests nothing found something")
 	}
 }
 

@@ -202,3 +202,30 @@ func TestObstacles(t *testing.T) {
 	_, err = Rollback(dir)
 	names("a rollback that cannot remove the original", err, kept)
 }
+
+// Of a directory, the plugins of Fairlead are installed: neither its two programs nor what others put there. No file stays
+// open.
+func TestDirectory(t *testing.T) {
+	program := goProgram(t, module+"/cmd/cni", "v1")
+	from := directoryOf(t, program, "bridge", "cni", "fairlead")
+	must(t, os.WriteFile(filepath.Join(from, "route"), []byte("#!/bin/sh\n"), 0o755))
+	files := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		must(t, err)
+		return len(all)
+	}
+	before := files()
+	s, err := Directory(from)
+	must(t, err)
+	want(t, "the plugins", strings.Join(s.Names, " "), "bridge")
+	to := filepath.Join(t.TempDir(), "bin")
+	for range 2 {
+		_, err = installFrom(from, to, false)
+		must(t, err)
+	}
+	_, err = Uninstall(to)
+	must(t, err)
+	if after := files(); after != before {
+		t.Errorf("%d files are open, %d before", after, before)
+	}
+}

@@ -3,6 +3,7 @@ package disk
 import (
 	"context"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -136,5 +137,26 @@ func TestDrop(t *testing.T) {
 	}
 	if err := s.Forget(t.Context(), "net", mine.Address); err == nil {
 		t.Error("no record was forgotten")
+	}
+}
+
+// No call leaves a file open.
+func TestOpenFiles(t *testing.T) {
+	files := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	for what, call := range faultCalls {
+		s := faultStore(faultDir(t), testLog(t))
+		before := files()
+		if _, err := call(t.Context(), s); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if after := files(); after != before {
+			t.Errorf("%s: %d files are open, %d before", what, after, before)
+		}
 	}
 }
