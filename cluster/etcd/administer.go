@@ -207,7 +207,7 @@ func (s *Store) configure(ctx context.Context, edit func(*View, *blocks.Config) 
 	}
 	e := v.get(blocks.Key{Kind: blocks.ConfigKey})
 	if e.Value.Config == nil {
-		return nil, fmt.Errorf("etcd at %s has no cluster %s", strings.Join(s.access.Endpoints, ","), s.access.Cluster)
+		return nil, s.NoCluster()
 	}
 	c := *e.Value.Config
 	c.Pools = slices.Clone(c.Pools)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -136,10 +137,20 @@ func (s *Store) Follow(ctx context.Context, v *View, changed func(freed bool), f
 // errUnwatched means that etcd ended a watch.
 var errUnwatched = errors.New("etcd ended the watch")
 
+// NoCluster is the error of an etcd that has nothing of the cluster, or nothing any more. Such an etcd says nothing of the nodes.
+func (s *Store) NoCluster() error {
+	return fmt.Errorf("etcd at %s has no cluster %s: make it with fairlead cluster init, or correct --cluster. If it was emptied, "+
+		"restore a copy of it instead: nodes of a new cluster may get addresses that containers have",
+		strings.Join(s.access.Endpoints, ","), s.access.Cluster)
+}
+
 func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) error {
 	now, err := s.Look(ctx)
 	if err != nil {
 		return err
+	}
+	if now.Config() == nil {
+		return s.NoCluster()
 	}
 	v.mu.Lock()
 	v.id, v.revision, v.entries, v.unread = now.id, now.revision, now.entries, now.unread
@@ -164,6 +175,9 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 		freed, err := s.apply(v, resp.Events)
 		if err != nil {
 			return err
+		}
+		if v.Config() == nil {
+			return s.NoCluster()
 		}
 		changed(freed)
 	}

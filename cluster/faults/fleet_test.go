@@ -15,6 +15,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
@@ -243,4 +246,47 @@ func (n *node) countAsks(asked *atomic.Int64) {
 			go pass(plugin, agent)
 		}
 	}()
+}
+
+// An etcd that has nothing of the cluster any more says nothing of the nodes: containers reach each other, also after the restart
+// of an agent, and status says what is wrong. An etcd that has the cluster again is heard.
+func TestEmptied(t *testing.T) {
+	c, startEtcd, stopEtcd := newFleet(t)
+	a := c.newMember(1, "init --etcd "+etcdURL+" --pool p=10.9.0.0/24,28")
+	b := c.newMember(2, "join "+a.run("fairlead cluster token"))
+	podA, _ := a.newPod()
+	podB, addressB := b.newPod()
+	stream := newStream(t, podA, podB, addressB, small)
+	stream.flows("at first")
+
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{etcdURL}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	copied, err := client.Get(t.Context(), "/fairlead/", clientv3.WithPrefix())
+	if err == nil {
+		_, err = client.Delete(t.Context(), "/fairlead/", clientv3.WithPrefix())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	const empty = "has no cluster fleet: make it"
+	a.agent.says(empty)
+	stream.flows("after etcd was emptied")
+	stopEtcd()
+	startEtcd()
+	a.agent.kill()
+	a.startAgentUntil(empty)
+	stream.flows("with an agent that has heard nothing else")
+	a.says("fairlead cluster status", empty)
+
+	for _, kv := range copied.Kvs {
+		if _, err := client.Put(t.Context(), string(kv.Key), string(kv.Value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.agent.says(programmed)
+	stream.flows("after etcd was restored")
+	a.newPod()
 }

@@ -186,8 +186,7 @@ func (c *call) open(ctx context.Context) (*etcd.Store, *etcd.View, error) {
 	v, err := s.Look(ctx)
 	err = j.Access.Unreached(ctx, err)
 	if err == nil && v.Config() == nil {
-		err = fmt.Errorf("etcd at %s has no cluster %s: make it with fairlead cluster init, or correct --cluster",
-			strings.Join(j.Endpoints, ","), j.Cluster)
+		err = s.NoCluster()
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, s.Close())
