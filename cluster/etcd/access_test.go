@@ -1,12 +1,14 @@
 package etcd
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -197,6 +199,71 @@ func (a *authority) issue(t *testing.T, name string) {
 	for suffix, b := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "EC PRIVATE KEY", Bytes: secret}} {
 		if err := os.WriteFile(name+suffix, pem.EncodeToMemory(b), 0o600); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// A file of this node that is missing or wrong is said at once and by its name, and why etcd refuses a certificate.
+func TestWrongFiles(t *testing.T) {
+	nstest.NeedProgram(t, "etcd")
+	dir := t.TempDir()
+	ca, other := newAuthority(t), newAuthority(t)
+	path := func(name string) string { return filepath.Join(dir, name) }
+	ca.issue(t, path("server"))
+	ca.issue(t, path("node"))
+	other.issue(t, path("foreign"))
+	for name, content := range map[string][]byte{"ca": ca.pem, "empty": nil} {
+		if err := os.WriteFile(path(name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const url = "https://" + address
+	cmd := exec.Command("etcd", "--data-dir", path("data"), "--listen-client-urls", url, "--advertise-client-urls", url,
+		"--cert-file", path("server.crt"), "--key-file", path("server.key"), "--client-cert-auth", "--trusted-ca-file",
+		path("ca"), "--log-level", "error")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	look := func(a Access) error {
+		a.Cluster, a.Endpoints = "c", []string{url}
+		s, err := Open(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		_, err = s.Look(t.Context())
+		return a.Unreached(t.Context(), err)
+	}
+	good := Access{CA: path("ca"), Cert: path("node.crt"), Key: path("node.key")}
+	for look(good) != nil {
+		if t.Context().Err() != nil {
+			t.Fatal("etcd does not answer")
+		}
+	}
+	for _, c := range []struct {
+		a    Access
+		want string
+	}{
+		{Access{CA: path("gone")}, "--etcd-cacert: open " + path("gone")},
+		{Access{CA: path("empty")}, "--etcd-cacert: " + path("empty") + " has no certificate in PEM"},
+		{Access{CA: good.CA, Cert: path("empty"), Key: good.Key}, "--etcd-cert: " + path("empty") + " has no certificate in PEM"},
+		{Access{CA: good.CA, Cert: good.Cert, Key: path("empty")}, "--etcd-key: " + path("empty") + " has no key in PEM"},
+		{Access{CA: good.CA, Cert: good.Cert, Key: path("foreign.key")}, path("node.crt") + " and --etcd-key " + path("foreign.key") + ": tls: private key does not match"},
+		{Access{CA: good.CA, Cert: path("foreign.crt"), Key: path("foreign.key")}, "etcd refuses the certificate " + path("foreign.crt")},
+		{Access{CA: good.CA}, "etcd wants a certificate"},
+	} {
+		err := look(c.a)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.a, err, c.want)
+			continue
+		}
+		if isLocal := c.a.Cert != path("foreign.crt") && c.a.Cert+c.a.Key != "" || c.a.CA != good.CA; isLocal && errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v: etcd was asked", err)
 		}
 	}
 }

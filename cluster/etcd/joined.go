@@ -1,15 +1,21 @@
 package etcd
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/plainfile"
+	"github.com/fairlead-cni/fairlead/internal/spelling"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 )
 
@@ -28,16 +34,81 @@ const JoinedFile = "/etc/fairlead/fleet.json"
 // DefaultCluster is the name of a cluster that nobody named.
 const DefaultCluster = "fleet"
 
-// ReadJoined reads the file.
-func ReadJoined(path string) (j Joined, err error) {
+// ReadJoined reads the file. Warnings are about keys that nobody reads.
+func ReadJoined(path string) (j Joined, warnings []string, err error) {
 	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if err != nil {
-		return j, err
+		return j, nil, err
 	}
-	if err := json.Unmarshal(b, &j); err != nil {
-		return j, fmt.Errorf("%s: %w: write it with `fairlead cluster join`", path, err)
+	if err := j.parse(b); err != nil {
+		return j, nil, fmt.Errorf("%s is not what fairlead cluster join writes: %w. Correct it, or remove it and let the node join with "+
+			"a token, which fairlead cluster token on another node prints", path, err)
 	}
-	return j, nil
+	for _, text := range unknownKeys(b) {
+		warnings = append(warnings, path+": "+text)
+	}
+	return j, warnings, nil
+}
+
+// parse reads the content of the file.
+func (j *Joined) parse(b []byte) error {
+	var wrong *json.UnmarshalTypeError
+	err := json.Unmarshal(b, j)
+	switch {
+	case len(bytes.TrimSpace(b)) == 0:
+		return errors.New("it is empty")
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%s: want %s, and not a JSON %s", cmp.Or(wrong.Field, "the file"), plainType(wrong.Type), wrong.Value)
+	case err != nil:
+		return err
+	case j.Cluster == "":
+		return errors.New(`"cluster" is missing: want the name of the cluster`)
+	}
+	for _, check := range []struct {
+		key string
+		err error
+	}{{"cluster", readableCluster(j.Cluster)}, {"endpoints", checkURLs(j.Endpoints)}, {"network", ValidNetwork(cmp.Or(j.Network, "pods"))}} {
+		if check.err != nil {
+			return fmt.Errorf("%s: %w", check.key, check.err)
+		}
+	}
+	return nil
+}
+
+// plainType is what JSON calls the type of a field.
+func plainType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list of strings"
+	case reflect.Bool:
+		return "true or false"
+	}
+	return "an object"
+}
+
+// unknownKeys says which keys of the file nobody reads.
+func unknownKeys(b []byte) (warnings []string) {
+	var known []string
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Joined]()) {
+		if key, _, _ := strings.Cut(f.Tag.Get("json"), ","); key != "" {
+			known = append(known, key)
+		}
+	}
+	has := map[string]json.RawMessage{}
+	_ = json.Unmarshal(b, &has) // it was an object
+	for _, key := range slices.Sorted(maps.Keys(has)) {
+		if slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
+			continue
+		}
+		text := fmt.Sprintf("unknown key %q", key)
+		if near, ok := spelling.Nearest(key, known); ok {
+			text += fmt.Sprintf(", did you mean %q?", near)
+		}
+		warnings = append(warnings, text)
+	}
+	return warnings
 }
 
 // Write replaces the file.
@@ -77,6 +148,16 @@ func (a *Access) Define(flags *flag.FlagSet) {
 	flags.StringVar(&a.Key, "etcd-key", "", "`FILE` with the key of --etcd-cert")
 	flags.StringVar(&a.User, "etcd-user", "", "`NAME` of the user, where etcd wants a password")
 	flags.StringVar(&a.PasswordFile, "etcd-password-file", "", "`FILE` with the password of --etcd-user")
+}
+
+// DefineEndpoints adds the flag --etcd. An empty value is an error: a script's variable may be empty.
+func DefineEndpoints(flags *flag.FlagSet, list *[]string, usage string) {
+	flags.Func("etcd", usage, func(text string) error {
+		if *list = SplitList(text); len(*list) == 0 {
+			return errNoURL
+		}
+		return nil // package flag would print a password that stands in a wrong URL
+	})
 }
 
 // SplitList returns the parts of a text between commas.

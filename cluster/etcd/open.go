@@ -1,11 +1,14 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -37,21 +40,11 @@ type Access struct {
 
 // validate says what is wrong, by the names of flags.
 func (a Access) validate() error {
-	if a.Cluster == "" || strings.ContainsAny(a.Cluster, "/ \t\n") {
-		return fmt.Errorf("--cluster: %q: want a name without spaces and /", a.Cluster)
+	if err := readableCluster(a.Cluster); err != nil {
+		return fmt.Errorf("--cluster: %w", err)
 	}
-	if len(a.Endpoints) == 0 {
-		return errors.New("--etcd: want the URL of at least one member of etcd")
-	}
-	for _, e := range a.Endpoints {
-		u, err := url.Parse(e)
-		isURL := err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
-		switch {
-		case !isURL:
-			return fmt.Errorf("--etcd: %q is no URL: want http://HOST:PORT or https://HOST:PORT", e)
-		case u.Scheme != a.scheme():
-			return fmt.Errorf("--etcd: %s and %s: want one scheme for all members", a.Endpoints[0], e)
-		}
+	if err := checkURLs(a.Endpoints); err != nil {
+		return fmt.Errorf("--etcd: %w", err)
 	}
 	hasFiles := a.CA != "" || a.Cert != "" || a.Key != ""
 	switch {
@@ -112,11 +105,19 @@ func (s *Store) connect() (*clientv3.Client, error) {
 }
 
 func (s *Store) newClient() (*clientv3.Client, error) {
+	password, err := s.access.password(os.ReadFile)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.access.tls(os.ReadFile); err != nil { // else only a log has it
+		return nil, err
+	}
 	reconnect := backoff.DefaultConfig
 	reconnect.BaseDelay, reconnect.MaxDelay = pause/10, pause/2 // the defaults are a second and two minutes
 	c := clientv3.Config{
 		Endpoints:   s.Endpoints(),
 		Username:    s.access.User,
+		Password:    password,
 		DialTimeout: signIn,
 		Logger:      zap.NewNop(), // each error is returned, too
 
@@ -126,15 +127,6 @@ func (s *Store) newClient() (*clientv3.Client, error) {
 	}
 	if s.access.scheme() == "https" {
 		c.DialOptions = append(c.DialOptions, grpc.WithTransportCredentials(s.access.credentials()))
-	}
-	if s.access.PasswordFile != "" {
-		b, err := os.ReadFile(s.access.PasswordFile)
-		if err != nil {
-			return nil, fmt.Errorf("--etcd-password-file: %w", err)
-		}
-		if c.Password = strings.TrimRight(string(b), "\r\n"); c.Password == "" {
-			return nil, fmt.Errorf("--etcd-password-file: %s is empty", s.access.PasswordFile)
-		}
 	}
 	client, err := clientv3.New(c)
 	if err != nil {
@@ -172,8 +164,8 @@ func (s *Store) explain(err error) error {
 	return fmt.Errorf("etcd at %s: %w", at, err)
 }
 
-// Unreached adds to an error of an etcd that did not answer in time why there is no connection, as far as it is known: the
-// client of etcd tries again in silence.
+// Unreached replaces the advice in an error of an etcd that did not answer in time by the causes, if they are known: the client of
+// etcd tries again in silence.
 func (a Access) Unreached(ctx context.Context, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -184,7 +176,10 @@ func (a Access) Unreached(ctx context.Context, err error) error {
 			causes = append(causes, fmt.Errorf("%s: %w", e, cause))
 		}
 	}
-	return errors.Join(append([]error{err}, causes...)...)
+	if len(causes) == 0 {
+		return err
+	}
+	return fmt.Errorf("etcd at %s does not answer: %w\n%w", strings.Join(a.Endpoints, ","), context.DeadlineExceeded, errors.Join(causes...))
 }
 
 // dial connects to an endpoint as the client does, and closes the connection.
@@ -204,8 +199,32 @@ func (a Access) dial(ctx context.Context, endpoint string) error {
 	if u.Scheme != "https" {
 		return nil
 	}
-	_, _, err = a.credentials().ClientHandshake(ctx, u.Host, c)
-	return err
+	secure, _, err := a.credentials().ClientHandshake(ctx, u.Host, c)
+	if err != nil {
+		return err
+	}
+	return a.refusal(ctx, secure)
+}
+
+// refusal returns why a server closes a connection at once. It says what it thinks of a certificate when the handshake is over,
+// to one who reads.
+func (a Access) refusal(ctx context.Context, c net.Conn) error {
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00" // and settings: none
+	until, _ := ctx.Deadline()
+	if err := c.SetDeadline(until); err != nil {
+		return err
+	}
+	_, werr := io.WriteString(c, preface)
+	_, err := c.Read(make([]byte, 1))
+	var alert *net.OpError
+	isAlert := errors.As(err, &alert) && alert.Op == "remote error" // as package tls says, whose type of alerts has no name
+	switch {
+	case isAlert && a.Cert == "":
+		return fmt.Errorf("etcd wants a certificate (%w): say --etcd-cert and --etcd-key", err)
+	case isAlert:
+		return fmt.Errorf("etcd refuses the certificate %s (%w): want one that its --trusted-ca-file has signed", a.Cert, err)
+	}
+	return cmp.Or(werr, err)
 }
 
 // Close ends the connections.
@@ -233,25 +252,74 @@ type rereading struct {
 // ClientHandshake implements credentials.TransportCredentials.
 func (r rereading) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn,
 	credentials.AuthInfo, error) {
+	config, err := r.access.tls(os.ReadFile)
+	if err != nil {
+		return nil, nil, err
+	}
+	return credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
+}
+
+// tls returns what the files say, which read reads.
+func (a Access) tls(read func(path string) ([]byte, error)) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if r.access.CA != "" {
-		b, err := os.ReadFile(r.access.CA)
+	if a.CA != "" {
+		b, err := read(a.CA)
 		if err != nil {
-			return nil, nil, fmt.Errorf("--etcd-cacert: %w", err)
+			return nil, fmt.Errorf("--etcd-cacert: %w", err)
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(b) {
-			return nil, nil, fmt.Errorf("--etcd-cacert: %s has no certificate in PEM", r.access.CA)
+			return nil, fmt.Errorf("--etcd-cacert: %s has no certificate in PEM", a.CA)
 		}
 	}
-	if r.access.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(r.access.Cert, r.access.Key)
-		if err != nil {
-			return nil, nil, fmt.Errorf("--etcd-cert and --etcd-key: %w", err)
-		}
-		config.Certificates = []tls.Certificate{pair}
+	if a.Cert == "" {
+		return config, nil
 	}
-	return credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
+	cert, err := read(a.Cert)
+	if err != nil {
+		return nil, fmt.Errorf("--etcd-cert: %w", err)
+	}
+	key, err := read(a.Key)
+	if err != nil {
+		return nil, fmt.Errorf("--etcd-key: %w", err)
+	}
+	if first, _ := pem.Decode(cert); first == nil {
+		return nil, fmt.Errorf("--etcd-cert: %s has no certificate in PEM", a.Cert)
+	}
+	if first, _ := pem.Decode(key); first == nil {
+		return nil, fmt.Errorf("--etcd-key: %s has no key in PEM", a.Key)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("--etcd-cert %s and --etcd-key %s: %w", a.Cert, a.Key, err)
+	}
+	config.Certificates = []tls.Certificate{pair}
+	return config, nil
+}
+
+// password returns that of the user.
+func (a Access) password(read func(path string) ([]byte, error)) (string, error) {
+	if a.PasswordFile == "" {
+		return "", nil
+	}
+	b, err := read(a.PasswordFile)
+	if err != nil {
+		return "", fmt.Errorf("--etcd-password-file: %w", err)
+	}
+	password := strings.TrimRight(string(b), "\r\n")
+	if password == "" {
+		return "", fmt.Errorf("--etcd-password-file: %s is empty", a.PasswordFile)
+	}
+	return password, nil
+}
+
+// CheckFiles returns an error if a file is missing, or is not what its flag wants. Read reads them.
+func (a Access) CheckFiles(read func(path string) ([]byte, error)) error {
+	_, err := a.tls(read)
+	if err == nil {
+		_, err = a.password(read)
+	}
+	return err
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -45,7 +45,7 @@ func adoptVerb() verb {
 			if err != nil {
 				return err
 			}
-			a := &adoption{Network: cmp.Or(append(operands, j.Network, "pods")...), DryRun: dry}
+			a := &adoption{Network: cmp.Or(append(operands, j.Network, defaultNetwork)...), DryRun: dry}
 			if err := a.adopt(ctx, v, pools, from); err != nil {
 				return err
 			}

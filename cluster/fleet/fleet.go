@@ -15,15 +15,18 @@ import (
 	"text/tabwriter"
 
 	"github.com/fairlead-cni/fairlead/cluster/etcd"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
 )
 
 // A call is one call of a command.
 type call struct {
 	flags  *flag.FlagSet
 	stdout io.Writer
+	stderr io.Writer
 	access *access
 	file   string // that join writes
 	output string
+	warned bool // of the file
 }
 
 // A verb is a command.
@@ -48,7 +51,7 @@ var errUsage = errors.New("fairlead cluster -h lists the commands")
 
 // Main runs the command that args name. The status is 0, 1 if it failed, or 2 if the command line is wrong.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	c := &call{stdout: stdout, access: &access{}}
+	c := &call{stdout: stdout, stderr: stderr, access: &access{}}
 	err := c.run(ctx, args)
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -149,19 +152,19 @@ func (c *call) print(doc any, text func(w io.Writer)) error {
 // An access is the flags that say how to reach etcd. What they do not say, is in the file.
 type access struct {
 	etcd.Joined
-	endpoints string
+	endpoints []string
 }
 
 func (a *access) define(flags *flag.FlagSet) {
-	flags.StringVar(&a.endpoints, "etcd", "", "`URL`,… of etcd")
+	etcd.DefineEndpoints(flags, &a.endpoints, "`URL`,… of etcd")
 	flags.StringVar(&a.Cluster, "cluster", "", "`NAME` of the cluster (default: fleet)")
 	a.Define(flags)
 }
 
 // joined returns how to reach etcd.
 func (c *call) joined() (etcd.Joined, error) {
-	from, err := etcd.ReadJoined(c.file)
-	if errors.Is(err, os.ErrNotExist) && c.access.endpoints != "" {
+	from, err := c.read()
+	if errors.Is(err, os.ErrNotExist) && len(c.access.endpoints) > 0 {
 		err = nil
 	}
 	if errors.Is(err, os.ErrNotExist) {
@@ -170,7 +173,19 @@ func (c *call) joined() (etcd.Joined, error) {
 	if err != nil {
 		return from, err
 	}
-	return from.With(c.access.Joined, etcd.SplitList(c.access.endpoints)), nil
+	return from.With(c.access.Joined, c.access.endpoints), nil
+}
+
+// read reads the file, and warns once of keys in it that nobody reads.
+func (c *call) read() (etcd.Joined, error) {
+	j, warnings, err := etcd.ReadJoined(c.file)
+	for _, text := range warnings {
+		if !c.warned {
+			fmt.Fprintln(c.stderr, term.Sprintf("fairlead cluster: warning: %s", text))
+		}
+	}
+	c.warned = true
+	return j, err
 }
 
 // open returns the store, and what it says.

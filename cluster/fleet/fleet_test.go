@@ -3,7 +3,6 @@ package fleet
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,9 +61,15 @@ func open(t *testing.T, cluster string) *etcd.Store {
 // does runs a command line, and returns its answer, or its error behind the status.
 func does(t *testing.T, line string) string {
 	t.Helper()
+	return doesArgs(t, strings.Fields(line)...)
+}
+
+// doesArgs is does for arguments that have spaces, or are empty.
+func doesArgs(t *testing.T, args ...string) string {
+	t.Helper()
 	var out, errs bytes.Buffer
-	status := Main(t.Context(), strings.Fields(line), &out, &errs)
-	t.Logf("%s: %d\n%s%s", line, status, out.String(), errs.String())
+	status := Main(t.Context(), args, &out, &errs)
+	t.Logf("%q: %d\n%s%s", args, status, out.String(), errs.String())
 	switch status {
 	case 0:
 		return out.String()
@@ -110,7 +115,7 @@ func TestCommands(t *testing.T) {
 	nstest.Run(t, "sh", "-ec", "ip link add lan0 type bridge; ip link set lan0 up; ip addr add 10.12.0.1/24 dev lan0")
 	says("init --etcd "+url+" --pool a=10.12.0.0/16", "pool a (10.12.0.0/16) overlaps the network 10.12.0.0/24 of link lan0 of this node")
 	says("init --etcd 127.0.0.1:2379 --pool a=10.9.0.0/24", `"127.0.0.1:2379" is no URL`)
-	says("init --etcd "+url+" --pool a=10.9.0.0/24 --pool six=fd00:9::/64", "this node is of the cluster fleet", "fairlead cluster join fairlead1.")
+	says("init --etcd "+url+" --pool a=10.9.0.0/24 --pool six=fd00:9::/64", "this node is of the cluster fleet", "fairlead cluster join fairlead2.")
 	says("init --etcd "+url+" --pool c=10.10.0.0/24", "has a cluster fleet already, with the pools a (10.9.0.0/24), six (fd00:9::/64)")
 	says("init --cluster other --etcd "+url+" --pool c=10.10.0.0/24", "this node is of the cluster fleet", "and this is the cluster other")
 	says("pools", "a", "10.9.0.0/24", "/26", "4", "fd00:9::/64", "/122", "288230376151711744")
@@ -312,16 +317,25 @@ func TestToken(t *testing.T) {
 	changed := func(change func(*token)) string {
 		other := decoded
 		change(&other)
-		b, err := json.Marshal(other)
+		text, err := other.text()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return tokenPrefix + base64.RawURLEncoding.EncodeToString(b)
+		return text
 	}
 	for want, token := range map[string]string{
 		"the token is of the cluster fleet in the etcd 1234, and etcd at " + url: changed(func(t *token) { t.Store = "1234" }),
 		"has no cluster other, of which the token is":                            changed(func(t *token) { t.Cluster = "other" }),
-		"this is no token": changed(func(t *token) { t.Files = map[string]string{"../x": "y"} }),
+		`"../x" is not the name of a file`:                                       changed(func(t *token) { t.Files = map[string]string{"../x": "y"} }),
+		"read 10-pods.conflist: file does not exist":                             changed(func(t *token) { t.Files = nil }),
+		"10-pods.conflist:1:1: ":                                                 changed(func(t *token) { t.Files = map[string]string{"10-pods.conflist": "garbage"} }),
+		"10-pods.conflist:1:1: there is no JSON":                                 changed(func(t *token) { t.Files = map[string]string{"10-pods.conflist": ""} }),
+		`network: name "../x" begins with '.'`:                                   changed(func(t *token) { t.Network = "../x" }),
+		"--etcd-cacert: fleet-ca.crt has no certificate in PEM": changed(func(t *token) {
+			t.CA, t.Files = "fleet-ca.crt", map[string]string{"fleet-ca.crt": "", t.Conf: t.Files[t.Conf]}
+		}),
+		"a character of it is wrong":        text[:30] + "!" + text[31:],
+		"this token is of a former release": "fairlead1.e30",
 		"http://127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused": changed(func(t *token) {
 			t.Endpoints = []string{"http://127.0.0.1:1"}
 		}),

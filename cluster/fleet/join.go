@@ -3,11 +3,10 @@ package fleet
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -22,55 +21,8 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/record"
 )
 
-// tokenPrefix is what a token begins with.
-const tokenPrefix = "fairlead1."
-
-// A token is what a further node has to know. It has the content of files.
-type token struct {
-	etcd.Joined
-	Files map[string]string `json:"files,omitempty"` // by the names that they get on the further node
-
-	// Authority is what a further member of the cluster's own etcd needs: it may do everything there.
-	Authority map[string]string `json:"authority,omitempty"`
-}
-
-// encode returns the token of a node that has joined.
-func encode(j etcd.Joined, authority map[string]string) (string, error) {
-	t := token{Joined: j, Files: map[string]string{}, Authority: authority}
-	for name, path := range map[string]*string{"fleet-ca.crt": &t.CA, "fleet.crt": &t.Cert, "fleet.key": &t.Key,
-		"fleet.password": &t.PasswordFile, filepath.Base(j.Conf): &t.Conf} {
-		if *path == "" {
-			continue
-		}
-		b, err := plainfile.ReadLinked(*path, plainfile.MaxSize)
-		if err != nil {
-			return "", err
-		}
-		t.Files[name], *path = string(b), name
-	}
-	b, err := json.Marshal(t)
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b), err
-}
-
-// decode reads a token.
-func decode(text string) (t token, err error) {
-	body, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
-	b, err := base64.RawURLEncoding.DecodeString(body)
-	if ok && err == nil {
-		err = json.Unmarshal(b, &t)
-	}
-	for _, files := range []map[string]string{t.Files, t.Authority} {
-		for name := range files {
-			if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
-				ok = false
-			}
-		}
-	}
-	if !ok || err != nil {
-		return t, errors.New("this is no token, or a part of one: `fairlead cluster token` on a node of the cluster prints it")
-	}
-	return t, nil
-}
+// defaultNetwork is the name of the network of a fleet whose file names none.
+const defaultNetwork = "pods"
 
 // conflist is the network of a fleet that has none yet.
 const conflist = `{
@@ -192,7 +144,7 @@ func initVerb() verb {
 				"NAME=CIDR,pinned: containers get these by name alone, on any node. With ,closed behind it, nodes claim only blocks in "+
 				"which they have containers: see fairlead cluster adopt. With ,reclaim=TIME behind all, a node that is silent for that time, of 1h "+
 				"or more, loses its blocks, and with ,fence=drop it cuts off their containers before: see docs/reclaim.md")
-			c.flags.StringVar(&network, "network", "pods", "`NAME` of the network whose containers get the addresses")
+			c.flags.StringVar(&network, "network", defaultNetwork, "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},
 		run: func(ctx context.Context, c *call, operands []string) error {
@@ -200,12 +152,8 @@ func initVerb() verb {
 			if err != nil {
 				return err
 			}
-			j := etcd.Joined{Network: network}.With(c.access.Joined, etcd.SplitList(c.access.endpoints))
-			err = errors.Join(blocks.Config{Pools: all}.Validate(), c.mayWrite(j.Cluster))
-			if err == nil {
-				err = fit(all...)
-			}
-			if err != nil {
+			j := etcd.Joined{Network: network}.With(c.access.Joined, c.access.endpoints)
+			if err := c.mayInit(j, all); err != nil {
 				return err
 			}
 			if len(j.Endpoints) == 0 {
@@ -224,11 +172,39 @@ func initVerb() verb {
 			if j.Store, err = s.Init(ctx, all); err != nil {
 				return err
 			}
-			if err := c.write(j, map[string]string{}); err != nil {
+			if err := c.write(j, nil); err != nil {
 				return err
 			}
 			return c.joinedText(j, all)
 		}}
+}
+
+// mayInit returns an error if this node cannot make such a cluster. Nothing is made before.
+func (c *call) mayInit(j etcd.Joined, pools []blocks.Pool) error {
+	if err := etcd.ValidNetwork(j.Network); err != nil {
+		return fmt.Errorf("--network: %w: %w", err, errUsage)
+	}
+	if err := etcd.ValidCluster(j.Cluster); err != nil {
+		return fmt.Errorf("--cluster: %w: %w", err, errUsage)
+	}
+	_, _, haveConf := c.conf(j.Network)
+	if err := errors.Join(blocks.Config{Pools: pools}.Validate(), c.mayWrite(j.Cluster), haveConf, j.Access.CheckFiles(os.ReadFile)); err != nil {
+		return err
+	}
+	return fit(pools...)
+}
+
+// conf returns the path of a network's configuration, and whether it is there.
+func (c *call) conf(network string) (path string, isThere bool, err error) {
+	path = filepath.Join(filepath.Dir(c.file), "10-"+network+".conflist")
+	b, err := plainfile.ReadLinked(path, plainfile.MaxSize)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return path, false, nil
+	case err != nil:
+		return path, true, err
+	}
+	return path, true, isNetwork(path, string(b), network)
 }
 
 func joinVerb() verb {
@@ -276,83 +252,9 @@ func joinVerb() verb {
 		}}
 }
 
-// in returns what a node keeps of the token if the files are in a directory.
-func (t token) in(dir string) etcd.Joined {
-	j := t.Joined
-	for _, path := range []*string{&j.CA, &j.Cert, &j.Key, &j.PasswordFile, &j.Conf} {
-		if *path != "" {
-			*path = filepath.Join(dir, *path)
-		}
-	}
-	return j
-}
-
-// prove asks etcd whether the token is of its cluster. Dir has the files meanwhile, and nothing is left of it.
-func (t token) prove(ctx context.Context, dir string) (err error) {
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	if err := writeFiles(dir, t.Files); err != nil {
-		return err
-	}
-	access := t.in(dir).Access
-	s, err := etcd.Open(access)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	if err := s.CheckVersion(ctx); err != nil {
-		return access.Unreached(ctx, err)
-	}
-	v, err := s.Look(ctx)
-	if err != nil {
-		return err
-	}
-	at := strings.Join(t.Endpoints, ",")
-	switch {
-	case v.Config() == nil:
-		return fmt.Errorf("etcd at %s has no cluster %s, of which the token is", at, t.Cluster)
-	case v.Config().Store != t.Store:
-		return fmt.Errorf("the token is of the cluster %s in the etcd %s, and etcd at %s has a cluster %s that was made in the "+
-			"etcd %s: take a token of that cluster", t.Cluster, t.Store, at, t.Cluster, v.Config().Store)
-	}
-	return nil
-}
-
-func tokenVerb() verb {
-	var more bool
-	return verb{name: "token", options: "[--store]",
-		does: "Print the token with which further nodes join. It has the key and the password for etcd: keep it secret.",
-		flags: func(c *call) {
-			c.flags.BoolVar(&more, "store", false, "print the token for join --store, with which a machine may do everything in the "+
-				"cluster's own etcd")
-		},
-		run: func(ctx context.Context, c *call, operands []string) error {
-			j, err := c.joined()
-			if err != nil {
-				return err
-			}
-			if j.Own {
-				j.Endpoints = members(ctx, j.Access)
-			}
-			var authority map[string]string
-			if more {
-				if authority, err = (&store{dir: storeDir(c)}).secrets(); err != nil {
-					return err
-				}
-			}
-			text, err := encode(j, authority)
-			if err != nil {
-				return err
-			}
-			return c.print(map[string]string{"token": text}, func(w io.Writer) { fmt.Fprintln(w, text) })
-		}}
-}
-
 // mayWrite refuses to join a second cluster.
 func (c *call) mayWrite(cluster string) error {
-	j, err := etcd.ReadJoined(c.file)
+	j, err := c.read()
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -369,9 +271,15 @@ func (c *call) mayWrite(cluster string) error {
 // write writes the files of a node that joins.
 func (c *call) write(j etcd.Joined, files map[string]string) error {
 	if j.Conf == "" {
-		j.Conf = filepath.Join(filepath.Dir(c.file), "10-"+j.Network+".conflist")
-		if _, err := os.Stat(j.Conf); errors.Is(err, os.ErrNotExist) {
-			files[filepath.Base(j.Conf)] = fmt.Sprintf(conflist, j.Network)
+		j.Network = cmp.Or(j.Network, defaultNetwork)
+		path, isThere, err := c.conf(j.Network)
+		if err != nil {
+			return err
+		}
+		if j.Conf = path; !isThere {
+			made := map[string]string{filepath.Base(path): fmt.Sprintf(conflist, j.Network)}
+			maps.Copy(made, files)
+			files = made
 		}
 	}
 	if err := writeFiles(filepath.Dir(c.file), files); err != nil {
@@ -401,7 +309,7 @@ func (c *call) joinedText(j etcd.Joined, made []blocks.Pool) error {
 	if err != nil {
 		return fmt.Errorf("the node has joined, and its agent does not start: %w", err)
 	}
-	saved, err := etcd.ReadJoined(c.file)
+	saved, err := c.read()
 	if err != nil {
 		return err
 	}

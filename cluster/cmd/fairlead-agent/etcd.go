@@ -32,7 +32,7 @@ type sharedPools struct {
 	etcd.Joined
 
 	file      string // that `fairlead cluster join` wrote
-	endpoints string
+	endpoints []string
 	pools     string
 	ips       string
 	spare     int
@@ -40,7 +40,7 @@ type sharedPools struct {
 }
 
 func (f *sharedPools) flags(flags *flag.FlagSet) {
-	flags.StringVar(&f.endpoints, "etcd", "", "`URL`,… of etcd, where nodes without Kubernetes share pools of addresses")
+	etcd.DefineEndpoints(flags, &f.endpoints, "`URL`,… of etcd, where nodes without Kubernetes share pools of addresses")
 	f.Define(flags)
 	flags.StringVar(&f.file, "etcd-config", "", "`FILE` that fairlead cluster join wrote, for what these flags do not say (default: "+
 		etcd.JoinedFile+", if it exists and --kubeconfig is not said)")
@@ -52,12 +52,12 @@ func (f *sharedPools) flags(flags *flag.FlagSet) {
 }
 
 // wanted reports whether the nodes come from etcd.
-func (f *sharedPools) wanted() bool { return f.endpoints != "" || f.file != "" }
+func (f *sharedPools) wanted() bool { return len(f.endpoints) > 0 || f.file != "" }
 
 // read completes the flags, and those of the agent, with the file.
 func (f *sharedPools) read(a *agent.Agent, kubeconfig string) error {
 	isPod := os.Getenv("KUBERNETES_SERVICE_HOST") != ""
-	if _, err := os.Stat(etcd.JoinedFile); err == nil && !isPod && kubeconfig == "" && !f.wanted() {
+	if _, err := os.Lstat(etcd.JoinedFile); err == nil && !isPod && kubeconfig == "" && !f.wanted() {
 		f.file = etcd.JoinedFile
 	}
 	if !f.wanted() {
@@ -66,13 +66,17 @@ func (f *sharedPools) read(a *agent.Agent, kubeconfig string) error {
 	}
 	var from etcd.Joined
 	if f.file != "" {
-		var err error
-		if from, err = etcd.ReadJoined(f.file); err != nil {
+		read, warnings, err := etcd.ReadJoined(f.file)
+		if err != nil {
 			return fmt.Errorf("--etcd-config: %w", err)
 		}
+		for _, text := range warnings {
+			a.Log.Warn(text)
+		}
+		from = read
 	}
 	f.Cluster, f.Pools = a.Cluster, etcd.SplitList(f.pools)
-	f.Joined = from.With(f.Joined, etcd.SplitList(f.endpoints))
+	f.Joined = from.With(f.Joined, f.endpoints)
 	a.Source, a.Cluster, a.Network = agent.Etcd, f.Cluster, cmp.Or(a.Network, f.Network, "pods")
 	a.Conflist.Source = cmp.Or(a.Conflist.Source, f.Conf)
 	if f.spare < -1 || f.reserve < 0 {

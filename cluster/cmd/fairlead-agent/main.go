@@ -26,13 +26,13 @@ import (
 
 	"github.com/fairlead-cni/fairlead/cluster/agent"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
+	"github.com/fairlead-cni/fairlead/cluster/etcd"
 	"github.com/fairlead-cni/fairlead/cluster/fleet"
 	"github.com/fairlead-cni/fairlead/cluster/nodes"
 	"github.com/fairlead-cni/fairlead/cluster/probe"
 	"github.com/fairlead-cni/fairlead/internal/agentstatus"
 	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // longestDevice is the longest name of a device, of 15 characters, less the 6 of that for nodes with IPv6 addresses.
@@ -151,13 +151,13 @@ func run(ctx context.Context, args []string) error {
 	switch {
 	case flags.NArg() > 0:
 		return fmt.Errorf("%q: takes no arguments; fairlead-agent -h lists the flags", flags.Args())
-	case spec.ValidName(a.Network) != nil:
-		return fmt.Errorf("--network: %w", spec.ValidName(a.Network))
+	case etcd.ValidNetwork(a.Network) != nil:
+		return fmt.Errorf("--network: %w", etcd.ValidNetwork(a.Network))
 	case shared.wanted() && (*kubeconfig != "" || *available):
 		return errors.New("--etcd: the nodes come from etcd or from Kubernetes: want no --kubeconfig and no " +
 			"--clear-network-unavailable")
-	case a.Node == "":
-		return errors.New("--node: is empty; want the node's name in the cluster")
+	case etcd.ValidNode(a.Node) != nil:
+		return fmt.Errorf("--node: %w", etcd.ValidNode(a.Node))
 	case a.Device == "" || len(a.Device) > longestDevice || strings.ContainsAny(a.Device, "/ \t\n:"):
 		return fmt.Errorf("--device: %q: want 1 to %d characters, without spaces, / and :", a.Device, longestDevice)
 	case a.Tunnel.Device == "" || len(a.Tunnel.Device) > longestDevice+1 || strings.ContainsAny(a.Tunnel.Device, "/ \t\n:") ||
