@@ -141,6 +141,16 @@ func (h *host) granted() ([]blocks.Holding, blocks.Deadlines, error) {
 	return list, deadlines, nil
 }
 
+// isGrantLost reports whether somebody removed the grant, or what is there is none that an owner wrote. A file that cannot be read is
+// not lost.
+func (h *host) isGrantLost() bool {
+	g, err := grant.OfBoot(h.network)
+	if err != nil {
+		return !errors.As(err, new(unix.Errno))
+	}
+	return len(g.Source) == 0
+}
+
 // A grantor knows the ranges of what an owner has.
 type grantor struct {
 	owner  *blocks.Owner

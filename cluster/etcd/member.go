@@ -113,28 +113,17 @@ func (m *Member) Run(ctx context.Context) error {
 	if _, err := m.Leases.Reclaim(ctx, m.Network, false); err != nil { // those of earlier boots would count
 		return err
 	}
-	j, err := h.loadJournal()
+	o, err := m.begin(h)
 	if err != nil {
 		return err
 	}
-	m.identify.Do(func() {
-		m.node = j.Node
-		close(m.identified)
-	})
-	granted, deadlines, err := h.granted()
-	if err != nil {
-		return err
-	}
-	o := blocks.New(m.Host.Name, m.machine, nonce(), j, granted)
-	o.Taken = m.View.Taken
-	o.Resume(deadlines)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	leases := make(chan struct{}, 1)
 	if err := m.watchLeases(h, ctx, leases); err != nil {
 		return err
 	}
-	m.Store.watch(ctx, j.Node, m.changed)
+	m.Store.watch(ctx, m.node, m.changed)
 	alive, asked := make(chan struct{}), make(chan struct{})
 	m.askedLease = asked
 	go func() {
@@ -148,10 +137,34 @@ func (m *Member) Run(ctx context.Context) error {
 			}
 		})
 	}()
-	m.loop(ctx, h, o, leases)
+	for m.loop(ctx, h, o, leases) {
+		if o, err = m.begin(h); err != nil {
+			break
+		}
+	}
 	stop()
 	<-alive
-	return nil
+	return err
+}
+
+// begin returns an owner of what the journal and the grant say that the node has. Without a grant, it grants what the store says.
+func (m *Member) begin(h *host) (*blocks.Owner, error) {
+	j, err := h.loadJournal()
+	if err != nil {
+		return nil, err
+	}
+	m.identify.Do(func() {
+		m.node = j.Node
+		close(m.identified)
+	})
+	granted, deadlines, err := h.granted()
+	if err != nil {
+		return nil, err
+	}
+	o := blocks.New(m.Host.Name, m.machine, nonce(), j, granted)
+	o.Taken = m.View.Taken
+	o.Resume(deadlines)
+	return o, nil
 }
 
 // HasNamesake reports whether the store has another node of this one's name. It waits until the node knows which it is.
@@ -173,9 +186,14 @@ func (m *Member) Freed() {
 	}
 }
 
-// loop asks the owner what is next, and does it. An action that fails is tried again after a while.
-func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-chan struct{}) {
+// loop asks the owner what is next, and does it. An action that fails is tried again after a while. It ends with ctx, or when the
+// grant is lost of which the owner thinks that it stands.
+func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-chan struct{}) (isLost bool) {
 	for ctx.Err() == nil {
+		if len(o.Granted()) > 0 && h.isGrantLost() {
+			m.Log.Warn("the grant is lost, and is made again", "file", grant.Path(m.Network))
+			return true
+		}
 		next, err := m.want(ctx, h, o)
 		err = errors.Join(err, m.announce(ctx, o))
 		o.Heard(m.View.takeHeard())
@@ -186,7 +204,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		}
 		err = errors.Join(err, m.do(ctx, h, o, a))
 		if ctx.Err() != nil {
-			return
+			break
 		}
 		isFull := !slices.Equal(m.full, m.closed(o))
 		if err == nil && (a != nil || isFull) {
@@ -215,6 +233,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		}
 		m.wait(ctx, o, leases, most)
 	}
+	return false
 }
 
 // log says what went wrong, once.

@@ -290,3 +290,19 @@ func TestEmptied(t *testing.T) {
 	stream.flows("after etcd was restored")
 	a.newPod()
 }
+
+// The agent makes a grant again that somebody removed or damaged, with the ranges that it had.
+func TestGrantLost(t *testing.T) {
+	c, _, _ := newFleet(t)
+	c.pods = 4
+	a := c.newMember(1, "init --etcd "+etcdURL+" --pool p=10.9.0.0/24,28")
+	const grant = "/run/fairlead/cluster/pods.json"
+	for _, harm := range []string{"rm %s", "echo garbage >%s", "rm -r $(dirname %s)"} {
+		pod, _ := a.newPod()
+		a.run(harm, grant)
+		a.run("fairlead del pods %s", pod) // which the agent notices
+		a.agent.says("the grant is lost")
+		a.agent.says("msg=granted")
+	}
+	a.newPod()
+}

@@ -97,6 +97,11 @@ var memberFaults = []memberFault{
 		r.works(during) // which fail there
 		w.startFleetAgent()
 	}},
+	{"a grant is lost beside its agent", func(r *rig) {
+		w := r.one()
+		w.run("rm /run/fairlead/cluster/pods.json")
+		r.works(during) // which fail there at first
+	}},
 	{"a machine gets another disk", func(r *rig) {
 		w := r.one()
 		w.mu.Lock()
