@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 	"maps"
+	"net/netip"
 	"slices"
 )
 
@@ -39,10 +40,7 @@ func (e *encoder) revision(r int64) {
 func (e *encoder) key(k Key) {
 	e.byte(k.Kind[0])
 	e.text(k.Node)
-	if k.Block.IsValid() {
-		a := k.Block.Addr().As4()
-		e.byte(a[3])
-	}
+	e.block(k.Pool, k.Block)
 }
 
 func (e *encoder) holdings(hs holdings) {
@@ -53,11 +51,16 @@ func (e *encoder) holdings(hs holdings) {
 }
 
 func (e *encoder) holding(h Holding) {
-	if h.Block.IsValid() {
-		a := h.Block.Addr().As4()
-		e.byte(a[3])
-	}
+	e.block(h.Pool, h.Block)
 	e.byte(byte(h.Parts))
+}
+
+func (e *encoder) block(pool string, block netip.Prefix) {
+	e.text(pool)
+	if block.IsValid() {
+		a := block.Addr().As16()
+		e.byte(a[15])
+	}
 }
 
 func (e *encoder) value(v Value) {

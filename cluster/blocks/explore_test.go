@@ -65,7 +65,7 @@ func explore(e *env, most, drainEvery int) report {
 		}
 		if drainEvery > 0 && hashes[n]%uint64(drainEvery) == 0 {
 			r.drained++
-			if why := w.drain(); why != "" {
+			if why := cmp.Or(w.drain(), w.unserved()); why != "" {
 				return fail(n, why)
 			}
 		}

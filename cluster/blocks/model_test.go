@@ -31,6 +31,7 @@ func small() map[string]*env {
 	parts, two := env{started: true, owned: 1, parts: 2}, env{started: true, blocks: 2}
 	timed, timedParts := env{started: true, owned: 1, timed: 2, hungry: true}, env{started: true, owned: 1, parts: 2, timed: 2, hungry: true}
 	later := env{started: true, owned: 1, hungry: true}
+	both := env{started: true, owned: 1, blocks: 2, both: true}
 	fenced, fencedLater := timed, later
 	fenced.fenced, fencedLater.fenced = true, true
 	stored := happening{want1: 2, want0: 1, add: 2, off: 1, copyStore: 1, restoreStore: 1}
@@ -69,6 +70,8 @@ func small() map[string]*env {
 		"fence, agent killed":    worldOf(fenced, happening{tick: 4, observe: 2, reclaim: 1, add: 2, kill: 1}),
 		"fence, restored":        worldOf(fenced, happening{tick: 3, observe: 2, reclaim: 1, add: 3, copyStore: 1, restoreStore: 1}),
 		"fence, configured":      worldOf(fencedLater, happening{tick: 4, observe: 2, reclaim: 1, add: 2, configure: 2}),
+		"both families":          worldOf(both, happening{want2: 2, add: 2, cede: 1, lose: 1}),
+		"both families, killed":  worldOf(both, happening{want2: 1, want0: 1, add: 2, cede: 1, kill: 1}),
 		"cede, forget":           worldOf(parts, happening{want1: 1, add: 1, cede: 1, off: 1, forget: 1}),
 	}
 }

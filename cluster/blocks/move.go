@@ -176,8 +176,9 @@ func (t *Txn) setMine(k Key, parts Parts) {
 // MostAtOnce is how many blocks of a pool one transaction has at most: etcd compares and writes 128 entries in one.
 const MostAtOnce = 16
 
-// claimNext claims free blocks of all pools of which the node wants more, in one transaction. If one of the pools has none,
-// nothing is claimed: a container needs an address of each family.
+// claimNext claims free blocks of all pools of which the node wants more, in one transaction. If one of the pools has none, and
+// the node has nothing of that pool's family, nothing is claimed: a container needs an address of each family. What the node has
+// may be a part of a block, which another node gave it: then it claims the other family alone.
 func (o *Owner) claimNext() *step {
 	for _, pin := range o.pins {
 		if all := o.missing(pin); len(all) > 0 {
@@ -192,7 +193,7 @@ func (o *Owner) claimNext() *step {
 			continue
 		}
 		free := o.candidates(d, p, min(d.blocks-len(o.granted.of(d.pool)), MostAtOnce))
-		if len(free) == 0 {
+		if len(free) == 0 && !o.has(p.Prefix.Addr().Is4()) {
 			return nil
 		}
 		all = append(all, free...)
@@ -201,6 +202,11 @@ func (o *Owner) claimNext() *step {
 		return nil
 	}
 	return o.claim(all)
+}
+
+// has reports whether containers of the node can get addresses of a family.
+func (o *Owner) has(is4 bool) bool {
+	return slices.ContainsFunc(o.granted, func(h Holding) bool { return h.Block.Addr().Is4() == is4 && !o.isPinned(h.Pool) })
 }
 
 // missing returns what of a pin the node has not. There is nothing if it cannot have all of it.

@@ -355,7 +355,11 @@ func (w *world) doOn(m *machine, v move) {
 		w.want(m)
 	case cede:
 		to := w.machines[v.j]
-		a.Cede("p", nodeName(to.node), to.agent.view.epoch.Revision)
+		pool := "p"
+		if w.both {
+			pool = six.Name
+		}
+		a.Cede(pool, nodeName(to.node), to.agent.view.epoch.Revision)
 	case kill:
 		w.kill(m)
 	case off:

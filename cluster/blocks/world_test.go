@@ -36,6 +36,7 @@ type env struct {
 	timed                Delay
 	fenced               bool // containers of silent nodes are cut off, and nobody ends them
 	hungry               bool // machine 1 wants a block when it begins
+	both                 bool // there is a pool of IPv6, too: one block, which two nodes can share
 }
 
 // A mutation is a mistake in the protocol, or something that it does not protect against.
@@ -110,8 +111,14 @@ func (e *env) pool() Pool {
 		Bits: 28, Parts: e.parts, Pinned: e.pinned, Reclaim: e.timed, Fence: e.fence()}
 }
 
+// six is the pool of IPv6, where there is one.
+var six = Pool{Name: "six", Prefix: netip.MustParsePrefix("fd00::/124"), Bits: 124, Parts: 2}
+
 // want tells an agent what its machine wants.
 func (w *world) want(m *machine) {
+	if w.both {
+		m.agent.Want(six.Name, int(m.want))
+	}
 	if !w.pinned {
 		m.agent.Want("p", int(m.want))
 		return
@@ -127,7 +134,11 @@ func nodeName(i int) string { return string(rune('a' + i)) }
 
 func newWorld(e *env) *world {
 	w := &world{env: e, store: store{id: "s0", revision: 1}}
-	w.store.commit(Init(Config{Store: "s0", Pools: []Pool{e.pool()}}))
+	pools := []Pool{e.pool()}
+	if e.both {
+		pools = append(pools, six)
+	}
+	w.store.commit(Init(Config{Store: "s0", Pools: pools}))
 	for i := range e.nodes {
 		w.machines = append(w.machines,
 			machine{node: i, serial: byte('0' + i), on: true, journal: Journal{Node: nodeName(i)}})
@@ -223,7 +234,8 @@ func (w *world) addresses(hs holdings) (all uint16) {
 	for n := range w.blocks {
 		all |= uint16(hs.parts(Holding{Pool: "p", Block: w.pool().block(uint64(n))})) << (n * w.parts)
 	}
-	return all
+	ofSix := uint16(hs.parts(Holding{Pool: six.Name, Block: six.Prefix}))
+	return all | ofSix<<(w.blocks*w.parts)
 }
 
 // held says which address two containers have.

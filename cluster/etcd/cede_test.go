@@ -3,6 +3,7 @@ package etcd
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,5 +113,34 @@ func TestCedeToNewNode(t *testing.T) {
 	v, err := s.Look(t.Context())
 	if err != nil || len(v.All(blocks.MineKey)) != 4 {
 		t.Errorf("%v, %v: want parts of two blocks for two nodes", v.All(blocks.MineKey), err)
+	}
+}
+
+// A node that got a part of a block of one family claims a block of the other one alone, though it wants more of the first one, of
+// which no block is free.
+func TestCedeThenClaim(t *testing.T) {
+	s := startEtcd(t)
+	setPools(t, s, blocks.Pool{Name: "p", Prefix: netip.MustParsePrefix("10.9.0.0/24"), Bits: 26, Parts: 4},
+		blocks.Pool{Name: "six", Prefix: netip.MustParsePrefix("fd00:9::/122"), Bits: 122, Parts: 4})
+	a, b := member(t.Output(), s, "a", 1), member(t.Output(), s, "b", 1)
+	for _, m := range []*Member{a, b} {
+		m.Pools, m.Idle, m.Spare = nil, time.Hour, -1
+		m.follow(t)
+	}
+	a.start(t)
+	a.sees(t, func(v *View) bool { return len(v.All(blocks.BlockKey)) == 2 && len(v.All(blocks.AliveKey)) == 1 })
+	b.start(t)
+	for len(ranges(t, "b")) != 2 {
+		if t.Context().Err() != nil {
+			t.Fatal("b has no addresses of both families")
+		}
+	}
+	check(t, s)
+	if err := b.Ask(t.Context(), grant.Want{}); err != nil {
+		t.Error(err)
+	}
+	g, err := grant.OfBoot("b")
+	if err != nil || !strings.Contains(g.Missing, "no block is free in the pool six (fd00:9::/122), of which this node has 14 addresses") {
+		t.Errorf("%+v, %v: want why there is no more", g, err)
 	}
 }

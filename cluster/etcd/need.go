@@ -282,6 +282,13 @@ func (m *Member) exhausted(o *blocks.Owner, chain []blocks.Pool) (why, hint stri
 		names = append(names, fmt.Sprintf("%s (%v)", p.Name, p.Prefix))
 	}
 	why = "no block is free in the pool " + strings.Join(names, ", ")
+	own := uint64(0)
+	for _, p := range chain {
+		own += p.Addresses(rangesOf(p, o.Granted()))
+	}
+	if own > 0 {
+		why += fmt.Sprintf(", of which this node has %d addresses", own)
+	}
 	type donor struct {
 		name         string
 		free, usable uint64
