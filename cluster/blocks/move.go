@@ -18,7 +18,7 @@ func (o *Owner) adopt() *step {
 			all = all.with(h)
 		}
 	}
-	if all.minus(o.granted).Parts == 0 {
+	if all.minus(o.granted).Parts == 0 && !o.isDue {
 		return nil
 	}
 	return o.publish(all)

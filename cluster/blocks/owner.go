@@ -50,6 +50,7 @@ type Owner struct {
 	now       int64     // see Time
 	said      *beat     // that the store confirmed last; nil: no agent of this process had one
 	deadlines Deadlines // in the grant
+	isDue     bool      // the grant is to be written again
 	sure      Deadlines // that the grant may have
 
 	// Taken reports whether a block is probably not free, so that claims begin with one that is. Nil: nothing is known.
@@ -156,6 +157,13 @@ func (o *Owner) Cede(pool, node string, epoch int64) {
 
 // Ceding reports whether a part is on its way to another node, or a block goes back.
 func (o *Owner) Ceding() bool { return o.ask != nil || o.leave != nil }
+
+// PublishAgain has the grant written again, as soon as it is sure that the node owns what it has. It reports whether that is news.
+func (o *Owner) PublishAgain() (isNews bool) {
+	isNews = !o.isDue
+	o.isDue = true
+	return isNews
+}
 
 // Changed says that entries of the store that concern the node may have changed, or that it is time to look again.
 func (o *Owner) Changed() {
@@ -477,5 +485,5 @@ func (o *Owner) Published(busy bool) {
 			o.ask = nil
 		}
 	}
-	o.granted, o.told, o.deadlines = p.Holdings, p.Refusal, p.Deadlines
+	o.granted, o.told, o.deadlines, o.isDue = p.Holdings, p.Refusal, p.Deadlines, false
 }

@@ -139,14 +139,15 @@ func (s *Store) ClosePool(ctx context.Context, name string, closed bool) (*View,
 // RemovePool removes a pool of which no node has a block and none rests, and returns what the store says then.
 func (s *Store) RemovePool(ctx context.Context, name string) (*View, error) {
 	return s.configure(ctx, func(v *View, c *blocks.Config) error {
-		if _, err := v.Pool(name); err != nil {
+		p, err := v.Pool(name)
+		if err != nil {
 			return err
 		}
 		if v.Restored() || c.Store != v.id {
 			return fmt.Errorf("pool %s stays: etcd was restored from a copy, and nodes have not said yet which blocks they have: see fairlead "+
 				"cluster readopt", name)
 		}
-		if err := v.unused(name); err != nil {
+		if err := v.unused(p); err != nil {
 			return err
 		}
 		c.Pools = slices.DeleteFunc(c.Pools, func(p blocks.Pool) bool { return p.Name == name })
@@ -157,11 +158,11 @@ func (s *Store) RemovePool(ctx context.Context, name string) (*View, error) {
 	}, blocks.Unused(name)...)
 }
 
-// unused returns an error that names the nodes that own blocks of a pool.
-func (v *View) unused(name string) error {
+// unused returns an error that names the nodes that own blocks of a pool, and says how these go back.
+func (v *View) unused(p blocks.Pool) error {
 	names, owned := v.Names(), map[string]int{}
 	for _, e := range v.All(blocks.BlockKey) {
-		if e.Key.Pool != name {
+		if e.Key.Pool != p.Name {
 			continue
 		}
 		for _, owner := range slices.Compact(slices.Sorted(slices.Values(e.Value.Owners))) {
@@ -174,13 +175,21 @@ func (v *View) unused(name string) error {
 	for _, node := range slices.Sorted(maps.Keys(owned)) {
 		texts = append(texts, fmt.Sprintf("%s (%d)", node, owned[node]))
 	}
-	if len(texts) > 0 {
+	owners := strings.Join(texts, ", ")
+	switch {
+	case len(texts) == 0:
+	case p.Pinned:
+		return fmt.Errorf("pool %s stays: containers on these nodes have addresses of it: %s. Repeat this when they have ended", p.Name, owners)
+	case !p.Closed:
 		return fmt.Errorf("pool %s stays: these nodes own blocks of it: %s. Close it (fairlead cluster pools close %[1]s), and repeat this when "+
-			"their containers with addresses of it have ended", name, strings.Join(texts, ", "))
+			"their containers with addresses of it have ended", p.Name, owners)
+	default:
+		return fmt.Errorf("pool %s stays: these nodes own blocks of it: %s. It is closed: a block goes back some minutes after its last container "+
+			"has ended, if the node has another pool that is open; fairlead cluster drain NODE is faster. Repeat this then", p.Name, owners)
 	}
 	for _, e := range v.All(blocks.GraveKey) {
-		if e.Key.Pool == name {
-			return fmt.Errorf("pool %s stays: a block of it, %v, rests, because a node lost it: repeat this ten minutes later", name, e.Key.Block)
+		if e.Key.Pool == p.Name {
+			return fmt.Errorf("pool %s stays: a block of it, %v, rests, because a node lost it: repeat this ten minutes later", p.Name, e.Key.Block)
 		}
 	}
 	return nil

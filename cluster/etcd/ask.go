@@ -138,7 +138,7 @@ func (m *Member) answer(ctx context.Context, o *blocks.Owner, why, hint string, 
 		}
 		err := m.noPin(o, a, why, hint)
 		if err == nil && len(starved) > 0 && len(a.Pools) > 0 {
-			why, hint := m.exhausted(o, starved)
+			why, hint := m.exhausted(ctx, o, starved)
 			err = &grant.Refusal{Why: why, Hint: hint}
 		}
 		if err == nil && isUnwritten {

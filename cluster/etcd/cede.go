@@ -27,21 +27,22 @@ func (m *Member) starved(o *blocks.Owner, a *ask) []blocks.Pool {
 			free += m.free(o, p)
 		}
 		isFull := !slices.ContainsFunc(of, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
-		if len(of) > 0 && free <= 0 && isFull && !a.names(of[0]) {
+		isAsked := hasOpen(chain) || len(a.Pools) > 0
+		if len(of) > 0 && free <= 0 && isFull && isAsked && !a.names(of[0]) {
 			return of
 		}
 	}
 	return nil
 }
 
-// bare returns the pools of a family of which the node has nothing and should, if none of them has a free block.
+// bare returns the pools of a family with an open one, of which the node has nothing and should, if none of them has a free block.
 func (m *Member) bare(o *blocks.Owner) []blocks.Pool {
 	for _, chain := range chains(m.pools(o)) {
 		has := slices.ContainsFunc(o.Granted(), func(h blocks.Holding) bool {
 			return slices.ContainsFunc(chain, func(p blocks.Pool) bool { return p.Name == h.Pool })
 		})
 		isFull := !slices.ContainsFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
-		if m.Least > 0 && !has && isFull {
+		if m.Least > 0 && !has && isFull && hasOpen(chain) {
 			return chain
 		}
 	}

@@ -159,7 +159,11 @@ type grantor struct {
 	leased []netip.Addr
 }
 
-// ranges returns the addresses of holdings. Missing is the family of which there are none, though the network has a pool
+func (m *Member) grantor(o *blocks.Owner) grantor {
+	return grantor{o, m.pools(o), m.pinnedPools(o), m.addrs}
+}
+
+// ranges returns the addresses of holdings. Missing is the family of which there are none, though the network has an open pool
 // of it: a container would lack an address.
 func (g grantor) ranges(all []blocks.Holding) (list []netip.Prefix, missing string) {
 	var v4, v6 bool
@@ -174,6 +178,7 @@ func (g grantor) ranges(all []blocks.Holding) (list []netip.Prefix, missing stri
 	}
 	for _, p := range g.pools {
 		switch {
+		case p.Closed:
 		case p.Prefix.Addr().Is4() && !v4:
 			return nil, "IPv4"
 		case p.Prefix.Addr().Is6() && !v6:

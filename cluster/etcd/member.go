@@ -315,7 +315,7 @@ func (m *Member) do(ctx context.Context, h *host, o *blocks.Owner, a blocks.Acti
 				return nil
 			}
 		}
-		busy, err := h.publish(ctx, a, grantor{o, m.pools(o), m.pinnedPools(o), m.addrs})
+		busy, err := h.publish(ctx, a, m.grantor(o))
 		if err != nil {
 			return fmt.Errorf("write the grant: %w", err)
 		}

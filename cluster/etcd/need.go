@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/cluster/directory"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
+	"github.com/fairlead-cni/fairlead/ipam"
 )
 
 // pools returns those from which the node claims blocks, in their order.
@@ -74,7 +75,12 @@ func (m *Member) unfit(p blocks.Pool) error {
 	return nil
 }
 
-// A closedError says that a pool is not open yet.
+// hasOpen reports whether nodes may claim any block of one of the pools.
+func hasOpen(pools []blocks.Pool) bool {
+	return slices.ContainsFunc(pools, func(p blocks.Pool) bool { return !p.Closed })
+}
+
+// A closedError says that nodes may not claim any block of a pool.
 type closedError struct{ blocks.Pool }
 
 func (e closedError) Error() string {
@@ -134,12 +140,13 @@ func (m *Member) wantOf(o *blocks.Owner, chain []blocks.Pool, owned, leased map[
 	if drains {
 		missing, least = 0, 0
 	}
-	hasOpen := slices.ContainsFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
+	hasFree := slices.ContainsFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
+	isServed := hasFree || !hasOpen(chain) && hasOpen(m.pools(o)) // containers get addresses without closed pools
 	for i, p := range chain {
 		needed := max(least, p.Blocks(missing))
-		runsEmpty := p.Closed && hasOpen // what is free of it is to go back, and does not count
+		runsEmpty := p.Closed && isServed // what is free of it is to go back, and does not count
 		if runsEmpty {
-			needed = p.Blocks(leased[p.Name])
+			needed = p.Blocks(m.leased[p.Name])
 		}
 		if asking := m.askingOf(chain, &p); asking > 0 {
 			needed = max(needed, p.Blocks(leased[p.Name]+asking))
@@ -214,10 +221,13 @@ func (m *Member) spare(p blocks.Pool) int {
 // settle is called when the owner has nothing to do, or something failed: it says in the grant what is missing, and
 // answers those who asked.
 func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure error) error {
-	why, hint := m.shortage(o, failure)
+	why, hint := m.shortage(ctx, o, failure)
 	m.lacks.Store(why != "")
 	_, known := o.Standing()
+	ranges, _ := m.grantor(o).ranges(o.Granted())
+	isUnsaid := false // the node serves one family alone since the pools of the other one were closed
 	err := h.change(ctx, func(g *grant.Grant) {
+		isUnsaid = known && len(g.Ranges) == 0 && len(ranges) > 0
 		g.Reserve, g.Pools = m.Reserve, grantPools(m.allowed(o), g.Pools)
 		if m.leased != nil { // it is known which containers have ended
 			g.Lost = slices.DeleteFunc(slices.Clone(g.Lost), func(a netip.Addr) bool { return !slices.Contains(m.addrs, a) })
@@ -226,14 +236,17 @@ func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure e
 			g.Cluster, g.Node, g.Missing, g.Hint = h.cluster, h.node, why, hint
 		}
 	})
+	if isUnsaid && o.PublishAgain() {
+		notify(m.changed)
+	}
 	if err != nil && why == "" {
-		why, hint = m.shortage(o, err)
+		why, hint = m.shortage(ctx, o, err)
 	}
 	return errors.Join(err, m.answer(ctx, o, why, hint, err != nil))
 }
 
 // shortage says why the node has no more addresses, and who could give some. It is empty if the node has what it wants.
-func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
+func (m *Member) shortage(ctx context.Context, o *blocks.Owner, failure error) (why, hint string) {
 	if failure != nil && directory.OfThisHost(failure) {
 		return failure.Error(), "The node keeps what it has. It gets more when this is mended: the agent tries again by itself."
 	}
@@ -255,16 +268,16 @@ func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
 	for _, chain := range chains(pools) {
 		last := chain[len(chain)-1]
 		isOpen := slices.ContainsFunc(chain, func(p blocks.Pool) bool { return !slices.Contains(m.full, p.Name) })
-		if err := m.unfit(last); err != nil && !isOpen {
-			var closed closedError
-			if errors.As(err, &closed) {
-				return err.Error(), fmt.Sprintf("`fairlead cluster adopt --pool %[1]s` on each node with such, and then `fairlead cluster "+
-					"pools open %[1]s`.", closed.Name)
-			}
+		err := m.unfit(last)
+		var closed closedError
+		switch {
+		case isOpen:
+		case errors.As(err, &closed):
+			why, hint = err.Error(), m.afterClosing(ctx, o, closed.Pool)
+		case err != nil:
 			return err.Error(), "Give the cluster another pool, or this node another --pool."
-		}
-		if !isOpen && o.Wants(last.Name) {
-			return m.exhausted(o, chain)
+		case o.Wants(last.Name):
+			return m.exhausted(ctx, o, chain)
 		}
 	}
 	if lost := m.strays(o); len(lost) > 0 {
@@ -272,11 +285,32 @@ func (m *Member) shortage(o *blocks.Owner, failure error) (why, hint string) {
 				"as %v", len(lost), lost[0]),
 			"End these containers: `fairlead ipam ls " + m.Network + "` lists all with their addresses."
 	}
-	return "", ""
+	return why, hint
 }
 
-// exhausted says that no pool of a family has a free block, and which nodes have most addresses that nothing uses.
-func (m *Member) exhausted(o *blocks.Owner, chain []blocks.Pool) (why, hint string) {
+// afterClosing says what to do about a pool that is closed: containers of other networks of this host may have addresses of it.
+func (m *Member) afterClosing(ctx context.Context, o *blocks.Owner, p blocks.Pool) (hint string) {
+	own := rangesOf(p, o.Owned())
+	isToAdopt := func(l ipam.Lease) bool {
+		return p.Prefix.Contains(l.Address) && !slices.ContainsFunc(own, func(r netip.Prefix) bool { return r.Contains(l.Address) })
+	}
+	networks, _ := m.Leases.Networks(ctx) // of what cannot be read, nothing is adopted
+	for _, network := range networks {
+		book, err := m.Leases.Look(ctx, network)
+		if network != m.Network && err == nil && slices.ContainsFunc(book.Leases, isToAdopt) {
+			return fmt.Sprintf("`fairlead cluster adopt --pool %[1]s` takes over the containers of the network %[2]s; do so on each node with "+
+				"such, and then `fairlead cluster pools open %[1]s`.", p.Name, network)
+		}
+	}
+	return fmt.Sprintf("`fairlead cluster pools open %s` lets nodes claim any block of it; or add another pool: `fairlead cluster pools add`.", p.Name)
+}
+
+// exhausted says that no pool of a family has a free block, or that all are closed, and which nodes have most addresses that nothing
+// uses.
+func (m *Member) exhausted(ctx context.Context, o *blocks.Owner, chain []blocks.Pool) (why, hint string) {
+	if !hasOpen(chain) {
+		return closedError{chain[0]}.Error(), m.afterClosing(ctx, o, chain[0])
+	}
 	var names []string
 	for _, p := range chain {
 		names = append(names, fmt.Sprintf("%s (%v)", p.Name, p.Prefix))

@@ -3,10 +3,13 @@ package etcd
 import (
 	"errors"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 	"github.com/fairlead-cni/fairlead/internal/ipam/grant"
 )
 
@@ -145,4 +148,92 @@ func TestDrainedWantsNothing(t *testing.T) {
 			t.Errorf("drained: %v, and it wants blocks: %v", drains, o.Wants("p"))
 		}
 	}
+}
+
+// A node without a block of a family serves the other one when all pools of the former are closed. Blocks of these go back when no
+// container has them. What says that a pool is closed speaks of a takeover only where containers are to be taken over.
+func TestClosedFamily(t *testing.T) {
+	s := startEtcd(t)
+	six := blocks.Pool{Name: "six", Prefix: netip.MustParsePrefix("fd00:9::/122"), Bits: 122, Parts: 1}
+	setPools(t, s, blocks.Pool{Name: "p", Prefix: blockOf(10), Bits: 26, Parts: 1}, six)
+	says := func(node, why, hint string) {
+		t.Helper()
+		g, err := grant.OfBoot(node)
+		if err != nil || !strings.Contains(g.Missing, why) || !strings.HasPrefix(g.Hint, hint) {
+			t.Errorf("node %s: %q, %q, %v: want %q and %q", node, g.Missing, g.Hint, err, why, hint)
+		}
+	}
+	rest := func(node string) {
+		m := member(t.Output(), s, node, 1)
+		m.Pools = nil
+		m.rest(t)
+	}
+	for _, node := range []string{"a", "b"} {
+		rest(node)
+	}
+	expect(t, "a", 2)
+	expect(t, "b", 0)
+	if _, err := s.RemovePool(t.Context(), "six"); err == nil || !strings.HasSuffix(err.Error(), "these nodes own blocks of it: a (1). Close it "+
+		"(fairlead cluster pools close six), and repeat this when their containers with addresses of it have ended") {
+		t.Error(err)
+	}
+
+	if _, err := s.ClosePool(t.Context(), "six", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.RemovePool(t.Context(), "six"); err == nil || strings.Contains(err.Error(), "Close it") ||
+		!strings.Contains(err.Error(), "a (1). It is closed: a block goes back some minutes after its last container") {
+		t.Error(err)
+	}
+	rest("b")
+	expect(t, "b", 1)
+	const isClosed = "the pool six (fd00:9::/122) is closed"
+	says("b", isClosed, "`fairlead cluster pools open six` lets nodes claim any block of it")
+	former := (&host{network: "former", leases: &disk.Store{}})
+	dir, err := former.leaseDir()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "fd00:9::5"), []byte("x\r\neth0"), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest("b")
+	says("b", isClosed, "`fairlead cluster adopt --pool six` takes over the containers of the network former")
+
+	rest("a")
+	if got := ranges(t, "a"); len(got) != 1 || !got[0].Addr().Is4() {
+		t.Errorf("%v: want that nothing is left of the pool", got)
+	}
+	if _, err := s.RemovePool(t.Context(), "six"); err != nil {
+		t.Error(err)
+	}
+}
+
+// A node that lacks a family serves the other one as soon as all pools of the former are closed, though it has claimed all before.
+func TestFamilyCloses(t *testing.T) {
+	s := startEtcd(t)
+	setPools(t, s, blocks.Pool{Name: "p", Prefix: blockOf(10), Bits: 26, Parts: 1},
+		blocks.Pool{Name: "six", Prefix: netip.MustParsePrefix("fd00:9::/122"), Bits: 122, Parts: 1})
+	m := member(t.Output(), s, "a", 1)
+	m.Pools = nil
+	m.Fit = func(p netip.Prefix) error {
+		if p.Addr().Is6() {
+			return errors.New("overlaps the route")
+		}
+		return nil
+	}
+	m.rest(t)
+	expect(t, "a", 0)
+	if _, err := s.ClosePool(t.Context(), "six", true); err != nil {
+		t.Fatal(err)
+	}
+	published := make(chan struct{}, 1)
+	m = member(t.Output(), s, "a", 1)
+	m.Pools, m.Published = nil, func() { notify(published) }
+	m.start(t)
+	select {
+	case <-published:
+	case <-t.Context().Done():
+	}
+	expect(t, "a", 1)
 }
