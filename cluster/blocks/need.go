@@ -30,8 +30,9 @@ func (n *Need) Blocks(now time.Time, needed, owned int) (blocks int, next time.T
 	return n.blocks, time.Time{}
 }
 
-// Usable returns how many addresses of a block containers can have: all but the first, the gateway and the last one.
-func (p Pool) Usable() int { return 1<<min(p.Prefix.Addr().BitLen()-p.Bits, 30) - 3 }
+// Usable returns how many addresses of a block containers can have, as [Pool.Count] counts: all but the first, the gateway and the
+// last one.
+func (p Pool) Usable() int { return 1<<min(p.Prefix.Addr().BitLen()-p.Bits, mostSizeBits) - 3 }
 
 // Blocks returns how many blocks have so many addresses for containers.
 func (p Pool) Blocks(addresses int) int { return (addresses + p.Usable() - 1) / p.Usable() }

@@ -15,6 +15,9 @@ import (
 // maxCountBits bounds the blocks of a pool that are ever claimed: 2 to this power.
 const maxCountBits = 62
 
+// mostSizeBits bounds the addresses of a range that a node counts with.
+const mostSizeBits = 30
+
 // count returns how many blocks a pool has.
 func (p Pool) count() uint64 { return 1 << min(p.Bits-p.Prefix.Bits(), maxCountBits) }
 
@@ -33,7 +36,7 @@ func (p Pool) order(node string) func(n uint64) uint64 {
 func (p Pool) block(n uint64) netip.Prefix { return subnet(p.Prefix, p.Bits, n) }
 
 // Part returns how many addresses a part of a block has.
-func (p Pool) Part() int { return 1 << min(p.Prefix.Addr().BitLen()-p.Bits, 30) / p.Parts }
+func (p Pool) Part() int { return 1 << min(p.Prefix.Addr().BitLen()-p.Bits, mostSizeBits) / p.Parts }
 
 // part returns the addresses of a part of a block.
 func (p Pool) part(block netip.Prefix, n int) netip.Prefix {
@@ -55,21 +58,33 @@ func (p Pool) Ranges(h Holding) (ranges []netip.Prefix) {
 
 // Addresses returns how many addresses of its ranges of the pool a node can give containers: all but the first and the last
 // one of each block, and the node's own.
-func (p Pool) Addresses(ranges []netip.Prefix) (n uint64) {
+func (p Pool) Addresses(ranges []netip.Prefix) *big.Int {
+	sum := new(big.Int)
 	for _, r := range ranges {
-		n += 1 << min(r.Addr().BitLen()-r.Bits(), maxCountBits)
-		if p.Pinned {
-			continue
-		}
-		block := netip.PrefixFrom(r.Addr(), p.Bits).Masked()
-		if r.Addr() == block.Addr() {
-			n--
-		}
-		if r == subnet(block, r.Bits(), 1<<(r.Bits()-p.Bits)-1) {
-			n--
-		}
-		if p.Gateway(r, ranges).IsValid() {
-			n--
+		size := new(big.Int).Lsh(big.NewInt(1), uint(r.Addr().BitLen()-r.Bits()))
+		sum.Add(sum, size.Sub(size, big.NewInt(int64(p.reserved(r, ranges)))))
+	}
+	return sum
+}
+
+// Count returns the same, but counts no more than 2 to the power of mostSizeBits of each range: nodes need not know more.
+func (p Pool) Count(ranges []netip.Prefix) (n int) {
+	for _, r := range ranges {
+		n += 1<<min(r.Addr().BitLen()-r.Bits(), mostSizeBits) - p.reserved(r, ranges)
+	}
+	return n
+}
+
+// reserved returns how many addresses of a range containers cannot have.
+func (p Pool) reserved(r netip.Prefix, all []netip.Prefix) (n int) {
+	if p.Pinned {
+		return 0
+	}
+	block := netip.PrefixFrom(r.Addr(), p.Bits).Masked()
+	isFirst, isLast := r.Addr() == block.Addr(), r == subnet(block, r.Bits(), 1<<(r.Bits()-p.Bits)-1)
+	for _, is := range []bool{isFirst, isLast, p.Gateway(r, all).IsValid()} {
+		if is {
+			n++
 		}
 	}
 	return n

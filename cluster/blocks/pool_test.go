@@ -149,7 +149,7 @@ func TestAddresses(t *testing.T) {
 	p := Pool{Name: "p", Prefix: netip.MustParsePrefix("10.0.0.0/8"), Bits: 28, Parts: 4}
 	for _, c := range []struct {
 		ranges   []string
-		want     uint64
+		want     int
 		gateways string
 	}{
 		{[]string{"10.0.0.0/28"}, 13, "[10.0.0.1]"},
@@ -168,12 +168,17 @@ func TestAddresses(t *testing.T) {
 				gateways = append(gateways, a)
 			}
 		}
-		if got := p.Addresses(ranges); got != c.want || fmt.Sprint(gateways) != c.gateways {
-			t.Errorf("%v: %d addresses and %v, want %d and %s", ranges, got, gateways, c.want, c.gateways)
+		if got := p.Addresses(ranges); got.String() != fmt.Sprint(c.want) || p.Count(ranges) != c.want || fmt.Sprint(gateways) != c.gateways {
+			t.Errorf("%v: %v addresses and %v, want %d and %s", ranges, got, gateways, c.want, c.gateways)
 		}
 	}
 	p.Pinned = true
-	if got := p.Addresses([]netip.Prefix{netip.MustParsePrefix("10.0.0.7/32")}); got != 1 {
-		t.Errorf("a pinned address is %d", got)
+	if got := p.Addresses([]netip.Prefix{netip.MustParsePrefix("10.0.0.7/32")}); got.String() != "1" {
+		t.Errorf("a pinned address is %v", got)
+	}
+	large := Pool{Name: "large", Prefix: netip.MustParsePrefix("fd00::/8"), Bits: 9, Parts: 1}
+	both := []netip.Prefix{large.block(0), large.block(1)}
+	if got := large.Addresses(both); got.String() != "1329227995784915872903807060280344570" || large.Count(both) != 2*large.Usable() {
+		t.Errorf("%v and %d, want as many as twice %d", got, large.Count(both), large.Usable())
 	}
 }

@@ -146,7 +146,7 @@ func TestNamedPool(t *testing.T) {
 	if got := ranges(t, "a"); len(got) != 2 || !slices.Contains(got, blockOf(11)) {
 		t.Errorf("%v: want a block of each pool", got)
 	}
-	b.sees(t, func(v *View) bool { return v.Pools()[1].Usable > 0 })
+	b.sees(t, func(v *View) bool { return v.Pools()[1].Usable.Sign() > 0 })
 	why := refused(t, b, grant.Want{Pools: []string{"y"}})
 	if !strings.Contains(why, "no block is free in the pool y (11.0.0.0/25)") || !strings.Contains(why, "a (") {
 		t.Errorf("%q", why)

@@ -14,8 +14,7 @@ const cedeWait = 3 * time.Second / 2
 
 // free returns how many addresses of a pool the node can give to containers.
 func (m *Member) free(o *blocks.Owner, p blocks.Pool) int {
-	usable := p.Addresses(rangesOf(p, o.Granted()))
-	return int(min(usable, 1<<30)) - m.leased[p.Name]
+	return p.Count(rangesOf(p, o.Granted())) - m.leased[p.Name]
 }
 
 // starved returns the pools of a family of which a call finds no address, if none of them has a free block, either.
@@ -146,7 +145,7 @@ func (m *Member) donors(p blocks.Pool, but string) (nodes []string) {
 	ranges := m.View.Ranges()
 	for _, e := range m.View.All(blocks.NodeKey) {
 		node := e.Key.Node
-		free[node] = int(min(p.Addresses(ranges[node][p.Name]), 1<<30)) - e.Value.Host.Leased[p.Name]
+		free[node] = p.Count(ranges[node][p.Name]) - e.Value.Host.Leased[p.Name]
 		if node != but && free[node] >= p.Part() && m.View.has(blocks.Key{Kind: blocks.AliveKey, Node: node}) {
 			nodes = append(nodes, node)
 		}

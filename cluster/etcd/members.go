@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math/big"
 	"net/netip"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ type MemberInfo struct {
 	Blocks    int          `json:"blocks"`
 	Leased    int          `json:"leased"`             // when the node said it last
 	LeasedAt  int64        `json:"leasedAt,omitempty"` // seconds by the node's clock; zero: unknown
-	Usable    uint64       `json:"usable"`             // addresses of its blocks
+	Usable    *big.Int     `json:"usable"`             // addresses of its blocks
 	State     State        `json:"state"`
 
 	// Reclaim has the pools, by their names, of which the node loses blocks after such a silence.
@@ -66,12 +67,12 @@ func (v *View) Members() []MemberInfo {
 		hosts[e.Key.Node] = e.Value.Host
 	}
 	for _, e := range v.All(blocks.EpochKey) {
-		m := MemberInfo{Name: e.Value.Epoch.Name, ID: e.Key.Node, Blocks: owned[e.Key.Node], State: StateMember}
+		m := MemberInfo{Name: e.Value.Epoch.Name, ID: e.Key.Node, Blocks: owned[e.Key.Node], Usable: new(big.Int), State: StateMember}
 		if h := hosts[m.ID]; h != nil {
 			m.Version, m.Endpoints, m.Leased, m.LeasedAt = h.Version, h.Endpoints, total(h.Leased), h.LeasedAt
 		}
 		for pool, of := range ranges[m.ID] {
-			m.Usable += pools[pool].Addresses(of)
+			m.Usable.Add(m.Usable, pools[pool].Addresses(of))
 		}
 		for pool, promised := range v.get(blocks.Key{Kind: blocks.BeatKey, Node: m.ID}).Value.Beat {
 			if now := pools[pool].Reclaim; now != 0 { // else an administrator took that back
@@ -141,11 +142,11 @@ func (v *View) Awaited() (list []MemberInfo) {
 // A PoolInfo is a pool with its use.
 type PoolInfo struct {
 	blocks.Pool
-	Blocks  string `json:"blocks"` // that the pool has: a number, which may have many digits
-	Owned   int    `json:"owned"`
-	Resting int    `json:"resting,omitempty"` // that nodes lost, for ten minutes
-	Leased  int    `json:"leased"`            // addresses, some minutes ago
-	Usable  uint64 `json:"usable"`            // addresses of the blocks that are owned
+	Blocks  string   `json:"blocks"` // that the pool has: a number, which may have many digits
+	Owned   int      `json:"owned"`
+	Resting int      `json:"resting,omitempty"` // that nodes lost, for ten minutes
+	Leased  int      `json:"leased"`            // addresses, some minutes ago
+	Usable  *big.Int `json:"usable"`            // addresses of the blocks that are owned
 }
 
 // Pool returns the pool with a name.
@@ -169,7 +170,7 @@ func (v *View) Pools() []PoolInfo {
 	list := make([]PoolInfo, len(c.Pools))
 	at := map[string]*PoolInfo{}
 	for i, p := range c.Pools {
-		list[i] = PoolInfo{Pool: p, Blocks: p.Total().String()}
+		list[i] = PoolInfo{Pool: p, Blocks: p.Total().String(), Usable: new(big.Int)}
 		at[p.Name] = &list[i]
 	}
 	for _, e := range v.All(blocks.BlockKey) {
@@ -192,7 +193,7 @@ func (v *View) Pools() []PoolInfo {
 	for of := range maps.Values(v.Ranges()) {
 		for name, ranges := range of {
 			if p := at[name]; p != nil {
-				p.Usable += p.Pool.Addresses(ranges)
+				p.Usable.Add(p.Usable, p.Pool.Addresses(ranges))
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/big"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -105,8 +106,7 @@ func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.
 	}
 	lost := map[string]int{} // addresses of blocks of which others have parts
 	for _, p := range pools {
-		usable := int(min(p.Addresses(rangesOf(p, o.Owned())), 1<<30))
-		lost[p.Name] = max(0, owned[p.Name]*p.Usable()-usable)
+		lost[p.Name] = max(0, owned[p.Name]*p.Usable()-p.Count(rangesOf(p, o.Owned())))
 	}
 	for _, p := range o.Pools() {
 		if !slices.ContainsFunc(pools, func(own blocks.Pool) bool { return own.Name == p.Name }) {
@@ -316,37 +316,39 @@ func (m *Member) exhausted(ctx context.Context, o *blocks.Owner, chain []blocks.
 		names = append(names, fmt.Sprintf("%s (%v)", p.Name, p.Prefix))
 	}
 	why = "no block is free in the pool " + strings.Join(names, ", ")
-	own := uint64(0)
+	own := new(big.Int)
 	for _, p := range chain {
-		own += p.Addresses(rangesOf(p, o.Granted()))
+		own.Add(own, p.Addresses(rangesOf(p, o.Granted())))
 	}
-	if own > 0 {
-		why += fmt.Sprintf(", of which this node has %d addresses", own)
+	if own.Sign() > 0 {
+		why += fmt.Sprintf(", of which this node has %v addresses", own)
 	}
 	type donor struct {
 		name         string
-		free, usable uint64
+		free, usable *big.Int
 	}
 	var donors []donor
 	ranges := m.View.Ranges()
 	for _, e := range m.View.All(blocks.NodeKey) {
-		d := donor{name: e.Value.Host.Name}
+		d := donor{e.Value.Host.Name, new(big.Int), new(big.Int)}
 		for _, p := range chain {
 			usable := p.Addresses(ranges[e.Key.Node][p.Name])
-			d.usable += usable
-			d.free += usable - min(usable, uint64(e.Value.Host.Leased[p.Name]))
+			d.usable.Add(d.usable, usable)
+			if free := usable.Sub(usable, big.NewInt(int64(e.Value.Host.Leased[p.Name]))); free.Sign() > 0 {
+				d.free.Add(d.free, free)
+			}
 		}
-		if e.Key.Node != o.Journal().Node && d.free > 0 {
+		if e.Key.Node != o.Journal().Node && d.free.Sign() > 0 {
 			donors = append(donors, d)
 		}
 	}
-	slices.SortFunc(donors, func(a, b donor) int { return int(b.free) - int(a.free) })
+	slices.SortFunc(donors, func(a, b donor) int { return b.free.Cmp(a.free) })
 	if len(donors) == 0 {
 		return why, "Add a pool: `fairlead cluster pools add`."
 	}
 	var texts []string
 	for _, d := range donors[:min(3, len(donors))] {
-		texts = append(texts, fmt.Sprintf("%s (%d of %d addresses are free there)", d.name, d.free, d.usable))
+		texts = append(texts, fmt.Sprintf("%s (%v of %v addresses are free there)", d.name, d.free, d.usable))
 	}
 	return why, fmt.Sprintf("Add a pool (`fairlead cluster pools add`), or move containers: most is free on %s.",
 		strings.Join(texts, ", "))
@@ -375,9 +377,9 @@ func (m *Member) announce(ctx context.Context, o *blocks.Owner) error {
 func (m *Member) news(o *blocks.Owner) *blocks.Announcement {
 	now := m.Host
 	now.Leased, now.LeasedAt = m.leased, time.Now().Unix()
-	usable := uint64(0)
+	usable := 0
 	for _, p := range m.pools(o) {
-		usable += p.Addresses(rangesOf(p, o.Owned()))
+		usable += p.Count(rangesOf(p, o.Owned()))
 	}
 	lease := m.lease.Load()
 	if lease == 0 || lease == m.saidLease && !m.sayAgain.Load() && !m.isNews(now, usable) {
@@ -420,7 +422,7 @@ const rarely = 10 * time.Minute
 // isNews reports whether the others should know: at once how they reach the node. How many of its addresses have leases, they
 // should know after a minute if a tenth of all changed, or there are some and were none, or the reverse. Of less, they should know
 // after ten minutes: a write each would be too many in a large fleet.
-func (m *Member) isNews(now blocks.Host, usable uint64) bool {
+func (m *Member) isNews(now blocks.Host, usable int) bool {
 	was := m.said
 	if was.Name == "" || !slices.Equal(was.Endpoints, now.Endpoints) || was.MAC != now.MAC ||
 		!reflect.DeepEqual(was.Tunnel, now.Tunnel) {
@@ -429,7 +431,7 @@ func (m *Member) isNews(now blocks.Host, usable uint64) bool {
 	before, leased := total(was.Leased), total(now.Leased)
 	moved := max(before, leased) - min(before, leased)
 	age := time.Since(m.saidAt)
-	isMuch := uint64(moved)*10 > usable
+	isMuch := moved*10 > usable
 	isFirstOrLast := (before == 0) != (leased == 0)
 	return age >= again && (isMuch || isFirstOrLast) || age >= rarely && moved > 0
 }

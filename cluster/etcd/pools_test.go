@@ -2,6 +2,7 @@ package etcd
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -236,4 +237,20 @@ func TestFamilyCloses(t *testing.T) {
 	case <-t.Context().Done():
 	}
 	expect(t, "a", 1)
+}
+
+// Of a block with more addresses than 64 bits count, all say how many it has.
+func TestLargeBlock(t *testing.T) {
+	s := startEtcd(t)
+	setPools(t, s, blocks.Pool{Name: "p", Prefix: netip.MustParsePrefix("fd00::/8"), Bits: 8, Parts: 1})
+	member(t.Output(), s, "a", 1).rest(t)
+	expect(t, "a", 1)
+	v, err := s.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "1329227995784915872903807060280344573"
+	if pool, node := fmt.Sprint(v.Pools()[0].Usable), fmt.Sprint(v.Members()[0].Usable); pool != want || node != want {
+		t.Errorf("the pool has %s and the node %s, want %s", pool, node, want)
+	}
 }

@@ -128,6 +128,8 @@ func TestCommands(t *testing.T) {
 	says("pools add lan=10.12.0.128/25", "pool lan (10.12.0.128/25) overlaps the network 10.12.0.0/24 of link lan0 of this node")
 	says("pools add lan=10.12.0.0/24,closed", "10.12.0.0/24")
 	says("pools add b=10.10.0.0/25", "10.10.0.0/25")
+	says("pools add huge=fc00::/8,8", "is one block with 1329227995784915872903807060280344573 addresses")
+	says("pools remove huge", "10.10.0.0/25")
 	says("pools add old=10.11.0.0/16,24,closed", "10.11.0.0/16", "closed")
 	says("pools add old=10.12.0.0/24,pinned,closed", "is pinned and closed")
 	says("pools add t=10.13.0.0/24,reclaim=30m", "failed: ", "pool t (10.13.0.0/24): reclaim: 30m: want manual, or a time from 1h to 8760h")

@@ -23,7 +23,7 @@ func nodesVerb() verb {
 			return c.print(nodes, func(w io.Writer) {
 				fmt.Fprintln(w, "NODE\tAGENT\tENDPOINTS\tBLOCKS\tLEASED\tADDRESSES\tSTATE")
 				for _, n := range nodes {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\n", n.Name, agentState(n), join(n.Endpoints), n.Blocks, n.Leased,
+					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%v\t%s\n", n.Name, agentState(n), join(n.Endpoints), n.Blocks, n.Leased,
 						n.Usable, nodeState(n))
 				}
 			})
@@ -74,7 +74,7 @@ func poolsVerb() verb {
 			return c.print(pools, func(w io.Writer) {
 				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED\tRECLAIM\tSTATE")
 				for _, p := range pools {
-					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %d\t%s\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
+					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %v\t%s\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
 						p.Leased, p.Usable, lossOf(p.Pool), poolState(p.Pool))
 				}
 				if isChange && operands[0] == "add" {
@@ -90,11 +90,12 @@ func gives(p blocks.Pool) string {
 	if p.Pinned {
 		return fmt.Sprintf("%s has %v addresses, which containers get by name alone", pool, p.Total())
 	}
-	text := fmt.Sprintf("%s has %v blocks with %d addresses for containers each", pool, p.Total(), p.Usable())
+	usable := p.Addresses([]netip.Prefix{p.Block(p.Prefix.Addr())})
+	text := fmt.Sprintf("%s has %v blocks with %v addresses for containers each", pool, p.Total(), usable)
 	if p.Bits != p.Prefix.Bits() {
 		return text
 	}
-	text = fmt.Sprintf("%s is one block with %d addresses for containers", pool, p.Usable())
+	text = fmt.Sprintf("%s is one block with %v addresses for containers", pool, usable)
 	if p.Parts == 1 {
 		return text + ": one node alone can have it. Add a larger pool"
 	}

@@ -57,7 +57,7 @@ type Pool struct {
 	Blocks string       `json:"blocks"` // a number, which an IPv6 pool may have many digits of
 	Owned  int          `json:"owned"`  // blocks that are not free
 	Leased int          `json:"leased"` // addresses, some minutes ago
-	Usable uint64       `json:"usable"` // addresses of the blocks that are owned
+	Usable json.Number  `json:"usable"` // addresses of the blocks that are owned
 }
 
 // An API is what the agent receives from the API server.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -235,7 +236,7 @@ func tell(ctx context.Context, m *etcd.Member, self directory.Node, changed <-ch
 func describe(s *agentstatus.Status, view *etcd.View, self *etcd.Member) {
 	for _, p := range view.Pools() {
 		s.Pools = append(s.Pools, agentstatus.Pool{Name: p.Name, Prefix: p.Prefix, Blocks: p.Blocks, Owned: p.Owned,
-			Leased: p.Leased, Usable: p.Usable})
+			Leased: p.Leased, Usable: json.Number(p.Usable.String())})
 	}
 	g, err := grant.OfBoot(s.Network)
 	if err == nil && g.Missing != "" {

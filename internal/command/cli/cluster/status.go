@@ -144,7 +144,7 @@ func printPools(a *app.App, pools []agentstatus.Pool) {
 	t := term.Table{{"POOL", "ADDRESSES", "BLOCKS OWNED", "LEASED"}}
 	for _, p := range pools {
 		t = append(t, []any{p.Name, p.Prefix.String(), fmt.Sprintf("%d of %s", p.Owned, p.Blocks),
-			fmt.Sprintf("%d of %d", p.Leased, p.Usable)})
+			fmt.Sprintf("%d of %s", p.Leased, p.Usable)})
 	}
 	a.Draw(t)
 }
