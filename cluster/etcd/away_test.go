@@ -131,6 +131,43 @@ func TestRestoredStore(t *testing.T) {
 	check(t, s)
 }
 
+// A node that lost its journal while containers have addresses says under which identifier etcd has its blocks. It goes on with
+// them when that one is forgotten.
+func TestLostJournal(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	h := &host{network: "a"}
+	former, err := h.loadJournal()
+	if err == nil {
+		err = os.Remove(h.journalPath())
+	}
+	had, gerr := grant.OfBoot("a")
+	if err = errors.Join(err, gerr); err != nil {
+		t.Fatal(err)
+	}
+	m := member(t.Output(), s, "a", 1)
+	m.View, err = s.Look(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.rest(t)
+	if g, err := grant.OfBoot("a"); err != nil || !strings.Contains(g.Missing, "under its former identifier "+former.Node) {
+		t.Errorf("%+v, %v", g, err)
+	}
+	if err := s.Forget(t.Context(), former.Node); err != nil {
+		t.Fatal(err)
+	}
+	member(t.Output(), s, "a", 1).rest(t)
+	if awaited, err := s.Readopt(t.Context()); err != nil || len(awaited) > 0 {
+		t.Fatal(awaited, err)
+	}
+	member(t.Output(), s, "a", 1).rest(t)
+	if g, err := grant.OfBoot("a"); err != nil || !slices.Equal(g.Ranges, had.Ranges) || g.Missing != "" {
+		t.Errorf("%+v, %v: want the ranges %v", g, err, had.Ranges)
+	}
+	check(t, s)
+}
+
 // Where a store that was restored says that another node has a block, the node that has it says so, and is awaited until
 // that one gave the block back.
 func TestRestoredConflict(t *testing.T) {

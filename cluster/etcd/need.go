@@ -245,6 +245,20 @@ func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure e
 	return errors.Join(err, m.answer(ctx, o, why, hint, err != nil))
 }
 
+// conflict says that the store has a block of this node as another node's, which may be this node before its journal was lost.
+func (m *Member) conflict(h blocks.Holding) (why, hint string) {
+	names := m.View.Names()
+	for _, owner := range m.View.get(blocks.Key{Kind: blocks.BlockKey, Pool: h.Pool, Block: h.Block}).Value.Owners {
+		if owner != m.node && names[owner] == m.Host.Name {
+			return fmt.Sprintf("etcd has the block %v of this node under its former identifier %s: the journal in %s was lost", h.Block, owner, Dir),
+				fmt.Sprintf("If no other machine has this node's name: `fairlead cluster forget %s --confirmed-dead`, and then "+
+					"`fairlead cluster readopt --done`.", owner)
+		}
+	}
+	return fmt.Sprintf("etcd was restored from a copy, in which another node has the block %v of this node", h.Block),
+		"Start the agent of that node, or forget the node: `fairlead cluster blocks` names it."
+}
+
 // shortage says why the node has no more addresses, and who could give some. It is empty if the node has what it wants.
 func (m *Member) shortage(ctx context.Context, o *blocks.Owner, failure error) (why, hint string) {
 	if failure != nil && directory.OfThisHost(failure) {
@@ -254,8 +268,7 @@ func (m *Member) shortage(ctx context.Context, o *blocks.Owner, failure error) (
 		return failure.Error(), "The node keeps what it has. It gets more when etcd answers."
 	}
 	if c := o.Conflict(); c != nil {
-		return fmt.Sprintf("etcd was restored from a copy, in which another node has the block %v of this node", c.Block),
-			"Start the agent of that node, or forget the node: `fairlead cluster blocks` names it."
+		return m.conflict(*c)
 	}
 	pools := m.pools(o)
 	if len(pools) == 0 {
