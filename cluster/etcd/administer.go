@@ -84,6 +84,9 @@ func older(a, b string) bool {
 	return false
 }
 
+// ErrHasCluster means that nobody can make a cluster of this name, because there is one.
+var ErrHasCluster = errors.New("etcd has this cluster already")
+
 // Init makes a cluster with pools. It returns the identifier of etcd.
 func (s *Store) Init(ctx context.Context, pools []blocks.Pool) (id string, err error) {
 	c := blocks.Config{Pools: pools}
@@ -96,8 +99,8 @@ func (s *Store) Init(ctx context.Context, pools []blocks.Pool) (id string, err e
 	}
 	c.Store = v.id
 	if has := v.Config(); has != nil {
-		return "", fmt.Errorf("etcd at %s has a cluster %s already, with the pools %s: choose another --cluster, or join it with a "+
-			"token of one of its nodes (fairlead cluster token)", strings.Join(s.access.Endpoints, ","), s.access.Cluster, describePools(has.Pools))
+		return "", fmt.Errorf("%w: at %s is a cluster %s, with the pools %s: choose another --cluster, or join it with a token of one of its "+
+			"nodes (fairlead cluster token)", ErrHasCluster, strings.Join(s.access.Endpoints, ","), s.access.Cluster, describePools(has.Pools))
 	}
 	return v.id, s.change(ctx, blocks.Init(c))
 }

@@ -122,6 +122,9 @@ func (s *Store) AddStoreMember(ctx context.Context, name, peer string) (initial 
 		}
 		return err
 	})
+	if errors.Is(err, rpctypes.ErrTooManyLearners) {
+		return "", learns(members, err)
+	}
 	if err != nil {
 		return "", err
 	}
@@ -136,6 +139,19 @@ func (s *Store) AddStoreMember(ctx context.Context, name, peer string) (initial 
 		}
 	}
 	return strings.Join(parts, ","), nil
+}
+
+// learns says which other machine becomes a member: etcd lets one do so at a time.
+func learns(members []*etcdserverpb.Member, err error) error {
+	var urls []string
+	for _, m := range members {
+		if m.IsLearner {
+			urls = append(urls, m.PeerURLs...)
+		}
+	}
+	at := strings.Join(urls, ",")
+	return fmt.Errorf("the machine at %s becomes a member, and etcd lets one do so at a time (%w): repeat this when its `fairlead cluster join "+
+		"--store` has ended. If that machine is gone for good: `fairlead cluster members remove %s`", at, err, at)
 }
 
 // PromoteStoreMember waits until the member with a URL has all data, and gives it a vote.
@@ -216,11 +232,12 @@ func (s *Store) persist(ctx context.Context, change func(context.Context, *clien
 	}
 }
 
-// RemoveStoreMember removes the member that has a name or a URL.
-func (s *Store) RemoveStoreMember(ctx context.Context, name string) error {
+// RemoveStoreMember removes the member that has a name or a URL, and returns the others as they were before: if the member is
+// that of this machine, it answers nobody any more.
+func (s *Store) RemoveStoreMember(ctx context.Context, name string) (others []StoreMember, err error) {
 	list, err := s.StoreMembers(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	i := slices.IndexFunc(list, func(m StoreMember) bool { return m.Name == name || slices.Contains(m.Peers, name) })
 	if i < 0 {
@@ -228,19 +245,28 @@ func (s *Store) RemoveStoreMember(ctx context.Context, name string) error {
 		for _, m := range list {
 			names = append(names, m.Name)
 		}
-		return fmt.Errorf("etcd has no member %q; it has %s", name, strings.Join(names, ", "))
+		return nil, fmt.Errorf("etcd has no member %q; it has %s", name, strings.Join(names, ", "))
 	}
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	c, err := s.connect()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = c.MemberRemove(ctx, list[i].ID)
-	if err != nil {
-		return lostQuorum(list, list[i], s.failed(err))
+	others = slices.Delete(slices.Clone(list), i, i+1)
+	var urls []string
+	for _, m := range others {
+		if m.Answers {
+			urls = append(urls, m.Clients...)
+		}
 	}
-	return nil
+	if len(urls) > 0 { // the removed member ends, maybe before it answers
+		c.SetEndpoints(urls...)
+	}
+	if _, err := c.MemberRemove(ctx, list[i].ID); err != nil {
+		return nil, lostQuorum(list, list[i], s.failed(err))
+	}
+	return others, nil
 }
 
 // lostQuorum says what it means that etcd does not remove a member, because the others would be too few.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -53,12 +54,33 @@ func adoptVerb() verb {
 		}}
 }
 
+// A reader is a store that changes nothing where it looks: the store itself makes a lock, and removes lease files that a crash
+// left empty.
+type reader struct{ *disk.Store }
+
+// Look implements ipam.Ledger.
+func (r reader) Look(_ context.Context, network string, _ ...netip.Addr) (*ipam.Book, error) {
+	b, err := r.Read(filepath.Join("/var/lib/cni/networks", network))
+	if errors.Is(err, fs.ErrNotExist) {
+		b, err = &ipam.Book{From: network}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.Sets = r.Sets
+	return b, nil
+}
+
 // adopt takes over the leases of other networks. The leases come first, so that no container gets one of the addresses when the
 // node has the blocks.
 func (a *adoption) adopt(ctx context.Context, v *etcd.View, names, from []string) error {
-	pools, ledger, err := poolsOf(v, names)
+	pools, kept, err := poolsOf(v, names)
 	if err != nil {
 		return err
+	}
+	var ledger ipam.Ledger = kept
+	if a.DryRun {
+		ledger = reader{kept}
 	}
 	if err := areThere(ctx, ledger, a.Network, from); err != nil {
 		return err
@@ -218,13 +240,13 @@ func (a *adoption) print(w io.Writer) {
 		took, owns = "would take over", "would own"
 	}
 	for _, one := range a.From {
-		fmt.Fprintf(w, "network %s %s %d of %d leases of %s\n", a.Network, took, len(one.Added), one.Leases, one.From)
+		printf(w, "network %s %s %d of %d leases of %s\n", a.Network, took, len(one.Added), one.Leases, one.From)
 		for _, l := range one.Added {
-			fmt.Fprintf(w, "  %v of %s %s\n", l.Address, l.ContainerID, l.IfName)
+			printf(w, "  %v of %s %s\n", l.Address, l.ContainerID, l.IfName)
 		}
 	}
 	if len(a.Blocks) > 0 {
-		fmt.Fprintf(w, "this node %s the blocks %s\n", owns, join(a.Blocks))
+		printf(w, "this node %s the blocks %s\n", owns, join(a.Blocks))
 	}
 	if a.DryRun {
 		fmt.Fprintln(w, "nothing was changed")

@@ -16,7 +16,7 @@ func drainVerb() verb {
 		does:  "Let a node claim no more addresses, and give back those that no container has.",
 		flags: func(c *call) { c.flags.BoolVar(&undo, "undo", false, "let the node claim addresses again") },
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
-			n, err := v.Member(operands[0])
+			n, err := memberOf(v, operands[0])
 			if err != nil {
 				return err
 			}
@@ -25,13 +25,31 @@ func drainVerb() verb {
 			}
 			return c.print(map[string]any{"node": n.Name, "drain": !undo, "blocks": n.Blocks}, func(w io.Writer) {
 				if undo {
-					fmt.Fprintf(w, "node %s claims addresses again\n", n.Name)
+					printf(w, "node %s claims addresses again\n", n.Name)
 					return
 				}
-				fmt.Fprintf(w, "node %s has %s. It gives each block back when no container has an address of it: fairlead cluster blocks %[1]s\n",
+				printf(w, "node %s has %s. It gives each block back when no container has an address of it: fairlead cluster blocks %[1]s\n",
 					n.Name, uses(n, time.Now()))
 			})
 		}}
+}
+
+// memberOf returns the node with a name or an identifier. It returns an error if two have the name.
+func memberOf(v *etcd.View, name string) (etcd.MemberInfo, error) {
+	var same []string
+	for _, n := range v.Members() {
+		if n.ID == name {
+			return n, nil
+		}
+		if n.Name == name {
+			same = append(same, fmt.Sprintf("%s (agent: %s, %d blocks)", n.ID, agentState(n), n.Blocks))
+		}
+	}
+	if len(same) > 1 {
+		return etcd.MemberInfo{}, fmt.Errorf("%d nodes have the name %s: say one of their identifiers: %s", len(same), name,
+			strings.Join(same, ", "))
+	}
+	return v.Member(name)
 }
 
 // uses says what a node owns, and how long ago it said how many addresses are in use. Nodes say small changes late.
@@ -51,7 +69,7 @@ func forgetVerb() verb {
 			c.flags.BoolVar(&dead, "confirmed-dead", false, "you know that the node's containers have ended")
 		},
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
-			n, err := v.Member(operands[0])
+			n, err := memberOf(v, operands[0])
 			if err != nil {
 				return err
 			}
@@ -67,7 +85,7 @@ func forgetVerb() verb {
 				return err
 			}
 			return c.print(map[string]any{"node": n.Name, "blocks": n.Blocks}, func(w io.Writer) {
-				fmt.Fprintf(w, "node %s is forgotten; others get its %d blocks in ten minutes\n", n.Name, n.Blocks)
+				printf(w, "node %s is forgotten; others get its %d blocks in ten minutes\n", n.Name, n.Blocks)
 			})
 		}}
 }
@@ -107,7 +125,7 @@ func readoptVerb() verb {
 			awaited := v.Awaited()
 			return c.print(map[string]any{"restored": true, "done": false, "awaited": awaited}, func(w io.Writer) {
 				for _, n := range awaited {
-					fmt.Fprintln(w, silence(n))
+					printf(w, "%s\n", silence(n))
 				}
 				fmt.Fprintln(w, "nobody claims addresses until fairlead cluster readopt --done; etcd does not know the nodes that joined "+
 					"after the copy was made: their agents have to run before")
@@ -118,7 +136,7 @@ func readoptVerb() verb {
 // machinesOff returns the identifiers of nodes, none of which may have an agent.
 func machinesOff(v *etcd.View, names []string) (ids []string, err error) {
 	for _, name := range names {
-		n, err := v.Member(name)
+		n, err := memberOf(v, name)
 		if err != nil {
 			return nil, err
 		}

@@ -65,7 +65,9 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_ = c.print(map[string]any{"error": err.Error(), "exit": exit}, nil)
 		return exit
 	}
-	fmt.Fprintln(stderr, "fairlead cluster:", err)
+	for line := range strings.SplitSeq("fairlead cluster: "+err.Error(), "\n") {
+		printf(stderr, "%s\n", line)
+	}
 	return exit
 }
 
@@ -149,6 +151,11 @@ func (c *call) print(doc any, text func(w io.Writer)) error {
 	return w.Flush()
 }
 
+// printf prints a text with data, which it escapes: any node may have written the names in etcd.
+func printf(w io.Writer, format string, args ...any) {
+	_, _ = io.WriteString(w, string(term.Sprintf(format, args...))) // who reads it may be gone
+}
+
 // An access is the flags that say how to reach etcd. What they do not say, is in the file.
 type access struct {
 	etcd.Joined
@@ -181,7 +188,7 @@ func (c *call) read() (etcd.Joined, error) {
 	j, warnings, err := etcd.ReadJoined(c.file)
 	for _, text := range warnings {
 		if !c.warned {
-			fmt.Fprintln(c.stderr, term.Sprintf("fairlead cluster: warning: %s", text))
+			printf(c.stderr, "fairlead cluster: warning: %s\n", text)
 		}
 	}
 	c.warned = true

@@ -116,8 +116,15 @@ func TestCommands(t *testing.T) {
 	says("init --etcd "+url+" --pool a=10.12.0.0/16", "pool a (10.12.0.0/16) overlaps the network 10.12.0.0/24 of link lan0 of this node")
 	says("init --etcd 127.0.0.1:2379 --pool a=10.9.0.0/24", `"127.0.0.1:2379" is no URL`)
 	says("init --etcd "+url+" --pool a=10.9.0.0/24 --pool six=fd00:9::/64", "this node is of the cluster fleet", "fairlead cluster join fairlead2.")
-	says("init --etcd "+url+" --pool c=10.10.0.0/24", "has a cluster fleet already, with the pools a (10.9.0.0/24), six (fd00:9::/64)")
-	says("init --cluster other --etcd "+url+" --pool c=10.10.0.0/24", "this node is of the cluster fleet", "and this is the cluster other")
+	says("init --etcd "+url+" --pool c=10.10.0.0/24", "failed: ", "this node is of the cluster fleet already", "fairlead cluster token prints")
+	again := does(t, "init --etcd "+url+" --pool c=10.10.0.0/24 --file "+filepath.Join(t.TempDir(), "fleet.json"))
+	if want := "is a cluster fleet, with the pools a (10.9.0.0/24), six (fd00:9::/64)"; !strings.Contains(again, want) {
+		t.Errorf("%q, want %q", again, want)
+	}
+	says("init --cluster other --etcd "+url+" --pool c=10.10.0.0/24", "this node is of the cluster fleet", "and this is the cluster other",
+		"say --cluster fleet if you mean that one")
+	says("init --store-ip 192.0.2.1 --etcd "+url+" --pool c=10.10.0.0/24", "usage: ", "--store-ip: with --etcd, this machine runs no etcd")
+	says("join --store-ip 192.0.2.1 x", "usage: ", "--store-ip: want --store too")
 	says("pools", "a", "10.9.0.0/24", "/26", "4", "fd00:9::/64", "/122", "288230376151711744")
 	says("pools add Mo/re=10.66.0.0/20", "usage: ", `pool Mo/re (10.66.0.0/20): name "Mo/re" has the character '/'`)
 	says("pools add lo=127.0.0.0/16", "usage: ", "pool lo (127.0.0.0/16): 127.0.0.0/8 is the loopback network of each host")

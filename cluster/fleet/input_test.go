@@ -1,10 +1,16 @@
 package fleet
 
 import (
+	"bytes"
+	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // What nobody can use is refused before anything is made. The error says the flag, the value and what is right.
@@ -159,5 +165,100 @@ func TestTokenWithoutConf(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(filepath.Dir(further), "10-pods.conflist")); err != nil {
 		t.Error(err)
+	}
+}
+
+// Two nodes with one name are told apart by their identifiers, and nobody forgets one of them by chance. A name that moves the
+// cursor of a terminal is printed escaped.
+func TestNamesakes(t *testing.T) {
+	startEtcd(t)
+	file := " --file " + filepath.Join(t.TempDir(), "fleet.json")
+	does(t, "init --etcd "+url+" --pool a=10.9.0.0/24"+file)
+	var txn blocks.Txn
+	put := func(k blocks.Key, v blocks.Value) { txn.Put = append(txn.Put, blocks.Pair{Key: k, Value: v}) }
+	for id, name := range map[string]string{"id1": "web", "id2": "web", "id3": "bad\x1b[2J", "id4": "other"} {
+		put(blocks.Key{Kind: blocks.EpochKey, Node: id}, blocks.Value{Epoch: &blocks.Epoch{N: 1, Name: name}})
+	}
+	for block, owner := range map[string]string{"10.9.0.0/26": "id1", "10.9.0.64/26": "id2", "10.9.0.128/26": "id3"} {
+		put(blocks.Key{Kind: blocks.BlockKey, Pool: "a", Block: netip.MustParsePrefix(block)}, blocks.Value{Owners: []string{owner}})
+	}
+	if _, err := open(t, "fleet").Commit(t.Context(), txn); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		line  string
+		wants []string
+		not   string
+	}{
+		{"nodes", []string{"web (id1) ", "web (id2) ", `bad\x1b[2J `, "\nother "}, "other ("},
+		{"blocks", []string{" web (id1)\n", " web (id2)\n", ` bad\x1b[2J`}, "\x1b"},
+		{"blocks web", []string{"web (id1)\n", "web (id2)\n"}, "bad"},
+		{"blocks id2", []string{"web (id2)\n"}, "id1"},
+		{"forget web --confirmed-dead", []string{"failed: ", "2 nodes have the name web", "id1 (agent: does not run, 0 blocks), id2 ("}, "forgotten"},
+		{"drain web", []string{"failed: ", "2 nodes have the name web"}, "claims"},
+		{"drain id1", []string{"node web has 0 blocks"}, "failed"},
+		{"drain ghost", []string{"failed: ", `has no node "ghost"; it has bad\x1b[2J, other, web, web`}, "\x1b"},
+		{"forget id2 --confirmed-dead", []string{"node web is forgotten"}, "failed"},
+		{"forget web --confirmed-dead", []string{"node web is forgotten"}, "failed"},
+	} {
+		got := does(t, c.line+file)
+		for _, want := range c.wants {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %q, want %q", c.line, got, want)
+			}
+		}
+		if strings.Contains(got, c.not) {
+			t.Errorf("%s: %q has %q", c.line, got, c.not)
+		}
+	}
+}
+
+// With --dry-run, adopt changes nothing of the former network, also where a crash left a lease file empty.
+func TestAdoptDryRun(t *testing.T) {
+	startEtcd(t)
+	file := " --file " + filepath.Join(t.TempDir(), "fleet.json")
+	does(t, "init --etcd "+url+" --pool a=10.9.0.0/16,24,closed"+file)
+	lease(t, "cbr0", "10.9.1.7", "c1")
+	const dir = "/var/lib/cni/networks/cbr0"
+	if err := os.WriteFile(dir+"/10.9.1.8", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	before := nstest.Run(t, "sh", "-c", "ls -laR --time-style=full-iso /var/lib/cni")
+	if got := does(t, "adopt --pool a --dry-run"+file); !strings.Contains(got, "the agent of network pods does not answer") {
+		t.Error(got)
+	}
+	if after := nstest.Run(t, "sh", "-c", "ls -laR --time-style=full-iso /var/lib/cni"); after != before {
+		t.Errorf("before\n%safter\n%s", before, after)
+	}
+}
+
+// A configuration of the store that was lost is named, and nothing is made in its place.
+func TestBadStoreConfig(t *testing.T) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "store", "config.json")
+	for _, content := range []string{"", "{}", "garbage"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(config), 0o700), os.WriteFile(config, []byte(content), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		got := does(t, "init --store-ip 192.0.2.1 --pool a=10.9.0.0/24 --file "+filepath.Join(dir, "fleet.json"))
+		if want := config + " is not what fairlead cluster init writes: want JSON with a data-dir"; !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", content, got, want)
+		}
+	}
+}
+
+// A key of the file that nobody reads is said once, with what may be meant.
+func TestUnknownKey(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "fleet.json")
+	content := `{"cluster":"fleet","endpoint":[],"Endpoints":["http://192.0.2.254:2379"],"x":1}`
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	status := Main(t.Context(), []string{"token", "--file", file}, &out, &errs)
+	want := "fairlead cluster: warning: " + file + ": unknown key \"endpoint\", did you mean \"endpoints\"?\n" +
+		"fairlead cluster: warning: " + file + ": unknown key \"x\"\n"
+	if status != 0 || errs.String() != want {
+		t.Errorf("%d, %q, want %q", status, errs.String(), want)
 	}
 }

@@ -153,6 +153,9 @@ func initVerb() verb {
 				return err
 			}
 			j := etcd.Joined{Network: network}.With(c.access.Joined, c.access.endpoints)
+			if own.ip != "" && len(j.Endpoints) > 0 {
+				return fmt.Errorf("--store-ip: with --etcd, this machine runs no etcd: want one of them: %w", errUsage)
+			}
 			if err := c.mayInit(j, all); err != nil {
 				return err
 			}
@@ -170,13 +173,23 @@ func initVerb() verb {
 				return err
 			}
 			if j.Store, err = s.Init(ctx, all); err != nil {
-				return err
+				return c.again(j.Cluster, err)
 			}
 			if err := c.write(j, nil); err != nil {
 				return err
 			}
 			return c.joinedText(j, all)
 		}}
+}
+
+// again says what to do on a node that has made the cluster, or joined it.
+func (c *call) again(cluster string, err error) error {
+	j, rerr := c.read()
+	if rerr != nil || j.Cluster != cluster || !errors.Is(err, etcd.ErrHasCluster) {
+		return err
+	}
+	return fmt.Errorf("this node is of the cluster %s already (%s): fairlead cluster token prints the token for further nodes, and "+
+		"fairlead cluster pools adds pools", cluster, c.file)
 }
 
 // mayInit returns an error if this node cannot make such a cluster. Nothing is made before.
@@ -218,6 +231,9 @@ func joinVerb() verb {
 			own.define(c.flags)
 		},
 		run: func(ctx context.Context, c *call, operands []string) error {
+			if own.ip != "" && !more {
+				return fmt.Errorf("--store-ip: want --store too, or none of them: %w", errUsage)
+			}
 			t, err := decode(operands[0])
 			if err != nil {
 				return err
@@ -262,8 +278,12 @@ func (c *call) mayWrite(cluster string) error {
 		return err
 	}
 	if j.Cluster != cluster {
-		return fmt.Errorf("this node is of the cluster %s (%s), and this is the cluster %s: drain and forget the node, and remove "+
-			"the file", j.Cluster, c.file, cluster)
+		stay := ""
+		if c.access.Cluster != "" {
+			stay = fmt.Sprintf("say --cluster %s if you mean that one; to leave it, ", j.Cluster)
+		}
+		return fmt.Errorf("this node is of the cluster %s (%s), and this is the cluster %s: %sdrain and forget the node, and remove "+
+			"the file", j.Cluster, c.file, cluster, stay)
 	}
 	return nil
 }
@@ -319,15 +339,15 @@ func (c *call) joinedText(j etcd.Joined, made []blocks.Pool) error {
 	}
 	doc := map[string]any{"cluster": j.Cluster, "file": c.file, "started": started, "token": further}
 	return c.print(doc, func(w io.Writer) {
-		fmt.Fprintf(w, "this node is of the cluster %s (%s)\n", j.Cluster, c.file)
+		printf(w, "this node is of the cluster %s (%s)\n", j.Cluster, c.file)
 		if !started {
-			fmt.Fprintf(w, "start its agent: %s, or fairlead-agent --etcd-config %s\n", start, c.file)
+			printf(w, "start its agent: %s, or fairlead-agent --etcd-config %s\n", start, c.file)
 		}
 		for _, p := range made {
-			fmt.Fprintln(w, gives(p))
+			printf(w, "%s\n", gives(p))
 		}
 		if made != nil {
-			fmt.Fprintf(w, "on each further node, which needs fairlead and fairlead-agent:\n\n  fairlead cluster join %s\n", further)
+			printf(w, "on each further node, which needs fairlead and fairlead-agent:\n\n  fairlead cluster join %s\n", further)
 		}
 	})
 }

@@ -19,11 +19,11 @@ import (
 func nodesVerb() verb {
 	return verb{name: "nodes", does: "List the nodes of the cluster, with what they have and whether their agents run.",
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
-			nodes := v.Members()
+			nodes, names := v.Members(), labels(v)
 			return c.print(nodes, func(w io.Writer) {
 				fmt.Fprintln(w, "NODE\tAGENT\tENDPOINTS\tBLOCKS\tLEASED\tADDRESSES\tSTATE")
 				for _, n := range nodes {
-					fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%v\t%s\n", n.Name, agentState(n), join(n.Endpoints), n.Blocks, n.Leased,
+					printf(w, "%s\t%s\t%s\t%d\t%d\t%v\t%s\n", names[n.ID], agentState(n), join(n.Endpoints), n.Blocks, n.Leased,
 						n.Usable, nodeState(n))
 				}
 			})
@@ -74,11 +74,11 @@ func poolsVerb() verb {
 			return c.print(pools, func(w io.Writer) {
 				fmt.Fprintln(w, "POOL\tADDRESSES\tBLOCKS OF\tBLOCKS\tOWNED\tRESTING\tLEASED\tRECLAIM\tSTATE")
 				for _, p := range pools {
-					fmt.Fprintf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %v\t%s\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
+					printf(w, "%s\t%v\t/%d\t%s\t%d\t%d\t%d of %v\t%s\t%s\n", p.Name, p.Prefix, p.Bits, p.Blocks, p.Owned, p.Resting,
 						p.Leased, p.Usable, lossOf(p.Pool), poolState(p.Pool))
 				}
 				if isChange && operands[0] == "add" {
-					fmt.Fprintln(w, gives(pools[len(pools)-1].Pool))
+					printf(w, "%s\n", gives(pools[len(pools)-1].Pool))
 				}
 			})
 		}}
@@ -183,27 +183,27 @@ func blocksVerb() verb {
 	return verb{name: "blocks", most: 1, operands: "[NODE]",
 		does: "List the blocks that are not free, or those of a node.",
 		ask: func(ctx context.Context, c *call, s *etcd.Store, v *etcd.View, operands []string) error {
-			if err := asNames(v, operands); err != nil {
+			if err := asNames(v, slices.Clone(operands)); err != nil {
 				return err
 			}
-			names := v.Names()
+			names, known := labels(v), v.Names()
+			wanted := func(id string) bool { return len(operands) == 0 || id == operands[0] || known[id] == operands[0] }
 			list := []block{}
 			for _, e := range v.All(blocks.BlockKey) {
 				b := block{Pool: e.Key.Pool, Block: e.Key.Block}
-				for _, owner := range slices.Compact(slices.Sorted(slices.Values(e.Value.Owners))) {
-					if owner != "" {
-						b.Owners = append(b.Owners, nameOf(names, owner))
-					}
+				owners := slices.DeleteFunc(slices.Clone(e.Value.Owners), func(owner string) bool { return owner == "" })
+				slices.Sort(owners)
+				for _, owner := range slices.Compact(owners) {
+					b.Owners = append(b.Owners, nameOf(names, owner))
 				}
-				list = append(list, b)
+				if slices.ContainsFunc(owners, wanted) {
+					list = append(list, b)
+				}
 			}
 			for _, e := range v.All(blocks.GraveKey) {
-				list = append(list, block{Pool: e.Key.Pool, Block: e.Key.Block, Former: nameOf(names, e.Value.Node)})
-			}
-			if len(operands) == 1 {
-				list = slices.DeleteFunc(list, func(b block) bool {
-					return b.Former != operands[0] && !slices.Contains(b.Owners, operands[0])
-				})
+				if wanted(e.Value.Node) {
+					list = append(list, block{Pool: e.Key.Pool, Block: e.Key.Block, Former: nameOf(names, e.Value.Node)})
+				}
 			}
 			return c.print(list, func(w io.Writer) {
 				fmt.Fprintln(w, "POOL\tBLOCK\tNODE")
@@ -212,7 +212,7 @@ func blocksVerb() verb {
 					if b.Former != "" {
 						node = "(rests, was of " + b.Former + ")"
 					}
-					fmt.Fprintf(w, "%s\t%v\t%s\n", b.Pool, b.Block, node)
+					printf(w, "%s\t%v\t%s\n", b.Pool, b.Block, node)
 				}
 			})
 		}}
@@ -232,6 +232,21 @@ func asNames(v *etcd.View, nodes []string) error {
 		}
 	}
 	return nil
+}
+
+// labels are the names of nodes by their identifiers, which stand behind the name where two nodes have it.
+func labels(v *etcd.View) map[string]string {
+	have := map[string]int{}
+	for _, n := range v.Members() {
+		have[n.Name]++
+	}
+	names := v.Names()
+	for id, name := range names {
+		if have[name] > 1 {
+			names[id] = name + " (" + id + ")"
+		}
+	}
+	return names
 }
 
 func nameOf(names map[string]string, node string) string {

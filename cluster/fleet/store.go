@@ -128,6 +128,26 @@ func (s *store) configure(initial, state string) error {
 	return record.Replace(s.path("config.json"), append(b, '\n'), true)
 }
 
+// isConfigured reports whether the configuration of a member is there.
+func (s *store) isConfigured() (bool, error) {
+	file := s.path("config.json")
+	b, err := plainfile.Read(file, plainfile.MaxSize)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var has struct {
+		Dir string `json:"data-dir"`
+	}
+	if json.Unmarshal(b, &has) != nil || has.Dir == "" {
+		return false, fmt.Errorf("%s is not what fairlead cluster init writes: want JSON with a data-dir. If %s has no data of a member yet, "+
+			"remove the directory %s, and repeat", file, dataDir, s.dir)
+	}
+	return true, nil
+}
+
 // begin makes an etcd on this machine, if there is none yet, and returns how nodes reach it.
 func (s *store) begin(ctx context.Context, c *call, cluster string) (a etcd.Access, err error) {
 	if err := s.locate(c); err != nil {
@@ -136,10 +156,12 @@ func (s *store) begin(ctx context.Context, c *call, cluster string) (a etcd.Acce
 	dir := filepath.Dir(c.file)
 	a = etcd.Access{Cluster: cmp.Or(cluster, etcd.DefaultCluster), Endpoints: []string{s.url(clientPort)}, Own: true,
 		CA: filepath.Join(dir, "fleet-ca.crt"), Cert: filepath.Join(dir, "fleet.crt"), Key: filepath.Join(dir, "fleet.key")}
-	if _, err := os.Stat(s.path("config.json")); errors.Is(err, os.ErrNotExist) {
-		if err := s.first(a); err != nil {
-			return a, err
-		}
+	isThere, err := s.isConfigured()
+	if err == nil && !isThere {
+		err = s.first(a)
+	}
+	if err != nil {
+		return a, err
 	}
 	admin, err := etcd.Open(s.root(a.Cluster, a.Endpoints))
 	if err != nil {
@@ -298,29 +320,28 @@ func membersVerb() verb {
 			if len(operands) > 0 && (operands[0] != "remove" || len(operands) != 2) {
 				return fmt.Errorf("members %s: want remove MEMBER, or nothing: %w", strings.Join(operands, " "), errUsage)
 			}
-			if len(operands) > 0 {
-				if err := removeMember(ctx, c, operands[1]); err != nil {
-					return err
-				}
-			}
-			list, err := s.StoreMembers(ctx)
+			list, err := membersAfter(ctx, c, s, operands)
 			if err != nil {
 				return err
 			}
 			return c.print(list, func(w io.Writer) {
 				fmt.Fprintln(w, "MEMBER\tURL\tSTATE")
 				for _, m := range list {
-					fmt.Fprintf(w, "%s\t%s\t%s\n", cmp.Or(m.Name, "(has never run)"), strings.Join(m.Peers, ","), memberState(m))
+					printf(w, "%s\t%s\t%s\n", cmp.Or(m.Name, "(has never run)"), strings.Join(m.Peers, ","), memberState(m))
 				}
 			})
 		}}
 }
 
-// removeMember removes a member of etcd with the rights of an administrator, where this machine has them.
-func removeMember(ctx context.Context, c *call, name string) error {
+// membersAfter removes the member that operands name behind "remove", with the rights of an administrator where this machine has
+// them, and returns the others, or all if there are no operands.
+func membersAfter(ctx context.Context, c *call, s *etcd.Store, operands []string) ([]etcd.StoreMember, error) {
+	if len(operands) == 0 {
+		return s.StoreMembers(ctx)
+	}
 	j, err := c.joined()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	a := j.Access
 	if a.Own {
@@ -328,10 +349,10 @@ func removeMember(ctx context.Context, c *call, name string) error {
 	}
 	admin, err := etcd.Open(a)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer admin.Close()
-	return admin.RemoveStoreMember(ctx, name)
+	return admin.RemoveStoreMember(ctx, operands[1])
 }
 
 func memberState(m etcd.StoreMember) string {

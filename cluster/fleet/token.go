@@ -211,6 +211,6 @@ func tokenVerb() verb {
 			if err != nil {
 				return err
 			}
-			return c.print(map[string]string{"token": text}, func(w io.Writer) { fmt.Fprintln(w, text) })
+			return c.print(map[string]string{"token": text}, func(w io.Writer) { printf(w, "%s\n", text) })
 		}}
 }
