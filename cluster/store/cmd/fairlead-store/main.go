@@ -76,6 +76,9 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("--config-file: %w: `fairlead cluster init` without --etcd writes it", err)
 	}
+	if config.Dir == "" {
+		return fmt.Errorf("--config-file: %s has no data-dir: `fairlead cluster init` without --etcd writes one", *file)
+	}
 	config.EnableGRPCGateway = false             // no certificate of a client would reach the server through it
 	if config.WarningUnaryRequestDuration == 0 { // which etcd's own program has as the default of a flag
 		config.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
@@ -137,9 +140,19 @@ func serve(ctx context.Context, config *embed.Config) error {
 	case <-ctx.Done():
 		return nil
 	case err := <-member.Err():
-		return err
+		return reason(config.Name, member.Server.StoppingNotify(), err)
 	case <-member.Server.StopNotify():
-		return fmt.Errorf("the member %s has ended: it was removed, or its log says why", config.Name)
+		return reason(config.Name, member.Server.StoppingNotify(), nil)
+	}
+}
+
+// reason says why a member has ended. If it stops by itself, its listeners may say only that first.
+func reason(name string, stopping <-chan struct{}, err error) error {
+	select {
+	case <-stopping:
+		return fmt.Errorf("the member %s has ended: it was removed (fairlead cluster members), or its log says why", name)
+	default:
+		return err
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -40,5 +41,32 @@ func TestManual(t *testing.T) {
 		if !strings.Contains(text, `\fB--`+string(f[1])+`\fP`) {
 			t.Errorf("the page lacks --%s", f[1])
 		}
+	}
+}
+
+// A configuration without a directory is named, and is no error of mkdir.
+func TestNoDirectory(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.json")
+	for _, content := range []string{"", "{}"} {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := run(t.Context(), []string{"--config-file", file})
+		if want := file + " has no data-dir"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", content, err, want)
+		}
+	}
+}
+
+// A member that was removed says so, also where its listeners are the first to end.
+func TestReason(t *testing.T) {
+	other := errors.New("server is stopping")
+	stopping := make(chan struct{})
+	if err := reason("m1", stopping, other); err != other {
+		t.Error(err)
+	}
+	close(stopping)
+	if err := reason("m1", stopping, other); err == nil || !strings.Contains(err.Error(), "the member m1 has ended: it was removed") {
+		t.Error(err)
 	}
 }
