@@ -82,8 +82,9 @@ func (c *claims) within(path string, a netip.Addr) bool {
 func (c *claims) onlyAddress(path, subject, name string, a netip.Addr) bool {
 	i := slices.IndexFunc(c.s.Sets, func(set ipam.Set) bool { _, ok := set.Find(a); return ok })
 	return c.force || i < 0 || c.once(path, fmt.Sprint(subject, " in set ", i), a.String(), func(at string) string {
-		return fmt.Sprintf("%s is a second address of %s for %s, whose first is in %s: want one; fairlead ipam import --force takes both", a,
-			c.s.Sets[i], name, at)
+		return fmt.Sprintf(
+			"%s is a second address of %s for %s, whose first is in %s: want one; ipam import --force takes both",
+			a, c.s.Sets[i], name, at)
 	})
 }
 
@@ -204,7 +205,7 @@ func (c *claims) binding(path string, k ipam.Binding) bool {
 	i := slices.IndexFunc(c.b.Leases, func(l ipam.Lease) bool { return l.Address == k.Address })
 	if i >= 0 && c.b.Leases[i].IfName != "" && c.b.Leases[i].IfName != k.IfName && !c.force {
 		l := c.b.Leases[i]
-		return c.bad(path, "%s is held for interface %q of %s, and %s is the lease of %s; fairlead ipam import --force takes both",
+		return c.bad(path, "%s is held for interface %q of %s, and %s is the lease of %s; --force takes both",
 			k.Address, k.IfName, k.Key, c.b.Path("leases", i, l.Address.String()), holder(leaseText(l)))
 	}
 	if err == nil {
