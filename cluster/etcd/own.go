@@ -260,6 +260,9 @@ func (s *Store) RemoveStoreMember(ctx context.Context, name string) (others []St
 			urls = append(urls, m.Clients...)
 		}
 	}
+	if err := moveLead(ctx, c, list[i], others); err != nil {
+		return nil, s.failed(err)
+	}
 	if len(urls) > 0 { // the removed member ends, maybe before it answers
 		c.SetEndpoints(urls...)
 	}
@@ -267,6 +270,25 @@ func (s *Store) RemoveStoreMember(ctx context.Context, name string) (others []St
 		return nil, lostQuorum(list, list[i], s.failed(err))
 	}
 	return others, nil
+}
+
+// moveLead has another member lead before the leader is removed. The leader may end before the others hear of its removal: one of two
+// would wait for its vote for ever.
+func moveLead(ctx context.Context, c *clientv3.Client, removed StoreMember, others []StoreMember) error {
+	i := slices.IndexFunc(others, func(m StoreMember) bool { return m.Answers && !m.Learner })
+	if i < 0 || !removed.Answers {
+		return nil
+	}
+	for _, url := range removed.Clients {
+		status, err := c.Status(ctx, url)
+		if err != nil || status.Leader != removed.ID {
+			continue
+		}
+		c.SetEndpoints(url) // no other one may move the lead
+		_, err = c.MoveLeader(ctx, others[i].ID)
+		return err
+	}
+	return nil
 }
 
 // lostQuorum says what it means that etcd does not remove a member, because the others would be too few.
