@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
@@ -163,19 +162,15 @@ func TestStoreAlone(t *testing.T) {
 	}
 }
 
-// storeID returns the identifier of the etcd of the node's fleet, as its tokens have it.
+// storeID returns the identifier of the etcd of the node's fleet.
 func (n *node) storeID() string {
 	n.c.t.Helper()
-	var token struct{ Store string }
-	_, text, _ := strings.Cut(strings.TrimSpace(n.run("fairlead cluster token")), ".")
-	b, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(b, &token)
+	var joined struct{ Store string }
+	b := n.run("cat /etc/fairlead/fleet.json")
+	if err := json.Unmarshal([]byte(b), &joined); err != nil || joined.Store == "" {
+		n.c.t.Fatalf("%s, %v: want the identifier of etcd", b, err)
 	}
-	if err != nil || token.Store == "" {
-		n.c.t.Fatalf("%s, %v: want a token with the identifier of etcd", text, err)
-	}
-	return token.Store
+	return joined.Store
 }
 
 // After what docs/fleet.md says of the end of a fleet, the node has nothing of it, and another one begins there, of which nobody
