@@ -20,7 +20,7 @@ import (
 )
 
 // tokenPrefix is what a token begins with. Behind it are a checksum and a token in JSON, in base64.
-const tokenPrefix = "fairlead2."
+const tokenPrefix = "fairlead1."
 
 // sumBytes is the length of the checksum, which finds a character that was lost or changed on the way.
 const sumBytes = 6
@@ -85,12 +85,7 @@ func isNetwork(file, content, network string) error {
 
 // decode reads a token.
 func decode(text string) (t token, err error) {
-	text = strings.TrimSpace(text)
-	if strings.HasPrefix(text, "fairlead1.") {
-		return t, errors.New("this token is of a former release: `fairlead cluster token`, on a node of the cluster with this " +
-			"release, prints a new one")
-	}
-	body, isToken := strings.CutPrefix(text, tokenPrefix)
+	body, isToken := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
 	b, err := base64.RawURLEncoding.DecodeString(body)
 	if !isToken || err != nil || len(b) < sumBytes {
 		return t, errNoToken

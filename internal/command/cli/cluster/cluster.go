@@ -54,7 +54,7 @@ length behind the pool says otherwise.`,
 		{"join TOKEN [--store]", "Let this node join the fleet of a token",
 			`Let this node join the fleet of a token. It writes /etc/fairlead/fleet.json, and starts fairlead-agent where systemd
 runs. With --store and a token of "fairlead cluster token --store", it also runs a member of the fleet's own etcd.`,
-			"  fairlead cluster join fairlead2.2v41ehhw\n  fairlead cluster join --store fairlead2.2v41ehhw"},
+			"  fairlead cluster join fairlead1.2v41ehhw\n  fairlead cluster join --store fairlead1.2v41ehhw"},
 		{"token [--store]", "Print the token with which further nodes join",
 			`Print the token with which further nodes join. It has the key and the password for etcd: keep it secret. With that of
 --store, a machine may do everything in the fleet's own etcd.`,
