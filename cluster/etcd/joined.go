@@ -67,7 +67,7 @@ func (j *Joined) parse(b []byte) error {
 	for _, check := range []struct {
 		key string
 		err error
-	}{{"cluster", readableCluster(j.Cluster)}, {"endpoints", checkURLs(j.Endpoints)}, {"network", ValidNetwork(cmp.Or(j.Network, "pods"))}} {
+	}{{"cluster", readableCluster(j.Cluster)}, {"endpoints", checkURLs(j.Endpoints)}, {"network", ValidNetwork(cmp.Or(j.Network, DefaultNetwork))}} {
 		if check.err != nil {
 			return fmt.Errorf("%s: %w", check.key, check.err)
 		}

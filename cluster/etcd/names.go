@@ -15,6 +15,9 @@ import (
 // longestSocket is the longest path of a socket in bytes: the kernel's sun_path has 108, of which one is zero.
 const longestSocket = 107
 
+// DefaultNetwork is the network of a cluster whose file names none.
+const DefaultNetwork = "pods"
+
 // ValidNetwork returns an error if an agent cannot serve a network of this name: the specification forbids it, or the path of
 // the agent's socket would be too long.
 func ValidNetwork(name string) error {
@@ -24,8 +27,8 @@ func ValidNetwork(name string) error {
 	return notLonger(name, longestSocket-len(grant.Socket("")))
 }
 
-// ValidCluster returns an error if nobody should make a cluster with this name. A cluster that a former release made may have
-// it.
+// ValidCluster returns an error if nobody should make a cluster with this name. One that exists is opened with any name that
+// readableCluster takes.
 func ValidCluster(name string) error {
 	if err := spec.ValidName(name); err != nil {
 		return err

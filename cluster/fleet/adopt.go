@@ -46,7 +46,7 @@ func adoptVerb() verb {
 			if err != nil {
 				return err
 			}
-			a := &adoption{Network: cmp.Or(append(operands, j.Network, defaultNetwork)...), DryRun: dry}
+			a := &adoption{Network: cmp.Or(append(operands, j.Network, etcd.DefaultNetwork)...), DryRun: dry}
 			if err := a.adopt(ctx, v, pools, from); err != nil {
 				return err
 			}

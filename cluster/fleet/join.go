@@ -21,9 +21,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/record"
 )
 
-// defaultNetwork is the name of the network of a fleet whose file names none.
-const defaultNetwork = "pods"
-
 // conflist is the network of a fleet that has none yet.
 const conflist = `{
   "cniVersion": "1.0.0",
@@ -144,7 +141,7 @@ func initVerb() verb {
 				"NAME=CIDR,pinned: containers get these by name alone, on any node. With ,closed behind it, nodes claim only blocks in "+
 				"which they have containers: see fairlead cluster adopt. With ,reclaim=TIME behind all, a node that is silent for that time, of 1h "+
 				"or more, loses its blocks, and with ,fence=drop it cuts off their containers before: see docs/reclaim.md")
-			c.flags.StringVar(&network, "network", defaultNetwork, "`NAME` of the network whose containers get the addresses")
+			c.flags.StringVar(&network, "network", etcd.DefaultNetwork, "`NAME` of the network whose containers get the addresses")
 			own.define(c.flags)
 		},
 		run: func(ctx context.Context, c *call, operands []string) error {
@@ -291,7 +288,7 @@ func (c *call) mayWrite(cluster string) error {
 // write writes the files of a node that joins.
 func (c *call) write(j etcd.Joined, files map[string]string) error {
 	if j.Conf == "" {
-		j.Network = cmp.Or(j.Network, defaultNetwork)
+		j.Network = cmp.Or(j.Network, etcd.DefaultNetwork)
 		path, isThere, err := c.conf(j.Network)
 		if err != nil {
 			return err

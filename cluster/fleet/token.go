@@ -49,7 +49,7 @@ func encode(j etcd.Joined, authority map[string]string) (string, error) {
 		t.Files[name], *path = string(b), name
 	}
 	if j.Conf != "" {
-		if err := isNetwork(j.Conf, t.Files[t.Conf], cmp.Or(j.Network, defaultNetwork)); err != nil {
+		if err := isNetwork(j.Conf, t.Files[t.Conf], cmp.Or(j.Network, etcd.DefaultNetwork)); err != nil {
 			return "", err
 		}
 	}
@@ -114,7 +114,7 @@ func (t token) validate() error {
 			}
 		}
 	}
-	if err := etcd.ValidNetwork(cmp.Or(t.Network, defaultNetwork)); err != nil {
+	if err := etcd.ValidNetwork(cmp.Or(t.Network, etcd.DefaultNetwork)); err != nil {
 		return fmt.Errorf("network: %w", err)
 	}
 	read := func(name string) ([]byte, error) {
@@ -127,7 +127,7 @@ func (t token) validate() error {
 	if t.Conf != "" {
 		content, err := read(t.Conf)
 		if err == nil {
-			err = isNetwork(t.Conf, string(content), cmp.Or(t.Network, defaultNetwork))
+			err = isNetwork(t.Conf, string(content), cmp.Or(t.Network, etcd.DefaultNetwork))
 		}
 		if err != nil {
 			return err

@@ -62,7 +62,7 @@ func (f *sharedPools) read(a *agent.Agent, kubeconfig string) error {
 		f.file = etcd.JoinedFile
 	}
 	if !f.wanted() {
-		a.Network, a.Cluster = cmp.Or(a.Network, "pods"), cmp.Or(a.Cluster, "kubernetes")
+		a.Network, a.Cluster = cmp.Or(a.Network, etcd.DefaultNetwork), cmp.Or(a.Cluster, "kubernetes")
 		return nil
 	}
 	var from etcd.Joined
@@ -78,7 +78,7 @@ func (f *sharedPools) read(a *agent.Agent, kubeconfig string) error {
 	}
 	f.Cluster, f.Pools = a.Cluster, etcd.SplitList(f.pools)
 	f.Joined = from.With(f.Joined, f.endpoints)
-	a.Source, a.Cluster, a.Network = agent.Etcd, f.Cluster, cmp.Or(a.Network, f.Network, "pods")
+	a.Source, a.Cluster, a.Network = agent.Etcd, f.Cluster, cmp.Or(a.Network, f.Network, etcd.DefaultNetwork)
 	a.Conflist.Source = cmp.Or(a.Conflist.Source, f.Conf)
 	if f.spare < -1 || f.reserve < 0 {
 		return fmt.Errorf("--spare %d and --reserve %d: want -1 or more, and 0 or more", f.spare, f.reserve)
