@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
+	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 )
 
 // leaseEvents are what inotify(7) tells of the directory of leases when some come or go.
@@ -17,10 +19,7 @@ const leaseEvents = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE
 
 // leaseDir makes the directory of leases, where there is none yet.
 func (h *host) leaseDir() (string, error) {
-	dir := filepath.Join(h.leases.DataDir, h.network)
-	if h.leases.DataDir == "" {
-		dir = filepath.Join("/var/lib/cni/networks", h.network)
-	}
+	dir := filepath.Join(cmp.Or(h.leases.DataDir, disk.DefaultDir), h.network)
 	return dir, os.MkdirAll(dir, 0o755)
 }
 

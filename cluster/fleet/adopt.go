@@ -60,7 +60,7 @@ type reader struct{ *disk.Store }
 
 // Look implements ipam.Ledger.
 func (r reader) Look(_ context.Context, network string, _ ...netip.Addr) (*ipam.Book, error) {
-	b, err := r.Read(filepath.Join("/var/lib/cni/networks", network))
+	b, err := r.Read(filepath.Join(disk.DefaultDir, network))
 	if errors.Is(err, fs.ErrNotExist) {
 		b, err = &ipam.Book{From: network}, nil
 	}

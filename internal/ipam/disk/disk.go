@@ -20,6 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// DefaultDir has the leases of all networks, unless the configuration names another directory.
+const DefaultDir = "/var/lib/cni/networks"
+
 // A Store is an ipam.Allocator over one folder with a directory for each network. Other processes may
 // work on the directory at the same time, the reference's host-local included.
 //
@@ -29,7 +32,7 @@ import (
 // be deleted at any time, is DataDir/.fairlead-index/NETWORK. What outlives a boot, reservations and sticky
 // addresses, is DataDir/.fairlead-kept/NETWORK. The reference knows nothing of it.
 type Store struct {
-	DataDir   string         // default: /var/lib/cni/networks
+	DataDir   string         // default: DefaultDir
 	Sets      []ipam.Set     // complete; an owner gets an address from each
 	Requested []netip.Addr   // what the owner asks for
 	Reserved  []netip.Prefix // given to who asks for one of them by name
@@ -102,7 +105,7 @@ func (s *Store) path(network string) (string, error) {
 	if strings.ContainsRune(s.DataDir, 0) {
 		return "", errNoPath{spec.Errorf(spec.CodeConfig, "ipam.dataDir: %q: a path has no zero byte", s.DataDir)}
 	}
-	return filepath.Join(cmp.Or(s.DataDir, "/var/lib/cni/networks"), network), nil
+	return filepath.Join(cmp.Or(s.DataDir, DefaultDir), network), nil
 }
 
 // longestName is NAME_MAX, the maximum length of a file name in bytes.
