@@ -139,7 +139,9 @@ func (d *decoder) read(b *buffer, id int, v reflect.Value, depth int) {
 		return
 	}
 	if v.Kind() == reflect.Pointer {
-		v.Set(reflect.New(v.Type().Elem()))
+		if v.IsNil() { // it is not where two fields of a type have one name
+			v.Set(reflect.New(v.Type().Elem()))
+		}
 		v = v.Elem()
 	}
 	switch id {
@@ -157,7 +159,7 @@ func (d *decoder) read(b *buffer, id int, v reflect.Value, depth int) {
 		}
 	case idBytes:
 		if text := b.bytes(); v.Kind() == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 {
-			v.SetBytes(text)
+			v.SetBytes(append(v.Bytes()[:0], text...))
 		}
 	case idString:
 		if text := b.bytes(); v.Kind() == reflect.String {
@@ -191,8 +193,11 @@ func (d *decoder) readParts(b *buffer, id int, v reflect.Value, depth int) {
 	default:
 		n := int(min(b.uint(), maxMessage))
 		fits := v.Kind() == reflect.Slice && t.kind != wireMap && n <= b.left
-		if fits {
+		switch {
+		case fits && v.Cap() < n:
 			v.Set(reflect.MakeSlice(v.Type(), n, n))
+		case fits:
+			v.SetLen(n) // no list stays no list
 		}
 		for i := 0; i < n && b.err == nil; i++ {
 			var to reflect.Value
