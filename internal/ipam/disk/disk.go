@@ -178,8 +178,12 @@ func (s *Store) Decline(ctx context.Context, o spec.Owner, a netip.Addr) error {
 	defer d.close()
 	found, err := d.held(o)
 	if slices.ContainsFunc(found, func(e entry) bool { return e.addr == a }) {
-		if r, rerr := d.readRecord(a); rerr == nil {
-			err = errors.Join(err, d.forget(a, r))
+		r, rerr := d.readRecord(a)
+		if rerr == nil {
+			rerr = d.forget(a, r)
+		}
+		if !errors.Is(rerr, fs.ErrNotExist) && !errors.Is(rerr, errGarbage) { // which hold no address
+			err = errors.Join(err, rerr)
 		}
 	}
 	return errors.Join(err, d.giveBack(found, uint32(d.now)))
@@ -362,7 +366,11 @@ func (s *Store) Room(ctx context.Context, network string) (free, size ipam.Count
 	for i, set := range s.Sets {
 		left := reserved.Size(set)
 		if d != nil {
-			left = left.Sub(d.x.census(set, reserved, 0, 0).Used)
+			u, err := d.census(set, reserved, 0, 0)
+			if err != nil {
+				return free, size, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+			}
+			left = left.Sub(u.Used)
 		}
 		if i == 0 || left.Less(free) {
 			free, size = left, reserved.Size(set)

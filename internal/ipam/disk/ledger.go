@@ -76,7 +76,10 @@ func (s *Store) Look(ctx context.Context, network string, only ...netip.Addr) (*
 		return b, nil
 	}
 	for _, set := range s.Sets {
-		u := d.x.census(set, reserved, d.now, d.rest)
+		u, err := d.census(set, reserved, d.now, d.rest)
+		if err != nil {
+			return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+		}
 		free := reserved.Size(set)
 		u.Path, u.Range, u.Size = set.Path, set.String(), set.Size()
 		u.Reserved, u.Available = u.Size.Sub(free), free.Sub(u.Used)

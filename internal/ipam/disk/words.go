@@ -70,7 +70,9 @@ func (x *index) read(a netip.Addr, n int) []byte {
 	}
 	b, got := x.buf[:n*4], 0
 	if fd := x.block(a, 0); fd >= 0 {
-		got, _ = unix.Pread(fd, b, int64(place(a))*4)
+		var err error
+		got, err = unix.Pread(fd, b, int64(place(a))*4)
+		x.note(err)
 	}
 	clear(b[max(got, 0):])
 	for at, word := range x.words {
@@ -157,6 +159,16 @@ func (x *index) free(order []ipam.Span, now clock, rest time.Duration) (found ne
 		}
 	}
 	return found, how
+}
+
+// census is that of the index, or of the files if the index cannot be read.
+func (d *directory) census(set ipam.Set, reserved ipam.Reserved, now clock, rest time.Duration) (ipam.Use, error) {
+	u := d.x.census(set, reserved, now, rest)
+	if d.x.err == nil || d.fresh {
+		return u, nil
+	}
+	err := d.rescan()
+	return d.x.census(set, reserved, now, rest), err
 }
 
 // census counts the addresses of set that are not reserved, by their state.

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,5 +95,41 @@ func TestFree(t *testing.T) {
 			t.Fatalf("%s of %d are used", got, used)
 		}
 		x.close()
+	}
+}
+
+// Words that cannot be read are not the words of free addresses.
+func TestUnreadableWords(t *testing.T) {
+	s := &Store{DataDir: inMemory(t), Sets: small(t, "10.1.0.0/24"), Log: testLog(t)}
+	add(t, s, "a")
+	words := filepath.Join(indexPath(filepath.Join(s.DataDir, "net")), "words", "10.1.0.0")
+	if err := errors.Join(os.Remove(words), os.Mkdir(words, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if free, size, err := s.Room(t.Context(), "net"); free.String() != "4" || size.String() != "5" || err != nil {
+		t.Errorf("room: %s of %s, %v", free, size, err)
+	}
+	book, err := s.Look(t.Context(), "net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := book.Uses[0].Used.String(); used != "1" {
+		t.Errorf("%s addresses are in use, want 1", used)
+	}
+}
+
+// A binding that cannot be read may still hold the address that was declined.
+func TestDeclineUnreadable(t *testing.T) {
+	s := (&Store{DataDir: inMemory(t), Sets: small(t, "10.1.0.0/24"), Log: testLog(t)}).keyed("web", time.Hour)
+	a := add(t, s, "w")[0]
+	kept := filepath.Join(s.DataDir, keptDir, "net", a)
+	if err := errors.Join(os.Remove(kept), os.Mkdir(kept, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Decline(t.Context(), owner("w"), addr(a)); err == nil || !strings.Contains(err.Error(), kept) {
+		t.Errorf("declined beside an unreadable binding: %v", err)
+	}
+	if got := leases(t, s.DataDir); len(got) != 0 {
+		t.Errorf("left: %v", got)
 	}
 }
