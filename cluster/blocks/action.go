@@ -66,8 +66,8 @@ type Snapshot struct {
 	Entries  []Entry
 }
 
-// of returns the entry with a key. Its revision is zero if there is none.
-func (s Snapshot) of(k Key) Entry {
+// Of returns the entry with a key. Its revision is zero if there is none.
+func (s Snapshot) Of(k Key) Entry {
 	for _, e := range s.Entries {
 		if e.Key == k {
 			return e

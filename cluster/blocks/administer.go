@@ -9,18 +9,20 @@ func Init(c Config) Txn {
 }
 
 // Forget returns the transaction after which a node never writes again. Its machine has to be off, or its containers
-// ended: their addresses go to others.
-func Forget(epoch Entry) Txn {
-	e := *epoch.Value.Epoch
+// ended: their addresses go to others. Name is the entry of its name, which becomes free unless another node has it.
+func Forget(epoch, name Entry) Txn {
+	node, e := epoch.Key.Node, *epoch.Value.Epoch
 	e.N++
 	e.Gone = true
-	return Txn{
-		If:  []Compare{{epoch.Key, epoch.Revision}},
-		Put: []Pair{{epoch.Key, Value{Epoch: &e}}},
-		Delete: []Key{{Kind: NameKey, Node: e.Name}, {Kind: NodeKey, Node: epoch.Key.Node},
-			{Kind: DrainKey, Node: epoch.Key.Node}, {Kind: AssertKey, Node: epoch.Key.Node},
-			{Kind: BeatKey, Node: epoch.Key.Node}},
+	t := Txn{
+		If:     []Compare{{epoch.Key, epoch.Revision}, {name.Key, name.Revision}},
+		Put:    []Pair{{epoch.Key, Value{Epoch: &e}}},
+		Delete: []Key{{Kind: NodeKey, Node: node}, {Kind: DrainKey, Node: node}, {Kind: AssertKey, Node: node}, {Kind: BeatKey, Node: node}},
 	}
+	if name.Value.Node == node {
+		t.Delete = append(t.Delete, name.Key)
+	}
+	return t
 }
 
 // Bury returns the transaction that takes a block from a node that was forgotten. The store removes the entry of kind
@@ -47,7 +49,7 @@ func Bury(node string, block Entry) Txn {
 //
 // A node that joined after the copy was made is not among the entries until its agent has run.
 func Awaited(entries []Entry, store string) (nodes []string) {
-	now := Readoption{Store: store, Revision: Snapshot{Entries: entries}.of(Key{Kind: ReadoptKey}).Revision}
+	now := Readoption{Store: store, Revision: Snapshot{Entries: entries}.Of(Key{Kind: ReadoptKey}).Revision}
 	asserted := map[string]bool{}
 	for _, e := range entries {
 		if e.Key.Kind == AssertKey {

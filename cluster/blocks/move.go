@@ -102,7 +102,7 @@ func (o *Owner) giveAway() *step {
 		return o.lookAtBlock(o.leave.Holding)
 	}
 	if other := o.coOwner(); other != "" {
-		epoch := o.block.of(Key{Kind: EpochKey, Node: other})
+		epoch := o.block.Of(Key{Kind: EpochKey, Node: other})
 		if epoch.Revision == 0 {
 			s := o.lookAtBlock(o.leave.Holding)
 			s.action = Read{Keys: append(s.action.(Read).Keys, epoch.Key)}
@@ -112,7 +112,7 @@ func (o *Owner) giveAway() *step {
 			o.leave.to, o.leave.epoch = other, epoch.Revision
 		}
 	}
-	block, own := o.block.of(o.blockKey(o.leave.Holding)), o.block.of(mineKey(o.journal.Node, o.leave.Holding))
+	block, own := o.block.Of(o.blockKey(o.leave.Holding)), o.block.Of(mineKey(o.journal.Node, o.leave.Holding))
 	owners := slices.Clone(block.Value.Owners)
 	mine, theirs := Parts(0), Parts(0)
 	for n, owner := range owners {
@@ -147,7 +147,7 @@ func (o *Owner) coOwner() string {
 	if o.leave.to != "" || o.view.readopt.Revision != 0 || hasFirst {
 		return ""
 	}
-	for _, owner := range o.block.of(o.blockKey(o.leave.Holding)).Value.Owners {
+	for _, owner := range o.block.Of(o.blockKey(o.leave.Holding)).Value.Owners {
 		if owner != "" && owner != o.journal.Node {
 			return owner
 		}
@@ -297,7 +297,7 @@ func (o *Owner) assertGranted() *step {
 	if o.block == nil {
 		return o.lookAtBlock(h)
 	}
-	block := o.block.of(o.blockKey(h))
+	block := o.block.Of(o.blockKey(h))
 	owners := slices.Clone(block.Value.Owners)
 	if owners == nil {
 		owners = make([]string, p.Parts)

@@ -336,8 +336,8 @@ func (o *Owner) Saw(s Snapshot) {
 		o.block = &s
 		return
 	}
-	v := &view{store: s.Store, config: s.of(Key{Kind: ConfigKey}), readopt: s.of(Key{Kind: ReadoptKey}),
-		epoch: s.of(o.epochKey()), name: s.of(o.nameKey()), assertion: s.of(o.assertKey())}
+	v := &view{store: s.Store, config: s.Of(Key{Kind: ConfigKey}), readopt: s.Of(Key{Kind: ReadoptKey}),
+		epoch: s.Of(o.epochKey()), name: s.Of(o.nameKey()), assertion: s.Of(o.assertKey())}
 	for _, e := range s.Entries {
 		if e.Key.Kind == MineKey {
 			v.mine = v.mine.with(Holding{e.Key.Pool, e.Key.Block, e.Value.Parts})

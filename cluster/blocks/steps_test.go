@@ -374,7 +374,8 @@ func (w *world) doOn(m *machine, v move) {
 	case forget:
 		m.harmed = true
 		w.forgetting |= 1 << m.node
-		w.store.commit(Forget(w.store.get(Key{Kind: EpochKey, Node: nodeName(m.node)})))
+		epoch := w.store.get(Key{Kind: EpochKey, Node: nodeName(m.node)})
+		w.store.commit(Forget(epoch, w.store.get(Key{Kind: NameKey, Node: epoch.Value.Epoch.Name})))
 	case conclude:
 		w.forgetting &^= 1 << m.node
 	case clone:

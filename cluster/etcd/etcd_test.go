@@ -356,6 +356,27 @@ func TestForget(t *testing.T) {
 	check(t, s)
 }
 
+// The name of a forgotten node stays with another node that has it.
+func TestForgetNamesake(t *testing.T) {
+	s := startEtcd(t)
+	member(t.Output(), s, "a", 1).rest(t)
+	name := blocks.Key{Kind: blocks.NameKey, Node: "a"}
+	before := s.mustRead(t, blocks.Read{Keys: []blocks.Key{name}}).Of(name)
+	_, err := s.Commit(t.Context(), blocks.Txn{Put: []blocks.Pair{{
+		Key:   blocks.Key{Kind: blocks.EpochKey, Node: "namesake"},
+		Value: blocks.Value{Epoch: &blocks.Epoch{N: 1, Nonce: "n", Name: "a"}},
+	}}})
+	if err == nil {
+		err = s.Forget(t.Context(), "namesake")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after := s.mustRead(t, blocks.Read{Keys: []blocks.Key{name}}).Of(name); after.Revision != before.Revision {
+		t.Errorf("the name's entry is %+v now, want %+v", after, before)
+	}
+}
+
 // unwatched is how members watch no leases.
 func unwatched(*host, context.Context, chan<- struct{}) error { return nil }
 

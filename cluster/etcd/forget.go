@@ -26,8 +26,13 @@ func (s *Store) Forget(ctx context.Context, name string) error {
 	if len(snap.Entries) == 0 || snap.Entries[0].Key != epoch {
 		return fmt.Errorf("forget: no node has the name or the identifier %q", name)
 	}
-	if !snap.Entries[0].Value.Epoch.Gone {
-		if err := s.must(ctx, node, blocks.Forget(snap.Entries[0])); err != nil {
+	if e := snap.Entries[0]; !e.Value.Epoch.Gone {
+		k := blocks.Key{Kind: blocks.NameKey, Node: e.Value.Epoch.Name}
+		names, err := s.Read(ctx, blocks.Read{Keys: []blocks.Key{k}})
+		if err != nil {
+			return err
+		}
+		if err := s.must(ctx, node, blocks.Forget(e, names.Of(k))); err != nil {
 			return err
 		}
 		if snap, err = s.Read(ctx, blocks.Read{Keys: []blocks.Key{epoch}, Mine: node}); err != nil {
@@ -49,11 +54,7 @@ func (s *Store) bury(ctx context.Context, node string, mine blocks.Key) error {
 	if err != nil {
 		return err
 	}
-	block := blocks.Entry{Pair: blocks.Pair{Key: k}}
-	if len(snap.Entries) > 0 {
-		block = snap.Entries[0]
-	}
-	return s.must(ctx, node, blocks.Bury(node, block))
+	return s.must(ctx, node, blocks.Bury(node, snap.Of(k)))
 }
 
 // must does a transaction, and says if something else was written at the same time.
