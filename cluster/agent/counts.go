@@ -35,11 +35,12 @@ type apiFailure struct {
 	cause error
 }
 
-// SetFailure says why the source of the nodes does not answer. The log says so when the cause changes; the status until it answers.
+// SetFailure says why the source of the nodes does not answer, or not as it should. The log says so when the cause changes; the
+// status until it answers.
 func (a *Agent) SetFailure(cause error) {
 	former := a.counts.failure.Swap(&apiFailure{time.Now(), cause})
 	if former == nil || former.cause.Error() != cause.Error() {
-		what := a.Source.String() + " does not answer"
+		what := a.Source.String() + " cannot be used"
 		if directory.OfThisHost(cause) {
 			what = "a file of this host cannot be read or written"
 		}
