@@ -32,7 +32,7 @@ type Agent struct {
 	Version string // of the program, for people
 	Network string // name of the network whose containers get addresses from the grant
 	Source  Source
-	Grant   *grant.File // of the network; nil: nobody else writes it
+	Grant   *grant.File // of the network; nil: no other program writes it
 	World   *kernel.World
 	Saved   directory.File // the nodes, over restarts and boots
 	Log     *slog.Logger
@@ -72,7 +72,7 @@ type Agent struct {
 	// Ready is called once, when pods can be attached to this node, or the source may grant it ranges. Nil: nothing is called.
 	Ready func()
 
-	// Granted has a value when somebody else has changed the ranges in the grant. Nil: nobody does.
+	// Granted has a value when another program has changed the ranges in the grant. Nil: none does.
 	Granted <-chan struct{}
 
 	// Ask looks whether the node can get more addresses, and returns when the grant says so. The error may be a
@@ -156,7 +156,7 @@ func (a *Agent) learn(nodes []directory.Node) {
 	slices.SortFunc(nodes, func(x, y directory.Node) int { return cmp.Compare(x.Name, y.Name) })
 	for i, n := range nodes {
 		was := slices.IndexFunc(a.nodes, func(former directory.Node) bool { return former.Name == n.Name })
-		if was >= 0 && len(n.Endpoints) == 0 { // nobody becomes unreachable by saying nothing
+		if was >= 0 && len(n.Endpoints) == 0 { // a node that says nothing does not become unreachable
 			nodes[i].Endpoints = a.nodes[was].Endpoints
 		}
 	}

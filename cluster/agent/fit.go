@@ -38,7 +38,7 @@ func (a *Agent) Fit(pool netip.Prefix, own []netip.Prefix) error {
 	return nil
 }
 
-// NodeIPs returns the addresses by which other nodes reach this host, if nobody says which: those of the links that have
+// NodeIPs returns the addresses by which other nodes reach this host, if no flag says which: those of the links that have
 // a default route.
 func NodeIPs(host *kernel.NS) (list []netip.Addr, err error) {
 	all, err := rtnl.AllAddrs(host)

@@ -35,7 +35,7 @@ func (a *Agent) portFilter(self directory.Node, nodes []directory.Node) overlay.
 }
 
 // ensurePortFilter keeps others than nodes from the VXLAN port. It comes before the devices and the ways: a node gets
-// a way when its packets are let in, and without the filter nobody gets one.
+// a way when its packets are let in, and without the filter no node gets one.
 func (a *Agent) ensurePortFilter(ctx context.Context, self directory.Node, nodes []directory.Node) error {
 	f := a.portFilter(self, nodes)
 	changed, err := f.Ensure(ctx, a.World)

@@ -234,6 +234,6 @@ func (a *Agent) serve(ctx context.Context, l net.Listener, mux *http.ServeMux) {
 		ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug)}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		a.Log.Error("nobody gets an answer any more", "at", l.Addr(), "cause", err)
+		a.Log.Error("the agent answers no requests any more", "at", l.Addr(), "cause", err)
 	}
 }

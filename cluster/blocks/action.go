@@ -99,7 +99,7 @@ type Reason int
 const (
 	Unconfigured Reason = iota + 1 // the store has no cluster
 	NameTaken                      // another node has the name: Node
-	Forgotten                      // somebody told the cluster that the node does not exist any more
+	Forgotten                      // an administrator told the cluster that the node does not exist any more
 	OtherMachine                   // the journal is of another machine: a disk that was copied or moved
 	Superseded                     // another agent has the node's identity: a disk that was copied or restored
 )

@@ -13,7 +13,7 @@ type Kind string
 // The kinds of keys.
 const (
 	ConfigKey  Kind = "config"  // one key: the store's identifier and the pools
-	ReadoptKey Kind = "readopt" // one key, after the store was restored: nobody claims while it exists
+	ReadoptKey Kind = "readopt" // one key, after the store was restored: no node claims while it exists
 	AssertKey  Kind = "assert"  // of each node that has said in a readoption what it has: in which one
 	EpochKey   Kind = "epoch"   // of each node: which agent may write in its name
 	NameKey    Kind = "names"   // of each node's name: the node

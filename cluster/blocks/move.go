@@ -279,7 +279,7 @@ func (o *Owner) claimed(all []Holding, r Outcome) {
 	o.taken = slices.Concat(o.taken, taken)
 }
 
-// assertGranted makes a store that was restored say what the grant says. Nobody claims in the meantime. What the
+// assertGranted makes a store that was restored say what the grant says. No node claims in the meantime. What the
 // store has and the grant has not was given back since the copy was made, or nothing uses it.
 func (o *Owner) assertGranted() *step {
 	if extra := o.view.mine.minus(o.granted); extra.Parts != 0 {

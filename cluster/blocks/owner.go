@@ -71,7 +71,7 @@ type Pin []Holding
 // leaving is what a node gives to another, or back.
 type leaving struct {
 	Holding
-	to    string // empty: nobody
+	to    string // empty: none
 	epoch int64  // revision of the epoch of to
 }
 
@@ -382,7 +382,7 @@ func (o *Owner) fenced() bool {
 	return o.view.name.Revision != 0 && e.Revision != 0 && e.Value.Epoch.Nonce == o.nonce && e.Revision != o.burnt && !e.Value.Epoch.Reclaimed
 }
 
-// fence begins another epoch. The journal has the agent's nonce before, so that whoever finds it in the store knows
+// fence begins another epoch. The journal has the agent's nonce before, so that one who finds it in the store knows
 // that it was this node.
 func (o *Owner) fence() *step {
 	if !slices.Contains(o.journal.Nonces, o.nonce) {
@@ -450,7 +450,7 @@ func (o *Owner) Committed(r Outcome) {
 	}
 }
 
-// Unknown says that nobody knows whether a Txn was done, or will be. Another epoch makes sure that it will not be.
+// Unknown says that it is not known whether a Txn was done, or will be. Another epoch makes sure that it will not be.
 func (o *Owner) Unknown() {
 	defer o.rest()
 	switch o.end().kind {

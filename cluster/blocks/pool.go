@@ -205,7 +205,7 @@ var unusable = []struct {
 	{netip.MustParsePrefix("ff00::/8"), "for multicast"},
 }
 
-// ValidateNew returns an error if nobody should make a pool with this name or range. A pool that a former release made may
+// ValidateNew returns an error if no pool should be made with this name or range. A pool that a former release made may
 // have it.
 func (p Pool) ValidateNew() error {
 	if err := spec.ValidName(p.Name); err != nil {

@@ -67,7 +67,7 @@ func (d Delay) Kept() int64 { return int64(d) * 9 / 10 }
 // Pause is the time between beats.
 func (d Delay) Pause() int64 { return max(1, int64(d)/20) }
 
-// A Fence is what a node does with containers of a pool at its deadline. Empty: they go on, and somebody else has to end them.
+// A Fence is what a node does with containers of a pool at its deadline. Empty: they go on, and the administrator has to end them.
 type Fence string
 
 // Drop has the node's kernel drop all packets from and to them.

@@ -84,7 +84,7 @@ func older(a, b string) bool {
 	return false
 }
 
-// ErrHasCluster means that nobody can make a cluster of this name, because there is one.
+// ErrHasCluster means that a cluster of this name cannot be made, because there is one.
 var ErrHasCluster = errors.New("etcd has this cluster already")
 
 // Init makes a cluster with pools. It returns the identifier of etcd.
@@ -113,8 +113,8 @@ func describePools(pools []blocks.Pool) string {
 	return strings.Join(texts, ", ")
 }
 
-// errChanged means that somebody else wrote at the same time.
-var errChanged = errors.New("somebody else changed the cluster at the same time: try again")
+// errChanged means that another command or agent wrote at the same time.
+var errChanged = errors.New("another command changed the cluster at the same time: try again")
 
 // change does a transaction of an administrator.
 func (s *Store) change(ctx context.Context, t blocks.Txn) error {
@@ -292,7 +292,7 @@ func (s *Store) keepLease(ctx context.Context, leased func(id int64)) {
 			_, _ = s.Read(ctx, blocks.Read{Keys: []blocks.Key{{Kind: blocks.ConfigKey}}})
 		}
 	}
-	if ctx.Err() != nil { // the agent ends: nobody has to wait for the lease
+	if ctx.Err() != nil { // the agent ends: no command has to wait for the lease
 		last, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer stop()
 		_, _ = c.Revoke(last, id)

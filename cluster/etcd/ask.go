@@ -18,7 +18,7 @@ type ask struct {
 	dry    bool           // … and nothing is to be claimed
 	answer chan error
 	since  time.Time
-	until  time.Time // when nobody needs what it got, if no container has it
+	until  time.Time // when what it got is not needed, if no container has it
 }
 
 // hold is how long a node keeps a pinned address for a container that asked for it.

@@ -47,7 +47,7 @@ func (s *Store) Forget(ctx context.Context, name string) error {
 	return nil
 }
 
-// bury takes a block from a node. Nobody but the owners of its other parts writes it.
+// bury takes a block from a node. Only the owners of its other parts write it.
 func (s *Store) bury(ctx context.Context, node string, mine blocks.Key) error {
 	k := blocks.Key{Kind: blocks.BlockKey, Pool: mine.Pool, Block: mine.Block}
 	snap, err := s.Read(ctx, blocks.Read{Keys: []blocks.Key{k}})

@@ -141,7 +141,7 @@ func (h *host) granted() ([]blocks.Holding, blocks.Deadlines, error) {
 	return list, deadlines, nil
 }
 
-// isGrantLost reports whether somebody removed the grant, or what is there is none that an owner wrote. A file that cannot be read is
+// isGrantLost reports whether the grant was removed, or what is there is none that an owner wrote. A file that cannot be read is
 // not lost.
 func (h *host) isGrantLost() bool {
 	g, err := grant.OfBoot(h.network)

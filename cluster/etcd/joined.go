@@ -31,10 +31,10 @@ type Joined struct {
 // JoinedFile is where fairlead cluster join writes it.
 const JoinedFile = "/etc/fairlead/fleet.json"
 
-// DefaultCluster is the name of a cluster that nobody named.
+// DefaultCluster is the name of a cluster that was given none.
 const DefaultCluster = "fleet"
 
-// ReadJoined reads the file. Warnings are about keys that nobody reads.
+// ReadJoined reads the file. Warnings are about keys that are not read.
 func ReadJoined(path string) (j Joined, warnings []string, err error) {
 	b, err := plainfile.Read(path, plainfile.MaxSize)
 	if err != nil {
@@ -88,7 +88,7 @@ func plainType(t reflect.Type) string {
 	return "an object"
 }
 
-// unknownKeys says which keys of the file nobody reads.
+// unknownKeys says which keys of the file are not read.
 func unknownKeys(b []byte) (warnings []string) {
 	var known []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Joined]()) {

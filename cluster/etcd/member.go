@@ -48,7 +48,7 @@ type Member struct {
 	Fit func(netip.Prefix) error
 
 	// Failed is told why something could not be done, and Answered when all is done. Published is called when the grant
-	// has other ranges. Nil: nobody is told.
+	// has other ranges. Nil: no function is called.
 	Failed    func(error)
 	Answered  func()
 	Published func()

@@ -27,7 +27,7 @@ func ValidNetwork(name string) error {
 	return notLonger(name, longestSocket-len(grant.Socket("")))
 }
 
-// ValidCluster returns an error if nobody should make a cluster with this name. One that exists is opened with any name that
+// ValidCluster returns an error if no cluster should be made with this name. One that exists is opened with any name that
 // readableCluster takes.
 func ValidCluster(name string) error {
 	if err := spec.ValidName(name); err != nil {

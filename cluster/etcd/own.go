@@ -233,7 +233,7 @@ func (s *Store) persist(ctx context.Context, change func(context.Context, *clien
 }
 
 // RemoveStoreMember removes the member that has a name or a URL, and returns the others as they were before: if the member is
-// that of this machine, it answers nobody any more.
+// that of this machine, it does not answer any more.
 func (s *Store) RemoveStoreMember(ctx context.Context, name string) (others []StoreMember, err error) {
 	list, err := s.StoreMembers(ctx)
 	if err != nil {

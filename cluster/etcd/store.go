@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 )
 
-// graveSeconds is how long nobody claims a block of a node that was forgotten.
+// graveSeconds is how long no node claims a block of a node that was forgotten.
 const graveSeconds = 600
 
 // pause is the time between attempts.
@@ -90,7 +90,7 @@ func entry(k blocks.Key, kv *mvccpb.KeyValue) (blocks.Entry, error) {
 	return e, nil
 }
 
-// Commit does a transaction. After an error, nobody knows whether it was done, or will be.
+// Commit does a transaction. After an error, it is not known whether it was done, or will be.
 func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error) {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()

@@ -13,7 +13,7 @@ import (
 // What an agent spends on others, and how long it waits for them.
 const (
 	answerTime = 1500 * time.Millisecond // for one answer
-	workGap    = 250 * time.Millisecond  // between the begins of two answers, whoever asks
+	workGap    = 250 * time.Millisecond  // between the begins of two answers, to all nodes together
 	keep       = 10 * time.Second        // how long an answer is kept, for parts of it that were lost
 	keepMost   = 8                       // answers
 	again      = 200 * time.Millisecond  // until a question without an answer is sent again

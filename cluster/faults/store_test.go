@@ -152,7 +152,7 @@ func TestStoreAlone(t *testing.T) {
 	first.kill()
 	b.fails("fairlead cluster pools", "does not answer")
 	last.kill()
-	if said := b.run("%s --force-new-cluster 2>&1", storeProgram(t)); !strings.Contains(said, "fleet: nobody claims addresses") {
+	if said := b.run("%s --force-new-cluster 2>&1", storeProgram(t)); !strings.Contains(said, "fleet: no node claims addresses") {
 		t.Error(said)
 	}
 	b.startStore()

@@ -31,7 +31,7 @@ type Fence struct {
 	World   *kernel.World
 
 	mu     sync.Mutex
-	isGone bool // nobody has to look for the table
+	isGone bool // the table is known to be removed
 }
 
 // Table returns the name of the table.
@@ -52,7 +52,7 @@ func (f *Fence) Change(ctx context.Context, file *grant.File, change func(*grant
 	return file.Change(change)
 }
 
-// Mend makes the fence again what the grant says: somebody may have removed it, and the clock of the kernel's elements stands
+// Mend makes the fence again what the grant says: another program may have removed it, and the clock of the kernel's elements stands
 // still while the machine sleeps.
 func (f *Fence) Mend(ctx context.Context) (changed bool, err error) {
 	f.mu.Lock()

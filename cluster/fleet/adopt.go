@@ -115,7 +115,7 @@ func (a *adoption) adopt(ctx context.Context, v *etcd.View, names, from []string
 	a.From = all
 	err = etcd.AskAdopt(ctx, a.Network, a.Blocks, false)
 	var refused *etcd.RefusedAdoption
-	if errors.As(err, &refused) { // else nobody knows whether the node has the blocks
+	if errors.As(err, &refused) { // else it is not known whether the node has the blocks
 		err = errors.Join(a.explain(err), a.undo(ctx, ledger))
 	}
 	return err

@@ -127,7 +127,7 @@ func readoptVerb() verb {
 				for _, n := range awaited {
 					printf(w, "%s\n", silence(n))
 				}
-				fmt.Fprintln(w, "nobody claims addresses until fairlead cluster readopt --done; etcd does not know the nodes that joined "+
+				fmt.Fprintln(w, "no node claims addresses until fairlead cluster readopt --done; etcd does not know the nodes that joined "+
 					"after the copy was made: their agents have to run before")
 			})
 		}}

@@ -183,7 +183,7 @@ func (c *call) joined() (etcd.Joined, error) {
 	return from.With(c.access.Joined, c.access.endpoints), nil
 }
 
-// read reads the file, and warns once of keys in it that nobody reads.
+// read reads the file, and warns once of keys in it that are not read.
 func (c *call) read() (etcd.Joined, error) {
 	j, warnings, err := etcd.ReadJoined(c.file)
 	for _, text := range warnings {

@@ -33,7 +33,7 @@ const conflist = `{
 }
 `
 
-// blockBits are those in which the addresses of a block differ, unless somebody says another length: a block has 64.
+// blockBits are those in which the addresses of a block differ, unless the command says another length: a block has 64.
 const blockBits = 6
 
 // mostParts are those into which a block is divided, if it has room for parts of four addresses.

@@ -176,7 +176,7 @@ type block struct {
 	Pool   string       `json:"pool"`
 	Block  netip.Prefix `json:"block"`
 	Owners []string     `json:"owners,omitempty"` // names of nodes
-	Former string       `json:"former,omitempty"` // node that lost it; nobody claims the block for some minutes
+	Former string       `json:"former,omitempty"` // node that lost it; no node claims the block for some minutes
 }
 
 func blocksVerb() verb {

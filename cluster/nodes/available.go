@@ -15,7 +15,7 @@ import (
 )
 
 // KeepNetworkAvailable sets the condition NetworkUnavailable of a node to False whenever it is True, until ctx ends. Some
-// controllers of clouds set it, and wait for routes that nobody makes beside an overlay: no pod is scheduled on the node
+// controllers of clouds set it, and wait for routes that no program makes beside an overlay: no pod is scheduled on the node
 // meanwhile. Failed is told when the API server refuses; the next change of the node tries again.
 func KeepNetworkAvailable(ctx context.Context, config *rest.Config, node string, failed func(error)) error {
 	client, err := newClient(config, "/api", corev1.SchemeGroupVersion, corev1.AddToScheme)

@@ -34,7 +34,7 @@ func (t *table) judge(p *peer, now time.Time) {
 	t.conclude(p, now)
 }
 
-// conclude ends a test, unless full packets of a family do not pass and nobody knows which do.
+// conclude ends a test, unless full packets of a family do not pass and it is not known which do.
 func (t *table) conclude(p *peer, now time.Time) {
 	for f := range p.short {
 		if p.short[f] && p.mtu[f] == 0 {

@@ -82,7 +82,7 @@ func rows() []row {
 		{"kernel/netlink", nil, map[string]string{"*": "a socket and attributes are of no protocol"}},
 		{"kernel/machine", nil, map[string]string{"*": "what a machine is told by is in files of its own"}},
 		{"kernel/identity", []string{"kernel/machine", "spec"}, map[string]string{
-			"*": "an identity follows from the owner, and asks nobody",
+			"*": "an identity follows from the owner alone",
 		}},
 		{"kernel/record", []string{"kernel/identity", "spec"}, map[string]string{
 			"*": "a record is a file; what is in it is said by who writes it",
@@ -167,7 +167,7 @@ func rows() []row {
 			"*":      "a store knows leases, and waits for locks as all others do",
 		}},
 		{"dhcp", []string{"ipam", "kernel", "kernel/*", "spec"}, map[string]string{
-			"*": "dhcp is what a lease is, whoever gives it and whoever keeps it",
+			"*": "dhcp is what a lease is, of every server and for every program that keeps it",
 		}},
 		// The daemon keeps a lease's addresses on the link as an interface plugin put them there.
 		{"dhcp/daemon", []string{"dhcp", "dhcp/*", "kernel", "kernel/*", "resource", "resource/*", "plan",
@@ -180,7 +180,7 @@ func rows() []row {
 			"*": "a protocol is messages on a link",
 		}},
 		{"nameserver", []string{"resource/names", "kernel", "kernel/*", "spec"}, map[string]string{
-			"plugin": "the server answers from records, whoever wrote them",
+			"plugin": "the server answers from records, of whichever plugin",
 			"*":      "the server answers from records",
 		}},
 		{"sdk", []string{"spec", "invoke", "calls", "engine", "plan", "resource", "resource/*", "resource/filter/*",
@@ -318,7 +318,7 @@ func rows() []row {
 	}...)
 }
 
-// A restriction says who may import something from outside this module, and why nobody else.
+// A restriction says who may import something from outside this module, and why no other package.
 type restriction struct {
 	imp string   // import path; its subpackages are meant too
 	by  []string // patterns, as in row
@@ -338,7 +338,7 @@ func outside() []restriction {
 			"cli/*",        // a command in namespaces of its own, terminals, files that are replaced
 			"ipam/disk",    // flock, as the reference takes it
 			"install",      // flock, extended attributes
-			"dhcp/daemon",  // flock, the clock that nobody sets
+			"dhcp/daemon",  // flock, the clock that cannot be set
 			"nameserver",   // inotify, sockets of addresses to come
 			"bench",        // whole processes
 			"bench/floor",  // what the kernel asks for at least

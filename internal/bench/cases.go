@@ -26,10 +26,10 @@ type benchCase struct {
 	Virtual   bool   // measured in the virtual machine: few kernels have it
 }
 
-// uplink is a network card of a kind, and somebody at its other end.
+// uplink is a network card of a kind, and a neighbor at its other end.
 const uplink = "ip link add ens3 type veth peer name wire; ip link set ens3 up; ip link set wire up"
 
-// spare is a card that is down, as the reference leaves it, and whose cable leads to somebody.
+// spare is a card that is down, as the reference leaves it, and whose cable leads to a neighbor.
 const spare = "ip link add ens4 type veth peer name wire; ip link set wire up"
 
 // cniVersion is the newest that the reference in Debian 12 speaks.

@@ -128,7 +128,7 @@ func (p *pattern) clone(a attachment, ip string) {
 }
 
 // restore loads the rules that are kept. A rule in a chain that attachments share goes to its front, so that those of
-// whoever was attached by plugins, and is measured, come last.
+// those attached by plugins, which are measured, come last.
 func (p *pattern) restore() error {
 	if p == nil {
 		return nil

@@ -47,7 +47,7 @@ const growing = `A bridge of 1,000 ports costs both sides time in the kernel:
   announcement to every port, and receives it there, in the sender's time.
 
 Fairlead announces an address only if a neighbour may know another owner of it. host-local's leases and a record of each bridge
-(in /run/cni/fairlead/history) prove which addresses nobody has had since the boot. Fairlead always announces in these cases:
+(in /run/cni/fairlead/history) prove which addresses no container has had since the boot. Fairlead always announces in these cases:
 
 - The address comes from another allocator, was requested by name, or was used before.
 - The bridge has a port that Fairlead does not know, or Fairlead did not make the bridge.

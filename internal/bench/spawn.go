@@ -21,7 +21,7 @@ type cost struct {
 
 // spawn runs a program once, and measures from before its process is made until it has been waited for. What
 // goes in and out lies in memory: pipes and the goroutines that serve them would be measured too. One that is watched
-// takes a little longer; whoever watches has a thread for itself.
+// takes a little longer; a watching goroutine has a thread for itself.
 func spawn(path string, env []string, stdin []byte, watched bool, args ...string) (stdout []byte, c cost, err error) {
 	var files [3]*os.File
 	for i, name := range []string{"stdin", "stdout", "stderr"} {

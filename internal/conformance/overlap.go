@@ -29,7 +29,7 @@ func overlapChecks() []Check {
 // A point is the path of a socket. A plugin of the suite connects to it, and goes on when the connection ends.
 type point string
 
-// wait is for the plugin. Where nobody listens, the check lets all plugins go on.
+// wait is for the plugin. Where nothing listens, the check lets all plugins go on.
 func (p point) wait() {
 	conn, err := net.Dial("unix", string(p))
 	if err != nil {

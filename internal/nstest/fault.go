@@ -199,7 +199,7 @@ func receive(fd int, starter uint32, stop chan struct{}, calls map[uint32]string
 		var q notification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), notifRecv,
 			uintptr(unsafe.Pointer(&q))); errno == unix.ENOENT || errno == unix.EINTR {
-			select { // it was killed meanwhile, or there is nobody any more
+			select { // it was killed meanwhile, or no process is left
 			case <-stop:
 				return nil
 			default:

@@ -159,7 +159,7 @@ func machineArgs(o options, image, initrd, console string) []string {
 		"-append", "loglevel=4 panic=-1 net.ifnames=0 mitigations=off cryptomgr.notests audit=0 rdinit=/init console=" +
 			m.console,
 	})
-	for i := range 2 { // each on a hub of its own: a link that is up, and nobody there
+	for i := range 2 { // each on a hub of its own: a link that is up, and no machine there
 		if !m.cards {
 			break
 		}

@@ -255,7 +255,7 @@ func describe(s *agentstatus.Status, view *etcd.View, self *etcd.Member) {
 	}
 	if view.Restored() {
 		s.Problems = append(s.Problems, agentstatus.Problem{Kind: agentstatus.Other,
-			Text: "etcd was restored from a copy, and nobody claims addresses: `fairlead cluster readopt` says what to do"})
+			Text: "etcd was restored from a copy, and no node claims addresses: `fairlead cluster readopt` says what to do"})
 	}
 	for _, m := range view.Members() {
 		if m.Alive || m.State == etcd.StateForgotten {

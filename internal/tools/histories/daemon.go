@@ -23,7 +23,7 @@ func newDaemon(a actor, impatient bool) *player {
 	return d
 }
 
-// startDaemon starts the DHCP daemon, and waits until it is ready. Its steps wait for nobody yet. Nobody holds its socket for it,
+// startDaemon starts the DHCP daemon, and waits until it is ready. Its steps do not wait for turns yet. No other process holds its socket for it,
 // as systemd does: a call that comes while there is no daemon is to find none.
 func (s *stage) startDaemon() error {
 	const socket = "@histories"
@@ -123,7 +123,7 @@ func (p *play) answers() error {
 }
 
 // idle reports whether a player goes on only after another one: a call that asks the DHCP daemon, which waits for its turn,
-// and the daemon itself, when nobody asks it. While a server is about to answer, the daemon seems to be idle, too.
+// and the daemon itself, when no call asks it. While a server is about to answer, the daemon seems to be idle, too.
 func (p *play) idle(each *player) bool {
 	const looks = 2
 	sleeps := func() bool { return p.silent >= looks && each.pid != 0 && each.asleep() }

@@ -53,7 +53,7 @@ func (s *schedule) duel() {
 	}
 }
 
-// places are those before steps of a call on what the other call uses, too, as far as earlier histories tell. Whoever is about to
+// places are those before steps of a call on what the other call uses, too, as far as earlier histories tell. A call that is about to
 // change the packet filter has the turn to, so others do no more than wait, unless they go on without.
 func (s *schedule) places(call, other *player) (list []place) {
 	used := s.Used[other.name]

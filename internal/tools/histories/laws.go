@@ -96,7 +96,7 @@ func (p *play) event(a actor) error {
 func (p *play) ends(each *player) error {
 	c := p.containers[each.object]
 	failed := each.err != nil
-	// Whoever was killed, or had no room, may have an address that another one was to get.
+	// A call that was killed, or had no room, may have an address that another one was to get.
 	noAddress := p.crowded && exitOf(each.err) == app.ExitTryAgain && !each.leased()
 	if failed && !each.killed && !each.excused && !noAddress {
 		return failure{"a call succeeds beside others", each.String()}
@@ -246,8 +246,8 @@ func (p *play) epilogue() error {
 	return cmp.Or(p.givenBack(), p.unlocked())
 }
 
-// afterReboot attaches as many containers as the network has room for. Nobody has deleted those before the reboot, whose
-// leases nobody has any more.
+// afterReboot attaches as many containers as the network has room for. No call has deleted those before the reboot, whose
+// leases no container has any more.
 func (p *play) afterReboot() error {
 	if p.reboots == 0 {
 		return nil

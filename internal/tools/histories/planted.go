@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A fault is a bug that somebody could make, and that histories have to find.
+// A fault is a bug that a programmer could make, and that histories have to find.
 type fault struct {
 	name, kind string
 	edits      []edit

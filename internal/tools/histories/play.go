@@ -27,10 +27,10 @@ type play struct {
 	turns   []turn    // as they were taken
 	late    []*player // have ended and were not looked at yet
 	silent  int       // looks, one after the other, that brought no news
-	quiet   int       // of these, those that saw nobody do anything
+	quiet   int       // of these, those that saw no player do anything
 	steps   int
 	untried int  // places of a duel
-	crowded bool // an address may be somebody's who does not live, or leaves
+	crowded bool // an address may be a container's that does not live, or leaves
 
 	noDaemon    bool // there was none for some time, so leases and notes may be left for the next one
 	filled      bool // a disk was full for some time, and had no room for such a note
@@ -326,7 +326,7 @@ func (p *play) player(name string) *player {
 	return nil
 }
 
-// waiting is called where nobody is ready: all have ended, or some thread still runs, or a lock is never given back.
+// waiting is called where no player is ready: all have ended, or some thread still runs, or a lock is never given back.
 func (p *play) waiting() (over bool, err error) {
 	if !slices.ContainsFunc(p.players, func(each *player) bool { return !each.ended && each.verb != daemonVerb }) {
 		return true, nil
@@ -337,8 +337,8 @@ func (p *play) waiting() (over bool, err error) {
 	return false, p.judge()
 }
 
-// listen waits for what a player does next. It returns without that from time to time, because nobody says that a lock
-// was given back, and whoever waits for it has to look again.
+// listen waits for what a player does next. It returns without that from time to time, because no event says that a lock
+// was given back, and the player that waits for it has to look again.
 func (p *play) listen() error {
 	const (
 		pause = 20 * time.Millisecond

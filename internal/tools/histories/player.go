@@ -29,7 +29,7 @@ type player struct {
 	ended     bool
 	killed    bool
 	stopped   bool
-	free      atomic.Bool // its steps wait for nobody
+	free      atomic.Bool // its steps do not wait for turns
 	asks      bool        // it waits for an answer of the DHCP daemon
 	asked     bool        // it has asked that
 	uncertain bool        // what an earlier call made of its container was unclear when it began

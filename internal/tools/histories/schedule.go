@@ -206,7 +206,7 @@ func (s *schedule) isDecisive(step *step) bool {
 }
 
 func (s *schedule) often(ready []*player) *player {
-	const seldom = 8 // where nobody decides by what the step changes
+	const seldom = 8 // where no call decides by what the step changes
 	odds := s.odds
 	if s.turn != nil && s.turn.next() != nil && !s.turn.next().crucial() {
 		odds *= seldom

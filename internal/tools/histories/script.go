@@ -21,7 +21,7 @@ type script struct {
 
 	fresh     bool // the host has had no attachment yet, before those
 	flushed   bool // the packet filter was, since they were attached
-	impatient bool // whoever has to wait for the turn to change the packet filter goes on without
+	impatient bool // a call that has to wait for the turn to change the packet filter goes on without
 }
 
 // host is how the host is before: what has been attached once leaves a bridge and a table behind.

@@ -50,8 +50,8 @@ type container struct {
 	port            int
 	state           state
 	gone            bool // its namespace is
-	linkCut         bool // somebody deleted one of its links
-	flushed         bool // somebody flushed its rules, and no repair was made since
+	linkCut         bool // one of its links was deleted
+	flushed         bool // its rules were flushed, and no repair was made since
 	view            view // of what is its own, as ADD left it
 }
 

@@ -190,7 +190,7 @@ func (s *step) blocked() bool {
 }
 
 // blockedBy are the processes that hold a lock, as far as /proc/locks shows them. It may pass over one, and there is
-// none where a lock was given back since it was tried. So nobody seen means: look again.
+// none where a lock was given back since it was tried. So no player seen means: look again.
 func (s *step) blockedBy() (pids []int) {
 	if s.wait == nil {
 		return nil

@@ -54,7 +54,7 @@ func run(ctx context.Context, args []string) error {
 	flags.SetOutput(io.Discard) // a wrong flag is one line
 	file := flags.String("config-file", configFile, "`FILE` with the settings, as etcd's own program reads them")
 	alone := flags.Bool("force-new-cluster", false, "drop all other members, which are gone for good, keep the data, and end; "+
-		"nobody claims addresses then until fairlead cluster readopt --done")
+		"no node claims addresses then until fairlead cluster readopt --done")
 	says := flags.Bool("version", false, "print the version, and end")
 	err := flags.Parse(args)
 	switch {
@@ -121,7 +121,7 @@ func beAlone(ctx context.Context, config *embed.Config) error {
 		if _, err := member.Server.Put(ctx, readopt); err != nil {
 			return err
 		}
-		fmt.Printf("%s: nobody claims addresses until fairlead cluster readopt --done\n", strings.TrimPrefix(cluster, all))
+		fmt.Printf("%s: no node claims addresses until fairlead cluster readopt --done\n", strings.TrimPrefix(cluster, all))
 	}
 	return nil
 }
