@@ -31,7 +31,7 @@ func (ns *NS) Conn(proto int) (*netlink.Conn, error) {
 	return c, nil
 }
 
-// Later has World.Settle call fn, once. It is for a change that the kernel completes while the call goes on.
+// Later has World.Finish call fn, once. It is for a change that the kernel completes while the call goes on.
 func (ns *NS) Later(fn func() error) {
 	ns.laterMu.Lock()
 	defer ns.laterMu.Unlock()

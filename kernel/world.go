@@ -51,8 +51,8 @@ type World struct {
 // NewWorld returns a World without a container, with the records of this boot. Host may be nil: nothing is opened yet.
 func NewWorld(host *NS) *World { return &World{Host: host, Store: record.Store{Dir: record.Dir}} }
 
-// Settle finishes what changes of this call have left to the end, see NS.Later. It returns all errors.
-func (w *World) Settle() error {
+// Finish finishes what changes of this call have left to the end, see NS.Later. It returns all errors.
+func (w *World) Finish() error {
 	if w == nil || w.Host == nil {
 		return nil
 	}

@@ -53,8 +53,8 @@ type innerPlugin struct {
 	lost error   // it could not be found
 }
 
-// whose adds index and type of the plugin to err, because two plugins of a chain may have the same type.
-func (l innerPlugin) whose(err error) error {
+// locate adds index and type of the plugin to err, because two plugins of a chain may have the same type.
+func (l innerPlugin) locate(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (c *chainCall) open(p Plugin) error {
 		case err == nil && (l.lost == nil || lax):
 			c.links = append(c.links, l)
 		case err == nil:
-			return l.whose(l.lost)
+			return l.locate(l.lost)
 		case lax:
 			slog.Warn(err.Error()+"; it is left out", "network", c.conf.Name, "plugin", c.conf.Type)
 		default:
@@ -169,13 +169,13 @@ func (c *chainCall) find(i int, in Inner) (innerPlugin, error) {
 // run calls one inner plugin with the document that a runtime would send to it.
 func (c *chainCall) run(ctx context.Context, verb string, l innerPlugin, prev *spec.Result) ([]byte, error) {
 	if l.lost != nil {
-		return nil, l.whose(l.lost)
+		return nil, l.locate(l.lost)
 	}
 	given := c.given
 	given.Prev = prev
 	stdin, err := given.Stdin(verb, l.conf)
 	if err != nil {
-		return nil, l.whose(err)
+		return nil, l.locate(err)
 	}
 	defer engine.Step(ctx, named(fmt.Sprintf("plugins[%d] %s %s", l.at, verb, l.conf.Type)))()
 	e := c.env
@@ -184,14 +184,14 @@ func (c *chainCall) run(ctx context.Context, verb string, l innerPlugin, prev *s
 		call := e.call(stdin)
 		call.Network, call.Type, call.Stderr, call.Delegate = c.conf.Name, l.conf.Type, e.stderr, true
 		out, err := invoke.Run(ctx, l.path, call)
-		return out, l.whose(err)
+		return out, l.locate(err)
 	}
 	conf, err := spec.ParseConf(stdin)
 	if err != nil && (conf == nil || verb != "DEL") {
-		return nil, l.whose(err)
+		return nil, l.locate(err)
 	}
 	out, err := c.serve(ctx, *l.here, e, conf)
-	return out, l.whose(err)
+	return out, l.locate(err)
 }
 
 // add calls ADD of all inner plugins in order, each with the result of the previous one. If one fails, the earlier ones
@@ -212,7 +212,7 @@ func (c *chainCall) add(ctx context.Context) (out []byte, err error) {
 		var result *spec.Result
 		if out, err = c.run(ctx, "ADD", l, prev); err == nil {
 			if result, err = spec.DecodeResult(out, c.given.Version); err != nil {
-				err = l.whose(fmt.Errorf("result: %w", err))
+				err = l.locate(fmt.Errorf("result: %w", err))
 			}
 		}
 		if err != nil {

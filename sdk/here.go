@@ -103,7 +103,7 @@ func here(ctx context.Context, s *site, p Plugin, c invoke.Call) (out []byte, fa
 		return out, nil
 	}
 	if err = e.validate(); err == nil {
-		version, out, err = s.told(ctx, p, e, c.Stdin)
+		version, out, err = s.serveCall(ctx, p, e, c.Stdin)
 	}
 	return out, nil
 }

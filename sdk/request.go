@@ -149,9 +149,9 @@ func (r *Request) Args() string {
 // Document returns the configuration as the runtime sent it, for an allocator that passes it to a service.
 func (r *Request) Document() ([]byte, error) { return r.conf.Object.MarshalJSON() }
 
-// Told returns the value of key in args.cni, if it is a string, else in CNI_ARGS (clause K11). It is empty if neither
+// CNIArg returns the value of key in args.cni, if it is a string, else in CNI_ARGS (clause K11). It is empty if neither
 // has the key.
-func (r *Request) Told(key string) string {
+func (r *Request) CNIArg(key string) string {
 	var s string
 	if json.Unmarshal(r.argsCNI()[key], &s) == nil && s != "" {
 		return s

@@ -102,11 +102,11 @@ func answer(s *site, p Plugin, e environment) (spec.Version, []byte, error) {
 		out, err := s.extra(context.Background(), p, e, stdin)
 		return spec.Newest, out, err
 	}
-	return s.told(context.Background(), p, e, stdin)
+	return s.serveCall(context.Background(), p, e, stdin)
 }
 
-// told answers a call whose environment is valid.
-func (s *site) told(ctx context.Context, p Plugin, e environment, stdin []byte) (spec.Version, []byte, error) {
+// serveCall answers a call whose environment is valid.
+func (s *site) serveCall(ctx context.Context, p Plugin, e environment, stdin []byte) (spec.Version, []byte, error) {
 	e.stdin = stdin
 	conf, err := spec.ParseConf(stdin)
 	ctx = s.about(ctx, conf)

@@ -50,11 +50,11 @@ func LoadDir(dir string) (lists []*List, problems []error) {
 	if err != nil {
 		return nil, []error{err}
 	}
-	return settle(all)
+	return firstOfName(all)
 }
 
-// settle chooses the first list of each name.
-func settle(all []loaded) (lists []*List, problems []error) {
+// firstOfName chooses the first list of each name.
+func firstOfName(all []loaded) (lists []*List, problems []error) {
 	for _, f := range all {
 		if f.problem != nil {
 			problems = append(problems, f.problem)
@@ -99,7 +99,7 @@ func Load(dir, name string) (*List, error) {
 	if ferr != nil {
 		return nil, fmt.Errorf("load network %q: %w", name, ferr)
 	}
-	lists, problems := settle(all)
+	lists, problems := firstOfName(all)
 	var names []string
 	for _, l := range lists {
 		if l.Name == name {

@@ -228,7 +228,7 @@ func (a *Agent) reconcile(ctx context.Context, seen *view) (found spec.Differenc
 		return nil, err
 	}
 	nodes, errs := occupied.unoccupied(a.nodes, a.Node)
-	nodes, conflicts := directory.Settle(nodes)
+	nodes, conflicts := directory.ResolveConflicts(nodes)
 	seen.nodes = nodes
 	for _, c := range conflicts {
 		errs = append(errs, c)
@@ -347,7 +347,7 @@ func (a *Agent) refuse(err error) error {
 
 // ownerOf returns another node, and its prefix, that overlaps one of these ranges.
 func (a *Agent) ownerOf(ranges []netip.Prefix) (name string, prefix netip.Prefix) {
-	nodes, _ := directory.Settle(a.nodes)
+	nodes, _ := directory.ResolveConflicts(a.nodes)
 	for _, n := range nodes {
 		i := slices.IndexFunc(n.Prefixes, func(p netip.Prefix) bool { return slices.ContainsFunc(ranges, p.Overlaps) })
 		if n.Name != a.Node && i >= 0 {

@@ -42,7 +42,7 @@ func (a *Agent) startTests(ctx context.Context, events chan<- struct{}) (wait fu
 	}
 	p := &a.paths
 	p.found, p.barred = map[string]agentstatus.Path{}, map[string]time.Time{}
-	p.mtus, p.onLink = a.formerRoutes()
+	p.mtus, p.onLink = a.inheritedRoutes()
 	p.prober = probe.New(a.World.Host, a.ProbePort, func(node string, path agentstatus.Path, mtu int) {
 		former, changed := p.learn(node, path, mtu)
 		if changed {
@@ -148,8 +148,8 @@ func (p *paths) turn() {
 	p.turned = true
 }
 
-// formerRoutes returns what a former agent found, by the routes that it left: MTUs, and the nodes reached by the link.
-func (a *Agent) formerRoutes() (mtus map[string]int, onLink map[string]bool) {
+// inheritedRoutes returns what a former agent found, by the routes that it left: MTUs, and the nodes reached by the link.
+func (a *Agent) inheritedRoutes() (mtus map[string]int, onLink map[string]bool) {
 	mtus, onLink = map[string]int{}, map[string]bool{}
 	var devices []int
 	for _, name := range a.deviceNames() {

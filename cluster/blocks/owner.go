@@ -422,7 +422,7 @@ func (o *Owner) Committed(r Outcome) {
 	defer o.rest()
 	s := o.end()
 	if r.Done && s.beat != nil {
-		o.heardBy(s.beat)
+		o.confirmBeat(s.beat)
 	}
 	switch s.kind {
 	case say:

@@ -186,8 +186,8 @@ func (o *Owner) publishDeadlines() *step {
 	return o.publish(o.granted)
 }
 
-// heardBy takes a beat that the store confirmed.
-func (o *Owner) heardBy(b *beat) {
+// confirmBeat takes a beat that the store confirmed.
+func (o *Owner) confirmBeat(b *beat) {
 	o.said, o.sure = b, Deadlines{}
 	for pool, delay := range b.promise {
 		o.sure[pool] = b.at + delay.Kept()

@@ -1,13 +1,13 @@
 package blocks
 
-// Heard takes a revision that the store had before it gets what Next says.
-func (o *Owner) Heard(revision int64) { o.heard = max(o.heard, revision) }
+// SawRevision takes a revision that the store had before it gets what Next says.
+func (o *Owner) SawRevision(revision int64) { o.heard = max(o.heard, revision) }
 
 // isBehind takes the revision of an answer of the store, and reports whether it is below one that it has to have. Then the
 // store was restored from a copy, though it may have the identifier that it had.
 func (o *Owner) isBehind(revision, least int64) bool {
 	if revision >= least {
-		o.Heard(revision)
+		o.SawRevision(revision)
 		return false
 	}
 	o.heard, o.isOlder = revision, true

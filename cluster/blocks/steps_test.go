@@ -298,7 +298,7 @@ func (w *world) doOn(m *machine, v move) {
 		w.act(m)
 	case apply:
 		m.flight = new(flight)
-		a.Heard(m.heard)
+		a.SawRevision(m.heard)
 		m.heard = 0 // an answer that is behind begins the watch anew
 		if r, ok := a.Next().(Read); ok {
 			m.flight.snapshot = w.store.read(r)

@@ -59,8 +59,8 @@ func (c Conflict) Error() string {
 		"by that prefix; delete one of the two Node objects, and let the node join again", c.Loser, c.Prefix, c.Kept, c.Owner)
 }
 
-// Settle returns the nodes in the order of their names, without the prefixes that an older node has.
-func Settle(nodes []Node) (settled []Node, conflicts []Conflict) {
+// ResolveConflicts returns the nodes in the order of their names, without the prefixes that an older node has.
+func ResolveConflicts(nodes []Node) (settled []Node, conflicts []Conflict) {
 	byAge := slices.Clone(nodes)
 	slices.SortFunc(byAge, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Joined, b.Joined), cmp.Compare(a.Name, b.Name)) })
 

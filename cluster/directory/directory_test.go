@@ -33,7 +33,7 @@ func TestSettle(t *testing.T) {
 		"within":            {[]Node{n("a", 1, "10.1.7.0/24"), n("b", 2, "10.1.0.0/16")}, "a[10.1.7.0/24] b[]", []string{"node b has 10.1.0.0/16, which overlaps 10.1.7.0/24 of node a"}},
 		"same age, by name": {[]Node{n("b", 1, "10.1.0.0/24"), n("a", 1, "10.1.0.0/24")}, "a[10.1.0.0/24] b[]", []string{"node b"}},
 	} {
-		settled, conflicts := Settle(tc.nodes)
+		settled, conflicts := ResolveConflicts(tc.nodes)
 		var got []string
 		for _, s := range settled {
 			got = append(got, fmt.Sprint(s.Name, s.Prefixes))

@@ -27,8 +27,8 @@ func FuzzFile(f *testing.F) {
 		if err != nil {
 			return
 		}
-		settled, _ := Settle(nodes)
-		if again, conflicts := Settle(settled); text(t, again) != text(t, settled) || len(conflicts) > 0 {
+		settled, _ := ResolveConflicts(nodes)
+		if again, conflicts := ResolveConflicts(settled); text(t, again) != text(t, settled) || len(conflicts) > 0 {
 			t.Errorf("%s is settled as %s, and that as %s, %v", content, text(t, settled), text(t, again), conflicts)
 		}
 		owner := map[netip.Prefix]string{}

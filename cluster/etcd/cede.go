@@ -90,8 +90,8 @@ func (m *Member) wantNothing(ctx context.Context, o *blocks.Owner) error {
 	return err
 }
 
-// Heard says that the view changed. A node that has addresses to give looks whether another one wants some.
-func (m *Member) Heard() {
+// ViewChanged says that the view changed. A node that has addresses to give looks whether another one wants some.
+func (m *Member) ViewChanged() {
 	if len(m.View.All(blocks.WantKey)) > 0 {
 		notify(m.changed)
 	}

@@ -18,7 +18,7 @@ func (m *Member) follow(t *testing.T) {
 		if freed {
 			m.Freed()
 		}
-		m.Heard()
+		m.ViewChanged()
 	}, func(err error) { t.Log(err) })
 }
 

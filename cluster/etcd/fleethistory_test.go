@@ -179,7 +179,7 @@ func (c *computer) start(killedAt int) {
 			if freed {
 				m.Freed()
 			}
-			m.Heard()
+			m.ViewChanged()
 		}, func(error) {})
 	})
 	c.say("%s: starts", c.network)

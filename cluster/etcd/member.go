@@ -196,7 +196,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		}
 		next, err := m.want(ctx, h, o)
 		err = errors.Join(err, m.announce(ctx, o))
-		o.Heard(m.View.takeHeard())
+		o.SawRevision(m.View.takeRevision())
 		o.Time(m.clock())
 		a := o.Next()
 		if m.before != nil && a != nil {
@@ -210,7 +210,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		if err == nil && (a != nil || isFull) {
 			continue
 		}
-		settled := m.settle(ctx, h, o, err)
+		settled := m.reportShortage(ctx, h, o, err)
 		if err == nil {
 			settled = errors.Join(settled, m.reclaim(ctx, o))
 		}

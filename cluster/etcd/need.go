@@ -218,9 +218,9 @@ func (m *Member) spare(p blocks.Pool) int {
 	return m.Spare
 }
 
-// settle is called when the owner has nothing to do, or something failed: it says in the grant what is missing, and
+// reportShortage is called when the owner has nothing to do, or something failed: it says in the grant what is missing, and
 // answers those who asked.
-func (m *Member) settle(ctx context.Context, h *host, o *blocks.Owner, failure error) error {
+func (m *Member) reportShortage(ctx context.Context, h *host, o *blocks.Owner, failure error) error {
 	why, hint := m.shortage(ctx, o, failure)
 	m.lacks.Store(why != "")
 	_, known := o.Standing()

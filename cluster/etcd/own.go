@@ -338,7 +338,7 @@ func (s *Store) Endpoints() []string {
 func (s *Store) followMembers(ctx context.Context) {
 	for s.access.Own && ctx.Err() == nil {
 		next := again
-		if err := s.hearMembers(ctx); err != nil {
+		if err := s.refreshMembers(ctx); err != nil {
 			next = pause
 		}
 		select {
@@ -348,8 +348,8 @@ func (s *Store) followMembers(ctx context.Context) {
 	}
 }
 
-// hearMembers asks etcd for its members, and keeps the URLs of those that vote.
-func (s *Store) hearMembers(ctx context.Context) error {
+// refreshMembers asks etcd for its members, and keeps the URLs of those that vote.
+func (s *Store) refreshMembers(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
 	c, err := s.connect()

@@ -89,7 +89,7 @@ func (m *timed) follow() {
 		if freed {
 			m.Freed()
 		}
-		m.Heard()
+		m.ViewChanged()
 		notify(m.viewed)
 	}, func(err error) { m.T.Log(err) })
 }

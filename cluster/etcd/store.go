@@ -48,7 +48,7 @@ func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error
 	if err != nil {
 		return blocks.Snapshot{}, s.failed(err)
 	}
-	s.heard(before, resp.Header.Revision)
+	s.checkRevision(before, resp.Header.Revision)
 	snap := blocks.Snapshot{Store: identifier(resp.Header), Revision: resp.Header.Revision}
 	for i, part := range resp.Responses {
 		for _, kv := range part.GetResponseRange().Kvs {
@@ -123,7 +123,7 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	if err != nil {
 		return blocks.Outcome{}, s.failed(err)
 	}
-	s.heard(before, resp.Header.Revision)
+	s.checkRevision(before, resp.Header.Revision)
 	r := blocks.Outcome{Store: identifier(resp.Header), Revision: resp.Header.Revision, Done: resp.Succeeded}
 	if r.Done {
 		return r, nil

@@ -37,16 +37,16 @@ func NewView() *View {
 	return &View{entries: map[blocks.Kind]map[blocks.Key]blocks.Entry{}, unread: map[string]error{}}
 }
 
-// hear takes a revision of the store.
-func (v *View) hear(revision int64) {
+// sawRevision takes a revision of the store.
+func (v *View) sawRevision(revision int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.heard = max(v.heard, revision)
 }
 
-// takeHeard returns the highest revision that the store has told since the last call. Zero: none. What a store told before it
+// takeRevision returns the highest revision that the store has told since the last call. Zero: none. What a store told before it
 // was restored is returned once, whatever was heard after that.
-func (v *View) takeHeard() int64 {
+func (v *View) takeRevision() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	heard := v.heard
@@ -156,7 +156,7 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 	v.id, v.revision, v.entries, v.unread = now.id, now.revision, now.entries, now.unread
 	v.mu.Unlock()
 	s.highest.Store(now.revision)
-	v.hear(now.revision)
+	v.sawRevision(now.revision)
 	changed(true)
 	c, err := s.connect()
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 			return s.failed(err)
 		}
 		s.highest.Store(resp.Header.Revision)
-		v.hear(resp.Header.Revision)
+		v.sawRevision(resp.Header.Revision)
 		freed, err := s.apply(v, resp.Events)
 		if err != nil {
 			return err
@@ -184,9 +184,9 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 	return errUnwatched
 }
 
-// heard takes the revision that etcd told to a request, and the highest one before that request. A watch of an etcd that
+// checkRevision takes the revision that etcd told to a request, and the highest one before that request. A watch of an etcd that
 // was restored from a copy says nothing until the revision is the former one again, so all watches have to begin anew.
-func (s *Store) heard(before, revision int64) {
+func (s *Store) checkRevision(before, revision int64) {
 	if revision < before && s.highest.CompareAndSwap(before, 0) {
 		_ = s.Close()
 	}

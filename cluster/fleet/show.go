@@ -173,10 +173,10 @@ func poolState(p blocks.Pool) string {
 
 // A block is one that is not free.
 type block struct {
-	Pool   string       `json:"pool"`
-	Block  netip.Prefix `json:"block"`
-	Owners []string     `json:"owners,omitempty"` // names of nodes
-	Former string       `json:"former,omitempty"` // node that lost it; no node claims the block for some minutes
+	Pool        string       `json:"pool"`
+	Block       netip.Prefix `json:"block"`
+	Owners      []string     `json:"owners,omitempty"` // names of nodes
+	FormerOwner string       `json:"former,omitempty"` // node that lost it; no node claims the block for some minutes
 }
 
 func blocksVerb() verb {
@@ -202,15 +202,15 @@ func blocksVerb() verb {
 			}
 			for _, e := range v.All(blocks.GraveKey) {
 				if wanted(e.Value.Node) {
-					list = append(list, block{Pool: e.Key.Pool, Block: e.Key.Block, Former: nameOf(names, e.Value.Node)})
+					list = append(list, block{Pool: e.Key.Pool, Block: e.Key.Block, FormerOwner: nameOf(names, e.Value.Node)})
 				}
 			}
 			return c.print(list, func(w io.Writer) {
 				fmt.Fprintln(w, "POOL\tBLOCK\tNODE")
 				for _, b := range list {
 					node := strings.Join(b.Owners, ",")
-					if b.Former != "" {
-						node = "(rests, was of " + b.Former + ")"
+					if b.FormerOwner != "" {
+						node = "(rests, was of " + b.FormerOwner + ")"
 					}
 					printf(w, "%s\t%v\t%s\n", b.Pool, b.Block, node)
 				}

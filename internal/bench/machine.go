@@ -30,9 +30,9 @@ func machineFacts(o options) machine {
 	return machine{
 		Date: time.Now().UTC().Format(time.DateOnly), Kernel: kernelRelease(), CPU: cpu(), Cores: runtime.NumCPU(),
 		Go:        runtime.Version(),
-		Reference: referenceVersion(o.reference), Iptables: says("iptables", "-V"),
+		Reference: referenceVersion(o.reference), Iptables: firstLine("iptables", "-V"),
 		Scheduling: scheduling(), Rounds: o.rounds, LoadBefore: loadAverage(), Virtual: o.virtual,
-		Newest: o.newest, Ours: says(filepath.Join(o.plugins, "bridge")),
+		Newest: o.newest, Ours: firstLine(filepath.Join(o.plugins, "bridge")),
 	}
 }
 
@@ -64,7 +64,7 @@ func (m machine) facts() [][2]string {
 
 // referenceVersion is what the plugins say of themselves, which in Debian is not much, and the package.
 func referenceVersion(dir string) string {
-	v := says(filepath.Join(dir, "bridge"))
+	v := firstLine(filepath.Join(dir, "bridge"))
 	out, err := exec.Command("dpkg-query", "-W", "-f", "${Version}", "containernetworking-plugins").Output()
 	if err == nil && dir == "/usr/lib/cni" {
 		v += ", Debian containernetworking-plugins " + string(out)
@@ -72,8 +72,8 @@ func referenceVersion(dir string) string {
 	return v
 }
 
-// says is the first line that a program prints.
-func says(name string, args ...string) string {
+// firstLine is the first line that a program prints.
+func firstLine(name string, args ...string) string {
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if len(out) == 0 && err != nil {
 		return err.Error()

@@ -80,7 +80,7 @@ func (s *stop) release() {
 // waiting is the network whose plugin waits at a verb. The plugin is the last letter of its type.
 func waiting(plugin, verb string, s *stop) diskNetwork {
 	o := order{Wait: map[string]point{verb: s.at}}
-	return diskNetwork{plugins: map[string]map[string]any{plugin: told(o)}}
+	return diskNetwork{plugins: map[string]map[string]any{plugin: orderKey(o)}}
 }
 
 // A pending is a call of the runtime that goes on.

@@ -65,8 +65,8 @@ func writeNetwork(name string, doc any) {
 	require(os.WriteFile(path, must(json.Marshal(doc)), 0o644))
 }
 
-// told is a plugin's order as a further key.
-func told(o order) map[string]any { return map[string]any{"conformance": o} }
+// orderKey is a plugin's order as a further key.
+func orderKey(o order) map[string]any { return map[string]any{"conformance": o} }
 
 // call calls the runtime under test. Vars join its environment.
 func (t *trial) call(verb string, c *container, vars ...string) *answer {

@@ -158,7 +158,7 @@ func convertedFor(t *trial, stored, now spec.Version) {
 	}
 	printing := order{Print: map[string]string{"ADD": string(must(json.Marshal(final)))}}
 	network := diskNetwork{keys: map[string]any{"cniVersion": stored},
-		plugins: map[string]map[string]any{"c": told(printing)}}
+		plugins: map[string]map[string]any{"c": orderKey(printing)}}
 	c, _ := t.running(network)
 	network.keys["cniVersion"] = now
 	network.write()

@@ -9,7 +9,7 @@ import (
 // faulty is the network whose plugin b fails at a verb.
 func faulty(verb string) diskNetwork {
 	e := spec.Error{Code: 142, Msg: "the plugin in the middle fails"}
-	return diskNetwork{plugins: map[string]map[string]any{"b": told(order{Fail: map[string]spec.Error{verb: e}})}}
+	return diskNetwork{plugins: map[string]map[string]any{"b": orderKey(order{Fail: map[string]spec.Error{verb: e}})}}
 }
 
 // said fails where the error of the plugin in the middle did not come out.
@@ -47,7 +47,7 @@ func missingPlugin(t *trial) {
 func badEnds(t *trial) {
 	for i, o := range []order{{Print: map[string]string{"ADD": "no JSON"}}, {Kill: []string{"ADD"}},
 		{Exit: map[string]string{"ADD": "the disk is full"}}} {
-		diskNetwork{plugins: map[string]map[string]any{"b": told(o)}}.write()
+		diskNetwork{plugins: map[string]map[string]any{"b": orderKey(o)}}.write()
 		t.breaks("add", t.container("c"+itoa(i)))
 		for _, word := range o.Exit {
 			t.last.expect(t.last.mentions(word), "what the plugin printed on stderr, "+quoted(word))

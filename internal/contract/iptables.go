@@ -27,8 +27,8 @@ func EachIPTables(t *testing.T, fn func(t *testing.T, v xtables.Variant)) {
 	}
 }
 
-// SettleOn makes the tables of a variant, so that it is the one of this host.
-func SettleOn(t testing.TB, w *kernel.World, v xtables.Variant) {
+// ChooseVariant makes the tables of a variant, so that it is the one of this host.
+func ChooseVariant(t testing.TB, w *kernel.World, v xtables.Variant) {
 	t.Helper()
 	for _, program := range []string{"iptables-", "ip6tables-"} {
 		for _, table := range []string{"nat", "filter"} {

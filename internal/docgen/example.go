@@ -83,8 +83,8 @@ func planned(list *spec.List, capabilities map[string]any) (string, error) {
 	return b.String(), nil
 }
 
-// says is what comes before the plan.
-func (e *example) says() string {
+// heading is what comes before the plan.
+func (e *example) heading() string {
 	command := "fairlead plan " + e.name
 	if e.capabilities != "" {
 		command = "CAP_ARGS='" + e.capabilities + "' " + command

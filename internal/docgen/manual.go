@@ -143,7 +143,7 @@ func (r *reference) manual() []byte {
 	m.literal(r.example.conflist)
 	m.text("Lists are files in /etc/cni/net.d. This one is " + docDir + "/examples/" + r.Name + ".conflist.")
 	if r.example.plan != "" {
-		m.text(r.example.says())
+		m.text(r.example.heading())
 		m.literal(r.example.plan)
 	}
 	m.keys("KEYS", r.fields, false)

@@ -104,7 +104,7 @@ func (r *reference) page() []byte {
 	fmt.Fprintf(&b, "# %s\n\n%s\n\n%s\n\n```json\n%s```\n", r.Name, r.doc, r.example.intro, r.example.conflist)
 	fmt.Fprintf(&b, "\nThe file: [%[1]s.conflist](../examples/%[1]s.conflist).", r.Name)
 	if r.example.plan != "" {
-		fmt.Fprintf(&b, " %s\n\n```\n%s```\n", r.example.says(), r.example.plan)
+		fmt.Fprintf(&b, " %s\n\n```\n%s```\n", r.example.heading(), r.example.plan)
 	} else {
 		b.WriteByte('\n')
 	}

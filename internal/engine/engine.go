@@ -92,7 +92,7 @@ func (f *failures) add(about fmt.Stringer, err error) {
 	}
 }
 
-func (f failures) end(w *kernel.World) error { return errors.Join(append(f, w.Settle())...) }
+func (f failures) end(w *kernel.World) error { return errors.Join(append(f, w.Finish())...) }
 
 // removing is the step that removes what has a name.
 type removing func() string

@@ -22,7 +22,7 @@ func beInit() {
 		if err != nil {
 			return err
 		}
-		if err := settle(j); err != nil {
+		if err := setUp(j); err != nil {
 			return err
 		}
 		done := outcome{Lacks: lacking(j.Kinds)}
@@ -150,8 +150,8 @@ func readJob() (j job, err error) {
 	return j, err
 }
 
-// settle loads the modules, and sets up what a booted system has.
-func settle(j job) error {
+// setUp loads the modules, and sets up what a booted system has.
+func setUp(j job) error {
 	if j.Tree != "" {
 		if err := mountAll([]mount{{"tree", j.Tree, "9p", plan9 + ",cache=loose", unix.MS_RDONLY}}); err != nil {
 			return err

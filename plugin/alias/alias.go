@@ -142,7 +142,7 @@ func (c conf) names(n *names.Names, r *sdk.Request, answer *sdk.Answer) error {
 		}
 	}
 	const told = "K8S_POD_NAME"
-	if s := r.Told(told); s != "" {
+	if s := r.CNIArg(told); s != "" {
 		if err := dnslabel.Valid(s); err != nil {
 			answer.Warn("%s: %q: %v, so other containers cannot use this name", told, s, err)
 		} else {

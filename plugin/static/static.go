@@ -94,10 +94,10 @@ func (c conf) addresses(r *sdk.Request) ([]spec.IP, error) {
 		ips  []string
 	}{{"runtimeConfig.ips", c.RuntimeConfig.IPs}, {"args.cni.ips", c.Args.CNI.IPs}} {
 		if len(place.ips) > 0 {
-			return told(place.path, place.ips, fixed)
+			return runtimeAddrs(place.path, place.ips, fixed)
 		}
 	}
-	asked, err := told("CNI_ARGS: IP", words(r, "IP"), fixed)
+	asked, err := runtimeAddrs("CNI_ARGS: IP", words(r, "IP"), fixed)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +115,8 @@ func words(r *sdk.Request, key string) []string {
 // mostAddresses is how many addresses a runtime may name: each is compared with each.
 const mostAddresses = 256
 
-// told reads addresses that a runtime names.
-func told(path string, list []string, fixed []spec.IP) ([]spec.IP, error) {
+// runtimeAddrs reads addresses that a runtime names.
+func runtimeAddrs(path string, list []string, fixed []spec.IP) ([]spec.IP, error) {
 	if len(list) > mostAddresses {
 		return nil, bad(path, "%d addresses: want at most %d", len(list), mostAddresses)
 	}

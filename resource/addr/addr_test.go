@@ -157,7 +157,7 @@ func TestAddrWaits(t *testing.T) {
 			want string
 		}{
 			"usable":  {usable(t.Context(), w.Container, c.link, at(c.addr), soon), c.usable},
-			"settled": {Settled(t.Context(), w.Container, c.link, at(c.addr), soon), c.settled},
+			"settled": {AwaitDAD(t.Context(), w.Container, c.link, at(c.addr), soon), c.settled},
 		} {
 			if got.want == "" && got.err != nil || got.want != "" &&
 				(got.err == nil || !strings.Contains(got.err.Error(), got.want)) {

@@ -133,9 +133,9 @@ func connected(ctx context.Context, w *kernel.World, l *rtnl.Link, port string) 
 	return err == nil, err
 }
 
-// Settled waits until an IPv6 address of a link has passed duplicate address detection, unless detection is off for
+// AwaitDAD waits until an IPv6 address of a link has passed duplicate address detection, unless detection is off for
 // it.
-func Settled(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
+func AwaitDAD(ctx context.Context, ns *kernel.NS, link string, addr netip.Addr, limit time.Duration) error {
 	return await(ctx, ns, link, addr, limit, func(int) (bool, error) { return true, nil })
 }
 

@@ -130,7 +130,7 @@ func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *rtnl.Link, addrs []net
 	defer n.Close()
 	wait := rand.N(probeFirst)
 	for i := range probeCount + 1 {
-		if err := heard(ctx, n, addrs, time.Now().Add(wait)); err != nil {
+		if err := awaitConflict(ctx, n, addrs, time.Now().Add(wait)); err != nil {
 			return err
 		}
 		if i == probeCount {
@@ -148,8 +148,8 @@ func (p Probe) ask(ctx context.Context, ns *kernel.NS, l *rtnl.Link, addrs []net
 	return nil
 }
 
-// heard is the conflict that is heard of until then, or nil.
-func heard(ctx context.Context, n *packet.NeighbourConn, addrs []netip.Addr, until time.Time) error {
+// awaitConflict is the conflict that is heard of until then, or nil.
+func awaitConflict(ctx context.Context, n *packet.NeighbourConn, addrs []netip.Addr, until time.Time) error {
 	for {
 		c, ok, err := n.Next(ctx, until)
 		if err != nil || !ok {
@@ -178,11 +178,11 @@ func taken(a netip.Addr, holder string) error {
 
 // A Taken is the error that another host on the link has an address. The allocator of the address has to know of it.
 type Taken struct {
-	Addr netip.Addr
-	Who  string
+	Addr   netip.Addr
+	Holder string
 }
 
-func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.Who }
+func (t Taken) Error() string { return "address " + t.Addr.String() + ": " + t.Holder }
 
 // askHolder asks which host has an IPv6 address that failed duplicate address detection. If two hosts tried to take it
 // at the same time, neither has it.
@@ -199,7 +199,7 @@ func askHolder(ctx context.Context, ns *kernel.NS, index int, a netip.Addr) erro
 	}
 	defer n.Close()
 	if err = n.Ask(a); err == nil {
-		err = heard(ctx, n, []netip.Addr{a}, time.Now().Add(patience))
+		err = awaitConflict(ctx, n, []netip.Addr{a}, time.Now().Add(patience))
 	}
 	if e := (*spec.Error)(nil); errors.As(err, &e) {
 		return err

@@ -183,7 +183,7 @@ func TestNFTParallel(t *testing.T) {
 				for _, r := range rs[i] {
 					errs[i] = errors.Join(errs[i], do(r, own))
 				}
-				errs[i] = errors.Join(errs[i], own.Settle())
+				errs[i] = errors.Join(errs[i], own.Finish())
 			})
 		}
 		wg.Wait()

@@ -204,11 +204,11 @@ func TestFlushIsHealed(t *testing.T) {
 		contract.Verify(t, l.WorldOf(l.B), next)
 		l.Expect(l.Neighbour, "tcp", "192.0.2.1:90", "b 192.0.2.2")
 		l.Expect(l.Neighbour, "tcp", "192.0.2.1:8081", "b 192.0.2.2")
-		l.Expect(l.Beyond, "tcp", "198.51.100.1:8081", "")
+		l.Expect(l.Remote, "tcp", "198.51.100.1:8081", "")
 		l.Ensure(p, l.W) // the first one's elements come back with its own ADD
 		contract.Verify(t, l.W, p)
 		l.Expect(l.Neighbour, "tcp", "192.0.2.1:80", "a 192.0.2.2")
-		l.Expect(l.Beyond, "tcp", "198.51.100.1:8080", "")
+		l.Expect(l.Remote, "tcp", "198.51.100.1:8080", "")
 		contract.Verify(t, l.WorldOf(l.B), next)
 		contract.Remove(t, l.W, p)
 		contract.Remove(t, l.WorldOf(l.B), next)

@@ -181,12 +181,12 @@ func talks() []uintptr { return []uintptr{unix.SYS_SENDTO, unix.SYS_FLOCK} }
 // more than what the record says.
 func TestKilledRecord(t *testing.T) {
 	names := []uintptr{unix.SYS_WRITE, unix.SYS_LINKAT, unix.SYS_RENAMEAT, unix.SYS_RENAMEAT2, unix.SYS_FTRUNCATE}
-	contract.SettleOn(t, contract.NewWorld(t), xtables.NFT) // or it skips
+	contract.ChooseVariant(t, contract.NewWorld(t), xtables.NFT) // or it skips
 	for _, before := range []bool{false, true} {
 		points := 0
 		for n := 1; ; n++ {
 			w := contract.NewWorld(t)
-			contract.SettleOn(t, w, xtables.NFT)
+			contract.ChooseVariant(t, w, xtables.NFT)
 			p := contract.KillPlans["record"]()
 			if before {
 				m := filtertest.SourcesByIPTables()

@@ -80,11 +80,11 @@ func stoppedWith(t *testing.T, name string) {
 // it goes on, what both have made is there, once.
 func TestStoppedIPTables(t *testing.T) {
 	calls := []uintptr{unix.SYS_FLOCK, unix.SYS_LINKAT, unix.SYS_WAITID}
-	contract.SettleOn(t, contract.NewWorld(t), xtables.NFT) // or it skips
+	contract.ChooseVariant(t, contract.NewWorld(t), xtables.NFT) // or it skips
 	points := 0
 	for n := 1; ; n++ {
 		w := contract.NewWorld(t)
-		contract.SettleOn(t, w, xtables.NFT)
+		contract.ChooseVariant(t, w, xtables.NFT)
 		mine := contract.KillPlans["record"]()
 		next := filtertest.SourcesByIPTables()
 		next.Owner.ContainerID = "c2"

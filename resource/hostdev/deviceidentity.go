@@ -195,7 +195,7 @@ func (r DeviceRecord) arrived(w *kernel.World, name string) error {
 // hidden returns the error that a running container no longer has a link that can be recognized as the device.
 func (r DeviceRecord) hidden() {
 	slog.Warn("the container deleted or hides the device; it is returned once it is found, or once the namespace "+
-		"is gone", "device", r.Link, "was for", r.who(), "netns", r.Netns)
+		"is gone", "device", r.Link, "was for", r.ownerText(), "netns", r.Netns)
 }
 
 // group is that which the device had. An earlier version did not write it down; then a network's is not its own.

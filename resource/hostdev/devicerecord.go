@@ -41,7 +41,7 @@ type DeviceRecord struct {
 	deviceState
 }
 
-func (r DeviceRecord) who() string { return r.Owner.String() }
+func (r DeviceRecord) ownerText() string { return r.Owner.String() }
 
 // record describes a link of the host before it is moved.
 func (h HostDevice) record(w *kernel.World, l *rtnl.Link) (r DeviceRecord, err error) {
@@ -68,7 +68,7 @@ func DeviceRecords(w *kernel.World) (records []DeviceRecord, err error) {
 			records = append(records, r)
 		}
 	}
-	slices.SortFunc(records, func(a, b DeviceRecord) int { return strings.Compare(a.who(), b.who()) })
+	slices.SortFunc(records, func(a, b DeviceRecord) int { return strings.Compare(a.ownerText(), b.ownerText()) })
 	return records, err
 }
 
@@ -197,7 +197,7 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		slog.Warn("the device is in another namespace yet; it is given back when it is not", "device", r.Link,
-			"was for", r.who())
+			"was for", r.ownerText())
 		return true, nil
 	}
 	if err != nil {
@@ -210,7 +210,7 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		r.hidden()
 		return true, nil
 	case r.Dir != "" && !r.unplugged():
-		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.who())
+		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.ownerText())
 		return true, nil
 	}
 	// it went with its namespace, or with its driver, or was pulled out

@@ -156,7 +156,7 @@ func (r DeviceRecord) held(w *kernel.World, d Device) error {
 		as = ", as " + l.Name
 	}
 	return spec.Errorf(spec.CodeConfig, "%s: %q: %s has it%s, in %s; a device is for one container", d.Key, d.value(),
-		r.who(), as, r.Netns).HeldBy(r.who())
+		r.ownerText(), as, r.Netns).HeldBy(r.ownerText())
 }
 
 // yield releases the device, and what the attachment has, of containers that are gone, or says which one has it.
@@ -190,8 +190,8 @@ func (r DeviceRecord) yield(ctx context.Context, w *kernel.World, h HostDevice) 
 	if err == nil && away {
 		return spec.Errorf(spec.CodeConfig,
 			"%s: %q: %s had it, and the kernel has not brought it back from %s, whose processes may be alive",
-			h.Device.Key, h.Device.value(), r.who(), r.Netns).
-			HeldBy(r.who())
+			h.Device.Key, h.Device.value(), r.ownerText(), r.Netns).
+			HeldBy(r.ownerText())
 	}
 	return err
 }

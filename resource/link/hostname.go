@@ -29,7 +29,7 @@ func (h HostName) Verify(ctx context.Context, w *kernel.World) error {
 	switch {
 	case err != nil:
 		return resource.ExceptNoLink(err)
-	case h.Owner.ContainerID == "" && markedFor(l, h.Owner.Network), (Veth{Owner: h.Owner}).ours(l):
+	case h.Owner.ContainerID == "" && markedFor(l, h.Owner.Network), (Veth{Owner: h.Owner}).isOwned(l):
 		return nil
 	}
 	return h.taken(ctx, w)
@@ -77,10 +77,10 @@ const hostNameRecord = "hostname"
 // chosen reports whether the name of the host's end is not the one that the owner has anyway.
 func (v Veth) chosen() bool { return v.Host != identity.LinkName("veth", v.Owner) }
 
-// ours reports whether a link is the host-side interface of the owner. The mark may be missing after a kill. Then the
-// link's group, which is the network's, and its MAC address, which is the owner's, decide; a chosen name proves
+// isOwned reports whether a link is the host-side interface of the owner. The mark may be missing after a kill. Then
+// the link's group, which is the network's, and its MAC address, which is the owner's, decide; a chosen name proves
 // nothing.
-func (v Veth) ours(l *rtnl.Link) bool {
+func (v Veth) isOwned(l *rtnl.Link) bool {
 	if _, _, _, tagged := identity.ParseTag(l.Alias); l.Kind != "veth" || tagged ||
 		l.Name == identity.LinkName("veth", v.Owner) {
 		return l.Kind == "veth" && resource.Owned(l, v.Owner)
@@ -116,7 +116,7 @@ func (v Veth) named(w *kernel.World) (*rtnl.Link, error) {
 		return nil, err
 	}
 	l, err := rtnl.LinkByName(w.Host, name)
-	if errors.Is(err, rtnl.ErrNoLink) || err == nil && !v.ours(l) {
+	if errors.Is(err, rtnl.ErrNoLink) || err == nil && !v.isOwned(l) {
 		return nil, nil
 	}
 	return l, err

@@ -133,7 +133,7 @@ func Renamed(w *kernel.World, listed string, o spec.Owner) (now string, err erro
 		return "", err
 	}
 	links, err := rtnl.Links(w.Host)
-	if i := slices.IndexFunc(links, v.ours); i >= 0 {
+	if i := slices.IndexFunc(links, v.isOwned); i >= 0 {
 		now = links[i].Name
 	}
 	return now, err

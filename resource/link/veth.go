@@ -118,7 +118,7 @@ func (v Veth) add(ctx context.Context, w *kernel.World, pair rtnl.VethPair) erro
 			err = fmt.Errorf("add veth: %w", err)
 		}
 		// else it is what a living attachment goes by
-		if old, e := rtnl.LinkByName(w.Host, v.Host); e != nil || !v.ours(old) {
+		if old, e := rtnl.LinkByName(w.Host, v.Host); e != nil || !v.isOwned(old) {
 			err = errors.Join(err, v.forgetName(w))
 		}
 		return err
@@ -135,10 +135,10 @@ func (v Veth) clear(ctx context.Context, w *kernel.World) error {
 	if err != nil {
 		return resource.ExceptNoLink(err)
 	}
-	if !v.ours(old) && v.chosen() {
+	if !v.isOwned(old) && v.chosen() {
 		return HostName{v.Owner, v.Host, "hostInterfaceName"}.taken(ctx, w)
 	}
-	if !v.ours(old) {
+	if !v.isOwned(old) {
 		return fmt.Errorf("link %s already exists on the host and was not made for this attachment: %w", v.Host,
 			fs.ErrExist)
 	}
@@ -274,7 +274,7 @@ func (v Veth) missing(w *kernel.World, cont *rtnl.Link, err error) error {
 	if !errors.Is(err, rtnl.ErrNoLink) {
 		return err
 	}
-	err, found := CalledNow(w.Host, err, v.ours)
+	err, found := CalledNow(w.Host, err, v.isOwned)
 	if cont == nil && !found {
 		return nil
 	}
@@ -283,7 +283,7 @@ func (v Veth) missing(w *kernel.World, cont *rtnl.Link, err error) error {
 
 // renamed is err, that the container's end is not there, with the name that it has now: the other end of the host's.
 func (v Veth) renamed(w *kernel.World, h *rtnl.Link, err error) error {
-	if !errors.Is(err, rtnl.ErrNoLink) || !v.ours(h) || !h.PeerAway || h.PeerNS < 0 {
+	if !errors.Is(err, rtnl.ErrNoLink) || !v.isOwned(h) || !h.PeerAway || h.PeerNS < 0 {
 		return err
 	}
 	if here, ierr := rtnl.NSID(w.Host, w.Container); ierr != nil || here != h.PeerNS {
@@ -317,7 +317,7 @@ func (v Veth) find(w *kernel.World) (*rtnl.Link, error) {
 		names = append(names, identity.LinkName("veth", v.Owner))
 	}
 	for _, name := range names {
-		if l, err := rtnl.LinkByName(w.Host, name); resource.ExceptNoLink(err) != nil || err == nil && v.ours(l) {
+		if l, err := rtnl.LinkByName(w.Host, name); resource.ExceptNoLink(err) != nil || err == nil && v.isOwned(l) {
 			return l, err
 		}
 	}
@@ -339,7 +339,7 @@ func (v Veth) bothRenamed(w *kernel.World) (*rtnl.Link, error) {
 	}
 	here, err := rtnl.NSID(w.Host, w.Container)
 	for _, l := range links {
-		if here >= 0 && l.PeerAway && l.PeerNS == here && v.ours(l) {
+		if here >= 0 && l.PeerAway && l.PeerNS == here && v.isOwned(l) {
 			return l, nil
 		}
 	}

@@ -70,8 +70,8 @@ func (t TransientBridge) String() string { return resource.Line(t.Bridge.String(
 
 func (t TransientBridge) tag() string { return identity.Tag(policy.NetworkOwner(t.Network, t.Name)) }
 
-// ours reports whether a bridge has the address that this program gives to bridges, and no alias of another program.
-func (t TransientBridge) ours(l *rtnl.Link) bool {
+// isOwned reports whether a bridge has the address that this program gives to bridges, and no alias of another program.
+func (t TransientBridge) isOwned(l *rtnl.Link) bool {
 	_, _, _, tagged := identity.ParseTag(l.Alias)
 	return bytes.Equal(l.MAC, t.MAC()) && (tagged || l.Alias == "")
 }
@@ -99,7 +99,7 @@ func (t TransientBridge) EnsureUnlocked(w *kernel.World) (changed bool, err erro
 		return changed, err
 	}
 	l, err := resource.Bridge(w, t.Name)
-	if err != nil || !t.ours(l) || l.Alias != "" {
+	if err != nil || !t.isOwned(l) || l.Alias != "" {
 		return changed, err
 	}
 	return true, rtnl.SetLink(w.Host, t.Name, rtnl.LinkChange{Alias: t.tag()})
@@ -109,7 +109,7 @@ func (t TransientBridge) EnsureUnlocked(w *kernel.World) (changed bool, err erro
 func (t TransientBridge) Verify(ctx context.Context, w *kernel.World) error {
 	var d resource.Drift
 	d.Add(t.Bridge.Verify(ctx, w))
-	if l, err := resource.Bridge(w, t.Name); err == nil && t.ours(l) && l.Alias == "" {
+	if l, err := resource.Bridge(w, t.Name); err == nil && t.isOwned(l) && l.Alias == "" {
 		d.Want("alias", t.tag(), "none")
 	}
 	return d.Err()
@@ -173,7 +173,7 @@ func (t TransientBridge) empty(w *kernel.World, owner [8]byte) (links []*rtnl.Li
 	if err != nil {
 		return nil, errors.Is(err, rtnl.ErrNoLink), resource.ExceptNoLink(err)
 	}
-	if br.Kind != "bridge" || !t.ours(br) || br.Master != 0 || br.Watchers() > 0 {
+	if br.Kind != "bridge" || !t.isOwned(br) || br.Master != 0 || br.Watchers() > 0 {
 		return nil, false, nil
 	}
 	ports, err := rtnl.Ports(w.Host, br.Index)

@@ -113,7 +113,7 @@ func (t Tunnels) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			if err != nil {
 				return err
 			}
-			if err := t.alone(rows); err != nil {
+			if err := t.refuseJoin(rows); err != nil {
 				return err
 			}
 			missing := slices.DeleteFunc(slices.Clone(away), func(r netip.Addr) bool {
@@ -139,8 +139,8 @@ func (t Tunnels) Traits() resource.Traits {
 	return is
 }
 
-// alone refuses to join two overlays, which a bridge does whose VLANs do not keep them apart.
-func (t Tunnels) alone(rows []ovsdb.Row) error {
+// refuseJoin refuses to join two overlays, which a bridge does whose VLANs do not keep them apart.
+func (t Tunnels) refuseJoin(rows []ovsdb.Row) error {
 	for _, row := range rows {
 		on := row.Map("external_ids")[tunnelKey]
 		bridge, vni, _ := strings.Cut(on, "/")

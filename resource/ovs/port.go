@@ -142,7 +142,7 @@ func (p Port) add(ctx context.Context, c *ovsdb.Conn) error {
 	bridge := answers[0].Rows[0].UUID("_uuid")
 	for _, old := range answers[1].Rows {
 		if tag := old.Map("external_ids")[ownerKey]; tag != identity.Tag(p.Owner) {
-			return fmt.Errorf("port %s exists in Open vSwitch, and is %s", p.Link, ofWhom(tag))
+			return fmt.Errorf("port %s exists in Open vSwitch, and is %s", p.Link, possessive(tag))
 		}
 		// a name cannot go and come in one transaction
 		if err := remove(ctx, c, []string{identity.Tag(p.Owner)}); err != nil {
@@ -179,7 +179,7 @@ func (p Port) add(ctx context.Context, c *ovsdb.Conn) error {
 	return err
 }
 
-func ofWhom(tag string) string {
+func possessive(tag string) string {
 	if _, _, text, ok := identity.ParseTag(tag); ok {
 		return text + "'s"
 	}

@@ -27,7 +27,7 @@ func published(port publish.Mapping) publish.PortsIPTables {
 func TestSweepIPTables(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
-		contract.SettleOn(t, w, v)
+		contract.ChooseVariant(t, w, v)
 		make := func(id, ifName string, n byte) []plan.Remover {
 			p := published(publish.Mapping{Protocol: "tcp", HostPort: 8000 + uint16(n), ContainerPort: 80})
 			p.Owner.ContainerID, p.Owner.IfName = id, ifName

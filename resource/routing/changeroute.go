@@ -80,7 +80,7 @@ func (r RouteEntry) ready(ctx context.Context, at site, link string) error {
 	if err != nil || !l.Operational {
 		return err
 	}
-	return addr.Settled(ctx, at.ns, link, r.Src, resource.KernelLimit)
+	return addr.AwaitDAD(ctx, at.ns, link, r.Src, resource.KernelLimit)
 }
 
 func (r RouteEntry) list(at site) (list []rtnl.Message, err error) {

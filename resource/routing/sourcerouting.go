@@ -164,7 +164,7 @@ func (s SourceRouting) ready(ctx context.Context, ns *kernel.NS, index int) (sur
 		if !l.Operational {
 			continue
 		}
-		if err := addr.Settled(ctx, ns, s.Owner.IfName, src.Prefix.Addr(), resource.KernelLimit); err != nil {
+		if err := addr.AwaitDAD(ctx, ns, s.Owner.IfName, src.Prefix.Addr(), resource.KernelLimit); err != nil {
 			return false, err
 		}
 	}

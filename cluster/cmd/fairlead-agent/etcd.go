@@ -164,7 +164,7 @@ func (f *sharedPools) run(ctx context.Context, a *agent.Agent) error {
 			if freed {
 				m.Freed()
 			}
-			m.Heard()
+			m.ViewChanged()
 		}, a.SetFailure)
 	})
 	running.Go(func() { tell(ctx, m, self, changed, updates) })

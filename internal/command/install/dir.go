@@ -123,7 +123,7 @@ func trusted(path string) error {
 	if os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid() {
 		return &UnsafeError{os.Args[0], "it runs with the rights of its owner, who is not the caller (setuid)"}
 	}
-	if err := alone(path, 0); err != nil {
+	if err := requirePrivate(path, 0); err != nil {
 		return err
 	}
 	return ancestors(path)
@@ -133,16 +133,16 @@ func trusted(path string) error {
 func ancestors(path string) error {
 	for path != "/" {
 		path = filepath.Dir(path)
-		if err := alone(path, fs.ModeSticky); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := requirePrivate(path, fs.ModeSticky); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-// alone refuses a directory that users other than root and the caller may write to, unless the mode bits in harmless
-// are set.
-func alone(path string, harmless fs.FileMode) error {
+// requirePrivate refuses a directory that users other than root and the caller may write to, unless the mode bits in
+// harmless are set.
+func requirePrivate(path string, harmless fs.FileMode) error {
 	var root, st syscall.Stat_t
 	if err := syscall.Stat("/", &root); err != nil {
 		return &fs.PathError{Op: "stat", Path: "/", Err: err}

@@ -215,7 +215,7 @@ func (s *Server) answerQuestions(socket net.Listener) error {
 			var a names.Answer
 			err := json.NewDecoder(io.LimitReader(c, names.AskSize)).Decode(&q)
 			if err == nil {
-				err = s.told(q)
+				err = s.answerPlugin(q)
 			}
 			if err != nil {
 				a.Error = err.Error()
@@ -225,8 +225,8 @@ func (s *Server) answerQuestions(socket net.Listener) error {
 	}
 }
 
-// told returns the answer to a plugin.
-func (s *Server) told(q names.Question) error {
+// answerPlugin returns the answer to a plugin.
+func (s *Server) answerPlugin(q names.Question) error {
 	if q.Record != "" {
 		if strings.ContainsRune(q.Record, '/') {
 			return fmt.Errorf("there is no record %s in %s", q.Record, s.dir)

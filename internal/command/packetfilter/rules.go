@@ -75,7 +75,7 @@ func (r *rules) read(look func(*rules) error) (steady bool, err error) {
 	}
 	// A chain that is made anew lets all through for a moment, of the new generation already, until it has its
 	// policy.
-	if err := r.nft.Settle(r.generation); err != nil {
+	if err := r.nft.AwaitCommit(r.generation); err != nil {
 		return false, err
 	}
 	chains, err := r.nft.BaseChains()

@@ -32,7 +32,7 @@ func (d *Daemon) adopt(ctx context.Context, q question) error {
 	if !have.IsValid() {
 		return spec.Errorf(spec.CodeConfig, "the result has no IPv4 address")
 	}
-	done, err := d.alone(ctx, q.owner)
+	done, err := d.lockOwner(ctx, q.owner)
 	if err != nil {
 		return err
 	}

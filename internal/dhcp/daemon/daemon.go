@@ -101,7 +101,7 @@ func New(s Settings) (*Daemon, error) {
 	}
 	d.takeNotes(owners)
 	d.group.Go(func() {
-		if err := rtnl.WatchNamespaces(d.host, d.ctx.Done(), d.hear); err != nil {
+		if err := rtnl.WatchNamespaces(d.host, d.ctx.Done(), d.handleEvent); err != nil {
 			slog.Error("links are not watched: that one is gone or back is seen when its lease is to be renewed",
 				"error", err)
 		}
@@ -132,11 +132,11 @@ func (d *Daemon) Close() {
 
 func second[T any](_ T, err error) error { return err }
 
-func (d *Daemon) hear(ev rtnl.NamespaceEvent) {
+func (d *Daemon) handleEvent(ev rtnl.NamespaceEvent) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, k := range d.keepers {
-		k.hear(ev)
+		k.receive(ev)
 	}
 }
 
@@ -227,8 +227,8 @@ func (d *Daemon) of(o spec.Owner) (ks []*keeper) {
 	return ks
 }
 
-// alone waits until no other call adds or deletes the owner.
-func (d *Daemon) alone(ctx context.Context, o spec.Owner) (done func(), err error) {
+// lockOwner waits until no other call adds or deletes the owner.
+func (d *Daemon) lockOwner(ctx context.Context, o spec.Owner) (done func(), err error) {
 	for {
 		d.mu.Lock()
 		other, busy := d.busy[o]

@@ -120,7 +120,7 @@ func (k *keeper) run(ctx context.Context, retry time.Time) {
 			case <-ctx.Done():
 			case <-t.C:
 			case <-k.wake:
-				if k.heard(ctx) {
+				if k.handlePending(ctx) {
 					retry = time.Time{}
 				}
 			}
@@ -140,8 +140,8 @@ func (k *keeper) run(ctx context.Context, retry time.Time) {
 	}
 }
 
-// heard handles an event of the namespace, and reports whether the keeper must act at once.
-func (k *keeper) heard(ctx context.Context) bool {
+// handlePending handles an event of the namespace, and reports whether the keeper must act at once.
+func (k *keeper) handlePending(ctx context.Context) bool {
 	k.mu.Lock()
 	look := k.look
 	k.look = false
@@ -361,8 +361,8 @@ func (k *keeper) stop() {
 	<-k.done
 }
 
-// hear receives an event from the watcher.
-func (k *keeper) hear(ev rtnl.NamespaceEvent) {
+// receive receives an event from the watcher.
+func (k *keeper) receive(ev rtnl.NamespaceEvent) {
 	k.mu.Lock()
 	switch {
 	case ev.Lost:

@@ -55,7 +55,7 @@ func (d *Daemon) add(ctx context.Context, q question) (*spec.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := d.alone(ctx, q.owner)
+	done, err := d.lockOwner(ctx, q.owner)
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +252,7 @@ var errEnded = errors.New("a DEL has ended it")
 
 // del releases the leases of an owner. It is not an error if there are none.
 func (d *Daemon) del(ctx context.Context, o spec.Owner) error {
-	done, err := d.alone(ctx, o)
+	done, err := d.lockOwner(ctx, o)
 	if err != nil {
 		return err
 	}

@@ -145,7 +145,7 @@ func (r *routers) gateway(ctx context.Context, l *dhcp.Lease) {
 	list := r.await(ctx, time.Until(r.began.Add(routerLimit)), func(list []*advert) bool { return best(list) != nil })
 	if b := best(list); b != nil {
 		l.Gateway, l.Routes = b.router, defaultBy(b.router)
-		settled(ctx, r.link, b.router)
+		awaitDefaultRoute(ctx, r.link, b.router)
 	}
 	for _, a := range list {
 		if a.mtu > 0 && a.mtu < r.link.MTU && (l.MTU == 0 || a.mtu < l.MTU) {
@@ -154,9 +154,9 @@ func (r *routers) gateway(ctx context.Context, l *dhcp.Lease) {
 	}
 }
 
-// settled waits a little for the kernel's own default route by a router, which it makes a moment after we have heard of
-// the router, if it is to make one. The program that then gives the link routes finds it there.
-func settled(ctx context.Context, l dhcp.Link, router netip.Addr) {
+// awaitDefaultRoute waits a little for the kernel's own default route by a router, which it makes a moment after we
+// have heard of the router, if it is to make one. The program that then gives the link routes finds it there.
+func awaitDefaultRoute(ctx context.Context, l dhcp.Link, router netip.Addr) {
 	if v, _ := procsys.Get(l.NS, "net/ipv6/conf/"+l.Name+"/accept_ra_defrtr"); v != "1" {
 		return
 	}

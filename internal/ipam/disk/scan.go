@@ -67,7 +67,7 @@ func (d *directory) scan() error {
 	sameBoot := d.boot != 0 && d.x.boot == d.boot
 	d.fresh, d.dirty, d.found = true, true, nil
 	d.x.make(indexPath(d.path))
-	former := d.former(sameBoot)
+	former := d.earlierEntries(sameBoot)
 	there := map[netip.Addr]bool{}
 	for _, a := range addrs {
 		e, ok := d.look(a, former[a], sameBoot)
@@ -111,9 +111,9 @@ func (d *directory) words(there map[netip.Addr]bool) {
 	d.rested(gone)
 }
 
-// former returns the leases in the index by address. It removes the entries of sticky keys, and after a reboot also the
-// words.
-func (d *directory) former(sameBoot bool) map[netip.Addr][]entry {
+// earlierEntries returns the leases in the index by address. It removes the entries of sticky keys, and after a
+// reboot also the words.
+func (d *directory) earlierEntries(sameBoot bool) map[netip.Addr][]entry {
 	entries := map[netip.Addr][]entry{}
 	names, _ := list(d.x.fd, ".") // those of an index that cannot be read are made anew
 	for _, name := range names {

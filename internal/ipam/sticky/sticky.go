@@ -42,7 +42,7 @@ func (s *Conf) Of(r *sdk.Request) (*disk.Sticky, error) {
 				`ipam.sticky.key[%d]: %s: want the name of an argument, such as K8S_POD_NAME, or labels. and a label's name`,
 				i, strconv.Quote(name))
 		}
-		part := r.Told(name)
+		part := r.CNIArg(name)
 		if l, ok := strings.CutPrefix(name, labels); ok {
 			part = r.Label(l)
 		}

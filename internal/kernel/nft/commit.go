@@ -57,10 +57,10 @@ func subsystem() []byte {
 	return binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
 }
 
-// Settle waits until the transaction that made a generation has ended, and changes nothing. The kernel counts the new
-// generation when it begins to carry a transaction out, and a new chain has the policy accept until its turn comes in
-// that. So what was read in one generation is what stays only if it is the same after Settle.
-func (n *Conn) Settle(generation uint32) error {
+// AwaitCommit waits until the transaction that made a generation has ended, and changes nothing. The kernel counts
+// the new generation when it begins to carry a transaction out, and a new chain has the policy accept until its turn
+// comes in that. So what was read in one generation is what stays only if it is the same after AwaitCommit.
+func (n *Conn) AwaitCommit(generation uint32) error {
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
 	r := n.c.Requests()

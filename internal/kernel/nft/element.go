@@ -34,7 +34,7 @@ func (n *Conn) Get(keys ...Elem) ([]*Elem, error) {
 	if err := n.ask(qs); err != nil {
 		return found, err
 	}
-	return found, n.settled(qs, found)
+	return found, n.awaitEnd(qs, found)
 }
 
 // List reads a whole set, without elements that are about to time out. It returns nil if there is no such set.

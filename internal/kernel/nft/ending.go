@@ -76,9 +76,9 @@ func (n *Conn) ended() error {
 	return err
 }
 
-// settled asks again for those elements that are ending, until they have. There is no event for it: the kernel looks at
-// its clock. It takes a tick, of 10 ms at most.
-func (n *Conn) settled(qs []*question, found []*Elem) error {
+// awaitEnd asks again for those elements that are ending, until they have. There is no event for it: the kernel looks
+// at its clock. It takes a tick, of 10 ms at most.
+func (n *Conn) awaitEnd(qs []*question, found []*Elem) error {
 	for end := time.Now().Add(endingBound); ; {
 		var open []*question
 		for i, e := range found {

@@ -74,7 +74,7 @@ func TestNFTEnding(t *testing.T) {
 		all[1].Data = Key(netip.MustParseAddr("10.0.0.2"), uint16(8081))
 		all[2].Key = Key(byte(kernel.TCP), uint16(70))
 	}
-	if err := (&kernel.World{Host: ns}).Settle(); err != nil {
+	if err := (&kernel.World{Host: ns}).Finish(); err != nil {
 		t.Error(err)
 	}
 	if s := nstest.RunIn(t, ns.Path, "nft", "list", "ruleset"); strings.Contains(s, "elements") {

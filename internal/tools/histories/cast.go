@@ -8,8 +8,8 @@ import (
 // room is how many containers a network has addresses for.
 const room = 2
 
-// beyond reports whether a script has more containers at once than there are addresses.
-func (s *script) beyond() bool {
+// exceedsRoom reports whether a script has more containers at once than there are addresses.
+func (s *script) exceedsRoom() bool {
 	n := len(s.attached)
 	for _, a := range s.actors {
 		if a.verb == "add" && a.after == "" {

@@ -45,7 +45,7 @@ func (s *stage) startDaemon() error {
 	for {
 		select {
 		case n := <-s.said: // the first step tells its process
-			n.of.hear(n)
+			n.of.observe(n)
 			if d.ended {
 				return fmt.Errorf("the DHCP daemon ended: %s", d)
 			}
@@ -114,7 +114,7 @@ func (p *play) unanswered() {
 func (p *play) answers() error {
 	for _, each := range p.players {
 		if each.asks {
-			if err := p.hear(each); err != nil {
+			if err := p.awaitPlayer(each); err != nil {
 				return err
 			}
 		}
@@ -157,8 +157,8 @@ func leases(c *container) []string {
 	return slices.DeleteFunc(paths, func(path string) bool { return strings.HasSuffix(path, ".new") })
 }
 
-// settle has a DHCP daemon run that waits for no turns, and waits until it has handled what was deleted while there was none.
-func (p *play) settle() error {
+// finishDaemon has a DHCP daemon run that waits for no turns, and waits until it has handled what was deleted while there was none.
+func (p *play) finishDaemon() error {
 	if p.daemon == nil {
 		return nil
 	}

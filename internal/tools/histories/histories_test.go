@@ -108,7 +108,7 @@ func TestCast(t *testing.T) {
 				last[a.object] = a.name
 			}
 		}
-		if s.beyond() && !leaves {
+		if s.exceedsRoom() && !leaves {
 			t.Errorf("seed %d: more containers than addresses:\n%s", seed, s)
 		}
 	}

@@ -58,7 +58,7 @@ func (p *play) event(a actor) error {
 		}
 	case "continue":
 		if victim := p.player(a.object); !victim.ended {
-			return errors.Join(victim.goOn(), p.hear(victim))
+			return errors.Join(victim.goOn(), p.awaitPlayer(victim))
 		}
 	case "flush":
 		excuse("add", "check", "repair", "gc")
@@ -195,7 +195,7 @@ func (p *play) epilogue() error {
 	if err := disks().Empty(); err != nil {
 		return err
 	}
-	if err := p.settle(); err != nil {
+	if err := p.finishDaemon(); err != nil {
 		return err
 	}
 	damaged := false

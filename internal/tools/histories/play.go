@@ -55,7 +55,7 @@ type outcome struct {
 
 // perform plays a script in this host.
 func perform(program string, s *script) (o outcome) {
-	p := &play{script: s, crowded: s.beyond(), random: rand.New(rand.NewPCG(s.seed, 2))}
+	p := &play{script: s, crowded: s.exceedsRoom(), random: rand.New(rand.NewPCG(s.seed, 2))}
 	err := p.perform(program)
 	for _, t := range p.turns {
 		o.Turns = append(o.Turns, strings.TrimSuffix("turn "+t.actor+" until "+t.until, " until "))
@@ -207,7 +207,7 @@ func (p *play) acts() error {
 		i := slices.IndexFunc(p.players, func(each *player) bool { return each.name == t.actor })
 		each := p.players[i]
 		if each.begun { // the daemon may be about to begin a step
-			if err := p.hear(each); err != nil {
+			if err := p.awaitPlayer(each); err != nil {
 				return err
 			}
 		}
@@ -347,7 +347,7 @@ func (p *play) listen() error {
 	select {
 	case n := <-p.said:
 		p.silent, p.quiet = 0, 0
-		n.of.hear(n)
+		n.of.observe(n)
 		if n.of.ended {
 			p.late = append(p.late, n.of)
 		}
@@ -417,7 +417,7 @@ func (p *play) step(each *player) error {
 		each.begun = true
 		p.starts(each)
 		each.start(cmp.Or(each.program, p.program), p.said)
-		if err := p.hear(each); err != nil {
+		if err := p.awaitPlayer(each); err != nil {
 			return err
 		}
 	default:
@@ -431,7 +431,7 @@ func (p *play) step(each *player) error {
 		p.asking(each, s)
 		err := each.answer(s)
 		if err == nil {
-			err = p.hear(each)
+			err = p.awaitPlayer(each)
 		}
 		if err != nil {
 			return err
@@ -447,9 +447,9 @@ func (p *play) step(each *player) error {
 	return p.laws(each, looksAt)
 }
 
-// hear waits until a player waits before a step, for a lock or for the DHCP daemon, or has ended. What others do meanwhile is
+// awaitPlayer waits until a player waits before a step, for a lock or for the DHCP daemon, or has ended. What others do meanwhile is
 // noted, too.
-func (p *play) hear(each *player) error {
+func (p *play) awaitPlayer(each *player) error {
 	for each.runs() && !p.idle(each) {
 		if err := p.listen(); err != nil {
 			return err

@@ -87,8 +87,8 @@ func (p *player) start(program string, said chan<- news) {
 	}()
 }
 
-// hear notes what a player does.
-func (p *player) hear(n news) {
+// observe notes what a player does.
+func (p *player) observe(n news) {
 	p.asks = false
 	if n.step == nil {
 		p.ended, p.err, p.pending, p.locking = true, n.err, nil, nil

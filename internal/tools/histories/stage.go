@@ -200,7 +200,7 @@ func (s *stage) reboot(chain string, concerned func(*container) bool) error {
 	s.stop()
 	for s.daemon != nil && !s.daemon.ended {
 		n := <-s.said
-		n.of.hear(n)
+		n.of.observe(n)
 	}
 	for _, c := range s.containers {
 		if err := nstest.RemoveNS(c.netns); err != nil {

@@ -30,7 +30,7 @@ type Lab struct {
 	*testing.T
 	W                    *kernel.World // Host, and Container is a
 	A, B                 *kernel.NS
-	Neighbour, Beyond    *kernel.NS
+	Neighbour, Remote    *kernel.NS
 	OwnerA, OwnerB       spec.Owner
 	ToA, ToA6, ToB, ToB6 netip.Prefix
 }
@@ -39,12 +39,12 @@ type Lab struct {
 func NewLab(t *testing.T) *Lab {
 	t.Helper()
 	l := &Lab{T: t, W: contract.NewWorld(t), B: contract.OpenNS(t), Neighbour: contract.OpenNS(t),
-		Beyond: contract.OpenNS(t),
+		Remote: contract.OpenNS(t),
 		OwnerA: contract.Owner, OwnerB: spec.Owner{Network: "net", ContainerID: "c2", IfName: "eth0"},
 		ToA: contract.Prefix("10.1.2.5/24"), ToA6: contract.Prefix("fd00::5/64"), ToB: contract.Prefix("10.1.2.6/24"),
 		ToB6: contract.Prefix("fd00::6/64")}
 	l.A = l.W.Container
-	for _, ns := range []*kernel.NS{l.W.Host, l.A, l.B, l.Neighbour, l.Beyond} {
+	for _, ns := range []*kernel.NS{l.W.Host, l.A, l.B, l.Neighbour, l.Remote} {
 		l.In(ns, "sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0")
 	}
 	l.In(l.W.Host, "ip link add br0 type bridge", "ip addr add 10.1.2.1/24 dev br0",
@@ -57,7 +57,7 @@ func NewLab(t *testing.T) *Lab {
 	l.In(l.W.Host, "ip addr add 192.0.2.1/24 dev wan", "ip addr add 192.0.2.9/24 dev wan",
 		"ip addr add 2001:db8::1/64 dev wan nodad", "ip addr add 2001:db8::9/128 dev lo")
 	l.In(l.Neighbour, "ip route add 2001:db8::9/128 via 2001:db8::1")
-	l.plug(l.Beyond, "wan2", "198.51.100.2/24", "2001:db8:1::2/64", "198.51.100.1", "2001:db8:1::1")
+	l.plug(l.Remote, "wan2", "198.51.100.2/24", "2001:db8:1::2/64", "198.51.100.1", "2001:db8:1::1")
 	l.In(l.W.Host, "ip addr add 198.51.100.1/24 dev wan2", "ip addr add 2001:db8:1::1/64 dev wan2 nodad")
 	for _, name := range []string{"va", "vb", "wan", "wan2", "br0"} {
 		err := rtnl.Await(l.W.Host, t.Context(), nstest.Patience(t), []uint{rtnl.LinkEvents}, func() (bool, error) {
@@ -217,7 +217,7 @@ func (l *Lab) Expect(ns *kernel.NS, network, addr, want string) {
 // NameOf is what a namespace is called in the drawing.
 func (l *Lab) NameOf(ns *kernel.NS) string {
 	for n, x := range map[string]*kernel.NS{"host": l.W.Host, "a": l.A, "b": l.B, "neighbour": l.Neighbour,
-		"beyond": l.Beyond} {
+		"beyond": l.Remote} {
 		if x == ns {
 			return n
 		}

@@ -41,7 +41,7 @@ func IPTablesState(t testing.TB, w *kernel.World) string {
 // State is what nft(8) shows of both tables, and so also shows that it can read them.
 func State(t testing.TB, w *kernel.World) string {
 	t.Helper()
-	if err := w.Settle(); err != nil {
+	if err := w.Finish(); err != nil {
 		t.Error(err)
 	}
 	return nstest.RunIn(t, w.Host.Path, "nft", "list", "ruleset")
@@ -85,7 +85,7 @@ func Test(t *testing.T, w *kernel.World, r plan.Resource, breakers ...contract.B
 // NFT runs one command of nft(8) on the host, once what was removed has ended.
 func NFT(t testing.TB, w *kernel.World, line string) string {
 	t.Helper()
-	if err := w.Settle(); err != nil {
+	if err := w.Finish(); err != nil {
 		t.Error(err)
 	}
 	return nstest.RunIn(t, w.Host.Path, "nft", line)

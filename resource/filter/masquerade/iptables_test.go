@@ -17,7 +17,7 @@ func TestMasqueradeIPTablesLaw(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		for _, full := range []bool{false, true} {
 			w := contract.NewWorld(t)
-			contract.SettleOn(t, w, v)
+			contract.ChooseVariant(t, w, v)
 			contract.Host(t, w, "iptables-%v -t nat -A POSTROUTING -s 10.9.9.9 -j RETURN", v)
 			contract.Host(t, w, "ip6tables-%v -t nat -A POSTROUTING -s fd00::99 -j RETURN", v)
 			m := filtertest.SourcesByIPTables()
@@ -49,8 +49,8 @@ func TestMasqueradeIPTablesLaw(t *testing.T) {
 func TestMasqueradeIPTablesPaths(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := filtertest.NewLab(t)
-		contract.SettleOn(t, l.W, v)
-		for _, ns := range []*kernel.NS{l.Neighbour, l.Beyond, l.B} {
+		contract.ChooseVariant(t, l.W, v)
+		for _, ns := range []*kernel.NS{l.Neighbour, l.Remote, l.B} {
 			l.Serve(ns, l.NameOf(ns), "tcp", ":80")
 			l.Serve(ns, l.NameOf(ns), "udp", ":80")
 		}
@@ -83,7 +83,7 @@ func TestMasqueradeIPTablesPaths(t *testing.T) {
 func TestMasqueradeIPTablesShared(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
-		contract.SettleOn(t, w, v)
+		contract.ChooseVariant(t, w, v)
 		before := contract.IPTablesState(t, w, v)
 		one, two := filtertest.SourcesByIPTables(), filtertest.SourcesByIPTables()
 		two.Owner.IfName, two.From = "eth1", []netip.Prefix{contract.Prefix("10.7.2.5/24"),
@@ -125,7 +125,7 @@ func TestMasqueradeIPTablesShared(t *testing.T) {
 func TestMasqueradeIPTablesSubnets(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
-		contract.SettleOn(t, w, v)
+		contract.ChooseVariant(t, w, v)
 		of := func(id string, subnet int) masquerade.SourcesIPTables {
 			m := filtertest.SourcesByIPTables()
 			m.Owner.ContainerID = id

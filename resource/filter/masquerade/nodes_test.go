@@ -69,7 +69,7 @@ func TestMasqueradeCluster(t *testing.T) {
 	l := filtertest.NewLab(t)
 	for _, at := range []string{"tcp", "udp"} {
 		l.Serve(l.Neighbour, "neighbour", at, ":80")
-		l.Serve(l.Beyond, "beyond", at, ":80")
+		l.Serve(l.Remote, "beyond", at, ":80")
 	}
 	m := masquerade.Sources{Owner: l.OwnerA, From: []netip.Prefix{l.ToA, l.ToA6}, Cluster: true}
 	sees := func(when, beyond, beyond6 string) {

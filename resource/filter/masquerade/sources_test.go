@@ -57,7 +57,7 @@ func TestMasqueradeLaw(t *testing.T) {
 // chosen for the family; the container's own where it is excepted and not forced.
 func TestMasqueradeForceAndSource(t *testing.T) {
 	l := filtertest.NewLab(t)
-	for _, ns := range []*kernel.NS{l.Neighbour, l.Beyond, l.B} {
+	for _, ns := range []*kernel.NS{l.Neighbour, l.Remote, l.B} {
 		l.Serve(ns, l.NameOf(ns), "tcp", ":80")
 		l.Serve(ns, l.NameOf(ns), "udp", ":80")
 	}
@@ -164,7 +164,7 @@ func TestMasqueradePaths(t *testing.T) {
 	m := masquerade.Sources{Owner: l.OwnerA, From: []netip.Prefix{l.ToA, l.ToA6},
 		Except: []netip.Prefix{contract.Prefix("198.51.100.0/24"), contract.Prefix("2001:db8:1::/64")}}
 	l.Ensure(m, l.W)
-	for _, ns := range []*kernel.NS{l.Neighbour, l.Beyond, l.B} {
+	for _, ns := range []*kernel.NS{l.Neighbour, l.Remote, l.B} {
 		l.Serve(ns, l.NameOf(ns), "tcp", ":80")
 	}
 	l.Expect(l.A, "tcp", "192.0.2.2:80", "neighbour 192.0.2.1")
@@ -173,7 +173,7 @@ func TestMasqueradePaths(t *testing.T) {
 	l.Expect(l.A, "tcp", "[2001:db8:1::2]:80", "beyond fd00::5")
 	l.Expect(l.A, "tcp", "10.1.2.6:80", "b 10.1.2.5")
 	l.Expect(l.B, "tcp", "192.0.2.2:80", "neighbour 10.1.2.6")
-	if err := errors.Join(m.Remove(l.Context(), l.W), l.W.Settle()); err != nil {
+	if err := errors.Join(m.Remove(l.Context(), l.W), l.W.Finish()); err != nil {
 		t.Fatal(err)
 	}
 	l.Expect(l.A, "tcp", "192.0.2.2:80", "neighbour 10.1.2.5")

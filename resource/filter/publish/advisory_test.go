@@ -31,7 +31,7 @@ func eachPublisher(t *testing.T, fn func(t *testing.T, b publisher)) {
 		list = append(list, publisher{"iptables-" + fmt.Sprint(v),
 			func(t *testing.T) *filtertest.Lab {
 				l := filtertest.NewLab(t)
-				contract.SettleOn(t, l.W, v)
+				contract.ChooseVariant(t, l.W, v)
 				return l
 			},
 			func(l *filtertest.Lab, ports ...publish.Mapping) plan.Remover {
@@ -66,7 +66,7 @@ func TestAdvisoryCVE202567499(t *testing.T) {
 		for _, network := range []string{"tcp", "udp"} {
 			l.Serve(l.A, "a", network, ":53")
 			l.Serve(l.B, "b", network, ":53")
-			l.Serve(l.Beyond, "beyond", network, ":53")
+			l.Serve(l.Remote, "beyond", network, ":53")
 		}
 		p := b.of(l, publish.Mapping{Protocol: "tcp", HostPort: 53, ContainerPort: 53},
 			publish.Mapping{Protocol: "udp", HostPort: 53, ContainerPort: 53})

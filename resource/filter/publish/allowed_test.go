@@ -33,8 +33,8 @@ func TestAllowFrom(t *testing.T) {
 			l.Serve(l.A, "a", network, ":80")
 			l.Expect(l.Neighbour, network, "192.0.2.1:8080", "a 192.0.2.2")
 			l.Expect(l.Neighbour, network, "[2001:db8::1]:8080", "a 2001:db8::2")
-			l.Expect(l.Beyond, network, "198.51.100.1:8080", "")
-			l.Expect(l.Beyond, network, "[2001:db8:1::1]:8080", "")
+			l.Expect(l.Remote, network, "198.51.100.1:8080", "")
+			l.Expect(l.Remote, network, "[2001:db8:1::1]:8080", "")
 			l.Expect(l.B, network, "10.1.2.1:8080", "")
 			l.Expect(l.B, network, "[fd00::1]:8080", "")
 			l.Expect(l.W.Host, network, "192.0.2.1:8080", "a 192.0.2.1")
@@ -43,7 +43,7 @@ func TestAllowFrom(t *testing.T) {
 			l.Expect(l.A, network, "192.0.2.1:8080", "a 10.1.2.1")
 			l.Expect(l.A, network, "[2001:db8::1]:8080", "a fd00::1")
 		}
-		l.Expect(l.Beyond, "tcp", "198.51.100.1:8081", "a 198.51.100.2")
+		l.Expect(l.Remote, "tcp", "198.51.100.1:8081", "a 198.51.100.2")
 		l.Expect(l.B, "tcp", "10.1.2.1:8081", "a 10.1.2.1")
 		l.Expect(l.B, "tcp", "10.1.2.1:8082", "a 10.1.2.1")
 		l.Expect(l.B, "tcp", "[fd00::1]:8082", "a fd00::1")
@@ -52,24 +52,24 @@ func TestAllowFrom(t *testing.T) {
 		l.Expect(l.Neighbour, "tcp", "192.0.2.1:8083", "a 192.0.2.2")
 		l.Expect(l.Neighbour, "tcp", "[2001:db8::1]:8083", "") // a list of one family closes the other
 		l.Serve(l.A, "range", "tcp", ":9004")
-		l.Expect(l.Beyond, "tcp", "198.51.100.1:9004", "range 198.51.100.2")
-		l.Expect(l.Beyond, "tcp", "[2001:db8:1::1]:9004", "range 2001:db8:1::2")
+		l.Expect(l.Remote, "tcp", "198.51.100.1:9004", "range 198.51.100.2")
+		l.Expect(l.Remote, "tcp", "[2001:db8:1::1]:9004", "range 2001:db8:1::2")
 		l.Expect(l.Neighbour, "tcp", "192.0.2.1:9004", "")
 		l.Expect(l.Neighbour, "tcp", "[2001:db8::1]:9004", "")
 		l.Expect(l.B, "tcp", "10.1.2.5:80", "a 10.1.2.6") // the container's own port is not published
 
 		// Without the rules, all of them are let in.
 		filtertest.NFT(t, l.W, "flush chain inet fairlead allowfrom")
-		l.Expect(l.Beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
+		l.Expect(l.Remote, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
 		l.Expect(l.B, "tcp", "[fd00::1]:8080", "a fd00::1")
 		l.Expect(l.Neighbour, "tcp", "[2001:db8::1]:9004", "range 2001:db8::2")
 		l.Ensure(p, l.W)
-		l.Expect(l.Beyond, "tcp", "198.51.100.1:8080", "")
+		l.Expect(l.Remote, "tcp", "198.51.100.1:8080", "")
 		l.Expect(l.B, "tcp", "[fd00::1]:8080", "")
 
 		contract.Remove(t, l.W, p)
 		l.Ensure(filtertest.PortsOfA(l, filtertest.TCP("", 8080)), l.W)
-		l.Expect(l.Beyond, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
+		l.Expect(l.Remote, "tcp", "198.51.100.1:8080", "a 198.51.100.2")
 	})
 }
 

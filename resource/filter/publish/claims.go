@@ -345,7 +345,7 @@ func FlushFlows(w *kernel.World, flows []conntrack.UDPFlow) {
 	if len(flows) == 0 {
 		return
 	}
-	if err := errors.Join(w.Settle(), conntrack.ForgetUDP(w.Host, flows)); err != nil {
+	if err := errors.Join(w.Finish(), conntrack.ForgetUDP(w.Host, flows)); err != nil {
 		slog.Warn("conntrack keeps flows of published UDP ports; their clients may have to change ports", "error", err)
 	}
 }

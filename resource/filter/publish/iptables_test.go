@@ -23,7 +23,7 @@ import (
 func TestPublishIPTablesLaw(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
-		contract.SettleOn(t, w, v)
+		contract.ChooseVariant(t, w, v)
 		other := filtertest.PortsByIPTables(publish.Mapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1})
 		other.Owner.ContainerID, other.To4, other.To6 = "other", contract.Prefix("10.1.2.77/24"), contract.Prefix("fd00::77/64")
 		contract.Ensure(t, w, other)
@@ -69,7 +69,7 @@ func TestPublishIPTablesPaths(t *testing.T) {
 		for _, call := range []string{"0", "1"} {
 			t.Run("bridge-nf-call-iptables="+call, func(t *testing.T) {
 				l := filtertest.NewLab(t)
-				contract.SettleOn(t, l.W, v)
+				contract.ChooseVariant(t, l.W, v)
 				if _, err := procsys.Set(l.W.Host, procsys.Setting{Key: "net/bridge/bridge-nf-call-iptables",
 					Value:    call,
 					Optional: true},
@@ -125,7 +125,7 @@ func TestPublishIPTablesPaths(t *testing.T) {
 func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := filtertest.NewLab(t)
-		contract.SettleOn(t, l.W, v)
+		contract.ChooseVariant(t, l.W, v)
 		p := filtertest.PortsByIPTables(publish.Mapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80})
 		l.Ensure(p, l.W)
 		if got := contract.Sysctl(t, l.W.Host, "net/ipv4/conf/br0/route_localnet"); got != "1" {
@@ -150,7 +150,7 @@ func TestLoopbackStaysInsideWithIPTables(t *testing.T) {
 func TestPublishIPTablesConflicts(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := filtertest.NewLab(t)
-		contract.SettleOn(t, l.W, v)
+		contract.ChooseVariant(t, l.W, v)
 		port := publish.Mapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
 		a := filtertest.PortsByIPTables(port)
 		l.Ensure(a, l.W)
@@ -204,7 +204,7 @@ func TestPublishIPTablesTwice(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		for _, first := range []bool{true, false} {
 			w := contract.NewWorld(t)
-			contract.SettleOn(t, w, v)
+			contract.ChooseVariant(t, w, v)
 			clean := filtertest.PortsByIPTables(publish.Mapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1})
 			clean.Owner.ContainerID = "shared"
 			contract.Ensure(t, w, clean)
@@ -239,7 +239,7 @@ func TestPublishIPTablesTwice(t *testing.T) {
 func TestPublishIPTablesBadInput(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
-		contract.SettleOn(t, w, v)
+		contract.ChooseVariant(t, w, v)
 		port := publish.Mapping{Protocol: "tcp", HostPort: 1, ContainerPort: 1}
 		p := filtertest.PortsByIPTables(port) // leaves the chains that are for all
 		contract.Ensure(t, w, p)
@@ -273,7 +273,7 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 			}
 		}
 		w = contract.NewWorld(t)
-		contract.SettleOn(t, w, v)
+		contract.ChooseVariant(t, w, v)
 		contract.Host(t, w, "iptables-%v -t nat -N KUBE-MARK-MASQ", v)
 		p = filtertest.PortsByIPTables(port)
 		p.SetMarkChain, p.To6 = "KUBE-MARK-MASQ", netip.Prefix{}
@@ -292,7 +292,7 @@ func TestPublishIPTablesBadInput(t *testing.T) {
 func TestPublishTakesOverFromTheDead(t *testing.T) {
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		l := filtertest.NewLab(t)
-		contract.SettleOn(t, l.W, v)
+		contract.ChooseVariant(t, l.W, v)
 		l.Serve(l.B, "b", "tcp", ":80")
 		port := publish.Mapping{Protocol: "tcp", HostPort: 8080, ContainerPort: 80}
 		stale := filtertest.PortsByIPTables(port)

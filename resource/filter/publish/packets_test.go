@@ -91,7 +91,7 @@ func publishedPaths(l *filtertest.Lab) {
 	if err := p.Verify(l.Context(), l.W); err != nil {
 		l.Error(err)
 	}
-	if err := errors.Join(p.Remove(l.Context(), l.W), l.W.Settle()); err != nil {
+	if err := errors.Join(p.Remove(l.Context(), l.W), l.W.Finish()); err != nil {
 		l.Fatal(err)
 	}
 	l.Expect(l.Neighbour, "tcp", "192.0.2.1:8080", "")
@@ -115,7 +115,7 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		l.Serve(l.A, "a", network, ":53")
 		l.Serve(l.B, "b", network, ":53")
-		l.Serve(l.Beyond, "beyond", network, ":53")
+		l.Serve(l.Remote, "beyond", network, ":53")
 	}
 	for name, hosts := range map[string][]netip.Addr{"any address": {{}},
 		"one address": {contract.Addr("192.0.2.1"), contract.Addr("2001:db8::1")}} {
@@ -141,7 +141,7 @@ func TestPublishedPortLeavesOthersAlone(t *testing.T) {
 				m.Expect(l.W.Host, network, "198.51.100.2:53", "beyond 198.51.100.1")
 				m.Expect(l.W.Host, network, "[2001:db8:1::2]:53", "beyond 2001:db8:1::1")
 			}
-			if err := errors.Join(p.Remove(m.Context(), l.W), l.W.Settle()); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.W), l.W.Finish()); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -297,7 +297,7 @@ func TestConditionsOnPackets(t *testing.T) {
 			if err := p.Verify(m.Context(), l.W); err != nil {
 				t.Error(err)
 			}
-			if err := errors.Join(p.Remove(m.Context(), l.W), l.W.Settle()); err != nil {
+			if err := errors.Join(p.Remove(m.Context(), l.W), l.W.Finish()); err != nil {
 				t.Error(err)
 			}
 			m.Expect(l.Neighbour, "tcp", "192.0.2.1:8080", "")

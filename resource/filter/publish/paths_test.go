@@ -23,7 +23,7 @@ func TestLocalnetOfAnotherLink(t *testing.T) {
 	})
 	contract.EachIPTables(t, func(t *testing.T, v xtables.Variant) {
 		w := contract.NewWorld(t)
-		contract.SettleOn(t, w, v)
+		contract.ChooseVariant(t, w, v)
 		localnetOfAnotherLink(t, w, filtertest.PortsByIPTables(ports...))
 	})
 }

@@ -27,7 +27,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 				filtertest.MakeTables(t, l.W) // conntrack is at work from the first rule on that needs it
 				l.Serve(l.A, "a", c.network, ":53")
 				l.Serve(l.B, "b", c.network, ":53")
-				l.Serve(l.Beyond, "beyond", c.network, ":53")
+				l.Serve(l.Remote, "beyond", c.network, ":53")
 				m := publish.Mapping{Protocol: "udp", HostPort: 53, ContainerPort: 53}
 				if strings.HasPrefix(at, "range") {
 					m.HostPort, m.HostPortEnd, m.ContainerPort = 50, 60, 50
@@ -59,7 +59,7 @@ func TestUDPFlowsFollow(t *testing.T) {
 				l.Ensure(a, l.W)
 				ask("a " + c.a[2:])
 				b := publish.Ports{Owner: l.OwnerB, To4: l.ToB, To6: l.ToB6, SNAT: true, Mappings: a.Mappings}
-				if err := errors.Join(a.Remove(t.Context(), l.W), l.W.Settle()); err != nil {
+				if err := errors.Join(a.Remove(t.Context(), l.W), l.W.Finish()); err != nil {
 					t.Fatal(err)
 				}
 				ask("")

@@ -41,7 +41,7 @@ func TestSpoofCheckPackets(t *testing.T) {
 	l.Expect(l.A, "tcp", "10.1.2.6:80", "")
 	l.In(l.A, "ip link set eth0 address "+mac)
 	l.Expect(l.A, "tcp", "10.1.2.6:80", "b 10.1.2.5")
-	if err := errors.Join(s.Remove(l.Context(), l.W), l.W.Settle()); err != nil {
+	if err := errors.Join(s.Remove(l.Context(), l.W), l.W.Finish()); err != nil {
 		t.Fatal(err)
 	}
 	l.In(l.A, "ip link set eth0 address 02:00:00:00:00:99")

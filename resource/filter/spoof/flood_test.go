@@ -32,7 +32,7 @@ func TestAddressFlood(t *testing.T) {
 	if n := learned(); n != 0 {
 		t.Errorf("the bridge has learned %d of %d addresses", n, frames)
 	}
-	if err := errors.Join(s.Remove(l.Context(), l.W), l.W.Settle()); err != nil {
+	if err := errors.Join(s.Remove(l.Context(), l.W), l.W.Finish()); err != nil {
 		t.Fatal(err)
 	}
 	if n := learned(); n != frames {

@@ -84,14 +84,14 @@ func run(ctx context.Context, args []string) error {
 		config.WarningUnaryRequestDuration = embed.DefaultWarningUnaryRequestDuration
 	}
 	if *alone {
-		return beAlone(ctx, config)
+		return forceNewCluster(ctx, config)
 	}
 	return serve(ctx, config)
 }
 
-// beAlone drops all other members. They may have had claims that this one has not. So no node is to ask before the data say,
+// forceNewCluster drops all other members. They may have had claims that this one has not. So no node is to ask before the data say,
 // for each cluster, that the nodes have to tell what they have.
-func beAlone(ctx context.Context, config *embed.Config) error {
+func forceNewCluster(ctx context.Context, config *embed.Config) error {
 	here := url.URL{Scheme: "unix", Host: "fairlead-store-" + strconv.Itoa(os.Getpid())}
 	config.ForceNewCluster, config.ListenClientUrls = true, []url.URL{here}
 	member, err := embed.StartEtcd(config)

@@ -181,8 +181,8 @@ func affects(c attach.Cached, details ...string) []affected {
 	return []affected{{c.Owner().String(), c.Netns, details, trace.Advice{}, attached.Name(c), attached.ShortOwner(c)}}
 }
 
-// whom returns attachments as findings name them.
-func whom(list []attach.Cached) (all []affected) {
+// affectsAll returns attachments as findings name them.
+func affectsAll(list []attach.Cached) (all []affected) {
 	for _, c := range list {
 		all = append(all, affects(c)...)
 	}

@@ -80,11 +80,11 @@ func (d *Doctor) routeMissingFor(routed []attach.Cached, family uint8) bool {
 	switch {
 	case family == rtnl.IPv4 && len(down) > 0:
 		what := "down is link " + strings.Join(down, ", ") + ", and the host has no default route"
-		d.add(HostRouteMissing, "host", what, whom(routed), "look", "ip link set dev "+down[0]+
+		d.add(HostRouteMissing, "host", what, affectsAll(routed), "look", "ip link set dev "+down[0]+
 			" up && ip route add default via ROUTER dev "+down[0])
 		return true
 	case family == rtnl.IPv4:
-		d.add(HostRouteMissing, "host", "the host has no IPv4 default route", whom(routed))
+		d.add(HostRouteMissing, "host", "the host has no IPv4 default route", affectsAll(routed))
 		return true
 	}
 	for _, c := range routed {
@@ -149,7 +149,7 @@ func (d *Doctor) ofForwarding() {
 	}
 	if all == "0" {
 		if !d.differs("Forwarding") {
-			d.add(ForwardingOff, "host", "net/ipv4/ip_forward is 0, want 1", whom(routed), "KEY",
+			d.add(ForwardingOff, "host", "net/ipv4/ip_forward is 0, want 1", affectsAll(routed), "KEY",
 				"net/ipv4/ip_forward")
 		}
 		return

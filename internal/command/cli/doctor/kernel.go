@@ -111,7 +111,7 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 func (d *Doctor) betweenContainers(v packetfilter.Verdict, link string, of []attach.Cached) {
 	where, rule := decider(v)
 	text := fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link, rule)
-	d.add(BridgeFilterDrops, where, text, whom(of), how(letting(v, v.Cause(d.Host, ours), link))...)
+	d.add(BridgeFilterDrops, where, text, affectsAll(of), how(letting(v, v.Cause(d.Host, ours), link))...)
 }
 
 // unfiltered adds a finding if kube-proxy is in use and does not see bridged packets. loaded says whether br_netfilter
@@ -139,7 +139,7 @@ func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 	if !loaded {
 		advice = trace.Advice{Look: "modprobe br_netfilter && sysctl -w " + key + "=1"}
 	}
-	d.add(BridgeFilterOff, OnHost, key+" is not 1, and kube-proxy's rules are there", whom(mine), how(advice)...)
+	d.add(BridgeFilterOff, OnHost, key+" is not 1, and kube-proxy's rules are there", affectsAll(mine), how(advice)...)
 }
 
 // reversePath adds a finding if the container drops packets for its published port because its answer would leave by
@@ -255,6 +255,6 @@ func (d *Doctor) ofClock() {
 	}
 	if len(late) > 0 {
 		d.add(ClockBehind, OnHost, fmt.Sprintf("the clock says %s, but an attachment was made at %s",
-			now.UTC().Format(time.DateTime), last.UTC().Format(time.DateTime)), whom(late))
+			now.UTC().Format(time.DateTime), last.UTC().Format(time.DateTime)), affectsAll(late))
 	}
 }

@@ -352,8 +352,8 @@ func OwnPlugins() (dir string, err error) {
 	return dir, nil
 }
 
-// Whole returns the list as one document, including the plugins from its folder.
-func Whole(l *spec.List) (json.RawMessage, error) {
+// Document returns the list as one document, including the plugins from its folder.
+func Document(l *spec.List) (json.RawMessage, error) {
 	plugins := []spec.Object{}
 	for _, p := range l.Plugins {
 		plugins = append(plugins, p.Object)

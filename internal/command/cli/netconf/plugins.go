@@ -128,8 +128,8 @@ func (n *Network) Headless() error {
 		"is before it", p.Type)
 }
 
-// Ours reports whether all plugins of n that are installed are of this project.
-func (n *Network) Ours() bool {
+// AllFairlead reports whether all plugins of n that are installed are of this project.
+func (n *Network) AllFairlead() bool {
 	dirs, _ := Search(n)
 	return !slices.ContainsFunc(n.every(), func(p *spec.Conf) bool {
 		path, err := invoke.Find(p.Type, dirs)
@@ -139,7 +139,7 @@ func (n *Network) Ours() bool {
 
 // FileWarnings returns warnings about n's file, except those of the plugins about their keys.
 func (n *Network) FileWarnings() []error {
-	unread := func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.Ours() && len(n.Missing()) == 0 }
+	unread := func(w error) bool { return errors.Is(w, spec.ErrUnread) && n.AllFairlead() && len(n.Missing()) == 0 }
 	return slices.DeleteFunc(slices.Clone(n.Warnings), unread)
 }
 

@@ -43,7 +43,7 @@ func Versions(ctx context.Context, n *Network, rt *attach.Runtime) (plugins []Sp
 
 // UnspokenVersions warns of other projects' plugins that support no version of the network.
 func UnspokenVersions(a *app.App, n *Network) []error {
-	if n.Ours() || len(n.Missing()) > 0 {
+	if n.AllFairlead() || len(n.Missing()) > 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(a.Interruptible(), 5*time.Second)

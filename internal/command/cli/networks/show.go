@@ -49,7 +49,7 @@ func show(a *app.App, arg string) error {
 	if n.File != "" {
 		doc.File = filepath.Clean(n.File)
 	}
-	if doc.List, err = netconf.Whole(n.List); err != nil {
+	if doc.List, err = netconf.Document(n.List); err != nil {
 		return err
 	}
 	doc.Warnings = infoOf(a, n.List, netconf.Wires(netconf.Configured()), map[[2]string]bool{}).Warnings

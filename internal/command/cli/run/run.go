@@ -305,7 +305,7 @@ func newRecord(name string, ns *os.File, ws []wanted) (*record, error) {
 	}
 	r := &record{ID: name, Inode: st.Sys().(*syscall.Stat_t).Ino, dir: RunDir(), held: true}
 	for _, w := range ws {
-		list, err := netconf.Whole(w.List)
+		list, err := netconf.Document(w.List)
 		if err != nil {
 			return nil, err
 		}

@@ -93,7 +93,7 @@ func NewScreen(w io.Writer) Screen { return Screen{w, new(sync.Map)} }
 func (s Screen) Write(b []byte) (int, error) {
 	for line := range strings.Lines(string(b)) {
 		text, end := strings.CutSuffix(line, "\n")
-		if note := told(text); note != text {
+		if note := reformat(text); note != text {
 			// The caller says it, and knows the names of networks and links.
 			known := func(text string) bool {
 				_, said := s.Said.Load(text)

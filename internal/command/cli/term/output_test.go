@@ -31,7 +31,7 @@ func TestTold(t *testing.T) {
 		"panic: something":               "panic: something",
 		"":                               "",
 	} {
-		if got := told(line); got != want {
+		if got := reformat(line); got != want {
 			t.Errorf("%s: %q, want %q", line, got, want)
 		}
 		var b strings.Builder

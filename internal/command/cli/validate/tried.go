@@ -20,7 +20,7 @@ func Tried(n *netconf.Network) (problems []error) {
 		}
 		problems = append(problems, &spec.FileError{File: n.File, Err: fmt.Errorf("network %s: %s", n.Name, text)})
 	}
-	if !n.Ours() {
+	if !n.AllFairlead() {
 		return problems
 	}
 	src := n.Raw

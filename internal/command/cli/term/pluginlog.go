@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// told rewrites a line of a plugin's log, as slog writes it, to the form of this program's messages. It returns any
+// reformat rewrites a line of a plugin's log, as slog writes it, to the form of this program's messages. It returns any
 // other line unchanged.
-func told(line string) string {
+func reformat(line string) string {
 	if strings.HasPrefix(line, "warning: ") { // from package attach
 		return "fairlead: " + line
 	}
