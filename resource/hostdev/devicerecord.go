@@ -210,7 +210,8 @@ func (r DeviceRecord) release(ctx context.Context, w *kernel.World) (away bool, 
 		r.hidden()
 		return true, nil
 	case r.Dir != "" && !r.unplugged():
-		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link, "was for", r.ownerText())
+		slog.Warn("the device is nowhere to be seen; it is given back when it is", "device", r.Link,
+			"was for", r.ownerText())
 		return true, nil
 	}
 	// it went with its namespace, or with its driver, or was pulled out
