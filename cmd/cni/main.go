@@ -1,6 +1,6 @@
 // Command cni is the CNI plugins of this project without its command line, in one program: called by a
 // plugin's name it is that plugin. A plugin is started for each call, and what a command line links
-// would be a fifth of that start (docs/architecture.md).
+// would be a fifth of that start (docs/decisions.md).
 //
 // A call is over before the runtime could make anything of the limit on processors that a cgroup has, so it does not
 // look for one.

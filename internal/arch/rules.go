@@ -1,6 +1,6 @@
 // Package arch holds the shape of the tree as tests: which package may import which, with a reason for
 // each arrow that is forbidden, and the rules that a reviewer would otherwise have to remember. Its
-// tables are docs/architecture.md in a form that fails.
+// tables are docs/tree.md in a form that fails.
 package arch
 
 import (

@@ -10,7 +10,7 @@ import (
 
 // sizes writes the sizes of the programs into the page that names them. internal/dist holds that they are true.
 func sizes(root string, files Files) error {
-	const path = "docs/architecture.md"
+	const path = "docs/decisions.md"
 	page, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {
 		return err

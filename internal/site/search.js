@@ -28,7 +28,7 @@
       if (at === 0 || !/[\p{L}\p{N}]/u.test(text[at - 1])) return at;
     return -1;
   };
-  const weight = (to) => to.startsWith("docs/man/") ? 0.2 : /^(docs\/(plugins\/|clauses|architecture|performance)|CHANGELOG)/.test(to) ? 0.6 : 1;
+  const weight = (to) => to.startsWith("docs/man/") ? 0.2 : /^(docs\/(plugins\/|clauses|architecture|tree|decisions|performance)|CHANGELOG)/.test(to) ? 0.6 : 1;
   const rank = (e, words) => {
     let sum = 0;
     for (const w of words) {
