@@ -187,10 +187,10 @@ func (r journalEntry) lines() []byte {
 	variable("Args", "CNI_ARGS")
 	variable("Path", "CNI_PATH")
 	say("StdinData", string(bytes.TrimSpace(r.Stdin)))
-	if len(r.Result) > 0 {
+	if r.Result != nil {
 		say("Result", string(r.Result))
 	}
-	if len(r.Error) > 0 {
+	if r.Error != nil {
 		say("Error", string(r.Error))
 	}
 	say("Took", r.Took)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -170,6 +172,34 @@ func TestRepairLeavesOthers(t *testing.T) {
 	lost := strings.Join(report.Findings[0].Differences.Lines(), "\n")
 	if states(report) != "lan/a/eth0 offline" || !strings.Contains(lost, "10.9.1.2") || !strings.Contains(lost, "8081") {
 		t.Errorf("without the rules of another program: %s:\n%s", states(report), lost)
+	}
+}
+
+// Where another program made the link and ours published a port, that is ours to repair.
+func TestRepairOursBesideOthers(t *testing.T) {
+	s := newSite(t)
+	const theirs = "/usr/lib/cni/bridge"
+	nstest.NeedProgram(t, theirs)
+	dir := t.TempDir()
+	if err := os.Symlink(theirs, filepath.Join(dir, "bridge")); err != nil {
+		t.Fatal(err)
+	}
+	s.PluginDirs = append([]string{dir}, s.PluginDirs...)
+	s.add(s.list(`{"cniVersion":"1.0.0","name":"lan","plugins":[
+		{"type":"bridge","bridge":"lan","isGateway":true,"ipam":{"type":"host-local","subnet":"10.9.1.0/24"}},
+		{"type":"portmap","capabilities":{"portMappings":true}}]}`), "a", "8081:80")
+	nstest.Run(t, "nft", "flush", "ruleset")
+	report := s.run(&repair.Repairer{Foreign: func(_ *spec.List, plugin string) string {
+		if plugin == "bridge" {
+			return theirs
+		}
+		return ""
+	}})
+	if states(report) != "lan/a/eth0 repaired" || len(report.Findings[0].NotOurs) != 1 {
+		t.Errorf("%s: %+v", states(report), report.Findings)
+	}
+	if rules := nstest.Run(t, "nft", "list", "ruleset"); !strings.Contains(rules, "8081") {
+		t.Errorf("the port is not published again:\n%s", rules)
 	}
 }
 

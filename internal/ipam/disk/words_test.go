@@ -133,3 +133,22 @@ func TestDeclineUnreadable(t *testing.T) {
 		t.Errorf("left: %v", got)
 	}
 }
+
+// A lease that another program rewrote for another container stays when the former owner is deleted.
+func TestRewrittenLease(t *testing.T) {
+	s := &Store{DataDir: inMemory(t), Sets: small(t, "10.1.0.0/24"), Log: testLog(t)}
+	a := add(t, s, "a")[0]
+	path := filepath.Join(s.DataDir, "net", a)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteString(text(owner("b")))
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	del(t, s, "a")
+	if now, err := os.ReadFile(path); string(now) != text(owner("b")) {
+		t.Errorf("the lease of b is %q, %v", now, err)
+	}
+}
