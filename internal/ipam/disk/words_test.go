@@ -116,6 +116,9 @@ func TestUnreadableWords(t *testing.T) {
 	if used := book.Uses[0].Used.String(); used != "1" {
 		t.Errorf("%s addresses are in use, want 1", used)
 	}
+	if got := add(t, s, "b"); got[0] != "10.1.0.3" {
+		t.Errorf("b got %s, want the first address that a has not", got)
+	}
 }
 
 // A binding that cannot be read may still hold the address that was declined.
