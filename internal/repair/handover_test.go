@@ -188,18 +188,22 @@ func TestRepairOursBesideOthers(t *testing.T) {
 	s.add(s.list(`{"cniVersion":"1.0.0","name":"lan","plugins":[
 		{"type":"bridge","bridge":"lan","isGateway":true,"ipam":{"type":"host-local","subnet":"10.9.1.0/24"}},
 		{"type":"portmap","capabilities":{"portMappings":true}}]}`), "a", "8081:80")
-	nstest.Run(t, "nft", "flush", "ruleset")
-	report := s.run(&repair.Repairer{Foreign: func(_ *spec.List, plugin string) string {
+	foreign := func(_ *spec.List, plugin string) string {
 		if plugin == "bridge" {
 			return theirs
 		}
 		return ""
-	}})
+	}
+	nstest.Run(t, "nft", "flush", "ruleset")
+	report := s.run(&repair.Repairer{Foreign: foreign})
 	if states(report) != "lan/a/eth0 repaired" || len(report.Findings[0].NotOurs) != 1 {
 		t.Errorf("%s: %+v", states(report), report.Findings)
 	}
 	if rules := nstest.Run(t, "nft", "list", "ruleset"); !strings.Contains(rules, "8081") {
 		t.Errorf("the port is not published again:\n%s", rules)
+	}
+	if got := states(s.handOver(&repair.Repairer{Foreign: foreign})); got != "lan/a/eth0 in order" {
+		t.Errorf("what is not ours alone is handed over: %s", got)
 	}
 }
 
