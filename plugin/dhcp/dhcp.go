@@ -207,7 +207,7 @@ func (l leases) ask(ctx context.Context, limit time.Duration, verb string) ([]by
 	defer cancel()
 	var r rpc.Reply
 	if err := rpc.Call(ctx, l.socket(), rpc.Ask, rpc.Question{Verb: verb, Args: l.args}, &r); err != nil {
-		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)
+		return nil, failed(err)
 	}
 	if r.Code != 0 {
 		return nil, &spec.Error{Code: spec.Code(r.Code), Msg: r.Message}
@@ -222,7 +222,7 @@ func (l leases) foreign(ctx context.Context, limit time.Duration) (*spec.Result,
 	defer cancel()
 	var r rpc.Result
 	if err := rpc.Call(ctx, l.socket(), rpc.Allocate, l.args, &r); err != nil {
-		return nil, fmt.Errorf("ask the DHCP daemon: %w", err)
+		return nil, failed(err)
 	}
 	res := r.Spec()
 	for _, w := range l.wanted {
@@ -239,6 +239,15 @@ func (l leases) foreign(ctx context.Context, limit time.Duration) (*spec.Result,
 		}
 	}
 	return res, nil
+}
+
+// failed returns the error of a call of the daemon. Without an answer, the daemon has ended or hangs: try again later.
+func failed(err error) error {
+	err = fmt.Errorf("ask the DHCP daemon: %w", err)
+	if errors.As(err, new(rpc.Error)) {
+		return err
+	}
+	return spec.Errorf(spec.CodeTryAgain, "%w", err)
 }
 
 // unknown reports whether the daemon is another one, which has the reference's methods alone.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/internal/nstest"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // The daemon takes the socket that systemd listens on, tells it when it is ready, and leaves the socket when it ends:
@@ -105,5 +106,32 @@ func TestFlags(t *testing.T) {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s is left", path)
 		}
+	}
+}
+
+// An ADD whose daemon ends before it answers can be tried again.
+func TestDaemonEndsMeanwhile(t *testing.T) {
+	newLAN(t)
+	if err := os.MkdirAll("/run/cni", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", "/run/cni/ends.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = c.Read(make([]byte, 100))
+			c.Close()
+		}
+	}()
+	a := newAttachment(t, "c1", `"type":"bridge","bridge":"cni0","ipam":{"type":"dhcp","daemonSocketPath":"/run/cni/ends.sock"}`)
+	if e := spec.AsError(a.call(t, "ADD"), 0); e == nil || e.Code != spec.CodeTryAgain {
+		t.Errorf("%+v, want code %d", e, spec.CodeTryAgain)
 	}
 }
