@@ -129,8 +129,7 @@ func TestFamilies(t *testing.T) {
 	}
 
 	// A node gets another address, or one of the other family.
-	both.Endpoints[1] = netip.MustParseAddr("192.0.2.22")
-	six.Endpoints = append(six.Endpoints, netip.MustParseAddr("192.0.2.3"))
+	both, six = at(2, "2001:db8::2", "192.0.2.22"), at(3, "2001:db8::3", "192.0.2.3")
 	h.tell(one, both, six)
 	leads("another address", both, "vx0", "192.0.2.22")
 	leads("another family", six, "vx0", "192.0.2.3")

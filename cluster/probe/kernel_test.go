@@ -29,7 +29,7 @@ func newHosts(t *testing.T) (hosts [2]*kernel.NS, router *kernel.NS) {
 			ip link set port%[1]d netns %[2]s
 			ip link set up0 up
 			ip addr add 192.0.%[1]d.1/24 dev up0; ip addr add 2001:db8:%[1]d::1/64 dev up0 nodad
-			ip addr add 10.244.%[1]d.1/32 dev lo; ip addr add fd00:%[1]d::1/128 dev lo
+			ip addr add 10.244.%[1]d.1/32 dev lo; ip addr add fd00:%[1]d::1/128 dev lo nodad
 			ip route add default via 192.0.%[1]d.254; ip -6 route add default via 2001:db8:%[1]d::254`, n, router.Path))
 		nstest.RunIn(t, router.Path, "sh", "-ec", fmt.Sprintf(`ip link set port%[1]d up
 			ip addr add 192.0.%[1]d.254/24 dev port%[1]d; ip addr add 2001:db8:%[1]d::254/64 dev port%[1]d nodad
