@@ -337,25 +337,33 @@ func (l *link) client() (*clientv3.Client, error) {
 	return c, nil
 }
 
+// answer is that of the store to a request. If the caller has given up, it is lost.
+func answer[T any](ctx context.Context, l *link, what string, request func() *T) (*T, error) {
+	answers := make(chan *T, 1)
+	if err := l.call(ctx, what, func() { answers <- request() }); err != nil {
+		return nil, err
+	}
+	return <-answers, nil
+}
+
 type requests struct {
 	etcdserverpb.KVClient // panics
 	*link
 }
 
-func (r requests) Range(ctx context.Context, q *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (a *etcdserverpb.RangeResponse, err error) {
-	err = r.call(ctx, "range "+string(q.Key), func() {
+func (r requests) Range(ctx context.Context, q *etcdserverpb.RangeRequest, _ ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+	return answer(ctx, r.link, "range "+string(q.Key), func() *etcdserverpb.RangeResponse {
 		kvs := r.store.in(q.Key, q.RangeEnd)
-		a = &etcdserverpb.RangeResponse{Header: r.store.header(), Kvs: kvs, Count: int64(len(kvs))}
+		return &etcdserverpb.RangeResponse{Header: r.store.header(), Kvs: kvs, Count: int64(len(kvs))}
 	})
-	return a, err
 }
 
-func (r requests) Txn(ctx context.Context, q *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (a *etcdserverpb.TxnResponse, err error) {
+func (r requests) Txn(ctx context.Context, q *etcdserverpb.TxnRequest, _ ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	what := "txn"
 	for _, op := range slices.Concat(q.Success, q.Failure) {
 		what += string(op.GetRequestRange().GetKey()) + string(op.GetRequestPut().GetKey()) + string(op.GetRequestDeleteRange().GetKey())
 	}
-	err = r.call(ctx, what, func() { a = r.store.txn(q) })
+	a, err := answer(ctx, r.link, what, func() *etcdserverpb.TxnResponse { return r.store.txn(q) })
 	if err == nil && a == nil {
 		err = rpctypes.ErrGRPCLeaseNotFound
 	}
@@ -367,17 +375,17 @@ type lessor struct {
 	*link
 }
 
-func (r lessor) Grant(ctx context.Context, ttl int64) (a *clientv3.LeaseGrantResponse, err error) {
-	err = r.call(ctx, "grant", func() {
+func (r lessor) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	a, err := answer(ctx, r.link, "grant", func() *clientv3.LeaseGrantResponse {
 		s := r.store
 		if s.leases == leasesRefused {
-			return
+			return nil
 		}
 		s.lastLease++
 		if s.leases != leasesEnd {
 			s.ends[s.lastLease] = time.Now().Add(time.Duration(ttl) * time.Second)
 		}
-		a = &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(s.lastLease), TTL: ttl}
+		return &clientv3.LeaseGrantResponse{ResponseHeader: s.header(), ID: clientv3.LeaseID(s.lastLease), TTL: ttl}
 	})
 	if err == nil && a == nil {
 		err = errDown
@@ -395,12 +403,12 @@ func (r lessor) KeepAlive(ctx context.Context, id clientv3.LeaseID) (<-chan *cli
 		defer close(answers)
 		for sleep(ctx, aliveSeconds*time.Second/3) == nil {
 			soon, stop := context.WithTimeout(ctx, patience)
-			var a *clientv3.LeaseKeepAliveResponse
-			err := r.call(soon, "keep", func() {
-				if _, stands := r.store.ends[int64(id)]; stands {
-					r.store.ends[int64(id)] = time.Now().Add(aliveSeconds * time.Second)
-					a = &clientv3.LeaseKeepAliveResponse{ResponseHeader: r.store.header(), ID: id, TTL: aliveSeconds}
+			a, err := answer(soon, r.link, "keep", func() *clientv3.LeaseKeepAliveResponse {
+				if _, stands := r.store.ends[int64(id)]; !stands {
+					return nil
 				}
+				r.store.ends[int64(id)] = time.Now().Add(aliveSeconds * time.Second)
+				return &clientv3.LeaseKeepAliveResponse{ResponseHeader: r.store.header(), ID: id, TTL: aliveSeconds}
 			})
 			stop()
 			if err == nil && a == nil {
