@@ -47,7 +47,7 @@ func profileOf(t *testing.T, paths []string) string {
 func run(t *testing.T, s Settings) []Report {
 	t.Helper()
 	s.Limit = time.Minute
-	reports, err := Run(t.Context(), s)
+	reports, err := Run(s)
 	if err != nil {
 		t.Fatal(err)
 	}

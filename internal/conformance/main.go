@@ -1,16 +1,13 @@
 package conformance
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"maps"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -120,9 +117,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		list(stdout, l.Only)
 		return exitPass
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	reports, err := Run(ctx, l.Settings)
+	reports, err := Run(l.Settings)
 	if err == nil {
 		err = formats()[l.output](stdout, reports, l.verbose)
 	}

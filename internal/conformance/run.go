@@ -18,7 +18,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 // workerArg is the first argument of this program where it makes one check in a throw-away host.
@@ -31,9 +31,9 @@ type job struct {
 	Limit   time.Duration `json:"limit"`
 }
 
-// A recognised is a worker's answer to the question of a plugin's kind.
+// A recognised is a worker's answer to the question of a plugin's versions and kind.
 type recognised struct {
-	Plugin
+	Subject
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -54,7 +54,7 @@ type Report struct {
 }
 
 // Run tests plugins. An error means that it could not begin.
-func Run(ctx context.Context, s Settings) ([]Report, error) {
+func Run(s Settings) ([]Report, error) {
 	profile, err := LoadProfile(s.Profile)
 	if err != nil {
 		return nil, err
@@ -65,9 +65,9 @@ func Run(ctx context.Context, s Settings) ([]Report, error) {
 	r := &runner{Settings: s, width: make(chan struct{}, s.Jobs)}
 	var reports []Report
 	for _, path := range s.Plugins {
-		subject, err := r.subject(ctx, path, profile)
+		subject, err := r.subject(path, profile)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		reports = append(reports, Report{Subject: subject})
 	}
@@ -83,11 +83,11 @@ func Run(ctx context.Context, s Settings) ([]Report, error) {
 		report := &reports[i]
 		report.Outcomes = r.selected(report.Subject)
 		for n := range report.Outcomes {
-			all.Go(func() { r.check(ctx, report.Subject, &report.Outcomes[n]) })
+			all.Go(func() { r.check(report.Subject, &report.Outcomes[n]) })
 		}
 	}
 	all.Wait()
-	return reports, ctx.Err()
+	return reports, nil
 }
 
 type runner struct {
@@ -96,33 +96,23 @@ type runner struct {
 }
 
 // subject finds out what a plugin speaks and what it does.
-func (r *runner) subject(ctx context.Context, path string, profile Profile) (s Subject, err error) {
+func (r *runner) subject(path string, profile Profile) (s Subject, err error) {
 	if s.Path, err = filepath.Abs(path); err != nil {
 		return s, err
 	}
 	if info, err := os.Stat(s.Path); err != nil {
 		return s, err
 	} else if !info.Mode().IsRegular() {
-		return s, fmt.Errorf("%s is no plugin: it is no file", path)
+		return s, errors.New("no plugin, for it is no file")
 	}
 	s.Type = filepath.Base(s.Path)
 	s.Plugin = profile.Plugins[s.Type]
-	s.Versions, err = invoke.Versions(ctx, invoke.Run, s.Path, invoke.Call{})
-	if err != nil {
-		s.Versions = spec.Versions() // the checks of VERSION say what is wrong with the answer
-	}
-	if s.Kind != "" {
-		return s, nil
-	}
 	var found recognised
-	if err := r.work(ctx, job{Subject: s, Limit: r.Limit}, &found); err != nil {
-		return s, err
+	err = r.work(job{Subject: s, Limit: r.Limit}, &found)
+	if err == nil && found.Problem != "" {
+		err = errors.New(found.Problem)
 	}
-	if found.Problem != "" {
-		return s, fmt.Errorf("%s: %s", path, found.Problem)
-	}
-	s.Kind, s.Conf = found.Kind, found.Conf
-	return s, nil
+	return found.Subject, err
 }
 
 // runtimeSubject is the runtime that a command runs.
@@ -160,7 +150,7 @@ func (r *runner) selected(s Subject) (list []Outcome) {
 }
 
 // check has a worker make one check.
-func (r *runner) check(ctx context.Context, s Subject, o *Outcome) {
+func (r *runner) check(s Subject, o *Outcome) {
 	r.width <- struct{}{}
 	defer func() { <-r.width }()
 	c := checkByID(o.Check)
@@ -172,32 +162,45 @@ func (r *runner) check(ctx context.Context, s Subject, o *Outcome) {
 		o.Verdict = verdict(unfit("it is about version " + string(c.from) + ", which the plugin does not speak"))
 		return
 	}
-	if err := r.work(ctx, job{Subject: s, Check: o.Check, Limit: r.Limit}, &o.Verdict); err != nil {
+	if err := r.work(job{Subject: s, Check: o.Check, Limit: r.Limit}, &o.Verdict); err != nil {
 		o.Verdict = verdict(err)
 	}
 }
 
-// work runs this program again in a throw-away host.
-func (r *runner) work(ctx context.Context, j job, answer any) error {
+// work runs this program again in a throw-away host. An ordinary user in a container may not be allowed to mount /proc,
+// and so has a host whose processes are the machine's.
+func (r *runner) work(j job, answer any) error {
 	in, err := json.Marshal(j)
 	if err != nil {
 		return err
 	}
-	runtime.LockOSThread() // the worker dies with the thread that started it
+	out, err := r.host(j, in, unix.CLONE_NEWPID)
+	var end *exec.ExitError
+	if errors.As(err, &end) && end.ExitCode() == noProc {
+		out, err = r.host(j, in, 0)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(out, answer)
+}
+
+// host makes a throw-away host for a job, and returns what its worker printed.
+func (r *runner) host(j job, in []byte, flags uintptr) ([]byte, error) {
+	runtime.LockOSThread() // the host dies with the thread that started it
 	defer runtime.UnlockOSThread()
 	cmd := nstest.ThrowAway(workerArg)
+	cmd.SysProcAttr.Cloneflags |= flags
 	cmd.Env = append(cmd.Env, nstest.Keep+"="+filepath.Dir(j.Subject.Path))
 	cmd.Stdin = bytes.NewReader(in)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	cmd.WaitDelay = r.Limit
-	stop := context.AfterFunc(ctx, func() { cmd.Process.Kill() })
-	defer stop()
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("a host of its own: %w: %s", err, excerpt(stderr.String()))
+		err = fmt.Errorf("a host of its own: %w: %s", err, excerpt(stderr.String()))
 	}
-	return json.Unmarshal(out, answer)
+	return out, err
 }
 
 // Work is for the main function of a program that calls Run, before anything else: it runs the program as one of the
@@ -208,11 +211,16 @@ func Work() {
 		os.Exit(serve(name, os.Stdin, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) == 2 && os.Args[1] == workerArg {
-		if err := work(os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+		status, err := 0, error(nil)
+		if os.Getpid() == 1 {
+			status, err = reign()
+		} else if err = work(os.Stdin, os.Stdout); err != nil {
+			status = 1
 		}
-		os.Exit(0)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(status)
 	}
 }
 
@@ -230,17 +238,15 @@ func work(stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	t := &trial{ctx: context.Background(), subject: j.Subject, limit: j.Limit, version: newest(j.Subject.Versions)}
-	err := t.prepare()
 	if j.Check == "" {
 		var found recognised
-		if err == nil {
-			found.Plugin, err = recognise(t)
-		}
-		if err != nil {
+		if err := t.identify(); err != nil {
 			found.Problem = err.Error()
 		}
+		found.Subject = t.subject
 		return json.NewEncoder(stdout).Encode(found)
 	}
+	err := t.prepare()
 	if err == nil {
 		err = ended(func() { checkByID(j.Check).run(t) })
 	}
