@@ -57,6 +57,11 @@ func selects(only []string, c Check) bool {
 	return len(only) == 0 || slices.Contains(only, c.ID) || slices.Contains(only, c.Clause())
 }
 
+// isCheck reports whether there is a check of that clause or ID.
+func isCheck(id string) bool {
+	return slices.ContainsFunc(Checks(), func(c Check) bool { return selects([]string{id}, c) })
+}
+
 // A Status is how a check ended.
 type Status string
 

@@ -2,10 +2,12 @@ package conformance
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,5 +91,53 @@ func TestRecognisedConf(t *testing.T) {
 		if want := cmp.Or(conf, "{}"); got.Kind != Interface || string(got.Conf) != want || !got.Layer2 {
 			t.Errorf("%s with %s, layer2 %v; want interface with %s", got.Kind, got.Conf, got.Layer2, want)
 		}
+	}
+}
+
+// sleeper writes a runtime that starts a process which ends with the test, and then does something else.
+func sleeper(t *testing.T, then string) string {
+	t.Helper()
+	path := shellPlugin(t, then, "sleep infinity &\necho $! >pid\n"+then+"\n")
+	t.Cleanup(func() {
+		b, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "pid"))
+		pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		if err == nil {
+			err = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return path
+}
+
+// What a subject's process, or a command of the profile, holds open or prints without end does not hold up the suite.
+func TestHeldUp(t *testing.T) {
+	hang := [][]string{{"sleep", "infinity"}}
+	tr := &trial{ctx: t.Context(), limit: 100 * time.Millisecond, subject: Subject{Plugin: Plugin{Host: hang}}}
+	if err := tr.prepare(); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the profile's command: %v", err)
+	}
+
+	tr.limit = time.Minute
+	c := &container{netns: "/nowhere"}
+	tr.subject.Command = []string{sleeper(t, "exit")}
+	if a := tr.call("add", c); a.failed != nil {
+		t.Errorf("a runtime that leaves a daemon: %s", a)
+	}
+	tr.limit = 100 * time.Millisecond
+	tr.subject.Command = []string{sleeper(t, "wait")}
+	if a := tr.call("add", c); a.failed == nil {
+		t.Errorf("a runtime that hangs: %s", a)
+	}
+
+	var b bounded
+	for range 20 {
+		if n, err := b.Write(make([]byte, 1<<20)); n != 1<<20 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if len(b.kept) != 16<<20 {
+		t.Errorf("kept %d bytes", len(b.kept))
 	}
 }

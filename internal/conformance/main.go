@@ -92,8 +92,14 @@ func (l line) check() error {
 	if formats()[l.output] == nil {
 		return fmt.Errorf("--output %s: want one of %v", l.output, slices.Sorted(maps.Keys(formats())))
 	}
+	if l.Jobs < 0 {
+		return fmt.Errorf("--jobs %d: want 0 or more", l.Jobs)
+	}
+	if l.Limit <= 0 {
+		return fmt.Errorf("--timeout %v: want more than 0", l.Limit)
+	}
 	for _, id := range l.Only {
-		if !slices.ContainsFunc(Checks(), func(c Check) bool { return selects([]string{id}, c) }) {
+		if !isCheck(id) {
 			return fmt.Errorf("--only %s: there is no such clause or check; --list has them", id)
 		}
 	}
@@ -122,7 +128,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		err = formats()[l.output](stdout, reports, l.verbose)
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "fairlead-conformance:", err)
+		fmt.Fprintln(stderr, "fairlead-conformance:", visible(err.Error()))
 		return exitError
 	}
 	return exitStatus(reports)

@@ -79,8 +79,31 @@ func parseProfile(b []byte) (p Profile, err error) {
 		if plugin.Kind != "" && !slices.Contains(everyPlugin(), plugin.Kind) {
 			return p, fmt.Errorf("plugins.%s.kind: %q is not one of %v", name, plugin.Kind, everyPlugin())
 		}
+		if err := plugin.check(); err != nil {
+			return p, fmt.Errorf("plugins.%s.%w", name, err)
+		}
 	}
 	return p, nil
+}
+
+// check is the complaint about words that would change nothing, so that checks would silently not be made.
+func (p Plugin) check() error {
+	for _, whom := range p.Reaches {
+		if whom != "containers" && whom != "gateway" {
+			return fmt.Errorf("reaches: %q is neither containers nor gateway", whom)
+		}
+	}
+	for _, b := range p.Breaks {
+		if b.In != "" && b.In != "container" {
+			return fmt.Errorf("breaks: in: %q is not container", b.In)
+		}
+	}
+	for id := range p.Skip {
+		if !isCheck(id) {
+			return fmt.Errorf("skip: there is no clause or check %q; --list has them", id)
+		}
+	}
+	return nil
 }
 
 // reaches reports whether the profile says that a container reaches a host.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // A writer writes reports in a format.
@@ -32,7 +33,17 @@ func (s Subject) title() string {
 	if s.Kind == Runtime {
 		return fmt.Sprintf("%s: runtime (%s)", s.Type, s.Path)
 	}
-	return fmt.Sprintf("%s: %s plugin, CNI %s (%s)", s.Type, s.Kind, join(s.Versions), s.Path)
+	return excerpt(visible(fmt.Sprintf("%s: %s plugin, CNI %s (%s)", s.Type, s.Kind, join(s.Versions), s.Path)))
+}
+
+// visible replaces what could move a terminal's cursor by a mark.
+func visible(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || r == '\n' {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
 }
 
 // people writes text. Verbose also has what passed and what does not apply.
@@ -66,7 +77,7 @@ func (o Outcome) lines(verbose bool) (lines []string) {
 		return lines
 	}
 	for _, f := range o.facts() {
-		lines = append(lines, fmt.Sprintf("      %-9s %s", f[0], f[1]))
+		lines = append(lines, fmt.Sprintf("      %-9s %s", f[0], visible(f[1])))
 	}
 	return lines
 }

@@ -6,6 +6,8 @@ import (
 	"encoding/xml"
 	"strings"
 	"testing"
+
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // reports are one of each end.
@@ -84,6 +86,9 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"--help"}, 0, "Exit status"},
 		{nil, 2, "say what to test"},
 		{[]string{"--only", "P99", "--list"}, 2, "no such clause or check"},
+		{[]string{"--only", "R1", "--plugin", path[0], "--profile", profile}, 2, "no such check is for what is tested"},
+		{[]string{"--jobs", "-1", "--plugin", path[0]}, 2, "--jobs -1: want 0 or more"},
+		{[]string{"--timeout", "0", "--plugin", path[0]}, 2, "--timeout 0s: want more than 0"},
 		{[]string{"-o", "yaml", "--list"}, 2, "want one of"},
 		{[]string{"--plugin", "/nowhere"}, 2, "no such file"},
 		{[]string{"--runtime", "/nowhere"}, 2, "no such file"},
@@ -95,6 +100,22 @@ func TestCommandLine(t *testing.T) {
 		status := Main(tc.args, &out, &out)
 		if status != tc.status || !strings.Contains(out.String(), tc.want) {
 			t.Errorf("%q: status %d, %s; want %d, %q", tc.args, status, out.String(), tc.status, tc.want)
+		}
+	}
+}
+
+// What a plugin prints moves no cursor and begins no line of its own in a title.
+func TestControlCharacters(t *testing.T) {
+	all := reports()
+	all[0].Subject.Versions = []spec.Version{"1.0.0\nok"}
+	all[0].Outcomes[2].Seen = "red \x1b[31m"
+	for _, name := range []string{"text", "tap"} {
+		var b strings.Builder
+		if err := formats()[name](&b, all, true); err != nil {
+			t.Fatal(err)
+		}
+		if text := b.String(); strings.Contains(text, "\x1b") || strings.Contains(text, "1.0.0\n") {
+			t.Errorf("%s: %q", name, text)
 		}
 	}
 }
@@ -113,7 +134,9 @@ func TestCatalogue(t *testing.T) {
 
 // A profile that nobody could have meant is refused.
 func TestBadProfile(t *testing.T) {
-	for _, text := range []string{`{"plugins":{"a":{"kinds":"ipam"}}}`, `{"plugins":{"a":{"kind":"other"}}}`, `{`, `{}{}`} {
+	for _, text := range []string{`{"plugins":{"a":{"kinds":"ipam"}}}`, `{"plugins":{"a":{"kind":"other"}}}`,
+		`{"plugins":{"a":{"reaches":["hosts"]}}}`, `{"plugins":{"a":{"skip":{"P99":""}}}}`,
+		`{"plugins":{"a":{"breaks":[{"name":"b","in":"host","run":["c"]}]}}}`, `{`, `{}{}`} {
 		if _, err := parseProfile([]byte(text)); err == nil {
 			t.Errorf("%s is accepted", text)
 		}

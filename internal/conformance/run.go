@@ -78,15 +78,20 @@ func Run(s Settings) ([]Report, error) {
 		}
 		reports = append(reports, Report{Subject: subject})
 	}
+	made := 0
 	var all sync.WaitGroup
 	for i := range reports {
 		report := &reports[i]
 		report.Outcomes = r.selected(report.Subject)
+		made += len(report.Outcomes)
 		for n := range report.Outcomes {
 			all.Go(func() { r.check(report.Subject, &report.Outcomes[n]) })
 		}
 	}
 	all.Wait()
+	if made == 0 {
+		return nil, errors.New("--only: no such check is for what is tested; --list says for what they are")
+	}
 	return reports, nil
 }
 
@@ -272,7 +277,9 @@ func (t *trial) run(argv []string) error {
 	if len(argv) == 0 {
 		return errors.New("a command of the profile is empty")
 	}
-	if err := invoke.Hook(t.ctx, argv, invoke.Call{}); err != nil {
+	ctx, cancel := context.WithTimeout(t.ctx, t.limit)
+	defer cancel()
+	if err := invoke.Hook(ctx, argv, invoke.Call{}); err != nil {
 		return fmt.Errorf("%q: %w", argv, err)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
@@ -76,10 +76,14 @@ func (t *trial) call(verb string, c *container, vars ...string) *answer {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	own := append([]string{"CNI_PATH=" + delegates, "NETCONFPATH=" + netDir, "CNI_IFNAME=" + c.ifName}, vars...)
 	cmd.Env = append(os.Environ(), own...)
-	var stdout, stderr bytes.Buffer
+	var stdout, stderr bounded
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = invoke.DefaultGrace
 	a := &answer{request: request{verb: verb}, failed: cmd.Run()}
-	a.stdout, a.stderr = stdout.Bytes(), stderr.String()
+	if errors.Is(a.failed, exec.ErrWaitDelay) {
+		a.failed = nil // it exited with 0, and left a daemon that holds the pipes
+	}
+	a.stdout, a.stderr = stdout.kept, string(stderr.kept)
 	a.exit = cmd.ProcessState.ExitCode()
 	for _, word := range slices.Concat(own, argv) {
 		a.line = append(a.line, quoted(word))

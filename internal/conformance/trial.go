@@ -110,16 +110,25 @@ func (t *trial) execute(r request) *answer {
 	ctx, cancel := context.WithTimeout(t.ctx, t.limit)
 	defer cancel()
 	a := &answer{request: r, path: t.subject.Path}
-	var stderr bytes.Buffer
+	var stderr bounded
 	r.call.Stderr = &stderr
 	a.stdout, a.failed = invoke.Run(ctx, t.subject.Path, r.call)
-	a.stderr = stderr.String()
+	a.stderr = string(stderr.kept)
 	var e *invoke.ExecError
 	if errors.As(a.failed, &e) {
 		a.exit, a.stdout = e.Status, e.Stdout
 	}
 	errors.As(a.failed, &a.doc)
 	return a
+}
+
+// A bounded keeps the beginning of what is written to it: one that prints on and on fills no memory.
+type bounded struct{ kept []byte }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	const most = 16 << 20
+	b.kept = append(b.kept, p[:min(len(p), most-len(b.kept))]...)
+	return len(p), nil
 }
 
 // conf is the configuration as a runtime completes it.
