@@ -1,13 +1,10 @@
 package conformance
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // noProc is the exit status of a throw-away host that may have no /proc of its own.
@@ -16,7 +13,10 @@ const noProc = 78
 // reign is process 1 of a throw-away host. It runs the worker and waits for orphans, as an init does. When it ends, or
 // is killed, the kernel kills whatever plugins left running.
 func reign() (status int, err error) {
-	err = errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("proc", "/proc", "proc", 0, ""))
+	err = syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
+	if err == nil {
+		err = syscall.Mount("proc", "/proc", "proc", 0, "")
+	}
 	if err != nil {
 		return noProc, fmt.Errorf("mount /proc: %w", err)
 	}
@@ -29,8 +29,8 @@ func reign() (status int, err error) {
 	}
 
 	for {
-		var end unix.WaitStatus
-		pid, err := unix.Wait4(-1, &end, 0, nil)
+		var end syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &end, 0, nil)
 		switch {
 		case err != nil && err != syscall.EINTR:
 			return 1, err

@@ -26,8 +26,8 @@ const usage = `fairlead-conformance tests CNI plugins and runtimes of any vendor
   fairlead-conformance --runtime ./myruntime                      test a runtime
   fairlead-conformance --list                                     list the checks, with their clauses
 
-Each check runs in a throw-away host: network and mount namespaces of its own, with empty state directories. So the
-machine does not change. It takes root, or user namespaces. docs/conformance.md describes profiles and results.
+Each check runs in a throw-away host: network, process and mount namespaces of its own, with empty state
+directories. So the machine does not change. It takes root, or user namespaces. docs/conformance.md describes profiles and results.
 
   --plugin PATH,…    test these plugins; the flag may be repeated
   --profile FILE     JSON that says how plugins are configured that the suite does not know

@@ -24,8 +24,10 @@ fairlead-conformance --list                                  # all checks, with 
 ~~~
 
 A release has the program in a package and an archive of its own ([install](install.md)). %[1]smake build%[1]s makes it in %[1]sbin/%[1]s, and
-%[1]sgo install github.com/fairlead-cni/fairlead/cmd/fairlead-conformance@latest%[1]s does so elsewhere. %[1]sfairlead conformance%[1]s runs it. It needs root, or user namespaces. Each check runs in a throw-away host: network
-and mount namespaces of its own, with empty %[1]s/run%[1]s, %[1]s/var/lib/cni%[1]s, %[1]s/etc/cni%[1]s and %[1]s/opt/cni%[1]s. So the machine does not change.
+%[1]sgo install github.com/fairlead-cni/fairlead/cmd/fairlead-conformance@latest%[1]s does so elsewhere. %[1]sfairlead conformance%[1]s runs it. It needs root, or user namespaces. Each check runs in a throw-away host: network,
+process and mount namespaces of its own, with empty %[1]s/run%[1]s, %[1]s/var/lib/cni%[1]s, %[1]s/etc/cni%[1]s and %[1]s/opt/cni%[1]s. So the machine does not change,
+and nothing that a plugin starts stays, also if the suite is killed. An ordinary user in a container may not be allowed a %[1]s/proc%[1]s of its own. Then the hosts share the
+processes of the machine, and what plugins start stays.
 
 ## Read a result
 
@@ -39,9 +41,9 @@ a check does not apply. %[1]s-o json%[1]s, %[1]s-o junit%[1]s and %[1]s-o tap%[1
 
 | exit status | meaning |
 |---|---|
-| 0 | all checks passed |
+| 0 | all checks passed, or do not apply |
 | 1 | a check failed |
-| 2 | a check could not be made |
+| 2 | a check could not be made, or nothing could be tested |
 
 ## Test a plugin
 

@@ -14,11 +14,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/invoke"
-	"golang.org/x/sys/unix"
 )
 
 // workerArg is the first argument of this program where it makes one check in a throw-away host.
@@ -179,7 +179,7 @@ func (r *runner) work(j job, answer any) error {
 	if err != nil {
 		return err
 	}
-	out, err := r.host(j, in, unix.CLONE_NEWPID)
+	out, err := r.host(j, in, syscall.CLONE_NEWPID)
 	var end *exec.ExitError
 	if errors.As(err, &end) && end.ExitCode() == noProc {
 		out, err = r.host(j, in, 0)

@@ -80,8 +80,11 @@ func (t *trial) call(verb string, c *container, vars ...string) *answer {
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = invoke.DefaultGrace
 	a := &answer{request: request{verb: verb}, failed: cmd.Run()}
-	if errors.Is(a.failed, exec.ErrWaitDelay) {
+	switch {
+	case errors.Is(a.failed, exec.ErrWaitDelay):
 		a.failed = nil // it exited with 0, and left a daemon that holds the pipes
+	case a.failed != nil && ctx.Err() != nil:
+		a.failed = fmt.Errorf("killed after %v (--timeout)", t.limit)
 	}
 	a.stdout, a.stderr = stdout.kept, string(stderr.kept)
 	a.exit = cmd.ProcessState.ExitCode()
