@@ -47,6 +47,9 @@ func TestNewNetns(t *testing.T) {
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("removed: %v", err)
 	}
+	if err := attach.RemoveNetns(filepath.Dir(filepath.Dir(path))); err == nil {
+		t.Error("what is no namespace, and cannot be removed, was removed")
+	}
 	below := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(below, nil, 0o600); err != nil {
 		t.Fatal(err)

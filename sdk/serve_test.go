@@ -192,6 +192,8 @@ func TestErrors(t *testing.T) {
 		{"exhausted", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("ADD", ns), 11, "size 1, used 1"},
 		{"P21 STATUS asks the delegate", "toy", conf("1.1.0", `,"ipam":{"type":"toyipam","empty":true}`), env("STATUS"), 50, "no address"},
 		{"STATUS without the uplink", "macvlan", `{"cniVersion":"1.1.0","name":"net","type":"macvlan","master":"none0"}`, env("STATUS"), 50, "none0"},
+		{"a chain whose capabilities are none", "chain", conf("1.1.0", `,"runtimeConfig":[],"plugins":[{"type":"toy"}]`),
+			env("STATUS"), 6, "runtimeConfig"},
 		{"a chain without one of its plugins", "chain", conf("1.1.0", `,"plugins":[{"type":"toy"},{"type":"nope"}]`), env("ADD", ns), 7,
 			"plugins[1] (nope)"},
 		{"P21 STATUS of what the kernel lacks", "needy", conf("1.1.0", ""), env("STATUS"), 50, "this kernel has no marks"},

@@ -106,6 +106,7 @@ func TestSyntaxErrors(t *testing.T) {
 		{"{\"a\": \"x", 1, 9, "the text ends inside the string that begins at line 1, column 7"},
 		{"{\"a\": \"C:\\net\\x\"}", 1, 14, "\\x is no escape of JSON: a backslash itself is written \\\\"},
 		{"{\"a\": \"\\u12g4\"}", 1, 12, "\\u takes four hexadecimal digits"},
+		{"{\"a\": \"\\u09af\\uAF09\\x\"}", 1, 20, "\\x is no escape of JSON: a backslash itself is written \\\\"},
 		{"{\"a\": \"\x01\"}", 1, 8, "the character '\\x01' has to be written as an escape in a string"},
 		{"{\"a\": True}", 1, 7, "True is no JSON value: did you mean true?"},
 		{"{\"a\": Nul}", 1, 7, "Nul is no JSON value: did you mean null?"},

@@ -23,6 +23,8 @@ func TestChanged(t *testing.T) {
 		"formatted":       {strings.ReplaceAll(was, ",", ",\n  "), false},
 		"another version": {strings.Replace(was, "1.0.0", "1.1.0", 1), false},
 		"another MTU":     {strings.Replace(was, "1400", "1300", 1), true},
+		"in a chain": {`{"cniVersion":"1.0.0","name":"lan","plugins":[{"type":"chain","plugins":[{"type":"bridge","mtu":1400}]}]}`,
+			false},
 	} {
 		now, err := spec.ParseList([]byte(tc.now))
 		if err != nil {

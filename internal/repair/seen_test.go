@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/plugin"
+	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/sdk"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -314,5 +315,32 @@ func TestAfterHandOver(t *testing.T) {
 	}
 	if _, err := r.HandOver(bounded(t), "iptables"); !errors.Is(err, attach.ErrUnseen) {
 		t.Errorf("of unknown attachments: %v", err)
+	}
+}
+
+// Of an attachment without a record, as an earlier version made them, the mark of its link says whose it is.
+func TestOwnershipByMark(t *testing.T) {
+	s := newSite(t)
+	s.add(s.network("lan", "10.9.0.0/24"), "a")
+	c, _ := s.List("lan")
+	host, err := restore.OpenHost()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	if err := host.Store.Delete(resource.MadeRecord, c[0].Owner()); err != nil {
+		t.Fatal(err)
+	}
+	bridge := slices.IndexFunc(plugin.All(), func(p sdk.Plugin) bool { return p.Name == "bridge" })
+	before := openFiles(t)
+	if got, err := repair.Ownership(&c[0], plugin.All()[bridge]); got != "" || err != nil {
+		t.Errorf("%q, %v: want that it is ours", got, err)
+	}
+	if now := openFiles(t); now != before {
+		t.Errorf("%d files are open, %d before", now, before)
+	}
+	nstest.Run(t, "ip", "link", "set", strings.Fields(nstest.Run(t, "sh", "-c", "ls /sys/class/net | grep veth"))[0], "alias", "theirs")
+	if got, err := repair.Ownership(&c[0], plugin.All()[bridge]); got != repair.Foreign || err != nil {
+		t.Errorf("%q, %v: want that it is another program's", got, err)
 	}
 }

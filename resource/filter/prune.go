@@ -129,7 +129,7 @@ func (f Tx) unused(shared, names []string) (left []string, err error) {
 // sharedBy is the chain that a set or chain of that name was made for by some attachments, or "".
 func sharedBy(name string) string {
 	i := strings.LastIndexByte(name, '_')
-	if i < 0 || len(name)-i-1 != 12 || strings.Trim(name[i+1:], "0123456789abcdef") != "" {
+	if len(name)-i-1 != 12 || strings.Trim(name[i+1:], "0123456789abcdef") != "" {
 		return ""
 	}
 	if isShared(name) {
