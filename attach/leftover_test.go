@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/fairlead-cni/fairlead/spec"
@@ -47,4 +48,15 @@ func TestLeftover(t *testing.T) {
 	}
 	gone(path)
 	gone(c.File)
+}
+
+// Programs of different releases find the lock of a long name in the same file.
+func TestLockName(t *testing.T) {
+	short := strings.Repeat("a", 200)
+	if got := fileName(short); got != short {
+		t.Errorf("got %q", got)
+	}
+	if got, want := fileName(short+"a"), short+"-a92efd82109373e5"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }

@@ -63,9 +63,6 @@ func (p Plugin) Foresee(ctx context.Context, all []Plugin, host *kernel.NS, r *R
 // changes nothing.
 func (p Plugin) unmet(ctx context.Context, host *kernel.NS, conf spec.Conf) error {
 	conf.PrevResult = nil // as in STATUS
-	if p.plan == nil {
-		return nil
-	}
 	r, err := p.NewRequest("STATUS", spec.Owner{Network: conf.Name}, "", &conf, nil)
 	if err != nil {
 		return err

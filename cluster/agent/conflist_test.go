@@ -168,3 +168,27 @@ func TestRemove(t *testing.T) {
 		t.Error(left, err)
 	}
 }
+
+// On etcd, a node is ready when it has a range and the others know of it.
+func TestConflistOnEtcd(t *testing.T) {
+	h := newHost(t, 1)
+	path := h.withConflist()
+	h.agent.Source = Etcd
+	one, two := node(1), node(2)
+	one.Prefixes = one.Prefixes[:1]
+	h.agent.Grant = &grant.File{Network: "pods1"}
+	if err := h.agent.Grant.Change(func(g *grant.Grant) { g.Ranges = one.Prefixes }); err != nil {
+		t.Fatal(err)
+	}
+	h.start()
+	bare := one
+	bare.Prefixes = nil
+	h.compared(bare, two)
+	if got := text(path); !strings.Contains(got, "no such file") {
+		t.Errorf("without a range in the directory: %s", got)
+	}
+	h.compared(one, two)
+	if got := text(path); got != conflist {
+		t.Errorf("with a range: %s\n%s", got, h.problems())
+	}
+}

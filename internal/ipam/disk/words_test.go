@@ -130,6 +130,15 @@ func TestUnreadableWords(t *testing.T) {
 	}
 }
 
+// A lease without a binding is declined, too.
+func TestDeclineUnbound(t *testing.T) {
+	s := &Store{DataDir: inMemory(t), Sets: small(t, "10.1.0.0/24"), Log: testLog(t)}
+	a := add(t, s, "w")[0]
+	if err := s.Decline(t.Context(), owner("w"), addr(a)); err != nil || len(leases(t, s.DataDir)) != 0 {
+		t.Errorf("%v, left: %v", err, leases(t, s.DataDir))
+	}
+}
+
 // A binding that cannot be read may still hold the address that was declined.
 func TestDeclineUnreadable(t *testing.T) {
 	s := (&Store{DataDir: inMemory(t), Sets: small(t, "10.1.0.0/24"), Log: testLog(t)}).keyed("web", time.Hour)
