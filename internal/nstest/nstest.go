@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -132,6 +133,17 @@ func furnish() error {
 func openKept() (map[string]int, error) {
 	kept := map[string]int{}
 	for _, dir := range filepath.SplitList(os.Getenv(Keep)) {
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(stateDirs, real) {
+			return nil, fmt.Errorf("%s itself is empty in a throw-away host: use a directory below it", dir)
+		}
+		above := strings.TrimSuffix(real, "/") + "/"
+		if slices.ContainsFunc(stateDirs, func(state string) bool { return strings.HasPrefix(state, above) }) {
+			continue // it stays visible, and bound again it would have the machine's state
+		}
 		fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return nil, &os.PathError{Op: "open", Path: dir, Err: err}
