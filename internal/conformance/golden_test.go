@@ -14,7 +14,7 @@ import (
 )
 
 // tested are the plugins of the tables, one of each kind and those of the usual list.
-func tested() []string { return []string{"bridge", "host-local", "portmap", "tuning"} }
+func tested() []string { return []string{"bridge", "macvlan", "host-local", "portmap", "tuning"} }
 
 // debian are the reference's plugins, as Debian packages them.
 const debian = "/usr/lib/cni"

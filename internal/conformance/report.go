@@ -33,6 +33,9 @@ func (s Subject) title() string {
 	if s.Kind == Runtime {
 		return fmt.Sprintf("%s: runtime (%s)", s.Type, s.Path)
 	}
+	if s.Kind == "" {
+		return visible(fmt.Sprintf("%s (%s)", s.Type, s.Path))
+	}
 	return excerpt(visible(fmt.Sprintf("%s: %s plugin, CNI %s (%s)", s.Type, s.Kind, join(s.Versions), s.Path)))
 }
 
@@ -77,14 +80,18 @@ func (o Outcome) lines(verbose bool) (lines []string) {
 		return lines
 	}
 	for _, f := range o.facts() {
-		lines = append(lines, fmt.Sprintf("      %-9s %s", f[0], visible(f[1])))
+		value := strings.ReplaceAll(visible(f[1]), "\n", "\n"+strings.Repeat(" ", 18))
+		lines = append(lines, fmt.Sprintf("      %-9s %s", f[0], value))
 	}
 	return lines
 }
 
 // facts are what a reader needs to correct a failure, by name.
 func (o Outcome) facts() (list [][2]string) {
-	sentence := fmt.Sprintf("%s: “%s”", o.Clause, o.Sentence)
+	sentence := ""
+	if o.Clause != "" {
+		sentence = fmt.Sprintf("%s: “%s”", o.Clause, o.Sentence)
+	}
 	for _, f := range [][2]string{{"clause", sentence}, {"expected", o.Expected}, {"seen", o.Seen},
 		{"reason", o.Reason}, {"call", o.Call}, {"repeat", o.Repeat}} {
 		if f[1] != "" {

@@ -95,6 +95,9 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"--plugin", path[0], "--profile", profile, "--only", "V2"}, 0, "1 passed"},
 		{[]string{"--plugin", path[1], "--profile", profile, "--only", "V2"}, 1, "FAIL  V2/echo"},
 		{[]string{"--plugin", path[0], "--profile", "/nowhere"}, 2, "no such file"},
+		{[]string{"--plugin", "/bin/false"}, 2, "/bin/false: "},
+		{[]string{"--plugin", "/bin/false", "--plugin", path[0], "--profile", profile, "--only", "V2"}, 2, "ERROR recognition"},
+		{[]string{"--plugin", "/bin/false", "--plugin", path[0], "--profile", profile, "--only", "V2"}, 2, "1 passed"},
 	} {
 		var out bytes.Buffer
 		status := Main(tc.args, &out, &out)

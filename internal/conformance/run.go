@@ -65,11 +65,23 @@ func Run(s Settings) ([]Report, error) {
 	r := &runner{Settings: s, width: make(chan struct{}, s.Jobs)}
 	var reports []Report
 	for _, path := range s.Plugins {
-		subject, err := r.subject(path, profile)
+		subject, problem, err := r.subject(path, profile)
+		if problem != "" && len(s.Plugins) == 1 {
+			err = errors.New(problem)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		reports = append(reports, Report{Subject: subject})
+		report := Report{Subject: subject}
+		if problem != "" { // which is no reason to leave the other plugins out
+			report.Outcomes = []Outcome{{
+				Check:   "recognition",
+				Title:   "the plugin tells its versions, and its kind is known",
+				Verdict: Verdict{Status: Error, Reason: problem},
+				Repeat:  "fairlead-conformance --plugin " + quoted(subject.Path),
+			}}
+		}
+		reports = append(reports, report)
 	}
 	if s.Runtime != "" {
 		subject, err := runtimeSubject(s.Runtime, profile)
@@ -82,6 +94,9 @@ func Run(s Settings) ([]Report, error) {
 	var all sync.WaitGroup
 	for i := range reports {
 		report := &reports[i]
+		if report.Outcomes != nil {
+			continue
+		}
 		report.Outcomes = r.selected(report.Subject)
 		made += len(report.Outcomes)
 		for n := range report.Outcomes {
@@ -100,24 +115,23 @@ type runner struct {
 	width chan struct{}
 }
 
-// subject finds out what a plugin speaks and what it does.
-func (r *runner) subject(path string, profile Profile) (s Subject, err error) {
+// subject finds out what a plugin speaks and what it does. The problem is why that is not known.
+func (r *runner) subject(path string, profile Profile) (s Subject, problem string, err error) {
 	if s.Path, err = filepath.Abs(path); err != nil {
-		return s, err
+		return s, "", err
 	}
 	if info, err := os.Stat(s.Path); err != nil {
-		return s, err
+		return s, "", err
 	} else if !info.Mode().IsRegular() {
-		return s, errors.New("no plugin, for it is no file")
+		return s, "", errors.New("no plugin, for it is no file")
 	}
 	s.Type = filepath.Base(s.Path)
 	s.Plugin = profile.Plugins[s.Type]
 	var found recognised
-	err = r.work(job{Subject: s, Limit: r.Limit}, &found)
-	if err == nil && found.Problem != "" {
-		err = errors.New(found.Problem)
+	if err := r.work(job{Subject: s, Limit: r.Limit}, &found); err != nil || found.Problem != "" {
+		return s, found.Problem, err
 	}
-	return found.Subject, err
+	return found.Subject, "", nil
 }
 
 // runtimeSubject is the runtime that a command runs.
