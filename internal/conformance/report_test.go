@@ -96,6 +96,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"--plugin", path[1], "--profile", profile, "--only", "V2"}, 1, "FAIL  V2/echo"},
 		{[]string{"--plugin", path[0], "--profile", "/nowhere"}, 2, "no such file"},
 		{[]string{"--plugin", "/bin/false"}, 2, "/bin/false: "},
+		{[]string{"--plugin", "/bin/false", "--plugin", "/bin/true"}, 2, "ERROR recognition"},
 		{[]string{"--plugin", "/bin/false", "--plugin", path[0], "--profile", profile, "--only", "V2"}, 2, "ERROR recognition"},
 		{[]string{"--plugin", "/bin/false", "--plugin", path[0], "--profile", profile, "--only", "V2"}, 2, "1 passed"},
 	} {

@@ -95,6 +95,7 @@ func Run(s Settings) ([]Report, error) {
 	for i := range reports {
 		report := &reports[i]
 		if report.Outcomes != nil {
+			made++
 			continue
 		}
 		report.Outcomes = r.selected(report.Subject)
@@ -232,7 +233,7 @@ func Work() {
 	if len(os.Args) == 2 && os.Args[1] == workerArg {
 		status, err := 0, error(nil)
 		if os.Getpid() == 1 {
-			status, err = reign()
+			status, err = hostInit()
 		} else if err = work(os.Stdin, os.Stdout); err != nil {
 			status = 1
 		}
