@@ -10,8 +10,8 @@ import (
 // noProc is the exit status of a throw-away host that may have no /proc of its own.
 const noProc = 78
 
-// hostInit is process 1 of a throw-away host. It runs the worker and waits for orphans, as an init does. When it ends, or
-// is killed, the kernel kills whatever plugins left running.
+// hostInit is process 1 of a throw-away host. It runs the worker and waits for orphans, as an init does. When it
+// ends, or is killed, the kernel kills whatever plugins left running.
 func hostInit() (status int, err error) {
 	err = syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
 	if err == nil {
