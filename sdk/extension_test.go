@@ -147,6 +147,11 @@ func TestPlanVerb(t *testing.T) {
 	if err != nil || len(a.Unmet) != 1 || !strings.Contains(a.Unmet[0], "this kernel has no marks") {
 		t.Errorf("of what the kernel lacks: %+v, %v", a, err)
 	}
+	odd := [][2]string{{"IPP", "192.0.2.9"}}
+	a, err = needy.Foresee(t.Context(), o, "/run/netns/none", odd, extra.PlanRequest{Conf: json.RawMessage(conf("1.1.0", ""))})
+	if err == nil || !strings.Contains(err.Error(), "IPP") {
+		t.Errorf("with an argument that it does not know: %+v, %v", a, err)
+	}
 	for text, want := range map[string]string{conf("1.1.0", `,"fail":true`): "asked to", conf("2.0.0", ""): "2.0.0", `{"name":5}`: "name: is the number 5"} {
 		if a, err := x.Foresee(t.Context(), o, "", nil, extra.PlanRequest{Conf: json.RawMessage(text)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %+v, %v", text, a, err)

@@ -59,7 +59,7 @@ func plugins() []sdk.Plugin {
 		sdk.Interface("needy", "needs what no kernel has", func(conf, *sdk.Request) (sdk.Answer, error) {
 			has, lacks := needed{mark{"had"}, nil}, needed{mark{"wanted"}, errors.New("this kernel has no marks")}
 			return sdk.Answer{Plan: plan.Plan{has, lacks, has}}, nil
-		}, nil),
+		}, nil).KnowsArgs("IP"),
 		beaconPlugin(), lampPlugin(), markPlugin(),
 	}
 }
