@@ -344,3 +344,22 @@ func TestOwnershipByMark(t *testing.T) {
 		t.Errorf("%q, %v: want that it is another program's", got, err)
 	}
 }
+
+// An attachment whose address another container has is no finding if a DEL ended meanwhile, which gave it back.
+func TestDeletedMeanwhile(t *testing.T) {
+	s := newSite(t)
+	s.add(s.network("lan", "10.9.0.0/24"), "a")
+	stale, problems := s.List("lan")
+	addr := stale[0].Result.IPs[0].Address.Addr().String()
+	if len(problems) > 0 {
+		t.Fatal(problems)
+	}
+	lease := filepath.Join("/var/lib/cni/networks/lan", addr)
+	if err := errors.Join(os.Remove(stale[0].File), os.WriteFile(lease, []byte("b\r\neth0"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	report := s.run(&repair.Repairer{List: func() ([]attach.Cached, []error) { return stale, nil }})
+	if got := states(report); got != "lan/a/eth0 busy" || report.Findings[0].Held {
+		t.Errorf("%s: %+v", got, report.Findings)
+	}
+}

@@ -229,3 +229,14 @@ func TestDirectory(t *testing.T) {
 		t.Errorf("%d files are open, %d before", after, before)
 	}
 }
+
+// A directory that cannot be opened was not synced.
+func TestSyncDir(t *testing.T) {
+	dir := t.TempDir()
+	if err := syncDir(dir); err != nil {
+		t.Error(err)
+	}
+	if err := syncDir(filepath.Join(dir, "gone")); err == nil {
+		t.Error("a directory that does not exist was synced")
+	}
+}
