@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"golang.org/x/sys/unix"
 )
 
 // eachIPT runs fn for both variants and families, each in a namespace of its own. A kernel that lacks one of them
@@ -167,7 +168,16 @@ func TestIPTablesWithoutPath(t *testing.T) {
 // A program that hangs, and the one that it started with it, are not waited for without end: this test ends.
 func TestIPTablesThatHangs(t *testing.T) {
 	path := t.TempDir() + "/iptables"
-	if err := os.WriteFile(path, []byte("#!/bin/sh\nsleep 100000\n:\n"), 0o700); err != nil {
+	held := path + ".held" // what was started ends with the test
+	if err := unix.Mkfifo(held, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(held, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\ncat "+held+"\n:\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	variantOf(path)
