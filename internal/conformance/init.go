@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"syscall"
+
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 )
 
 // noProc is the exit status of a throw-away host that may have no /proc of its own.
@@ -24,20 +26,5 @@ func hostInit() (status int, err error) {
 	cmd := exec.Command("/proc/self/exe", workerArg)
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if err := cmd.Start(); err != nil {
-		return 1, err
-	}
-
-	for {
-		var end syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &end, 0, nil)
-		switch {
-		case err != nil && err != syscall.EINTR:
-			return 1, err
-		case pid == cmd.Process.Pid && end.Signaled():
-			return 1, fmt.Errorf("the suite's process was killed: %v", end.Signal())
-		case pid == cmd.Process.Pid:
-			return end.ExitStatus(), nil
-		}
-	}
+	return nstest.AsInit(cmd)
 }

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 
+	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,23 +45,7 @@ func inJail(work, binary string, args []string) (status int, err error) {
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stdout
-	if err := cmd.Start(); err != nil {
-		return 0, err
-	}
-	// The first process of a PID namespace is the parent of all orphans.
-	for {
-		var ended unix.WaitStatus
-		pid, err := unix.Wait4(-1, &ended, 0, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return 0, err
-		case pid == cmd.Process.Pid && ended.Exited():
-			return ended.ExitStatus(), nil
-		case pid == cmd.Process.Pid:
-			return 0, fmt.Errorf("the tests ended by signal %d", ended.Signal())
-		}
-	}
+	return nstest.AsInit(cmd)
 }
 
 func furnish(tmp string) error {
