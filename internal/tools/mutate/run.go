@@ -42,7 +42,6 @@ func parseTarget(text string) *target {
 // A runner compiles and runs tests in a directory of its own.
 type runner struct {
 	root, work string
-	log        func(format string, args ...any)
 }
 
 // measure runs a target's tests as they are. They have to pass, and tell how long mutants may take.
