@@ -166,7 +166,6 @@ func TestFailsAnywhere(t *testing.T) {
 					t.Errorf("call %d is %s, and the agent ends without an error", at, unix.ErrnoName(errno))
 				}
 				n.startAgentUntil(programmed)
-				defer n.agent.kill()
 			case <-time.After(20 * time.Millisecond):
 			}
 			if time.Now().After(end) {
@@ -176,6 +175,8 @@ func TestFailsAnywhere(t *testing.T) {
 		}
 		if stop(); running {
 			<-ended
+		} else {
+			n.agent.kill() // before its files are removed
 		}
 		fresh()
 		return fired
