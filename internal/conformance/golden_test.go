@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -108,6 +109,25 @@ func TestFairlead(t *testing.T) {
 		}
 	}
 	golden(t, "fairlead", reports)
+}
+
+// A plugin may leave the interface down, which has no room for a route, and progress is told.
+func TestLinkDown(t *testing.T) {
+	conf := json.RawMessage(`{"bridge":"down0","disableContainerInterface":true}`)
+	settings := Settings{
+		Plugins: programs(t, "bridge"), Only: []string{"P16"},
+		Profile: fileOf(t, Profile{Plugins: map[string]Plugin{"bridge": {Kind: Interface, Conf: conf, Layer2: true}}}),
+	}
+	var progress []int
+	settings.Progress = func(made, of int) { progress = append(progress, made, of) }
+	outcomes := run(t, settings)[0].Outcomes
+	i := slices.IndexFunc(outcomes, func(o Outcome) bool { return o.Check == "P16/route" })
+	if i < 0 || outcomes[i].Status != Skip {
+		t.Errorf("%+v, want P16/route to be skipped", outcomes)
+	}
+	if n := len(outcomes); len(progress) != 2*n || !slices.Equal(progress[2*n-2:], []int{n, n}) {
+		t.Errorf("progress is %d of %d checks", progress, n)
+	}
 }
 
 // The reference's plugins do what they did: their table changes only if a check does.

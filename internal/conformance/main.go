@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The exit statuses.
@@ -42,20 +45,6 @@ directories. So the machine does not change. It takes root, or user namespaces. 
 Exit status: 0 all checks passed, 1 a check failed, 2 a check could not be made.
 `
 
-// words is a flag that may be given several times, with several values each.
-type words struct {
-	list []string
-	sep  string
-}
-
-func (w *words) String() string { return strings.Join(w.list, w.sep) }
-
-// Set adds the values of one use of the flag.
-func (w *words) Set(s string) error {
-	w.list = append(w.list, strings.Split(s, w.sep)...)
-	return nil
-}
-
 // A line is a command line.
 type line struct {
 	Settings
@@ -66,9 +55,12 @@ type line struct {
 func parse(args []string) (l line, err error) {
 	flags := flag.NewFlagSet("fairlead-conformance", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	plugins, only := words{sep: ","}, words{sep: ","}
-	flags.Var(&plugins, "plugin", "")
-	flags.Var(&only, "only", "")
+	for name, list := range map[string]*[]string{"plugin": &l.Plugins, "only": &l.Only} {
+		flags.Func(name, "", func(values string) error {
+			*list = append(*list, strings.Split(values, ",")...)
+			return nil
+		})
+	}
 	flags.StringVar(&l.Runtime, "runtime", "", "")
 	flags.StringVar(&l.Profile, "profile", "", "")
 	flags.IntVar(&l.Jobs, "jobs", 0, "")
@@ -83,7 +75,7 @@ func parse(args []string) (l line, err error) {
 	if err := flags.Parse(args); err != nil {
 		return l, err
 	}
-	l.Plugins, l.Only = append(plugins.list, flags.Args()...), only.list
+	l.Plugins = append(l.Plugins, flags.Args()...)
 	return l, l.check()
 }
 
@@ -120,10 +112,19 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "fairlead-conformance: %v\n`fairlead-conformance --help` has all flags.\n", err)
 		return exitError
 	case l.list:
-		list(stdout, l.Only)
+		if err := list(stdout, l.Only); err != nil {
+			fmt.Fprintln(stderr, "fairlead-conformance:", err)
+			return exitError
+		}
 		return exitPass
 	}
+	if f, ok := stderr.(*os.File); ok && isTerminal(f) {
+		l.Progress = func(made, of int) { fmt.Fprintf(f, "\r%d of %d checks", made, of) }
+	}
 	reports, err := Run(l.Settings)
+	if l.Progress != nil {
+		io.WriteString(stderr, "\r\x1b[K") // clears the line
+	}
 	if err == nil {
 		err = formats()[l.output](stdout, reports, l.verbose)
 	}
@@ -132,6 +133,11 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return exitError
 	}
 	return exitStatus(reports)
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
 }
 
 // exitStatus is that for reports.

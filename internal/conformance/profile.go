@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -13,6 +14,7 @@ import (
 // A Profile says how plugins are configured that the suite does not know, or that are to be tested in another way.
 type Profile struct {
 	Plugins map[string]Plugin `json:"plugins"` // by type
+	named   []string          // by the file itself
 }
 
 // A Plugin is the configuration that a plugin is tested with.
@@ -66,7 +68,25 @@ func LoadProfile(file string) (Profile, error) {
 		return p, fmt.Errorf("%s: %w", file, err)
 	}
 	maps.Copy(p.Plugins, own.Plugins)
+	p.named = slices.Sorted(maps.Keys(own.Plugins))
 	return p, nil
+}
+
+// tests is the complaint about a profile that says nothing of what is tested, as one with a misspelt name.
+func (p Profile) tests(s Settings) error {
+	types := []string{}
+	for _, path := range s.Plugins {
+		types = append(types, filepath.Base(path))
+	}
+	if words := strings.Fields(s.Runtime); len(words) > 0 {
+		types = append(types, filepath.Base(words[0]))
+	}
+	isNamed := func(name string) bool { return slices.Contains(p.named, name) }
+	if s.Profile == "" || slices.ContainsFunc(types, isNamed) {
+		return nil
+	}
+	return fmt.Errorf("%s: plugins: it has %q, and none is tested: want the name of the file of a plugin, such as %q",
+		s.Profile, p.named, types[0])
 }
 
 func parseProfile(b []byte) (p Profile, err error) {

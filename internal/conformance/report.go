@@ -187,7 +187,7 @@ func attribute(s string) string {
 }
 
 // list writes the checks.
-func list(w io.Writer, only []string) {
+func list(w io.Writer, only []string) error {
 	for _, c := range Checks() {
 		if !selects(only, c) {
 			continue
@@ -201,6 +201,11 @@ func list(w io.Writer, only []string) {
 		if c.from != "" {
 			since = ", from " + string(c.from)
 		}
-		fmt.Fprintf(w, "%-22s %s (%s%s)\n%-22s “%s”\n", c.ID, c.Title, strings.Join(kinds, ", "), since, "", c.Sentence)
+		_, err := fmt.Fprintf(w, "%-22s %s (%s%s)\n%-22s “%s”\n", c.ID, c.Title, strings.Join(kinds, ", "), since, "",
+			c.Sentence)
+		if err != nil {
+			return err
+		}
 	}
+	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"os"
 	"strings"
 	"testing"
 
@@ -95,6 +96,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"--plugin", path[0], "--profile", profile, "--only", "V2"}, 0, "1 passed"},
 		{[]string{"--plugin", path[1], "--profile", profile, "--only", "V2"}, 1, "FAIL  V2/echo"},
 		{[]string{"--plugin", path[0], "--profile", "/nowhere"}, 2, "no such file"},
+		{[]string{"--plugin", "/bin/false", "--profile", profile}, 2, "and none is tested"},
 		{[]string{"--plugin", "/bin/false"}, 2, "/bin/false: "},
 		{[]string{"--plugin", "/bin/false", "--plugin", "/bin/true"}, 2, "ERROR recognition"},
 		{[]string{"--plugin", "/bin/false", "--plugin", path[0], "--profile", profile, "--only", "V2"}, 2, "ERROR recognition"},
@@ -105,6 +107,19 @@ func TestCommandLine(t *testing.T) {
 		if status != tc.status || !strings.Contains(out.String(), tc.want) {
 			t.Errorf("%q: status %d, %s; want %d, %q", tc.args, status, out.String(), tc.status, tc.want)
 		}
+	}
+}
+
+// A list that cannot be written is no success.
+func TestListToFullDevice(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	var stderr bytes.Buffer
+	if status := Main([]string{"--list"}, full, &stderr); status != exitError {
+		t.Errorf("status %d, %s; want %d", status, &stderr, exitError)
 	}
 }
 

@@ -45,6 +45,8 @@ type Settings struct {
 	Only    []string // IDs or clauses of checks; none are all
 	Jobs    int      // checks at a time; 0: four for each processor, for they wait for the kernel most of their time
 	Limit   time.Duration
+	// Progress is called when a check was made, once at a time, with how many were and how many there are.
+	Progress func(made, of int)
 }
 
 // A Report is the outcomes of one subject.
@@ -61,6 +63,9 @@ func Run(s Settings) ([]Report, error) {
 	}
 	if s.Jobs == 0 {
 		s.Jobs = 4 * runtime.GOMAXPROCS(0)
+	}
+	if err := profile.tests(s); err != nil {
+		return nil, err
 	}
 	r := &runner{Settings: s, width: make(chan struct{}, s.Jobs)}
 	var reports []Report
@@ -90,30 +95,48 @@ func Run(s Settings) ([]Report, error) {
 		}
 		reports = append(reports, Report{Subject: subject})
 	}
-	made := 0
-	var all sync.WaitGroup
+	all := 0
 	for i := range reports {
 		report := &reports[i]
-		if report.Outcomes != nil {
-			made++
-			continue
+		if report.Outcomes == nil {
+			report.Outcomes = r.selected(report.Subject)
 		}
-		report.Outcomes = r.selected(report.Subject)
-		made += len(report.Outcomes)
-		for n := range report.Outcomes {
-			all.Go(func() { r.check(report.Subject, &report.Outcomes[n]) })
-		}
+		all += len(report.Outcomes)
 	}
-	all.Wait()
-	if made == 0 {
+	if all == 0 {
 		return nil, errors.New("--only: no such check is for what is tested; --list says for what they are")
 	}
+	r.checkAll(reports, all)
 	return reports, nil
 }
 
 type runner struct {
 	Settings
 	width chan struct{}
+}
+
+// checkAll makes the checks that have no verdict yet.
+func (r *runner) checkAll(reports []Report, all int) {
+	var checks sync.WaitGroup
+	var mu sync.Mutex
+	made := 0
+	for _, report := range reports {
+		for n := range report.Outcomes {
+			checks.Go(func() {
+				if o := &report.Outcomes[n]; o.Status == "" {
+					r.check(report.Subject, o)
+				}
+				if r.Progress == nil {
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				made++
+				r.Progress(made, all)
+			})
+		}
+	}
+	checks.Wait()
 }
 
 // subject finds out what a plugin speaks and what it does. The problem is why that is not known.
