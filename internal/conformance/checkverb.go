@@ -4,12 +4,12 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/nstest"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/spec"
-	"golang.org/x/sys/unix"
 )
 
 func checkChecks() []Check {
@@ -115,7 +115,7 @@ func checkOfFreedAddress(t *trial) {
 func checkOfLaterRoute(t *trial) {
 	c := t.attached("c1")
 	err := route(c.netns, c.ifName, netip.MustParsePrefix("192.0.2.0/24"), netip.Addr{})
-	if errors.Is(err, unix.ENETDOWN) {
+	if errors.Is(err, syscall.ENETDOWN) {
 		err = unfit("the plugin leaves " + c.ifName + " down, so it can have no route")
 	}
 	require(err)

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The exit statuses.
@@ -135,9 +133,10 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return exitStatus(reports)
 }
 
+// isTerminal reports whether f is a terminal, or a device that throws away what is written.
 func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // exitStatus is that for reports.
