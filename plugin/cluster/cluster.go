@@ -5,7 +5,7 @@
 // fails with code 11 and STATUS with code 50. CHECK, DEL and GC do not need it.
 //
 // If no address is left, ADD asks the agent for more, and waits at most 2 seconds. If there are none, ADD fails with
-// code 11, and the error says which nodes have free ones. STATUS fails with code 50 while fewer addresses are left than
+// code 11, and the error says which nodes have free ones, or that the agent does not answer. STATUS fails with code 50 while fewer addresses are left than
 // the agent keeps in reserve.
 //
 // A container that asks for an address of a pinned pool by name gets it on any node, unless a container of another node
@@ -220,9 +220,10 @@ var (
 // Allocate implements ipam.Allocator.
 func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error) {
 	res, err := n.Store.Allocate(ctx, o)
+	var asked error
 	if lacksRange(err) {
 		var refusal *grant.Refusal
-		asked := grant.Ask(ctx, n.network, grant.Want{Pins: n.pins(), Pools: n.pools})
+		asked = grant.Ask(ctx, n.network, grant.Want{Pins: n.pins(), Pools: n.pools})
 		if errors.As(asked, &refusal) {
 			return nil, spec.Errorf(spec.CodeTryAgain, "%w; %w", err, refusal).WithHint(refusal.Hint)
 		}
@@ -231,7 +232,13 @@ func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error)
 		}
 	}
 	if err != nil {
-		return nil, n.explain(spec.CodeTryAgain, err)
+		var none *grant.Error // which has a hint of its own
+		isUnanswered := asked != nil && !errors.Is(asked, grant.ErrFixed) && !errors.As(err, &none)
+		err = n.explain(spec.CodeTryAgain, err)
+		if isUnanswered {
+			err = spec.Errorf(spec.CodeTryAgain, "%w; fairlead-agent does not answer: %w", err, asked).WithHint(grant.StartAgent)
+		}
+		return nil, err
 	}
 	res.Routes = n.routesOf(n.Sets)
 	return res, nil

@@ -71,6 +71,30 @@ func expectError(t *testing.T, got answer, code spec.Code, parts ...string) {
 	}
 }
 
+// Where no address is left, the error also says that the agent, which was asked for more, does not answer.
+func TestUnanswered(t *testing.T) {
+	give(t, "10.9.0.0/30")
+	if got := call(t, "ADD", "c", network("")); got.status != 0 {
+		t.Fatal(got)
+	}
+	const silent = "fairlead-agent does not answer: "
+	expectError(t, call(t, "ADD", "d", network("")), spec.CodeTryAgain, "no address is left in 10.9.0.1-10.9.0.2",
+		silent, grant.Socket("pods"), "no such file or directory", "Start fairlead-agent")
+
+	l, err := net.Listen("unix", grant.Socket("pods"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.NotFoundHandler()} // an agent that gets no other ranges
+	go server.Serve(l)
+	defer server.Close()
+	got := call(t, "ADD", "d", network(""))
+	expectError(t, got, spec.CodeTryAgain, "no address is left")
+	if strings.Contains(string(got.out), silent) {
+		t.Errorf("an agent that answers: %v", got)
+	}
+}
+
 // A container gets an address of the pools that its network names. The agent is asked for those where the node has none.
 func TestPools(t *testing.T) {
 	givePools(t, "10.8.0.0/26", "10.9.0.0/26")

@@ -1,6 +1,7 @@
 package grant
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -80,7 +81,7 @@ func Ask(ctx context.Context, network string, w Want) error {
 	}
 	answer, err := io.ReadAll(io.LimitReader(c, 4<<10))
 	if err != nil {
-		return fmt.Errorf("answer of %s: %w", Socket(network), err)
+		return fmt.Errorf("answer of %s: %w", Socket(network), cmp.Or(context.Cause(ctx), err))
 	}
 	return judge(network, string(answer))
 }
