@@ -5,8 +5,8 @@
 // fails with code 11 and STATUS with code 50. CHECK, DEL and GC do not need it.
 //
 // If no address is left, ADD asks the agent for more, and waits at most 2 seconds. If there are none, ADD fails with
-// code 11, and the error says which nodes have free ones, or that the agent does not answer. STATUS fails with code 50 while fewer addresses are left than
-// the agent keeps in reserve.
+// code 11, and the error says which nodes have free ones, or that the agent does not answer. STATUS fails with code 50
+// while fewer addresses are left than the agent keeps in reserve.
 //
 // A container that asks for an address of a pinned pool by name gets it on any node, unless a container of another node
 // has it: then ADD fails with code 11, and the error names that node.
