@@ -236,7 +236,8 @@ func (n *node) Allocate(ctx context.Context, o spec.Owner) (*spec.Result, error)
 		isUnanswered := asked != nil && !errors.Is(asked, grant.ErrFixed) && !errors.As(err, &none)
 		err = n.explain(spec.CodeTryAgain, err)
 		if isUnanswered {
-			err = spec.Errorf(spec.CodeTryAgain, "%w; fairlead-agent does not answer: %w", err, asked).WithHint(grant.StartAgent)
+			err = spec.Errorf(spec.CodeTryAgain, "%w; fairlead-agent does not answer: %w", err, asked).
+				WithHint(grant.StartAgent)
 		}
 		return nil, err
 	}
