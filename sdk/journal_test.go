@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -41,6 +42,22 @@ func TestReported(t *testing.T) {
 		if at, known := reported(tc.found, lacking); known != tc.known || known && at != 3 {
 			t.Errorf("%v: %d, %v", tc.found, at, known)
 		}
+	}
+}
+
+// A command may be a single word.
+func TestJournalCommandOfOneWord(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\ncat >"+dir+"/seen\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := &call{conf: &spec.Conf{}, env: environment{Command: "GC", stdin: []byte("{}")}}
+	c.note(Journal{Command: []string{program}, JSON: true, Timeout: time.Hour}, time.Now(), nil, nil)
+
+	seen, err := os.ReadFile(dir + "/seen")
+	if err != nil || !json.Valid(seen) {
+		t.Errorf("the program read %q, %v", seen, err)
 	}
 }
 

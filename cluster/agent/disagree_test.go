@@ -63,3 +63,15 @@ func TestDisagreements(t *testing.T) {
 		}
 	}
 }
+
+// A side knows the other node's key, whichever of the nodes it is.
+func TestSideKey(t *testing.T) {
+	a := &Agent{Node: "b", World: newHost(t, 1).w}
+	addr := netip.MustParseAddr("10.244.1.2")
+	nodes := []agentstatus.Node{{Name: "a", PublicKey: "K1", Prefixes: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}}, {Name: "b"}}
+	for _, all := range [][]agentstatus.Node{nodes, {nodes[1], nodes[0]}} {
+		if is := a.side(agentstatus.Status{Nodes: all}, addr, addr); is.Other != "a" || is.OtherKey != "K1" {
+			t.Errorf("with %s first, the other node is %q with the key %q", all[0].Name, is.Other, is.OtherKey)
+		}
+	}
+}
