@@ -211,7 +211,7 @@ func TestHostileAnswers(t *testing.T) {
 			good.ToBytes(),
 		}
 	})
-	got, err := Client{}.Acquire(nstest.Context(t), l, owner("one"))
+	got, err := Client{First: nstest.Patience(t)}.Acquire(nstest.Context(t), l, owner("one"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,7 +116,8 @@ func TestStateless(t *testing.T) {
 		prefixes: []advertPrefix{{prefix: netip.MustParsePrefix("fd00:1::/64"), auto: true}}}
 	n.router(ra)
 	n.kea("fd00:1::100-fd00:1::1ff", "", "")
-	got, err := SLAAC{}.Acquire(nstest.Context(t), l, owner("one"))
+	slow := Client{First: 10 * time.Second} // a busy machine answers late
+	got, err := SLAAC{Client: slow}.Acquire(nstest.Context(t), l, owner("one"))
 	if err != nil {
 		t.Fatal(err)
 	}
