@@ -54,11 +54,3 @@ func HostsOwn(links []*rtnl.Link, port *rtnl.Link) bool {
 	return port.Kind == "veth" && !port.PeerAway &&
 		slices.ContainsFunc(links, func(l *rtnl.Link) bool { return l.Index == port.Peer && l.Master == 0 })
 }
-
-// AddrsIn returns the addresses of prefixes.
-func AddrsIn(list []netip.Prefix) (addrs []netip.Addr) {
-	for _, p := range list {
-		addrs = append(addrs, p.Addr())
-	}
-	return addrs
-}

@@ -6,6 +6,9 @@ import (
 	"slices"
 )
 
+// Single returns the prefix that has one address.
+func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
 // Multicast returns the prefix of all multicast addresses of a family.
 func Multicast(v6 bool) netip.Prefix {
 	if v6 {

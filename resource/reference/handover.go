@@ -135,10 +135,8 @@ func (f Firewall) rules(v6 bool) (shared, own []xtables.Rule) {
 	for _, a := range forward.OfIP(f.Addrs, v6) {
 		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
-			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED",
-				"-j",
-				"ACCEPT"),
-			xtables.NewRule(iptables.ChainForward, "-s", ip, "-j", "ACCEPT"))
+			xtables.Rulef(iptables.ChainForward, "-d %s -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", ip),
+			xtables.Rulef(iptables.ChainForward, "-s %s -j ACCEPT", ip))
 	}
 	return forward.Jumps(cmp.Or(f.Admin, forward.DefaultAdminChain)), own
 }

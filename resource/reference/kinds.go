@@ -29,9 +29,7 @@ func ChainKind() plan.Kind {
 				if !c.publishes {
 					return masquerade.RemoveContainerChain(ctx, w, c.v6, c.name, nil)
 				}
-				flows, err := publish.RemoveContainerChain(ctx, w, c.v6, c.name, nil)
-				publish.FlushFlows(w, flows)
-				return err
+				return publish.RemoveContainerChain(ctx, w, c.v6, c.name, nil)
 			})
 		}})
 }

@@ -1,6 +1,7 @@
 package xtables
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -23,6 +24,13 @@ type Rule struct {
 
 // NewRule returns a rule with these words.
 func NewRule(chain string, words ...string) Rule { return parseRule(chain, words) }
+
+// Rulef returns a rule whose words format and args give, as fmt.Sprintf does. An argument is part of one word, whatever
+// blanks it has.
+func Rulef(chain, format string, args ...any) Rule {
+	text := fmt.Sprintf(strings.ReplaceAll(format, " ", "\x00"), args...)
+	return parseRule(chain, strings.FieldsFunc(text, func(r rune) bool { return r == 0 }))
+}
 
 // String returns "-A chain words", quoted so that iptables-restore reads the same words.
 func (r Rule) String() string { return r.line("-A") }

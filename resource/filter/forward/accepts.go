@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
@@ -27,15 +26,13 @@ const (
 // accepts are the rules that a family of addresses needs in the table filter: those that lead to them, which are
 // for all attachments, and their own.
 func (f Forward) accepts(v6 bool) (shared, own []xtables.Rule) {
+	comment := filter.CommentOf(f.Owner)
 	for _, a := range OfIP(f.Addrs, v6) {
-		ip := netip.PrefixFrom(a, a.BitLen()).String()
 		own = append(own,
 			// DNAT: what was published. The reference lacks it, so that its published ports end at a policy of drop.
-			xtables.NewRule(iptables.ChainForward, "-d", ip, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT",
-				"-m",
-				"comment", "--comment", filter.CommentOf(f.Owner), "-j", "ACCEPT"),
-			xtables.NewRule(iptables.ChainForward, "-s", ip, "-m", "comment", "--comment", filter.CommentOf(f.Owner),
-				"-j", "ACCEPT"))
+			xtables.Rulef(iptables.ChainForward, "-d %v -m conntrack --ctstate RELATED,ESTABLISHED,DNAT "+
+				"-m comment --comment %s -j ACCEPT", filter.Single(a), comment),
+			xtables.Rulef(iptables.ChainForward, "-s %v -m comment --comment %s -j ACCEPT", filter.Single(a), comment))
 	}
 	return Jumps(f.AdminChain()), own
 }
@@ -43,8 +40,8 @@ func (f Forward) accepts(v6 bool) (shared, own []xtables.Rule) {
 // Jumps returns the rules that jump to the accepts, after the administrator's chain.
 func Jumps(admin string) []xtables.Rule {
 	return []xtables.Rule{
-		xtables.NewRule("FORWARD", "-m", "comment", "--comment", commentForward, "-j", iptables.ChainForward),
-		xtables.NewRule(iptables.ChainForward, "-m", "comment", "--comment", commentAdmin, "-j", admin),
+		xtables.Rulef("FORWARD", "-m comment --comment %s -j %s", commentForward, iptables.ChainForward),
+		xtables.Rulef(iptables.ChainForward, "-m comment --comment %s -j %s", commentAdmin, admin),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
@@ -114,7 +115,7 @@ func (z zones) ask(into any, method string, args ...string) error {
 	return nil
 }
 
-func source(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+func source(a netip.Addr) string { return filter.Single(a).String() }
 
 func (z zones) has(zone string, a netip.Addr) (there bool, err error) {
 	err = z.ask(&there, "querySource", zone, source(a))

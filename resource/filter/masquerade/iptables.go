@@ -25,48 +25,45 @@ func ContainerChain(o spec.Owner) string { return "CNI-" + resource.ReferenceHas
 
 // own are the rules of the container's chain, for addresses of one family. Others are those of other containers.
 func (m SourcesIPTables) own(from, others []netip.Prefix, v6 bool) (rules []xtables.Rule) {
-	add := func(words ...string) {
-		rules = append(rules, xtables.NewRule(ContainerChain(m.Owner), words...))
+	add := func(match, target string) {
+		rules = append(rules, xtables.Rulef(ContainerChain(m.Owner), match+" -m comment --comment %s -j "+target,
+			iptables.ReferenceComment("", m.Owner)))
 	}
-	comment := []string{"-m", "comment", "--comment", iptables.ReferenceComment("", m.Owner)}
-	to := []string{"-j", "MASQUERADE"}
-	for _, a := range m.SNATTo {
-		if a = a.Unmap(); a.Is6() == v6 {
-			to = []string{"-j", "SNAT", "--to-source", a.String()}
-		}
+	to := "MASQUERADE"
+	if a, ok := m.snatTo(v6); ok {
+		to = "SNAT --to-source " + a.String()
 	}
-	multicast := filter.Multicast(v6).String()
-	each := func(list []netip.Prefix, target ...string) {
+	each := func(list []netip.Prefix, target string) {
 		for _, p := range filter.Masked(filter.OfFamily(list, v6)) {
-			words := comment
+			match := ""
 			if p.Bits() > 0 { // as iptables-save, which leaves out what matches all
-				words = append([]string{"-d", p.String()}, comment...)
+				match = "-d " + p.String()
 			}
-			add(slices.Concat(words, target)...)
+			add(match, target)
 		}
 	}
+	multicast := "-d " + filter.Multicast(v6).String()
 	if len(filter.OfFamily(m.Force, v6)) > 0 {
-		add(slices.Concat([]string{"-d", multicast}, comment, []string{"-j", "ACCEPT"})...)
-		each(m.Force, to...)
+		add(multicast, "ACCEPT")
+		each(m.Force, to)
 	}
-	each(from, "-j", "ACCEPT")
-	each(m.Except, "-j", "ACCEPT")
+	each(from, "ACCEPT")
+	each(m.Except, "ACCEPT")
 	kept := filter.Masked(slices.Concat(from, m.Except))
 	for _, p := range subnets(others, v6) {
 		if !slices.Contains(kept, p) {
 			rules = append(rules, keeps(ContainerChain(m.Owner), p, m.Owner))
 		}
 	}
-	add(slices.Concat([]string{"!", "-d", multicast}, comment, to)...)
+	add("! "+multicast, to)
 	return rules
 }
 
 // jumps lead the addresses to the container's chain.
 func (m SourcesIPTables) jumps(v6 bool) (rules []xtables.Rule) {
 	for _, p := range filter.OfFamily(m.From, v6) {
-		rules = append(rules, xtables.NewRule("POSTROUTING", "-s",
-			netip.PrefixFrom(p.Addr(), p.Addr().BitLen()).String(),
-			"-m", "comment", "--comment", iptables.ReferenceComment("", m.Owner), "-j", ContainerChain(m.Owner)))
+		rules = append(rules, xtables.Rulef("POSTROUTING", "-s %v -m comment --comment %s -j %s", filter.Single(p.Addr()),
+			iptables.ReferenceComment("", m.Owner), ContainerChain(m.Owner)))
 	}
 	return rules
 }

@@ -158,7 +158,7 @@ func (m Sources) fillNodes(f filter.Tx) (bool, error) {
 		switch {
 		case slices.ContainsFunc(prefixes, holds):
 		case slices.ContainsFunc(prefixes, own.Overlaps): // of a pool of single addresses, which other nodes have
-			prefixes = append(prefixes, netip.PrefixFrom(own.Addr(), own.Addr().BitLen()))
+			prefixes = append(prefixes, filter.Single(own.Addr()))
 		default:
 			prefixes = append(prefixes, own.Masked())
 		}
@@ -175,7 +175,7 @@ func (m Sources) missingNodes(f filter.Tx) (missing []nft.Elem, err error) {
 	var ask []nft.Elem
 	for _, p := range m.From {
 		set := filter.NodesSet(f.Table, p.Addr().Is6(), m.Owner.Network)
-		ask = append(ask, set.Prefix(p)[0], set.Prefix(netip.PrefixFrom(p.Addr(), p.Addr().BitLen()))[0])
+		ask = append(ask, set.Prefix(p)[0], set.Prefix(filter.Single(p.Addr()))[0])
 	}
 	found, err := f.Get(ask...)
 	if err != nil {

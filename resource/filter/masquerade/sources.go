@@ -125,7 +125,7 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 		rules := []*nft.Rule{
 			nft.NewRule("multicast").Family(v6).Prefix(true, false, filter.Multicast(v6)).Return()}
 		for _, p := range filter.Masked(filter.OfFamily(m.Force, v6)) {
-			rules = append(rules, translate(nft.NewRule("forced").Family(v6).Prefix(true, false, p), v6, m.SNATTo))
+			rules = append(rules, m.translate(nft.NewRule("forced").Family(v6).Prefix(true, false, p), v6))
 		}
 		for _, p := range filter.Masked(from) {
 			rules = append(rules, nft.NewRule("its own network").Family(v6).Prefix(true, false, p).Return())
@@ -139,7 +139,7 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 		for _, p := range filter.Masked(filter.OfFamily(m.Except, v6)) {
 			rules = append(rules, nft.NewRule("excepted").Family(v6).Prefix(true, false, p).Return())
 		}
-		rules = append(rules, translate(nft.NewRule("all else"), v6, m.SNATTo))
+		rules = append(rules, m.translate(nft.NewRule("all else"), v6))
 		set := p.Share("masquerading", "masquerade_"+filter.FamilyName(v6), func(s *nft.Set) *nft.Rule {
 			return nft.NewRule("a network").From(v6, s)
 		}, rules)
@@ -156,13 +156,21 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 }
 
 // translate ends a rule with the source address that was chosen for the family, or with that of the link.
-func translate(r *nft.Rule, v6 bool, to []netip.Addr) *nft.Rule {
-	for _, a := range to {
-		if a = a.Unmap(); a.Is6() == v6 {
-			return r.SNAT(a)
-		}
+func (m Sources) translate(r *nft.Rule, v6 bool) *nft.Rule {
+	if a, ok := m.snatTo(v6); ok {
+		return r.SNAT(a)
 	}
 	return r.Masquerade()
+}
+
+// snatTo returns the source address that was chosen for a family.
+func (m Sources) snatTo(v6 bool) (a netip.Addr, ok bool) {
+	for _, a := range m.SNATTo {
+		if a = a.Unmap(); a.Is6() == v6 {
+			return a, true
+		}
+	}
+	return a, false
 }
 
 // Traits implements resource.Describer.

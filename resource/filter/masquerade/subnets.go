@@ -20,8 +20,8 @@ const subnetMark = "subnet of "
 
 // keeps is the rule of a chain for such a subnet.
 func keeps(chain string, subnet netip.Prefix, o spec.Owner) xtables.Rule {
-	return xtables.NewRule(chain, "-d", subnet.String(), "-m", "comment", "--comment",
-		iptables.ReferenceComment(subnetMark, o), "-j", "ACCEPT")
+	return xtables.Rulef(chain, "-d %v -m comment --comment %s -j ACCEPT", subnet,
+		iptables.ReferenceComment(subnetMark, o))
 }
 
 // subnets are the subnets of addresses of a family. An address alone, as of a point-to-point link, has none: each chain

@@ -69,7 +69,7 @@ func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, er
 		}
 	}
 	if br := l; l != nil && l.Kind == "bridge" {
-		if l, err = filter.RoutedBy(w, br, filter.AddrsIn(i.To)); err != nil {
+		if l, err = filter.RoutedBy(w, br, resource.AddrsOf(i.To)); err != nil {
 			return "", o, 0, err
 		}
 		if l.Index != br.Index && !br.Data.Filtering && i.Policy != Open {

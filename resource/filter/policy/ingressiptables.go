@@ -66,105 +66,104 @@ func commentPolicy(policy string) string {
 // rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other, so
 // that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
 // bridge, which br_netfilter has come here before the host routes them.
-func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (insert, ends []xtables.Rule) {
-	rule := commented
-	insert = []xtables.Rule{rule(chainStrict, commentPolicy("strict"), "-o", link, "DROP")}
+func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inserted, appended []xtables.Rule) {
+	insert := func(chain, comment, format string, args ...any) {
+		inserted = append(inserted, commented(chain, comment, format, args...))
+	}
+	end := func(chain, comment, format string, args ...any) {
+		appended = append(appended, commented(chain, comment, format, args...))
+	}
 	policy := commentPolicy(i.Policy)
+	forged := "DROP"
+	if i.Policy == Open {
+		forged = chainPoliced
+	}
+
+	insert(chainStrict, commentPolicy(Strict), "-o %s DROP", link)
 	for _, s := range subnets {
-		p := s.String()
-		forged := chainPoliced
-		if i.Policy != Open {
-			forged = "DROP"
-		}
 		// As in filter.SubnetSets: what lets pass comes before all that drops, which is appended.
-		insert = append(insert,
-			rule(chainSource, policy, "-s", p, "-d", p, "!", "-o", link, "-m", "addrtype", "!", "--dst-type", "LOCAL",
-				"RETURN"),
-			rule(chainSource, policy, "-s", p, "-i", link, "RETURN"))
+		insert(chainSource, policy, "-s %v -d %[1]v ! -o %s -m addrtype ! --dst-type LOCAL RETURN", s, link)
+		insert(chainSource, policy, "-s %v -i %s RETURN", s, link)
 		if port != "" {
-			insert = append(insert,
-				rule(chainSource, policy, "-s", p, "!", "-i", link, "-m", "physdev", "--physdev-out", port,
-					"--physdev-is-bridged",
-					"RETURN"))
+			insert(chainSource, policy, "-s %v ! -i %s -m physdev --physdev-out %s --physdev-is-bridged RETURN", s,
+				link, port)
 		}
-		ends = append(ends, rule(chainSource, policy, "-s", p, "!", "-i", link, forged))
+		end(chainSource, policy, "-s %v ! -i %s %s", s, link, forged)
 	}
 	pass, drop := i.errorRules(link, subnets)
-	insert, ends = append(insert, pass...), append(ends, drop...)
+	inserted, appended = append(inserted, pass...), append(appended, drop...)
 	if i.Policy == Open {
-		return insert, ends
+		return inserted, appended
 	}
-	multicast := []string{"224.0.0.0/4", "255.255.255.255/32"}
-	if len(subnets) > 0 && subnets[0].Addr().Is6() {
-		multicast = []string{"ff00::/8"}
-	}
-	for _, to := range multicast {
-		if len(subnets) > 0 {
-			insert = append(insert, rule(chainSource, commentStages, "-d", to, "RETURN"))
+
+	if len(subnets) > 0 {
+		multicast := []string{"224.0.0.0/4", "255.255.255.255/32"}
+		if subnets[0].Addr().Is6() {
+			multicast = []string{"ff00::/8"}
+		}
+		for _, to := range multicast {
+			insert(chainSource, commentStages, "-d %s RETURN", to)
 		}
 	}
-	insert = append(insert,
-		rule(chainPoliced, policy, "-i", link, "DROP"),
-		rule(chainStage2, commentStages, "-o", link, "DROP"),
-		rule(iptables.ChainStage1, policy, "-i", link, "!", "-o", link, chainStage2))
+	insert(chainPoliced, policy, "-i %s DROP", link)
+	insert(chainStage2, commentStages, "-o %s DROP", link)
+	insert(iptables.ChainStage1, policy, "-i %s ! -o %[1]s %s", link, chainStage2)
 	switch i.Policy {
 	case Isolated:
-		insert = append(insert, rule(iptables.ChainStage1, policy, "-i", link, "-o", link, "DROP"))
+		insert(iptables.ChainStage1, policy, "-i %s -o %[1]s DROP", link)
 	case Strict:
-		insert = append(insert,
-			rule(iptables.ChainStage1, policy, "-i", link, "!", "-o", link, chainStrict),
-			rule(iptables.ChainStage1, policy, "!", "-i", link, "-o", link, "DROP"))
+		insert(iptables.ChainStage1, policy, "-i %s ! -o %[1]s %s", link, chainStrict)
+		insert(iptables.ChainStage1, policy, "! -i %s -o %[1]s DROP", link)
 	}
-	insert = append(insert,
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED,DNAT", "RETURN"),
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "RELATED", chainErrors),
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstatus", "EXPECTED", "RETURN"),
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "ESTABLISHED", "--ctdir", "REPLY",
-			"RETURN"),
-		rule(iptables.ChainStage1, commentStages, "-m", "conntrack", "--ctstate", "NEW", "!", "--ctstatus", "CONFIRMED",
-			chainSource),
-		rule("INPUT", commentStages, "!", "-i", "lo", "-m", "conntrack", "--ctstate", "NEW", chainSource),
-		rule("FORWARD", commentStages, iptables.ChainStage1))
-	return insert, append(ends, rule(iptables.ChainStage1, commentStages, "RETURN"),
-		rule(chainStage2, commentStages, "RETURN"))
+	insert(iptables.ChainStage1, commentStages, "-m conntrack --ctstate RELATED,DNAT RETURN")
+	insert(iptables.ChainStage1, commentStages, "-m conntrack --ctstate RELATED "+chainErrors)
+	insert(iptables.ChainStage1, commentStages, "-m conntrack --ctstatus EXPECTED RETURN")
+	insert(iptables.ChainStage1, commentStages, "-m conntrack --ctstate ESTABLISHED --ctdir REPLY RETURN")
+	insert(iptables.ChainStage1, commentStages, "-m conntrack --ctstate NEW ! --ctstatus CONFIRMED "+chainSource)
+	insert("INPUT", commentStages, "! -i lo -m conntrack --ctstate NEW "+chainSource)
+	insert("FORWARD", commentStages, iptables.ChainStage1)
+	end(iptables.ChainStage1, commentStages, "RETURN")
+	end(chainStage2, commentStages, "RETURN")
+	return inserted, appended
 }
 
 // errorRules are those about ICMP errors from a link, as the chain errors of our table has them: what lets pass, which
 // is inserted, and what drops, which is appended.
 func (i IngressIPTables) errorRules(link string, subnets []netip.Prefix) (pass, drop []xtables.Rule) {
-	policy := commentPolicy(i.Policy)
-	rule := func(words ...string) xtables.Rule { return commented(chainErrors, policy, words...) }
+	rule := func(format string, args ...any) xtables.Rule {
+		return commented(chainErrors, commentPolicy(i.Policy), format, args...)
+	}
 	for _, s := range subnets {
 		p := s.String()
 		if s.IsSingleIP() { // as iptables-save prints it here
 			p = s.Addr().String()
 		}
 		pass = append(pass,
-			rule("-i", link, "!", "-o", link, "-m", "conntrack", "--ctorigsrc", p, "RETURN"),
-			rule("-i", link, "!", "-o", link, "-m", "conntrack", "--ctreplsrc", p, "RETURN"))
+			rule("-i %s ! -o %[1]s -m conntrack --ctorigsrc %s RETURN", link, p),
+			rule("-i %s ! -o %[1]s -m conntrack --ctreplsrc %s RETURN", link, p))
 		if i.Policy == Isolated {
 			pass = append(pass,
-				rule("-i", link, "-o", link, "-m", "conntrack", "--ctorigsrc", p, "--ctreplsrc", p, "RETURN"))
+				rule("-i %s -o %[1]s -m conntrack --ctorigsrc %s --ctreplsrc %[2]s RETURN", link, p))
 		}
 	}
 	if i.Policy == Isolated {
-		drop = append(drop, rule("-i", link, "-o", link, "DROP"))
+		drop = append(drop, rule("-i %s -o %[1]s DROP", link))
 	}
 	if i.Policy != Open {
-		drop = append(drop, rule("-i", link, "!", "-o", link, chainStage2))
+		drop = append(drop, rule("-i %s ! -o %[1]s %s", link, chainStage2))
 	}
 	if i.Policy == Strict {
-		pass = append(pass, commented(chainClosed, policy, "-o", link, "DROP"))
-		drop = append(drop, rule("-i", link, "!", "-o", link, chainStrict))
+		pass = append(pass, commented(chainClosed, commentPolicy(Strict), "-o %s DROP", link))
+		drop = append(drop, rule("-i %s ! -o %[1]s %s", link, chainStrict))
 	}
-	return pass, append(drop, rule("-i", link, "!", "-o", link, chainClosed))
+	return pass, append(drop, rule("-i %s ! -o %[1]s %s", link, chainClosed))
 }
 
-// commented is a rule that ends with a comment and the jump, which is the last of words.
-func commented(chain, comment string, words ...string) xtables.Rule {
-	jump := words[len(words)-1]
-	words = slices.Concat(words[:len(words)-1], []string{"-m", "comment", "--comment", comment, "-j", jump})
-	return xtables.NewRule(chain, words...)
+// commented is a rule that ends with a comment and the jump. Format ends with the jump's target.
+func commented(chain, comment, format string, args ...any) xtables.Rule {
+	words := strings.Fields(fmt.Sprintf(format, args...))
+	match, target := words[:len(words)-1], words[len(words)-1]
+	return xtables.NewRule(chain, slices.Concat(match, []string{"-m", "comment", "--comment", comment, "-j", target})...)
 }
 
 // odd are rules about the link that another policy wanted.

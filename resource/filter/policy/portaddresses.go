@@ -126,7 +126,7 @@ func forgetNew(ctx context.Context, w *kernel.World, addrs []netip.Addr) {
 	if filter.IsTogether(ctx) {
 		var single []netip.Prefix
 		for _, a := range addrs {
-			single = append(single, netip.PrefixFrom(a, a.BitLen()))
+			single = append(single, filter.Single(a))
 		}
 		forgetForged(w, single)
 		return

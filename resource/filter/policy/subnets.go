@@ -150,7 +150,7 @@ func (i Ingress) subnetsBehind(w *kernel.World, link string, kind uint32,
 	var l *rtnl.Link
 	for _, to := range i.To {
 		a := to.Addr().Unmap()
-		subnet := netip.PrefixFrom(a, a.BitLen())
+		subnet := filter.Single(a)
 		if kind == filter.KindNetwork && a.Is4() == to.Addr().Is4() {
 			subnet = to.Masked()
 		}

@@ -242,7 +242,7 @@ func (p *conditionParser) prefix(dst bool) func(string) (matcher, error) {
 			if err != nil {
 				return nil, p.fail(w, "is neither an address nor a prefix")
 			}
-			prefix = netip.PrefixFrom(a, a.BitLen())
+			prefix = filter.Single(a)
 		}
 		if prefix.Addr().Is6() != p.v6 || prefix.Addr().Is4In6() || prefix.Addr().Zone() != "" {
 			return nil, p.fail(w, "is of the other family")

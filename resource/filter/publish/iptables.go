@@ -1,12 +1,12 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/conntrack"
@@ -28,7 +28,7 @@ type PortsIPTables struct {
 
 func (p PortsIPTables) String() string {
 	s := "iptables " + p.Ports.String()
-	if len(p.Mappings) > 0 && (p.SNAT || p.MasqAll) {
+	if len(p.Mappings) > 0 && p.masquerades() {
 		if p.SetMarkChain != "" {
 			return s + " mark by " + p.SetMarkChain
 		}
@@ -64,23 +64,23 @@ func (p PortsIPTables) Addrs() (all []netip.Prefix) {
 	return all
 }
 
-// shared are the rules that all attachments have in common, in the words of iptables-save; first ones go before
-// what others have in the chain.
-func (p PortsIPTables) shared() (rules []xtables.Rule, first []bool) {
-	add := func(before bool, chain string, words ...string) {
-		rules, first = append(rules, xtables.NewRule(chain, words...)), append(first, before)
-	}
-	if p.masquerades() && p.SetMarkChain == "" {
-		add(false, hostportSetMark, "-m", "comment", "--comment", "CNI portfwd masquerade mark", "-j", "MARK",
-			"--set-xmark",
-			p.mark())
-		add(false, hostportMasq, "-m", "mark", "--mark", p.mark(), "-j", "MASQUERADE")
-		add(true, "POSTROUTING", "-m", "comment", "--comment", "CNI portfwd requiring masquerade", "-j", hostportMasq)
+// marks reports whether packets are masqueraded by a mark of ours.
+func (p PortsIPTables) marks() bool { return p.masquerades() && p.SetMarkChain == "" }
+
+// shared are the rules that all attachments have in common.
+func (p PortsIPTables) shared() (rules []xtables.Rule) {
+	if p.marks() {
+		rules = []xtables.Rule{
+			xtables.Rulef(hostportSetMark, "-m comment --comment %s -j MARK --set-xmark %s",
+				"CNI portfwd masquerade mark", p.mark()),
+			xtables.Rulef(hostportMasq, "-m mark --mark %s -j MASQUERADE", p.mark()),
+			xtables.Rulef("POSTROUTING", "-m comment --comment %s -j %s", "CNI portfwd requiring masquerade", hostportMasq),
+		}
 	}
 	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
-		add(false, hook, "-m", "addrtype", "--dst-type", "LOCAL", "-j", ChainDNAT)
+		rules = append(rules, xtables.Rulef(hook, "-m addrtype --dst-type LOCAL -j "+ChainDNAT))
 	}
-	return rules, first
+	return rules
 }
 
 // entries lead to the container's chain. The reference puts ports of both families in, and 15 in a rule.
@@ -92,12 +92,8 @@ func (p PortsIPTables) entries(v6 bool) (rules []xtables.Rule, err error) {
 	}
 	ports := map[string][]string{}
 	for _, m := range p.Mappings {
-		s := strconv.Itoa(int(m.HostPort))
-		if m.Last() > m.HostPort {
-			s += ":" + strconv.Itoa(int(m.Last()))
-		}
-		if !slices.Contains(ports[m.Protocol], s) {
-			ports[m.Protocol] = append(ports[m.Protocol], s)
+		if !slices.Contains(ports[m.Protocol], m.dports()) {
+			ports[m.Protocol] = append(ports[m.Protocol], m.dports())
 		}
 	}
 	for _, proto := range []string{"sctp", "tcp", "udp"} {
@@ -125,39 +121,31 @@ func (p PortsIPTables) entries(v6 bool) (rules []xtables.Rule, err error) {
 // own are the rules of the container's chain.
 func (p PortsIPTables) own(v6 bool) (rules []xtables.Rule, err error) {
 	to, _ := p.Family(v6)
-	setMark := hostportSetMark
-	if p.SetMarkChain != "" {
-		setMark = p.SetMarkChain
-	}
+	setMark := cmp.Or(p.SetMarkChain, hostportSetMark)
 	for _, m := range p.Mappings {
-		if _, ok := kernel.ParseProto(m.Protocol); !ok || m.HostPort == 0 || m.ContainerPort == 0 {
-			return nil, spec.Errorf(spec.CodeConfig,
-				"port mapping %v: want tcp, udp or sctp, and two ports from 1 to 65535", m)
+		if _, err := m.proto(); err != nil {
+			return nil, err
 		}
 		host, ok := m.Host(v6)
 		if !ok {
 			continue
 		}
 		for _, m := range m.pieces() { // a range of --to-destination is a choice, and no shift
-			rule := func(src []string, target ...string) {
-				words := slices.Clone(src)
-				if !host.IsUnspecified() {
-					words = append(words, "-d", netip.PrefixFrom(host, host.BitLen()).String())
-				}
-				port := strconv.Itoa(int(m.HostPort))
-				if m.Last() > m.HostPort {
-					port += ":" + strconv.Itoa(int(m.Last()))
-				}
-				words = append(words, "-p", m.Protocol, "-m", m.Protocol, "--dport", port)
-				rules = append(rules, xtables.NewRule(ContainerChain(p.Owner), append(words, target...)...))
+			ports := fmt.Sprintf("-p %s -m %[1]s --dport %s", m.Protocol, m.dports())
+			if !host.IsUnspecified() {
+				ports = fmt.Sprintf("-d %v %s", filter.Single(host), ports)
+			}
+			rule := func(src, target, options string) {
+				format := src + " " + ports + " -j %s " + options
+				rules = append(rules, xtables.Rulef(ContainerChain(p.Owner), format, target))
 			}
 			switch {
 			case p.MasqAll:
-				rule(nil, "-j", setMark)
+				rule("", setMark, "")
 			case p.SNAT:
-				rule([]string{"-s", to.Masked().String()}, "-j", setMark)
+				rule("-s "+to.Masked().String(), setMark, "")
 				if !v6 {
-					rule([]string{"-s", "127.0.0.1/32"}, "-j", setMark)
+					rule("-s 127.0.0.1/32", setMark, "")
 				}
 			}
 			dst := netip.AddrPortFrom(to.Addr(), m.ContainerPort).String()
@@ -165,7 +153,7 @@ func (p PortsIPTables) own(v6 bool) (rules []xtables.Rule, err error) {
 				dst = to.Addr().String()
 			}
 			for _, src := range p.letIn(m, to, v6) {
-				rule(src, "-j", "DNAT", "--to-destination", dst)
+				rule(src, "DNAT", "--to-destination "+dst)
 			}
 		}
 	}
@@ -174,14 +162,13 @@ func (p PortsIPTables) own(v6 bool) (rules []xtables.Rule, err error) {
 
 // letIn are the matches of who reaches a port: whom allowFrom names, this host and the container itself. To
 // others the port is not translated, and leads to whatever listens on it here.
-func (p PortsIPTables) letIn(m Mapping, to netip.Prefix, v6 bool) (matches [][]string) {
+func (p PortsIPTables) letIn(m Mapping, to netip.Prefix, v6 bool) (matches []string) {
 	if len(m.AllowFrom) == 0 {
-		return [][]string{nil}
+		return []string{""}
 	}
-	matches = [][]string{{"-m", "addrtype", "--src-type", "LOCAL"},
-		{"-s", netip.PrefixFrom(to.Addr(), to.Addr().BitLen()).String()}}
+	matches = []string{"-m addrtype --src-type LOCAL", "-s " + filter.Single(to.Addr()).String()}
 	for _, from := range filter.Masked(filter.OfFamily(m.AllowFrom, v6)) {
-		matches = append(matches, []string{"-s", from.String()})
+		matches = append(matches, "-s "+from.String())
 	}
 	return matches
 }
@@ -243,13 +230,12 @@ func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, d *iptables.D
 		return err
 	}
 	d.Chain(ChainDNAT)
-	if p.masquerades() && p.SetMarkChain == "" {
+	if p.marks() {
 		d.Chain(hostportSetMark)
 		d.Chain(hostportMasq)
 	}
-	rules, first := p.shared()
-	for i, r := range rules {
-		d.Has(r, first[i])
+	for _, r := range p.shared() {
+		d.Has(r, r.Chain == "POSTROUTING") // before what others have there
 	}
 	keep, err := iptables.Survivors(w, IPTablesRecord, p.Owner)
 	if err != nil {
@@ -307,8 +293,7 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		shared, _ := p.shared()
-		missing, err := iptables.Drift(ctx, x, slices.Concat(shared, entries, own)...)
+		missing, err := iptables.Drift(ctx, x, slices.Concat(p.shared(), entries, own)...)
 		if err != nil {
 			return err
 		}
@@ -322,13 +307,12 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 			return err
 		}
 		for _, r := range rules {
-			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) &&
-				!slices.ContainsFunc(own, func(o xtables.Rule) bool {
-					return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
-				}) {
-				d.Add(spec.DiffersBy("rule", "%v chain %s leads %s %v to %v, which no port mapping asks for", x,
-					r.Chain, r.Proto,
-					r.Ports, r.To))
+			asked := func(o xtables.Rule) bool {
+				return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
+			}
+			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) && !slices.ContainsFunc(own, asked) {
+				d.Add(spec.DiffersBy("rule", "%v chain %s leads %s %v to %v, which no port mapping asks for", x, r.Chain,
+					r.Proto, r.Ports, r.To))
 			}
 		}
 	}

@@ -13,14 +13,12 @@ import (
 )
 
 // guardRules are the guard of the nft table, for a kernel without nf_tables.
-func guardRules() []xtables.Rule {
-	words := []string{"127.0.0.0/8", "!", "-i", "lo", "-m", "comment", "--comment", "fairlead: 127/8 from outside",
-		"-j",
-		"DROP"}
-	return []xtables.Rule{
-		xtables.NewRule("PREROUTING", append([]string{"-d"}, words...)...),
-		xtables.NewRule("PREROUTING", append([]string{"-s"}, words...)...),
+func guardRules() (rules []xtables.Rule) {
+	for _, side := range []string{"-d", "-s"} {
+		rules = append(rules, xtables.Rulef("PREROUTING",
+			side+" 127.0.0.0/8 ! -i lo -m comment --comment %s -j DROP", "fairlead: 127/8 from outside"))
 	}
+	return rules
 }
 
 // guard keeps neighbours out of 127/8, which route_localnet would let them into: by our nft table, which other

@@ -5,9 +5,11 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // MaxShifted is the greatest length of a range whose container ports have other numbers. Each port of such a range
@@ -65,6 +67,24 @@ func portsText(first, last uint16) string {
 		s += "-" + strconv.Itoa(int(last))
 	}
 	return s
+}
+
+// dports are the ports of the host as iptables-save prints them: "80" or "80:90".
+func (m Mapping) dports() string {
+	return strings.ReplaceAll(portsText(m.HostPort, m.Last()), "-", ":")
+}
+
+// proto returns the number of the protocol, or an error if the mapping is none.
+func (m Mapping) proto() (byte, error) {
+	proto, known := kernel.ParseProto(m.Protocol)
+	empty := m.HostPort == 0 || m.ContainerPort == 0
+	reversed := m.HostPortEnd != 0 && m.HostPortEnd < m.HostPort
+	tooLong := int(m.ContainerPort)+m.Len() > 65536
+	if !known || empty || reversed || tooLong {
+		return 0, spec.Errorf(spec.CodeConfig,
+			"port mapping %v: want tcp, udp or sctp, and two ports, or ranges of one length, from 1 to 65535", m)
+	}
+	return proto, nil
 }
 
 // pieces are the mapping itself or, where its ports lead to ports of other numbers, one of each port.

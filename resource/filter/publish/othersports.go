@@ -152,9 +152,7 @@ func (p Ports) heldByOthers(ctx context.Context, w *kernel.World) error {
 		for _, f := range dead {
 			if f.chain != "" { // which would go on leading there, for it comes first
 				errs = append(errs, iptables.WithLock(ctx, func(ctx context.Context) error {
-					flows, err := RemoveContainerChain(ctx, w, v6, f.chain, nil)
-					FlushFlows(w, flows)
-					return err
+					return RemoveContainerChain(ctx, w, v6, f.chain, nil)
 				}))
 			} else {
 				errs = append(errs, RemoveReferencePorts(&kernel.World{Host: w.Host, Store: w.Store}, f.owner))

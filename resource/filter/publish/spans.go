@@ -36,11 +36,9 @@ func (s span) at(o span) int {
 func spans(list []Mapping, v6 bool) ([]span, error) {
 	var all []span
 	for _, m := range list {
-		proto, ok := kernel.ParseProto(m.Protocol)
-		if !ok || m.HostPort == 0 || m.ContainerPort == 0 || m.HostPortEnd != 0 && m.HostPortEnd < m.HostPort ||
-			int(m.ContainerPort)+m.Len() > 65536 {
-			return nil, spec.Errorf(spec.CodeConfig,
-				"port mapping %v: want tcp, udp or sctp, and two ports, or ranges of one length, from 1 to 65535", m)
+		proto, err := m.proto()
+		if err != nil {
+			return nil, err
 		}
 		host, ok := m.Host(v6)
 		if !ok {

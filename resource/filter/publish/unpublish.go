@@ -43,22 +43,20 @@ func survivingRules(saved map[string][]xtables.Rule, chain string,
 // Remove implements plan.Remover. It needs only the owner. It also removes the rules that the reference's plugin
 // made.
 func (p PortsIPTables) Remove(ctx context.Context, w *kernel.World) error {
-	return iptables.RemoveNAT(ctx, w, IPTablesRecord, p.Owner, p, ContainerChain(p.Owner),
-		"CNI-SN-"+resource.ReferenceHash(p.Owner, 21))
+	return iptables.RemoveNAT(ctx, w, IPTablesRecord, p.Owner, p, ContainerChain(p.Owner), p.snatChain())
 }
+
+// snatChain is the container's chain of a former version of the reference's plugin.
+func (p PortsIPTables) snatChain() string { return "CNI-SN-" + resource.ReferenceHash(p.Owner, 21) }
 
 // RemoveRules implements iptables.NATRules.
 func (p PortsIPTables) RemoveRules(ctx context.Context, w *kernel.World) error {
 	keep, err := iptables.Survivors(w, IPTablesRecord, p.Owner)
 	errs := []error{err}
-	var flows []conntrack.UDPFlow
 	for _, v6 := range []bool{false, true} {
-		cut, err := RemoveContainerChain(ctx, w, v6, ContainerChain(p.Owner), keep)
-		flows = append(flows, cut...)
-		errs = append(errs, err, iptables.RemoveChain(ctx, w, v6, "CNI-SN-"+resource.ReferenceHash(p.Owner, 21),
-			hostportSNAT, nil))
+		errs = append(errs, RemoveContainerChain(ctx, w, v6, ContainerChain(p.Owner), keep),
+			iptables.RemoveChain(ctx, w, v6, p.snatChain(), hostportSNAT, nil))
 	}
-	FlushFlows(w, flows)
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
@@ -66,9 +64,9 @@ func (p PortsIPTables) RemoveRules(ctx context.Context, w *kernel.World) error {
 }
 
 // RemoveContainerChain removes a container's chain and the rules that jump to it, except those for the addresses
-// keep.
-func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain string,
-	keep []netip.Addr) (flows []conntrack.UDPFlow, err error) {
+// keep. Conntrack forgets flows to the others.
+func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain string, keep []netip.Addr) error {
+	var flows []conntrack.UDPFlow
 	all, err := iptables.Having(w, v6, "nat", chain)
 	errs := []error{err}
 	for _, x := range all {
@@ -114,5 +112,6 @@ func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain s
 		})
 		errs = append(errs, err)
 	}
-	return flows, errors.Join(errs...)
+	FlushFlows(w, flows)
+	return errors.Join(errs...)
 }
