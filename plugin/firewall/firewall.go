@@ -78,7 +78,7 @@ func want(c conf, r *sdk.Request) (answer sdk.Answer, err error) {
 	} else {
 		p = append(p, plan.Required(filter.PacketFilter{}),
 			policy.Ingress{Owner: r.Owner, Link: gateway, Policy: c.IngressPolicy, To: subnets(r)},
-			policy.FailClosed{Owner: r.Owner, Link: gateway, Policy: c.IngressPolicy, Subnets: subnets(r)})
+			policy.FailClosed{Owner: r.Owner, Link: gateway, Policy: c.IngressPolicy, To: subnets(r)})
 	}
 	if isolated {
 		p = append(p, policy.IsolatedPort{Owner: r.Owner, Link: port, Addrs: to,

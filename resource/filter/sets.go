@@ -188,10 +188,10 @@ func (p PortMaps) Sets() []*nft.Set {
 // Rules returns the rules that look a packet up in the maps, in order.
 func (p PortMaps) Rules() []*nft.Rule {
 	return []*nft.Rule{
-		nft.NewRule("at one address").DNAT(p.V6, false, p.Exact),
-		nft.NewRule("ranges at one address").DNAT(p.V6, false, p.ExactRange),
-		nft.NewRule("at any address").DNAT(p.V6, true, p.Any),
-		nft.NewRule("ranges at any address").DNAT(p.V6, true, p.AnyRange),
+		nft.NewRule("at one address").DNAT(p.Exact),
+		nft.NewRule("ranges at one address").DNAT(p.ExactRange),
+		nft.NewRule("at any address").DNAT(p.Any),
+		nft.NewRule("ranges at any address").DNAT(p.AnyRange),
 	}
 }
 
@@ -246,7 +246,6 @@ func ClaimsNamed(t *nft.Table, name string) (PortMaps, bool) {
 // for each prefix length, because a look-up masks the address.
 type SubnetSets struct {
 	V6            bool
-	Bits          int
 	Links         *nft.Set // subnet . the link that it is behind
 	Bridge        *nft.Set // subnet . the bridge that this link, the gateway of a VLAN, stands on
 	Policed, Open *nft.Set // subnet . the same subnet, of networks that have a policy, and of others
@@ -255,15 +254,22 @@ type SubnetSets struct {
 
 // SubnetSetsOf returns the SubnetSets for prefixes of the family and length of p.
 func SubnetSetsOf(t *nft.Table, v6 bool, bits int) SubnetSets {
-	a, suffix := address(v6), fmt.Sprintf("_%s_%d", FamilyName(v6), bits)
-	return SubnetSets{V6: v6, Bits: bits,
-		Links:   set(t, "subnet"+suffix, a, nft.Ifname),
-		Bridge:  set(t, "bridged"+suffix, a, nft.Ifname),
-		Policed: set(t, "policed"+suffix, a, a),
-		Open:    set(t, "open"+suffix, a, a),
-		Strict:  set(t, "strict"+suffix, a, a),
+	of := func(what string, second nft.Type) *nft.Set {
+		s := set(t, fmt.Sprintf("%s_%s_%d", what, FamilyName(v6), bits), address(v6), second)
+		s.Bits = bits
+		return s
+	}
+	return SubnetSets{V6: v6,
+		Links:   of("subnet", nft.Ifname),
+		Bridge:  of("bridged", nft.Ifname),
+		Policed: of("policed", address(v6)),
+		Open:    of("open", address(v6)),
+		Strict:  of("strict", address(v6)),
 	}
 }
+
+// Rule returns a rule about packets of the family.
+func (s SubnetSets) Rule(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
 
 func (s SubnetSets) sets() []*nft.Set {
 	return []*nft.Set{s.Links, s.Bridge, s.Policed, s.Open, s.Strict}

@@ -137,7 +137,7 @@ func TestTransientBridgePolicy(t *testing.T) {
 	v := linktest.Veth(contract.Owner, "br7")
 	contract.Must(t, w, transient("br7"), v,
 		policy.Ingress{Owner: contract.Owner, Link: "br7",
-			Policy: policy.Strict}, policy.FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy.Strict, Subnets: []netip.Prefix{contract.Prefix("10.7.0.2/24")}})
+			Policy: policy.Strict}, policy.FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy.Strict, To: []netip.Prefix{contract.Prefix("10.7.0.2/24")}})
 	contract.Host(t, w, "ip link del %s", v.Host) // as when its container is gone, which no DEL was sent for
 	if err := transient("br7").Remove(t.Context(), w); err != nil {
 		t.Fatal(err)

@@ -83,7 +83,7 @@ func (f PortFilter) table() *nft.Table {
 	for _, v6 := range []bool{false, true} {
 		nodes := nodesSet(t, v6)
 		t.Sets = append(t.Sets, nodes)
-		sent.Rules = append(sent.Rules, nft.NewRule("to a node, by no node").Toward(v6, nodes).
+		sent.Rules = append(sent.Rules, nft.NewRule("to a node, by no node").Toward(nodes).
 			FieldsIn(true, nodes, nft.AddressOf(v6, false)).Drop())
 		for _, inner6 := range []bool{false, true} {
 			sources := sourcesSet(t, v6, inner6)

@@ -133,11 +133,11 @@ func prefixMask(size uint32, bits int) []byte {
 }
 
 // subnet loads an address without host bits, and returns the register's word behind it.
-func (r *Rule) subnet(word int, v6 bool, side Side, bits int) (next int) {
-	offset, size := AddressField(v6, bool(side))
+func (r *Rule) subnet(word int, side Side, set *Set) (next int) {
+	offset, size := AddressField(set.v6(), bool(side))
 	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(word))
-	if bits < int(8*size) {
-		r.maskAt(word, prefixMask(size, bits))
+	if set.Bits < int(8*size) {
+		r.maskAt(word, prefixMask(size, set.Bits))
 	}
 	return word + int(size/4)
 }
@@ -167,15 +167,17 @@ func label(bit int) []byte {
 	return b
 }
 
-// keyed loads [ip daddr .] meta l4proto . th dport into register 1 and on.
-func (r *Rule) keyed(v6, daddr bool) *Rule {
+// keyed appends "[ip daddr .] meta l4proto . th dport @set", by the keys of set.
+func (r *Rule) keyed(set *Set) *Rule {
+	r.Family(set.v6())
 	word := 0
-	if daddr {
-		offset, size := AddressField(v6, true)
+	if len(set.Key) > 2 {
+		offset, size := AddressField(set.v6(), true)
 		r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
 		word = int(size / 4)
 	}
-	return r.meta(unix.NFT_META_L4PROTO, reg(word)).payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, reg(word+1))
+	return r.meta(unix.NFT_META_L4PROTO, reg(word)).payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, reg(word+1)).
+		lookup(set, false)
 }
 
 // The directions of a connection: IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY.

@@ -117,15 +117,15 @@ func TestNFTRuleWords(t *testing.T) {
 		{rule().Port(true, true, 1024, 2047).Drop(), "th dport != 1024-2047 drop"},
 		{rule().ToLocal().Jump("u"), "fib daddr type local jump u"},
 		{rule().Translated().Jump("u"), "ct status dnat jump u"},
-		{rule().From(false, addrs).Jump("u"), "ip saddr @addrs jump u"},
-		{rule().From(true, addrs6).Jump("u"), "ip6 saddr @addrs6 jump u"},
-		{rule().To(false, to).Jump("u"), "ip daddr . meta l4proto . th dport @to jump u"},
-		{rule().PublishedTo(false, to).Jump("u"),
+		{rule().From(addrs).Jump("u"), "ip saddr @addrs jump u"},
+		{rule().From(addrs6).Jump("u"), "ip6 saddr @addrs6 jump u"},
+		{rule().To(to).Jump("u"), "ip daddr . meta l4proto . th dport @to jump u"},
+		{rule().PublishedTo(to).Jump("u"),
 			"ct direction original ip daddr . meta l4proto . ct original proto-dst @to jump u"},
-		{rule().PublishedTo(true, to6).Jump("u"),
+		{rule().PublishedTo(to6).Jump("u"),
 			"ct direction original ip6 daddr . meta l4proto . ct original proto-dst @to6 jump u"},
-		{rule().Pair(false, pair).Return(), "ip saddr . ip daddr @pair return"},
-		{rule().Pair(true, pair6).Return(), "ip6 saddr . ip6 daddr @pair6 return"},
+		{rule().Pair(pair).Return(), "ip saddr . ip daddr @pair return"},
+		{rule().Pair(pair6).Return(), "ip6 saddr . ip6 daddr @pair6 return"},
 		{rule().SNAT(netip.MustParseAddr("192.0.2.1")), "snat ip to 192.0.2.1"},
 		{rule().SNAT(netip.MustParseAddr("2001:db8::1")), "snat ip6 to 2001:db8::1"},
 	}
@@ -134,7 +134,7 @@ func TestNFTRuleWords(t *testing.T) {
 		c.Rules = append(c.Rules, w.rule)
 	}
 	nat := &Chain{Name: "pre", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: -99, Rules: []*Rule{
-		NewRule("one").DNAT(true, false, exact), NewRule("two").DNAT(false, true, any)}}
+		NewRule("one").DNAT(exact), NewRule("two").DNAT(any)}}
 	post := &Chain{Name: "post", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: 101,
 		Rules: []*Rule{rule().Masquerade()}}
 	table.Sets = []*Set{addrs, addrs6, to, to6, pair, pair6, exact, any}
@@ -427,7 +427,7 @@ func TestNFTRanges(t *testing.T) {
 	s := &Set{Table: table, Name: "s", Key: []Type{Addr6, Proto, Service}, Data: []Type{Addr6},
 		Interval: true}
 	table.Sets = []*Set{s}
-	table.Chains = []*Chain{{Name: "c", Rules: []*Rule{NewRule("").DNAT(true, false, s)}}}
+	table.Chains = []*Chain{{Name: "c", Rules: []*Rule{NewRule("").DNAT(s)}}}
 	apply(t, n, table)
 	host, to := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("fd00::5")
 	ports := func(first, last uint16) Elem {

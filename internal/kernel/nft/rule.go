@@ -73,25 +73,19 @@ const (
 )
 
 // SubnetBy appends "ip saddr & mask . iifname @set", of either side of the packet for each, without the family.
-func (r *Rule) SubnetBy(v6 bool, bits int, side, link Side, not bool, set *Set) *Rule {
+func (r *Rule) SubnetBy(side, link Side, not bool, set *Set) *Rule {
 	key := uint32(unix.NFT_META_IIFNAME)
 	if link == Dst {
 		key = unix.NFT_META_OIFNAME
 	}
-	next := r.subnet(0, v6, side, bits)
+	next := r.subnet(0, side, set)
 	return r.meta(key, reg(next)).lookup(set, not)
 }
 
 // Subnets appends "ip saddr & mask . ip daddr & mask @set", of either side of the packet for each, without the family.
-func (r *Rule) Subnets(v6 bool, bits int, a, b Side, not bool, set *Set) *Rule {
-	r.subnet(r.subnet(0, v6, a, bits), v6, b, bits)
-	return r.lookup(set, not)
-}
-
-// SubnetIn appends "ip saddr & mask @set" or "!= @set", of either side of the packet, without the family.
-func (r *Rule) SubnetIn(v6 bool, bits int, side Side, not bool, set *Set) *Rule {
-	r.subnet(0, v6, side, bits)
-	return r.lookup(set, not)
+func (r *Rule) Subnets(a, b Side, set *Set) *Rule {
+	r.subnet(r.subnet(0, a, set), b, set)
+	return r.lookup(set, false)
 }
 
 // Iifname appends `iifname "name"`; a name that ends in * stands for all that begin so.
@@ -305,9 +299,9 @@ func (r *Rule) Fragment(v6 bool) *Rule {
 
 // EndBehind appends "ct original ip saddr & mask . iifname @set", or "ct reply", of an end of the packet's connection,
 // without the family.
-func (r *Rule) EndBehind(v6 bool, bits int, reply bool, set *Set) *Rule {
+func (r *Rule) EndBehind(reply bool, set *Set) *Rule {
 	key, size := uint32(unix.NFT_CT_SRC_IP), uint32(4)
-	if v6 {
+	if set.v6() {
 		key, size = unix.NFT_CT_SRC_IP6, 16
 	}
 	direction := byte(ctOriginal)
@@ -319,55 +313,52 @@ func (r *Rule) EndBehind(v6 bool, bits int, reply bool, set *Set) *Rule {
 		r.code.U32(unix.NFTA_CT_KEY, key)
 		r.code.Attr(unix.NFTA_CT_DIRECTION, direction)
 	})
-	if bits < int(8*size) {
-		r.bitwise(prefixMask(size, bits))
+	if set.Bits < int(8*size) {
+		r.bitwise(prefixMask(size, set.Bits))
 	}
 	return r.meta(unix.NFT_META_IIFNAME, reg(int(size/4))).lookup(set, false)
 }
 
 // From appends "ip saddr @set".
-func (r *Rule) From(v6 bool, set *Set) *Rule {
-	offset, size := AddressField(v6, false)
-	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
-}
+func (r *Rule) From(set *Set) *Rule { return r.address(false, set) }
 
 // Toward appends "ip daddr @set".
-func (r *Rule) Toward(v6 bool, set *Set) *Rule {
-	offset, size := AddressField(v6, true)
-	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
+func (r *Rule) Toward(set *Set) *Rule { return r.address(true, set) }
+
+func (r *Rule) address(dst bool, set *Set) *Rule {
+	offset, size := AddressField(set.v6(), dst)
+	return r.Family(set.v6()).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
 }
 
 // To appends "ip daddr . meta l4proto . th dport @set".
-func (r *Rule) To(v6 bool, set *Set) *Rule {
-	return r.Family(v6).keyed(v6, true).lookup(set, false)
-}
+func (r *Rule) To(set *Set) *Rule { return r.keyed(set) }
 
 // PublishedTo appends "ct direction original ip daddr . meta l4proto . ct original proto-dst @set": where a translated
 // packet goes, and by which port it was asked for.
-func (r *Rule) PublishedTo(v6 bool, set *Set) *Rule {
-	offset, size := AddressField(v6, true)
+func (r *Rule) PublishedTo(set *Set) *Rule {
+	offset, size := AddressField(set.v6(), true)
 	words := int(size / 4)
-	return r.direction(ctOriginal).Family(v6).
+	return r.direction(ctOriginal).Family(set.v6()).
 		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).meta(unix.NFT_META_L4PROTO, reg(words)).
 		ct(unix.NFT_CT_PROTO_DST, true, reg(words+1)).lookup(set, false)
 }
 
 // Pair appends "ip saddr . ip daddr @set".
-func (r *Rule) Pair(v6 bool, set *Set) *Rule {
-	src, size := AddressField(v6, false)
-	dst, _ := AddressField(v6, true)
-	return r.Family(v6).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, src, size, reg(0)).
+func (r *Rule) Pair(set *Set) *Rule {
+	src, size := AddressField(set.v6(), false)
+	dst, _ := AddressField(set.v6(), true)
+	return r.Family(set.v6()).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, src, size, reg(0)).
 		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, dst, size, reg(int(size/4))).lookup(set, false)
 }
 
-// DNAT appends "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr where any is true. Where
-// set has no ports, the packet keeps its own.
-func (r *Rule) DNAT(v6, any bool, set *Set) *Rule {
+// DNAT appends "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr if the keys of set have none.
+// Where set has no ports, the packet keeps its own.
+func (r *Rule) DNAT(set *Set) *Rule {
 	port := uint32(0)
-	if _, size := AddressField(v6, true); len(set.Data) > 1 {
+	if _, size := AddressField(set.v6(), true); len(set.Data) > 1 {
 		port = reg(int(size / 4))
 	}
-	return r.Family(v6).keyed(v6, !any).lookup(set, false).nat(unix.NFT_NAT_DNAT, v6, port)
+	return r.keyed(set).nat(unix.NFT_NAT_DNAT, set.v6(), port)
 }
 
 // Masquerade appends "masquerade".

@@ -52,9 +52,14 @@ type Set struct {
 	Interval bool
 	// Times has elements end after their Left.
 	Times bool
+	// Bits is the length of the prefixes in the keys, to which rules mask the addresses that they look up.
+	Bits int
 	// Of are the fields of packets that the parts of a concatenation are, where nft(8) has no type for one of them.
 	Of []Field
 }
+
+// v6 reports whether addresses in keys or data are of IPv6.
+func (s *Set) v6() bool { return slices.Contains(s.Key, Addr6) || slices.Contains(s.Data, Addr6) }
 
 // typeOf is nft(8)'s number of a type or concatenation, and the length of a value.
 func typeOf(types []Type) (id uint32, size int) {

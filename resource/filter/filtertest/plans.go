@@ -22,7 +22,7 @@ func PolicyPlan(id string) plan.Plan {
 	o := spec.Owner{Network: "net", ContainerID: id, IfName: "eth0"}
 	to := []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}
 	return plan.Plan{policy.Ingress{Owner: o, Link: "br7", Policy: policy.Strict, To: to},
-		policy.FailClosed{Owner: o, Link: "br7", Policy: policy.Strict, Subnets: to}}
+		policy.FailClosed{Owner: o, Link: "br7", Policy: policy.Strict, To: to}}
 }
 
 // KillFilterPlan has a published port, a masquerade and a spoof check.

@@ -131,17 +131,17 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 			rules = append(rules, nft.NewRule("its own network").Family(v6).Prefix(true, false, p).Return())
 		}
 		network := filter.NetworkSet(t, v6, m.Owner.Network)
-		rules = append(rules, nft.NewRule("its network's other subnets").Toward(v6, network).Return())
+		rules = append(rules, nft.NewRule("its network's other subnets").Toward(network).Return())
 		if m.Cluster {
 			nodes := filter.NodesSet(t, v6, m.Owner.Network)
-			rules = append(rules, nft.NewRule("containers of its cluster").Toward(v6, nodes).Return())
+			rules = append(rules, nft.NewRule("containers of its cluster").Toward(nodes).Return())
 		}
 		for _, p := range filter.Masked(filter.OfFamily(m.Except, v6)) {
 			rules = append(rules, nft.NewRule("excepted").Family(v6).Prefix(true, false, p).Return())
 		}
 		rules = append(rules, m.translate(nft.NewRule("all else"), v6))
 		set := p.Share("masquerading", "masquerade_"+filter.FamilyName(v6), func(s *nft.Set) *nft.Rule {
-			return nft.NewRule("a network").From(v6, s)
+			return nft.NewRule("a network").From(s)
 		}, rules)
 		p.Sets = append(p.Sets, network)
 		for _, a := range from {

@@ -130,13 +130,13 @@ func TestPolicyAwaitsLink(t *testing.T) {
 	contract.Host(t, w, "ip link add br7 up type bridge")
 	contract.Host(t, w, "ip addr add 10.7.0.1/24 dev br7")
 	in := ingressOf("net", "c1", "br7", policy.Strict, contract.Prefix("10.7.0.2/24"))
-	closed := policy.FailClosed{Owner: in.Owner, Link: "br7", Policy: policy.Strict, Subnets: in.To}
+	closed := policy.FailClosed{Owner: in.Owner, Link: "br7", Policy: policy.Strict, To: in.To}
 	contract.Ensure(t, w, in)
 	contract.Ensure(t, w, closed)
 	before := filtertest.Elements(t, w)
 	contract.Host(t, w, "ip link del br7")
 	for _, more := range [][]netip.Prefix{nil, {contract.Prefix("10.8.0.2/24")}} { // to these there is no way now
-		in.To, closed.Subnets = append(in.To, more...), append(closed.Subnets, more...)
+		in.To, closed.To = append(in.To, more...), append(closed.To, more...)
 		contract.Verify(t, w, in)
 		contract.Verify(t, w, closed)
 		if changed, err := in.Ensure(t.Context(), w); changed || err != nil {
@@ -193,7 +193,7 @@ func TestAddWhileLeaving(t *testing.T) {
 	reach(t, w, "br7", "10.7.0.0/24")
 	to := contract.Prefix("10.7.0.2/24")
 	in := ingressOf("net", "c1", "br7", policy.Strict, to)
-	closed := policy.FailClosed{Owner: in.Owner, Link: "br7", Policy: policy.Strict, Subnets: in.To}
+	closed := policy.FailClosed{Owner: in.Owner, Link: "br7", Policy: policy.Strict, To: in.To}
 	contract.Ensure(t, w, in)
 	contract.Ensure(t, w, closed)
 	before := filtertest.Elements(t, w)

@@ -37,15 +37,12 @@ func bridgedVLANs(p *filter.ChainSet) {
 // afterwards, so that the packet is asked as any other.
 func addBridged(s filter.SubnetSets, p *filter.ChainSet) {
 	const src, dst = nft.Src, nft.Dst
-	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
 	p.Sets = append(p.Sets, s.Bridge)
 	p.Jumps = append(p.Jumps,
 		filter.JumpRule{Chain: "sources", First: true,
-			Rule: rule("in a VLAN of the bridge").SubnetBy(s.V6, s.Bits, src, src, false,
-				s.Bridge).
-				SubnetBy(s.V6, s.Bits, src, dst, false, s.Bridge).SetLabel(labelOnBridge).Label(false,
-				labelOnBridge).Return()},
-		filter.JumpRule{Chain: "begun", Rule: rule("by its own link").New().SubnetBy(s.V6, s.Bits, src, src, false,
-			s.Links).
-			Label(false, labelOnBridge).SetLabel(labelRouted)})
+			Rule: s.Rule("in a VLAN of the bridge").SubnetBy(src, src, false, s.Bridge).
+				SubnetBy(src, dst, false, s.Bridge).SetLabel(labelOnBridge).Label(false, labelOnBridge).Return()},
+		filter.JumpRule{Chain: "begun",
+			Rule: s.Rule("by its own link").New().SubnetBy(src, src, false, s.Links).
+				Label(false, labelOnBridge).SetLabel(labelRouted)})
 }

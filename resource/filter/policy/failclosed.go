@@ -1,13 +1,13 @@
 package policy
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -25,18 +25,13 @@ import (
 // sets where it decides itself (see subnetMarks). So they have no effect while the table exists.
 //
 // Each rule and route carries its owner's tag, so no record is needed, and several networks may have equal rules.
-type FailClosed struct {
-	Owner   spec.Owner
-	Link    string // as in Ingress
-	Policy  string
-	Subnets []netip.Prefix // of the addresses behind the link
-}
+type FailClosed Ingress
 
 func (c FailClosed) String() string {
 	if c.clears() {
 		return "rule prohibit"
 	}
-	return resource.Line("rule", resource.Opt("iif", c.Link), resource.Prefixes("to", filter.Masked(c.Subnets)),
+	return resource.Line("rule", resource.Opt("iif", c.Link), resource.Prefixes("to", filter.Masked(c.To)),
 		fmt.Sprintf("fwmark 0/%#x", filter.DecidedMark), "prohibit", resource.Opt("policy", c.Policy))
 }
 
@@ -72,148 +67,163 @@ func failClosedTag(o spec.Owner, kind uint32) uint32 {
 	return rtnl.RuleTag(tag)
 }
 
-// prohibitions are rules, and routes of failClosedTable.
-type prohibitions struct {
-	link   string // that is closed
-	rules  []rtnl.Rule
-	routes []rtnl.Route
+// A prohibition is a rule, or a route of failClosedTable.
+type prohibition struct {
+	rule  rtnl.Rule
+	route rtnl.Route
 }
+
+func (p prohibition) isRoute() bool { return p.route.Dst.IsValid() }
+
+// tag is that of its owner.
+func (p prohibition) tag() uint32 { return cmp.Or(p.rule.Tag, uint32(p.route.Priority)) }
+
+func (p prohibition) add(w *kernel.World) error {
+	if p.isRoute() {
+		return rtnl.AddRoute(w.Host, p.route, false)
+	}
+	return rtnl.AddRule(w.Host, p.rule)
+}
+
+func (p prohibition) remove(w *kernel.World) error {
+	if p.isRoute() {
+		return rtnl.DelRoute(w.Host, p.route)
+	}
+	return rtnl.DelRule(w.Host, p.rule)
+}
+
+// String is in the words of ip(8).
+func (p prohibition) String() string {
+	if p.isRoute() {
+		return fmt.Sprintf("route prohibit %v table %d", p.route.Dst, p.route.Table)
+	}
+	mark, action := "", "prohibit"
+	if p.rule.Mask != 0 {
+		mark = fmt.Sprintf("%#x/%#x", p.rule.Mark, p.rule.Mask)
+	}
+	if p.rule.Action == rtnl.Lookup {
+		action = fmt.Sprintf("lookup %d", p.rule.Table)
+	}
+	return resource.Line(fmt.Sprintf("rule %d:", p.rule.Priority), resource.Opt("to", p.rule.To),
+		resource.Opt("fwmark", mark), resource.Opt("iif", p.rule.IIF), action)
+}
+
+// prohibitions begin with a rule of IPv4, by which Remove finds them.
+type prohibitions []prohibition
 
 // prohibitionsOf are those of a link. What exempts comes before what prohibits.
-func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (p prohibitions) {
-	rule := func(family uint8, priority int, r rtnl.Rule) rtnl.Rule {
-		r.Family, r.Priority, r.Tag, r.Protocol = family, priority, tag, rtnl.OurProtocol
-		if r.Action == 0 {
-			r.Action = rtnl.Lookup
-		}
-		return r
-	}
-	p.link = link
-	var into []rtnl.Rule
+func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (all prohibitions) {
 	for _, family := range resource.Families() {
-		p.rules = append(p.rules, rule(family, failClosedFrom,
-			rtnl.Rule{IIF: link, Mask: filter.DecidedMark, Table: failClosedTable}))
+		rule := func(priority int, r rtnl.Rule) {
+			r.Family, r.Priority, r.Tag, r.Protocol = family, priority, tag, rtnl.OurProtocol
+			r.Action = cmp.Or(r.Action, rtnl.Lookup)
+			all = append(all, prohibition{rule: r})
+		}
+		rule(failClosedFrom, rtnl.Rule{IIF: link, Mask: filter.DecidedMark, Table: failClosedTable})
 		for _, s := range filter.OfFamily(subnets, family == rtnl.IPv6) {
-			p.routes = append(p.routes, rtnl.Route{Dst: s, Table: failClosedTable, Type: rtnl.ProhibitRoute,
-				Priority: int(tag), Protocol: rtnl.OurProtocol})
+			all = append(all, prohibition{route: rtnl.Route{Dst: s, Table: failClosedTable, Type: rtnl.ProhibitRoute,
+				Priority: int(tag), Protocol: rtnl.OurProtocol}})
 			if policy == Strict {
-				p.rules = append(p.rules, rule(family, failClosedLocal,
-					rtnl.Rule{IIF: "lo", To: s, Table: rtnl.MainTable}))
-				into = append(into, rule(family, failClosedInto,
-					rtnl.Rule{To: s, Mask: filter.DecidedMark | filter.StrictMark, Action: rtnl.Prohibit}))
+				rule(failClosedLocal, rtnl.Rule{IIF: "lo", To: s, Table: rtnl.MainTable})
+				rule(failClosedInto, rtnl.Rule{To: s, Mask: filter.DecidedMark | filter.StrictMark, Action: rtnl.Prohibit})
 			}
 		}
 	}
-	p.rules = append(p.rules, into...)
-	return p
+	return all
 }
 
-// failClosedRules are the standing rules of a tag; 0: of any.
-func failClosedRules(w *kernel.World, tag uint32, family uint8) (list []rtnl.Rule, err error) {
+// standingRules are the rules of a tag; 0: of any.
+func standingRules(w *kernel.World, tag uint32, family uint8) (list prohibitions, err error) {
 	all, err := rtnl.Rules(w.Host, family)
 	for _, r := range all {
-		if r.Protocol == rtnl.OurProtocol && r.Priority >= failClosedLocal && r.Priority <= failClosedInto &&
-			(tag == 0 || r.Tag == tag) {
-			if r.Action != rtnl.Lookup {
-				r.Table = 0 // the kernel says one that it does not go by
-			}
-			list = append(list, r)
+		ours := r.Protocol == rtnl.OurProtocol && r.Priority >= failClosedLocal && r.Priority <= failClosedInto
+		if !ours || tag != 0 && r.Tag != tag {
+			continue
 		}
+		if r.Action != rtnl.Lookup {
+			r.Table = 0 // the kernel says one that it does not go by
+		}
+		list = append(list, prohibition{rule: r})
 	}
 	return list, err
 }
 
 // standingProhibitions are those of a tag; 0: of any.
-func standingProhibitions(w *kernel.World, tag uint32) (p prohibitions, err error) {
+func standingProhibitions(w *kernel.World, tag uint32) (list prohibitions, err error) {
 	for _, family := range resource.Families() {
-		rules, err := failClosedRules(w, tag, family)
+		rules, err := standingRules(w, tag, family)
 		if err != nil {
-			return p, err
+			return nil, err
 		}
-		p.rules = append(p.rules, rules...)
+		list = append(list, rules...)
 		routes, err := rtnl.Routes(w.Host, rtnl.RouteFilter{Family: family, Table: failClosedTable,
 			Protocol: rtnl.OurProtocol})
 		if err != nil {
-			return p, err
+			return nil, err
 		}
 		for _, r := range routes {
 			if tag == 0 || r.Priority == int(tag) {
-				p.routes = append(p.routes, rtnl.Route{Dst: r.Dst, Table: r.Table, Type: r.Type, Priority: r.Priority,
-					Protocol: r.Protocol})
+				list = append(list, prohibition{route: rtnl.Route{Dst: r.Dst, Table: r.Table, Type: r.Type,
+					Priority: r.Priority, Protocol: r.Protocol}})
 			}
 		}
 	}
-	return p, nil
+	return list, nil
 }
 
 // without are those of p that q has not.
-func (p prohibitions) without(q prohibitions) (left prohibitions) {
-	left.rules = slices.DeleteFunc(slices.Clone(p.rules), func(r rtnl.Rule) bool { return slices.Contains(q.rules, r) })
-	left.routes = slices.DeleteFunc(slices.Clone(p.routes),
-		func(r rtnl.Route) bool { return slices.Contains(q.routes, r) })
-	return left
+func (p prohibitions) without(q prohibitions) prohibitions {
+	return slices.DeleteFunc(slices.Clone(p), func(r prohibition) bool { return slices.Contains(q, r) })
 }
 
-func (p prohibitions) empty() bool { return len(p.rules)+len(p.routes) == 0 }
-
 // add adds all, or none. What another call has just added is there.
-func (p prohibitions) add(w *kernel.World) (err error) {
-	var done prohibitions
-	for _, r := range p.rules {
-		if err = rtnl.AddRule(w.Host, r); err != nil && !errors.Is(err, unix.EEXIST) {
-			return errors.Join(err, done.remove(w))
+func (p prohibitions) add(w *kernel.World) error {
+	for i, r := range p {
+		if err := r.add(w); err != nil && !errors.Is(err, unix.EEXIST) {
+			return errors.Join(err, p[:i].remove(w))
 		}
-		done.rules = append(done.rules, r)
-	}
-	for _, r := range p.routes {
-		if err = rtnl.AddRoute(w.Host, r, false); err != nil && !errors.Is(err, unix.EEXIST) {
-			return errors.Join(err, done.remove(w))
-		}
-		done.routes = append(done.routes, r)
 	}
 	return nil
 }
 
-// remove removes all, the first rule last: by that Remove finds the others.
+// remove removes all, the first last: by that Remove finds the others.
 func (p prohibitions) remove(w *kernel.World) error {
 	var errs []error
-	for _, r := range p.routes {
-		errs = append(errs, rtnl.DelRoute(w.Host, r))
-	}
-	for _, r := range slices.Backward(p.rules) {
-		errs = append(errs, rtnl.DelRule(w.Host, r))
+	for _, r := range slices.Backward(p) {
+		errs = append(errs, r.remove(w))
 	}
 	return errors.Join(errs...)
 }
 
-// on is what has to stand, and what stands.
-func (c FailClosed) on(w *kernel.World) (want, have prohibitions, err error) {
-	i := Ingress{Owner: c.Owner, Link: c.Link, Policy: c.Policy, To: c.Subnets}
-	link, o, kind, err := i.on(w)
-	if err != nil || link == "" {
-		return want, have, err
+// on is the link, what has to stand, and what stands.
+func (c FailClosed) on(w *kernel.World) (link string, want, have prohibitions, err error) {
+	on, err := Ingress(c).on(w)
+	if err != nil || on.link == "" {
+		return "", nil, nil, err
 	}
-	tag := failClosedTag(o, kind)
+	tag := failClosedTag(on.owner, on.kind)
 	if have, err = standingProhibitions(w, tag); err != nil || c.clears() {
-		return want, have, err
+		return "", nil, have, err
 	}
 	var subnets []netip.Prefix // with those of others behind the link
-	for _, r := range have.routes {
-		subnets = append(subnets, r.Dst)
+	for _, p := range have {
+		if p.isRoute() {
+			subnets = append(subnets, p.route.Dst)
+		}
 	}
-	subnets, err = i.subnetsBehind(w, link, kind, subnets)
-	return prohibitionsOf(tag, link, c.Policy, filter.Masked(subnets)), have, err
+	subnets, err = Ingress(c).subnetsBehind(w, on, subnets)
+	return on.link, prohibitionsOf(tag, on.link, c.Policy, filter.Masked(subnets)), have, err
 }
 
 // Ensure implements plan.Resource.
 func (c FailClosed) Ensure(_ context.Context, w *kernel.World) (changed bool, err error) {
-	want, have, err := c.on(w)
+	link, want, have, err := c.on(w)
 	if err != nil {
 		return false, err
 	}
-	if want.link != "" {
-		changed, err = procsys.Set(w.Host, procsys.Setting{Key: fmt.Sprintf(srcValidMark, want.link), Value: "1"})
-		if err = awaited(w, want.link, err); err != nil {
+	if link != "" {
+		changed, err = procsys.Set(w.Host, procsys.Setting{Key: fmt.Sprintf(srcValidMark, link), Value: "1"})
+		if err = awaited(w, link, err); err != nil {
 			return false, err
 		}
 	}
@@ -221,32 +231,27 @@ func (c FailClosed) Ensure(_ context.Context, w *kernel.World) (changed bool, er
 	if err := missing.add(w); err != nil {
 		return false, err
 	}
-	return changed || !spare.empty() || !missing.empty(), spare.remove(w)
+	return changed || len(spare)+len(missing) > 0, spare.remove(w)
 }
 
 // Verify implements plan.Resource.
 func (c FailClosed) Verify(_ context.Context, w *kernel.World) error {
-	want, have, err := c.on(w)
+	link, want, have, err := c.on(w)
 	if err != nil {
 		return err
 	}
 	var d resource.Drift
-	for _, side := range []struct {
-		differs func(part string) spec.Difference
-		prohibitions
-	}{{spec.Missing, want.without(have)}, {spec.TooMuch, have.without(want)}} {
-		for _, r := range side.rules {
-			d.Add(side.differs("rule " + ruleText(r)))
-		}
-		for _, r := range side.routes {
-			d.Add(side.differs(fmt.Sprintf("route prohibit %v table %d", r.Dst, r.Table)))
-		}
+	for _, p := range want.without(have) {
+		d.Add(spec.Missing(p.String()))
 	}
-	if want.link != "" {
-		key := fmt.Sprintf(srcValidMark, want.link)
+	for _, p := range have.without(want) {
+		d.Add(spec.TooMuch(p.String()))
+	}
+	if link != "" {
+		key := fmt.Sprintf(srcValidMark, link)
 		if v, err := procsys.Get(w.Host, key); err == nil {
 			d.Want(key, "1", v)
-		} else if err = awaited(w, want.link, err); err != nil {
+		} else if err = awaited(w, link, err); err != nil {
 			return err
 		}
 	}
@@ -261,31 +266,13 @@ func awaited(w *kernel.World, link string, err error) error {
 	return err
 }
 
-// ruleText is a rule in the words of ip(8).
-func ruleText(r rtnl.Rule) string {
-	words := []string{fmt.Sprintf("%d:", r.Priority)}
-	if r.To.IsValid() {
-		words = append(words, "to", r.To.String())
-	}
-	if r.Mask != 0 {
-		words = append(words, fmt.Sprintf("fwmark %#x/%#x", r.Mark, r.Mask))
-	}
-	if r.IIF != "" {
-		words = append(words, "iif", r.IIF)
-	}
-	if r.Action == rtnl.Prohibit {
-		return strings.Join(append(words, "prohibit"), " ")
-	}
-	return strings.Join(append(words, "lookup", fmt.Sprint(r.Table)), " ")
-}
-
 // Remove implements plan.Remover. It needs only the owner. It leaves the rules of the network.
 func (c FailClosed) Remove(_ context.Context, w *kernel.World) error {
 	return removeProhibitions(w, failClosedTag(c.Owner, filter.KindIngress))
 }
 
 func removeProhibitions(w *kernel.World, tag uint32) error {
-	if rules, err := failClosedRules(w, tag, rtnl.IPv4); err != nil || len(rules) == 0 {
+	if rules, err := standingRules(w, tag, rtnl.IPv4); err != nil || len(rules) == 0 {
 		return err
 	}
 	have, err := standingProhibitions(w, tag)
@@ -303,7 +290,8 @@ func sweepProhibitions(w *kernel.World, network string, keeps func(link string) 
 		return err
 	}
 	used := map[uint32]bool{}
-	for _, r := range all.rules {
+	for _, p := range all {
+		r := p.rule
 		if r.Priority != failClosedFrom || r.Tag == 0 || used[r.Tag] {
 			continue
 		}
@@ -317,7 +305,6 @@ func sweepProhibitions(w *kernel.World, network string, keeps func(link string) 
 			used[r.Tag] = !errors.Is(lerr, rtnl.ErrNoLink)
 		}
 	}
-	all.rules = slices.DeleteFunc(all.rules, func(r rtnl.Rule) bool { return used[r.Tag] })
-	all.routes = slices.DeleteFunc(all.routes, func(r rtnl.Route) bool { return used[uint32(r.Priority)] })
-	return errors.Join(err, all.remove(w))
+	unused := slices.DeleteFunc(all, func(p prohibition) bool { return used[p.tag()] })
+	return errors.Join(err, unused.remove(w))
 }

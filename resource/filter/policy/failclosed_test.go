@@ -24,7 +24,7 @@ func TestClosedLaw(t *testing.T) {
 	for _, mode := range []string{policy.Isolated, policy.Strict} {
 		// The mark of a strict network's packets stays in the table, as all that is shared there.
 		c := policy.FailClosed{Owner: contract.Owner, Policy: mode,
-			Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+			To: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 		contract.Terms{State: func(t testing.TB) string { return filtertest.FailClosedState(t, w) }}.Test(t, w, c,
 			contract.Break("rule gone", func(t *testing.T) { contract.Host(t, w, "ip rule del priority 31901") },
 				"31901: fwmark 0x0/0x1000 iif veth1 lookup 64250 is missing"),
@@ -37,7 +37,7 @@ func TestClosedLaw(t *testing.T) {
 				"prohibit 10.1.2.5/32"))
 	}
 	strict := policy.FailClosed{Owner: contract.Owner, Policy: policy.Strict,
-		Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+		To: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 	contract.Ensure(t, w, strict)
 	contract.Host(t, w, "ip -6 rule del priority 31900 iif lo")
 	if err := strict.Verify(t.Context(), w); err == nil ||
@@ -69,7 +69,7 @@ func TestClosedTags(t *testing.T) {
 	of := func(network, subnet string) policy.FailClosed {
 		o := spec.Owner{Network: network, ContainerID: "c1", IfName: "eth0"}
 		return policy.FailClosed{Owner: o, Link: "br7", Policy: policy.Strict,
-			Subnets: []netip.Prefix{contract.Prefix(subnet)}}
+			To: []netip.Prefix{contract.Prefix(subnet)}}
 	}
 	a, b := of("a", "10.7.0.2/24"), of("b", "10.7.0.2/24")
 	contract.Ensure(t, w, a)
@@ -106,7 +106,7 @@ func TestClosedOfNetwork(t *testing.T) {
 	reach(t, w, "br7", "10.1.2.0/24", "10.1.3.0/24")
 	c := func(mode, subnet string) policy.FailClosed {
 		return policy.FailClosed{Owner: contract.Owner, Link: "br7", Policy: mode,
-			Subnets: []netip.Prefix{contract.Prefix(subnet)}}
+			To: []netip.Prefix{contract.Prefix(subnet)}}
 	}
 	contract.Ensure(t, w, c(policy.Isolated, "10.1.2.5/24"))
 	contract.Ensure(t, w, c(policy.Strict, "10.1.3.5/24")) // another range of the same network
@@ -148,7 +148,7 @@ func TestClosedOrder(t *testing.T) {
 	w := contract.NewWorld(t)
 	contract.Wire(t, w)
 	c := policy.FailClosed{Owner: contract.Owner, Policy: policy.Strict,
-		Subnets: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
+		To: []netip.Prefix{contract.Prefix("10.1.2.5/24"), contract.Prefix("fd00::5/64")}}
 	order := func(what string, do func()) (events []string) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(nstest.Context(t))
@@ -226,7 +226,7 @@ func TestClosedAtOnce(t *testing.T) {
 	errs := make(chan error)
 	for i := range n {
 		c := policy.FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy.Strict,
-			Subnets: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
+			To: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 7, byte(i), 2}), 24)}}
 		own := *w
 		var err error
 		if own.Host, err = kernel.Open(w.Host.Path); err != nil { // each call is a process of its own

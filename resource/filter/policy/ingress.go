@@ -45,61 +45,76 @@ func (i Ingress) String() string {
 	return resource.Line("ingress", resource.Opt("oifname", i.Link), resource.Opt("policy", i.Policy))
 }
 
-// on is the link that the policy is for, with whom it belongs to. Without a link there is nothing to do, which is
-// an error where something was asked for.
-func (i Ingress) on(w *kernel.World) (link string, o spec.Owner, kind uint32, err error) {
+// A policyLink is the link that a policy is for, with the owner of its elements, and their kind.
+type policyLink struct {
+	link  string // empty: there is nothing to do
+	owner spec.Owner
+	kind  uint32
+}
+
+// subnetKind is the kind of the entries for subnets beside those for links.
+func (l policyLink) subnetKind() uint32 {
+	if l.kind == filter.KindNetwork {
+		return filter.KindSubnet
+	}
+	return filter.KindOwnSubnet
+}
+
+// on is the link that the policy is for. Without a link there is nothing to do, which is an error where something was
+// asked for.
+func (i Ingress) on(w *kernel.World) (on policyLink, err error) {
+	ofNetwork := func(link string) policyLink {
+		return policyLink{link, NetworkOwner(i.Owner.Network, link), filter.KindNetwork}
+	}
 	var l *rtnl.Link
 	if i.Link != "" {
 		l, err = rtnl.LinkByName(w.Host, i.Link)
 		if errors.Is(err, rtnl.ErrNoLink) { // the policy of a bridge goes by name, and awaits it
 			if was, merr := BridgeOf(w, i.Owner); merr != nil {
-				return "", o, 0, merr
+				return on, merr
 			} else if was == i.Link {
-				return was, NetworkOwner(i.Owner.Network, was), filter.KindNetwork, nil
+				return ofNetwork(was), nil
 			}
 		}
-		if err != nil {
-			return "", o, 0, err
-		}
-	} else if l, err = resource.HostEnd(w, i.Owner.IfName); err != nil {
-		return "", o, 0, err
-	} else if l != nil && l.Master != 0 {
-		if l, err = rtnl.LinkByIndex(w.Host, l.Master); err != nil {
-			return "", o, 0, err
-		}
+	} else if l, err = resource.HostEnd(w, i.Owner.IfName); err == nil && l != nil && l.Master != 0 {
+		l, err = rtnl.LinkByIndex(w.Host, l.Master)
 	}
-	if br := l; l != nil && l.Kind == "bridge" {
+	switch {
+	case err != nil, l == nil && i.Policy == Open:
+		return on, err
+	case l == nil:
+		return on, spec.Errorf(spec.CodeConfig,
+			"ingressPolicy: %q: %s has no host-side interface to filter; want %q, or a network of bridge or ptp",
+			i.Policy, i.Owner.IfName, Open)
+	}
+
+	if br := l; br.Kind == "bridge" {
 		if l, err = filter.RoutedBy(w, br, resource.AddrsOf(i.To)); err != nil {
-			return "", o, 0, err
+			return on, err
 		}
 		if l.Index != br.Index && !br.Data.Filtering && i.Policy != Open {
-			return "", o, 0, spec.Errorf(spec.CodeConfig,
+			return on, spec.Errorf(spec.CodeConfig,
 				"ingressPolicy: %q: the host reaches the containers of %s by %s, and they reach the host by the "+
 					"bridge itself too, past the policy: give %[2]s the addresses of %[3]s, or use VLANs, or want "+
 					"%[4]q",
 				i.Policy, br.Name, l.Name, Open)
 		}
 	}
-	switch {
-	case l == nil && i.Policy == Open:
-		return "", o, 0, nil
-	case l == nil:
-		return "", o, 0, spec.Errorf(spec.CodeConfig,
-			"ingressPolicy: %q: %s has no host-side interface to filter; want %q, or a network of bridge or ptp",
-			i.Policy, i.Owner.IfName, Open)
-	case l.Kind == "bridge":
-		return l.Name, NetworkOwner(i.Owner.Network, l.Name), filter.KindNetwork, nil
+	if l.Kind == "bridge" {
+		return ofNetwork(l.Name), nil
 	}
-	if br, err := filter.LeadsTo(w, l); err != nil {
-		return "", o, 0, err
-	} else if br != nil {
-		return l.Name, NetworkOwner(i.Owner.Network, l.Name), filter.KindNetwork, nil
+	br, err := filter.LeadsTo(w, l)
+	if err != nil {
+		return on, err
 	}
-	return l.Name, i.Owner, filter.KindIngress, nil
+	if br != nil {
+		return ofNetwork(l.Name), nil
+	}
+	return policyLink{l.Name, i.Owner, filter.KindIngress}, nil
 }
 
 // want are the elements of a link, and the sets that must not have it.
-func (i Ingress) want(t *nft.Table, link string, o spec.Owner) (want, not []nft.Elem) {
+func (i Ingress) want(t *nft.Table, on policyLink) (want, not []nft.Elem) {
 	s := filter.LinkSetsOf(t)
 	in := map[*nft.Set]bool{
 		s.Known:    true,
@@ -109,9 +124,9 @@ func (i Ingress) want(t *nft.Table, link string, o spec.Owner) (want, not []nft.
 		s.Strict:   i.Policy == Strict,
 	}
 	for _, set := range []*nft.Set{s.Known, s.Policed, s.Within, s.Isolated, s.Strict} {
-		e := filter.Owned(o, set, link)
+		e := filter.Owned(on.owner, set, on.link)
 		if len(set.Key) == 2 {
-			e.Key = nft.Key(link, link)
+			e.Key = nft.Key(on.link, on.link)
 		}
 		if in[set] {
 			want = append(want, e)
@@ -163,16 +178,16 @@ func (i Ingress) yield(want, not []nft.Elem, at map[string]*nft.Elem,
 
 // transferElements transfers elements that the network no longer needs to another network that has recorded them. It
 // writes the changes into b and at.
-func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, link string, o spec.Owner, kind uint32,
-	not []nft.Elem, at map[string]*nft.Elem) error {
-	me := identity.OwnerHash(o)
+func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, on policyLink, not []nft.Elem,
+	at map[string]*nft.Elem) error {
+	me := identity.OwnerHash(on.owner)
 	mine := func(e nft.Elem) bool {
 		return at[filter.ElementKey(e)] != nil && filter.TaggedBy(at[filter.ElementKey(e)], me)
 	}
-	if kind != filter.KindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
+	if on.kind != filter.KindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
 		return nil
 	}
-	holders, err := policyHolders(f, me, link)
+	holders, err := policyHolders(f, me, on.link)
 	for _, e := range holders {
 		switch {
 		case !filter.Has(not, e):
@@ -189,21 +204,21 @@ func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, link string, o spec
 }
 
 // ensureLink writes into b what puts a link into the sets of its policy, and out of the others.
-func (i Ingress) ensureLink(f filter.Tx, b *nft.Batch, link string, o spec.Owner, kind uint32) error {
-	want, not := i.want(f.Table, link, o)
+func (i Ingress) ensureLink(f filter.Tx, b *nft.Batch, on policyLink) error {
+	want, not := i.want(f.Table, on)
 	at, err := f.Current(nil, slices.Concat(want, not))
 	if err != nil {
 		return err
 	}
-	if err := i.transferElements(f, b, link, o, kind, not, at); err != nil {
+	if err := i.transferElements(f, b, on, not, at); err != nil {
 		return err
 	}
 	asked, whose := want, "" // which the record keeps: another network may give way again
-	if want, not, whose = i.yield(want, not, at, kind); whose != "" {
+	if want, not, whose = i.yield(want, not, at, on.kind); whose != "" {
 		slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge",
-			link, "network", whose)
+			on.link, "network", whose)
 	}
-	have, err := f.Entries(identity.OwnerHash(o), kind)
+	have, err := f.Entries(identity.OwnerHash(on.owner), on.kind)
 	if err != nil {
 		return err
 	}
@@ -217,29 +232,29 @@ func (i Ingress) ensureLink(f filter.Tx, b *nft.Batch, link string, o spec.Owner
 			b.Add(e)
 		}
 	}
-	f.Record(b, o, kind, have, asked)
+	f.Record(b, on.owner, on.kind, have, asked)
 	return nil
 }
 
 // Ensure implements plan.Resource.
 func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	link, o, kind, err := i.on(w)
-	if err != nil || link == "" {
+	on, err := i.on(w)
+	if err != nil || on.link == "" {
 		return false, err
 	}
 	news := false
-	if kind == filter.KindNetwork {
-		if news, err = addReference(w, i.Owner, link); err != nil {
+	if on.kind == filter.KindNetwork {
+		if news, err = remember(w, policyRecord, i.Owner, on.link); err != nil {
 			return false, err
 		}
 	}
 	var fresh []netip.Prefix
 	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
-		hadSubnets, err := f.Entries(identity.OwnerHash(o), subnetKind(kind))
+		hadSubnets, err := f.Entries(identity.OwnerHash(on.owner), on.subnetKind())
 		if err != nil {
 			return err
 		}
-		part, subnets, err := i.subnets(w, f.Table, link, o, kind, hadSubnets)
+		part, subnets, err := i.subnets(w, f.Table, on, hadSubnets)
 		if err != nil {
 			return err
 		}
@@ -247,16 +262,16 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return err
 		}
 		var b nft.Batch
-		if err := i.ensureLink(f, &b, link, o, kind); err != nil {
+		if err := i.ensureLink(f, &b, on); err != nil {
 			return err
 		}
 		at, err := f.Current(hadSubnets, subnets)
 		if err != nil {
 			return err
 		}
-		fresh = i.fresh(subnets, at)
-		f.Replace(&b, identity.OwnerHash(o), hadSubnets, subnets, at)
-		f.Record(&b, o, subnetKind(kind), hadSubnets, subnets)
+		fresh = freshSubnets(subnets, at)
+		f.Replace(&b, identity.OwnerHash(on.owner), hadSubnets, subnets, at)
+		f.Record(&b, on.owner, on.subnetKind(), hadSubnets, subnets)
 		changed = !b.Empty()
 		return f.Commit(&b)
 	})
@@ -271,42 +286,42 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 
 // Verify implements plan.Resource.
 func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
-	link, o, kind, err := i.on(w)
-	if err != nil || link == "" {
+	on, err := i.on(w)
+	if err != nil || on.link == "" {
 		return err
 	}
 	return filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
-		had, err := f.Entries(identity.OwnerHash(o), subnetKind(kind))
+		had, err := f.Entries(identity.OwnerHash(on.owner), on.subnetKind())
 		if err != nil {
 			return err
 		}
-		part, subnets, err := i.subnets(w, f.Table, link, o, kind, had)
+		part, subnets, err := i.subnets(w, f.Table, on, had)
 		if err != nil {
 			return err
 		}
 		return f.Compare(part, func() (resource.Drift, error) {
-			d, err := f.VerifyElements(o, subnetKind(kind), subnets)
+			d, err := f.VerifyElements(on.owner, on.subnetKind(), subnets)
 			if err != nil {
 				return nil, err
 			}
-			more, err := i.linkDrift(f, link, o, kind)
+			more, err := i.linkDrift(f, on)
 			return append(d, more...), err
 		})
 	})
 }
 
 // linkDrift compares the sets that a link is in with those of its policy.
-func (i Ingress) linkDrift(f filter.Tx, link string, o spec.Owner, kind uint32) (d resource.Drift, err error) {
-	asked, not := i.want(f.Table, link, o)
+func (i Ingress) linkDrift(f filter.Tx, on policyLink) (d resource.Drift, err error) {
+	asked, not := i.want(f.Table, on)
 	at, err := f.Current(nil, slices.Concat(asked, not))
 	if err != nil {
 		return nil, err
 	}
-	have, err := f.Entries(identity.OwnerHash(o), kind)
+	have, err := f.Entries(identity.OwnerHash(on.owner), on.kind)
 	if err != nil {
 		return nil, err
 	}
-	want, not, _ := i.yield(asked, not, at, kind)
+	want, not, _ := i.yield(asked, not, at, on.kind)
 	for _, e := range want {
 		if at[filter.ElementKey(e)] == nil {
 			d.Add(spec.Missing(fmt.Sprintf("nft element %v", e)))

@@ -103,7 +103,7 @@ func TestIngressOfNetwork(t *testing.T) {
 	} {
 		contract.Ensure(t, w, in(policy.Strict))
 		contract.Ensure(t, w, policy.FailClosed{Owner: contract.Owner, Link: "br7", Policy: policy.Strict,
-			Subnets: []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}})
+			To: []netip.Prefix{netip.MustParsePrefix("10.7.0.2/24")}})
 		if err := lift(); err != nil {
 			t.Fatal(err)
 		}
@@ -223,7 +223,7 @@ func TestPolicyLiftedBesideAnother(t *testing.T) {
 	of := func(name, mode, subnet string) network {
 		o := spec.Owner{Network: name, ContainerID: "c1", IfName: "eth0"}
 		return network{policy.Ingress{Owner: o, Link: "br7", Policy: mode},
-			policy.FailClosed{Owner: o, Link: "br7", Policy: mode, Subnets: []netip.Prefix{contract.Prefix(subnet)}}}
+			policy.FailClosed{Owner: o, Link: "br7", Policy: mode, To: []netip.Prefix{contract.Prefix(subnet)}}}
 	}
 	for _, policies := range [][2]string{
 		{policy.Isolated, policy.Isolated}, {policy.Strict, policy.Strict}, {policy.Strict,

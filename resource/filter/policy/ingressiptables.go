@@ -66,7 +66,8 @@ func commentPolicy(policy string) string {
 // rules are those that a link needs, with what leads to them. Of a chain the first are inserted one after the other, so
 // that the last of them comes first; ends are appended. Of a VLAN's gateway, the port is where frames for it leave the
 // bridge, which br_netfilter has come here before the host routes them.
-func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inserted, appended []xtables.Rule) {
+func (i locatedPolicy) rules(v6 bool, saved map[string][]xtables.Rule) (inserted, appended []xtables.Rule) {
+	link, subnets := i.link, i.subnetsOf(v6, saved[chainSource])
 	insert := func(chain, comment, format string, args ...any) {
 		inserted = append(inserted, commented(chain, comment, format, args...))
 	}
@@ -84,13 +85,13 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 		// As in filter.SubnetSets: what lets pass comes before all that drops, which is appended.
 		insert(chainSource, policy, "-s %v -d %[1]v ! -o %s -m addrtype ! --dst-type LOCAL RETURN", s, link)
 		insert(chainSource, policy, "-s %v -i %s RETURN", s, link)
-		if port != "" {
+		if i.port != "" {
 			insert(chainSource, policy, "-s %v ! -i %s -m physdev --physdev-out %s --physdev-is-bridged RETURN", s,
-				link, port)
+				link, i.port)
 		}
 		end(chainSource, policy, "-s %v ! -i %s %s", s, link, forged)
 	}
-	pass, drop := i.errorRules(link, subnets)
+	pass, drop := i.errorRules(subnets)
 	inserted, appended = append(inserted, pass...), append(appended, drop...)
 	if i.Policy == Open {
 		return inserted, appended
@@ -129,7 +130,8 @@ func (i IngressIPTables) rules(link, port string, subnets []netip.Prefix) (inser
 
 // errorRules are those about ICMP errors from a link, as the chain errors of our table has them: what lets pass, which
 // is inserted, and what drops, which is appended.
-func (i IngressIPTables) errorRules(link string, subnets []netip.Prefix) (pass, drop []xtables.Rule) {
+func (i locatedPolicy) errorRules(subnets []netip.Prefix) (pass, drop []xtables.Rule) {
+	link := i.link
 	rule := func(format string, args ...any) xtables.Rule {
 		return commented(chainErrors, commentPolicy(i.Policy), format, args...)
 	}
@@ -167,11 +169,10 @@ func commented(chain, comment, format string, args ...any) xtables.Rule {
 }
 
 // odd are rules about the link that another policy wanted.
-func (i IngressIPTables) odd(have map[string][]xtables.Rule, link string,
-	want []xtables.Rule) (odd []xtables.Rule) {
+func (i locatedPolicy) odd(have map[string][]xtables.Rule, want []xtables.Rule) (odd []xtables.Rule) {
 	for _, chain := range policyChains() {
 		for _, r := range have[chain] {
-			if about(r, link) && !slices.ContainsFunc(want, r.Same) {
+			if slices.Contains(linksOf(r), i.link) && !slices.ContainsFunc(want, r.Same) {
 				odd = append(odd, r)
 			}
 		}
@@ -179,11 +180,7 @@ func (i IngressIPTables) odd(have map[string][]xtables.Rule, link string,
 	return odd
 }
 
-// about reports whether a rule of a policy is about a link.
-func about(r xtables.Rule, link string) bool {
-	return slices.ContainsFunc(linksOf(r), func(l string) bool { return l == link })
-}
-
+// linksOf are the links that a rule of a policy is about.
 func linksOf(r xtables.Rule) (links []string) {
 	if !strings.HasPrefix(r.Comment, "CNI firewall plugin rules (ingressPolicy: ") {
 		return nil
@@ -196,20 +193,27 @@ func linksOf(r xtables.Rule) (links []string) {
 	return links
 }
 
-// tables are those of the families of the container's addresses, and the link that the policy is for, with the subnets
-// behind it and, where it is the gateway of a VLAN, its port of the bridge.
-func (i IngressIPTables) tables(w *kernel.World) (link, port string, subnets []netip.Prefix, tables []*xtables.Table,
-	err error) {
+// A locatedPolicy is a policy with what it is about on this host.
+type locatedPolicy struct {
+	IngressIPTables
+	link    string           // empty: there is nothing to do
+	port    string           // of the bridge, where the link is the gateway of a VLAN
+	subnets []netip.Prefix   // behind the link
+	tables  []*xtables.Table // of the families of the container's addresses
+}
+
+func (i IngressIPTables) locate(w *kernel.World) (l locatedPolicy, err error) {
 	in := Ingress{i.Owner, i.Link, i.Policy, i.To}
-	link, _, kind, err := in.on(w)
-	if err != nil || link == "" {
-		return "", "", nil, nil, err
+	on, err := in.on(w)
+	if err != nil || on.link == "" {
+		return l, err
 	}
-	if subnets, err = in.subnetsBehind(w, link, kind, nil); err != nil {
-		return "", "", nil, nil, err
+	l = locatedPolicy{IngressIPTables: i, link: on.link}
+	if l.subnets, err = in.subnetsBehind(w, on, nil); err != nil {
+		return l, err
 	}
-	if port, err = portOf(w, link); err != nil {
-		return "", "", nil, nil, err
+	if l.port, err = portOf(w, l.link); err != nil {
+		return l, err
 	}
 	for _, v6 := range []bool{false, true} {
 		if v6 && !i.V6 || !v6 && !i.V4 {
@@ -217,11 +221,11 @@ func (i IngressIPTables) tables(w *kernel.World) (link, port string, subnets []n
 		}
 		t, err := xtables.TableOf(w.Host, v6, "filter")
 		if err != nil {
-			return "", "", nil, nil, err
+			return l, err
 		}
-		tables = append(tables, t)
+		l.tables = append(l.tables, t)
 	}
-	return link, port, subnets, tables, nil
+	return l, nil
 }
 
 // portOf is the port of a bridge that is the other end of a link. It is nothing where there is none, or no
@@ -247,11 +251,13 @@ func portOf(w *kernel.World, link string) (string, error) {
 	return port.Name, nil
 }
 
-// with are the subnets of a table's family behind a link, and those that it has rules for from other attachments.
-func with(subnets []netip.Prefix, v6 bool, link string, have []xtables.Rule) []netip.Prefix {
+// subnetsOf are the subnets of a family, and those that a table has rules for from other attachments.
+func (i locatedPolicy) subnetsOf(v6 bool, have []xtables.Rule) []netip.Prefix {
+	subnets := slices.Clone(i.subnets)
 	for _, r := range have {
-		if r.Src.IsValid() && !r.Dst.IsValid() && r.Jump == "RETURN" && about(r, link) {
-			subnets = append(subnets[:len(subnets):len(subnets)], r.Src)
+		letsPass := r.Src.IsValid() && !r.Dst.IsValid() && r.Jump == "RETURN"
+		if letsPass && slices.Contains(linksOf(r), i.link) {
+			subnets = append(subnets, r.Src)
 		}
 	}
 	return filter.Masked(filter.OfFamily(subnets, v6))
@@ -259,23 +265,19 @@ func with(subnets []netip.Prefix, v6 bool, link string, have []xtables.Rule) []n
 
 // Ensure implements plan.Resource.
 func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed bool, err error) {
-	link, port, subnets, tables, err := i.tables(w)
-	if err != nil || link == "" {
+	l, err := i.locate(w)
+	if err != nil || l.link == "" {
 		return false, err
 	}
 	if !i.Stays {
-		if changed, err = rememberPolicy(w, i.Owner, link); err != nil {
+		if changed, err = remember(w, iptPolicyRecord, i.Owner, l.link); err != nil {
 			return false, err
 		}
 	}
 	made := false
-	for _, t := range tables {
+	for _, t := range l.tables {
 		err := iptables.WithLock(ctx, func(ctx context.Context) error {
-			did, err := iptables.Edit(ctx, t, func(d *iptables.Draft) error {
-				insert, ends := i.rules(link, port, with(subnets, t.V6, link, d.Saved[chainSource]))
-				i.draft(d, link, insert, ends)
-				return nil
-			})
+			did, err := iptables.Edit(ctx, t, l.draft)
 			made = made || did
 			return err
 		})
@@ -284,19 +286,20 @@ func (i IngressIPTables) Ensure(ctx context.Context, w *kernel.World) (changed b
 		}
 	}
 	if made && i.Policy != Open {
-		forgetForged(w, subnets)
+		forgetForged(w, l.subnets)
 	}
 	return changed || made, nil
 }
 
 // draft makes the rules of a link those that its policy needs.
-func (i IngressIPTables) draft(d *iptables.Draft, link string, insert, ends []xtables.Rule) {
+func (i locatedPolicy) draft(d *iptables.Draft) error {
+	insert, ends := i.rules(d.Table.V6, d.Saved)
 	for _, chain := range policyChains() {
 		if i.Policy != Open || chain != iptables.ChainStage1 && chain != chainStage2 {
 			d.Chain(chain)
 		}
 	}
-	d.Delete(i.odd(d.Saved, link, slices.Concat(insert, ends))...)
+	d.Delete(i.odd(d.Saved, slices.Concat(insert, ends))...)
 	for _, r := range insert {
 		at := slices.IndexFunc(d.Saved[r.Chain], r.Same)
 		replies := r.Chain == iptables.ChainStage1 && len(linksOf(r)) == 0
@@ -310,6 +313,7 @@ func (i IngressIPTables) draft(d *iptables.Draft, link string, insert, ends []xt
 	for _, r := range ends {
 		d.Has(r, false)
 	}
+	return nil
 }
 
 // late reports whether the jump to the policies stands behind the one that lets addresses through.
@@ -320,17 +324,17 @@ func late(r xtables.Rule, at int, chain []xtables.Rule) bool {
 
 // Verify implements plan.Resource.
 func (i IngressIPTables) Verify(ctx context.Context, w *kernel.World) error {
-	link, port, subnets, tables, err := i.tables(w)
+	l, err := i.locate(w)
 	if err != nil {
 		return err
 	}
 	var d resource.Drift
-	for _, t := range tables {
+	for _, t := range l.tables {
 		have, err := t.Save(ctx)
 		if err != nil {
 			return err
 		}
-		insert, ends := i.rules(link, port, with(subnets, t.V6, link, have[chainSource]))
+		insert, ends := l.rules(t.V6, have)
 		want := slices.Concat(insert, ends)
 		for _, r := range iptables.Lacking(have, want) {
 			d.Add(spec.Missing(fmt.Sprintf("%v: rule %q", t, r)))
@@ -340,7 +344,7 @@ func (i IngressIPTables) Verify(ctx context.Context, w *kernel.World) error {
 				d.Add(spec.DiffersBy("position", "%v: rule %q comes too late", t, r))
 			}
 		}
-		for _, r := range i.odd(have, link, want) {
+		for _, r := range l.odd(have, want) {
 			d.Add(spec.TooMuch(fmt.Sprintf("%v: rule %q", t, r)))
 		}
 	}

@@ -30,13 +30,13 @@ const policyRecord = "policed"
 // leave at once, each sees that no other needs the policy. The name of a link contains no space.
 const leaving = " leaving"
 
-// addReference remembers that o has a policy on a bridge, and reports whether that is news.
-func addReference(w *kernel.World, o spec.Owner, bridge string) (news bool, err error) {
+// remember records that o has a policy on a link, and reports whether that is news.
+func remember(w *kernel.World, record string, o spec.Owner, link string) (news bool, err error) {
 	was := ""
-	if _, err := w.Store.Get(policyRecord, o, &was); err != nil || was == bridge {
+	if _, err := w.Store.Get(record, o, &was); err != nil || was == link {
 		return false, err
 	}
-	return true, w.Store.Put(policyRecord, o, bridge)
+	return true, w.Store.Put(record, o, link)
 }
 
 // BridgeOf returns the link for which an attachment has recorded a policy. It returns "" if the attachment shares no

@@ -18,15 +18,6 @@ import (
 // iptPolicyRecord is the record of an attachment that a link has rules of a policy in iptables for its sake too.
 const iptPolicyRecord = "iptpoliced"
 
-// rememberPolicy remembers that o has a policy on a link, and reports whether that is news.
-func rememberPolicy(w *kernel.World, o spec.Owner, link string) (news bool, err error) {
-	was := ""
-	if _, err := w.Store.Get(iptPolicyRecord, o, &was); err != nil || was == link {
-		return false, err
-	}
-	return true, w.Store.Put(iptPolicyRecord, o, link)
-}
-
 // releasePolicy removes what the policies have in iptables about an attachment's link, unless another one is behind it.
 func releasePolicy(ctx context.Context, w *kernel.World, o spec.Owner) error {
 	link := ""

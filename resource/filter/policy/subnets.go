@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
-	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,45 +20,43 @@ import (
 // those that drop, for the subnet of one network may lie in that of another.
 func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 	const src, dst = nft.Src, nft.Dst
-	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
+	policed := filter.LinkSetsOf(&p.Table).Policed
 	c := &nft.Chain{Name: s.Links.Name, Rules: []*nft.Rule{
 		nft.NewRule("a VRF has subnets of its own").Iifkind("vrf").Return(),
-		rule("nobody answers").Prefix(true, false, filter.Multicast(s.V6)).Return()}}
+		s.Rule("nobody answers").Prefix(true, false, filter.Multicast(s.V6)).Return()}}
 	if !s.V6 {
 		everybody := netip.MustParsePrefix("255.255.255.255/32")
-		c.Rules = append(c.Rules, rule("nobody answers").Prefix(true, false, everybody).Return())
+		c.Rules = append(c.Rules, s.Rule("nobody answers").Prefix(true, false, everybody).Return())
 	}
 	// br_netfilter has a bridge's frames come here, too. What goes from a subnet to the same one, and not by the link
 	// that the host reaches it by, is on a bridge beside that one, or in a VLAN.
 	for _, same := range []*nft.Set{s.Policed, s.Open} {
-		c.Rules = append(c.Rules, rule("on another bridge").Subnets(s.V6, s.Bits, src, dst, false, same).
-			SubnetBy(s.V6, s.Bits, dst, dst, true, s.Links).NotToLocal().Return())
+		c.Rules = append(c.Rules, s.Rule("on another bridge").Subnets(src, dst, same).
+			SubnetBy(dst, dst, true, s.Links).NotToLocal().Return())
 	}
 	c.Rules = append(c.Rules,
-		rule("a network's address by another link").Subnets(s.V6, s.Bits, src, src, false, s.Policed).Drop(),
-		rule("another network's address by a network's link").Subnets(s.V6, s.Bits, src, src, false, s.Open).
-			In(filter.LinkSetsOf(&p.Table).Policed).Drop())
-	marks := subnetMarks(s, filter.LinkSetsOf(&p.Table).Policed)
+		s.Rule("a network's address by another link").Subnets(src, src, s.Policed).Drop(),
+		s.Rule("another network's address by a network's link").Subnets(src, src, s.Open).In(policed).Drop())
+	marks := subnetMarks(s, policed)
 	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.Links, s.Policed, s.Open, s.Strict)
 	p.Jumps = append(p.Jumps, endRules(s)...)
 	p.Jumps = append(p.Jumps,
-		filter.JumpRule{Chain: "marking", Rule: rule("subnets").Jump(marks.Name)},
-		filter.JumpRule{Chain: "sources", Rule: rule("by its own link").SubnetBy(s.V6, s.Bits, src, src, false,
-			s.Links).Return(),
-			First: true},
-		filter.JumpRule{Chain: "sources", Rule: rule("subnets").Jump(c.Name)})
+		filter.JumpRule{Chain: "marking", Rule: s.Rule("subnets").Jump(marks.Name)},
+		filter.JumpRule{Chain: "sources", First: true,
+			Rule: s.Rule("by its own link").SubnetBy(src, src, false, s.Links).Return()},
+		filter.JumpRule{Chain: "sources", Rule: s.Rule("subnets").Jump(c.Name)})
 }
 
 // endRules accept ICMP errors that come by the link of an end of their connection: the one that began it, or the one
 // that answers, whose addresses are not translated. Within an isolated network both have to be behind the link.
 func endRules(s filter.SubnetSets) []filter.JumpRule {
-	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
-	length := fmt.Sprintf(", %s/%d", filter.FamilyName(s.V6), s.Bits)
+	rule := func(comment string) *nft.Rule {
+		return s.Rule(fmt.Sprintf("%s, %s/%d", comment, filter.FamilyName(s.V6), s.Links.Bits))
+	}
 	return []filter.JumpRule{
-		{Chain: "ends", Rule: rule("of who began"+length).EndBehind(s.V6, s.Bits, false, s.Links).Accept()},
-		{Chain: "ends", Rule: rule("of who answers"+length).EndBehind(s.V6, s.Bits, true, s.Links).Accept()},
-		{Chain: "bothends", Rule: rule("of both"+length).EndBehind(s.V6, s.Bits, false, s.Links).
-			EndBehind(s.V6, s.Bits, true, s.Links).Accept()},
+		{Chain: "ends", Rule: rule("of who began").EndBehind(false, s.Links).Accept()},
+		{Chain: "ends", Rule: rule("of who answers").EndBehind(true, s.Links).Accept()},
+		{Chain: "bothends", Rule: rule("of both").EndBehind(false, s.Links).EndBehind(true, s.Links).Accept()},
 	}
 }
 
@@ -67,12 +64,11 @@ func endRules(s filter.SubnetSets) []filter.JumpRule {
 // the table knows the links of both sides, so that the chain forward can decide; and what is for a strict network,
 // which that chain drops whichever link it comes by.
 func subnetMarks(s filter.SubnetSets, policed *nft.Set) *nft.Chain {
-	rule := func(comment string) *nft.Rule { return nft.NewRule(comment).Family(s.V6) }
 	to := func(r *nft.Rule, set *nft.Set) *nft.Rule {
-		return r.Subnets(s.V6, s.Bits, nft.Dst, nft.Dst, false, set).SetMark(filter.DecidedMark)
+		return r.Subnets(nft.Dst, nft.Dst, set).SetMark(filter.DecidedMark)
 	}
-	return &nft.Chain{Name: fmt.Sprintf("marking_%s_%d", filter.FamilyName(s.V6), s.Bits), Rules: []*nft.Rule{
-		to(rule("between networks").In(policed), s.Policed), to(rule("into a strict network"), s.Strict)}}
+	return &nft.Chain{Name: fmt.Sprintf("marking_%s_%d", filter.FamilyName(s.V6), s.Links.Bits), Rules: []*nft.Rule{
+		to(s.Rule("between networks").In(policed), s.Policed), to(s.Rule("into a strict network"), s.Strict)}}
 }
 
 // subnetsOf are the subnets that entries of owners are for, and the bridge that their link stands on, if any.
@@ -81,7 +77,7 @@ func subnetsOf(t *nft.Table, have []filter.Entry) (list []netip.Prefix, below st
 		if s, ok := filter.SubnetSetsNamed(t, e.Set.Name); ok {
 			fields := nft.Fields(e.Set.Key, e.Key)
 			a, _ := fields[0].(netip.Addr)
-			list = append(list, netip.PrefixFrom(a, s.Bits))
+			list = append(list, netip.PrefixFrom(a, e.Set.Bits))
 			if e.Set.Name == s.Bridge.Name {
 				below, _ = fields[1].(string)
 			}
@@ -93,17 +89,17 @@ func subnetsOf(t *nft.Table, have []filter.Entry) (list []netip.Prefix, below st
 // subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
 // those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone.
 // An address that the host reaches by another link, or by none, is of no host here.
-func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owner, kind uint32,
+func (i Ingress) subnets(w *kernel.World, t *nft.Table, on policyLink,
 	have []filter.Entry) (p *filter.ChainSet, want []nft.Elem, err error) {
 	list, below := subnetsOf(t, have)
-	if list, err = i.subnetsBehind(w, link, kind, list); err != nil {
+	if list, err = i.subnetsBehind(w, on, list); err != nil {
 		return nil, nil, err
 	}
 	p = filter.NewChainSet(t)
 	if len(list) == 0 {
 		return p, nil, nil
 	}
-	if l, err := rtnl.LinkByName(w.Host, link); err == nil {
+	if l, err := rtnl.LinkByName(w.Host, on.link); err == nil {
 		br, err := filter.LeadsTo(w, l)
 		if err != nil {
 			return nil, nil, err
@@ -127,8 +123,8 @@ func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owne
 				addBridged(s, p)
 			}
 		}
-		elem := func(set *nft.Set, key ...any) { want = append(want, filter.Owned(o, set, key...)) }
-		elem(s.Links, n.Addr(), link)
+		elem := func(set *nft.Set, key ...any) { want = append(want, filter.Owned(on.owner, set, key...)) }
+		elem(s.Links, n.Addr(), on.link)
 		if below != "" {
 			elem(s.Bridge, n.Addr(), below)
 		}
@@ -145,13 +141,12 @@ func (i Ingress) subnets(w *kernel.World, t *nft.Table, link string, o spec.Owne
 }
 
 // subnetsBehind adds to a list the subnets of the container's addresses that the host reaches by the link.
-func (i Ingress) subnetsBehind(w *kernel.World, link string, kind uint32,
-	list []netip.Prefix) ([]netip.Prefix, error) {
+func (i Ingress) subnetsBehind(w *kernel.World, on policyLink, list []netip.Prefix) ([]netip.Prefix, error) {
 	var l *rtnl.Link
 	for _, to := range i.To {
 		a := to.Addr().Unmap()
 		subnet := filter.Single(a)
-		if kind == filter.KindNetwork && a.Is4() == to.Addr().Is4() {
+		if on.kind == filter.KindNetwork && a.Is4() == to.Addr().Is4() {
 			subnet = to.Masked()
 		}
 		if slices.Contains(list, subnet) {
@@ -159,7 +154,7 @@ func (i Ingress) subnetsBehind(w *kernel.World, link string, kind uint32,
 		}
 		if l == nil {
 			var err error
-			if l, err = rtnl.LinkByName(w.Host, link); err != nil {
+			if l, err = rtnl.LinkByName(w.Host, on.link); err != nil {
 				return list, resource.ExceptNoLink(err)
 			}
 		}
@@ -198,21 +193,13 @@ func behind(w *kernel.World, a netip.Addr, l *rtnl.Link) (bool, error) {
 	return false, err
 }
 
-// subnetKind is the kind of the entries for subnets beside those for links.
-func subnetKind(kind uint32) uint32 {
-	if kind == filter.KindNetwork {
-		return filter.KindSubnet
-	}
-	return filter.KindOwnSubnet
-}
-
-// fresh are the subnets with a policy that stand in no set yet. Without a policy there is nothing to bypass.
-func (i Ingress) fresh(want []nft.Elem, at map[string]*nft.Elem) (list []netip.Prefix) {
+// freshSubnets are the subnets with a policy that stand in no set yet. Without a policy there is nothing to bypass.
+func freshSubnets(want []nft.Elem, at map[string]*nft.Elem) (list []netip.Prefix) {
 	for _, e := range want {
 		if s, ok := filter.SubnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.Policed.Name &&
 			at[filter.ElementKey(e)] == nil {
 			a, _ := nft.Fields(e.Set.Key, e.Key)[0].(netip.Addr)
-			list = append(list, netip.PrefixFrom(a, s.Bits))
+			list = append(list, netip.PrefixFrom(a, e.Set.Bits))
 		}
 	}
 	return list

@@ -34,11 +34,11 @@ func (p Ports) allowed(t *nft.Table, shared *filter.ChainSet, to netip.Addr, lis
 		for _, from := range spans[k][0].allow {
 			rules = append(rules, nft.NewRule("let in").Family(v6).Prefix(false, false, from).Return())
 		}
-		rules = append(rules, nft.NewRule("the container itself").Pair(v6, itself).Return(),
+		rules = append(rules, nft.NewRule("the container itself").Pair(itself).Return(),
 			nft.NewRule("all others").Drop())
 		share := func(name string) *nft.Set {
 			return shared.Share("allowfrom", name, func(s *nft.Set) *nft.Rule {
-				return nft.NewRule("published to some").PublishedTo(v6, s)
+				return nft.NewRule("published to some").PublishedTo(s)
 			}, rules)
 		}
 		all = append(all, portElements("allow_"+filter.FamilyName(v6), share, to, filter.CommentOf(p.Owner),

@@ -130,7 +130,7 @@ func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 		pub.back, pub.local = true, pub.local || !v6
 		share := func(name string) *nft.Set {
 			return pub.chainSet.Share("hairpin", name, func(s *nft.Set) *nft.Rule {
-				return nft.NewRule("a network").To(v6, s)
+				return nft.NewRule("a network").To(s)
 			}, p.hairpinRules(to, v6))
 		}
 		pub.plain = append(pub.plain, portElements("hairpin_"+filter.FamilyName(v6), share, to.Addr(),
