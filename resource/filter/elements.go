@@ -31,8 +31,10 @@ func cut(text string) string {
 }
 
 // TaggedBy reports whether an element carries the tag of the owner with that hash.
-func TaggedBy(e *nft.Elem, hash [8]byte) bool {
-	_, owner, _, ok := identity.ParseTag(e.Comment)
+func TaggedBy(e *nft.Elem, hash [8]byte) bool { return tagOf(e.Comment, hash) }
+
+func tagOf(tag string, hash [8]byte) bool {
+	_, owner, _, ok := identity.ParseTag(tag)
 	return ok && owner == hash
 }
 
@@ -56,8 +58,11 @@ func SameData(a, b nft.Elem) bool { return bytes.Equal(a.Data, b.Data) }
 
 // An Entry is an element of the set owners. It names the set and key of one of an owner's elements.
 type Entry struct {
-	Place  nft.Elem // set and key
-	Record nft.Elem // in owners
+	Record  nft.Elem // in owners
+	Owner   [8]byte
+	Kind    uint32
+	Network [6]byte  // zero if the entry could not be read, such as that of a later version
+	Place   nft.Elem // set and key, with the owner's tag; no set if the entry could not be read
 }
 
 // Places returns the sets and keys that entries name. It leaves out entries that it cannot read.
@@ -70,26 +75,35 @@ func Places(have []Entry) (all []nft.Elem) {
 	return all
 }
 
-// ParseEntry decodes an element of the set owners. An entry that it cannot read, such as that of a later version, has
-// no element.
-func (f Tx) ParseEntry(record nft.Elem) (e Entry, tag string) {
-	e.Record = record
+func (f Tx) parseEntry(record nft.Elem) Entry {
+	hash, number := ownerAndNumber(record)
+	e := Entry{Record: record, Owner: hash, Kind: number &^ numbers}
 	name, rest, _ := strings.Cut(record.Comment, " ")
 	if s := setNamed(f.Table, name); s != nil {
-		if place, rest, ok := s.CutKey(rest); ok {
-			e.Place, tag = place, rest
+		if place, tag, ok := s.CutKey(rest); ok {
+			place.Comment = tag
+			e.Place = place
+			e.Network, _, _, _ = identity.ParseTag(tag)
 		}
 	}
-	return e, tag
+	return e
+}
+
+// AllEntries returns the entries of all owners.
+func (f Tx) AllEntries() (all []Entry, err error) {
+	records, err := f.List(OwnersSet(f.Table))
+	for _, r := range records {
+		all = append(all, f.parseEntry(r))
+	}
+	return all, err
 }
 
 // Entries returns an owner's entries of one kind.
 func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
-	owners := OwnersSet(f.Table)
-	for n := uint32(4); ; n *= 4 { // most have fewer
+	for n := 4; ; n *= 4 { // most have fewer
 		var ask []nft.Elem
-		for i := uint32(len(all)); i < n; i++ {
-			ask = append(ask, nft.Elem{Set: owners, Key: OwnerKey(hash, kind|i)})
+		for i := len(all); i < n; i++ {
+			ask = append(ask, f.Record(hash, kind, i, ""))
 		}
 		found, err := f.Get(ask...)
 		if err != nil {
@@ -99,16 +113,21 @@ func (f Tx) Entries(hash [8]byte, kind uint32) (all []Entry, err error) {
 			if r == nil {
 				return all, nil
 			}
-			e, _ := f.ParseEntry(*r)
-			all = append(all, e)
+			all = append(all, f.parseEntry(*r))
 		}
 	}
 }
 
+// A State has elements as they are, by ElementKey.
+type State map[string]*nft.Elem
+
+// At returns the element of a set under a key, or nil.
+func (s State) At(e nft.Elem) *nft.Elem { return s[ElementKey(e)] }
+
 // Current reads the elements that entries and wanted elements name, by place, and their other holders.
-func (f Tx) Current(have []Entry, want []nft.Elem) (map[string]*nft.Elem, error) {
+func (f Tx) Current(have []Entry, want []nft.Elem) (State, error) {
 	ask := append(Places(have), want...)
-	at := map[string]*nft.Elem{}
+	at := State{}
 	held := slices.DeleteFunc(slices.Clone(ask), func(e nft.Elem) bool { return !shared(e.Set) })
 	for n := uint32(0); len(ask)+len(held) > 0; n++ {
 		plain := len(ask)
@@ -140,13 +159,13 @@ func ElementKey(e nft.Elem) string { return e.Set.Name + " " + string(e.Key) + s
 
 // holder is where the nth stands who has an element beside the owner that its comment names. They stand without a gap.
 func holder(e nft.Elem, n uint32) nft.Elem {
-	return nft.Elem{Set: holdersSet(e.Set.Table), Key: OwnerKey(identity.PlaceHash(ElementKey(e)), n)}
+	return nft.Elem{Set: holdersSet(e.Set.Table), Key: ownerKey(identity.PlaceHash(ElementKey(e)), n)}
 }
 
 // holders are those who have an element beside the owner that its comment names.
-func holders(e nft.Elem, at map[string]*nft.Elem) (all []nft.Elem) {
+func (s State) holders(e nft.Elem) (all []nft.Elem) {
 	for shared(e.Set) {
-		h := at[ElementKey(holder(e, uint32(len(all))))]
+		h := s.At(holder(e, uint32(len(all))))
 		if h == nil {
 			break
 		}
@@ -155,28 +174,26 @@ func holders(e nft.Elem, at map[string]*nft.Elem) (all []nft.Elem) {
 	return all
 }
 
-// TagsOf returns the tags of all owners of an element, which at has with its holders.
-func TagsOf(e nft.Elem, at map[string]*nft.Elem) (tags []string) {
-	if now := at[ElementKey(e)]; now != nil {
+// Tags returns the tags of all owners of an element.
+func (s State) Tags(e nft.Elem) (tags []string) {
+	if now := s.At(e); now != nil {
 		tags = append(tags, now.Comment)
 	}
-	for _, h := range holders(e, at) {
+	for _, h := range s.holders(e) {
 		tags = append(tags, h.Comment)
 	}
 	return tags
 }
 
 // holds reports whether an owner has the element at a place, alone or with others.
-func holds(e nft.Elem, hash [8]byte, at map[string]*nft.Elem) bool {
-	now := at[ElementKey(e)]
-	return now != nil && (TaggedBy(now, hash) ||
-		slices.ContainsFunc(holders(e, at), func(h nft.Elem) bool { return TaggedBy(&h, hash) }))
+func (s State) holds(e nft.Elem, hash [8]byte) bool {
+	return slices.ContainsFunc(s.Tags(e), func(tag string) bool { return tagOf(tag, hash) })
 }
 
 // An edit is how a batch changes elements, and what there is after it.
 type edit struct {
 	b  *nft.Batch
-	at map[string]*nft.Elem
+	at State
 }
 
 func (e edit) delete(x nft.Elem) {
@@ -191,7 +208,7 @@ func (e edit) add(x nft.Elem) {
 
 // release removes an owner from an element. The element is deleted with its last holder.
 func (e edit) release(x nft.Elem, hash [8]byte) {
-	now, others := e.at[ElementKey(x)], holders(x, e.at)
+	now, others := e.at.At(x), e.at.holders(x)
 	mine := slices.IndexFunc(others, func(h nft.Elem) bool { return TaggedBy(&h, hash) })
 	leads := now != nil && TaggedBy(now, hash)
 	if leads {
@@ -217,7 +234,7 @@ func (e edit) release(x nft.Elem, hash [8]byte) {
 // claim gives an element to an owner. An element for a link's name then has only this owner; one for an address keeps
 // its other holders.
 func (e edit) claim(x nft.Elem, hash [8]byte) {
-	now := e.at[ElementKey(x)]
+	now := e.at.At(x)
 	if now == nil {
 		e.release(x, hash) // who held it with others before it was deleted by hand
 		e.add(x)
@@ -225,9 +242,9 @@ func (e edit) claim(x nft.Elem, hash [8]byte) {
 	}
 	_, _, _, tagged := identity.ParseTag(now.Comment)
 	switch {
-	case holds(x, hash, e.at) && SameData(*now, x):
+	case e.at.holds(x, hash) && SameData(*now, x):
 	case tagged && shared(x.Set):
-		h := holder(x, uint32(len(holders(x, e.at))))
+		h := holder(x, uint32(len(e.at.holders(x))))
 		h.Comment = x.Comment
 		e.add(h)
 	default:
@@ -237,8 +254,7 @@ func (e edit) claim(x nft.Elem, hash [8]byte) {
 }
 
 // Replace adds to b the changes that turn an owner's elements from have into want.
-func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem,
-	at map[string]*nft.Elem) {
+func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem, at State) {
 	e := edit{b, at}
 	for _, old := range Places(have) {
 		if !Has(want, old) {
@@ -250,33 +266,35 @@ func (f Tx) Replace(b *nft.Batch, hash [8]byte, have []Entry, want []nft.Elem,
 	}
 }
 
-// Record adds to b the changes that turn an owner's entries in the set owners from have into want.
-func (f Tx) Record(b *nft.Batch, o spec.Owner, kind uint32, have []Entry, want []nft.Elem) {
+// Relist adds to b the changes that turn an owner's entries in the set owners from have into want.
+func (f Tx) Relist(b *nft.Batch, hash [8]byte, kind uint32, have []Entry, want []nft.Elem) {
 	if places := Places(have); len(places) == len(have) && slices.EqualFunc(places, want, SameKey) {
 		return
 	}
 	f.Forget(b, have)
-	for i, w := range want {
-		b.Add(nft.Elem{Set: OwnersSet(f.Table), Key: OwnerKey(identity.OwnerHash(o), kind|uint32(i)),
-			Comment: entryComment(w, identity.Tag(o))})
+	f.enter(b, hash, kind, 0, want)
+}
+
+// AddFor adds elements for another owner, who has the entries have.
+func (f Tx) AddFor(b *nft.Batch, hash [8]byte, kind uint32, have []Entry, more []nft.Elem, at State) {
+	f.Replace(b, hash, nil, more, at)
+	f.enter(b, hash, kind, len(have), more)
+}
+
+// enter adds an owner's entries from a number on.
+func (f Tx) enter(b *nft.Batch, hash [8]byte, kind uint32, from int, places []nft.Elem) {
+	for i, e := range places {
+		b.Add(f.Record(hash, kind, from+i, entryComment(e)))
 	}
 }
 
-// AddFor adds to b elements for another owner, who has the entries have, and is known by his tag alone.
-func (f Tx) AddFor(b *nft.Batch, hash [8]byte, tag string, kind uint32, have []Entry, more []nft.Elem,
-	at map[string]*nft.Elem) {
-	e := edit{b, at}
-	for i, w := range more {
-		e.claim(w, hash)
-		b.Add(nft.Elem{Set: OwnersSet(f.Table), Key: OwnerKey(hash, kind|uint32(len(have)+i)),
-			Comment: entryComment(w, tag)})
-	}
+// Record returns an owner's nth entry of a kind.
+func (f Tx) Record(hash [8]byte, kind uint32, n int, comment string) nft.Elem {
+	return nft.Elem{Set: OwnersSet(f.Table), Key: ownerKey(hash, kind|uint32(n)), Comment: comment}
 }
 
-// entryComment is the comment on an entry of owners for an element.
-func entryComment(e nft.Elem, tag string) string {
-	return cut(e.Set.Name + " " + e.KeyText() + " " + tag)
-}
+// entryComment is the comment on the entry of owners for an element with its owner's tag.
+func entryComment(e nft.Elem) string { return cut(e.Set.Name + " " + e.KeyText() + " " + e.Comment) }
 
 // Forget deletes entries.
 func (f Tx) Forget(b *nft.Batch, have []Entry) {
@@ -298,7 +316,7 @@ func (f Tx) ApplyElements(o spec.Owner, kind uint32, want []nft.Elem) (changed b
 	}
 	var b nft.Batch
 	f.Replace(&b, hash, have, want, at)
-	f.Record(&b, o, kind, have, want)
+	f.Relist(&b, hash, kind, have, want)
 	return !b.Empty(), f.Commit(&b)
 }
 
@@ -329,19 +347,20 @@ func (f Tx) VerifyElements(o spec.Owner, kind uint32, want []nft.Elem) (d resour
 		return nil, err
 	}
 	for _, w := range want {
-		d.Add(HeldDrift(w, at))
+		d.Add(at.Drift(w))
 	}
 	d = append(d, RecordDrift(have, want)...)
 	return d, nil
 }
 
-// HeldDrift compares a wanted element, which several owners may hold, with the existing one.
-func HeldDrift(want nft.Elem, at map[string]*nft.Elem) error {
+// Drift compares a wanted element, which several owners may hold, with the existing one.
+func (s State) Drift(want nft.Elem) error {
 	_, owner, _, _ := identity.ParseTag(want.Comment)
-	if now := at[ElementKey(want)]; holds(want, owner, at) && SameData(*now, want) {
+	now := s.At(want)
+	if now != nil && s.holds(want, owner) && SameData(*now, want) {
 		return nil
 	}
-	return ElementDrift(at[ElementKey(want)], want)
+	return ElementDrift(now, want)
 }
 
 // ElementDrift compares a wanted element with the existing one under the same key.
@@ -389,7 +408,18 @@ const (
 	KindOwnSubnet // the addresses behind a link of the attachment's own
 )
 
-// OwnerKey returns the key of an owner's nth entry of a kind.
-func OwnerKey(hash [8]byte, n uint32) []byte {
+// numbers are the bits of the number in a key that count the entries of a kind.
+const numbers = 0xffff
+
+// ownerKey returns the key of an owner's nth entry of a kind.
+func ownerKey(hash [8]byte, n uint32) []byte {
 	return nft.Key(binary.BigEndian.Uint32(hash[:4]), binary.BigEndian.Uint32(hash[4:]), n)
+}
+
+// ownerAndNumber are the hash and the number in the key of an element of owners or holders.
+func ownerAndNumber(record nft.Elem) (hash [8]byte, number uint32) {
+	word := func(i int) uint32 { return binary.NativeEndian.Uint32(record.Key[4*i:]) }
+	binary.BigEndian.PutUint32(hash[:4], word(0))
+	binary.BigEndian.PutUint32(hash[4:], word(1))
+	return hash, word(2)
 }

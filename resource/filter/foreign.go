@@ -17,8 +17,5 @@ func ReferenceNFT(w *kernel.World, fn func(*nft.Conn) error) error {
 			err = fn(n)
 		}
 	}
-	if Unavailable(err) {
-		return nil
-	}
-	return err
+	return ExceptUnavailable(err)
 }

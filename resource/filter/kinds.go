@@ -23,10 +23,7 @@ func RemoveElements(ctx context.Context, w *kernel.World, t *nft.Table, owner [8
 	if err == nil && len(have) > 0 {
 		err = Transact(ctx, w, t, drop)
 	}
-	if Unavailable(err) {
-		return nil // what the kernel cannot have is removed
-	}
-	return err
+	return ExceptUnavailable(err)
 }
 
 // An nftKind is the Kind of what attachments have in one of our nf_tables tables, by the entries in its map owners.
@@ -63,9 +60,7 @@ func SharedChainKind() plan.Kind {
 		resource.KindFuncs{Tidy: func(ctx context.Context, w *kernel.World, _ string, _ bool) error {
 			var errs []error
 			for _, t := range []*nft.Table{Inet(), Bridge()} {
-				if err := Transact(ctx, w, t, Tx.prune); !Unavailable(err) {
-					errs = append(errs, err)
-				}
+				errs = append(errs, ExceptUnavailable(Transact(ctx, w, t, Tx.prune)))
 			}
 			return errors.Join(errs...)
 		}})
@@ -82,28 +77,24 @@ func (k nftKind) Owners(_ context.Context, w *kernel.World, network string) (tag
 		return nil, err
 	}
 	f := Tx{Conn: conn, Table: k.table()}
-	records, err := f.List(OwnersSet(f.Table))
-	if Unavailable(err) {
-		return nil, nil
-	}
+	entries, err := f.AllEntries()
 	if err != nil {
-		return nil, err
+		return nil, ExceptUnavailable(err)
 	}
-	unlisted, err := f.Unlisted(records, network, k.place, k.number...)
 	known := map[[8]byte]bool{}
-	for _, u := range unlisted {
-		if !known[u.Hash] {
-			known[u.Hash] = true
-			tags = append(tags, plan.Tag{Network: network, Hash: u.Hash, Found: true})
+	add := func(owner [8]byte, found any) {
+		if !known[owner] {
+			known[owner] = true
+			tags = append(tags, plan.Tag{Network: network, Hash: owner, Found: found})
 		}
 	}
-	for _, r := range records {
-		_, tag := f.ParseEntry(r)
-		net, hash, _, ok := identity.ParseTag(tag)
-		ofKind := slices.Contains(k.number, numberOf(r)&^0xffff)
-		if ok && net == identity.NetworkHash(network) && !known[hash] && ofKind {
-			known[hash] = true
-			tags = append(tags, plan.Tag{Network: network, Hash: hash})
+	unlisted, err := f.unlisted(entries, network, k.place, k.number...)
+	for _, u := range unlisted {
+		add(u.Owner, true)
+	}
+	for _, e := range entries {
+		if e.Network == identity.NetworkHash(network) && slices.Contains(k.number, e.Kind) {
+			add(e.Owner, nil)
 		}
 	}
 	return tags, err
@@ -119,25 +110,13 @@ func (k nftKind) Remove(ctx context.Context, w *kernel.World, tags ...plan.Tag) 
 	}
 	var errs []error
 	if len(unlisted) > 0 {
-		errs = append(errs, k.relist(ctx, w, tags[0].Network, unlisted))
+		errs = append(errs, Transact(ctx, w, k.table(), func(f Tx) error {
+			_, err := f.ListAgain(tags[0].Network, k.place, func(o [8]byte) bool { return unlisted[o] }, k.number...)
+			return err
+		}))
 	}
 	for _, t := range tags {
 		errs = append(errs, k.remove(ctx, w, t.Hash))
 	}
 	return errors.Join(errs...)
-}
-
-// relist has the set owners list all elements of some owners, so that they can be removed.
-func (k nftKind) relist(ctx context.Context, w *kernel.World, network string, of map[[8]byte]bool) error {
-	return Transact(ctx, w, k.table(), func(f Tx) error {
-		records, err := f.List(OwnersSet(f.Table))
-		if err != nil {
-			return err
-		}
-		all, err := f.Unlisted(records, network, k.place, k.number...)
-		if err != nil {
-			return err
-		}
-		return f.Relist(records, slices.DeleteFunc(all, func(u Unlisted) bool { return !of[u.Hash] }))
-	})
 }

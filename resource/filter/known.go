@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -13,11 +14,12 @@ import (
 
 // known is what one run over many attachments knows of the tables, and what it has yet to do there.
 type known struct {
+	// parts have been compared rule by rule, and need not be looked at for each attachment: by ID. What is flushed
+	// afterwards is noticed in the end, see Guarded.
+	parts sync.Map
+	read  atomic.Uint32 // the generation that the changes of later rest on; 0: any
+
 	mu sync.Mutex
-	// parts have been compared rule by rule, and need not be looked at for each attachment. What is flushed afterwards
-	// is noticed in the end, see Guarded.
-	parts map[string]bool
-	read  uint32 // the generation that the changes of later rest on; 0: any
 	// later are changes that are to be made in one transaction, by table; nil: each is made at once.
 	later map[string]*deferred
 }
@@ -26,7 +28,7 @@ type known struct {
 type deferred struct {
 	table *nft.Table
 	batch nft.Batch
-	at    map[string]*nft.Elem
+	at    State
 }
 
 type knownKey struct{}
@@ -34,7 +36,7 @@ type knownKey struct{}
 // Together returns a context for ensuring the resources of many attachments. With it, their shared objects are
 // compared thoroughly, and only once.
 func Together(ctx context.Context) context.Context {
-	return context.WithValue(ctx, knownKey{}, &known{parts: map[string]bool{}})
+	return context.WithValue(ctx, knownKey{}, &known{})
 }
 
 // IsTogether reports whether a context comes from Together.
@@ -51,23 +53,20 @@ func knownOf(ctx context.Context) *known {
 func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 	k := knownOf(ctx)
 	for left := 4; left >= 0; left-- {
-		k.mu.Lock()
-		k.later, k.read = map[string]*deferred{}, 0
+		generation := uint32(0)
 		// at last it is done, even if others go on changing something else
 		if conn, err := nft.Open(w.Host); err == nil && left > 0 {
-			k.read, _ = conn.Generation() // without nf_tables nothing is written either
+			generation, _ = conn.Generation() // without nf_tables nothing is written either
 		}
-		k.mu.Unlock()
+		k.read.Store(generation)
+		k.setLater(map[string]*deferred{})
 		do()
-		k.mu.Lock()
-		later := k.later
-		k.later = nil
-		k.mu.Unlock()
+		later := k.setLater(nil)
 		err = nil
 		for _, d := range later {
 			err = errors.Join(err, Transact(ctx, w, d.table, func(f Tx) error {
-				if k.read != 0 {
-					*f.gen = k.read
+				if read := k.read.Load(); read != 0 {
+					*f.gen = read
 				}
 				err := f.Write(&d.batch)
 				if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ERESTART) {
@@ -79,47 +78,60 @@ func AtOnce(ctx context.Context, w *kernel.World, do func()) (err error) {
 		if !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
-		k.mu.Lock()
-		clear(k.parts)
-		k.mu.Unlock()
+		k.parts.Clear()
 	}
 	return err
+}
+
+func (k *known) setLater(later map[string]*deferred) (was map[string]*deferred) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	was, k.later = k.later, later
+	return was
+}
+
+// pending calls with, under the lock, with what is yet to be made in a table, if there is something.
+func (f Tx) pending(with func(State)) {
+	if f.known == nil {
+		return
+	}
+	f.known.mu.Lock()
+	defer f.known.mu.Unlock()
+	if d := f.known.later[f.Table.String()]; d != nil {
+		with(d.at)
+	}
 }
 
 // Get reads elements, including changes that are not committed yet.
 func (f Tx) Get(keys ...nft.Elem) ([]*nft.Elem, error) {
 	found, err := f.Conn.Get(keys...)
-	if err != nil || f.known == nil {
+	if err != nil {
 		return found, err
 	}
-	f.known.mu.Lock()
-	defer f.known.mu.Unlock()
-	if d := f.known.later[f.Table.String()]; d != nil {
+	f.pending(func(at State) {
 		for i, e := range keys {
-			if will, ok := d.at[ElementKey(e)]; ok {
+			if will, ok := at[ElementKey(e)]; ok {
 				found[i] = will
 			}
 		}
-	}
+	})
 	return found, nil
 }
 
 // List reads a whole set, including changes that are not committed yet. It returns nil if there is no such set.
 func (f Tx) List(set *nft.Set) ([]nft.Elem, error) {
 	all, err := f.Conn.List(set)
-	if err != nil || f.known == nil {
+	if err != nil {
 		return all, err
 	}
-	f.known.mu.Lock()
-	defer f.known.mu.Unlock()
-	if d := f.known.later[f.Table.String()]; d != nil {
-		all = slices.DeleteFunc(all, func(e nft.Elem) bool { _, ok := d.at[ElementKey(e)]; return ok })
-		for _, e := range d.at {
+	f.pending(func(at State) {
+		all = slices.DeleteFunc(all, func(e nft.Elem) bool { _, ok := at[ElementKey(e)]; return ok })
+		for _, e := range at {
 			if e != nil && e.Set.Name == set.Name {
 				all = append(all, *e)
 			}
 		}
-	}
+	})
 	return all, nil
 }
 
@@ -143,7 +155,7 @@ func (k *known) defers(t *nft.Table, b *nft.Batch) bool {
 	}
 	d := k.later[t.String()]
 	if d == nil {
-		d = &deferred{table: t, at: map[string]*nft.Elem{}}
+		d = &deferred{table: t, at: State{}}
 		k.later[t.String()] = d
 	}
 	d.batch.Append(b)
@@ -158,13 +170,8 @@ func (k *known) defers(t *nft.Table, b *nft.Batch) bool {
 
 // wrote has what was read before a transaction of our own go on to count.
 func (k *known) wrote(was, now uint32) {
-	if k == nil {
-		return
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.read == was && now == was+1 {
-		k.read = now
+	if k != nil {
+		k.read.CompareAndSwap(was, now)
 	}
 }
 
@@ -173,16 +180,12 @@ func (k *known) has(p *ChainSet) bool {
 	if k == nil {
 		return false
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.parts[p.ID()]
+	_, has := k.parts.Load(p.ID())
+	return has
 }
 
 func (k *known) add(p *ChainSet) {
-	if k == nil {
-		return
+	if k != nil {
+		k.parts.Store(p.ID(), true)
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.parts[p.ID()] = true
 }

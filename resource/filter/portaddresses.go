@@ -1,8 +1,6 @@
 package filter
 
 import (
-	"slices"
-
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"golang.org/x/sys/unix"
 )
@@ -21,48 +19,26 @@ const containersSet = "containers"
 type PortAddressSets struct {
 	Guarded    *nft.Set // ports whose packets are compared
 	Containers *nft.Set // container, held by each of its attachments with a guarded port
-
-	families [2]struct{ addresses, pairs *nft.Set }
 }
 
 // PortAddressSetsOf returns the PortAddressSets of a table.
 func PortAddressSetsOf(t *nft.Table) PortAddressSets {
-	p := PortAddressSets{
-		Guarded:    set(t, "guarded_ports", nft.Ifname),
-		Containers: set(t, containersSet, nft.Mark),
-	}
-	for i, v6 := range []bool{false, true} {
-		f := &p.families[i]
-		f.addresses = set(t, "addresses_"+FamilyName(v6), address(v6))
-		f.pairs = set(t, "port_addresses_"+FamilyName(v6), nft.Ifname, address(v6))
-	}
-	return p
+	return PortAddressSets{Guarded: set(t, "guarded_ports", nft.Ifname), Containers: set(t, containersSet, nft.Mark)}
 }
 
 // Addresses returns the set of addresses that only their own container may begin connections with.
 func (p PortAddressSets) Addresses(v6 bool) *nft.Set {
-	if v6 {
-		return p.families[1].addresses
-	}
-	return p.families[0].addresses
+	return set(p.Guarded.Table, "addresses_"+FamilyName(v6), address(v6))
 }
 
 // Pairs returns the set of ports with the addresses of their container. A container that has several attachments may
 // send with the address of one by the port of another.
 func (p PortAddressSets) Pairs(v6 bool) *nft.Set {
-	if v6 {
-		return p.families[1].pairs
-	}
-	return p.families[0].pairs
+	return set(p.Guarded.Table, "port_addresses_"+FamilyName(v6), nft.Ifname, address(v6))
 }
 
 func (p PortAddressSets) sets() []*nft.Set {
 	return []*nft.Set{p.Guarded, p.Containers, p.Addresses(false), p.Addresses(true), p.Pairs(false), p.Pairs(true)}
-}
-
-func isPortAddressSet(name string) bool {
-	sets := PortAddressSetsOf(&nft.Table{}).sets()
-	return slices.ContainsFunc(sets, func(s *nft.Set) bool { return s.Name == name })
 }
 
 // rules are those for packets from guarded ports. They mark packets in the name of another container, and all packets

@@ -135,12 +135,10 @@ func sharedBy(name string) string {
 	if isShared(name) {
 		return name
 	}
-	base, where, ok := strings.Cut(name, "_where_")
-	if !ok || !strings.HasPrefix(base, "publish_") && !strings.HasPrefix(base, "claims_") &&
-		!strings.HasPrefix(base, "ranges_") {
-		return ""
+	if p, ok := PortMapsNamed(&nft.Table{}, name); ok && p.where != "" {
+		return p.Chain()
 	}
-	return PortMaps{V6: strings.Contains(base, "_ip6"), where: where}.Chain()
+	return ""
 }
 
 // setsOf are the sets of such a chain.

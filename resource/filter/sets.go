@@ -200,16 +200,11 @@ func (p PortMaps) Chain() string { return "publish_" + FamilyName(p.V6) + "_wher
 
 // setNamed is the set that an entry of owners names.
 func setNamed(t *nft.Table, name string) *nft.Set {
-	if i := slices.IndexFunc(t.Sets, func(s *nft.Set) bool { return s.Name == name }); i >= 0 {
-		return t.Sets[i]
-	}
 	if isShared(name) {
 		return sharedSet(t, name)
 	}
-	var sets []*nft.Set
+	sets := t.Sets
 	if p, ok := PortMapsNamed(t, name); ok {
-		sets = p.Sets()
-	} else if p, ok := ClaimsNamed(t, name); ok {
 		sets = p.Sets()
 	} else if s, ok := SubnetSetsNamed(t, name); ok {
 		sets = s.sets()
@@ -220,18 +215,12 @@ func setNamed(t *nft.Table, name string) *nft.Set {
 	return nil
 }
 
-// PortMapsNamed returns the PortMaps that contain the map of that name.
+// PortMapsNamed returns the PortMaps that contain the map or set of that name.
 func PortMapsNamed(t *nft.Table, name string) (PortMaps, bool) {
 	base, where, _ := strings.Cut(name, "_where_")
-	base, ok := strings.CutPrefix(strings.TrimSuffix(strings.TrimSuffix(base, "_range"), "_any"), "publish_")
-	return PortMapsOf(t, base == "ip6", where), ok
-}
-
-// ClaimsNamed returns the PortMaps whose claims of ports or of ranges are in the set of that name.
-func ClaimsNamed(t *nft.Table, name string) (PortMaps, bool) {
-	base, where, _ := strings.Cut(name, "_where_")
-	first, family, _ := strings.Cut(base, "_")
-	return PortMapsOf(t, family == "ip6", where), first == "claims" || first == "ranges"
+	what, rest, _ := strings.Cut(base, "_")
+	family, _, _ := strings.Cut(rest, "_")
+	return PortMapsOf(t, family == "ip6", where), what == "publish" || what == "claims" || what == "ranges"
 }
 
 // SubnetSets are the sets that check the source address of a connection's first packet.

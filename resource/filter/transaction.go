@@ -81,7 +81,15 @@ func (f Tx) Write(b *nft.Batch) error {
 	return nil
 }
 
-// Unavailable reports whether err means that the kernel has no nf_tables. Then there is nothing to remove.
+// ExceptUnavailable returns err, or nil if the kernel has no nf_tables: what it cannot have is removed.
+func ExceptUnavailable(err error) error {
+	if Unavailable(err) {
+		return nil
+	}
+	return err
+}
+
+// Unavailable reports whether err means that the kernel has no nf_tables.
 func Unavailable(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EINVAL) ||
 		errors.Is(err, unix.EOPNOTSUPP)

@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"encoding/binary"
 	"slices"
 	"strings"
 
@@ -9,15 +8,6 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/spec"
 )
-
-// An Unlisted element has an owner by its comment, and the set owners does not list it: owners was flushed.
-// DEL, which goes by owners alone, leaves such an element.
-type Unlisted struct {
-	Hash  [8]byte
-	kind  uint32
-	place nft.Elem
-	tag   string
-}
 
 // A PlaceOf returns the element that owners names where there is an element e. Nil is e itself.
 type PlaceOf func(e nft.Elem) nft.Elem
@@ -27,29 +17,30 @@ func NetworkOwner(network, link string) spec.Owner {
 	return spec.Owner{Network: network, IfName: link}
 }
 
-// Unlisted returns what the owners of a network have of some kinds and owners, which has these records, does not list.
-// It reads all sets of these kinds.
-func (f Tx) Unlisted(records []nft.Elem, network string, place PlaceOf, kinds ...uint32) (all []Unlisted, err error) {
+// unlisted returns an entry for each element of some kinds that has an owner in a network by its comment, and that the
+// set owners, with these entries, does not list: owners was flushed. DEL, which goes by owners alone, leaves such an
+// element. It reads all sets of these kinds.
+func (f Tx) unlisted(entries []Entry, network string, place PlaceOf, kinds ...uint32) (all []Entry, err error) {
 	elements, err := f.elementsOf(kinds)
 	if err != nil || len(elements) == 0 {
 		return nil, err
 	}
-	listed := f.listed(records)
+	listed := listedIn(entries)
 	bridges := policyOwners(network, elements)
 	for _, e := range elements {
 		net, hash, _, ok := identity.ParseTag(e.Comment)
 		if !ok || net != identity.NetworkHash(network) {
 			continue
 		}
-		u := Unlisted{Hash: hash, kind: kindOfSet(e.Set.Name), place: e, tag: e.Comment}
+		u := Entry{Owner: hash, Kind: kindOfSet(e.Set.Name), Place: e}
 		if place != nil {
-			u.place = place(e)
+			u.Place = place(e)
 		}
 		if bridges[hash] {
-			u.kind = ofNetwork(u.kind)
+			u.Kind = ofNetwork(u.Kind)
 		}
-		key := string(hash[:]) + ElementKey(u.place)
-		if slices.Contains(kinds, u.kind) && !listed[key] {
+		key := u.ownerAndPlace()
+		if slices.Contains(kinds, u.Kind) && !listed[key] {
 			listed[key] = true
 			all = append(all, u)
 		}
@@ -86,7 +77,8 @@ func (f Tx) elementsOf(kinds []uint32) (all []nft.Elem, err error) {
 
 	others, err := f.List(holdersSet(f.Table))
 	for _, h := range others {
-		if e, ok := held[hashIn(h)]; ok {
+		place, _ := ownerAndNumber(h)
+		if e, ok := held[place]; ok {
 			e.Comment = h.Comment
 			all = append(all, e)
 		}
@@ -94,37 +86,26 @@ func (f Tx) elementsOf(kinds []uint32) (all []nft.Elem, err error) {
 	return all, err
 }
 
-// listed are the elements that records of owners name, after the hash of the owner. What stands behind a gap in an
-// owner's numbers is not found there, and so not listed.
-func (f Tx) listed(records []nft.Elem) map[string]bool {
+// listedIn are the elements that entries name, by ownerAndPlace. What stands behind a gap in an owner's numbers is not
+// found there, and so not listed.
+func listedIn(entries []Entry) map[string]bool {
 	count := map[string]uint32{}
-	for _, r := range records {
-		count[ownerAndKind(r)]++
+	for _, e := range entries {
+		count[e.ownerAndKind()]++
 	}
 	listed := map[string]bool{}
-	for _, r := range records {
-		e, tag := f.ParseEntry(r)
-		_, hash, _, ok := identity.ParseTag(tag)
-		if ok && numberOf(r)&0xffff < count[ownerAndKind(r)] {
-			listed[string(hash[:])+ElementKey(e.Place)] = true
+	for _, e := range entries {
+		_, number := ownerAndNumber(e.Record)
+		if e.Place.Set != nil && number&numbers < count[e.ownerAndKind()] {
+			listed[e.ownerAndPlace()] = true
 		}
 	}
 	return listed
 }
 
-func ownerAndKind(record nft.Elem) string {
-	return string(OwnerKey(hashIn(record), numberOf(record)&^0xffff))
-}
+func (e Entry) ownerAndKind() string { return string(ownerKey(e.Owner, e.Kind)) }
 
-// hashIn is the hash in the key of an element of owners or holders.
-func hashIn(record nft.Elem) (hash [8]byte) {
-	binary.BigEndian.PutUint32(hash[:4], binary.NativeEndian.Uint32(record.Key))
-	binary.BigEndian.PutUint32(hash[4:], binary.NativeEndian.Uint32(record.Key[4:]))
-	return hash
-}
-
-// numberOf is the number in that key.
-func numberOf(record nft.Elem) uint32 { return binary.NativeEndian.Uint32(record.Key[8:]) }
+func (e Entry) ownerAndPlace() string { return string(e.Owner[:]) + ElementKey(e.Place) }
 
 // policyOwners are the hashes of those whose policies the links have that elements name.
 func policyOwners(network string, elements []nft.Elem) map[[8]byte]bool {
@@ -139,56 +120,68 @@ func policyOwners(network string, elements []nft.Elem) map[[8]byte]bool {
 	return owners
 }
 
-// Relist has owners, which has these records, list elements that it did not.
-func (f Tx) Relist(records []nft.Elem, all []Unlisted) error {
-	had := map[string][]nft.Elem{}
-	for _, r := range records {
-		had[ownerAndKind(r)] = append(had[ownerAndKind(r)], r)
+// ListAgain has the set owners list the elements of a network's owners that it does not list, of the owners for which
+// of returns true. It returns all entries.
+func (f Tx) ListAgain(network string, place PlaceOf, of func(owner [8]byte) bool, kinds ...uint32) ([]Entry, error) {
+	entries, err := f.AllEntries()
+	if err != nil {
+		return nil, err
 	}
-	more := map[string][]Unlisted{}
+	all, err := f.unlisted(entries, network, place, kinds...)
+	more := map[string][]Entry{}
 	for _, u := range all {
-		key := string(OwnerKey(u.Hash, u.kind))
-		more[key] = append(more[key], u)
+		if of(u.Owner) {
+			more[u.ownerAndKind()] = append(more[u.ownerAndKind()], u)
+		}
+	}
+	if err != nil || len(more) == 0 {
+		return entries, err
 	}
 
 	var b nft.Batch
 	for key, unlisted := range more { // numbered anew, for there may be a gap
 		var comments []string
-		for _, r := range had[key] {
-			b.Delete(r)
-			comments = append(comments, r.Comment)
+		for _, e := range entries {
+			if e.ownerAndKind() == key {
+				b.Delete(e.Record)
+				comments = append(comments, e.Record.Comment)
+			}
 		}
 		for _, u := range unlisted {
-			if c := entryComment(u.place, u.tag); !slices.Contains(comments, c) {
+			if c := entryComment(u.Place); !slices.Contains(comments, c) {
 				comments = append(comments, c)
 			}
 		}
 		for i, c := range comments {
-			number := unlisted[0].kind | uint32(i)
-			b.Add(nft.Elem{Set: OwnersSet(f.Table), Key: OwnerKey(unlisted[0].Hash, number), Comment: c})
+			b.Add(f.Record(unlisted[0].Owner, unlisted[0].Kind, i, c))
 		}
 	}
-	return f.Write(&b)
+	if err := f.Write(&b); err != nil {
+		return nil, err
+	}
+	return f.AllEntries()
 }
 
 // kindOfSet is the number of the kind whose elements a set has, and that of attachments where networks have elements in
 // it, too. Zero is none.
 func kindOfSet(name string) uint32 {
-	first, _, _ := strings.Cut(name, "_")
-	switch {
-	case first == "masquerade" || first == "network":
-		return KindMasquerade
-	case slices.Contains([]string{"publish", "claims", "ranges", "hairpin", "allow", "itself"}, first):
-		return KindPublish
-	case name == "spoofcheck" || name == "allowed":
-		return KindSpoofCheck
-	case name == "isolated_ports" || isPortAddressSet(name):
+	if name == "isolated_ports" {
 		return KindIsolatedPort
-	case slices.Contains([]string{"within", "isolated", "policed", "strict", "known"}, name):
-		return KindIngress
 	}
-	if _, ok := SubnetSetsNamed(&nft.Table{}, name); ok {
-		return KindOwnSubnet
+	switch first, _, _ := strings.Cut(name, "_"); first {
+	case "masquerade", "network":
+		return KindMasquerade
+	case "publish", "claims", "ranges", "hairpin", "allow", "itself":
+		return KindPublish
+	case "spoofcheck", "allowed":
+		return KindSpoofCheck
+	case "guarded", "containers", "addresses", "port":
+		return KindIsolatedPort
+	case "within", "isolated", "policed", "strict", "known", "subnet", "bridged", "open":
+		if _, ok := SubnetSetsNamed(&nft.Table{}, name); ok {
+			return KindOwnSubnet
+		}
+		return KindIngress
 	}
 	return 0
 }

@@ -116,19 +116,21 @@ func (i Ingress) on(w *kernel.World) (on policyLink, err error) {
 // want are the elements of a link, and the sets that must not have it.
 func (i Ingress) want(t *nft.Table, on policyLink) (want, not []nft.Elem) {
 	s := filter.LinkSetsOf(t)
-	in := map[*nft.Set]bool{
-		s.Known:    true,
-		s.Policed:  i.Policy != Open,
-		s.Within:   i.Policy == SameBridge || i.Policy == Strict,
-		s.Isolated: i.Policy == Isolated,
-		s.Strict:   i.Policy == Strict,
-	}
-	for _, set := range []*nft.Set{s.Known, s.Policed, s.Within, s.Isolated, s.Strict} {
-		e := filter.Owned(on.owner, set, on.link)
-		if len(set.Key) == 2 {
+	for _, member := range []struct {
+		set *nft.Set
+		is  bool
+	}{
+		{s.Known, true},
+		{s.Policed, i.Policy != Open},
+		{s.Within, i.Policy == SameBridge || i.Policy == Strict},
+		{s.Isolated, i.Policy == Isolated},
+		{s.Strict, i.Policy == Strict},
+	} {
+		e := filter.Owned(on.owner, member.set, on.link)
+		if len(e.Set.Key) == 2 {
 			e.Key = nft.Key(on.link, on.link)
 		}
-		if in[set] {
+		if member.is {
 			want = append(want, e)
 		} else {
 			not = append(not, e)
@@ -140,15 +142,14 @@ func (i Ingress) want(t *nft.Table, on policyLink) (want, not []nft.Elem) {
 // yield keeps an element of a policy that another network on the same bridge needs, because only the network with a
 // policy may lift it. So a link of several networks has the strictest of their policies. Whose is that network's
 // bridge and name.
-func (i Ingress) yield(want, not []nft.Elem, at map[string]*nft.Elem,
-	kind uint32) (_, _ []nft.Elem, whose string) {
+func (i Ingress) yield(want, not []nft.Elem, at filter.State, kind uint32) (_, _ []nft.Elem, whose string) {
 	if kind != filter.KindNetwork {
 		return want, not, ""
 	}
 	var lift []nft.Elem
 	isolated := false
 	for _, e := range not {
-		if was := at[filter.ElementKey(e)]; was != nil {
+		if was := at.At(e); was != nil {
 			net, _, text, ok := identity.ParseTag(was.Comment)
 			switch within := e.Set.Name == "within"; {
 			case !ok || net == identity.NetworkHash(i.Owner.Network), within && i.Policy == Isolated:
@@ -179,10 +180,11 @@ func (i Ingress) yield(want, not []nft.Elem, at map[string]*nft.Elem,
 // transferElements transfers elements that the network no longer needs to another network that has recorded them. It
 // writes the changes into b and at.
 func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, on policyLink, not []nft.Elem,
-	at map[string]*nft.Elem) error {
+	at filter.State) error {
 	me := identity.OwnerHash(on.owner)
 	mine := func(e nft.Elem) bool {
-		return at[filter.ElementKey(e)] != nil && filter.TaggedBy(at[filter.ElementKey(e)], me)
+		now := at.At(e)
+		return now != nil && filter.TaggedBy(now, me)
 	}
 	if on.kind != filter.KindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
 		return nil
@@ -194,7 +196,7 @@ func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, on policyLink, not 
 			continue
 		case mine(e):
 			b.Delete(e)
-		case at[filter.ElementKey(e)] != nil || e.Set.Name == "within" && i.Policy == Isolated:
+		case at.At(e) != nil || e.Set.Name == "within" && i.Policy == Isolated:
 			continue
 		}
 		b.Add(e)
@@ -218,21 +220,22 @@ func (i Ingress) ensureLink(f filter.Tx, b *nft.Batch, on policyLink) error {
 		slog.Warn("another network on the bridge has a policy that lets less in, which holds for both", "bridge",
 			on.link, "network", whose)
 	}
-	have, err := f.Entries(identity.OwnerHash(on.owner), on.kind)
+	me := identity.OwnerHash(on.owner)
+	have, err := f.Entries(me, on.kind)
 	if err != nil {
 		return err
 	}
 	for _, e := range not {
-		if at[filter.ElementKey(e)] != nil {
+		if at.At(e) != nil {
 			b.Delete(e)
 		}
 	}
 	for _, e := range want { // another network may be on the same bridge
-		if at[filter.ElementKey(e)] == nil {
+		if at.At(e) == nil {
 			b.Add(e)
 		}
 	}
-	f.Record(b, on.owner, on.kind, have, asked)
+	f.Relist(b, me, on.kind, have, asked)
 	return nil
 }
 
@@ -250,7 +253,8 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	}
 	var fresh []netip.Prefix
 	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
-		hadSubnets, err := f.Entries(identity.OwnerHash(on.owner), on.subnetKind())
+		me := identity.OwnerHash(on.owner)
+		hadSubnets, err := f.Entries(me, on.subnetKind())
 		if err != nil {
 			return err
 		}
@@ -270,8 +274,8 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return err
 		}
 		fresh = freshSubnets(subnets, at)
-		f.Replace(&b, identity.OwnerHash(on.owner), hadSubnets, subnets, at)
-		f.Record(&b, on.owner, on.subnetKind(), hadSubnets, subnets)
+		f.Replace(&b, me, hadSubnets, subnets, at)
+		f.Relist(&b, me, on.subnetKind(), hadSubnets, subnets)
 		changed = !b.Empty()
 		return f.Commit(&b)
 	})
@@ -323,12 +327,12 @@ func (i Ingress) linkDrift(f filter.Tx, on policyLink) (d resource.Drift, err er
 	}
 	want, not, _ := i.yield(asked, not, at, on.kind)
 	for _, e := range want {
-		if at[filter.ElementKey(e)] == nil {
+		if at.At(e) == nil {
 			d.Add(spec.Missing(fmt.Sprintf("nft element %v", e)))
 		}
 	}
 	for _, e := range not {
-		if at[filter.ElementKey(e)] != nil {
+		if at.At(e) != nil {
 			d.Add(spec.TooMuch(fmt.Sprintf("nft element %v", e)))
 		}
 	}

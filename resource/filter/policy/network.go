@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 
@@ -39,51 +38,30 @@ func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps fu
 		return err
 	}
 	err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
-		records, err := relisted(f, network)
+		all := func([8]byte) bool { return true }
+		entries, err := f.ListAgain(network, nil, all, filter.KindNetwork, filter.KindSubnet)
 		if err != nil {
 			return err
 		}
 		var errs []error
 		done := map[[8]byte]bool{}
-		for _, r := range records {
-			e, tag := f.ParseEntry(r)
-			net, hash, _, ok := identity.ParseTag(tag)
-			if !ok || net != identity.NetworkHash(network) ||
-				binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork ||
-				done[hash] {
+		for _, e := range entries {
+			ofNetwork := e.Network == identity.NetworkHash(network) && e.Kind == filter.KindNetwork
+			if !ofNetwork || done[e.Owner] {
 				continue
 			}
-			done[hash] = true
+			done[e.Owner] = true
 			stays, err := keeps(linkOf(e.Place))
 			if err == nil && !stays {
 				err = f.Attempt(ctx, func(f filter.Tx) error {
-					return errors.Join(f.Drop(hash, filter.KindNetwork), f.Drop(hash, filter.KindSubnet))
+					return errors.Join(f.Drop(e.Owner, filter.KindNetwork), f.Drop(e.Owner, filter.KindSubnet))
 				})
 			}
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	})
-	if filter.Unavailable(err) {
-		return nil
-	}
-	return err
-}
-
-// relisted are the entries of owners, after those of the network that owners lacked have been added.
-func relisted(f filter.Tx, network string) ([]nft.Elem, error) {
-	records, err := f.List(filter.OwnersSet(f.Table))
-	if err != nil {
-		return nil, err
-	}
-	unlisted, err := f.Unlisted(records, network, nil, filter.KindNetwork, filter.KindSubnet)
-	if err != nil || len(unlisted) == 0 {
-		return records, err
-	}
-	if err := f.Relist(records, unlisted); err != nil {
-		return nil, err
-	}
-	return f.List(filter.OwnersSet(f.Table))
+	return filter.ExceptUnavailable(err)
 }
 
 // linkOf is the link that an element of a policy is about.

@@ -23,14 +23,13 @@ type portEdit struct {
 	port IsolatedPort
 	have []filter.Entry
 	want []nft.Elem
-	at   map[string]*nft.Elem
+	at   filter.State
 	more []sibling
 }
 
 // A sibling is another attachment of the same container.
 type sibling struct {
 	owner [8]byte
-	tag   string
 	have  []filter.Entry
 	lacks []nft.Elem // pairs of its addresses with the port of the new attachment
 }
@@ -57,12 +56,12 @@ func (p IsolatedPort) edit(f filter.Tx, l *rtnl.Link, dropsAll bool) (e portEdit
 	if e.at, err = f.Current(e.have, e.want); err != nil {
 		return e, err
 	}
-	for _, tag := range filter.TagsOf(container, e.at) {
+	for _, tag := range e.at.Tags(container) {
 		_, owner, _, _ := identity.ParseTag(tag)
 		if owner == me {
 			continue
 		}
-		s := sibling{owner: owner, tag: tag}
+		s := sibling{owner: owner}
 		if s.have, err = f.Entries(owner, filter.KindIsolatedPort); err != nil {
 			return e, err
 		}
@@ -113,7 +112,7 @@ func portsAndAddresses(have []filter.Entry, sets filter.PortAddressSets) (ports 
 func (e portEdit) freshAddresses(sets filter.PortAddressSets) (list []netip.Addr) {
 	for _, a := range e.port.Addrs {
 		place := nft.Elem{Set: sets.Addresses(a.Is6()), Key: nft.Key(a)}
-		if e.at[filter.ElementKey(place)] == nil {
+		if e.at.At(place) == nil {
 			list = append(list, a)
 		}
 	}
@@ -140,10 +139,11 @@ func forgetNew(ctx context.Context, w *kernel.World, addrs []netip.Addr) {
 // batch is the transaction of the change.
 func (e portEdit) batch(f filter.Tx) *nft.Batch {
 	var b nft.Batch
-	f.Replace(&b, identity.OwnerHash(e.port.Owner), e.have, e.want, e.at)
-	f.Record(&b, e.port.Owner, filter.KindIsolatedPort, e.have, e.want)
+	me := identity.OwnerHash(e.port.Owner)
+	f.Replace(&b, me, e.have, e.want, e.at)
+	f.Relist(&b, me, filter.KindIsolatedPort, e.have, e.want)
 	for _, s := range e.more {
-		f.AddFor(&b, s.owner, s.tag, filter.KindIsolatedPort, s.have, s.lacks, e.at)
+		f.AddFor(&b, s.owner, filter.KindIsolatedPort, s.have, s.lacks, e.at)
 	}
 	return &b
 }

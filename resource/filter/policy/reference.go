@@ -2,7 +2,6 @@ package policy
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -152,8 +151,7 @@ func setLeaving(f filter.Tx, o spec.Owner, now bool) error {
 	var b nft.Batch
 	switch last := have[len(have)-1]; {
 	case now && last.Place.Set != nil:
-		b.Add(nft.Elem{Set: filter.OwnersSet(f.Table), Key: filter.OwnerKey(me, filter.KindNetwork|uint32(len(have))),
-			Comment: "leaving"})
+		b.Add(f.Record(me, filter.KindNetwork, len(have), "leaving"))
 	case !now && last.Place.Set == nil:
 		b.Delete(last.Record)
 	}
@@ -178,7 +176,7 @@ func transferPolicy(f filter.Tx, o spec.Owner, bridge string) error {
 	b := &nft.Batch{}
 	f.Replace(b, me, have, nil, at)
 	for _, e := range holders {
-		if at[filter.ElementKey(e)] == nil { // replace has deleted it, or it had to give way
+		if at.At(e) == nil { // replace has deleted it, or it had to give way
 			b.Add(e)
 		}
 	}
@@ -189,18 +187,14 @@ func transferPolicy(f filter.Tx, o spec.Owner, bridge string) error {
 // policyHolders are the elements that networks have recorded for a bridge but the one whose they are now. What would
 // let in what one of them keeps out is not among them.
 func policyHolders(f filter.Tx, but [8]byte, bridge string) (holders []nft.Elem, err error) {
-	records, err := f.List(filter.OwnersSet(f.Table))
+	entries, err := f.AllEntries()
 	isolated := false
-	for _, r := range records {
-		e, tag := f.ParseEntry(r)
-		_, hash, _, ok := identity.ParseTag(tag)
-		if !ok || hash == but || binary.NativeEndian.Uint32(r.Key[8:])&^0xffff != filter.KindNetwork ||
-			linkOf(e.Place) != bridge {
+	for _, e := range entries {
+		if e.Owner == but || e.Kind != filter.KindNetwork || linkOf(e.Place) != bridge {
 			continue
 		}
 		isolated = isolated || e.Place.Set.Name == "isolated"
 		if !filter.Has(holders, e.Place) {
-			e.Place.Comment = tag
 			holders = append(holders, e.Place)
 		}
 	}

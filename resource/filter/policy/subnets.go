@@ -194,10 +194,10 @@ func behind(w *kernel.World, a netip.Addr, l *rtnl.Link) (bool, error) {
 }
 
 // freshSubnets are the subnets with a policy that stand in no set yet. Without a policy there is nothing to bypass.
-func freshSubnets(want []nft.Elem, at map[string]*nft.Elem) (list []netip.Prefix) {
+func freshSubnets(want []nft.Elem, at filter.State) (list []netip.Prefix) {
 	for _, e := range want {
 		if s, ok := filter.SubnetSetsNamed(e.Set.Table, e.Set.Name); ok && e.Set.Name == s.Policed.Name &&
-			at[filter.ElementKey(e)] == nil {
+			at.At(e) == nil {
 			a, _ := nft.Fields(e.Set.Key, e.Key)[0].(netip.Addr)
 			list = append(list, netip.PrefixFrom(a, e.Set.Bits))
 		}

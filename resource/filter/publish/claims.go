@@ -126,9 +126,9 @@ func (s slot) parse(e *nft.Elem) (c portClaim) {
 // placeOfClaim implements filter.PlaceOf. The set owners names a claim by the element of the maps that the claim is
 // for. That element may lead to another container.
 func placeOfClaim(e nft.Elem) nft.Elem {
-	p, ok := filter.ClaimsNamed(e.Set.Table, e.Set.Name)
+	p, ok := filter.PortMapsNamed(e.Set.Table, e.Set.Name)
 	f := nft.Fields(e.Set.Key, e.Key)
-	if !ok || len(f) < 2 {
+	if !ok || len(f) < 2 || len(e.Set.Data) != len(p.Claims.Data) {
 		return e
 	}
 	s := slot{PortMaps: p, proto: f[0].(uint8)}

@@ -225,10 +225,7 @@ func (p PortsIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) er
 		_, err = claims.rivals(w, identity.OwnerHash(p.Owner), pub.claims)
 		return err
 	})
-	if filter.Unavailable(err) {
-		return nil
-	}
-	return err
+	return filter.ExceptUnavailable(err)
 }
 
 // Open lets packets reach the container on all paths. Before, it makes sure that the paths admit nothing else, and

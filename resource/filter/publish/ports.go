@@ -289,13 +289,13 @@ func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
 	if flows, err = applyClaims(f, b, claims, changing); err != nil {
 		return nil, nil, err
 	}
-	f.Record(b, o, filter.KindPublish, have, pub.places())
+	f.Relist(b, me, filter.KindPublish, have, pub.places())
 	return flows, fresh, nil
 }
 
 // evict writes into b the removal of everything that an owner has published. At has the present elements that b is
 // about, by their keys.
-func evict(f filter.Tx, b *nft.Batch, hash [8]byte, claims slotClaims, at map[string]*nft.Elem) error {
+func evict(f filter.Tx, b *nft.Batch, hash [8]byte, claims slotClaims, at filter.State) error {
 	entries, err := f.Entries(hash, filter.KindPublish)
 	if err != nil {
 		return err
@@ -359,7 +359,7 @@ func publishedDrift(f filter.Tx, o spec.Owner, pub *published) (d resource.Drift
 		d.Add(filter.ElementDrift(now, want.mappingOf(mine)))
 	}
 	for _, h := range pub.plain {
-		d.Add(filter.HeldDrift(h, at))
+		d.Add(at.Drift(h))
 	}
 	return append(d, filter.RecordDrift(have, pub.places())...), nil
 }
