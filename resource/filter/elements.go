@@ -304,8 +304,7 @@ func (f Tx) Forget(b *nft.Batch, have []Entry) {
 }
 
 // ApplyElements implements Ensure for kinds whose elements have exactly one owner.
-func (f Tx) ApplyElements(o spec.Owner, kind uint32, want []nft.Elem) (changed bool, err error) {
-	hash := identity.OwnerHash(o)
+func (f Tx) ApplyElements(hash [8]byte, kind uint32, want ...nft.Elem) (changed bool, err error) {
 	have, err := f.Entries(hash, kind)
 	if err != nil {
 		return false, err
@@ -322,18 +321,8 @@ func (f Tx) ApplyElements(o spec.Owner, kind uint32, want []nft.Elem) (changed b
 
 // Drop removes and commits all elements of a kind of an owner. If there are none, it only reads one set.
 func (f Tx) Drop(hash [8]byte, kind uint32) error {
-	have, err := f.Entries(hash, kind)
-	if err != nil || len(have) == 0 {
-		return err
-	}
-	at, err := f.Current(have, nil)
-	if err != nil {
-		return err
-	}
-	var b nft.Batch
-	f.Replace(&b, hash, have, nil, at)
-	f.Forget(&b, have)
-	return f.Commit(&b)
+	_, err := f.ApplyElements(hash, kind)
+	return err
 }
 
 // VerifyElements returns which of an owner's elements are missing, different, or not wanted.

@@ -9,6 +9,9 @@ import (
 // Single returns the prefix that has one address.
 func Single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
+// Loopback returns 127.0.0.0/8.
+func Loopback() netip.Prefix { return netip.MustParsePrefix("127.0.0.0/8") }
+
 // Multicast returns the prefix of all multicast addresses of a family.
 func Multicast(v6 bool) netip.Prefix {
 	if v6 {

@@ -1,7 +1,6 @@
 package filter
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
@@ -56,39 +55,46 @@ func Inet() *nft.Table {
 	for _, v6 := range []bool{false, true} {
 		publish.Rules = append(publish.Rules, PortMapsOf(t, v6, "").Rules()...)
 	}
-	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	l := LinkSetsOf(t)
-	t.Chains = []*nft.Chain{
-		{Name: "user", Open: true},
-		{Name: "allowfrom", Open: true},    // a line for each list of those who may use a published port,
-		{Name: "onbridge", Open: true},     // one where a VLAN of a bridge is a network's,
-		{Name: "marking", Open: true},      // one, and
-		{Name: "sources", Open: true},      // two for each length of networks' prefixes,
-		{Name: "ends", Open: true},         // two,
-		{Name: "bothends", Open: true},     // one,
-		{Name: "conditions", Open: true},   // for each set of conditions,
-		{Name: "hairpin", Open: true},      // for each network with published ports,
-		{Name: "masquerading", Open: true}, // and for each network that masquerades: see part
+	for _, open := range []string{
+		"user",
+		"allowfrom",    // a line for each list of those who may use a published port,
+		"onbridge",     // one where a VLAN of a bridge is a network's,
+		"marking",      // one, and
+		"sources",      // two for each length of networks' prefixes,
+		"ends",         // two,
+		"bothends",     // one,
+		"conditions",   // for each set of conditions,
+		"hairpin",      // for each network with published ports,
+		"masquerading", // and for each network that masquerades: see ChainSet
+	} {
+		t.Chains = append(t.Chains, &nft.Chain{Name: open, Open: true})
+	}
+	t.Chains = append(t.Chains,
 		publish,
-		{Name: "errors", Rules: l.errors()},
+		&nft.Chain{Name: "errors", Rules: l.errors()},
 		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
-		{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*nft.Rule{
+		&nft.Chain{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*nft.Rule{
 			rule("IP sees it").Mark(true, 0, UnseenMark).ClearMark(UnseenMark),
-			rule("127/8 from outside").NotLo().Family(false).Prefix(true, false, loopback).Drop(),
-			rule("127/8 from outside").NotLo().Family(false).Prefix(false, false, loopback).Drop(),
+			rule("127/8 from outside").NotLo().TowardPrefix(Loopback()).Drop(),
+			rule("127/8 from outside").NotLo().FromPrefix(Loopback()).Drop(),
 		}},
-		forgedChain(),
-		{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
-		{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
+		// What begins a connection in the name of another container. It is dropped here and not in forward and input,
+		// because programs that restore the mark of a connection overwrite this one.
+		&nft.Chain{Name: "forged", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioForged, Rules: []*nft.Rule{
+			rule("in the name of another container").Mark(true, 0, ForgedMark).NewOrRelated().Drop(),
+		}},
+		&nft.Chain{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
+		&nft.Chain{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
 		post,
-		{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*nft.Rule{
+		&nft.Chain{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*nft.Rule{
 			rule("this table decides").Jump("marking"),
 			rule("from a strict network").In(l.Strict).SetMark(StrictMark),
 		}},
-		{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: PrioFilter, Rules: []*nft.Rule{
+		&nft.Chain{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: PrioFilter, Rules: []*nft.Rule{
 			rule("in whose name").NotLo().New().Jump("sources"),
 		}},
-		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: PrioFilter,
+		&nft.Chain{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: PrioFilter,
 			Rules: slices.Concat([]*nft.Rule{
 				rule("administrator").Jump("user"),
 				// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
@@ -98,18 +104,8 @@ func Inet() *nft.Table {
 				rule("replies").Reply().Accept(),
 				rule("what a helper of conntrack expects").Expected().Accept(),
 				rule("errors about connections").Related().Jump("errors"),
-			}, l.Policies())},
-	}
+			}, l.Policies())})
 	return t
-}
-
-// forgedChain drops what begins a connection in the name of another container. It does so here and not in forward and
-// input, because programs that restore the mark of a connection overwrite this one.
-func forgedChain() *nft.Chain {
-	return &nft.Chain{Name: "forged", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioForged,
-		Rules: []*nft.Rule{
-			nft.NewRule("in the name of another container").Mark(true, 0, ForgedMark).NewOrRelated().Drop(),
-		}}
 }
 
 // DecidedMark is the bit of a packet's mark that means that the chain forward decides about the packet. Substitutes

@@ -63,6 +63,16 @@ func (r *Rule) Prefix(dst, not bool, p netip.Prefix) *Rule {
 	return r.cmp(op(not), p.Masked().Addr().AsSlice())
 }
 
+// FromPrefix appends "ip saddr p" or "ip6 saddr p".
+func (r *Rule) FromPrefix(p netip.Prefix) *Rule {
+	return r.Family(p.Addr().Is6()).Prefix(false, false, p)
+}
+
+// TowardPrefix appends "ip daddr p" or "ip6 daddr p".
+func (r *Rule) TowardPrefix(p netip.Prefix) *Rule {
+	return r.Family(p.Addr().Is6()).Prefix(true, false, p)
+}
+
 // A Side is the source of a packet with its incoming link, or its destination with its outgoing link.
 type Side bool
 

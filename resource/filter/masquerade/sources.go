@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -82,7 +83,7 @@ func (m Sources) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return err
 		}
 		filled = filled || did
-		changed, err = f.ApplyElements(m.Owner, filter.KindMasquerade, want)
+		changed, err = f.ApplyElements(identity.OwnerHash(m.Owner), filter.KindMasquerade, want...)
 		return err
 	})
 	return (changed || filled) && err == nil, err
@@ -123,12 +124,12 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 			continue
 		}
 		rules := []*nft.Rule{
-			nft.NewRule("multicast").Family(v6).Prefix(true, false, filter.Multicast(v6)).Return()}
+			nft.NewRule("multicast").TowardPrefix(filter.Multicast(v6)).Return()}
 		for _, p := range filter.Masked(filter.OfFamily(m.Force, v6)) {
-			rules = append(rules, m.translate(nft.NewRule("forced").Family(v6).Prefix(true, false, p), v6))
+			rules = append(rules, m.translate(nft.NewRule("forced").TowardPrefix(p), v6))
 		}
 		for _, p := range filter.Masked(from) {
-			rules = append(rules, nft.NewRule("its own network").Family(v6).Prefix(true, false, p).Return())
+			rules = append(rules, nft.NewRule("its own network").TowardPrefix(p).Return())
 		}
 		network := filter.NetworkSet(t, v6, m.Owner.Network)
 		rules = append(rules, nft.NewRule("its network's other subnets").Toward(network).Return())
@@ -137,7 +138,7 @@ func (m Sources) want(t *nft.Table) (p *filter.ChainSet, want []nft.Elem) {
 			rules = append(rules, nft.NewRule("containers of its cluster").Toward(nodes).Return())
 		}
 		for _, p := range filter.Masked(filter.OfFamily(m.Except, v6)) {
-			rules = append(rules, nft.NewRule("excepted").Family(v6).Prefix(true, false, p).Return())
+			rules = append(rules, nft.NewRule("excepted").TowardPrefix(p).Return())
 		}
 		rules = append(rules, m.translate(nft.NewRule("all else"), v6))
 		set := p.Share("masquerading", "masquerade_"+filter.FamilyName(v6), func(s *nft.Set) *nft.Rule {

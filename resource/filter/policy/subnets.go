@@ -23,10 +23,10 @@ func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 	policed := filter.LinkSetsOf(&p.Table).Policed
 	c := &nft.Chain{Name: s.Links.Name, Rules: []*nft.Rule{
 		nft.NewRule("a VRF has subnets of its own").Iifkind("vrf").Return(),
-		s.Rule("nobody answers").Prefix(true, false, filter.Multicast(s.V6)).Return()}}
+		nft.NewRule("nobody answers").TowardPrefix(filter.Multicast(s.V6)).Return()}}
 	if !s.V6 {
 		everybody := netip.MustParsePrefix("255.255.255.255/32")
-		c.Rules = append(c.Rules, s.Rule("nobody answers").Prefix(true, false, everybody).Return())
+		c.Rules = append(c.Rules, nft.NewRule("nobody answers").TowardPrefix(everybody).Return())
 	}
 	// br_netfilter has a bridge's frames come here, too. What goes from a subnet to the same one, and not by the link
 	// that the host reaches it by, is on a bridge beside that one, or in a VLAN.

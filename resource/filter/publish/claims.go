@@ -172,12 +172,13 @@ type claimedSlot struct {
 
 // claimOf returns the part of a claim that an entry of the set owners contains. Ok is false if the entry does not name
 // a published port.
-func claimOf(t *nft.Table, e filter.Entry) (w wanted, ok bool) {
-	if e.Place.Set == nil {
+func claimOf(e filter.Entry) (w wanted, ok bool) {
+	set := e.Place.Set
+	if set == nil {
 		return w, false
 	}
-	p, ok := filter.PortMapsNamed(t, e.Place.Set.Name)
-	f := nft.Fields(e.Place.Set.Key, e.Place.Key)
+	p, ok := filter.PortMapsNamed(set.Table, set.Name)
+	f := nft.Fields(set.Key, e.Place.Key)
 	if !ok || len(f) < 2 {
 		return w, false
 	}
@@ -187,7 +188,7 @@ func claimOf(t *nft.Table, e filter.Entry) (w wanted, ok bool) {
 	}
 	w.first, _ = f[len(f)-1].(uint16)
 	w.last = w.first
-	if end := nft.Fields(e.Place.Set.Key, e.Place.KeyEnd); len(end) == len(f) {
+	if end := nft.Fields(set.Key, e.Place.KeyEnd); len(end) == len(f) {
 		w.last, _ = end[len(end)-1].(uint16)
 	}
 	proto, _ := f[len(f)-2].(uint8)
@@ -195,54 +196,25 @@ func claimOf(t *nft.Table, e filter.Entry) (w wanted, ok bool) {
 	return w, true
 }
 
-// slotsOf are the slots that entries of owners lead to.
-func slotsOf(t *nft.Table, mapped []filter.Entry) (slots []slot) {
-	for _, e := range mapped {
-		if w, ok := claimOf(t, e); ok {
-			slots = append(slots, w.slot)
+// split tells the entries that name a published port, with their slots, from the others.
+func split(have []filter.Entry) (mapped, plain []filter.Entry, slots []slot) {
+	for _, e := range have {
+		if w, ok := claimOf(e); ok {
+			mapped, slots = append(mapped, e), append(slots, w.slot)
+		} else {
+			plain = append(plain, e)
 		}
 	}
-	return slots
+	return mapped, plain, slots
 }
 
 // unclaimed returns the entries without a claim, for instance after the claims were flushed.
-func (m slotClaims) unclaimed(t *nft.Table, mapped []filter.Entry) (left []filter.Entry) {
-	for _, e := range mapped {
-		if w, ok := claimOf(t, e); !ok || !slices.ContainsFunc(m[w.key()].before, w.portClaim.at) {
-			left = append(left, e)
-		}
-	}
-	return left
-}
-
-// split tells the entries that name a published port from the others.
-func split(have []filter.Entry) (mapped, plain []filter.Entry) {
-	for _, e := range have {
-		if e.Place.Set != nil {
-			if _, ok := filter.PortMapsNamed(e.Place.Set.Table, e.Place.Set.Name); ok {
-				mapped = append(mapped, e)
-				continue
-			}
-		}
-		plain = append(plain, e)
-	}
-	return mapped, plain
-}
-
-// join adds the slots that m lacks.
-func (m slotClaims) join(more slotClaims) {
-	for k, c := range more {
-		if m[k] == nil {
-			m[k] = c
-		}
-	}
-}
-
-// remove takes an owner's claims away.
-func (m slotClaims) remove(owner [8]byte) {
-	for _, c := range m {
-		c.remove(func(d portClaim) bool { return d.owner == owner })
-	}
+func (m slotClaims) unclaimed(mapped []filter.Entry) []filter.Entry {
+	return slices.DeleteFunc(mapped, func(e filter.Entry) bool {
+		w, _ := claimOf(e)
+		c := m[w.key()]
+		return slices.ContainsFunc(slices.Concat(c.before, c.after), w.at)
+	})
 }
 
 // remove removes claims. The last claim moves into the gap.

@@ -20,7 +20,8 @@ import (
 // parseConditions understands what people write there: a part of nft(8)'s words, or of iptables(8)'s. The
 // rules are alternatives, for a rule has no "or"; where is a hash of what they mean.
 func parseConditions(words []string, v6 bool) (alternatives []*nft.Rule, where string, err error) {
-	p := conditionParser{v6: v6, rules: []*nft.Rule{nft.NewRule("conditions").Family(v6)}}
+	p := conditionParser{v6: v6, rules: []*nft.Rule{nft.NewRule("conditions").Family(v6)}, mask: ^uint32(0),
+		wildcard: "*", dash: "-"}
 	for _, w := range words {
 		w = strings.NewReplacer("{", " { ", "}", " } ", ",", " , ", "!=", " != ", `"`, " ", "'", " ").Replace(w)
 		for _, f := range strings.Fields(w) {
@@ -37,6 +38,7 @@ func parseConditions(words []string, v6 bool) (alternatives []*nft.Rule, where s
 	match := p.nft
 	if p.words[0][0] == '-' || p.words[0] == "!" {
 		match = p.iptables
+		p.wildcard, p.dash = "+", ":"
 	}
 	for len(p.words) > 0 {
 		if err := match(); err != nil {
@@ -61,6 +63,10 @@ type conditionParser struct {
 	v6    bool
 	words []string
 	rules []*nft.Rule
+
+	wildcard string // at the end of a link's name
+	dash     string // between the ports of a range
+	mask     uint32 // of a mark, where its value has none
 }
 
 func (p *conditionParser) fail(word, what string) error {
@@ -111,149 +117,122 @@ func (p *conditionParser) and(not bool, values []matcher) {
 
 // nft reads one match in nft(8)'s words.
 func (p *conditionParser) nft() error {
-	word := p.next()
-	if word == "meta" {
-		word = p.next()
+	field := p.next()
+	if field == "meta" {
+		field = p.next()
 	}
-	var value func(string) (matcher, error)
-	mask := uint32(0xffffffff)
-	switch word {
+	switch word := field; word {
 	case "ip", "ip6":
-		field := p.next()
+		field = p.next()
 		if word != filter.FamilyName(p.v6) || field != "saddr" && field != "daddr" {
 			return p.fail(word+" "+field, "is not understood here")
 		}
-		value = p.prefix(field == "daddr")
-	case "iifname", "iif":
-		value = p.iifname("*")
-	case "l4proto":
-		value = p.proto
+	case "iif":
+		field = "iifname"
+	case "iifname", "l4proto":
 	case "mark":
+		p.mask = ^uint32(0)
 		if p.accept("&", "and") {
 			w := p.next()
 			n, err := strconv.ParseUint(w, 0, 32)
 			if err != nil {
 				return p.fail(w, "is no mask")
 			}
-			mask = uint32(n)
+			p.mask = uint32(n)
 		}
-		value = p.mark(mask)
 	case "tcp", "udp", "sctp", "th":
-		field := p.next()
+		field = p.next()
 		if field != "sport" && field != "dport" {
 			return p.fail(word+" "+field, "is not understood")
 		}
 		if proto, ok := kernel.ParseProto(word); ok {
 			p.and(false, []matcher{func(r *nft.Rule, not bool) { r.Proto(not, proto) }})
 		}
-		value = p.port(field == "dport", "-")
 	default:
 		return p.fail(word, "is not understood")
 	}
-	return p.nftValues(value)
-}
-
-// nftValues reads what a match of nft(8)'s compares with: a value, or several in braces.
-func (p *conditionParser) nftValues(value func(string) (matcher, error)) error {
 	not := p.accept("!=")
 	if !not {
 		p.accept("==")
 	}
-	var values []matcher
-	if !p.accept("{") {
-		m, err := value(p.next())
-		if err != nil {
-			return err
-		}
-		p.and(not, []matcher{m})
-		return nil
+	if p.accept("{") {
+		return p.compare(field, not, ",", "}")
 	}
-	for {
-		m, err := value(p.next())
-		if err != nil {
-			return err
-		}
-		values = append(values, m)
-		switch w := p.next(); w {
-		case ",":
-			if p.accept("}") {
-				p.and(not, values)
-				return nil
-			}
-		case "}":
-			p.and(not, values)
-			return nil
-		default:
-			return p.fail(w, "stands where , or } should")
-		}
-	}
+	return p.compare(field, not, "", "")
 }
 
 // iptables reads one match in iptables(8)'s words.
 func (p *conditionParser) iptables() error {
 	not := p.accept("!")
-	word := p.next()
-	var value func(string) (matcher, error)
-	switch word {
+	field := ""
+	switch word := p.next(); word {
 	case "-m", "--match":
 		if w := p.next(); not || !slices.Contains([]string{"mark", "tcp", "udp", "sctp", "multiport"}, w) {
 			return p.fail(word+" "+w, "is not understood")
 		}
 		return nil
 	case "-s", "--source", "--src":
-		value = p.prefix(false)
+		field = "saddr"
 	case "-d", "--destination", "--dst":
-		value = p.prefix(true)
+		field = "daddr"
 	case "-i", "--in-interface":
-		value = p.iifname("+")
+		field = "iifname"
 	case "-p", "--proto", "--protocol":
-		value = p.proto
+		field = "l4proto"
 	case "--mark":
-		value = p.mark(0xffffffff)
+		field = "mark"
 	case "--sport", "--source-port", "--sports", "--source-ports":
-		value = p.port(false, ":")
+		field = "sport"
 	case "--dport", "--destination-port", "--dports", "--destination-ports":
-		value = p.port(true, ":")
+		field = "dport"
 	default:
 		return p.fail(word, "is not understood")
 	}
 	if p.accept("!") { // the old way to write it
 		not = !not
 	}
+	return p.compare(field, not, ",", "")
+}
+
+// compare reads what a field is compared with: values with a comma between them, up to the word end if there is one. It
+// appends the comparison with any of them.
+func (p *conditionParser) compare(field string, not bool, comma, end string) error {
 	var values []matcher
 	for {
-		m, err := value(p.next())
+		m, err := p.value(field, p.next())
 		if err != nil {
 			return err
 		}
 		values = append(values, m)
-		if !p.accept(",") {
+		more := p.accept(comma)
+		ends := p.accept(end) || end == "" && !more
+		if ends {
 			p.and(not, values)
 			return nil
 		}
+		if !more {
+			return p.fail(p.next(), "stands where , or } should")
+		}
 	}
 }
 
-func (p *conditionParser) prefix(dst bool) func(string) (matcher, error) {
-	return func(w string) (matcher, error) {
+// value reads a value of a field, in the words of nft(8).
+func (p *conditionParser) value(field, w string) (matcher, error) {
+	switch field {
+	case "saddr", "daddr":
 		prefix, err := netip.ParsePrefix(w)
-		if err != nil {
-			a, err := netip.ParseAddr(w)
-			if err != nil {
-				return nil, p.fail(w, "is neither an address nor a prefix")
-			}
-			prefix = filter.Single(a)
+		if a, aerr := netip.ParseAddr(w); aerr == nil {
+			prefix, err = filter.Single(a), nil
 		}
-		if prefix.Addr().Is6() != p.v6 || prefix.Addr().Is4In6() || prefix.Addr().Zone() != "" {
+		switch {
+		case err != nil:
+			return nil, p.fail(w, "is neither an address nor a prefix")
+		case prefix.Addr().Is6() != p.v6 || prefix.Addr().Is4In6():
 			return nil, p.fail(w, "is of the other family")
 		}
-		return func(r *nft.Rule, not bool) { r.Prefix(dst, not, prefix) }, nil
-	}
-}
-
-func (p *conditionParser) iifname(wildcard string) func(string) (matcher, error) {
-	return func(w string) (matcher, error) {
-		name, any := strings.CutSuffix(w, wildcard)
+		return func(r *nft.Rule, not bool) { r.Prefix(field == "daddr", not, prefix) }, nil
+	case "iifname":
+		name, any := strings.CutSuffix(w, p.wildcard)
 		if err := spec.ValidIfName(name); err != nil || any && len(name) > 14 {
 			return nil, p.fail(w, "is no name of a link")
 		}
@@ -261,45 +240,34 @@ func (p *conditionParser) iifname(wildcard string) func(string) (matcher, error)
 			name += "*"
 		}
 		return func(r *nft.Rule, not bool) { r.Iifname(not, name) }, nil
-	}
-}
-
-func (p *conditionParser) proto(w string) (matcher, error) {
-	proto, ok := kernel.ParseProto(strings.ToLower(w))
-	if !ok {
-		return nil, p.fail(w, "is not tcp, udp or sctp")
-	}
-	return func(r *nft.Rule, not bool) { r.Proto(not, proto) }, nil
-}
-
-func (p *conditionParser) mark(mask uint32) func(string) (matcher, error) {
-	return func(w string) (matcher, error) {
+	case "l4proto":
+		proto, ok := kernel.ParseProto(strings.ToLower(w))
+		if !ok {
+			return nil, p.fail(w, "is not tcp, udp or sctp")
+		}
+		return func(r *nft.Rule, not bool) { r.Proto(not, proto) }, nil
+	case "mark":
 		value, given, both := strings.Cut(w, "/")
 		n, err := strconv.ParseUint(value, 0, 32)
-		m := uint64(mask)
+		mask := uint64(p.mask)
 		if err == nil && both {
-			m, err = strconv.ParseUint(given, 0, 32)
+			mask, err = strconv.ParseUint(given, 0, 32)
 		}
 		if err != nil {
 			return nil, p.fail(w, "is no mark")
 		}
-		return func(r *nft.Rule, not bool) { r.Mark(not, uint32(n), uint32(m)) }, nil
+		return func(r *nft.Rule, not bool) { r.Mark(not, uint32(n), uint32(mask)) }, nil
 	}
-}
-
-func (p *conditionParser) port(dst bool, dash string) func(string) (matcher, error) {
-	return func(w string) (matcher, error) {
-		first, last, both := strings.Cut(w, dash)
-		if !both {
-			last = first
-		}
-		from, err1 := strconv.ParseUint(first, 10, 16)
-		to, err2 := strconv.ParseUint(last, 10, 16)
-		if err1 != nil || err2 != nil || from > to {
-			return nil, p.fail(w, "is no port")
-		}
-		return func(r *nft.Rule, not bool) { r.Port(dst, not, uint16(from), uint16(to)) }, nil
+	first, last, both := strings.Cut(w, p.dash)
+	if !both {
+		last = first
 	}
+	from, err1 := strconv.ParseUint(first, 10, 16)
+	to, err2 := strconv.ParseUint(last, 10, 16)
+	if err1 != nil || err2 != nil || from > to {
+		return nil, p.fail(w, "is no port")
+	}
+	return func(r *nft.Rule, not bool) { r.Port(field == "dport", not, uint16(from), uint16(to)) }, nil
 }
 
 // ConditionsKey returns the configuration key of the conditions of a family.

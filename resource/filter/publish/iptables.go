@@ -28,7 +28,7 @@ type PortsIPTables struct {
 
 func (p PortsIPTables) String() string {
 	s := "iptables " + p.Ports.String()
-	if len(p.Mappings) > 0 && p.masquerades() {
+	if len(p.Mappings) > 0 && (p.SNAT || p.MasqAll) {
 		if p.SetMarkChain != "" {
 			return s + " mark by " + p.SetMarkChain
 		}
@@ -52,8 +52,6 @@ func (p PortsIPTables) mark() string {
 	return fmt.Sprintf("%#x/%#x", uint32(1)<<p.MarkBit, uint32(1)<<p.MarkBit)
 }
 
-func (p PortsIPTables) masquerades() bool { return p.SNAT || p.MasqAll }
-
 // Addrs returns the container's addresses that the ports lead to.
 func (p PortsIPTables) Addrs() (all []netip.Prefix) {
 	for _, to := range []netip.Prefix{p.To4, p.To6} {
@@ -65,7 +63,7 @@ func (p PortsIPTables) Addrs() (all []netip.Prefix) {
 }
 
 // marks reports whether packets are masqueraded by a mark of ours.
-func (p PortsIPTables) marks() bool { return p.masquerades() && p.SetMarkChain == "" }
+func (p PortsIPTables) marks() bool { return (p.SNAT || p.MasqAll) && p.SetMarkChain == "" }
 
 // shared are the rules that all attachments have in common.
 func (p PortsIPTables) shared() (rules []xtables.Rule) {
@@ -183,7 +181,7 @@ func (p PortsIPTables) Ensure(ctx context.Context, w *kernel.World) (changed boo
 		FlushFlows(w, p.flows())
 	}
 	if err == nil {
-		return changed, p.ensured(ctx, w, p.published())
+		return changed, p.paths(w).ensured(ctx)
 	}
 	var failed *xtables.Error
 	if errors.As(err, &failed) && failed.Misuse() {
@@ -223,7 +221,7 @@ func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, d *iptables.D
 	if err != nil {
 		return err
 	}
-	if _, ok := d.Saved[p.SetMarkChain]; !ok && p.SetMarkChain != "" && p.masquerades() {
+	if _, ok := d.Saved[p.SetMarkChain]; !ok && p.SetMarkChain != "" && (p.SNAT || p.MasqAll) {
 		return spec.Errorf(spec.CodeConfig, "externalSetMarkChain: %q: %v has no such chain", p.SetMarkChain, x)
 	}
 	if err := p.replaceDead(w, d, x.V6); err != nil {
@@ -242,27 +240,26 @@ func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, d *iptables.D
 		return err
 	}
 	chain := ContainerChain(p.Owner)
-	kept, keptEntries := survivingRules(d.Saved, chain, keep)
-	want := slices.Concat(kept, own)
-	wantEntries := slices.Clone(keptEntries)
+	kept, entering := survivingRules(d.Saved, chain, keep)
 	for _, e := range entries {
-		if !slices.ContainsFunc(wantEntries, e.Same) {
-			wantEntries = append(wantEntries, e)
+		if !slices.ContainsFunc(entering, e.Same) {
+			entering = append(entering, e)
 		}
 	}
-	have := iptables.LeadingTo(chain, d.Saved[ChainDNAT])
-	same := slices.EqualFunc(d.Saved[chain], want, xtables.Rule.Same) &&
-		slices.EqualFunc(have, wantEntries, xtables.Rule.Same)
-	if !same && len(d.Saved[chain]) == len(want) && len(have) == len(wantEntries) { // perhaps only put in other words
-		missing, err := x.Missing(ctx, slices.Concat(want, wantEntries)...)
+	want := slices.Concat(kept, own, entering)
+	haveEntries := iptables.LeadingTo(chain, d.Saved[ChainDNAT])
+	have := slices.Concat(d.Saved[chain], haveEntries)
+	same := slices.EqualFunc(have, want, xtables.Rule.Same)
+	if !same && len(have) == len(want) { // perhaps only put in other words
+		missing, err := x.Missing(ctx, want...)
 		if err != nil {
 			return err
 		}
 		same = len(missing) == 0
 	}
 	if !same {
-		d.Delete(have...)
-		d.Fill(chain, slices.Concat(want, wantEntries))
+		d.Delete(haveEntries...)
+		d.Fill(chain, want)
 	}
 	return nil
 }
@@ -317,19 +314,13 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 		}
 	}
 	if len(p.Mappings) > 0 {
-		d.Add(p.guarded(ctx, w))
-		d.Add(p.pathDrift(w, p.published()))
+		paths := p.paths(w)
+		if paths.local {
+			d.Add(guarded(ctx, w))
+		}
+		d.Add(paths.drift())
 	}
 	return d.Err()
-}
-
-// published is what the paths to the container are asked for with.
-func (p PortsIPTables) published() *published {
-	pub := &published{}
-	if p.masquerades() {
-		pub.back, pub.local = true, p.To4.IsValid()
-	}
-	return pub
 }
 
 // KindIPTables returns the Kind of PortsIPTables.

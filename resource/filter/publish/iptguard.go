@@ -23,7 +23,7 @@ func guardRules() (rules []xtables.Rule) {
 
 // guard keeps neighbours out of 127/8, which route_localnet would let them into: by our nft table, which other
 // attachments have it by too, else by iptables.
-func (p PortsIPTables) guard(ctx context.Context, w *kernel.World) error {
+func guard(ctx context.Context, w *kernel.World) error {
 	err := filter.Transact(ctx, w, filter.Inet(),
 		func(f filter.Tx) error { return f.EnsureBase(filter.NewChainSet(f.Table)) })
 	if !filter.Unavailable(err) {
@@ -42,10 +42,7 @@ func (p PortsIPTables) guard(ctx context.Context, w *kernel.World) error {
 }
 
 // guarded says what of the guard is missing.
-func (p PortsIPTables) guarded(ctx context.Context, w *kernel.World) error {
-	if !p.published().local {
-		return nil
-	}
+func guarded(ctx context.Context, w *kernel.World) error {
 	err := filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
 		i := slices.IndexFunc(f.Table.Chains, func(c *nft.Chain) bool { return c.Name == "guard" })
 		found, _, err := f.Diff(&nft.Table{Family: f.Table.Family, Name: f.Table.Name, Chains: f.Table.Chains[i : i+1]})

@@ -218,8 +218,8 @@ func (p PortsIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) er
 		if err != nil {
 			return err
 		}
-		claims, err := readClaims(f, near)
-		if err != nil {
+		claims := slotClaims{}
+		if err := claims.read(f, near); err != nil {
 			return err
 		}
 		_, err = claims.rivals(w, identity.OwnerHash(p.Owner), pub.claims)
@@ -234,13 +234,14 @@ func (p PortsIPTables) Open(ctx context.Context, w *kernel.World) (changed bool,
 	if err := p.conflictsWithNFT(ctx, w); err != nil {
 		return false, err
 	}
-	if p.published().local && p.guarded(ctx, w) != nil {
-		if err := p.guard(ctx, w); err != nil {
+	paths := p.paths(w)
+	if paths.local && guarded(ctx, w) != nil {
+		if err := guard(ctx, w); err != nil {
 			return false, err
 		}
 		changed = true
 	}
-	opened, err := p.openPaths(w, p.published())
+	opened, err := paths.open()
 	return changed || opened, err
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
-	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/plan"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -58,15 +57,7 @@ func (p Ports) Traits() resource.Traits {
 type published struct {
 	chainSet *filter.ChainSet
 	claims   []wanted
-	plain    []nft.Elem // what is masqueraded on its way to the container
-	back     bool       // there are such
-	local    bool       // 127.0.0.1 is to work
-
-	end       *rtnl.Link // see hostEnd
-	ended     bool
-	asked     bool // for the next two, see ownLink
-	own       *rtnl.Link
-	misrouted error
+	plain    []nft.Elem // what is masqueraded on its way to the container, and who may use ports
 }
 
 // places are what owners has to name.
@@ -126,15 +117,10 @@ func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 		s.first, s.last = s.ends()
 		hairpin = append(hairpin, s)
 	}
-	if (p.SNAT || p.MasqAll) && len(hairpin) > 0 {
-		pub.back, pub.local = true, pub.local || !v6
-		share := func(name string) *nft.Set {
-			return pub.chainSet.Share("hairpin", name, func(s *nft.Set) *nft.Rule {
-				return nft.NewRule("a network").To(s)
-			}, p.hairpinRules(to, v6))
-		}
-		pub.plain = append(pub.plain, portElements("hairpin_"+filter.FamilyName(v6), share, to.Addr(),
-			filter.CommentOf(p.Owner), hairpin)...)
+	if p.SNAT || p.MasqAll {
+		g := portGroup{from: "hairpin", prefix: "hairpin", rules: p.hairpinRules(to, v6),
+			way: func(s *nft.Set) *nft.Rule { return nft.NewRule("a network").To(s) }}
+		pub.plain = append(pub.plain, g.elements(pub.chainSet, to.Addr(), filter.CommentOf(p.Owner), hairpin)...)
 	}
 	pub.plain = append(pub.plain, p.allowed(t, pub.chainSet, to.Addr(), list)...)
 	return nil
@@ -145,11 +131,9 @@ func (p Ports) hairpinRules(to netip.Prefix, v6 bool) []*nft.Rule {
 	if p.MasqAll {
 		return []*nft.Rule{nft.NewRule("from anywhere").Masquerade()}
 	}
-	rules := []*nft.Rule{nft.NewRule("from its own network").Family(v6).Prefix(false, false,
-		to.Masked()).Masquerade()}
+	rules := []*nft.Rule{nft.NewRule("from its own network").FromPrefix(to.Masked()).Masquerade()}
 	if !v6 {
-		loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
-		rules = append(rules, nft.NewRule("from this host").Family(v6).Prefix(false, false, loopback).Masquerade())
+		rules = append(rules, nft.NewRule("from this host").FromPrefix(filter.Loopback()).Masquerade())
 	}
 	return rules
 }
@@ -161,23 +145,24 @@ func (p Ports) Ensure(ctx context.Context, w *kernel.World) (changed bool, err e
 	}
 	var flows []conntrack.UDPFlow
 	var fresh []wanted
-	var pub *published
+	paths := p.paths(w)
 	if err := p.heldByOthers(ctx, w); err != nil { // with its own lock, which is never waited for under that of nft
 		return false, err
 	}
-	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) (err error) {
-		if pub, err = p.want(f.Table); err != nil {
+	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
+		pub, err := p.want(f.Table)
+		if err != nil {
 			return err
 		}
 		var b nft.Batch // before anything is made: a conflict leaves nothing
-		if flows, fresh, err = writeClaims(f, w, &b, p.Owner, pub); err != nil {
+		if flows, fresh, err = writeClaims(f, paths, &b, pub); err != nil {
 			return err
 		}
 		// with what keeps neighbours out of 127/8, before they could come in
 		if err := f.EnsureBase(pub.chainSet); err != nil {
 			return err
 		}
-		wrote, err := p.openPaths(w, pub)
+		wrote, err := paths.open()
 		if err != nil {
 			return err
 		}
@@ -198,7 +183,7 @@ func (p Ports) Ensure(ctx context.Context, w *kernel.World) (changed bool, err e
 				p.Owner.String())
 		}
 	}
-	return changed, p.ensured(ctx, w, pub)
+	return changed, paths.ensured(ctx)
 }
 
 // Verify implements plan.Resource.
@@ -216,7 +201,7 @@ func (p Ports) Verify(ctx context.Context, w *kernel.World) error {
 			if err != nil {
 				return nil, err
 			}
-			d.Add(p.pathDrift(w, pub))
+			d.Add(p.paths(w).drift())
 			return d, nil
 		})
 	})
@@ -246,10 +231,10 @@ func Kind() plan.Kind {
 
 // writeClaims writes into b what turns the owner's claims into those of pub. A claim of another container on the same
 // ports is an error if that container is alive. If it is gone, everything that it published is removed.
-func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
+func writeClaims(f filter.Tx, x paths, b *nft.Batch,
 	pub *published) (flows []conntrack.UDPFlow, fresh []wanted, err error) {
-	me, link := identity.OwnerHash(o), uint32(0)
-	if l, err := pub.hostEnd(w, o); err != nil {
+	me, link := identity.OwnerHash(x.Owner), uint32(0)
+	if l, err := x.hostEnd(); err != nil {
 		return nil, nil, err
 	} else if l != nil {
 		link = uint32(l.Index)
@@ -258,16 +243,16 @@ func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
 	if err != nil {
 		return nil, nil, err
 	}
-	mapped, plain := split(have)
+	_, plain, slots := split(have)
 	near, err := slotsAround(f, pub.claims)
 	if err != nil {
 		return nil, nil, err
 	}
-	claims, err := readClaims(f, slices.Concat(slotsOf(f.Table, mapped), near))
-	if err != nil {
+	claims := slotClaims{}
+	if err := claims.read(f, slices.Concat(slots, near)); err != nil {
 		return nil, nil, err
 	}
-	dead, err := claims.rivals(w, me, pub.claims)
+	dead, err := claims.rivals(x.w, me, pub.claims)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -276,13 +261,13 @@ func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
 	if err != nil {
 		return nil, nil, err
 	}
+	fresh = claims.want(me, link, pub.claims)
 	for hash := range dead {
 		if err := evict(f, b, hash, claims, at); err != nil {
 			return nil, nil, err
 		}
 	}
 
-	fresh = claims.want(me, link, pub.claims)
 	f.Replace(b, me, plain, pub.plain, at)
 	changing := dead
 	changing[me] = true
@@ -293,20 +278,21 @@ func writeClaims(f filter.Tx, w *kernel.World, b *nft.Batch, o spec.Owner,
 	return flows, fresh, nil
 }
 
-// evict writes into b the removal of everything that an owner has published. At has the present elements that b is
-// about, by their keys.
+// evict writes into b the removal of everything that an owner has published, but what applyClaims does: it takes the
+// owner's claims out of claims. At has the present elements that b is about.
 func evict(f filter.Tx, b *nft.Batch, hash [8]byte, claims slotClaims, at filter.State) error {
 	entries, err := f.Entries(hash, filter.KindPublish)
 	if err != nil {
 		return err
 	}
-	mapped, plain := split(entries)
-	more, err := readClaims(f, slotsOf(f.Table, mapped))
-	if err != nil {
+	mapped, plain, slots := split(entries)
+	if err := claims.read(f, slots); err != nil {
 		return err
 	}
-	claims.join(more)
-	claims.remove(hash)
+	for _, c := range claims {
+		c.remove(func(d portClaim) bool { return d.owner == hash })
+	}
+	plain = append(plain, claims.unclaimed(mapped)...)
 	left, err := f.Current(plain, nil)
 	if err != nil {
 		return err
@@ -328,16 +314,14 @@ func publishedDrift(f filter.Tx, o spec.Owner, pub *published) (d resource.Drift
 		return nil, err
 	}
 	var slots []slot
-	var places []nft.Elem
 	for _, c := range pub.claims {
 		slots = append(slots, c.slot)
-		places = append(places, c.mappingOf(c.portClaim))
 	}
-	claims, err := readClaims(f, slots)
-	if err != nil {
+	claims := slotClaims{}
+	if err := claims.read(f, slots); err != nil {
 		return nil, err
 	}
-	found, err := f.Get(places...)
+	found, err := f.Get(pub.places()[:len(pub.claims)]...)
 	if err != nil {
 		return nil, err
 	}
@@ -367,27 +351,14 @@ func publishedDrift(f filter.Tx, o spec.Owner, pub *published) (d resource.Drift
 // dropPublished removes what an owner has published, and returns the flows that went to ports that are published no
 // more.
 func dropPublished(f filter.Tx, hash [8]byte) ([]conntrack.UDPFlow, error) {
-	have, err := f.Entries(hash, filter.KindPublish)
-	if err != nil || len(have) == 0 {
+	var b nft.Batch
+	claims := slotClaims{}
+	if err := evict(f, &b, hash, claims, filter.State{}); err != nil {
 		return nil, err
 	}
-	mapped, plain := split(have)
-	b := &nft.Batch{}
-	claims, err := readClaims(f, slotsOf(f.Table, mapped))
+	flows, err := applyClaims(f, &b, claims, map[[8]byte]bool{hash: true})
 	if err != nil {
 		return nil, err
 	}
-	plain = append(plain, claims.unclaimed(f.Table, mapped)...)
-	at, err := f.Current(plain, nil)
-	if err != nil {
-		return nil, err
-	}
-	f.Replace(b, hash, plain, nil, at)
-	claims.remove(hash)
-	flows, err := applyClaims(f, b, claims, map[[8]byte]bool{hash: true})
-	if err != nil {
-		return nil, err
-	}
-	f.Forget(b, have)
-	return flows, f.Commit(b)
+	return flows, f.Commit(&b)
 }

@@ -34,24 +34,21 @@ func slotsAround(f filter.Tx, want []wanted) (slots []slot, err error) {
 	return slots, nil
 }
 
-// readClaims reads the claims of slots. Those of a port stand without a gap, so reading ends at the first that is
-// missing.
-func readClaims(f filter.Tx, slots []slot) (slotClaims, error) {
-	all := slotClaims{}
-	var open []*claimedSlot
+// read reads the claims of slots that m lacks. Those of a port stand without a gap, so reading ends at the first that
+// is missing.
+func (m slotClaims) read(f filter.Tx, slots []slot) (err error) {
+	var added, open []*claimedSlot
 	for _, s := range slots {
-		if all[s.key()] != nil {
+		if m[s.key()] != nil {
 			continue
 		}
 		c := &claimedSlot{slot: s}
-		all[s.key()] = c
+		m[s.key()] = c
+		added = append(added, c)
 		if s.port != 0 {
 			open = append(open, c)
-			continue
-		}
-		var err error
-		if c.before, err = rangeClaims(f, s); err != nil {
-			return nil, err
+		} else if c.before, err = rangeClaims(f, s); err != nil {
+			return err
 		}
 	}
 	for step := 1; len(open) > 0; step *= 4 { // most ports have one claim or none
@@ -63,7 +60,7 @@ func readClaims(f filter.Tx, slots []slot) (slotClaims, error) {
 		}
 		found, err := f.Get(ask...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		var more []*claimedSlot
 		for i, c := range open {
@@ -80,10 +77,10 @@ func readClaims(f filter.Tx, slots []slot) (slotClaims, error) {
 		}
 		open = more
 	}
-	for _, c := range all {
+	for _, c := range added {
 		c.after = slices.Clone(c.before)
 	}
-	return all, nil
+	return nil
 }
 
 // rangeClaims reads the claims of a list of ranges.

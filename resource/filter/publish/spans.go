@@ -25,8 +25,6 @@ type span struct {
 // ends are where the span leads to.
 func (s span) ends() (first, last uint16) { return s.to, s.to + (s.last - s.first) }
 
-func (s span) samePolicy(o span) bool { return s.only == o.only && slices.Equal(s.allow, o.allow) }
-
 // at is where two spans can be about one port, in order.
 func (s span) at(o span) int {
 	return cmp.Or(cmp.Compare(s.proto, o.proto), s.host.Compare(o.host))
@@ -56,84 +54,83 @@ func spans(list []Mapping, v6 bool) ([]span, error) {
 			all = append(all, s)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b span) int {
+	out, err := merged(all, func(a, s span) error {
+		if before := a.to + (s.first - a.first); s.to != before {
+			return spec.Errorf(spec.CodeConfig, "%s port %d is asked for twice, to lead to %d and to %d",
+				kernel.ProtoName(s.proto), s.first, before, s.to)
+		}
+		return onePolicy(a, s)
+	})
+	if err != nil {
+		return nil, err
+	}
+	// At different addresses of the host, too: when allowFrom is asked for, the packet has the container's address.
+	_, err = merged(anyHost(out), onePolicy)
+	return out, err
+}
+
+// merged sorts spans, and makes one of those that have ports in common, unless one says why not.
+func merged(list []span, one func(a, b span) error) (out []span, err error) {
+	slices.SortStableFunc(list, func(a, b span) int {
 		return cmp.Or(a.at(b), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
 	})
-	var out []span
-	for _, s := range all {
-		if n := len(out) - 1; n >= 0 && out[n].at(s) == 0 && s.first <= out[n].last {
-			if before := out[n].to + (s.first - out[n].first); s.to != before {
-				return nil, spec.Errorf(spec.CodeConfig, "%s port %d is asked for twice, to lead to %d and to %d",
-					kernel.ProtoName(s.proto), s.first, before, s.to)
-			}
-			if !s.samePolicy(out[n]) {
-				return nil, differs(s)
-			}
-			out[n].last = max(out[n].last, s.last)
+	for _, s := range list {
+		n := len(out) - 1
+		if n < 0 || out[n].at(s) != 0 || s.first > out[n].last {
+			out = append(out, s)
 			continue
 		}
-		out = append(out, s)
+		if err := one(out[n], s); err != nil {
+			return nil, err
+		}
+		out[n].last = max(out[n].last, s.last)
 	}
-	return out, onePolicy(out)
+	return out, nil
 }
 
-// onePolicy refuses two lists of who may use one port at different addresses of the host: when they are asked
-// for, the packet has the container's address.
-func onePolicy(list []span) error {
-	if !slices.ContainsFunc(list, func(s span) bool { return s.only }) {
+// anyHost are the spans without their addresses of the host.
+func anyHost(list []span) []span {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].host = netip.Addr{}
+	}
+	return list
+}
+
+// onePolicy refuses two lists of who may use one port.
+func onePolicy(a, b span) error {
+	if a.only == b.only && slices.Equal(a.allow, b.allow) {
 		return nil
 	}
-	list = slices.Clone(list)
-	slices.SortFunc(list, func(a, b span) int {
-		return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.first, b.first))
-	})
-	widest := 0
-	for i, s := range list {
-		w := list[widest]
-		switch {
-		case i == 0 || w.proto != s.proto || s.first > w.last:
-			widest = i
-		case !w.samePolicy(s):
-			return differs(s)
-		case s.last > w.last:
-			widest = i
-		}
-	}
-	return nil
-}
-
-func differs(s span) error {
 	return spec.Errorf(spec.CodeConfig,
 		"allowFrom: %s port %d of the host has different lists in several mappings; want one list for a port, or "+
-			"different ports", kernel.ProtoName(s.proto), s.first)
+			"different ports", kernel.ProtoName(b.proto), b.first)
 }
 
-// portElements are those of some ports, each (protocol, first, last), that may have ports in common, at an address of
-// the container: in one set what are single ports, in another what are several. Share makes one, where it is needed.
-func portElements(prefix string, share func(name string) *nft.Set, to netip.Addr, comment string,
-	ports []span) (all []nft.Elem) {
-	slices.SortFunc(ports, func(a, b span) int {
-		return cmp.Or(cmp.Compare(a.proto, b.proto), cmp.Compare(a.first, b.first), cmp.Compare(b.last, a.last))
-	})
-	var out []span
+// A portGroup is a chain that those share whose packets to some ports are treated alike.
+type portGroup struct {
+	from   string // the chain of the static part that leads to it
+	prefix string // of its name
+	way    func(*nft.Set) *nft.Rule
+	rules  []*nft.Rule
+}
+
+// elements are those of ports of the container, which may have ports in common: in one set what are single ports, in
+// another what are several. Each is made where it is needed.
+func (g portGroup) elements(shared *filter.ChainSet, to netip.Addr, comment string, ports []span) (all []nft.Elem) {
+	ports, _ = merged(anyHost(ports), func(span, span) error { return nil })
+	sets := map[string]*nft.Set{}
 	for _, s := range ports {
-		if n := len(out) - 1; n >= 0 && out[n].proto == s.proto && s.first <= out[n].last {
-			out[n].last = max(out[n].last, s.last)
-			continue
-		}
-		out = append(out, s)
-	}
-	sets := map[bool]*nft.Set{}
-	for _, s := range out {
 		e := nft.Elem{Key: nft.Key(to, s.proto, s.first), Comment: comment}
-		name, several := prefix, s.first < s.last
-		if several {
-			name, e.KeyEnd = prefix+"_range", nft.Key(to, s.proto, s.last)
+		name := g.prefix + "_" + filter.FamilyName(to.Is6())
+		if s.first < s.last {
+			name += "_range"
+			e.KeyEnd = nft.Key(to, s.proto, s.last)
 		}
-		if sets[several] == nil {
-			sets[several] = share(name)
+		if sets[name] == nil {
+			sets[name] = shared.Share(g.from, name, g.way, g.rules)
 		}
-		e.Set = sets[several]
+		e.Set = sets[name]
 		all = append(all, e)
 	}
 	return all

@@ -85,14 +85,9 @@ func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain s
 			case slices.Contains(keep, r.To.Addr()):
 				stays = true
 			case r.Proto == "udp":
-				for _, port := range r.Ports {
-					for n := int(port[0]); n <= int(port[1]); n++ {
-						to := r.To
-						if to.Port() == 0 {
-							to = netip.AddrPortFrom(to.Addr(), uint16(n))
-						}
-						flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: uint16(n), To: to, Gone: true})
-					}
+				for _, ports := range r.Ports {
+					flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: ports[0], Last: ports[1], To: r.To,
+						Gone: true})
 				}
 			}
 		}

@@ -47,7 +47,7 @@ func (s Check) Ensure(ctx context.Context, w *kernel.World) (changed bool, err e
 		if err := f.EnsureBase(filter.NewChainSet(f.Table)); err != nil {
 			return err
 		}
-		changed, err = f.ApplyElements(s.Owner, filter.KindSpoofCheck, want)
+		changed, err = f.ApplyElements(identity.OwnerHash(s.Owner), filter.KindSpoofCheck, want...)
 		return err
 	})
 	return changed && err == nil, err
