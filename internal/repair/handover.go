@@ -75,7 +75,9 @@ func (r *Repairer) release(ctx context.Context, host *kernel.World) error {
 	}
 	var errs []error
 	for _, network := range networks {
-		errs = append(errs, policy.ReleaseNetwork(ctx, host, network, func(link string) bool { return keep[link] }))
+		errs = append(errs, policy.ReleaseNetwork(ctx, host, network, func(link string) (bool, error) {
+			return keep[link], nil
+		}))
 	}
 	return errors.Join(errs...)
 }

@@ -90,18 +90,30 @@ func NewChainSet(t *nft.Table) *ChainSet {
 	return &ChainSet{Table: nft.Table{Family: t.Family, Name: t.Name, Ends: t.Ends}}
 }
 
-// Share adds a chain for the members of a set, and returns the set. Both are named prefix and a hash. A rule in the
-// chain from jumps to the new chain; way returns the condition of that rule.
-func (p *ChainSet) Share(from, prefix string, way func(*nft.Set) *nft.Rule,
-	rules []*nft.Rule) *nft.Set {
+// Jump adds rules to a chain of the static part, if they are missing: at its end, or first before all others.
+func (p *ChainSet) Jump(chain string, first bool, rules ...*nft.Rule) {
+	for _, r := range rules {
+		p.Jumps = append(p.Jumps, JumpRule{Chain: chain, Rule: r, First: first})
+	}
+}
+
+// CodeHash returns a short hash of what rules do.
+func CodeHash(rules []*nft.Rule) string {
 	var all strings.Builder
 	for _, r := range rules {
 		all.WriteString(r.Code())
 	}
-	c := &nft.Chain{Name: prefix + "_" + identity.ShortHash(all.String()), Rules: rules}
+	return identity.ShortHash(all.String())
+}
+
+// Share adds a chain for the members of a set, and returns the set. Both are named prefix and a hash. A rule in the
+// chain from jumps to the new chain; way returns the condition of that rule.
+func (p *ChainSet) Share(from, prefix string, way func(*nft.Set) *nft.Rule,
+	rules []*nft.Rule) *nft.Set {
+	c := &nft.Chain{Name: prefix + "_" + CodeHash(rules), Rules: rules}
 	s := sharedSet(&p.Table, c.Name)
 	p.Chains, p.Sets = append(p.Chains, c), append(p.Sets, s)
-	p.Jumps = append(p.Jumps, JumpRule{Chain: from, Rule: way(s).Jump(c.Name)})
+	p.Jump(from, false, way(s).Jump(c.Name))
 	return s
 }
 

@@ -39,9 +39,7 @@ func tagOf(tag string, hash [8]byte) bool {
 }
 
 // SameKey reports whether two elements are in the same set under the same key.
-func SameKey(a, b nft.Elem) bool {
-	return a.Set.Name == b.Set.Name && bytes.Equal(a.Key, b.Key) && bytes.Equal(a.KeyEnd, b.KeyEnd)
-}
+func SameKey(a, b nft.Elem) bool { return ElementKey(a) == ElementKey(b) }
 
 // Has reports whether one of the elements is in the same set under the same key as e.
 func Has(list []nft.Elem, e nft.Elem) bool {

@@ -48,14 +48,6 @@ func Jumps(admin string) []xtables.Rule {
 // AdminChain is the administrator's chain, which is evaluated before the accepts.
 func (f Forward) AdminChain() string { return cmp.Or(f.Admin, DefaultAdminChain) }
 
-// missing are the rules that a table lacks.
-func (f Forward) missing(ctx context.Context, t *xtables.Table) ([]xtables.Rule, error) {
-	have, err := t.Save(ctx)
-	warnOfDropBefore(t, have["FORWARD"])
-	shared, own := f.accepts(t.V6)
-	return iptables.Lacking(have, slices.Concat(shared, own)), err
-}
-
 // warnOfDropBefore warns of a rule of another program that drops all packets before the accepts have their turn.
 func warnOfDropBefore(t *xtables.Table, rules []xtables.Rule) {
 	jump := slices.IndexFunc(rules, func(r xtables.Rule) bool { return r.Jump == iptables.ChainForward })

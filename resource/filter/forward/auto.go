@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
@@ -147,11 +146,6 @@ func auto(ctx context.Context, w *kernel.World, others foreign.Found) (b forward
 		b.Tables = append(b.Tables, t)
 	}
 	return b
-}
-
-// forwardRecords are what is remembered of the network's attachments.
-func forwardRecords(w *kernel.World, network string) (map[[8]byte]forwarded, error) {
-	return resource.DecodeRecords[forwarded](w.Store.Records(forwardRecord, network))
 }
 
 // Reconsider determines again where the accepts belong. A repair calls it after it has restored rules that may have

@@ -122,12 +122,6 @@ func (z zones) has(zone string, a netip.Addr) (there bool, err error) {
 	return there, err
 }
 
-// elsewhere is the zone that an address is in; empty: none.
-func (z zones) elsewhere(a netip.Addr) (zone string, err error) {
-	err = z.ask(&zone, "getZoneOfSource", source(a))
-	return zone, err
-}
-
 // enter puts the addresses into the zone.
 func (f Forward) enter(ctx context.Context, w *kernel.World) (changed bool, err error) {
 	err = withFirewalld(ctx, func(z zones) error {
@@ -139,8 +133,8 @@ func (f Forward) enter(ctx context.Context, w *kernel.World) (changed bool, err 
 			if there {
 				continue
 			}
-			other, err := z.elsewhere(a)
-			if err != nil {
+			other := "" // zone that it is in
+			if err := z.ask(&other, "getZoneOfSource", source(a)); err != nil {
 				return err
 			}
 			if other != "" {

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/resource"
+	"github.com/fairlead-cni/fairlead/resource/filter/iptables"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -78,8 +79,9 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			changed = false
 		}
 	}()
-	now := forwarded{IPTables: known.IPTables || len(backend.tables(w, f.Addrs...)) > 0, Zone: known.Zone,
-		Addrs: known.Addrs}
+	tables := backend.tables(w, f.Addrs...)
+	now := known
+	now.IPTables = known.IPTables || len(tables) > 0
 	if backend.Firewalld || now.IPTables != known.IPTables {
 		if backend.Firewalld {
 			now.Zone, now.Addrs = f.Zone, f.Addrs
@@ -89,7 +91,7 @@ func (f Forward) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 			return false, err
 		}
 	}
-	for _, t := range backend.tables(w, f.Addrs...) {
+	for _, t := range tables {
 		did, err := f.accept(ctx, w, t)
 		changed = changed || did
 		if err != nil {
@@ -118,11 +120,13 @@ func (f Forward) Verify(ctx context.Context, w *kernel.World) error {
 	}
 	var d resource.Drift
 	for _, t := range backend.tables(w, f.Addrs...) {
-		rules, err := f.missing(ctx, t)
+		have, err := t.Save(ctx)
 		if err != nil {
 			return err
 		}
-		for _, r := range rules {
+		warnOfDropBefore(t, have["FORWARD"])
+		shared, own := f.accepts(t.V6)
+		for _, r := range iptables.Lacking(have, slices.Concat(shared, own)) {
 			d.Add(spec.Missing(fmt.Sprintf("%v: rule %q", t, r)))
 		}
 	}
@@ -188,7 +192,7 @@ func (f Forward) advice(d foreign.Drop) string {
 
 // Sweep removes the accepts of the network's attachments for which keep returns false.
 func Sweep(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	records, err := forwardRecords(w, network)
+	records, err := resource.DecodeRecords[forwarded](w.Store.Records(forwardRecord, network))
 	errs := []error{err}
 	others, err := zoneUsers(w, func(owner [8]byte) bool {
 		_, mine := records[owner]

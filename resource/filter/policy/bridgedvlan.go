@@ -29,8 +29,7 @@ func bridgedVLANs(p *filter.ChainSet) {
 	// After the chain forward, where the administrator's rules may accept, too.
 	p.Chains = append(p.Chains, c, &nft.Chain{Name: "begun", Type: "filter", Hook: unix.NF_INET_FORWARD,
 		Priority: filter.PrioFilter + 1, Open: true})
-	p.Jumps = append(p.Jumps, filter.JumpRule{Chain: "onbridge",
-		Rule: rule("begun in a VLAN of a bridge").Jump(c.Name)})
+	p.Jump("onbridge", false, rule("begun in a VLAN of a bridge").Jump(c.Name))
 }
 
 // addBridged has p label connections from subnets of that length. A label that conntrack has no room for is not there
@@ -38,11 +37,8 @@ func bridgedVLANs(p *filter.ChainSet) {
 func addBridged(s filter.SubnetSets, p *filter.ChainSet) {
 	const src, dst = nft.Src, nft.Dst
 	p.Sets = append(p.Sets, s.Bridge)
-	p.Jumps = append(p.Jumps,
-		filter.JumpRule{Chain: "sources", First: true,
-			Rule: s.Rule("in a VLAN of the bridge").SubnetBy(src, src, false, s.Bridge).
-				SubnetBy(src, dst, false, s.Bridge).SetLabel(labelOnBridge).Label(false, labelOnBridge).Return()},
-		filter.JumpRule{Chain: "begun",
-			Rule: s.Rule("by its own link").New().SubnetBy(src, src, false, s.Links).
-				Label(false, labelOnBridge).SetLabel(labelRouted)})
+	p.Jump("sources", true, s.Rule("in a VLAN of the bridge").SubnetBy(src, src, false, s.Bridge).
+		SubnetBy(src, dst, false, s.Bridge).SetLabel(labelOnBridge).Label(false, labelOnBridge).Return())
+	p.Jump("begun", false, s.Rule("by its own link").New().SubnetBy(src, src, false, s.Links).
+		Label(false, labelOnBridge).SetLabel(labelRouted))
 }

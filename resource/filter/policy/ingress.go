@@ -253,29 +253,25 @@ func (i Ingress) Ensure(ctx context.Context, w *kernel.World) (changed bool, err
 	}
 	var fresh []netip.Prefix
 	err = filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
-		me := identity.OwnerHash(on.owner)
-		hadSubnets, err := f.Entries(me, on.subnetKind())
+		subnets, err := i.subnets(w, f, on)
 		if err != nil {
 			return err
 		}
-		part, subnets, err := i.subnets(w, f.Table, on, hadSubnets)
-		if err != nil {
-			return err
-		}
-		if err := f.EnsureBase(part); err != nil {
+		if err := f.EnsureBase(subnets.chains); err != nil {
 			return err
 		}
 		var b nft.Batch
 		if err := i.ensureLink(f, &b, on); err != nil {
 			return err
 		}
-		at, err := f.Current(hadSubnets, subnets)
+		at, err := f.Current(subnets.have, subnets.want)
 		if err != nil {
 			return err
 		}
-		fresh = freshSubnets(subnets, at)
-		f.Replace(&b, me, hadSubnets, subnets, at)
-		f.Relist(&b, me, on.subnetKind(), hadSubnets, subnets)
+		fresh = freshSubnets(subnets.want, at)
+		me := identity.OwnerHash(on.owner)
+		f.Replace(&b, me, subnets.have, subnets.want, at)
+		f.Relist(&b, me, on.subnetKind(), subnets.have, subnets.want)
 		changed = !b.Empty()
 		return f.Commit(&b)
 	})
@@ -295,16 +291,12 @@ func (i Ingress) Verify(ctx context.Context, w *kernel.World) error {
 		return err
 	}
 	return filter.Transact(ctx, w, filter.Inet(), func(f filter.Tx) error {
-		had, err := f.Entries(identity.OwnerHash(on.owner), on.subnetKind())
+		subnets, err := i.subnets(w, f, on)
 		if err != nil {
 			return err
 		}
-		part, subnets, err := i.subnets(w, f.Table, on, had)
-		if err != nil {
-			return err
-		}
-		return f.Compare(part, func() (resource.Drift, error) {
-			d, err := f.VerifyElements(on.owner, on.subnetKind(), subnets)
+		return f.Compare(subnets.chains, func() (resource.Drift, error) {
+			d, err := f.VerifyElements(on.owner, on.subnetKind(), subnets.want)
 			if err != nil {
 				return nil, err
 			}

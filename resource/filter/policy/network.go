@@ -14,25 +14,18 @@ import (
 	"github.com/fairlead-cni/fairlead/spec"
 )
 
-// ReleaseNetwork removes the policies and routing rules of a network's bridges after its attachments were handed
-// over. Keep are links that attachments of this program still use.
-func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keep func(link string) bool) error {
-	stays := func(link string) (bool, error) { return keep(link), nil }
-	// The rules of the reference stand by now.
-	return sweepNetwork(ctx, w, network, stays)
-}
-
 // NetworkOwner returns the owner of a bridge's policy.
 func NetworkOwner(network, link string) spec.Owner { return filter.NetworkOwner(network, link) }
 
 // SweepNetwork removes what a network has in the packet filter for bridges that are gone. If no attachment of the
 // network is left, this includes a bridge without ports, because another network may use that bridge too.
 func SweepNetwork(ctx context.Context, w *kernel.World, network string, used bool) error {
-	return sweepNetwork(ctx, w, network, func(link string) (bool, error) { return stands(w, link, used) })
+	return ReleaseNetwork(ctx, w, network, func(link string) (bool, error) { return stands(w, link, used) })
 }
 
-// sweepNetwork removes the policies that a network itself has for links that are not to keep them.
-func sweepNetwork(ctx context.Context, w *kernel.World, network string, keeps func(link string) (bool, error)) error {
+// ReleaseNetwork removes the policies and routing rules that a network itself has for links, but for those for which
+// keeps returns true. A handover calls it when the rules of the reference stand.
+func ReleaseNetwork(ctx context.Context, w *kernel.World, network string, keeps func(link string) (bool, error)) error {
 	// What prohibits the way goes before the marks that lift it.
 	if err := sweepProhibitions(w, network, keeps); err != nil {
 		return err

@@ -76,21 +76,15 @@ func removeRecord(ctx context.Context, w *kernel.World, o spec.Owner) error {
 	return w.Store.Delete(policyRecord, o)
 }
 
-// bridges are those that have the network's policy, by whether an attachment that keep wants is behind them.
-func bridges(w *kernel.World, network string, keep func(owner [8]byte) bool) (used map[string]bool, err error) {
+// sweepReferences takes the network's policy off bridges that no attachment of those that keep wants needs it
+// for.
+func sweepReferences(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
 	records, err := resource.DecodeRecords[string](w.Store.Records(policyRecord, network))
-	used = map[string]bool{}
+	used := map[string]bool{}
 	for owner, link := range records {
 		bridge, left := strings.CutSuffix(link, leaving)
 		used[bridge] = used[bridge] || !left && keep(owner)
 	}
-	return used, err
-}
-
-// sweepReferences takes the network's policy off bridges that no attachment of those that keep wants needs it
-// for.
-func sweepReferences(ctx context.Context, w *kernel.World, network string, keep func(owner [8]byte) bool) error {
-	used, err := bridges(w, network, keep)
 	errs := []error{err}
 	for bridge, is := range used {
 		if !is {

@@ -10,6 +10,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/kernel/conntrack"
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
+	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"github.com/fairlead-cni/fairlead/resource"
 	"github.com/fairlead-cni/fairlead/resource/filter"
@@ -39,25 +40,21 @@ func addSubnets(s filter.SubnetSets, p *filter.ChainSet) {
 		s.Rule("another network's address by a network's link").Subnets(src, src, s.Open).In(policed).Drop())
 	marks := subnetMarks(s, policed)
 	p.Chains, p.Sets = append(p.Chains, c, marks), append(p.Sets, s.Links, s.Policed, s.Open, s.Strict)
-	p.Jumps = append(p.Jumps, endRules(s)...)
-	p.Jumps = append(p.Jumps,
-		filter.JumpRule{Chain: "marking", Rule: s.Rule("subnets").Jump(marks.Name)},
-		filter.JumpRule{Chain: "sources", First: true,
-			Rule: s.Rule("by its own link").SubnetBy(src, src, false, s.Links).Return()},
-		filter.JumpRule{Chain: "sources", Rule: s.Rule("subnets").Jump(c.Name)})
+	addEnds(s, p)
+	p.Jump("marking", false, s.Rule("subnets").Jump(marks.Name))
+	p.Jump("sources", true, s.Rule("by its own link").SubnetBy(src, src, false, s.Links).Return())
+	p.Jump("sources", false, s.Rule("subnets").Jump(c.Name))
 }
 
-// endRules accept ICMP errors that come by the link of an end of their connection: the one that began it, or the one
-// that answers, whose addresses are not translated. Within an isolated network both have to be behind the link.
-func endRules(s filter.SubnetSets) []filter.JumpRule {
+// addEnds has p accept ICMP errors that come by the link of an end of their connection: the one that began it, or the
+// one that answers, whose addresses are not translated. Within an isolated network both have to be behind the link.
+func addEnds(s filter.SubnetSets, p *filter.ChainSet) {
 	rule := func(comment string) *nft.Rule {
 		return s.Rule(fmt.Sprintf("%s, %s/%d", comment, filter.FamilyName(s.V6), s.Links.Bits))
 	}
-	return []filter.JumpRule{
-		{Chain: "ends", Rule: rule("of who began").EndBehind(false, s.Links).Accept()},
-		{Chain: "ends", Rule: rule("of who answers").EndBehind(true, s.Links).Accept()},
-		{Chain: "bothends", Rule: rule("of both").EndBehind(false, s.Links).EndBehind(true, s.Links).Accept()},
-	}
+	p.Jump("ends", false, rule("of who began").EndBehind(false, s.Links).Accept(),
+		rule("of who answers").EndBehind(true, s.Links).Accept())
+	p.Jump("bothends", false, rule("of both").EndBehind(false, s.Links).EndBehind(true, s.Links).Accept())
 }
 
 // subnetMarks is the chain that marks what FailClosed's rules must let be: what is for a network with a policy, where
@@ -86,44 +83,53 @@ func subnetsOf(t *nft.Table, have []filter.Entry) (list []netip.Prefix, below st
 	return list, below
 }
 
-// subnets are the elements for the subnets behind a link, with the part that has the sets: those that have is of, and
-// those of the container's addresses that the host reaches by the link. Of a link of its own that is the address alone.
-// An address that the host reaches by another link, or by none, is of no host here.
-func (i Ingress) subnets(w *kernel.World, t *nft.Table, on policyLink,
-	have []filter.Entry) (p *filter.ChainSet, want []nft.Elem, err error) {
-	list, below := subnetsOf(t, have)
-	if list, err = i.subnetsBehind(w, on, list); err != nil {
-		return nil, nil, err
+// linkSubnets are the subnets behind a link in the packet filter: the chains and sets, and elements.
+type linkSubnets struct {
+	chains *filter.ChainSet
+	have   []filter.Entry
+	want   []nft.Elem
+}
+
+// subnets are those that the entries are of, and those of the container's addresses that the host reaches by the link.
+// Of a link of its own that is the address alone. An address that the host reaches by another link, or by none, is of
+// no host here.
+func (i Ingress) subnets(w *kernel.World, f filter.Tx, on policyLink) (l linkSubnets, err error) {
+	if l.have, err = f.Entries(identity.OwnerHash(on.owner), on.subnetKind()); err != nil {
+		return l, err
 	}
-	p = filter.NewChainSet(t)
-	if len(list) == 0 {
-		return p, nil, nil
+	list, below := subnetsOf(f.Table, l.have)
+	list, err = i.subnetsBehind(w, on, list)
+	l.chains = filter.NewChainSet(f.Table)
+	if err != nil || len(list) == 0 {
+		return l, err
 	}
-	if l, err := rtnl.LinkByName(w.Host, on.link); err == nil {
-		br, err := filter.LeadsTo(w, l)
+
+	if link, err := rtnl.LinkByName(w.Host, on.link); err == nil {
+		br, err := filter.LeadsTo(w, link)
 		if err != nil {
-			return nil, nil, err
+			return l, err
 		}
 		if below = ""; br != nil {
 			below = br.Name
 		}
 	} else if resource.ExceptNoLink(err) != nil { // as long as the link is gone, all stays as it was
-		return nil, nil, err
+		return l, err
 	}
+
 	if below != "" {
-		bridgedVLANs(p)
+		bridgedVLANs(l.chains)
 	}
 	seen := map[string]bool{}
 	for _, n := range filter.Masked(list) {
-		s := filter.SubnetSetsOf(&p.Table, n.Addr().Is6(), n.Bits())
+		s := filter.SubnetSetsOf(&l.chains.Table, n.Addr().Is6(), n.Bits())
 		if !seen[s.Links.Name] {
 			seen[s.Links.Name] = true
-			addSubnets(s, p)
+			addSubnets(s, l.chains)
 			if below != "" {
-				addBridged(s, p)
+				addBridged(s, l.chains)
 			}
 		}
-		elem := func(set *nft.Set, key ...any) { want = append(want, filter.Owned(on.owner, set, key...)) }
+		elem := func(set *nft.Set, key ...any) { l.want = append(l.want, filter.Owned(on.owner, set, key...)) }
 		elem(s.Links, n.Addr(), on.link)
 		if below != "" {
 			elem(s.Bridge, n.Addr(), below)
@@ -137,7 +143,7 @@ func (i Ingress) subnets(w *kernel.World, t *nft.Table, on policyLink,
 			elem(s.Strict, n.Addr(), n.Addr())
 		}
 	}
-	return p, want, nil
+	return l, nil
 }
 
 // subnetsBehind adds to a list the subnets of the container's addresses that the host reaches by the link.

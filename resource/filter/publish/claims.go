@@ -63,17 +63,16 @@ func (s slot) key() string { return s.set().Name + " " + string(nft.Key(s.proto,
 
 // elementAt is where the maps have ports of the host; the zero Addr is any.
 func elementAt(p filter.PortMaps, proto byte, host netip.Addr, first, last uint16) nft.Elem {
-	any := !host.IsValid() || host.IsUnspecified()
-	switch {
-	case first == last && any:
-		return nft.Elem{Set: p.Any, Key: nft.Key(proto, first)}
-	case first == last:
-		return nft.Elem{Set: p.Exact, Key: nft.Key(host, proto, first)}
-	case any:
-		return nft.Elem{Set: p.AnyRange, Key: nft.Key(proto, first), KeyEnd: nft.Key(proto, last)}
+	set, several := p.Exact, p.ExactRange
+	key := func(port uint16) []byte { return nft.Key(host, proto, port) }
+	if !host.IsValid() || host.IsUnspecified() {
+		set, several = p.Any, p.AnyRange
+		key = func(port uint16) []byte { return nft.Key(proto, port) }
 	}
-	return nft.Elem{Set: p.ExactRange, Key: nft.Key(host, proto, first),
-		KeyEnd: nft.Key(host, proto, last)}
+	if first == last {
+		return nft.Elem{Set: set, Key: key(first)}
+	}
+	return nft.Elem{Set: several, Key: key(first), KeyEnd: key(last)}
 }
 
 // mappingOf is the element that leads to a claim's container.
@@ -84,6 +83,11 @@ func (s slot) mappingOf(c portClaim) nft.Elem {
 		e.Data = nft.Key(c.to, c.toPort)
 	}
 	return e
+}
+
+// leads reports whether the element of the maps that is there now is that of a claim.
+func (s slot) leads(now *nft.Elem, c portClaim) bool {
+	return now != nil && filter.TaggedBy(now, c.owner) && filter.SameData(*now, s.mappingOf(c))
 }
 
 // element is the nth element of a port's claims, or that of a range. The data of a port's claim have the port of the
@@ -260,10 +264,7 @@ func applyClaims(f filter.Tx, b *nft.Batch, m slotClaims,
 	}
 	for _, l := range leads {
 		waiting := slices.DeleteFunc(slices.Clone(l.after), func(d portClaim) bool { return !d.at(l.portClaim) })
-		if l.now != nil && slices.ContainsFunc(waiting,
-			func(d portClaim) bool {
-				return filter.TaggedBy(l.now, d.owner) && filter.SameData(*l.now, l.mappingOf(d))
-			}) {
+		if slices.ContainsFunc(waiting, func(d portClaim) bool { return l.leads(l.now, d) }) {
 			continue
 		}
 		flow := func(e nft.Elem, gone bool) {

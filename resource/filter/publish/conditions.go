@@ -8,7 +8,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
-	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/resource/filter"
 	"github.com/fairlead-cni/fairlead/spec"
 )
@@ -48,11 +47,7 @@ func parseConditions(words []string, v6 bool) (alternatives []*nft.Rule, where s
 	if len(p.rules) > 64 {
 		return nil, "", p.fail("", "is more than 64 combinations")
 	}
-	var all strings.Builder
-	for _, r := range p.rules {
-		all.WriteString(r.Code())
-	}
-	return p.rules, identity.ShortHash(all.String()), nil
+	return p.rules, filter.CodeHash(p.rules), nil
 }
 
 const understood = "understood are, of nft's words, ip or ip6 saddr and daddr, iifname, meta mark, meta l4proto, " +

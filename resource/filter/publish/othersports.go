@@ -21,13 +21,10 @@ import (
 
 // A heldPort is a port of the host that another program published by iptables, or by the reference's nft tables.
 type heldPort struct {
-	owner   spec.Owner // without an interface; the network may be unknown
-	chain   string     // of iptables
-	proto   string
-	host    netip.Prefix // invalid: any address
-	ports   [][2]uint16
-	to      netip.AddrPort
-	further bool // under conditions
+	xtables.Rule            // that leads to the container
+	owner        spec.Owner // without an interface; the network may be unknown
+	chain        string     // of iptables
+	further      bool       // under conditions
 }
 
 // iptForeign are the ports that chains of the reference lead somewhere, ours among them.
@@ -45,21 +42,19 @@ func iptForeign(saved map[string][]xtables.Rule) (all []heldPort) {
 		seen[e.Jump] = true
 		for _, r := range saved[e.Jump] {
 			if r.Jump == "DNAT" {
-				all = append(all, heldPort{owner: o, chain: e.Jump, proto: r.Proto, host: r.Dst, ports: r.Ports,
-					to:      r.To,
-					further: further})
+				all = append(all, heldPort{Rule: r, owner: o, chain: e.Jump, further: further})
 			}
 		}
 	}
 	return all
 }
 
-// asksFor reports whether the mappings want a port that f has.
-func (p Ports) asksFor(f heldPort, v6 bool) (Mapping, bool) {
+// asksFor reports whether the mappings want a port that a rule is about.
+func (p Ports) asksFor(r xtables.Rule, v6 bool) (Mapping, bool) {
 	for _, m := range p.Mappings {
 		host, ok := m.Host(v6)
-		if ok && m.Protocol == f.proto && meet([][2]uint16{{m.HostPort, m.Last()}}, f.ports) &&
-			(host.IsUnspecified() || !f.host.IsValid() || f.host.Contains(host)) {
+		atOne := host.IsUnspecified() || !r.Dst.IsValid() || r.Dst.Contains(host)
+		if ok && atOne && m.Protocol == r.Proto && meet([][2]uint16{{m.HostPort, m.Last()}}, r.Ports) {
 			return m, true
 		}
 	}
@@ -70,20 +65,20 @@ func (p Ports) asksFor(f heldPort, v6 bool) (Mapping, bool) {
 func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
 	records map[[8]byte]iptables.Record) (dead bool, err error) {
 	to, conditions := p.Family(v6)
-	m, asked := p.asksFor(f, v6)
+	m, asked := p.asksFor(f.Rule, v6)
 	if !asked || f.further || len(conditions) > 0 || f.owner.ContainerID == p.Owner.ContainerID {
 		return false, nil
 	}
 	known := false
 	for _, r := range records {
-		if r.ContainerID == f.owner.ContainerID && r.Has(f.to.Addr()) && r.Link != 0 {
+		if r.ContainerID == f.owner.ContainerID && r.Has(f.To.Addr()) && r.Link != 0 {
 			if known = true; vanished(w, uint32(r.Link)) {
 				return true, nil
 			}
 		}
 	}
 	// One network's IPAM gives an address away when no container has it. Networks may overlap.
-	given := f.to.Addr() == to.Addr() && (f.owner.Network == "" || f.owner.Network == p.Owner.Network)
+	given := f.To.Addr() == to.Addr() && (f.owner.Network == "" || f.owner.Network == p.Owner.Network)
 	if given && !known || cachedGone(w, f.owner) {
 		return true, nil
 	}
@@ -98,8 +93,7 @@ func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
 	return false, spec.Errorf(spec.CodeConfig,
 		"%s port %s is published by container %s and leads to %v (%s): publish another port or host address, or "+
 			"remove that attachment (DEL, or GC where its container is gone)",
-		f.proto, portsText(m.HostPort,
-			m.Last()), who, f.to, by).WithOrigin(mappingsKey).HeldBy(f.owner.String())
+		f.Proto, portsText(m.HostPort, m.Last()), who, f.To, by).WithOrigin(mappingsKey).HeldBy(f.owner.String())
 }
 
 // foreignDead are those of others' ports that are wanted and belong to containers that are gone. The living are errors.
@@ -140,7 +134,7 @@ func (p Ports) heldByOthers(ctx context.Context, w *kernel.World) error {
 	for _, v6 := range []bool{false, true} {
 		all, err := foreignPorts(ctx, w, v6, func(rules []xtables.Rule) bool {
 			return slices.ContainsFunc(rules, func(r xtables.Rule) bool {
-				_, asked := p.asksFor(heldPort{proto: r.Proto, ports: r.Ports}, v6)
+				_, asked := p.asksFor(xtables.Rule{Proto: r.Proto, Ports: r.Ports}, v6)
 				return r.Jump != ContainerChain(p.Owner) && (asked || r.Ports == nil || r.Proto == "")
 			})
 		})
@@ -188,9 +182,7 @@ func foreignPorts(ctx context.Context, w *kernel.World, v6 bool,
 	rules, err := xtables.NewTable(w.Host, xtables.NFT, v6, "cni_hostport").List(ctx, "hostports")
 	for _, r := range rules {
 		if r.Jump == "DNAT" {
-			all = append(all, heldPort{owner: spec.Owner{ContainerID: r.Comment}, proto: r.Proto, host: r.Dst,
-				ports: r.Ports,
-				to:    r.To})
+			all = append(all, heldPort{Rule: r, owner: spec.Owner{ContainerID: r.Comment}})
 		}
 	}
 	return all, err

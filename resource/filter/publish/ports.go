@@ -100,8 +100,7 @@ func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 		pub.chainSet.Sets = append(pub.chainSet.Sets, ports.Sets()...)
 		pub.chainSet.Chains = append(pub.chainSet.Chains, &nft.Chain{Name: ports.Chain(), Rules: ports.Rules()})
 		for _, r := range alternatives {
-			pub.chainSet.Jumps = append(pub.chainSet.Jumps,
-				filter.JumpRule{Chain: "conditions", Rule: r.Jump(ports.Chain())})
+			pub.chainSet.Jump("conditions", false, r.Jump(ports.Chain()))
 		}
 	}
 	list, err := spans(p.Mappings, v6)
@@ -333,14 +332,11 @@ func publishedDrift(f filter.Tx, o spec.Owner, pub *published) (d resource.Drift
 			d.Add(spec.DiffersBy("element", "nft element %v is %s", want.element(i, mine), c.element(i,
 				c.before[i]).DataText()))
 		}
-		now := found[i]
-		if now != nil && slices.ContainsFunc(c.before, func(d portClaim) bool {
-			return d.owner != me && d.container == mine.container && filter.TaggedBy(now, d.owner) &&
-				filter.SameData(*now, c.mappingOf(d))
-		}) {
+		mate := func(d portClaim) bool { return d.owner != me && d.container == mine.container && c.leads(found[i], d) }
+		if slices.ContainsFunc(c.before, mate) {
 			continue // another interface of the same container leads, and this one stands by
 		}
-		d.Add(filter.ElementDrift(now, want.mappingOf(mine)))
+		d.Add(filter.ElementDrift(found[i], want.mappingOf(mine)))
 	}
 	for _, h := range pub.plain {
 		d.Add(at.Drift(h))

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"sync"
 
-	"github.com/fairlead-cni/fairlead/internal/kernel/conntrack"
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -29,33 +29,33 @@ func RemoveReferencePorts(w *kernel.World, o spec.Owner) error {
 			if there, err := n.HasChain(t, "hostports"); err != nil || !there {
 				return err
 			}
-			var keep []netip.Addr
-			var flows []conntrack.UDPFlow
-			var b nft.Batch
+			keep := sync.OnceValues(func() ([]netip.Addr, error) { return iptables.Survivors(w, IPTablesRecord, o) })
+			var gone []xtables.Rule
 			for _, chain := range []string{"hostports", "hostip_hostports", "masquerading"} {
 				rules, err := xtables.ChainRules(n, t, chain, v6)
 				if err != nil {
 					return err
 				}
-				rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool { return r.Comment != o.ContainerID })
-				if len(rules) > 0 && keep == nil {
-					if keep, err = iptables.Survivors(w, IPTablesRecord, o); err != nil {
+				for _, r := range rules {
+					if r.Comment != o.ContainerID {
+						continue
+					}
+					others, err := keep()
+					if err != nil {
 						return err
 					}
-				}
-				rules = slices.DeleteFunc(rules, func(r xtables.Rule) bool {
-					return slices.Contains(keep, r.To.Addr()) || chain == "masquerading" &&
-						slices.Contains(keep, r.Dst.Addr())
-				})
-				xtables.RemoveRules(&b, t, rules)
-				for _, r := range rules {
-					if r.Jump == "DNAT" && r.Proto == "udp" && len(r.Ports) == 1 {
-						flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: r.Ports[0][0], To: r.To,
-							Gone: true})
+					to := r.To.Addr()
+					if chain == "masquerading" {
+						to = r.Dst.Addr()
+					}
+					if !slices.Contains(others, to) {
+						gone = append(gone, r)
 					}
 				}
 			}
-			defer FlushFlows(w, flows)
+			var b nft.Batch
+			xtables.RemoveRules(&b, t, gone)
+			defer FlushFlows(w, goneFlows(gone, v6))
 			return n.Commit(&b)
 		})
 		errs = append(errs, err)

@@ -63,10 +63,23 @@ func (p PortsIPTables) RemoveRules(ctx context.Context, w *kernel.World) error {
 	return w.Store.Delete(IPTablesRecord, p.Owner)
 }
 
+// goneFlows are those that rules led to a container.
+func goneFlows(rules []xtables.Rule, v6 bool) (flows []conntrack.UDPFlow) {
+	for _, r := range rules {
+		if r.Jump != "DNAT" || r.Proto != "udp" {
+			continue
+		}
+		for _, ports := range r.Ports {
+			flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: ports[0], Last: ports[1], To: r.To, Gone: true})
+		}
+	}
+	return flows
+}
+
 // RemoveContainerChain removes a container's chain and the rules that jump to it, except those for the addresses
 // keep. Conntrack forgets flows to the others.
 func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain string, keep []netip.Addr) error {
-	var flows []conntrack.UDPFlow
+	var gone []xtables.Rule
 	all, err := iptables.Having(w, v6, "nat", chain)
 	errs := []error{err}
 	for _, x := range all {
@@ -84,11 +97,8 @@ func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain s
 			case r.Jump != "DNAT":
 			case slices.Contains(keep, r.To.Addr()):
 				stays = true
-			case r.Proto == "udp":
-				for _, ports := range r.Ports {
-					flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: ports[0], Last: ports[1], To: r.To,
-						Gone: true})
-				}
+			default:
+				gone = append(gone, r)
 			}
 		}
 		if !stays {
@@ -107,6 +117,6 @@ func RemoveContainerChain(ctx context.Context, w *kernel.World, v6 bool, chain s
 		})
 		errs = append(errs, err)
 	}
-	FlushFlows(w, flows)
+	FlushFlows(w, goneFlows(gone, v6))
 	return errors.Join(errs...)
 }
