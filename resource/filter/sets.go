@@ -160,24 +160,24 @@ func PortMapsOf(t *nft.Table, v6 bool, where string) PortMaps {
 	if where != "" {
 		suffix = "_where_" + where
 	}
-	a, name := address(v6), "publish_"+FamilyName(v6)
-	p := PortMaps{V6: v6, where: where,
-		Exact:      set(t, name+suffix, a, nft.Proto, nft.Service),
-		Any:        set(t, name+"_any"+suffix, nft.Proto, nft.Service),
-		ExactRange: set(t, name+"_range"+suffix, a, nft.Proto, nft.Service),
-		AnyRange:   set(t, name+"_any_range"+suffix, nft.Proto, nft.Service),
-		Claims:     set(t, "claims_"+FamilyName(v6)+suffix, nft.Proto, nft.Service, nft.Mark),
+	of := func(what, kind string, key, data []nft.Type) *nft.Set {
+		return &nft.Set{Table: t, Name: what + "_" + FamilyName(v6) + kind + suffix, Key: key, Data: data,
+			Interval: strings.HasSuffix(kind, "_range")}
 	}
-	p.Exact.Data = []nft.Type{a, nft.Service}
-	p.Any.Data = p.Exact.Data
-	p.ExactRange.Data, p.ExactRange.Interval = []nft.Type{a}, true
-	p.AnyRange.Data, p.AnyRange.Interval = p.ExactRange.Data, true
+	a := address(v6)
+	any, exact := []nft.Type{nft.Proto, nft.Service}, []nft.Type{a, nft.Proto, nft.Service}
+	one, same := []nft.Type{a, nft.Service}, []nft.Type{a}
+	number := []nft.Type{nft.Proto, nft.Service, nft.Mark}
 	// host address, container address, a port, container's hash, index of the host end, see publish.slot
-	p.Claims.Data = []nft.Type{a, a, nft.Service, nft.Mark, nft.Mark}
-	list := *p.Claims
-	list.Name = "ranges_" + FamilyName(v6) + suffix
-	p.Ranges = &list
-	return p
+	claim := []nft.Type{a, a, nft.Service, nft.Mark, nft.Mark}
+	return PortMaps{V6: v6, where: where,
+		Exact:      of("publish", "", exact, one),
+		Any:        of("publish", "_any", any, one),
+		ExactRange: of("publish", "_range", exact, same),
+		AnyRange:   of("publish", "_any_range", any, same),
+		Claims:     of("claims", "", number, claim),
+		Ranges:     of("ranges", "", number, claim),
+	}
 }
 
 // Sets returns all maps and sets.

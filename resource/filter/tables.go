@@ -1,8 +1,6 @@
 package filter
 
 import (
-	"slices"
-
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"golang.org/x/sys/unix"
 )
@@ -39,19 +37,19 @@ func InetSets() *nft.Table {
 	return t
 }
 
+// hooked returns a base chain.
+func hooked(typ, name string, hook uint32, priority int32, rules ...*nft.Rule) *nft.Chain {
+	return &nft.Chain{Name: name, Type: typ, Hook: hook, Priority: priority, Rules: rules}
+}
+
 // Inet returns table inet fairlead: published ports and masquerading. docs/nftables.md contains a drawing. The chain
 // "user" is for the administrator: it is evaluated first, made once and never changed.
 func Inet() *nft.Table {
 	t := InetSets()
 	rule := nft.NewRule
-	local := func() []*nft.Rule {
-		return []*nft.Rule{rule("administrator").Jump("user"), rule("published ports").ToLocal().Jump("publish")}
-	}
+	administrator := rule("administrator").Jump("user")
+	ports := rule("published ports").ToLocal().Jump("publish")
 	publish := &nft.Chain{Name: "publish", Rules: []*nft.Rule{rule("under conditions").Jump("conditions")}}
-	post := &nft.Chain{Name: "postrouting", Type: "nat", Hook: unix.NF_INET_POST_ROUTING, Priority: prioSNAT,
-		Rules: []*nft.Rule{rule("administrator").Jump("user"),
-			rule("published ports, back to where it came from").Translated().Jump("hairpin"),
-			rule("out of a network").Jump("masquerading")}}
 	for _, v6 := range []bool{false, true} {
 		publish.Rules = append(publish.Rules, PortMapsOf(t, v6, "").Rules()...)
 	}
@@ -74,37 +72,35 @@ func Inet() *nft.Table {
 		publish,
 		&nft.Chain{Name: "errors", Rules: l.errors()},
 		// route_localnet lets 127.0.0.1 be published, and would let neighbours in to what listens there.
-		&nft.Chain{Name: "guard", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioRaw, Rules: []*nft.Rule{
+		hooked("filter", "guard", unix.NF_INET_PRE_ROUTING, prioRaw,
 			rule("IP sees it").Mark(true, 0, UnseenMark).ClearMark(UnseenMark),
 			rule("127/8 from outside").NotLo().TowardPrefix(Loopback()).Drop(),
-			rule("127/8 from outside").NotLo().FromPrefix(Loopback()).Drop(),
-		}},
+			rule("127/8 from outside").NotLo().FromPrefix(Loopback()).Drop()),
 		// What begins a connection in the name of another container. It is dropped here and not in forward and input,
 		// because programs that restore the mark of a connection overwrite this one.
-		&nft.Chain{Name: "forged", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioForged, Rules: []*nft.Rule{
-			rule("in the name of another container").Mark(true, 0, ForgedMark).NewOrRelated().Drop(),
-		}},
-		&nft.Chain{Name: "prerouting", Type: "nat", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioDNAT, Rules: local()},
-		&nft.Chain{Name: "output", Type: "nat", Hook: unix.NF_INET_LOCAL_OUT, Priority: prioDNAT, Rules: local()},
-		post,
-		&nft.Chain{Name: "decided", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioMark, Rules: []*nft.Rule{
+		hooked("filter", "forged", unix.NF_INET_PRE_ROUTING, prioForged,
+			rule("in the name of another container").Mark(true, 0, ForgedMark).NewOrRelated().Drop()),
+		hooked("nat", "prerouting", unix.NF_INET_PRE_ROUTING, prioDNAT, administrator, ports),
+		hooked("nat", "output", unix.NF_INET_LOCAL_OUT, prioDNAT, administrator, ports),
+		hooked("nat", "postrouting", unix.NF_INET_POST_ROUTING, prioSNAT,
+			administrator,
+			rule("published ports, back to where it came from").Translated().Jump("hairpin"),
+			rule("out of a network").Jump("masquerading")),
+		hooked("filter", "decided", unix.NF_INET_PRE_ROUTING, prioMark,
 			rule("this table decides").Jump("marking"),
-			rule("from a strict network").In(l.Strict).SetMark(StrictMark),
-		}},
-		&nft.Chain{Name: "input", Type: "filter", Hook: unix.NF_INET_LOCAL_IN, Priority: PrioFilter, Rules: []*nft.Rule{
-			rule("in whose name").NotLo().New().Jump("sources"),
-		}},
-		&nft.Chain{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: PrioFilter,
-			Rules: slices.Concat([]*nft.Rule{
-				rule("administrator").Jump("user"),
-				// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
-				rule("in whose name").New().Unconfirmed().Jump("sources"),
-				rule("published ports, who may use them").Translated().Jump("allowfrom"),
-				rule("begun on a bridge").Confirmed().Jump("onbridge"),
-				rule("replies").Reply().Accept(),
-				rule("what a helper of conntrack expects").Expected().Accept(),
-				rule("errors about connections").Related().Jump("errors"),
-			}, l.Policies())})
+			rule("from a strict network").In(l.Strict).SetMark(StrictMark)),
+		hooked("filter", "input", unix.NF_INET_LOCAL_IN, PrioFilter,
+			rule("in whose name").NotLo().New().Jump("sources")),
+		hooked("filter", "forward", unix.NF_INET_FORWARD, PrioFilter, append([]*nft.Rule{
+			administrator,
+			// What br_netfilter has come here a second time has been asked, but see bridgedVLANs.
+			rule("in whose name").New().Unconfirmed().Jump("sources"),
+			rule("published ports, who may use them").Translated().Jump("allowfrom"),
+			rule("begun on a bridge").Confirmed().Jump("onbridge"),
+			rule("replies").Reply().Accept(),
+			rule("what a helper of conntrack expects").Expected().Accept(),
+			rule("errors about connections").Related().Jump("errors"),
+		}, l.Policies()...)...))
 	return t
 }
 
@@ -148,20 +144,20 @@ func Bridge() *nft.Table {
 	t := bridgeSets()
 	links, pairs := SpoofSets(t)
 	ports, guarded := IsolatedPorts(t), PortAddressSetsOf(t).Guarded
+	rule := nft.NewRule
+	administrator := rule("administrator").Jump("user")
 	t.Chains = []*nft.Chain{
 		{Name: "user", Open: true},
-		{Name: "prerouting", Type: "filter", Hook: unix.NF_INET_PRE_ROUTING, Priority: prioBridge,
-			Rules: append([]*nft.Rule{
-				nft.NewRule("administrator").Jump("user"),
-				nft.NewRule("source address of another container").FromGuarded(links, pairs).Drop(),
-			}, PortAddressSetsOf(t).rules()...)},
-		{Name: "forward", Type: "filter", Hook: unix.NF_INET_FORWARD, Priority: prioBridgeFilter, Rules: []*nft.Rule{
-			nft.NewRule("administrator").Jump("user"),
+		hooked("filter", "prerouting", unix.NF_INET_PRE_ROUTING, prioBridge, append([]*nft.Rule{
+			administrator,
+			rule("source address of another container").FromGuarded(links, pairs).Drop(),
+		}, PortAddressSetsOf(t).rules()...)...),
+		hooked("filter", "forward", unix.NF_INET_FORWARD, prioBridgeFilter,
+			administrator,
 			// Where br_netfilter passes frames through the rules of IP, the chain forward there decides: a published
 			// port may lead from one port of the bridge to another.
-			nft.NewRule("within an isolated network").In(ports).Out(ports).Mark(false, 0, DecidedMark).Drop(),
-			nft.NewRule("unseen by the rules of IP").In(guarded).Out(guarded).Mark(true, 0, UnseenMark).Drop(),
-		}},
+			rule("within an isolated network").In(ports).Out(ports).Mark(false, 0, DecidedMark).Drop(),
+			rule("unseen by the rules of IP").In(guarded).Out(guarded).Mark(true, 0, UnseenMark).Drop()),
 	}
 	return t
 }
