@@ -2,6 +2,7 @@ package nft
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"golang.org/x/sys/unix"
@@ -122,6 +123,10 @@ func AddressField(v6, dst bool) (offset, size uint32) {
 		offset += size
 	}
 	return offset, size
+}
+
+func (r *Rule) inPrefix(dst bool, p netip.Prefix) *Rule {
+	return r.Family(p.Addr().Is6()).Prefix(dst, false, p)
 }
 
 func prefixMask(size uint32, bits int) []byte {

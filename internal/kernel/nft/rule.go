@@ -64,14 +64,10 @@ func (r *Rule) Prefix(dst, not bool, p netip.Prefix) *Rule {
 }
 
 // FromPrefix appends "ip saddr p" or "ip6 saddr p".
-func (r *Rule) FromPrefix(p netip.Prefix) *Rule {
-	return r.Family(p.Addr().Is6()).Prefix(false, false, p)
-}
+func (r *Rule) FromPrefix(p netip.Prefix) *Rule { return r.inPrefix(false, p) }
 
 // TowardPrefix appends "ip daddr p" or "ip6 daddr p".
-func (r *Rule) TowardPrefix(p netip.Prefix) *Rule {
-	return r.Family(p.Addr().Is6()).Prefix(true, false, p)
-}
+func (r *Rule) TowardPrefix(p netip.Prefix) *Rule { return r.inPrefix(true, p) }
 
 // A Side is the source of a packet with its incoming link, or its destination with its outgoing link.
 type Side bool
@@ -361,7 +357,7 @@ func (r *Rule) Pair(set *Set) *Rule {
 		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, dst, size, reg(int(size/4))).lookup(set, false)
 }
 
-// DNAT appends "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr if the keys of set have none.
+// DNAT appends "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr if the keys have none.
 // Where set has no ports, the packet keeps its own.
 func (r *Rule) DNAT(set *Set) *Rule {
 	port := uint32(0)

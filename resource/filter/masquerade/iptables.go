@@ -62,8 +62,8 @@ func (m SourcesIPTables) own(from, others []netip.Prefix, v6 bool) (rules []xtab
 // jumps lead the addresses to the container's chain.
 func (m SourcesIPTables) jumps(v6 bool) (rules []xtables.Rule) {
 	for _, p := range filter.OfFamily(m.From, v6) {
-		rules = append(rules, xtables.Rulef("POSTROUTING", "-s %v -m comment --comment %s -j %s", filter.Single(p.Addr()),
-			iptables.ReferenceComment("", m.Owner), ContainerChain(m.Owner)))
+		rules = append(rules, xtables.Rulef("POSTROUTING", "-s %v -m comment --comment %s -j %s",
+			filter.Single(p.Addr()), iptables.ReferenceComment("", m.Owner), ContainerChain(m.Owner)))
 	}
 	return rules
 }

@@ -125,7 +125,8 @@ func prohibitionsOf(tag uint32, link, policy string, subnets []netip.Prefix) (al
 				Priority: int(tag), Protocol: rtnl.OurProtocol}})
 			if policy == Strict {
 				rule(failClosedLocal, rtnl.Rule{IIF: "lo", To: s, Table: rtnl.MainTable})
-				rule(failClosedInto, rtnl.Rule{To: s, Mask: filter.DecidedMark | filter.StrictMark, Action: rtnl.Prohibit})
+				rule(failClosedInto, rtnl.Rule{To: s, Mask: filter.DecidedMark | filter.StrictMark,
+					Action: rtnl.Prohibit})
 			}
 		}
 	}

@@ -186,7 +186,8 @@ func (i Ingress) transferElements(f filter.Tx, b *nft.Batch, on policyLink, not 
 		now := at.At(e)
 		return now != nil && filter.TaggedBy(now, me)
 	}
-	if on.kind != filter.KindNetwork || !slices.ContainsFunc(not, mine) { // only the lists of others say who is a holder
+	// Only the lists of others say who is a holder.
+	if on.kind != filter.KindNetwork || !slices.ContainsFunc(not, mine) {
 		return nil
 	}
 	holders, err := policyHolders(f, me, on.link)

@@ -165,7 +165,8 @@ func (i locatedPolicy) errorRules(subnets []netip.Prefix) (pass, drop []xtables.
 func commented(chain, comment, format string, args ...any) xtables.Rule {
 	words := strings.Fields(fmt.Sprintf(format, args...))
 	match, target := words[:len(words)-1], words[len(words)-1]
-	return xtables.NewRule(chain, slices.Concat(match, []string{"-m", "comment", "--comment", comment, "-j", target})...)
+	words = slices.Concat(match, []string{"-m", "comment", "--comment", comment, "-j", target})
+	return xtables.NewRule(chain, words...)
 }
 
 // odd are rules about the link that another policy wanted.

@@ -72,7 +72,8 @@ func (p PortsIPTables) shared() (rules []xtables.Rule) {
 			xtables.Rulef(hostportSetMark, "-m comment --comment %s -j MARK --set-xmark %s",
 				"CNI portfwd masquerade mark", p.mark()),
 			xtables.Rulef(hostportMasq, "-m mark --mark %s -j MASQUERADE", p.mark()),
-			xtables.Rulef("POSTROUTING", "-m comment --comment %s -j %s", "CNI portfwd requiring masquerade", hostportMasq),
+			xtables.Rulef("POSTROUTING", "-m comment --comment %s -j %s", "CNI portfwd requiring masquerade",
+				hostportMasq),
 		}
 	}
 	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
@@ -308,8 +309,8 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 				return o.Jump == "DNAT" && o.To == r.To && o.Proto == r.Proto && slices.Equal(o.Ports, r.Ports)
 			}
 			if r.Jump == "DNAT" && !slices.Contains(keep, r.To.Addr()) && !slices.ContainsFunc(own, asked) {
-				d.Add(spec.DiffersBy("rule", "%v chain %s leads %s %v to %v, which no port mapping asks for", x, r.Chain,
-					r.Proto, r.Ports, r.To))
+				d.Add(spec.DiffersBy("rule", "%v chain %s leads %s %v to %v, which no port mapping asks for", x,
+					r.Chain, r.Proto, r.Ports, r.To))
 			}
 		}
 	}

@@ -70,7 +70,8 @@ func goneFlows(rules []xtables.Rule, v6 bool) (flows []conntrack.UDPFlow) {
 			continue
 		}
 		for _, ports := range r.Ports {
-			flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: ports[0], Last: ports[1], To: r.To, Gone: true})
+			flows = append(flows, conntrack.UDPFlow{Host: anyAddr(v6), Port: ports[0], Last: ports[1], To: r.To,
+				Gone: true})
 		}
 	}
 	return flows
