@@ -207,7 +207,7 @@ func cutRules(t *nft.Table, pools []grant.Pool, side nft.Side, name string) (rul
 	for _, p := range pools {
 		v6 := p.Prefix.Addr().Is6()
 		rule := nft.NewRule(fmt.Sprintf("%s %v after its time", name, p.Prefix)).Family(v6).Prefix(bool(side), false, p.Prefix).
-			SubnetIn(v6, p.Prefix.Bits(), side, true, heardSet(t, v6)).Drop()
+			SubnetIn(p.Prefix.Bits(), side, true, heardSet(t, v6)).Drop()
 		rules = append(rules, rule)
 	}
 	return rules

@@ -46,6 +46,15 @@ func (r *Rule) FieldsIn(not bool, set *Set, fields ...Field) *Rule {
 	return r.lookup(set, not)
 }
 
+// SubnetIn appends "ip saddr & mask @set" or "!= @set", of either side of the packet, without the family. The mask has
+// the given length, whatever set says.
+func (r *Rule) SubnetIn(bits int, side Side, not bool, set *Set) *Rule {
+	masked := *set
+	masked.Bits = bits
+	r.subnet(0, side, &masked)
+	return r.lookup(set, not)
+}
+
 // Misrouted appends "fib saddr . iif oif missing": a packet to the source would leave by another link.
 func (r *Rule) Misrouted() *Rule {
 	return r.expr("fib", func() {
