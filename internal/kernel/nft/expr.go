@@ -2,7 +2,6 @@ package nft
 
 import (
 	"encoding/binary"
-	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"golang.org/x/sys/unix"
@@ -16,9 +15,9 @@ func reg(word int) uint32 {
 	return uint32(unix.NFT_REG32_00 + word)
 }
 
-// Attributes of fib that x/sys lacks a name for: the result is the type of the address, of the daddr.
+// Numbers that x/sys lacks names for, of fib and of conntrack.
 const (
-	fibResultAddrType = 3
+	fibResultAddrType = 3 // the type of an address
 	fibSaddr          = 1 << 0
 	fibDaddr          = 1 << 1
 	fibIif            = 1 << 3
@@ -33,6 +32,12 @@ const (
 	metaIifkind       = 26 // NFT_META_IIFKIND
 )
 
+// The directions of a connection: IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY.
+const (
+	ctOriginal = 0
+	ctReply    = 1
+)
+
 func (r *Rule) expr(name string, fn func()) *Rule {
 	r.code.Nest(unix.NFTA_LIST_ELEM, func() {
 		r.code.Str(unix.NFTA_EXPR_NAME, name)
@@ -45,50 +50,33 @@ func putValue(b *netlink.Buffer, typ uint16, v []byte) {
 	b.Nest(typ, func() { b.Attr(unix.NFTA_DATA_VALUE, v...) })
 }
 
-func putVerdict(b *netlink.Buffer, typ uint16, code int32, chain string) {
-	b.Nest(typ, func() {
-		b.Nest(unix.NFTA_DATA_VERDICT, func() {
-			b.U32(unix.NFTA_VERDICT_CODE, uint32(code))
-			if chain != "" {
-				b.Str(unix.NFTA_VERDICT_CHAIN, chain)
-			}
-		})
-	})
-}
-
-func (r *Rule) meta(key, dreg uint32) *Rule {
-	return r.expr("meta", func() {
-		r.code.U32(unix.NFTA_META_DREG, dreg)
-		r.code.U32(unix.NFTA_META_KEY, key)
-	})
-}
-
-func (r *Rule) payload(base, offset, size, dreg uint32) *Rule {
-	return r.expr("payload", func() {
-		r.code.U32(unix.NFTA_PAYLOAD_DREG, dreg)
-		r.code.U32(unix.NFTA_PAYLOAD_BASE, base)
-		r.code.U32(unix.NFTA_PAYLOAD_OFFSET, offset)
-		r.code.U32(unix.NFTA_PAYLOAD_LEN, size)
-	})
-}
-
-func (r *Rule) cmp(op uint32, v []byte) *Rule {
+// cmp compares register 1 with a value.
+func (r *Rule) cmp(not bool, v []byte) *Rule {
 	return r.expr("cmp", func() {
 		r.code.U32(unix.NFTA_CMP_SREG, reg(0))
-		r.code.U32(unix.NFTA_CMP_OP, op)
+		r.code.U32(unix.NFTA_CMP_OP, op(not))
 		putValue(&r.code, unix.NFTA_CMP_DATA, v)
 	})
 }
 
-func (r *Rule) bitwise(mask []byte) *Rule { return r.maskAt(0, mask) }
+// number is a number of the kernel's own in a register.
+func number(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
-func (r *Rule) maskAt(word int, mask []byte) *Rule {
+func op(not bool) uint32 {
+	if not {
+		return unix.NFT_CMP_NEQ
+	}
+	return unix.NFT_CMP_EQ
+}
+
+// bitwise makes a register & mask ^ xor of itself.
+func (r *Rule) bitwise(register uint32, mask, xor []byte) *Rule {
 	return r.expr("bitwise", func() {
-		r.code.U32(unix.NFTA_BITWISE_SREG, reg(word))
-		r.code.U32(unix.NFTA_BITWISE_DREG, reg(word))
+		r.code.U32(unix.NFTA_BITWISE_SREG, register)
+		r.code.U32(unix.NFTA_BITWISE_DREG, register)
 		r.code.U32(unix.NFTA_BITWISE_LEN, uint32(len(mask)))
 		putValue(&r.code, unix.NFTA_BITWISE_MASK, mask)
-		putValue(&r.code, unix.NFTA_BITWISE_XOR, make([]byte, len(mask)))
+		putValue(&r.code, unix.NFTA_BITWISE_XOR, xor)
 	})
 }
 
@@ -106,103 +94,20 @@ func (r *Rule) lookup(set *Set, not bool) *Rule {
 	})
 }
 
-func op(not bool) uint32 {
-	if not {
-		return unix.NFT_CMP_NEQ
-	}
-	return unix.NFT_CMP_EQ
-}
-
-// AddressField returns the offset and size, in bytes, of an address in the IP header.
-func AddressField(v6, dst bool) (offset, size uint32) {
-	offset, size = 12, 4
-	if v6 {
-		offset, size = 8, 16
-	}
-	if dst {
-		offset += size
-	}
-	return offset, size
-}
-
-func (r *Rule) inPrefix(dst bool, p netip.Prefix) *Rule {
-	return r.Family(p.Addr().Is6()).Prefix(dst, false, p)
-}
-
-func prefixMask(size uint32, bits int) []byte {
-	mask := make([]byte, size)
-	for i := range bits {
-		mask[i/8] |= 0x80 >> (i % 8)
-	}
-	return mask
-}
-
-// subnet loads an address without host bits, and returns the register's word behind it.
-func (r *Rule) subnet(word int, side Side, set *Set) (next int) {
-	offset, size := AddressField(set.v6(), bool(side))
-	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(word))
-	if set.Bits < int(8*size) {
-		r.maskAt(word, prefixMask(size, set.Bits))
-	}
-	return word + int(size/4)
-}
-
-func (r *Rule) local(not bool) *Rule {
+// fib asks the routes about the packet.
+func (r *Rule) fib(result, flags uint32) *Rule {
 	return r.expr("fib", func() {
 		r.code.U32(unix.NFTA_FIB_DREG, reg(0))
-		r.code.U32(unix.NFTA_FIB_RESULT, fibResultAddrType)
-		r.code.U32(unix.NFTA_FIB_FLAGS, fibDaddr)
-	}).cmp(op(not), binary.NativeEndian.AppendUint32(nil, addrTypeLocal))
+		r.code.U32(unix.NFTA_FIB_RESULT, result)
+		r.code.U32(unix.NFTA_FIB_FLAGS, flags)
+	})
 }
 
-func (r *Rule) status(bit, op uint32) *Rule {
-	return r.ct(unix.NFT_CT_STATUS, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bit)).cmp(op,
-		make([]byte, 4))
-}
-
-func (r *Rule) inState(bits uint32) *Rule {
-	return r.ct(unix.NFT_CT_STATE, false, reg(0)).bitwise(binary.NativeEndian.AppendUint32(nil, bits)).
-		cmp(unix.NFT_CMP_NEQ, make([]byte, 4))
-}
-
-// label has one bit set: the one of that number where bytes are in little-endian order, else another one.
-func label(bit int) []byte {
-	b := make([]byte, 16)
-	b[bit/8] = 1 << (bit % 8)
-	return b
-}
-
-// keyed appends "[ip daddr .] meta l4proto . th dport @set", by the keys of set.
-func (r *Rule) keyed(set *Set) *Rule {
-	r.Family(set.v6())
-	word := 0
-	if len(set.Key) > 2 {
-		offset, size := AddressField(set.v6(), true)
-		r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
-		word = int(size / 4)
-	}
-	return r.meta(unix.NFT_META_L4PROTO, reg(word)).payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2, reg(word+1)).
-		lookup(set, false)
-}
-
-// The directions of a connection: IP_CT_DIR_ORIGINAL and IP_CT_DIR_REPLY.
-const (
-	ctOriginal = 0
-	ctReply    = 1
-)
-
-func (r *Rule) direction(d byte) *Rule {
-	return r.ct(unix.NFT_CT_DIRECTION, false, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{d})
-}
-
-// ct loads what conntrack knows of a packet's flow; of its first direction where original is true.
-func (r *Rule) ct(key uint32, original bool, dreg uint32) *Rule {
-	return r.expr("ct", func() {
-		r.code.U32(unix.NFTA_CT_DREG, dreg)
-		r.code.U32(unix.NFTA_CT_KEY, key)
-		if original {
-			r.code.Attr(unix.NFTA_CT_DIRECTION, ctOriginal)
-		}
+// set writes register 1 into what the kernel keeps with the packet.
+func (r *Rule) set(key uint32) *Rule {
+	return r.expr("meta", func() {
+		r.code.U32(unix.NFTA_META_SREG, reg(0))
+		r.code.U32(unix.NFTA_META_KEY, key)
 	})
 }
 
@@ -218,17 +123,23 @@ func (r *Rule) nat(typ uint32, v6 bool, port uint32) *Rule {
 	})
 }
 
-// load puts a constant into a register.
-func (r *Rule) load(dreg uint32, v []byte) *Rule {
+// constant puts a value into a register.
+func (r *Rule) constant(register uint32, v []byte) *Rule {
 	return r.expr("immediate", func() {
-		r.code.U32(unix.NFTA_IMMEDIATE_DREG, dreg)
+		r.code.U32(unix.NFTA_IMMEDIATE_DREG, register)
 		putValue(&r.code, unix.NFTA_IMMEDIATE_DATA, v)
 	})
 }
 
 func (r *Rule) decide(code int32, chain string) *Rule {
+	r.jumps = chain
 	return r.expr("immediate", func() {
 		r.code.U32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
-		putVerdict(&r.code, unix.NFTA_IMMEDIATE_DATA, code, chain)
+		r.code.Nest(unix.NFTA_IMMEDIATE_DATA, func() {
+			r.code.Nest(unix.NFTA_DATA_VERDICT, func() {
+				r.code.U32(unix.NFTA_VERDICT_CODE, uint32(code))
+				r.code.OptStr(unix.NFTA_VERDICT_CHAIN, chain)
+			})
+		})
 	})
 }

@@ -14,20 +14,17 @@ func PlainRule(comment string) *Rule { return &Rule{comment: comment, plain: tru
 
 // DNATTo appends "dnat to address:port". Port 0 keeps the packet's port.
 func (r *Rule) DNATTo(to netip.AddrPort) *Rule {
-	r.load(unix.NFT_REG_1, to.Addr().AsSlice())
-	if to.Port() == 0 {
-		return r.nat(unix.NFT_NAT_DNAT, to.Addr().Is6(), 0)
+	r.constant(reg(0), to.Addr().AsSlice())
+	port := uint32(0)
+	if to.Port() != 0 {
+		port = reg(4)
+		r.constant(port, Key(to.Port()))
 	}
-	return r.load(unix.NFT_REG_2, Key(to.Port())).nat(unix.NFT_NAT_DNAT, to.Addr().Is6(), unix.NFT_REG_2)
+	return r.nat(unix.NFT_NAT_DNAT, to.Addr().Is6(), port)
 }
 
 // Ether appends "ether saddr mac".
-func (r *Rule) Ether(mac net.HardwareAddr) *Rule {
-	return r.payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 6, reg(0)).cmp(unix.NFT_CMP_EQ, mac)
-}
+func (r *Rule) Ether(mac net.HardwareAddr) *Rule { return r.Is(frame(6, 6), mac) }
 
 // Goto appends "goto chain".
-func (r *Rule) Goto(chain string) *Rule {
-	r.jumps = chain
-	return r.decide(unix.NFT_GOTO, chain)
-}
+func (r *Rule) Goto(chain string) *Rule { return r.decide(unix.NFT_GOTO, chain) }

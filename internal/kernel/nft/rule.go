@@ -2,10 +2,10 @@ package nft
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"golang.org/x/sys/unix"
@@ -49,18 +49,11 @@ func (r *Rule) Code() string {
 }
 
 // Family appends "meta nfproto ipv4" or "meta nfproto ipv6".
-func (r *Rule) Family(v6 bool) *Rule {
-	return r.meta(unix.NFT_META_NFPROTO, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{Family(v6)})
-}
+func (r *Rule) Family(v6 bool) *Rule { return r.Is(meta(unix.NFT_META_NFPROTO, 1), []byte{Family(v6)}) }
 
 // Prefix appends "ip saddr p", "ip6 daddr != p" and so on, without the family.
 func (r *Rule) Prefix(dst, not bool, p netip.Prefix) *Rule {
-	offset, size := AddressField(p.Addr().Is6(), dst)
-	r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0))
-	if p.Bits() < p.Addr().BitLen() {
-		r.bitwise(prefixMask(size, p.Bits()))
-	}
-	return r.cmp(op(not), p.Masked().Addr().AsSlice())
+	return r.compare(not, AddressOf(p.Addr().Is6(), dst).prefix(p.Bits()), p.Masked().Addr().AsSlice())
 }
 
 // FromPrefix appends "ip saddr p" or "ip6 saddr p".
@@ -68,6 +61,10 @@ func (r *Rule) FromPrefix(p netip.Prefix) *Rule { return r.inPrefix(false, p) }
 
 // TowardPrefix appends "ip daddr p" or "ip6 daddr p".
 func (r *Rule) TowardPrefix(p netip.Prefix) *Rule { return r.inPrefix(true, p) }
+
+func (r *Rule) inPrefix(dst bool, p netip.Prefix) *Rule {
+	return r.Family(p.Addr().Is6()).Prefix(dst, false, p)
+}
 
 // A Side is the source of a packet with its incoming link, or its destination with its outgoing link.
 type Side bool
@@ -78,66 +75,59 @@ const (
 	Dst Side = true
 )
 
+// subnet is the address of a side without host bits, as the keys of set have it.
+func (s Side) subnet(set *Set) Field { return AddressOf(set.v6(), bool(s)).prefix(set.Bits) }
+
 // SubnetBy appends "ip saddr & mask . iifname @set", of either side of the packet for each, without the family.
 func (r *Rule) SubnetBy(side, link Side, not bool, set *Set) *Rule {
-	key := uint32(unix.NFT_META_IIFNAME)
+	name := iifname()
 	if link == Dst {
-		key = unix.NFT_META_OIFNAME
+		name = oifname()
 	}
-	next := r.subnet(0, side, set)
-	return r.meta(key, reg(next)).lookup(set, not)
+	return r.FieldsIn(not, set, side.subnet(set), name)
 }
 
 // Subnets appends "ip saddr & mask . ip daddr & mask @set", of either side of the packet for each, without the family.
 func (r *Rule) Subnets(a, b Side, set *Set) *Rule {
-	r.subnet(r.subnet(0, a, set), b, set)
-	return r.lookup(set, false)
+	return r.FieldsIn(false, set, a.subnet(set), b.subnet(set))
 }
 
 // Iifname appends `iifname "name"`; a name that ends in * stands for all that begin so.
 func (r *Rule) Iifname(not bool, name string) *Rule {
-	v := append([]byte(name), make([]byte, 16)...)[:16]
-	if n := len(name); n > 0 && name[n-1] == '*' {
-		v = []byte(name[:n-1])
+	if begin, all := strings.CutSuffix(name, "*"); all {
+		return r.compare(not, iifname(), []byte(begin))
 	}
-	return r.meta(unix.NFT_META_IIFNAME, reg(0)).cmp(op(not), v)
+	return r.compare(not, iifname(), Key(name))
 }
 
 // Iifkind appends `iifkind "kind"`.
-func (r *Rule) Iifkind(kind string) *Rule {
-	return r.meta(metaIifkind, reg(0)).cmp(unix.NFT_CMP_EQ, append([]byte(kind), make([]byte, 16)...)[:16])
-}
+func (r *Rule) Iifkind(kind string) *Rule { return r.Is(meta(metaIifkind, 16), Key(kind)) }
 
 // NotLo appends `iif != "lo"`: lo has the index 1 in every namespace.
-func (r *Rule) NotLo() *Rule {
-	return r.meta(unix.NFT_META_IIF, reg(0)).cmp(unix.NFT_CMP_NEQ, binary.NativeEndian.AppendUint32(nil, 1))
-}
+func (r *Rule) NotLo() *Rule { return r.compare(true, meta(unix.NFT_META_IIF, 4), number(1)) }
 
 // Mark appends "meta mark & mask value".
 func (r *Rule) Mark(not bool, value, mask uint32) *Rule {
-	r.meta(unix.NFT_META_MARK, reg(0))
+	mark := meta(unix.NFT_META_MARK, 4)
 	if mask != 0xffffffff {
-		r.bitwise(binary.NativeEndian.AppendUint32(nil, mask))
+		mark = mark.masked(number(mask))
 	}
-	return r.cmp(op(not), binary.NativeEndian.AppendUint32(nil, value))
+	return r.compare(not, mark, number(value))
 }
 
 // Proto appends "meta l4proto proto".
-func (r *Rule) Proto(not bool, proto byte) *Rule {
-	return r.meta(unix.NFT_META_L4PROTO, reg(0)).cmp(op(not), []byte{proto})
-}
+func (r *Rule) Proto(not bool, proto byte) *Rule { return r.compare(not, l4proto(), []byte{proto}) }
 
 // Port appends "th sport from-to", or dport, of whatever has ports.
 func (r *Rule) Port(dst, not bool, from, to uint16) *Rule {
-	offset := uint32(0)
+	port := Behind(0, 2)
 	if dst {
-		offset = 2
+		port = dport()
 	}
-	r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, 2, reg(0))
 	if from == to {
-		return r.cmp(op(not), Key(from))
+		return r.compare(not, port, Key(from))
 	}
-	return r.expr("range", func() {
+	return r.load(port).expr("range", func() {
 		r.code.U32(unix.NFTA_RANGE_SREG, reg(0))
 		r.code.U32(unix.NFTA_RANGE_OP, op(not)) // NFT_RANGE_EQ and _NEQ have the numbers of NFT_CMP_…
 		putValue(&r.code, unix.NFTA_RANGE_FROM_DATA, Key(from))
@@ -145,23 +135,38 @@ func (r *Rule) Port(dst, not bool, from, to uint16) *Rule {
 	})
 }
 
+func dport() Field { return Behind(2, 2) }
+
 // ToLocal appends "fib daddr type local".
-func (r *Rule) ToLocal() *Rule { return r.local(false) }
+func (r *Rule) ToLocal() *Rule {
+	return r.fib(fibResultAddrType, fibDaddr).cmp(false, number(addrTypeLocal))
+}
 
 // NotToLocal appends "fib daddr type != local".
-func (r *Rule) NotToLocal() *Rule { return r.local(true) }
+func (r *Rule) NotToLocal() *Rule {
+	return r.fib(fibResultAddrType, fibDaddr).cmp(true, number(addrTypeLocal))
+}
+
+// Misrouted appends "fib saddr . iif oif missing": a packet to the source would leave by another link.
+func (r *Rule) Misrouted() *Rule {
+	return r.fib(unix.NFT_FIB_RESULT_OIF, fibSaddr|fibIif|fibPresent).cmp(false, make([]byte, 4))
+}
 
 // Translated appends "ct status dnat".
-func (r *Rule) Translated() *Rule { return r.status(ctStatusDNAT, unix.NFT_CMP_NEQ) }
+func (r *Rule) Translated() *Rule { return r.status(false, ctStatusDNAT) }
 
 // Unconfirmed appends "ct status ! confirmed": of a connection that conntrack has no entry of yet.
-func (r *Rule) Unconfirmed() *Rule { return r.status(ctStatusConfirmed, unix.NFT_CMP_EQ) }
+func (r *Rule) Unconfirmed() *Rule { return r.status(true, ctStatusConfirmed) }
 
 // Confirmed appends "ct status confirmed".
-func (r *Rule) Confirmed() *Rule { return r.status(ctStatusConfirmed, unix.NFT_CMP_NEQ) }
+func (r *Rule) Confirmed() *Rule { return r.status(false, ctStatusConfirmed) }
 
 // Expected appends "ct status expected": of a connection that a helper of another one has announced.
-func (r *Rule) Expected() *Rule { return r.status(ctStatusExpected, unix.NFT_CMP_NEQ) }
+func (r *Rule) Expected() *Rule { return r.status(false, ctStatusExpected) }
+
+func (r *Rule) status(not bool, bit uint32) *Rule {
+	return r.has(not, conntrack(unix.NFT_CT_STATUS, 4), number(bit))
+}
 
 // Reply appends "ct state established ct direction reply".
 func (r *Rule) Reply() *Rule { return r.inState(ctEstablished).direction(ctReply) }
@@ -172,20 +177,25 @@ func (r *Rule) Related() *Rule { return r.inState(ctRelated) }
 // New appends "ct state new".
 func (r *Rule) New() *Rule { return r.inState(ctNew) }
 
-// In appends "iifname @set".
-func (r *Rule) In(set *Set) *Rule {
-	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(set, false)
+// NewOrRelated appends "ct state new,related".
+func (r *Rule) NewOrRelated() *Rule { return r.inState(ctNew | ctRelated) }
+
+func (r *Rule) inState(bits uint32) *Rule {
+	return r.has(false, conntrack(unix.NFT_CT_STATE, 4), number(bits))
 }
+
+func (r *Rule) direction(d byte) *Rule {
+	return r.Is(conntrack(unix.NFT_CT_DIRECTION, 1), []byte{d})
+}
+
+// In appends "iifname @set".
+func (r *Rule) In(set *Set) *Rule { return r.FieldsIn(false, set, iifname()) }
 
 // Out appends "oifname @set".
-func (r *Rule) Out(set *Set) *Rule {
-	return r.meta(unix.NFT_META_OIFNAME, reg(0)).lookup(set, false)
-}
+func (r *Rule) Out(set *Set) *Rule { return r.FieldsIn(false, set, oifname()) }
 
 // Between appends "iifname . oifname @set".
-func (r *Rule) Between(set *Set) *Rule {
-	return r.meta(unix.NFT_META_IIFNAME, reg(0)).meta(unix.NFT_META_OIFNAME, reg(4)).lookup(set, false)
-}
+func (r *Rule) Between(set *Set) *Rule { return r.FieldsIn(false, set, iifname(), oifname()) }
 
 // SetMark appends "meta mark set meta mark | bits".
 func (r *Rule) SetMark(bits uint32) *Rule { return r.changeMark(bits, bits) }
@@ -195,52 +205,43 @@ func (r *Rule) ClearMark(bits uint32) *Rule { return r.changeMark(bits, 0) }
 
 // changeMark gives bits of the mark the values that they have in to.
 func (r *Rule) changeMark(bits, to uint32) *Rule {
-	r.meta(unix.NFT_META_MARK, reg(0)).expr("bitwise", func() {
-		r.code.U32(unix.NFTA_BITWISE_SREG, reg(0))
-		r.code.U32(unix.NFTA_BITWISE_DREG, reg(0))
-		r.code.U32(unix.NFTA_BITWISE_LEN, 4)
-		putValue(&r.code, unix.NFTA_BITWISE_MASK, binary.NativeEndian.AppendUint32(nil, ^bits))
-		putValue(&r.code, unix.NFTA_BITWISE_XOR, binary.NativeEndian.AppendUint32(nil, to))
-	})
-	return r.expr("meta", func() {
-		r.code.U32(unix.NFTA_META_SREG, reg(0))
-		r.code.U32(unix.NFTA_META_KEY, unix.NFT_META_MARK)
-	})
+	return r.load(meta(unix.NFT_META_MARK, 4)).bitwise(reg(0), number(^bits), number(to)).set(unix.NFT_META_MARK)
 }
 
 // Label appends "ct label bit", or "ct label ! bit". There are 128.
 func (r *Rule) Label(not bool, bit int) *Rule {
-	return r.ct(unix.NFT_CT_LABELS, false, reg(0)).bitwise(label(bit)).cmp(op(!not), make([]byte, 16))
+	return r.has(not, conntrack(unix.NFT_CT_LABELS, 16), label(bit))
 }
 
 // SetLabel appends "ct label set bit". Others stay.
 func (r *Rule) SetLabel(bit int) *Rule {
-	return r.expr("immediate", func() {
-		r.code.U32(unix.NFTA_IMMEDIATE_DREG, reg(0))
-		putValue(&r.code, unix.NFTA_IMMEDIATE_DATA, label(bit))
-	}).expr("ct", func() {
+	return r.constant(reg(0), label(bit)).expr("ct", func() {
 		r.code.U32(unix.NFTA_CT_KEY, unix.NFT_CT_LABELS)
 		r.code.U32(unix.NFTA_CT_SREG, reg(0))
 	})
 }
 
-// NewOrRelated appends "ct state new,related".
-func (r *Rule) NewOrRelated() *Rule { return r.inState(ctNew | ctRelated) }
+// label has one bit set: the one of that number where bytes are in little-endian order, else another one.
+func label(bit int) []byte {
+	b := make([]byte, 16)
+	b[bit/8] = 1 << (bit % 8)
+	return b
+}
 
 // Protocol appends "meta protocol type", of a frame without its first VLAN tag.
 func (r *Rule) Protocol(etherType uint16) *Rule {
-	return r.meta(unix.NFT_META_PROTOCOL, reg(0)).cmp(unix.NFT_CMP_EQ, Key(etherType))
+	return r.Is(meta(unix.NFT_META_PROTOCOL, 2), Key(etherType))
 }
 
 // VLAN0 appends "@ll,116,12 0": of a frame that has a VLAN tag, that this is VLAN 0; or "@nh,4,12 0", of its
 // second tag. Nothing before it may ask for the protocol, because nft(8) then ends with a failed assertion when it
 // prints the rule.
 func (r *Rule) VLAN0(second bool) *Rule {
-	base, offset := uint32(unix.NFT_PAYLOAD_LL_HEADER), uint32(14)
+	tag := frame(14, 2)
 	if second {
-		base, offset = unix.NFT_PAYLOAD_NETWORK_HEADER, 0
+		tag = network(0, 2)
 	}
-	return r.payload(base, offset, 2, reg(0)).bitwise(Key(uint16(0x0fff))).cmp(unix.NFT_CMP_EQ, Key(uint16(0)))
+	return r.has(true, tag, Key(uint16(0x0fff)))
 }
 
 // A Claim is an address that the sender of a frame claims to have.
@@ -253,45 +254,36 @@ const (
 	ClaimARP              // sender of an ARP message
 )
 
-// claimed loads the address of a claim.
-func (r *Rule) claimed(c Claim, dreg uint32) *Rule {
-	offset, size := AddressField(c == ClaimIP6, false)
-	if c == ClaimARP {
-		offset = 14
-	}
-	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, dreg)
-}
-
 // Claims appends "ip saddr @addresses iifname . ip saddr != @pairs", without the family, for a claimed address.
 func (r *Rule) Claims(c Claim, addresses, pairs *Set) *Rule {
-	return r.claimed(c, reg(0)).lookup(addresses, false).
-		meta(unix.NFT_META_IIFNAME, reg(0)).claimed(c, reg(4)).lookup(pairs, true)
+	address := AddressOf(c == ClaimIP6, false)
+	if c == ClaimARP {
+		address.offset = 14
+	}
+	return r.FieldsIn(false, addresses, address).FieldsIn(true, pairs, iifname(), address)
 }
 
 // SourceIsTarget appends "ip6 hoplimit 255 icmpv6 type nd-neighbor-advert ip6 saddr set @th,64,128": an advertisement
 // gets the address that it is about as its source. Receivers ignore those with another hop limit (RFC 4861, 7.1.2).
 // Without it, nft(8) would load "ether type" from its own listing, and so miss frames with a tag of VLAN 0.
 func (r *Rule) SourceIsTarget() *Rule {
-	const hopLimit, advertisement, target, size = 7, 136, 8, 16
-	saddr, _ := AddressField(true, false)
-	return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, hopLimit, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{255}).
-		Proto(false, unix.IPPROTO_ICMPV6).
-		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{advertisement}).
-		payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, target, size, reg(0)).
-		expr("payload", func() {
-			r.code.U32(unix.NFTA_PAYLOAD_SREG, reg(0))
-			r.code.U32(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER)
-			r.code.U32(unix.NFTA_PAYLOAD_OFFSET, saddr)
-			r.code.U32(unix.NFTA_PAYLOAD_LEN, size)
-			r.code.U32(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
-		})
+	const advertisement = 136
+	hopLimit, icmpType, target := network(7, 1), Behind(0, 1), Behind(8, 16)
+	saddr := AddressOf(true, false)
+	return r.Is(hopLimit, []byte{255}).Proto(false, unix.IPPROTO_ICMPV6).Is(icmpType, []byte{advertisement}).
+		load(target).expr("payload", func() {
+		r.code.U32(unix.NFTA_PAYLOAD_SREG, reg(0))
+		r.code.U32(unix.NFTA_PAYLOAD_BASE, saddr.base)
+		r.code.U32(unix.NFTA_PAYLOAD_OFFSET, saddr.offset)
+		r.code.U32(unix.NFTA_PAYLOAD_LEN, saddr.size)
+		r.code.U32(unix.NFTA_PAYLOAD_CSUM_FLAGS, unix.NFT_PAYLOAD_L4CSUM_PSEUDOHDR)
+	})
 }
 
 // Fragment appends "ip frag-off & 0x3fff != 0", or "exthdr frag exists", without the family.
 func (r *Rule) Fragment(v6 bool) *Rule {
 	if !v6 {
-		return r.payload(unix.NFT_PAYLOAD_NETWORK_HEADER, 6, 2, reg(0)).bitwise(Key(uint16(0x3fff))).
-			cmp(unix.NFT_CMP_NEQ, Key(uint16(0)))
+		return r.has(false, network(6, 2), Key(uint16(0x3fff)))
 	}
 	r.expr("exthdr", func() {
 		r.code.U32(unix.NFTA_EXTHDR_DREG, reg(0))
@@ -300,95 +292,82 @@ func (r *Rule) Fragment(v6 bool) *Rule {
 		r.code.U32(unix.NFTA_EXTHDR_LEN, 1)
 		r.code.U32(unix.NFTA_EXTHDR_FLAGS, unix.NFT_EXTHDR_F_PRESENT)
 	})
-	return r.cmp(unix.NFT_CMP_EQ, []byte{1})
+	return r.cmp(false, []byte{1})
 }
 
 // EndBehind appends "ct original ip saddr & mask . iifname @set", or "ct reply", of an end of the packet's connection,
 // without the family.
 func (r *Rule) EndBehind(reply bool, set *Set) *Rule {
-	key, size := uint32(unix.NFT_CT_SRC_IP), uint32(4)
-	if set.v6() {
-		key, size = unix.NFT_CT_SRC_IP6, 16
-	}
 	direction := byte(ctOriginal)
 	if reply {
 		direction = ctReply
 	}
-	r.expr("ct", func() {
-		r.code.U32(unix.NFTA_CT_DREG, reg(0))
-		r.code.U32(unix.NFTA_CT_KEY, key)
-		r.code.Attr(unix.NFTA_CT_DIRECTION, direction)
-	})
-	if set.Bits < int(8*size) {
-		r.bitwise(prefixMask(size, set.Bits))
+	saddr := conntrack(unix.NFT_CT_SRC_IP, 4, direction)
+	if set.v6() {
+		saddr = conntrack(unix.NFT_CT_SRC_IP6, 16, direction)
 	}
-	return r.meta(unix.NFT_META_IIFNAME, reg(int(size/4))).lookup(set, false)
+	return r.FieldsIn(false, set, saddr.prefix(set.Bits), iifname())
 }
 
 // From appends "ip saddr @set".
-func (r *Rule) From(set *Set) *Rule { return r.address(false, set) }
+func (r *Rule) From(set *Set) *Rule { return r.addressed(set, set.address(false)) }
 
 // Toward appends "ip daddr @set".
-func (r *Rule) Toward(set *Set) *Rule { return r.address(true, set) }
+func (r *Rule) Toward(set *Set) *Rule { return r.addressed(set, set.address(true)) }
 
-func (r *Rule) address(dst bool, set *Set) *Rule {
-	offset, size := AddressField(set.v6(), dst)
-	return r.Family(set.v6()).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).lookup(set, false)
+// Pair appends "ip saddr . ip daddr @set".
+func (r *Rule) Pair(set *Set) *Rule { return r.addressed(set, set.address(false), set.address(true)) }
+
+// To appends "ip daddr . meta l4proto . th dport @set", without the daddr if the keys have none.
+func (r *Rule) To(set *Set) *Rule {
+	if len(set.Key) > 2 {
+		return r.addressed(set, set.address(true), l4proto(), dport())
+	}
+	return r.addressed(set, l4proto(), dport())
 }
-
-// To appends "ip daddr . meta l4proto . th dport @set".
-func (r *Rule) To(set *Set) *Rule { return r.keyed(set) }
 
 // PublishedTo appends "ct direction original ip daddr . meta l4proto . ct original proto-dst @set": where a translated
 // packet goes, and by which port it was asked for.
 func (r *Rule) PublishedTo(set *Set) *Rule {
-	offset, size := AddressField(set.v6(), true)
-	words := int(size / 4)
-	return r.direction(ctOriginal).Family(set.v6()).
-		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size, reg(0)).meta(unix.NFT_META_L4PROTO, reg(words)).
-		ct(unix.NFT_CT_PROTO_DST, true, reg(words+1)).lookup(set, false)
-}
-
-// Pair appends "ip saddr . ip daddr @set".
-func (r *Rule) Pair(set *Set) *Rule {
-	src, size := AddressField(set.v6(), false)
-	dst, _ := AddressField(set.v6(), true)
-	return r.Family(set.v6()).payload(unix.NFT_PAYLOAD_NETWORK_HEADER, src, size, reg(0)).
-		payload(unix.NFT_PAYLOAD_NETWORK_HEADER, dst, size, reg(int(size/4))).lookup(set, false)
+	asked := conntrack(unix.NFT_CT_PROTO_DST, 2, ctOriginal)
+	return r.direction(ctOriginal).addressed(set, set.address(true), l4proto(), asked)
 }
 
 // DNAT appends "dnat ip to ip daddr . meta l4proto . th dport map @set", without the daddr if the keys have none.
 // Where set has no ports, the packet keeps its own.
 func (r *Rule) DNAT(set *Set) *Rule {
 	port := uint32(0)
-	if _, size := AddressField(set.v6(), true); len(set.Data) > 1 {
-		port = reg(int(size / 4))
+	if len(set.Data) > 1 {
+		port = reg(int(set.address(true).size / 4))
 	}
-	return r.keyed(set).nat(unix.NFT_NAT_DNAT, set.v6(), port)
+	return r.To(set).nat(unix.NFT_NAT_DNAT, set.v6(), port)
 }
+
+// addressed appends "field . field @set" for packets of the set's family.
+func (r *Rule) addressed(set *Set, fields ...Field) *Rule {
+	return r.Family(set.v6()).FieldsIn(false, set, fields...)
+}
+
+func (s *Set) address(dst bool) Field { return AddressOf(s.v6(), dst) }
 
 // Masquerade appends "masquerade".
 func (r *Rule) Masquerade() *Rule { return r.expr("masq", func() {}) }
 
 // SNAT appends "snat ip to a", or "snat ip6 to a".
 func (r *Rule) SNAT(a netip.Addr) *Rule {
-	return r.load(reg(0), a.AsSlice()).nat(unix.NFT_NAT_SNAT, a.Is6(), 0)
+	return r.constant(reg(0), a.AsSlice()).nat(unix.NFT_NAT_SNAT, a.Is6(), 0)
 }
 
 // FromGuarded appends "iifname @links iifname . ether saddr != @pairs".
 func (r *Rule) FromGuarded(links, pairs *Set) *Rule {
-	return r.meta(unix.NFT_META_IIFNAME, reg(0)).lookup(links, false).
-		meta(unix.NFT_META_IIFNAME, reg(0)).payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 6, reg(4)).lookup(pairs, true)
+	return r.In(links).FieldsIn(true, pairs, iifname(), frame(6, 6))
 }
 
 // Accept appends "accept", which ends this base chain for the packet. Later base chains still see the packet.
 func (r *Rule) Accept() *Rule { return r.decide(Accept, "") }
 
 // Jump appends "jump chain".
-func (r *Rule) Jump(chain string) *Rule {
-	r.jumps = chain
-	return r.decide(unix.NFT_JUMP, chain)
-}
+func (r *Rule) Jump(chain string) *Rule { return r.decide(unix.NFT_JUMP, chain) }
 
 // Return appends "return", which goes back to the chain that jumped here.
 func (r *Rule) Return() *Rule { return r.decide(unix.NFT_RETURN, "") }

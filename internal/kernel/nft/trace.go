@@ -126,11 +126,12 @@ func (t *Table) tracing(packets []Traced, flags uint32) *Batch {
 
 // rule is "ether type ip ip saddr … meta nftrace set 1".
 func (p Traced) rule() *Rule {
-	r, ether := NewRule("fairlead trace"), []byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff}
+	const syn, ack = 0x02, 0x10
+	etherType := uint16(unix.ETH_P_IP)
 	if p.Dst.Is6() {
-		ether = []byte{unix.ETH_P_IPV6 >> 8, unix.ETH_P_IPV6 & 0xff}
+		etherType = unix.ETH_P_IPV6
 	}
-	r.meta(unix.NFT_META_PROTOCOL, reg(0)).cmp(unix.NFT_CMP_EQ, ether)
+	r := NewRule("fairlead trace").Protocol(etherType)
 	if p.Src.IsValid() {
 		r.Prefix(false, false, netip.PrefixFrom(p.Src, p.Src.BitLen()))
 	}
@@ -141,20 +142,16 @@ func (p Traced) rule() *Rule {
 	if p.DstPort != 0 {
 		r.Port(true, false, p.DstPort, p.DstPort)
 	}
-	const syn, ack = 0x02, 0x10
+	icmpType := Behind(0, 1)
 	switch p.Proto {
 	case kernel.TCP:
-		r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1, reg(0)).bitwise([]byte{syn | ack}).cmp(unix.NFT_CMP_EQ,
-			[]byte{syn})
+		r.Is(Behind(13, 1).masked([]byte{syn | ack}), []byte{syn})
 	case kernel.ICMP:
-		r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{8})
+		r.Is(icmpType, []byte{8})
 	case kernel.ICMPv6:
-		r.payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1, reg(0)).cmp(unix.NFT_CMP_EQ, []byte{128})
+		r.Is(icmpType, []byte{128})
 	}
-	return r.load(reg(0), []byte{1}).expr("meta", func() {
-		r.code.U32(unix.NFTA_META_SREG, reg(0))
-		r.code.U32(unix.NFTA_META_KEY, unix.NFT_META_NFTRACE)
-	})
+	return r.constant(reg(0), []byte{1}).set(unix.NFT_META_NFTRACE)
 }
 
 // Own reports whether a step was in one of the Tracer's own tables, at the first or the last hook.
