@@ -126,6 +126,17 @@ func Attr32(b []byte, path ...uint16) uint32 {
 	return 0
 }
 
+// Attr64 returns a 64-bit number in network byte order, found like Attr. It returns 0 if there is none.
+func Attr64(b []byte, path ...uint16) uint64 {
+	if v := Attr(b, path...); len(v) == 8 {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+// AttrText returns the text of an attribute that is found like Attr. It returns "" if there is none.
+func AttrText(b []byte, path ...uint16) string { return Text(Attr(b, path...)) }
+
 // Align rounds a length up to the next boundary of attributes and messages (4 bytes).
 func Align(n int) int { return (n + 3) &^ 3 }
 

@@ -60,12 +60,7 @@ type nftRule struct {
 	body  []byte // NFTA_RULE_…
 }
 
-func (r *nftRule) number() uint64 {
-	if v := attr(r.body, unix.NFTA_RULE_HANDLE); len(v) == 8 {
-		return binary.BigEndian.Uint64(v)
-	}
-	return 0
-}
+func (r *nftRule) number() uint64 { return netlink.Attr64(r.body, unix.NFTA_RULE_HANDLE) }
 
 // each calls fn for each expression of the rule, until it returns false.
 func (r *nftRule) each(fn func(name string, data []byte) bool) {

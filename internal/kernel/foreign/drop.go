@@ -111,14 +111,14 @@ func dropsAll(expressions []byte) bool {
 	drops, all := false, true
 	netlink.EachAttr(expressions, func(_ uint16, e []byte) {
 		d := netlink.Attr(e, unix.NFTA_EXPR_DATA)
-		switch name := netlink.Text(netlink.Attr(e, unix.NFTA_EXPR_NAME)); name {
+		switch name := netlink.AttrText(e, unix.NFTA_EXPR_NAME); name {
 		case "counter", "log":
 		case "match": // of iptables
-			all = all && netlink.Text(netlink.Attr(d, unix.NFTA_MATCH_NAME)) == "comment"
+			all = all && netlink.AttrText(d, unix.NFTA_MATCH_NAME) == "comment"
 		case "reject":
 			drops = true
 		case "target":
-			drops = drops || netlink.Text(netlink.Attr(d, unix.NFTA_TARGET_NAME)) == "REJECT"
+			drops = drops || netlink.AttrText(d, unix.NFTA_TARGET_NAME) == "REJECT"
 		case "immediate":
 			verdict := netlink.Attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
 			drops = drops || verdict != nil && netlink.Attr32(verdict, unix.NFTA_VERDICT_CODE) == 0

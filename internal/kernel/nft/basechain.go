@@ -74,9 +74,9 @@ func (n *Conn) BaseChains() (all []BaseChain, err error) {
 		}
 		all = append(all, BaseChain{
 			Family:   family,
-			Table:    netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_TABLE)),
-			Name:     netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_NAME)),
-			Type:     netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_TYPE)),
+			Table:    netlink.AttrText(body, unix.NFTA_CHAIN_TABLE),
+			Name:     netlink.AttrText(body, unix.NFTA_CHAIN_NAME),
+			Type:     netlink.AttrText(body, unix.NFTA_CHAIN_TYPE),
 			Device:   hookDevices(hook),
 			Hook:     netlink.Attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
 			Priority: int32(netlink.Attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
@@ -92,9 +92,8 @@ func (n *Conn) BaseChains() (all []BaseChain, err error) {
 
 // DropPolicy reports whether a chain has the policy drop, and whether it exists.
 func (n *Conn) DropPolicy(t *Table, chain string) (drops, there bool, err error) {
-	q := t.chainQuestion(chain)
-	q.answer = func(body []byte) { drops = dropPolicy(body[4:]) }
-	err = n.ask([]*question{q})
+	q := t.chainQuestion(chain, func(b []byte) { drops = dropPolicy(b) })
+	err = n.ask(q)
 	return drops, q.found, err
 }
 
@@ -102,7 +101,7 @@ func (n *Conn) DropPolicy(t *Table, chain string) (drops, there bool, err error)
 func hookDevices(hook []byte) string {
 	const devices = 4 // NFTA_HOOK_DEVS
 	names := []string{}
-	if one := netlink.Text(netlink.Attr(hook, unix.NFTA_HOOK_DEV)); one != "" {
+	if one := netlink.AttrText(hook, unix.NFTA_HOOK_DEV); one != "" {
 		names = append(names, one)
 	} else {
 		netlink.EachAttr(netlink.Attr(hook, devices),

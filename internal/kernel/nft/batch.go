@@ -1,6 +1,9 @@
 package nft
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -13,8 +16,9 @@ type operation struct {
 	typ   uint16
 	flags uint16
 	elem  Elem // or else:
-	what  string
 	table *Table
+	kind  string
+	name  string // empty: the table itself
 	fill  func(*netlink.Requests)
 }
 
@@ -45,8 +49,8 @@ func (b *Batch) Each(fn func(e Elem, added bool)) {
 	}
 }
 
-func (b *Batch) op(verb string, typ, flags uint16, t *Table, what string, fill func(*netlink.Requests)) {
-	b.ops = append(b.ops, operation{verb: verb, typ: typ, flags: flags, table: t, what: what, fill: fill})
+func (b *Batch) op(verb string, typ, flags uint16, t *Table, kind, name string, fill func(*netlink.Requests)) {
+	b.ops = append(b.ops, operation{verb: verb, typ: typ, flags: flags, table: t, kind: kind, name: name, fill: fill})
 }
 
 // element is what of an element the kernel is told: one that is deleted goes by its key.
@@ -61,7 +65,7 @@ func (o operation) String() string {
 	if o.elem.Set != nil {
 		return o.verb + " element " + o.element().String()
 	}
-	return o.verb + " " + o.what
+	return strings.TrimSpace(fmt.Sprintf("%s %s %v %s", o.verb, o.kind, o.table, o.name))
 }
 
 func sameSet(a, b *Set) bool {

@@ -41,20 +41,15 @@ func (n *Conn) Intact(generation uint32, t *Table, more ...*Rule) (bool, error) 
 			continue
 		}
 		now[name] = want
-		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
-			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
-			answer: func(body []byte) { ok = ok && netlink.Attr32(body[4:], unix.NFTA_CHAIN_USE) == want },
-		})
+		qs = append(qs, t.chainQuestion(c.Name, func(chain []byte) {
+			ok = ok && netlink.Attr32(chain, unix.NFTA_CHAIN_USE) == want
+		}))
 	}
 	if name := "ends " + t.String(); t.Ends && len(t.Sets) > 0 && seen[name] == 0 {
 		now[name] = 1
-		q := t.Sets[0].question()
-		q.answer = func(body []byte) {
-			ok = ok && netlink.Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0
-		}
-		qs = append(qs, q)
+		qs = append(qs, t.Sets[0].question(func(set []byte) { ok = ok && timesOut(set) }))
 	}
-	err := n.ask(qs)
+	err := n.ask(qs...)
 	for _, q := range qs {
 		ok = ok && q.found
 	}
@@ -75,21 +70,14 @@ type tableLook struct {
 
 func (n *Conn) lookAt(t *Table) (*tableLook, error) {
 	l := &tableLook{odd: map[string]bool{}}
-	table := t.question()
-	table.answer = func(body []byte) {
-		l.dormant = netlink.Attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
-	}
+	table := t.question(func(b []byte) { l.dormant = isDormant(b) })
 	for _, s := range t.Sets {
-		q := s.question()
-		q.answer = func(body []byte) { l.odd["set "+s.Name] = !s.like(body[4:]) }
-		l.sets = append(l.sets, q)
+		l.sets = append(l.sets, s.question(func(b []byte) { l.odd["set "+s.Name] = !s.like(b) }))
 	}
 	for _, c := range t.Chains {
-		l.chains = append(l.chains, &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family,
-			fill:   named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, c.Name),
-			answer: func(body []byte) { l.odd["chain "+c.Name] = !c.like(body[4:]) }})
+		l.chains = append(l.chains, t.chainQuestion(c.Name, func(b []byte) { l.odd["chain "+c.Name] = !c.like(b) }))
 	}
-	err := n.ask(slices.Concat(l.sets, l.chains, []*question{table}))
+	err := n.ask(append(slices.Concat(l.sets, l.chains), table)...)
 	l.table = table.found
 	return l, err
 }
@@ -107,7 +95,7 @@ func (s *Set) like(b []byte) bool {
 
 // like reports whether the kernel's chain hangs where c does.
 func (c *Chain) like(b []byte) bool {
-	return c.Type == netlink.Text(netlink.Attr(b, unix.NFTA_CHAIN_TYPE)) && (c.Type == "" ||
+	return c.Type == netlink.AttrText(b, unix.NFTA_CHAIN_TYPE) && (c.Type == "" ||
 		netlink.Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) == c.Hook &&
 			int32(netlink.Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) == c.Priority &&
 			netlink.Attr32(b, unix.NFTA_CHAIN_POLICY) == Accept)
@@ -133,17 +121,12 @@ func (n *Conn) Diff(t *Table) (found []error, fix *Batch, err error) {
 	fix = &Batch{}
 	if !l.table {
 		found = append(found, &NoTableError{t.String()})
-		fix.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(),
-			named(unix.NFTA_TABLE_NAME, t, 0, ""))
+		fix.AddTable(t)
 		defer func() { found = found[:1] }() // which says that all in it is missing, too
 	}
 	if l.dormant {
 		found = append(found, spec.DiffersBy("flags", "nft table %v is dormant, so nothing in it applies", t))
-		name := named(unix.NFTA_TABLE_NAME, t, 0, "")
-		fix.op("wake", unix.NFT_MSG_NEWTABLE, 0, t, "table "+t.String(), func(r *netlink.Requests) {
-			name(r)
-			r.U32(unix.NFTA_TABLE_FLAGS, 0)
-		})
+		fix.table("wake", 0, t, 0)
 	}
 	for i, s := range t.Sets {
 		if !l.sets[i].found {
@@ -155,7 +138,7 @@ func (n *Conn) Diff(t *Table) (found []error, fix *Batch, err error) {
 	for i, c := range t.Chains {
 		if !l.chains[i].found {
 			found = append(found, spec.Missing(fmt.Sprintf("nft chain %v %s", t, c.Name)))
-			fix.addChain(t, c)
+			fix.AddChain(t, c)
 		}
 	}
 	for i, c := range t.Chains {
@@ -189,8 +172,7 @@ func (n *Conn) diffRules(t *Table, c *Chain, there bool, fix *Batch) (found []er
 	if there {
 		found = ruleDiff(t, c, got, want)
 		if len(got) > 0 {
-			fix.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+c.Name,
-				named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, c.Name))
+			fix.flush(t, c.Name)
 		}
 	}
 	for _, r := range c.Rules {

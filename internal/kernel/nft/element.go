@@ -21,8 +21,8 @@ func (n *Conn) Get(keys ...Elem) ([]*Elem, error) {
 			fill: func(r *netlink.Requests) {
 				putElements(r, e.Set, []Elem{{Set: e.Set, Key: e.Key, KeyEnd: e.KeyEnd}})
 			},
-			answer: func(body []byte) {
-				eachElement(body, func(v []byte) {
+			answer: func(b []byte) {
+				eachElement(b, func(v []byte) {
 					// Asked for a range, the kernel answers with any that its first key is in.
 					if got := element(e.Set, v); bytes.Equal(got.Key, e.Key) && bytes.Equal(got.KeyEnd, e.KeyEnd) {
 						found[i] = &got
@@ -31,7 +31,7 @@ func (n *Conn) Get(keys ...Elem) ([]*Elem, error) {
 			},
 		}
 	}
-	if err := n.ask(qs); err != nil {
+	if err := n.ask(qs...); err != nil {
 		return found, err
 	}
 	return found, n.awaitEnd(qs, found)
@@ -54,8 +54,8 @@ func (n *Conn) List(set *Set) (all []Elem, err error) {
 // element is what the attributes of one are.
 func element(set *Set, e []byte) Elem {
 	return Elem{
-		timeout: milliseconds(e, unix.NFTA_SET_ELEM_TIMEOUT),
-		Left:    milliseconds(e, unix.NFTA_SET_ELEM_EXPIRATION),
+		timeout: netlink.Attr64(e, unix.NFTA_SET_ELEM_TIMEOUT),
+		Left:    netlink.Attr64(e, unix.NFTA_SET_ELEM_EXPIRATION),
 		Set:     set,
 		Key:     slices.Clone(netlink.Attr(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
 		KeyEnd:  slices.Clone(netlink.Attr(e, setElemKeyEnd, unix.NFTA_DATA_VALUE)),
@@ -65,17 +65,9 @@ func element(set *Set, e []byte) Elem {
 	}
 }
 
-func milliseconds(e []byte, typ uint16) uint64 {
-	if v := netlink.Attr(e, typ); len(v) == 8 {
-		return binary.BigEndian.Uint64(v)
-	}
-	return 0
-}
-
 // putElements appends what an element message consists of.
 func putElements(r *netlink.Requests, set *Set, all []Elem) {
-	r.Str(unix.NFTA_SET_ELEM_LIST_TABLE, set.Table.Name)
-	r.Str(unix.NFTA_SET_ELEM_LIST_SET, set.Name)
+	set.Table.named(unix.NFTA_SET_ELEM_LIST_SET, set.Name)(r)
 	r.Nest(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func() {
 		for _, e := range all {
 			r.Nest(unix.NFTA_LIST_ELEM, func() {

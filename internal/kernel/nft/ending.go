@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/machine"
-	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"github.com/fairlead-cni/fairlead/kernel/record"
 	"golang.org/x/sys/unix"
 )
@@ -43,17 +42,13 @@ func (n *Conn) Ending(b *Batch) (*Batch, error) {
 		}
 		if !asked[e.Set] {
 			asked[e.Set] = true
-			q := e.Set.question()
-			q.answer = func(body []byte) {
-				can = can && netlink.Attr32(body[4:], unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0
-			}
-			qs = append(qs, q)
+			qs = append(qs, e.Set.question(func(set []byte) { can = can && timesOut(set) }))
 		}
 		e.Comment, e.timeout = "", endsIn
 		ending.ops = append(ending.ops, operation{verb: "end", typ: unix.NFT_MSG_NEWSETELEM, flags: unix.NLM_F_CREATE,
 			elem: e})
 	}
-	if err := n.ask(qs); err != nil || !can {
+	if err := n.ask(qs...); err != nil || !can {
 		return nil, err
 	}
 	return ending, nil
@@ -94,7 +89,7 @@ func (n *Conn) awaitEnd(qs []*question, found []*Elem) error {
 		if !late {
 			<-time.After(time.Millisecond)
 		}
-		if err := n.ask(open); err != nil || late {
+		if err := n.ask(open...); err != nil || late {
 			return err
 		}
 	}
@@ -133,10 +128,7 @@ func (n *Conn) tryEnding() (ends bool, err error) {
 	t := &Table{Family: unix.NFPROTO_INET, Name: name, Ends: true}
 	s := &Set{Table: t, Name: "try", Key: []Type{Mark}}
 	var b Batch
-	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), func(r *netlink.Requests) {
-		r.Str(unix.NFTA_TABLE_NAME, t.Name)
-		r.U32(unix.NFTA_TABLE_FLAGS, tableOwner)
-	})
+	b.table("add", unix.NLM_F_CREATE, t, tableOwner)
 	b.AddSet(s)
 	for _, ms := range []uint64{anHour, aSpell} {
 		e := Elem{Set: s, Key: Key(uint32(1)), timeout: ms}

@@ -10,43 +10,49 @@ import (
 
 // DeleteRule deletes a rule by its handle.
 func (b *Batch) DeleteRule(t *Table, chain string, handle uint64) {
-	b.op("delete", unix.NFT_MSG_DELRULE, 0, t, fmt.Sprintf("rule %v %s handle %d", t, chain, handle),
+	b.op("delete", unix.NFT_MSG_DELRULE, 0, t, "rule", fmt.Sprintf("%s handle %d", chain, handle),
 		func(r *netlink.Requests) {
-			named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
+			t.named(unix.NFTA_RULE_CHAIN, chain)(r)
 			r.Attr(unix.NFTA_RULE_HANDLE, binary.BigEndian.AppendUint64(nil, handle)...)
 		})
 }
 
 // RemoveChain empties a chain and deletes it.
 func (b *Batch) RemoveChain(t *Table, chain string) {
-	b.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain "+t.String()+" "+chain,
-		named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain))
+	b.flush(t, chain)
 	b.DeleteChain(t, chain)
 }
 
+func (b *Batch) flush(t *Table, chain string) {
+	b.op("flush", unix.NFT_MSG_DELRULE, 0, t, "chain", chain, t.named(unix.NFTA_RULE_CHAIN, chain))
+}
+
 // AddTable creates a table, or leaves an existing one as it is.
-func (b *Batch) AddTable(t *Table) {
-	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+func (b *Batch) AddTable(t *Table) { b.table("add", unix.NLM_F_CREATE, t) }
+
+// table creates a table, or changes the flags of one.
+func (b *Batch) table(verb string, create uint16, t *Table, flags ...uint32) {
+	b.op(verb, unix.NFT_MSG_NEWTABLE, create, t, "table", "", func(r *netlink.Requests) {
+		t.put(r)
+		for _, f := range flags {
+			r.U32(unix.NFTA_TABLE_FLAGS, f)
+		}
+	})
 }
 
 // DeleteTable deletes a table with all that is in it.
 func (b *Batch) DeleteTable(t *Table) {
-	b.op("delete", unix.NFT_MSG_DELTABLE, 0, t, "table "+t.String(), named(unix.NFTA_TABLE_NAME, t, 0, ""))
+	b.op("delete", unix.NFT_MSG_DELTABLE, 0, t, "table", "", t.put)
 }
-
-// AddChain creates a chain without its rules, or leaves an existing one as it is.
-func (b *Batch) AddChain(t *Table, c *Chain) { b.addChain(t, c) }
 
 // DeleteChain deletes a chain with its rules. If rules still jump to the chain, the transaction fails with EBUSY.
 func (b *Batch) DeleteChain(t *Table, chain string) {
-	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain "+t.String()+" "+chain,
-		named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, chain))
+	b.op("delete", unix.NFT_MSG_DELCHAIN, 0, t, "chain", chain, t.named(unix.NFTA_CHAIN_NAME, chain))
 }
 
 // DeleteSet deletes a set with its elements. If rules still use the set, the transaction fails with EBUSY.
 func (b *Batch) DeleteSet(s *Set) {
-	b.op("delete", unix.NFT_MSG_DELSET, 0, s.Table, "set "+s.Table.String()+" "+s.Name,
-		named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name))
+	b.op("delete", unix.NFT_MSG_DELSET, 0, s.Table, "set", s.Name, s.Table.named(unix.NFTA_SET_NAME, s.Name))
 }
 
 func (s *Set) flags() (flags uint32) {
@@ -72,10 +78,9 @@ func (s *Set) bounded() bool { return s.Interval && len(s.Key) == 1 }
 // AddSet creates a set, or leaves an existing set of the same kind as it is.
 func (b *Batch) AddSet(s *Set) {
 	id := uint32(len(b.ops) + 1)
-	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, s.Table, "set "+s.Table.String()+" "+s.Name,
+	b.op("add", unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, s.Table, "set", s.Name,
 		func(r *netlink.Requests) {
-			r.Str(unix.NFTA_SET_TABLE, s.Table.Name)
-			r.Str(unix.NFTA_SET_NAME, s.Name)
+			s.Table.named(unix.NFTA_SET_NAME, s.Name)(r)
 			r.U32(unix.NFTA_SET_ID, id)
 			typ, size := s.keyType()
 			r.U32(unix.NFTA_SET_KEY_TYPE, typ)
@@ -109,16 +114,16 @@ func (b *Batch) AddSet(s *Set) {
 		})
 }
 
-func (b *Batch) addChain(t *Table, c *Chain) {
-	b.op("add", unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t, "chain "+t.String()+" "+c.Name, func(r *netlink.Requests) {
-		r.Str(unix.NFTA_CHAIN_TABLE, t.Name)
-		r.Str(unix.NFTA_CHAIN_NAME, c.Name)
+// AddChain creates a chain without its rules, or leaves an existing one as it is.
+func (b *Batch) AddChain(t *Table, c *Chain) {
+	b.op("add", unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, t, "chain", c.Name, func(r *netlink.Requests) {
+		t.named(unix.NFTA_CHAIN_NAME, c.Name)(r)
 		if c.Type == "" {
 			return
 		}
 		r.Nest(unix.NFTA_CHAIN_HOOK, func() {
 			r.U32(unix.NFTA_HOOK_HOOKNUM, c.Hook)
-			r.Attr(unix.NFTA_HOOK_PRIORITY, binary.BigEndian.AppendUint32(nil, uint32(c.Priority))...)
+			r.U32(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))
 		})
 		r.Str(unix.NFTA_CHAIN_TYPE, c.Type)
 	})
@@ -133,10 +138,9 @@ func (b *Batch) AddRule(t *Table, chain string, rule *Rule) {
 func (b *Batch) InsertRule(t *Table, chain string, rule *Rule) { b.rule(t, chain, rule, 0) }
 
 func (b *Batch) rule(t *Table, chain string, rule *Rule, flags uint16) {
-	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, t, "rule "+t.String()+" "+chain+" "+rule.comment,
+	b.op("add", unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|flags, t, "rule", chain+" "+rule.comment,
 		func(r *netlink.Requests) {
-			r.Str(unix.NFTA_RULE_TABLE, t.Name)
-			r.Str(unix.NFTA_RULE_CHAIN, chain)
+			t.named(unix.NFTA_RULE_CHAIN, chain)(r)
 			r.Nest(unix.NFTA_RULE_EXPRESSIONS, func() { r.Buffer = append(r.Buffer, rule.code...) })
 			putComment(&r.Buffer, unix.NFTA_RULE_USERDATA, rule.Comment())
 		})

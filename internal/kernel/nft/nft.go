@@ -67,7 +67,7 @@ type question struct {
 	op     uint16
 	family byte
 	fill   func(*netlink.Requests)
-	answer func(body []byte) // not called for what does not exist
+	answer func(attributes []byte) // not called for what does not exist; nil: it is enough to know whether it does
 	found  bool
 }
 
@@ -96,7 +96,7 @@ func (n *Conn) Generation() (id uint32, err error) {
 }
 
 // ask asks many questions in few system calls. That something does not exist is no error.
-func (n *Conn) ask(qs []*question) error {
+func (n *Conn) ask(qs ...*question) error {
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
 	for chunk := range slices.Chunk(qs, 16) { // as many answers as the socket has room for, with ease
@@ -114,7 +114,9 @@ func (n *Conn) ask(qs []*question) error {
 			q := chunk[m.Seq-r.First]
 			if m.Type != unix.NLMSG_ERROR {
 				q.found = true
-				q.answer(m.Body)
+				if q.answer != nil && len(m.Body) >= 4 {
+					q.answer(m.Body[4:])
+				}
 			} else if err := m.Err(); !errors.Is(err, unix.ENOENT) {
 				failed = errors.Join(failed, err)
 				if errors.Is(err, unix.EPERM) { // nfnetlink_rcv refuses all that were sent together by one answer
@@ -131,12 +133,36 @@ func (n *Conn) ask(qs []*question) error {
 	return nil
 }
 
-// named is the body of a request for one object of a table.
-func named(table uint16, t *Table, name uint16, what string) func(*netlink.Requests) {
-	return func(r *netlink.Requests) {
-		r.Str(table, t.Name)
-		if what != "" {
-			r.Str(name, what)
+// dump calls each with the attributes of all objects of one kind and family, or of those that fill asks for.
+func (n *Conn) dump(op uint16, family byte, fill func(*netlink.Requests), each func(family byte, b []byte)) error {
+	n.c.Mu.Lock()
+	defer n.c.Mu.Unlock()
+	r := n.c.Requests()
+	r.Begin(msgType(op), unix.NLM_F_DUMP, netlink.NetfilterHeader(family)...)
+	fill(r)
+	return n.c.Dump(r, func(body []byte) {
+		if len(body) >= 4 {
+			each(body[0], body[4:])
 		}
+	})
+}
+
+// dumpAll dumps the objects of one kind in all families.
+func (n *Conn) dumpAll(op uint16, each func(family byte, b []byte)) error {
+	err := n.dump(op, unix.NFPROTO_UNSPEC, func(*netlink.Requests) {}, each)
+	return netlink.About(err, "list nf_tables")
+}
+
+// attrTable is the name of the table in each message: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE and so on.
+const attrTable = 1
+
+// put is the body of a request for the table.
+func (t *Table) put(r *netlink.Requests) { r.Str(attrTable, t.Name) }
+
+// named is the body of a request for one object of the table, whose name is an attribute of that kind.
+func (t *Table) named(kind uint16, name string) func(*netlink.Requests) {
+	return func(r *netlink.Requests) {
+		t.put(r)
+		r.Str(kind, name)
 	}
 }

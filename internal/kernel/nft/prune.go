@@ -9,8 +9,8 @@ import (
 func (n *Conn) Uses(t *Table) (uses map[string]int, err error) {
 	uses = map[string]int{}
 	err = n.dumpAll(unix.NFT_MSG_GETCHAIN, func(family byte, body []byte) {
-		if family == t.Family && netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_TABLE)) == t.Name {
-			name := netlink.Text(netlink.Attr(body, unix.NFTA_CHAIN_NAME))
+		if family == t.Family && netlink.AttrText(body, unix.NFTA_CHAIN_TABLE) == t.Name {
+			name := netlink.AttrText(body, unix.NFTA_CHAIN_NAME)
 			uses[name] = int(netlink.Attr32(body, unix.NFTA_CHAIN_USE))
 		}
 	})
@@ -20,8 +20,8 @@ func (n *Conn) Uses(t *Table) (uses map[string]int, err error) {
 // SetNames returns the names of all sets and maps of a table.
 func (n *Conn) SetNames(t *Table) (names []string, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
-		if family == t.Family && netlink.Text(netlink.Attr(body, unix.NFTA_SET_TABLE)) == t.Name {
-			names = append(names, netlink.Text(netlink.Attr(body, unix.NFTA_SET_NAME)))
+		if family == t.Family && netlink.AttrText(body, unix.NFTA_SET_TABLE) == t.Name {
+			names = append(names, netlink.AttrText(body, unix.NFTA_SET_NAME))
 		}
 	})
 	return names, err

@@ -10,9 +10,8 @@ import (
 )
 
 // chainQuestion asks for a chain by name.
-func (t *Table) chainQuestion(name string) *question {
-	return &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family, answer: func([]byte) {},
-		fill: named(unix.NFTA_CHAIN_TABLE, t, unix.NFTA_CHAIN_NAME, name)}
+func (t *Table) chainQuestion(name string, answer func(chain []byte)) *question {
+	return &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family, answer: answer, fill: t.named(unix.NFTA_CHAIN_NAME, name)}
 }
 
 // HasChain reports whether a chain exists. A name that is longer than the kernel allows gives false; the kernel would
@@ -29,9 +28,9 @@ func (n *Conn) HasChain(t *Table, chain string) (bool, error) {
 func (n *Conn) HasChains(t *Table, names []string) (there []bool, err error) {
 	var qs []*question
 	for _, name := range names {
-		qs = append(qs, t.chainQuestion(name))
+		qs = append(qs, t.chainQuestion(name, nil))
 	}
-	err = n.ask(qs)
+	err = n.ask(qs...)
 	for _, q := range qs {
 		there = append(there, q.found)
 	}
@@ -49,32 +48,22 @@ func (n *Conn) EachRule(t *Table, chain string, each func(body []byte)) error {
 // RawRules calls each with the attributes (NFTA_RULE_…) of every rule of a chain. The error is unix.ENOENT if there
 // is no such chain.
 func (n *Conn) RawRules(t *Table, chain string, each func(body []byte)) error {
-	n.c.Mu.Lock()
-	defer n.c.Mu.Unlock()
-	r := n.c.Requests()
-	r.Begin(msgType(unix.NFT_MSG_GETRULE), unix.NLM_F_DUMP, netlink.NetfilterHeader(t.Family)...)
-	named(unix.NFTA_RULE_TABLE, t, unix.NFTA_RULE_CHAIN, chain)(r)
-	err := n.c.Dump(r, func(body []byte) {
+	err := n.dump(unix.NFT_MSG_GETRULE, t.Family, t.named(unix.NFTA_RULE_CHAIN, chain), func(_ byte, rule []byte) {
 		// A kernel that does not know the filter tells of other chains, too.
-		if len(body) > 4 && netlink.Text(netlink.Attr(body[4:], unix.NFTA_RULE_CHAIN)) == chain &&
-			netlink.Text(netlink.Attr(body[4:], unix.NFTA_RULE_TABLE)) == t.Name {
-			each(bytes.Clone(body[4:]))
+		ofChain := netlink.AttrText(rule, unix.NFTA_RULE_CHAIN) == chain
+		if ofChain && netlink.AttrText(rule, attrTable) == t.Name {
+			each(bytes.Clone(rule))
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("list chain %v %s: %w", t, chain, err)
-	}
-	return nil
+	return netlink.About(err, "list chain %v %s", t, chain)
 }
 
 // What others have in nf_tables is read as the kernel tells it, in netlink's attributes, for package packetfilter.
 
 // RawSet returns the attributes (NFTA_SET_…) of a set or map. The error is unix.ENOENT if there is no such set.
 func (n *Conn) RawSet(t *Table, name string) (set []byte, err error) {
-	q := &question{op: unix.NFT_MSG_GETSET, family: t.Family,
-		fill:   named(unix.NFTA_SET_TABLE, t, unix.NFTA_SET_NAME, name),
-		answer: func(body []byte) { set = bytes.Clone(body[4:]) }}
-	if err := n.ask([]*question{q}); err != nil {
+	q := (&Set{Table: t, Name: name}).question(func(b []byte) { set = bytes.Clone(b) })
+	if err := n.ask(q); err != nil {
 		return nil, err
 	}
 	if !q.found {
@@ -86,30 +75,22 @@ func (n *Conn) RawSet(t *Table, name string) (set []byte, err error) {
 // RawElements calls each with the attributes (NFTA_SET_ELEM_…) of every element of a set or map. The attributes are
 // valid only until each returns. The error is unix.ENOENT if there is no such set.
 func (n *Conn) RawElements(t *Table, set string, each func(e []byte)) error {
-	n.c.Mu.Lock()
-	defer n.c.Mu.Unlock()
-	r := n.c.Requests()
-	r.Begin(msgType(unix.NFT_MSG_GETSETELEM), unix.NLM_F_DUMP, netlink.NetfilterHeader(t.Family)...)
-	r.Str(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
-	r.Str(unix.NFTA_SET_ELEM_LIST_SET, set)
-	if err := n.c.Dump(r, func(body []byte) { eachElement(body, each) }); err != nil {
-		return fmt.Errorf("list set %v %s: %w", t, set, err)
-	}
-	return nil
+	err := n.dump(unix.NFT_MSG_GETSETELEM, t.Family, t.named(unix.NFTA_SET_ELEM_LIST_SET, set),
+		func(_ byte, b []byte) { eachElement(b, each) })
+	return netlink.About(err, "list set %v %s", t, set)
 }
 
 // eachElement calls each with each element of a message.
-func eachElement(body []byte, each func(e []byte)) {
-	if len(body) >= 4 {
-		netlink.EachAttr(netlink.Attr(body[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, e []byte) { each(e) })
-	}
+func eachElement(b []byte, each func(e []byte)) {
+	netlink.EachAttr(netlink.Attr(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS), func(_ uint16, e []byte) { each(e) })
 }
 
 // Dormant reports whether a table has the flag dormant, so that the kernel does not call its chains.
 func (n *Conn) Dormant(t *Table) (dormant bool, err error) {
-	q := t.question()
-	q.answer = func(body []byte) {
-		dormant = netlink.Attr32(body[4:], unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
-	}
-	return dormant, n.ask([]*question{q})
+	err = n.ask(t.question(func(table []byte) { dormant = isDormant(table) }))
+	return dormant, err
+}
+
+func isDormant(table []byte) bool {
+	return netlink.Attr32(table, unix.NFTA_TABLE_FLAGS)&unix.NFT_TABLE_F_DORMANT != 0
 }

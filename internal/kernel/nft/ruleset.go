@@ -15,7 +15,7 @@ import (
 // Tables returns the family and name of all tables. On a kernel without nf_tables there are none.
 func (n *Conn) Tables() (all []*Table, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		all = append(all, &Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))})
+		all = append(all, &Table{Family: family, Name: netlink.AttrText(body, unix.NFTA_TABLE_NAME)})
 	})
 	if Unsupported(err) {
 		return nil, nil
@@ -26,7 +26,7 @@ func (n *Conn) Tables() (all []*Table, err error) {
 // Fingerprint writes the part of foreign.Fingerprint that concerns nf_tables to h.
 func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
 	err := n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		t := (&Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))}).String()
+		t := (&Table{Family: family, Name: netlink.AttrText(body, unix.NFTA_TABLE_NAME)}).String()
 		if slices.Contains(skip, t) {
 			return
 		}
@@ -38,14 +38,13 @@ func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
 	}
 	var qs []*question
 	for _, family := range []byte{unix.NFPROTO_IPV4, unix.NFPROTO_IPV6} {
-		qs = append(qs, &question{op: unix.NFT_MSG_GETCHAIN, family: family,
-			fill: named(unix.NFTA_CHAIN_TABLE, &Table{Name: "filter"}, unix.NFTA_CHAIN_NAME, "FORWARD"),
-			answer: func(body []byte) {
-				fmt.Fprintln(h, family, netlink.Attr32(body[4:], unix.NFTA_CHAIN_POLICY),
-					netlink.Attr32(body[4:], unix.NFTA_CHAIN_USE))
-			}})
+		filter := &Table{Family: family, Name: "filter"}
+		qs = append(qs, filter.chainQuestion("FORWARD", func(chain []byte) {
+			fmt.Fprintln(h, family, netlink.Attr32(chain, unix.NFTA_CHAIN_POLICY),
+				netlink.Attr32(chain, unix.NFTA_CHAIN_USE))
+		}))
 	}
-	if err := n.ask(qs); err != nil && !Unsupported(err) {
+	if err := n.ask(qs...); err != nil && !Unsupported(err) {
 		return err
 	}
 	return nil
@@ -56,8 +55,8 @@ func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
 func (n *Conn) Elements() (count int, err error) {
 	var sets []*Set
 	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
-		t := &Table{Family: family, Name: netlink.Text(netlink.Attr(body, unix.NFTA_SET_TABLE))}
-		sets = append(sets, &Set{Table: t, Name: netlink.Text(netlink.Attr(body, unix.NFTA_SET_NAME))})
+		t := &Table{Family: family, Name: netlink.AttrText(body, unix.NFTA_SET_TABLE)}
+		sets = append(sets, &Set{Table: t, Name: netlink.AttrText(body, unix.NFTA_SET_NAME)})
 	})
 	for _, s := range sets {
 		all, lerr := n.List(s)
@@ -80,21 +79,4 @@ func ofNetwork(comment string) bool {
 		}
 	}
 	return false
-}
-
-// dumpAll dumps the objects of one kind in all families.
-func (n *Conn) dumpAll(op uint16, each func(family byte, body []byte)) error {
-	n.c.Mu.Lock()
-	defer n.c.Mu.Unlock()
-	r := n.c.Requests()
-	r.Begin(msgType(op), unix.NLM_F_DUMP, netlink.NetfilterHeader(unix.NFPROTO_UNSPEC)...)
-	err := n.c.Dump(r, func(body []byte) {
-		if len(body) >= 4 {
-			each(body[0], body[4:])
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("list nf_tables: %w", err)
-	}
-	return nil
 }

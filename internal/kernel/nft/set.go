@@ -144,7 +144,12 @@ func last(p netip.Prefix) netip.Addr {
 	return end
 }
 
-func (s *Set) question() *question {
-	return &question{op: unix.NFT_MSG_GETSET, family: s.Table.Family, answer: func([]byte) {},
-		fill: named(unix.NFTA_SET_TABLE, s.Table, unix.NFTA_SET_NAME, s.Name)}
+func (s *Set) question(answer func(set []byte)) *question {
+	return &question{op: unix.NFT_MSG_GETSET, family: s.Table.Family, answer: answer,
+		fill: s.Table.named(unix.NFTA_SET_NAME, s.Name)}
+}
+
+// timesOut reports whether the kernel's set is one whose elements can have timeouts.
+func timesOut(set []byte) bool {
+	return netlink.Attr32(set, unix.NFTA_SET_FLAGS)&unix.NFT_SET_TIMEOUT != 0
 }

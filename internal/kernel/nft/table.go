@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 
@@ -74,24 +73,18 @@ const (
 
 // Supported returns nil if the kernel has nf_tables, and the kernel's error otherwise.
 func (n *Conn) Supported(t *Table) error {
-	return n.ask([]*question{t.question()})
+	return n.ask(t.question(nil))
 }
 
-func (t *Table) question() *question {
-	return &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: func([]byte) {},
-		fill: named(unix.NFTA_TABLE_NAME, t, 0, "")}
+func (t *Table) question(answer func(table []byte)) *question {
+	return &question{op: unix.NFT_MSG_GETTABLE, family: t.Family, answer: answer, fill: t.put}
 }
 
 // Handle returns the handle of a table. A table that was deleted and made again under the same name has another
 // handle.
 func (n *Conn) Handle(t *Table) (handle uint64, there bool, err error) {
-	q := t.question()
-	q.answer = func(body []byte) {
-		if v := netlink.Attr(body[4:], tableHandle); len(v) == 8 {
-			handle = binary.BigEndian.Uint64(v)
-		}
-	}
-	err = n.ask([]*question{q})
+	q := t.question(func(table []byte) { handle = netlink.Attr64(table, tableHandle) })
+	err = n.ask(q)
 	return handle, q.found, err
 }
 

@@ -73,7 +73,7 @@ func Trace(ns *kernel.NS, packets []Traced) (*Tracer, error) {
 func (t *Tracer) install(packets []Traced) error {
 	var b Batch
 	err := t.nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		name := netlink.Text(netlink.Attr(body, unix.NFTA_TABLE_NAME))
+		name := netlink.AttrText(body, unix.NFTA_TABLE_NAME)
 		if strings.HasPrefix(name, tracePrefix) && netlink.Attr32(body, unix.NFTA_TABLE_FLAGS)&tableOwner == 0 {
 			b.DeleteTable(&Table{Family: family, Name: name})
 		}
@@ -88,7 +88,7 @@ func (t *Tracer) install(packets []Traced) error {
 		table := &Table{Family: family, Name: fmt.Sprint(tracePrefix, os.Getpid())}
 		err := t.nft.Commit(table.tracing(packets, tableOwner))
 		if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) {
-			err = t.nft.Commit(table.tracing(packets, 0))
+			err = t.nft.Commit(table.tracing(packets))
 		}
 		if family == unix.NFPROTO_BRIDGE && Unsupported(err) || errors.Is(err, unix.ENOENT) {
 			continue // a kernel without filters of bridges
@@ -102,14 +102,9 @@ func (t *Tracer) install(packets []Traced) error {
 }
 
 // tracing makes a table whose first chains mark packets, and whose last ones show that they came so far.
-func (t *Table) tracing(packets []Traced, flags uint32) *Batch {
+func (t *Table) tracing(packets []Traced, flags ...uint32) *Batch {
 	var b Batch
-	b.op("add", unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, t, "table "+t.String(), func(r *netlink.Requests) {
-		r.Str(unix.NFTA_TABLE_NAME, t.Name)
-		if flags != 0 {
-			r.U32(unix.NFTA_TABLE_FLAGS, flags)
-		}
-	})
+	b.table("add", unix.NLM_F_CREATE, t, flags...)
 	for name, hook := range map[string]uint32{"prerouting": unix.NF_INET_PRE_ROUTING,
 		"output": unix.NF_INET_LOCAL_OUT} {
 		b.AddChain(t, &Chain{Name: name, Type: "filter", Hook: hook, Priority: traceFirst})
@@ -190,11 +185,8 @@ func (t *Tracer) Steps(quiet time.Duration) (all []Step, err error) {
 
 func stepOf(body []byte) Step {
 	b := body[4:]
-	s := Step{Family: body[0], Table: netlink.Text(netlink.Attr(b, unix.NFTA_TRACE_TABLE)),
-		Chain: netlink.Text(netlink.Attr(b, unix.NFTA_TRACE_CHAIN))}
-	if v := netlink.Attr(b, unix.NFTA_TRACE_RULE_HANDLE); len(v) == 8 {
-		s.Handle = binary.BigEndian.Uint64(v)
-	}
+	s := Step{Family: body[0], Table: netlink.AttrText(b, unix.NFTA_TRACE_TABLE),
+		Chain: netlink.AttrText(b, unix.NFTA_TRACE_CHAIN), Handle: netlink.Attr64(b, unix.NFTA_TRACE_RULE_HANDLE)}
 	if netlink.Attr32(b, unix.NFTA_TRACE_TYPE) == tracePolicy {
 		s.Verdict = int32(netlink.Attr32(b, unix.NFTA_TRACE_POLICY))
 	} else {

@@ -90,19 +90,14 @@ func (w *Watcher) Next(ctx context.Context, limit time.Duration) (changes []Chan
 }
 
 func changeOf(op uint16, body []byte) (c Change, ok bool) {
-	c = Change{Op: op, Family: body[0]}
 	b := body[4:]
+	c = Change{Op: op, Family: body[0], Table: netlink.AttrText(b, attrTable)}
 	switch op {
-	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE:
-		c.Table = netlink.Text(netlink.Attr(b, unix.NFTA_TABLE_NAME))
 	case unix.NFT_MSG_NEWCHAIN, unix.NFT_MSG_DELCHAIN:
-		c.Table, c.Chain = netlink.Text(netlink.Attr(b, unix.NFTA_CHAIN_TABLE)), netlink.Text(netlink.Attr(b,
-			unix.NFTA_CHAIN_NAME))
+		c.Chain = netlink.AttrText(b, unix.NFTA_CHAIN_NAME)
 	case unix.NFT_MSG_NEWRULE, unix.NFT_MSG_DELRULE:
-		c.Table, c.Chain = netlink.Text(netlink.Attr(b, unix.NFTA_RULE_TABLE)), netlink.Text(netlink.Attr(b,
-			unix.NFTA_RULE_CHAIN))
-	case unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
-		c.Table = netlink.Text(netlink.Attr(b, unix.NFTA_SET_TABLE))
+		c.Chain = netlink.AttrText(b, unix.NFTA_RULE_CHAIN)
+	case unix.NFT_MSG_NEWTABLE, unix.NFT_MSG_DELTABLE, unix.NFT_MSG_NEWSET, unix.NFT_MSG_DELSET:
 	default: // elements, counters: attachments come and go
 		return c, false
 	}

@@ -147,7 +147,7 @@ func parseFilter(b []byte) (f Filter, whole bool) {
 			whole = f.Kind != "u32" && netlink.U32(b[8:]) != 0
 		case unix.TCA_OPTIONS:
 			if f.Kind == "bpf" {
-				f.Program = netlink.Text(netlink.Attr(v, bpfName))
+				f.Program = netlink.AttrText(v, bpfName)
 			}
 			if f.Kind != "u32" {
 				return

@@ -28,11 +28,9 @@ func parseNative(chain string, body []byte, v6 bool) Rule {
 	r := nativeReader{rule: Rule{Chain: chain, Comment: nft.RuleComment(netlink.Attr(body, unix.NFTA_RULE_USERDATA))},
 		v6:   v6,
 		bits: -1, loaded: map[uint32][]byte{}}
-	if h := netlink.Attr(body, unix.NFTA_RULE_HANDLE); len(h) == 8 {
-		r.rule.handle = binary.BigEndian.Uint64(h)
-	}
+	r.rule.handle = netlink.Attr64(body, unix.NFTA_RULE_HANDLE)
 	netlink.EachAttr(netlink.Attr(body, unix.NFTA_RULE_EXPRESSIONS), func(_ uint16, expr []byte) {
-		r.read(netlink.Text(netlink.Attr(expr, unix.NFTA_EXPR_NAME)), netlink.Attr(expr, unix.NFTA_EXPR_DATA))
+		r.read(netlink.AttrText(expr, unix.NFTA_EXPR_NAME), netlink.Attr(expr, unix.NFTA_EXPR_DATA))
 	})
 	return r.rule
 }
@@ -78,10 +76,10 @@ func (r *nativeReader) read(name string, data []byte) {
 			r.rule.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
 		}
 	case "match":
-		r.rule.parseMatch(netlink.Text(netlink.Attr(data, unix.NFTA_MATCH_NAME)),
+		r.rule.parseMatch(netlink.AttrText(data, unix.NFTA_MATCH_NAME),
 			netlink.Attr(data, unix.NFTA_MATCH_INFO))
 	case "target":
-		r.rule.Jump = netlink.Text(netlink.Attr(data, unix.NFTA_TARGET_NAME))
+		r.rule.Jump = netlink.AttrText(data, unix.NFTA_TARGET_NAME)
 		if r.rule.Jump == "DNAT" {
 			r.rule.To = parseDNAT(netlink.Attr(data, unix.NFTA_TARGET_INFO), netlink.Attr32(data, unix.NFTA_TARGET_REV),
 				r.v6)
@@ -141,7 +139,7 @@ func (r *nativeReader) immediate(data []byte) {
 	verdict := netlink.Attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT)
 	switch code := int32(netlink.Attr32(verdict, unix.NFTA_VERDICT_CODE)); code {
 	case unix.NFT_JUMP, unix.NFT_GOTO:
-		r.rule.Jump = netlink.Text(netlink.Attr(verdict, unix.NFTA_VERDICT_CHAIN))
+		r.rule.Jump = netlink.AttrText(verdict, unix.NFTA_VERDICT_CHAIN)
 	case nft.Accept:
 		r.rule.Jump = "ACCEPT"
 	case 0:
