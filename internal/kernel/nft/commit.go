@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,19 +20,14 @@ func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 	}
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
-	r := n.c.Requests()
-	r.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsystem()...)
-	if generation != 0 {
-		r.U32(nfnlBatchGenID, generation)
+	var first map[uint32]operation
+	r, err := n.sendBatch(generation, func(r *netlink.Requests) { first = b.put(r) })
+	if err != nil {
+		return err
 	}
-	first := b.put(r)
-	last := r.Next - 1
-	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsystem()...)
-	if err := n.c.Send(r); err != nil {
-		return fmt.Errorf("nft: %w", err)
-	}
+	last := r.Next - 2 // before the end of the batch
 	var failed error
-	err := n.c.Receive(r.First, func(m netlink.Message) bool {
+	err = n.c.Receive(r.First, func(m netlink.Message) bool {
 		if m.Type != unix.NLMSG_ERROR {
 			return true
 		}
@@ -53,8 +47,17 @@ func (n *Conn) CommitAt(b *Batch, generation uint32) error {
 	return nil
 }
 
-func subsystem() []byte {
-	return binary.BigEndian.AppendUint16([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0}, unix.NFNL_SUBSYS_NFTABLES)
+// sendBatch sends a transaction of what put writes, for one generation, or for any if that is 0.
+func (n *Conn) sendBatch(generation uint32, put func(*netlink.Requests)) (*netlink.Requests, error) {
+	subsystem := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}
+	r := n.c.Requests()
+	r.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsystem...)
+	if generation != 0 {
+		r.U32(nfnlBatchGenID, generation)
+	}
+	put(r)
+	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsystem...)
+	return r, netlink.About(n.c.Send(r), "nft")
 }
 
 // AwaitCommit waits until the transaction that made a generation has ended, and changes nothing. The kernel counts
@@ -63,16 +66,14 @@ func subsystem() []byte {
 func (n *Conn) AwaitCommit(generation uint32) error {
 	n.c.Mu.Lock()
 	defer n.c.Mu.Unlock()
-	r := n.c.Requests()
-	r.Begin(unix.NFNL_MSG_BATCH_BEGIN, 0, subsystem()...)
 	// The kernel waits for the transaction before it compares, and refuses: an empty batch of a generation far away.
-	r.U32(nfnlBatchGenID, max(generation+1<<31, 1)) // 0 would be any
-	r.Begin(unix.NFNL_MSG_BATCH_END, 0, subsystem()...)
-	if err := n.c.Send(r); err != nil {
-		return fmt.Errorf("nft: %w", err)
+	farAway := max(generation+1<<31, 1) // 0 would be any
+	r, err := n.sendBatch(farAway, func(*netlink.Requests) {})
+	if err != nil {
+		return err
 	}
 	var said error
-	err := n.c.Receive(r.First, func(m netlink.Message) bool {
+	err = n.c.Receive(r.First, func(m netlink.Message) bool {
 		said = m.Err()
 		return false
 	})

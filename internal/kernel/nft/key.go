@@ -47,7 +47,7 @@ func Fields(types []Type, b []byte) []any {
 	}
 	var fields []any
 	for _, t := range types {
-		switch v := b[:t.size()]; t {
+		switch v := b[:t.Size()]; t {
 		case Addr, Addr6:
 			a, _ := netip.AddrFromSlice(v)
 			fields = append(fields, a)
@@ -62,7 +62,7 @@ func Fields(types []Type, b []byte) []any {
 		case Ifname:
 			fields = append(fields, netlink.Text(v))
 		}
-		b = b[min(netlink.Align(t.size()), len(b)):]
+		b = b[min(netlink.Align(t.Size()), len(b)):]
 	}
 	return fields
 }
@@ -147,7 +147,7 @@ func (t Type) parse(word string) (f any, ok bool) {
 	switch t {
 	case Addr, Addr6:
 		a, err := netip.ParseAddr(word)
-		return a, err == nil && a.BitLen() == 8*t.size() && a.Zone() == ""
+		return a, err == nil && a.BitLen() == 8*t.Size() && a.Zone() == ""
 	case Proto:
 		return kernel.ParseProto(word)
 	case Service:
@@ -158,9 +158,9 @@ func (t Type) parse(word string) (f any, ok bool) {
 		return uint32(n), err == nil
 	case Ether:
 		mac, err := net.ParseMAC(word)
-		return mac, err == nil && len(mac) == t.size()
+		return mac, err == nil && len(mac) == t.Size()
 	case Ifname:
-		return word, word != "" && len(word) < t.size() && !strings.Contains(word, "\x00")
+		return word, word != "" && len(word) < t.Size() && !strings.Contains(word, "\x00")
 	}
 	return nil, false
 }

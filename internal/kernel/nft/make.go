@@ -100,7 +100,7 @@ func (b *Batch) AddSet(s *Set) {
 				r.Nest(unix.NFTA_SET_DESC, func() {
 					r.Nest(setDescConcat, func() {
 						for _, t := range s.Key {
-							r.Nest(unix.NFTA_LIST_ELEM, func() { r.U32(setFieldLen, uint32(t.size())) })
+							r.Nest(unix.NFTA_LIST_ELEM, func() { r.U32(setFieldLen, uint32(t.Size())) })
 						}
 					})
 				})

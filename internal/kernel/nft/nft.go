@@ -73,25 +73,8 @@ type question struct {
 
 // Generation returns the generation ID of nf_tables, which every transaction increases.
 func (n *Conn) Generation() (id uint32, err error) {
-	n.c.Mu.Lock()
-	defer n.c.Mu.Unlock()
-	r := n.c.Requests()
-	r.Begin(msgType(unix.NFT_MSG_GETGEN), 0, netlink.NetfilterHeader(unix.NFPROTO_UNSPEC)...)
-	if err := n.c.Send(r); err != nil {
-		return 0, err
-	}
-	var failed error
-	err = n.c.Receive(r.First, func(m netlink.Message) bool {
-		if m.Type == unix.NLMSG_ERROR {
-			failed = m.Err()
-		} else if len(m.Body) >= 4 {
-			id = netlink.Attr32(m.Body[4:], unix.NFTA_GEN_ID)
-		}
-		return false
-	})
-	if err = errors.Join(err, failed); err != nil {
-		err = fmt.Errorf("ask nf_tables: %w", err)
-	}
+	err = n.ask(&question{op: unix.NFT_MSG_GETGEN, fill: func(*netlink.Requests) {},
+		answer: func(b []byte) { id = netlink.Attr32(b, unix.NFTA_GEN_ID) }})
 	return id, err
 }
 

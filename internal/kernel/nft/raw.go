@@ -11,7 +11,8 @@ import (
 
 // chainQuestion asks for a chain by name.
 func (t *Table) chainQuestion(name string, answer func(chain []byte)) *question {
-	return &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family, answer: answer, fill: t.named(unix.NFTA_CHAIN_NAME, name)}
+	return &question{op: unix.NFT_MSG_GETCHAIN, family: t.Family, answer: answer,
+		fill: t.named(unix.NFTA_CHAIN_NAME, name)}
 }
 
 // HasChain reports whether a chain exists. A name that is longer than the kernel allows gives false; the kernel would
@@ -48,10 +49,9 @@ func (n *Conn) EachRule(t *Table, chain string, each func(body []byte)) error {
 // RawRules calls each with the attributes (NFTA_RULE_…) of every rule of a chain. The error is unix.ENOENT if there
 // is no such chain.
 func (n *Conn) RawRules(t *Table, chain string, each func(body []byte)) error {
-	err := n.dump(unix.NFT_MSG_GETRULE, t.Family, t.named(unix.NFTA_RULE_CHAIN, chain), func(_ byte, rule []byte) {
+	err := n.dump(unix.NFT_MSG_GETRULE, t.Family, t.named(unix.NFTA_RULE_CHAIN, chain), func(family byte, rule []byte) {
 		// A kernel that does not know the filter tells of other chains, too.
-		ofChain := netlink.AttrText(rule, unix.NFTA_RULE_CHAIN) == chain
-		if ofChain && netlink.AttrText(rule, attrTable) == t.Name {
+		if netlink.AttrText(rule, unix.NFTA_RULE_CHAIN) == chain && t.has(family, rule) {
 			each(bytes.Clone(rule))
 		}
 	})

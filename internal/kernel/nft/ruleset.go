@@ -15,7 +15,7 @@ import (
 // Tables returns the family and name of all tables. On a kernel without nf_tables there are none.
 func (n *Conn) Tables() (all []*Table, err error) {
 	err = n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		all = append(all, &Table{Family: family, Name: netlink.AttrText(body, unix.NFTA_TABLE_NAME)})
+		all = append(all, tableOf(family, body))
 	})
 	if Unsupported(err) {
 		return nil, nil
@@ -26,7 +26,7 @@ func (n *Conn) Tables() (all []*Table, err error) {
 // Fingerprint writes the part of foreign.Fingerprint that concerns nf_tables to h.
 func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
 	err := n.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		t := (&Table{Family: family, Name: netlink.AttrText(body, unix.NFTA_TABLE_NAME)}).String()
+		t := tableOf(family, body).String()
 		if slices.Contains(skip, t) {
 			return
 		}
@@ -55,8 +55,7 @@ func (n *Conn) Fingerprint(h io.Writer, skip []string) error {
 func (n *Conn) Elements() (count int, err error) {
 	var sets []*Set
 	err = n.dumpAll(unix.NFT_MSG_GETSET, func(family byte, body []byte) {
-		t := &Table{Family: family, Name: netlink.AttrText(body, unix.NFTA_SET_TABLE)}
-		sets = append(sets, &Set{Table: t, Name: netlink.AttrText(body, unix.NFTA_SET_NAME)})
+		sets = append(sets, &Set{Table: tableOf(family, body), Name: netlink.AttrText(body, unix.NFTA_SET_NAME)})
 	})
 	for _, s := range sets {
 		all, lerr := n.List(s)

@@ -24,8 +24,11 @@ const (
 	Ifname  Type = 41 // ifname
 )
 
-func (t Type) size() int {
+// Size returns the length of a value in bytes, and 0 for a type that is not known here.
+func (t Type) Size() int {
 	switch t {
+	case Addr, Mark:
+		return 4
 	case Proto:
 		return 1
 	case Service:
@@ -35,7 +38,7 @@ func (t Type) size() int {
 	case Addr6, Ifname:
 		return 16
 	}
-	return 4
+	return 0
 }
 
 // A Set is a set, or a map if Data is given. There are no maps to chains (verdict maps). For each element that is
@@ -64,11 +67,11 @@ func (s *Set) v6() bool { return slices.Contains(s.Key, Addr6) || slices.Contain
 // typeOf is nft(8)'s number of a type or concatenation, and the length of a value.
 func typeOf(types []Type) (id uint32, size int) {
 	if len(types) == 1 {
-		return uint32(types[0]), types[0].size()
+		return uint32(types[0]), types[0].Size()
 	}
 	for _, t := range types {
 		id = id<<6 | uint32(t)
-		size += netlink.Align(t.size())
+		size += netlink.Align(t.Size())
 	}
 	return id, size
 }

@@ -73,9 +73,10 @@ func Trace(ns *kernel.NS, packets []Traced) (*Tracer, error) {
 func (t *Tracer) install(packets []Traced) error {
 	var b Batch
 	err := t.nft.dumpAll(unix.NFT_MSG_GETTABLE, func(family byte, body []byte) {
-		name := netlink.AttrText(body, unix.NFTA_TABLE_NAME)
-		if strings.HasPrefix(name, tracePrefix) && netlink.Attr32(body, unix.NFTA_TABLE_FLAGS)&tableOwner == 0 {
-			b.DeleteTable(&Table{Family: family, Name: name})
+		table := tableOf(family, body)
+		isOurs := strings.HasPrefix(table.Name, tracePrefix)
+		if isOurs && netlink.Attr32(body, unix.NFTA_TABLE_FLAGS)&tableOwner == 0 {
+			b.DeleteTable(table)
 		}
 	})
 	if err == nil {
