@@ -10,7 +10,7 @@ import (
 // What rules change, of the packet and beside it, so that later rules ask for something else than there was before.
 
 // key names a set among those of all tables.
-func (t *nftTable) key(set string) string { return fmt.Sprintf("\n%d %s %s\n", t.family, t.name, set) }
+func (t *nftTable) key(set string) string { return fmt.Sprintf("\n%v %s\n", t, set) }
 
 // touch marks what is in a set as unknown from now on: a rule adds to it or deletes from it.
 func (m *machine) touch(set string) {

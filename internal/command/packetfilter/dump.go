@@ -39,7 +39,7 @@ func DumpNFT(ns *kernel.NS, w io.Writer, most int) error {
 		err = errors.Join(err, dumpSets(conn, t, w, most))
 		uses, uerr := conn.Uses(t)
 		err = errors.Join(err, uerr)
-		own := newTable(conn, t.Family, t.Name)
+		own := newTable(conn, t)
 		for _, name := range slices.Sorted(maps.Keys(uses)) {
 			head := name + " {"
 			if c, ok := base[t.String()+" "+name]; ok {
@@ -98,7 +98,7 @@ func dumpSets(conn *nft.Conn, t *nft.Table, w io.Writer, most int) error {
 // elementText is an element of a set.
 func elementText(set, e []byte) string {
 	order := binary.ByteOrder(binary.NativeEndian)
-	if attr32(set, unix.NFTA_SET_FLAGS)&unix.NFT_SET_INTERVAL != 0 { // the kernel compares their bytes
+	if hasIntervals(set) { // the kernel compares their bytes
 		order = binary.BigEndian
 	}
 	key := fieldsText(attr32(set, unix.NFTA_SET_KEY_TYPE), value(e, unix.NFTA_SET_ELEM_KEY), order)
@@ -109,8 +109,7 @@ func elementText(set, e []byte) string {
 		key = "up to " + key
 	}
 	if verdict := attr(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT); verdict != nil {
-		do, _ := decided(int32(attr32(verdict, unix.NFTA_VERDICT_CODE)))
-		key += " : " + verdictText(do, attrText(verdict, unix.NFTA_VERDICT_CHAIN))
+		key += " : " + nftVerdictText(verdict)
 	} else if data := value(e, unix.NFTA_SET_ELEM_DATA); data != nil {
 		key += " : " + fieldsText(attr32(set, unix.NFTA_SET_DATA_TYPE), data, binary.NativeEndian)
 	}
@@ -130,8 +129,7 @@ func fieldsText(types uint32, b []byte, order binary.ByteOrder) string {
 	var words []string
 	for i, t := range fields {
 		size := len(b)
-		if known := map[nft.Type]int{nft.Addr: 4, nft.Addr6: 16, nft.Ether: 6, nft.Proto: 1,
-			nft.Service: 2, nft.Mark: 4, nft.Ifname: 16}[t]; known != 0 && known <= size {
+		if known := t.Size(); known != 0 && known <= size {
 			size = known
 		}
 		words = append(words, fieldText(t, b[:size], order))

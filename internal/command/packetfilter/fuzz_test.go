@@ -49,7 +49,7 @@ func FuzzVerdict(f *testing.F) {
 	}
 	var table *nftTable
 	for _, name := range []string{"filter", "t"} {
-		table = newTable(conn, unix.NFPROTO_IPV4, name)
+		table = newTable(conn, &nft.Table{Family: unix.NFPROTO_IPV4, Name: name})
 		rules, err := table.chain("FORWARD")
 		if err != nil || len(rules) != 4 {
 			f.Fatalf("%d rules, %v", len(rules), err)

@@ -4,16 +4,20 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"golang.org/x/sys/unix"
 )
 
-// linkName is a link's name as the packet filter compares it.
-func linkName(name string) bits {
-	if name == "" {
+// linkName is a link's name as the packet filter compares it. Where the kernel has none, it compares zeros.
+func linkName(name string, none bool) bits {
+	switch {
+	case none:
+		return exactly(make([]byte, 16)...)
+	case name == "":
 		return unknown(16)
 	}
-	return exactly(append([]byte(name), make([]byte, 16)...)[:16]...)
+	return exactly(nft.Key(name)...)
 }
 
 func (w *walk) family() byte {

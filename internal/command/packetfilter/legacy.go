@@ -29,12 +29,10 @@ func (t *legacyTable) chain(name string) ([]rule, error) {
 
 func (t *legacyTable) has(chain string) bool { _, ok := t.chains[chain]; return ok }
 
-// A legacyRule is one entry: struct ipt_entry or ip6t_entry, its matches, its target.
+// A legacyRule is one entry.
 type legacyRule struct {
+	xtables.Entry
 	table          *legacyTable
-	at             int // offset of the entry
-	b              []byte
-	target         int // offset in b
 	place          int // among the rules of its chain, from 1
 	flags, inverse byte
 }
@@ -58,56 +56,36 @@ func builtIn(hook int) string {
 // parseLegacy reads the entries of a table.
 func parseLegacy(info xtables.LegacyInfo, b []byte, v6 bool) (*legacyTable, error) {
 	t := &legacyTable{v6: v6, chains: map[string][]rule{}, starts: map[int]string{}}
-	head, flags := 88, 82 // where an entry has the offsets of its target and of the next entry, and its flags
+	flags := 82
 	if v6 {
-		head, flags = 140, 131
+		flags = 131
 	}
 	chain := ""
-	for at := 0; at+head+4 <= len(b); {
-		target, next := int(binary.NativeEndian.Uint16(b[at+head:])), int(binary.NativeEndian.Uint16(b[at+head+2:]))
-		if next < target+32 || at+next > len(b) || target < head+4 {
-			return nil, fmt.Errorf("ip_tables entry at %d is malformed", at)
-		}
-		r := &legacyRule{table: t, at: at, b: b[at : at+next], target: target, flags: b[at+flags],
-			inverse: b[at+flags+1]}
+	err := xtables.EachEntry(b, v6, func(e xtables.Entry) {
 		policy := false
 		for i := range info.Hooks {
 			if info.ValidHooks>>i&1 == 0 {
 				continue
 			}
-			if int(info.Hooks[i]) == at {
+			if int(info.Hooks[i]) == e.At {
 				chain = builtIn(i)
 				t.chains[chain] = nil
 			}
-			if int(info.Underflow[i]) == at && r.name() == "" {
+			if int(info.Underflow[i]) == e.At && e.TargetName() == "" {
 				policy = true
-				t.drops[i] = r.code() == -1
+				t.drops[i] = e.Verdict() == -1
 			}
 		}
-		switch {
-		case r.name() == "ERROR":
-			if len(r.b) >= target+62 { // a chain begins behind it
-				chain = text(r.b[target+32 : target+62])
-				t.starts[at+next], t.chains[chain] = chain, nil
-			}
-		case !policy:
-			r.place = len(t.chains[chain]) + 1
+		switch name := e.Chain(); {
+		case name != "": // it begins behind the entry
+			chain = name
+			t.starts[e.At+len(e.Bytes)], t.chains[chain] = chain, nil
+		case !policy && e.TargetName() != "ERROR":
+			r := &legacyRule{e, t, len(t.chains[chain]) + 1, e.Bytes[flags], e.Bytes[flags+1]}
 			t.chains[chain] = append(t.chains[chain], r)
 		}
-		at += next
-	}
-	return t, nil
-}
-
-// name is that of the target; the standard one has none.
-func (r *legacyRule) name() string { return text(r.b[r.target+2 : r.target+31]) }
-
-// code is the verdict of a standard target: an offset, or what the kernel returns less one, negative.
-func (r *legacyRule) code() int {
-	if len(r.b) < r.target+36 {
-		return -1
-	}
-	return int(int32(binary.NativeEndian.Uint32(r.b[r.target+32:])))
+	})
+	return t, err
 }
 
 func (r *legacyRule) number() uint64 { return uint64(r.place) }
@@ -118,7 +96,7 @@ func (r *legacyRule) each(fn func(name string, value, mask []byte, inverse byte)
 	if r.table.v6 {
 		n, ip = 16, "ip6"
 	}
-	part := func(at, size int) []byte { return r.b[at : at+size] }
+	part := func(at, size int) []byte { return r.Bytes[at : at+size] }
 	ask := func(name string, value, mask []byte, inverse byte) {
 		if r.inverse&inverse != 0 || slices.ContainsFunc(mask, func(c byte) bool { return c != 0 }) {
 			fn(name, value, mask, inverse)
@@ -128,7 +106,7 @@ func (r *legacyRule) each(fn func(name string, value, mask []byte, inverse byte)
 	ask(ip+" daddr", part(n, n), part(3*n, n), invDst)
 	ask("iifname", part(4*n, 16), part(4*n+32, 16), invIn)
 	ask("oifname", part(4*n+16, 16), part(4*n+48, 16), invOut)
-	if proto := binary.NativeEndian.Uint16(r.b[4*n+64:]); proto != 0 || r.table.v6 && r.flags&1 != 0 {
+	if proto := binary.NativeEndian.Uint16(r.Bytes[4*n+64:]); proto != 0 || r.table.v6 && r.flags&1 != 0 {
 		fn("meta l4proto", []byte{byte(proto)}, []byte{0xff}, invProto)
 	}
 }
@@ -164,7 +142,7 @@ func (r *legacyRule) run(w *walk) []branch {
 		ask(no.not(r.inverse&invFrag != 0), "-f")
 	}
 	if t != no {
-		r.matches(func(name string, rev byte, info []byte) { ask(w.match(name, uint32(rev), info), "-m "+name) })
+		r.EachMatch(func(name string, rev byte, info []byte) { ask(w.match(name, uint32(rev), info), "-m "+name) })
 	}
 	if t == no {
 		return nil
@@ -179,38 +157,16 @@ func (r *legacyRule) run(w *walk) []branch {
 	return []branch{b}
 }
 
-// matches calls fn for what the entry asks with -m.
-func (r *legacyRule) matches(fn func(name string, rev byte, info []byte)) {
-	at := 112
-	if r.table.v6 {
-		at = 168
-	}
-	for at+32 <= r.target {
-		size := int(binary.NativeEndian.Uint16(r.b[at:]))
-		if size < 32 || at+size > r.target {
-			return
-		}
-		fn(text(r.b[at+2:at+31]), r.b[at+31], r.b[at+32:at+size])
-		at += size
-	}
-}
-
 // do is what the target does.
 func (r *legacyRule) do(w *walk, sure tri) branch {
-	if name := r.name(); name != "" {
-		rev, info := uint32(r.b[r.target+31]), r.b[r.target+32:]
-		do, why := w.target(name, rev, info, sure)
-		b := branch{do: do, why: why}
-		if do == toTranslate {
-			b.to = w.targetTranslation(name, rev, info)
-		}
-		return b
+	if name := r.TargetName(); name != "" {
+		return w.target(name, uint32(r.Bytes[r.Target+31]), r.Bytes[r.Target+32:], sure)
 	}
 	isGoto := byte(2)
 	if r.table.v6 {
 		isGoto = 4
 	}
-	switch code := r.code(); {
+	switch code := r.Verdict(); {
 	case code == -1: // NF_DROP
 		return branch{do: toDrop}
 	case code == -2: // NF_ACCEPT
@@ -220,7 +176,7 @@ func (r *legacyRule) do(w *walk, sure tri) branch {
 	case code < 0:
 		w.alter()
 		return branch{do: toUnknown, why: "a program in user space"}
-	case code == r.at+len(r.b): // on to the next
+	case code == r.At+len(r.Bytes): // on to the next
 		return branch{}
 	case r.flags&isGoto != 0:
 		return branch{do: toGoto, chain: r.table.starts[code]}
@@ -237,8 +193,8 @@ func (r *legacyRule) text() string {
 		}
 		words = append(words, name+" "+inverse(r.inverse&inv != 0)+valueText(name, value, mask, nil))
 	})
-	r.matches(func(name string, _ byte, info []byte) { words = append(words, matchText(name, info)) })
-	if name := r.name(); name != "" {
+	r.EachMatch(func(name string, _ byte, info []byte) { words = append(words, matchText(name, info)) })
+	if name := r.TargetName(); name != "" {
 		return strings.Join(append(words, "-j "+name), " ")
 	}
 	b := r.do(&walk{}, yes)

@@ -149,38 +149,39 @@ func (w *walk) matchPorts(name string, info []byte) tri {
 
 const ctNotrack = 1 // XT_CT_NOTRACK
 
-// target does what a target of iptables does to the mark, and says how it ends the packet's way, 0 if it does not,
-// and what that depends on.
-func (w *walk) target(name string, rev uint32, info []byte, sure tri) (do decision, why string) {
+// target does what a target of iptables does to the mark, and says how it ends the packet's way, if it does.
+func (w *walk) target(name string, rev uint32, info []byte, sure tri) branch {
+	order := binary.NativeEndian
+	isDNAT := slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, name)
+	isSNAT := slices.Contains([]string{"SNAT", "MASQUERADE"}, name)
 	switch {
 	case name == "MARK" && rev == 2 && len(info) >= 8: // --set-xmark mark/mask
-		keep := binary.NativeEndian.AppendUint32(nil, ^binary.NativeEndian.Uint32(info[4:]))
+		keep := order.AppendUint32(nil, ^order.Uint32(info[4:]))
 		w.setMark(w.mark.masked(keep, info[:4]), sure)
-		return 0, ""
+		return branch{}
 	case name == "MARK" || name == "CONNMARK": // which may restore it
 		w.ctWritten = w.ctWritten || name == "CONNMARK"
 		w.setMark(unknown(4), sure)
-		return 0, ""
+		return branch{}
 	case name == "REJECT" || name == "DROP":
-		return toDrop, ""
-	case w.translates && slices.Contains([]string{"DNAT", "REDIRECT", "NETMAP"}, name),
-		w.through && slices.Contains([]string{"SNAT", "MASQUERADE"}, name):
-		return toTranslate, ""
-	case name == "NOTRACK", name == "CT" && len(info) >= 2 && binary.NativeEndian.Uint16(info)&ctNotrack != 0:
+		return branch{do: toDrop}
+	case w.translates && isDNAT, w.through && isSNAT:
+		return branch{do: toTranslate, to: w.targetTranslation(name, rev, info)}
+	case name == "NOTRACK", name == "CT" && len(info) >= 2 && order.Uint16(info)&ctNotrack != 0:
 		w.notrack(sure)
-		return 0, ""
+		return branch{}
 	case name == "CT":
 		w.untracked = max(w.untracked, maybe)
-		return 0, ""
+		return branch{}
 	case name == "ACCEPT":
-		return toAccept, ""
+		return branch{do: toAccept}
 	case name == "RETURN":
-		return toReturn, ""
+		return branch{do: toReturn}
 	case slices.Contains([]string{"LOG", "NFLOG", "ULOG", "TRACE", "TCPMSS", "CLASSIFY", "CHECKSUM", "DSCP", "TOS",
 		"SET", "TEE", "AUDIT", "SECMARK", "CONNSECMARK", "RATEEST", "LED", "IDLETIMER", "TCPOPTSTRIP",
 		"ECN"}, name):
-		return 0, ""
+		return branch{}
 	}
 	w.alter()
-	return toUnknown, "-j " + name // NFQUEUE and SYNPROXY, and what is not known here
+	return branch{do: toUnknown, why: "-j " + name} // NFQUEUE and SYNPROXY, and what is not known here
 }

@@ -3,6 +3,7 @@ package packetfilter
 import (
 	"errors"
 
+	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
 )
@@ -30,13 +31,9 @@ func (m *machine) meta(d []byte) bool {
 	case unix.NFT_META_MARK:
 		b = w.mark
 	case unix.NFT_META_IIF:
-		if b = w.index(w.p.In); w.noIn() {
-			b = native(0)
-		}
+		b = w.index(w.p.In, w.noIn())
 	case unix.NFT_META_OIF:
-		if b = w.index(w.p.Out); w.noOut() {
-			b = native(0)
-		}
+		b = w.index(w.p.Out, w.noOut())
 	case unix.NFT_META_IIFNAME:
 		b = w.inName()
 	case unix.NFT_META_OIFNAME:
@@ -47,7 +44,7 @@ func (m *machine) meta(d []byte) bool {
 		}
 	case metaIifkind:
 		if l, err := rtnl.LinkByName(w.ns, w.p.In); err == nil {
-			b = exactly(append([]byte(l.Kind), make([]byte, 16)...)[:16]...)
+			b = exactly(nft.Key(l.Kind)...)
 		}
 	case unix.NFT_META_NFPROTO:
 		b = exactly(w.pf)
@@ -74,8 +71,11 @@ func (w *walk) setMark(mark bits, sure tri) {
 }
 
 // index is the index of a link, in the host's order.
-func (w *walk) index(name string) bits {
-	if name == "" {
+func (w *walk) index(name string, none bool) bits {
+	switch {
+	case none:
+		return native(0)
+	case name == "":
 		return unknown(4)
 	}
 	i, err := rtnl.IndexOf(w.ns, name)

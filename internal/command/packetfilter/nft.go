@@ -24,15 +24,14 @@ func value(b []byte, kind uint16) []byte { return attr(b, kind, unix.NFTA_DATA_V
 
 // An nftTable is a table of nf_tables as far as a walk has read it.
 type nftTable struct {
-	nft    *nft.Conn
-	family byte
-	name   string
-	read   map[string][]rule
-	sets   map[string]*nftSet
+	*nft.Table
+	conn *nft.Conn
+	read map[string][]rule
+	sets map[string]*nftSet
 }
 
-func newTable(conn *nft.Conn, family byte, name string) *nftTable {
-	return &nftTable{nft: conn, family: family, name: name, read: map[string][]rule{}, sets: map[string]*nftSet{}}
+func newTable(conn *nft.Conn, t *nft.Table) *nftTable {
+	return &nftTable{t, conn, map[string][]rule{}, map[string]*nftSet{}}
 }
 
 // chain reads the rules of a chain when a packet first comes to it.
@@ -41,7 +40,7 @@ func (t *nftTable) chain(name string) ([]rule, error) {
 		return rules, nil
 	}
 	var rules []rule
-	err := t.nft.RawRules(&nft.Table{Family: t.family, Name: t.name}, name, func(body []byte) {
+	err := t.conn.RawRules(t.Table, name, func(body []byte) {
 		rules = append(rules, &nftRule{table: t, body: body})
 	})
 	if err == nil {
@@ -51,7 +50,7 @@ func (t *nftTable) chain(name string) ([]rule, error) {
 }
 
 func (t *nftTable) has(chain string) bool {
-	there, err := t.nft.HasChain(&nft.Table{Family: t.family, Name: t.name}, chain)
+	there, err := t.conn.HasChain(t.Table, chain)
 	return there && err == nil
 }
 
@@ -273,12 +272,8 @@ func (m *machine) anything(name string) bool {
 // target runs a target of xtables.
 func (m *machine) target(d []byte) bool {
 	target, rev := attrText(d, unix.NFTA_TARGET_NAME), attr32(d, unix.NFTA_TARGET_REV)
-	info := attr(d, unix.NFTA_TARGET_INFO)
-	do, why := m.w.target(target, rev, info, m.sure)
-	if do == toTranslate {
-		return m.end(branch{do: do, to: m.w.targetTranslation(target, rev, info)})
-	}
-	return do == 0 || m.end(branch{do: do, why: why})
+	b := m.w.target(target, rev, attr(d, unix.NFTA_TARGET_INFO), m.sure)
+	return b.do == 0 || m.end(b)
 }
 
 // object is a named one. Counters and what conntrack is told change nothing; limits and quotas match or do not.

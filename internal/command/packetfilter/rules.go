@@ -92,12 +92,13 @@ func (r *rules) table(c nft.BaseChain) (*nftTable, error) {
 	if t, known := r.tables[name]; known {
 		return t, nil
 	}
-	dormant, err := r.nft.Dormant(&nft.Table{Family: c.Family, Name: c.Table})
+	t := &nft.Table{Family: c.Family, Name: c.Table}
+	dormant, err := r.nft.Dormant(t)
 	if err != nil {
 		return nil, err
 	}
 	if r.tables[name] = nil; !dormant {
-		r.tables[name] = newTable(r.nft, c.Family, c.Table)
+		r.tables[name] = newTable(r.nft, t)
 	}
 	return r.tables[name], nil
 }

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/kernel/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +20,7 @@ const (
 
 // An nftSet is a set, a map or a verdict map.
 type nftSet struct {
-	interval       bool
+	bounds         bool  // the elements are where intervals begin and end
 	keyLen, length int   // of the data, 0 for verdicts
 	fields         []int // lengths of the parts of a concatenation with intervals
 	list           []nftElem
@@ -41,13 +40,11 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 	if s := t.sets[name]; s != nil {
 		return s, nil
 	}
-	table := &nft.Table{Family: t.family, Name: t.name}
-	b, err := t.nft.RawSet(table, name)
+	b, err := t.conn.RawSet(t.Table, name)
 	if err != nil {
 		return nil, err
 	}
-	interval := attr32(b, unix.NFTA_SET_FLAGS)&unix.NFT_SET_INTERVAL != 0
-	s := &nftSet{interval: interval, keyLen: int(min(attr32(b, unix.NFTA_SET_KEY_LEN), 64))}
+	s := &nftSet{keyLen: int(min(attr32(b, unix.NFTA_SET_KEY_LEN), 64))}
 	if attr32(b, unix.NFTA_SET_DATA_TYPE) != unix.NFT_DATA_VERDICT&0xffffffff {
 		s.length = int(min(attr32(b, unix.NFTA_SET_DATA_LEN), 64))
 	}
@@ -55,8 +52,9 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 	netlink.EachAttr(attr(b, unix.NFTA_SET_DESC, setDescConcat), func(_ uint16, v []byte) {
 		s.fields = append(s.fields, int(attr32(v, setFieldLen)))
 	})
+	s.bounds = hasIntervals(b) && len(s.fields) < 2
 	t.sets[name] = s
-	return s, t.nft.RawElements(table, name, func(v []byte) {
+	return s, t.conn.RawElements(t.Table, name, func(v []byte) {
 		e := nftElem{
 			key:   bytes.Clone(value(v, unix.NFTA_SET_ELEM_KEY)),
 			end:   bytes.Clone(value(v, setElemKeyEnd)),
@@ -72,6 +70,10 @@ func (t *nftTable) set(name string) (*nftSet, error) {
 	})
 }
 
+func hasIntervals(set []byte) bool {
+	return attr32(set, unix.NFTA_SET_FLAGS)&unix.NFT_SET_INTERVAL != 0
+}
+
 // find is the element that a key belongs to; nil if there is none.
 func (s *nftSet) find(key []byte) (found *nftElem) {
 	var star *nftElem
@@ -80,9 +82,8 @@ func (s *nftSet) find(key []byte) (found *nftElem) {
 		switch {
 		case e.flags&setElemCatchall != 0:
 			star = e
-		case s.interval && len(s.fields) < 2:
-			// The elements are where intervals begin and end. The one next below the key decides, and of two with one
-			// key the beginning.
+		case s.bounds:
+			// The one next below the key decides, and of two with one key the beginning.
 			if bytes.Compare(e.key, key) <= 0 && (found == nil || e.after(found)) {
 				found = e
 			}
@@ -125,14 +126,14 @@ func (s *nftSet) mayHave(key bits) bool {
 	for i := range last {
 		last[i] |= ^key.known[i]
 	}
-	if s.interval && len(s.fields) < 2 && s.find(first) != nil {
+	if s.bounds && s.find(first) != nil {
 		return true
 	}
 	return slices.ContainsFunc(s.list, func(e nftElem) bool {
 		switch {
 		case e.flags&setElemCatchall != 0:
 			return true
-		case s.interval && len(s.fields) < 2:
+		case s.bounds:
 			return !e.ends() && bytes.Compare(first, e.key) < 0 && bytes.Compare(e.key, last) <= 0
 		case e.end == nil:
 			return key.is(e.key) != no

@@ -18,13 +18,13 @@ func TestMayHave(t *testing.T) {
 		case 0:
 			s.list = append(s.list, nftElem{key: some()}, nftElem{key: some()})
 		case 1:
-			s.interval = true
+			s.bounds = true
 			s.list = append(s.list, nftElem{key: []byte{0, 0}, flags: unix.NFT_SET_ELEM_INTERVAL_END},
 				nftElem{key: []byte{2, 3}}, nftElem{key: []byte{2, 5}, flags: unix.NFT_SET_ELEM_INTERVAL_END},
 				nftElem{key: []byte{5, byte(r.IntN(8))}}, nftElem{key: []byte{6, 0}, flags: unix.NFT_SET_ELEM_INTERVAL_END})
 		case 2:
 			// Each field in one word of the registers, as the kernel has them.
-			s.interval, s.fields, s.keyLen = true, []int{1, 1}, 5
+			s.fields, s.keyLen = []int{1, 1}, 5
 			from, to := some(), some()
 			s.list = append(s.list, nftElem{key: []byte{from[0], 0, 0, 0, from[1]}, end: []byte{to[0], 0, 0, 0, to[1]}})
 		}
@@ -48,7 +48,7 @@ func TestMayHave(t *testing.T) {
 		if could && !got {
 			t.Fatalf("%+v: no element for %+v, but there is one", s, key)
 		}
-		if len(s.fields) == 0 && !s.interval && got != could {
+		if len(s.fields) == 0 && !s.bounds && got != could {
 			t.Fatalf("%+v: mayHave(%+v) = %v", s, key, got)
 		}
 	}

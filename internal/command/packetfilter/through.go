@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
+	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 	"golang.org/x/sys/unix"
@@ -84,13 +85,7 @@ func through(ns *kernel.NS, hook int, p Packet, bridge bool) (verdicts []Verdict
 		if bridge {
 			w.pf = unix.NFPROTO_BRIDGE
 		}
-		var mine []nft.BaseChain
-		for _, c := range r.chains {
-			if int(c.Hook) == hook {
-				mine = append(mine, c)
-			}
-		}
-		hooks, err := w.hooks(r, mine)
+		hooks, err := w.hooks(r, func(nft.BaseChain) bool { return false })
 		if err != nil {
 			return err
 		}
@@ -191,19 +186,8 @@ func (w *walk) ownAddr(link string, to netip.Addr) (first netip.Addr) {
 func (w *walk) noIn() bool  { return w.through && w.p.In == "" && w.p.Local && !w.p.is6() }
 func (w *walk) noOut() bool { return w.through && (w.hook == Prerouting || w.hook == Input) }
 
-func (w *walk) inName() bits {
-	if w.noIn() {
-		return exactly(make([]byte, 16)...)
-	}
-	return linkName(w.p.In)
-}
-
-func (w *walk) outName() bits {
-	if w.noOut() {
-		return exactly(make([]byte, 16)...)
-	}
-	return linkName(w.p.Out)
-}
+func (w *walk) inName() bits  { return linkName(w.p.In, w.noIn()) }
+func (w *walk) outName() bits { return linkName(w.p.Out, w.noOut()) }
 
 // translation is what "dnat", "snat", "redirect" or "masquerade" make of a packet.
 func (m *machine) translation(name string, d []byte) Translation {
@@ -261,34 +245,25 @@ func (m *machine) natPort(from, last uint32) (number uint16, why string) {
 	return binary.BigEndian.Uint16(a.v), ""
 }
 
-// targetTranslation is the same of a target of iptables, in the layouts of linux/netfilter/nf_nat.h.
+// targetTranslation is the same of a target of iptables.
 func (w *walk) targetTranslation(name string, rev uint32, info []byte) Translation {
+	const mapsAddr, mapsPort = 1, 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED
 	to := Translation{Kind: map[string]string{"DNAT": "dnat", "SNAT": "snat", "MASQUERADE": "masquerade",
 		"REDIRECT": "redirect"}[name]}
-	const mapsAddr, mapsPort = 1, 2 // NF_NAT_RANGE_MAP_IPS, NF_NAT_RANGE_PROTO_SPECIFIED
-	at, size := 0, 16
-	if !w.p.is6() && (rev == 0 || name == "MASQUERADE" || name == "REDIRECT") { // behind a count
-		at, size = 4, 4
-	}
-	if to.Kind == "" || len(info) < at+4+2*size+4 {
+	r, ok := xtables.ParseNAT(rev, info, w.p.is6())
+	if to.Kind == "" || !ok {
 		to.Unknown = "-j " + name
 		return to
 	}
-	flags, first := binary.NativeEndian.Uint32(info[at:]), info[at+4:]
-	last, ports := first[size:], first[2*size:]
-	used := size
-	if !w.p.is6() {
-		used = 4
-	}
-	if flags&mapsAddr != 0 {
-		to.Addr, _ = netip.AddrFromSlice(first[:used])
-		if string(first[:used]) != string(last[:used]) {
+	if r.Flags&mapsAddr != 0 {
+		to.Addr = r.First
+		if r.First != r.Last {
 			to.Unknown = "it is translated to one of several addresses"
 		}
 	}
-	if flags&mapsPort != 0 {
-		to.Port = binary.BigEndian.Uint16(ports)
-		if to.Kind != "snat" && to.Kind != "masquerade" && string(ports[:2]) != string(ports[2:4]) {
+	if r.Flags&mapsPort != 0 {
+		to.Port = r.FirstPort
+		if to.Kind != "snat" && to.Kind != "masquerade" && r.FirstPort != r.LastPort {
 			to.Unknown = "it is translated to one of several ports"
 		}
 	}

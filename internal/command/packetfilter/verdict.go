@@ -188,12 +188,15 @@ func ByAddress(ns *kernel.NS, p Packet, skip ...string) (bool, error) {
 	return false, nil
 }
 
-func at(ns *kernel.NS, hook int, p Packet, skip []string, other func(nft.BaseChain) bool) (Verdict, error) {
+// at says what a hook does with a packet. Chains of tables in skip, and others, if it is given, are left out.
+func at(ns *kernel.NS, hook int, p Packet, skip []string, others func(nft.BaseChain) bool) (Verdict, error) {
 	v := Verdict{Packet: p}
 	steady, err := whileSteady(ns, func(r *rules) (err error) {
-		v, err = decide(ns, r, hook, p, slices.DeleteFunc(slices.Clone(r.chains), func(c nft.BaseChain) bool {
-			return int(c.Hook) != hook || slices.Contains(skip, c.TableName()) || other != nil && other(c)
-		}))
+		w := newWalk(ns, p)
+		w.hook, w.translates = hook, hook == Prerouting
+		v, err = w.decide(r, func(c nft.BaseChain) bool {
+			return slices.Contains(skip, c.TableName()) || others != nil && others(c)
+		})
 		return err
 	})
 	if err == nil && !steady {
@@ -204,25 +207,24 @@ func at(ns *kernel.NS, hook int, p Packet, skip []string, other func(nft.BaseCha
 
 const unsteady = "the rules change while they are read"
 
-func decide(ns *kernel.NS, r *rules, hook int, p Packet, chains []nft.BaseChain) (Verdict, error) {
-	w := newWalk(ns, p)
-	w.hook, w.translates = hook, hook == Prerouting
-	hooks, err := w.hooks(r, chains)
-	if err != nil {
-		return Verdict{Packet: p}, err
-	}
-	result := Verdict{Outcome: Accepted, Packet: p}
+// decide asks the base chains of the hook, without those that skip tells, until one drops the packet.
+func (w *walk) decide(r *rules, skip func(nft.BaseChain) bool) (Verdict, error) {
+	result := Verdict{Outcome: Accepted, Packet: w.p}
+	hooks, err := w.hooks(r, skip)
 	for _, h := range hooks {
-		v, err := w.ask(h)
-		if err != nil {
-			return Verdict{Packet: p}, err
-		}
-		if v.Outcome >= Dropped || v.Outcome == Undecided && result.Outcome == Accepted {
-			result = v
+		var v Verdict
+		if v, err = w.ask(h); err != nil {
+			break
 		}
 		if v.Outcome >= Dropped {
-			return result, nil
+			return v, nil
 		}
+		if v.Outcome == Undecided && result.Outcome == Accepted {
+			result = v
+		}
+	}
+	if err != nil {
+		return Verdict{Packet: result.Packet}, err
 	}
 	return result, nil
 }
@@ -295,11 +297,11 @@ func legacyTables(hook int) map[string]int32 {
 	return map[string]int32{"mangle": -150, "filter": 0, "security": 50}
 }
 
-// hooks are the base chains that a packet passes at one, in their order.
-func (w *walk) hooks(r *rules, chains []nft.BaseChain) (hooks []hook, err error) {
-	for _, c := range chains {
-		if w.pf == unix.NFPROTO_BRIDGE && c.Family != w.pf ||
-			w.pf != unix.NFPROTO_BRIDGE && c.Family != unix.NFPROTO_INET && c.Family != w.pf {
+// hooks are the base chains that a packet passes at one, without those that skip tells, in their order.
+func (w *walk) hooks(r *rules, skip func(nft.BaseChain) bool) (hooks []hook, err error) {
+	for _, c := range r.chains {
+		ofFamily := c.Family == w.pf || c.Family == unix.NFPROTO_INET && w.pf != unix.NFPROTO_BRIDGE
+		if !ofFamily || int(c.Hook) != w.hook || skip(c) {
 			continue
 		}
 		t, err := r.table(c)

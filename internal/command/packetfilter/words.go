@@ -75,6 +75,12 @@ func verdictText(do decision, chain string) string {
 	return strings.TrimSpace([]string{"", "accept", "drop", "jump", "goto", "return", "queue", ""}[do] + " " + chain)
 }
 
+// nftVerdictText is a verdict (NFTA_VERDICT_…).
+func nftVerdictText(v []byte) string {
+	do, _ := decided(int32(attr32(v, unix.NFTA_VERDICT_CODE)))
+	return verdictText(do, attrText(v, unix.NFTA_VERDICT_CHAIN))
+}
+
 // A wording is a rule while it is put into words.
 type wording struct {
 	family byte
@@ -86,16 +92,20 @@ type wording struct {
 }
 
 func (r *nftRule) text() string {
-	w := wording{family: r.table.family}
+	w := wording{family: r.table.Family}
 	r.each(func(name string, d []byte) bool {
 		w.expression(name, d)
 		return true
 	})
 	if c := nft.RuleComment(attr(r.body, unix.NFTA_RULE_USERDATA)); c != "" {
-		w.words = append(w.words, "comment "+strconv.Quote(c))
+		w.add("comment " + strconv.Quote(c))
 	}
 	return strings.Join(w.words, " ")
 }
+
+func (w *wording) add(word string) { w.words = append(w.words, word) }
+
+func (w *wording) load(what string) { w.loaded = append(w.loaded, what) }
 
 func (w *wording) expression(name string, d []byte) {
 	if slices.Contains([]string{"meta", "payload", "ct", "fib"}, name) && len(w.loaded) == 0 {
@@ -104,17 +114,18 @@ func (w *wording) expression(name string, d []byte) {
 	switch name {
 	case "meta":
 		if attr(d, unix.NFTA_META_SREG) != nil {
-			w.words, w.loaded = append(w.words, metaText(attr32(d, unix.NFTA_META_KEY))+" set ..."), nil
+			w.add(metaText(attr32(d, unix.NFTA_META_KEY)) + " set ...")
+			w.loaded = nil
 			return
 		}
-		w.loaded = append(w.loaded, metaText(attr32(d, unix.NFTA_META_KEY)))
+		w.load(metaText(attr32(d, unix.NFTA_META_KEY)))
 	case "payload":
-		w.loaded = append(w.loaded, payloadText(w.family, attr32(d, unix.NFTA_PAYLOAD_BASE),
+		w.load(payloadText(w.family, attr32(d, unix.NFTA_PAYLOAD_BASE),
 			int(attr32(d, unix.NFTA_PAYLOAD_OFFSET)), int(attr32(d, unix.NFTA_PAYLOAD_LEN))))
 	case "ct":
-		w.loaded = append(w.loaded, ctText(attr32(d, unix.NFTA_CT_KEY)))
+		w.load(ctText(attr32(d, unix.NFTA_CT_KEY)))
 	case "fib":
-		w.loaded = append(w.loaded, fibText(d))
+		w.load(fibText(d))
 	case "bitwise":
 		w.mask = value(d, unix.NFTA_BITWISE_MASK)
 	case "byteorder": // nft(8) compares a number of the host with a range in network order
@@ -137,21 +148,20 @@ func (w *wording) expression(name string, d []byte) {
 		w.condition(op, setText(attrText(d, unix.NFTA_LOOKUP_SET)))
 	case "immediate":
 		if v := attr(d, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT); v != nil {
-			do, _ := decided(int32(attr32(v, unix.NFTA_VERDICT_CODE)))
-			w.words = append(w.words, verdictText(do, attrText(v, unix.NFTA_VERDICT_CHAIN)))
+			w.add(nftVerdictText(v))
 		}
 	case "match":
-		w.words = append(w.words, matchText(attrText(d, unix.NFTA_MATCH_NAME), attr(d, unix.NFTA_MATCH_INFO)))
+		w.add(matchText(attrText(d, unix.NFTA_MATCH_NAME), attr(d, unix.NFTA_MATCH_INFO)))
 	case "target":
-		w.words = append(w.words, "-j "+attrText(d, unix.NFTA_TARGET_NAME))
+		w.add("-j " + attrText(d, unix.NFTA_TARGET_NAME))
 	case "nat":
-		w.words = append(w.words, []string{"snat", "dnat"}[attr32(d, unix.NFTA_NAT_TYPE)&1])
+		w.add([]string{"snat", "dnat"}[attr32(d, unix.NFTA_NAT_TYPE)&1])
 	case "redir":
-		w.words = append(w.words, "redirect")
+		w.add("redirect")
 	case "masq":
-		w.words = append(w.words, "masquerade")
+		w.add("masquerade")
 	default:
-		w.words = append(w.words, name)
+		w.add(name)
 	}
 }
 

@@ -2,9 +2,7 @@ package foreign
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
-	"slices"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
@@ -129,34 +127,27 @@ func dropsAll(expressions []byte) bool {
 	return drops && all
 }
 
-// legacyMayDrop looks at FORWARD of the table filter as MayDrop does. An entry begins with what it asks of addresses
-// and links, where zero asks for nothing; then come its matches and its target.
+// legacyMayDrop looks at FORWARD of the table filter as MayDrop does.
 func legacyMayDrop(ns *kernel.NS, v6 bool, link string) (why string, err error) {
 	info, b, err := xtables.LegacyEntries(ns, v6, "filter")
 	if err != nil || b == nil {
 		return "", err
 	}
-	head, size := xtables.EntryOffsets(v6), 112
-	if v6 {
-		size = 168
-	}
 	var look forwardLook
-	policy := int(info.Underflow[unix.NF_INET_FORWARD])
-	for at := int(info.Hooks[unix.NF_INET_FORWARD]); at <= policy && at+head+4 <= len(b); {
-		target, next := int(binary.NativeEndian.Uint16(b[at+head:])), int(binary.NativeEndian.Uint16(b[at+head+2:]))
-		if target < size || next < target+36 || at+next > len(b) {
-			return "", fmt.Errorf("table filter of ip_tables: the entry at %d is malformed", at)
-		}
-		entry := b[at : at+next]
-		name, code := netlink.Text(entry[target+2:target+31]), int32(binary.NativeEndian.Uint32(entry[target+32:]))
-		drops := name == "REJECT" || name == "" && code == -1 // NF_DROP as a standard target has it
-		if at == policy {
+	first, policy := int(info.Hooks[unix.NF_INET_FORWARD]), int(info.Underflow[unix.NF_INET_FORWARD])
+	err = xtables.EachEntry(b, v6, func(e xtables.Entry) {
+		name := e.TargetName()
+		drops := name == "REJECT" || name == "" && e.Verdict() == -1 // NF_DROP as a standard target has it
+		switch {
+		case e.At < first || e.At > policy: // of another chain
+		case e.At == policy:
 			look.policy = drops
-		} else {
-			asks := target > size || slices.ContainsFunc(entry[:head-4], func(c byte) bool { return c != 0 })
-			look.rule(entry, drops && !asks, link)
+		default:
+			look.rule(e.Bytes, drops && !e.Asks(), link)
 		}
-		at += next
+	})
+	if err != nil {
+		return "", fmt.Errorf("table filter: %w", err)
 	}
 	return look.why(), nil
 }

@@ -25,8 +25,12 @@ func (t *Table) Apply(ctx context.Context, lines ...string) error {
 	if err := fence(ctx); err != nil {
 		return err
 	}
+	return t.restore(ctx, lines)
+}
+
+func (t *Table) restore(ctx context.Context, lines []string, args ...string) error {
 	in := "*" + t.Table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
-	_, err := t.run(ctx, in, "restore", "--noflush")
+	_, err := t.run(ctx, in, "restore", append(args, "--noflush")...)
 	return err
 }
 
@@ -57,11 +61,11 @@ func (t *Table) Missing(ctx context.Context, rules ...Rule) (missing []Rule, err
 		for i, r := range left {
 			lines[i] = r.line("-C")
 		}
-		args := []string{"--noflush"}
+		var args []string
 		if t.Variant == Legacy { // nft looks at nothing when it is told to test
-			args = append(args, "--test")
+			args = []string{"--test"}
 		}
-		_, err := t.run(ctx, "*"+t.Table+"\n"+strings.Join(lines, "\n")+"\nCOMMIT\n", "restore", args...)
+		err := t.restore(ctx, lines, args...)
 		if err == nil {
 			break
 		}

@@ -82,18 +82,18 @@ func FuzzNative(f *testing.F) {
 // FuzzLegacyNames reads what ip_tables could have as the entries of a table.
 func FuzzLegacyNames(f *testing.F) {
 	for _, v6 := range []bool{false, true} {
-		offset := EntryOffsets(v6)
-		entry := make([]byte, offset+24+64) // an entry without matches, whose target names a chain
-		copy(entry[offset:], []byte{byte(offset + 24), 0, byte(len(entry)), 0})
-		copy(entry[offset+24+2:], "ERROR")
-		copy(entry[offset+24+32:], "CNI-a")
-		if names := legacyChainNames(entry, offset); !slices.Equal(names, []string{"CNI-a"}) {
+		_, offset, target := layout(v6)
+		entry := make([]byte, target+64) // an entry without matches, whose target names a chain
+		copy(entry[offset:], []byte{byte(target), 0, byte(len(entry)), 0})
+		copy(entry[target+2:], "ERROR")
+		copy(entry[target+32:], "CNI-a")
+		if names := legacyChainNames(entry, v6); !slices.Equal(names, []string{"CNI-a"}) {
 			f.Fatalf("the seed names %q", names)
 		}
 		f.Add(entry, v6)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, v6 bool) {
-		for _, name := range legacyChainNames(b, EntryOffsets(v6)) {
+		for _, name := range legacyChainNames(b, v6) {
 			if len(name) > 30 || !strings.Contains(string(b), name) {
 				t.Errorf("%x: chain %q", b, name)
 			}

@@ -1,7 +1,7 @@
 package xtables
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -75,15 +75,77 @@ func legacyChains(ns *kernel.NS, v6 bool, table string) (chains []string, exists
 	if b == nil || err != nil {
 		return nil, false, err
 	}
-	return legacyChainNames(b, EntryOffsets(v6)), true, nil
+	return legacyChainNames(b, v6), true, nil
 }
 
-// EntryOffsets returns the offset within an entry at which it stores the offsets of its target and of the next entry.
-func EntryOffsets(v6 bool) int {
+// An Entry is a struct ipt_entry or ip6t_entry. It begins with what it asks of addresses and links; then come its
+// matches and its target.
+type Entry struct {
+	At     int // in the table
+	Bytes  []byte
+	Target int // where the target begins
+	v6     bool
+}
+
+// layout returns the size of an entry's questions about addresses and links, the offset of the offsets of its target
+// and of the next entry, and where the matches begin.
+func layout(v6 bool) (questions, offsets, matches int) {
 	if v6 {
-		return 140
+		return 136, 140, 168
 	}
-	return 88
+	return 84, 88, 112
+}
+
+// EachEntry calls each with the entries that LegacyEntries has read.
+func EachEntry(b []byte, v6 bool, each func(Entry)) error {
+	_, offsets, matches := layout(v6)
+	for at := 0; at+offsets+4 <= len(b); {
+		target, size := int(netlink.U16(b[at+offsets:])), int(netlink.U16(b[at+offsets+2:]))
+		if target < matches || size < target+32 || at+size > len(b) {
+			return fmt.Errorf("ip_tables entry at %d is malformed", at)
+		}
+		each(Entry{at, b[at : at+size], target, v6})
+		at += size
+	}
+	return nil
+}
+
+// TargetName returns the name of the target; the standard one has none.
+func (e Entry) TargetName() string { return netlink.Text(e.Bytes[e.Target+2 : e.Target+31]) }
+
+// Verdict returns that of a standard target: an offset, or what the kernel returns less one, negative.
+func (e Entry) Verdict() int {
+	if len(e.Bytes) < e.Target+36 {
+		return -1
+	}
+	return int(int32(netlink.U32(e.Bytes[e.Target+32:])))
+}
+
+// Chain returns the name of the chain that begins behind the entry. Most entries have none; the last one has "ERROR".
+func (e Entry) Chain() string {
+	if e.TargetName() != "ERROR" || len(e.Bytes) < e.Target+62 {
+		return ""
+	}
+	return netlink.Text(e.Bytes[e.Target+32 : e.Target+62])
+}
+
+// EachMatch calls each with the name, the revision and the structure of each match.
+func (e Entry) EachMatch(each func(name string, revision byte, info []byte)) {
+	_, _, at := layout(e.v6)
+	for at+32 <= e.Target {
+		size := int(netlink.U16(e.Bytes[at:]))
+		if size < 32 || at+size > e.Target {
+			return
+		}
+		each(netlink.Text(e.Bytes[at+2:at+31]), e.Bytes[at+31], e.Bytes[at+32:at+size])
+		at += size
+	}
+}
+
+// Asks reports whether the entry asks for anything.
+func (e Entry) Asks() bool {
+	questions, _, matches := layout(e.v6)
+	return e.Target > matches || len(bytes.Trim(e.Bytes[:questions], "\x00")) > 0
 }
 
 // LegacyEntries reads a table of ip_tables: a sequence of struct ipt_entry or ip6t_entry. It returns nil if the table
@@ -105,6 +167,16 @@ func LegacyEntries(ns *kernel.NS, v6 bool, table string) (info LegacyInfo, b []b
 		return info, nil, err
 	}
 	defer unix.Close(fd)
+	for range 8 { // the table may change between the two questions
+		if info, b, err = readEntries(fd, level, table); !errors.Is(err, unix.EAGAIN) {
+			break
+		}
+	}
+	return info, b, netlink.About(err, "read table %s of ip_tables", table)
+}
+
+// readEntries asks for the size of a table and for its entries. The error is EAGAIN if it has changed in between.
+func readEntries(fd, level int, table string) (info LegacyInfo, b []byte, err error) {
 	get := func(opt int, p unsafe.Pointer, size uint32) error {
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), uintptr(level), uintptr(opt), uintptr(p),
 			uintptr(unsafe.Pointer(&size)), 0)
@@ -113,42 +185,25 @@ func LegacyEntries(ns *kernel.NS, v6 bool, table string) (info LegacyInfo, b []b
 		}
 		return nil
 	}
-	for range 8 { // the table may change between the two questions
-		info = LegacyInfo{}
-		copy(info.name[:31], table)
-		if err := get(getInfo, unsafe.Pointer(&info), uint32(unsafe.Sizeof(info))); err != nil {
-			return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, err)
-		}
-		head := int(unsafe.Offsetof(legacyEntries{}.table))
-		buf := make([]uint64, (head+int(info.size)+7)/8)
-		h := (*legacyEntries)(unsafe.Pointer(&buf[0]))
-		h.name, h.size = info.name, info.size
-		err := get(getEntries, unsafe.Pointer(&buf[0]), uint32(head)+info.size)
-		if errors.Is(err, unix.EAGAIN) {
-			continue
-		}
-		if err != nil {
-			return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, err)
-		}
-		return info, unsafe.Slice((*byte)(unsafe.Pointer(&buf[0])), head+int(info.size))[head:], nil
+	copy(info.name[:31], table)
+	if err := get(getInfo, unsafe.Pointer(&info), uint32(unsafe.Sizeof(info))); err != nil {
+		return info, nil, err
 	}
-	return info, nil, fmt.Errorf("read table %s of ip_tables: %w", table, unix.EAGAIN)
+	head := int(unsafe.Offsetof(legacyEntries{}.table))
+	buf := make([]uint64, (head+int(info.size)+7)/8)
+	h := (*legacyEntries)(unsafe.Pointer(&buf[0]))
+	h.name, h.size = info.name, info.size
+	if err := get(getEntries, unsafe.Pointer(&buf[0]), uint32(head)+info.size); err != nil {
+		return info, nil, err
+	}
+	return info, unsafe.Slice((*byte)(unsafe.Pointer(&buf[0])), head+int(info.size))[head:], nil
 }
 
-// legacyChainNames walks the entries: each has the offsets of its target and of the next entry.
-func legacyChainNames(b []byte, offsets int) (chains []string) {
-	for len(b) >= offsets+4 {
-		target, next := int(binary.NativeEndian.Uint16(b[offsets:])), int(binary.NativeEndian.Uint16(b[offsets+2:]))
-		if next <= 0 || next > len(b) || target > next {
-			return chains
+func legacyChainNames(b []byte, v6 bool) (chains []string) {
+	EachEntry(b, v6, func(e Entry) {
+		if name := e.Chain(); name != "" && name != "ERROR" {
+			chains = append(chains, name)
 		}
-		// xt_entry_target is size, name of 29 bytes, revision; an error target has the chain's name behind that.
-		if t := b[target:next]; len(t) >= 62 && netlink.Text(t[2:31]) == "ERROR" {
-			if name := netlink.Text(t[32:62]); name != "ERROR" { // which is the end
-				chains = append(chains, name)
-			}
-		}
-		b = b[next:]
-	}
+	})
 	return chains
 }

@@ -1,7 +1,6 @@
 package xtables
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -57,23 +56,23 @@ func (r *nativeReader) read(name string, data []byte) {
 		r.payload(data)
 	case "bitwise":
 		r.bits = 0
-		for _, b := range netlink.Attr(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE) {
+		for _, b := range value(data, unix.NFTA_BITWISE_MASK) {
 			for ; b&0x80 != 0; b <<= 1 {
 				r.bits++
 			}
 		}
 	case "cmp":
-		v := netlink.Attr(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+		v := value(data, unix.NFTA_CMP_DATA)
 		if _, size := nft.AddressField(r.v6, false); r.compare != nil && len(v) > 0 && len(v) <= int(size) &&
 			netlink.Attr32(data, unix.NFTA_CMP_OP) == unix.NFT_CMP_EQ {
 			r.compare(v)
 		}
 		r.compare = nil
 	case "range":
-		from := netlink.Attr(data, unix.NFTA_RANGE_FROM_DATA, unix.NFTA_DATA_VALUE)
-		to := netlink.Attr(data, unix.NFTA_RANGE_TO_DATA, unix.NFTA_DATA_VALUE)
+		from := value(data, unix.NFTA_RANGE_FROM_DATA)
+		to := value(data, unix.NFTA_RANGE_TO_DATA)
 		if r.port && len(from) == 2 && len(to) == 2 && netlink.Attr32(data, unix.NFTA_RANGE_OP) == unix.NFT_CMP_EQ {
-			r.rule.Ports = [][2]uint16{{binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to)}}
+			r.rule.Ports = [][2]uint16{{netlink.Net16(from), netlink.Net16(to)}}
 		}
 	case "match":
 		r.rule.parseMatch(netlink.AttrText(data, unix.NFTA_MATCH_NAME),
@@ -81,18 +80,16 @@ func (r *nativeReader) read(name string, data []byte) {
 	case "target":
 		r.rule.Jump = netlink.AttrText(data, unix.NFTA_TARGET_NAME)
 		if r.rule.Jump == "DNAT" {
-			r.rule.To = parseDNAT(netlink.Attr(data, unix.NFTA_TARGET_INFO), netlink.Attr32(data, unix.NFTA_TARGET_REV),
-				r.v6)
+			info := netlink.Attr(data, unix.NFTA_TARGET_INFO)
+			to, _ := ParseNAT(netlink.Attr32(data, unix.NFTA_TARGET_REV), info, r.v6)
+			r.rule.To = netip.AddrPortFrom(to.First, to.FirstPort)
 		}
 	case "nat":
 		if r.rule.Jump = "SNAT"; netlink.Attr32(data, unix.NFTA_NAT_TYPE) == unix.NFT_NAT_DNAT {
 			r.rule.Jump = "DNAT"
 			a, _ := netip.AddrFromSlice(r.loaded[netlink.Attr32(data, unix.NFTA_NAT_REG_ADDR_MIN)])
-			var n uint16
-			if p := r.loaded[netlink.Attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)]; len(p) >= 2 {
-				n = binary.BigEndian.Uint16(p)
-			}
-			r.rule.To = netip.AddrPortFrom(a, n)
+			port := netlink.Net16(r.loaded[netlink.Attr32(data, unix.NFTA_NAT_REG_PROTO_MIN)])
+			r.rule.To = netip.AddrPortFrom(a, port)
 		}
 	case "masq":
 		r.rule.Jump = "MASQUERADE"
@@ -100,6 +97,9 @@ func (r *nativeReader) read(name string, data []byte) {
 		r.immediate(data)
 	}
 }
+
+// value is an attribute that holds a value of a register.
+func value(data []byte, kind uint16) []byte { return netlink.Attr(data, kind, unix.NFTA_DATA_VALUE) }
 
 // payload loads a part of the packet.
 func (r *nativeReader) payload(data []byte) {
@@ -123,7 +123,7 @@ func (r *nativeReader) payload(data []byte) {
 		r.port = true
 		r.compare = func(v []byte) {
 			if len(v) == 2 {
-				n := binary.BigEndian.Uint16(v)
+				n := netlink.Net16(v)
 				r.rule.Ports = [][2]uint16{{n, n}}
 			}
 		}
@@ -132,7 +132,7 @@ func (r *nativeReader) payload(data []byte) {
 
 // immediate loads a constant, or is a verdict.
 func (r *nativeReader) immediate(data []byte) {
-	if v := netlink.Attr(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE); v != nil {
+	if v := value(data, unix.NFTA_IMMEDIATE_DATA); v != nil {
 		r.loaded[netlink.Attr32(data, unix.NFTA_IMMEDIATE_DREG)] = v
 		return
 	}
@@ -158,7 +158,7 @@ func (r *Rule) parseMatch(name string, info []byte) {
 		r.Ports = Multiports(info)
 	case (name == "tcp" || name == "udp") && len(info) >= 8:
 		r.Ports = portsAsked(info[4:])
-	case name == "sctp" && len(info) >= 4 && binary.NativeEndian.Uint16(info[2:]) != 0:
+	case name == "sctp" && len(info) >= 4 && netlink.U16(info[2:]) != 0:
 		// struct xt_sctp_info has the destination's ports first, and 0 where none were asked for
 		r.Ports = portsAsked(info)
 	}
@@ -166,7 +166,7 @@ func (r *Rule) parseMatch(name string, info []byte) {
 
 // portsAsked are the first and the last port that info begins with, none where all match.
 func portsAsked(info []byte) [][2]uint16 {
-	first, last := binary.NativeEndian.Uint16(info), binary.NativeEndian.Uint16(info[2:])
+	first, last := netlink.U16(info), netlink.U16(info[2:])
 	if first == 0 && last == 0xffff {
 		return nil
 	}
@@ -178,28 +178,41 @@ func portsAsked(info []byte) [][2]uint16 {
 func Multiports(info []byte) (ports [][2]uint16) {
 	count := min(int(info[1]), 15)
 	for i := 0; i < count; i++ {
-		first := binary.NativeEndian.Uint16(info[2+2*i:])
+		first := netlink.U16(info[2+2*i:])
 		last := first
 		if info[32+i] != 0 && i+1 < count { // the next one is the end of a range
 			i++
-			last = binary.NativeEndian.Uint16(info[2+2*i:])
+			last = netlink.U16(info[2+2*i:])
 		}
 		ports = append(ports, [2]uint16{first, last})
 	}
 	return ports
 }
 
-// parseDNAT reads where a DNAT target of xtables leads, of each of its revisions.
-func parseDNAT(info []byte, revision uint32, v6 bool) netip.AddrPort {
-	at, size, port := 4, 16, 36
-	if revision == 0 && !v6 {
-		at, size, port = 8, 4, 16
-	} else if !v6 {
+// A NATRange is what a target of iptables translates to: struct nf_nat_ipv4_range or nf_nat_range.
+type NATRange struct {
+	Flags               uint32 // NF_NAT_RANGE_…
+	First, Last         netip.Addr
+	FirstPort, LastPort uint16
+}
+
+// ParseNAT reads the structure of a target of this revision. It returns false if the structure is too short.
+func ParseNAT(revision uint32, info []byte, v6 bool) (r NATRange, ok bool) {
+	used, size := 16, 16
+	if !v6 {
+		used = 4
+	}
+	if !v6 && revision == 0 {
 		size = 4
+		info = info[min(len(info), 4):] // behind a count
 	}
-	if len(info) < port+2 {
-		return netip.AddrPort{}
+	if len(info) < 4+2*size+4 {
+		return r, false
 	}
-	a, _ := netip.AddrFromSlice(info[at : at+size])
-	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(info[port:]))
+	first, last, ports := info[4:], info[4+size:], info[4+2*size:]
+	r.Flags = netlink.U32(info)
+	r.First, _ = netip.AddrFromSlice(first[:used])
+	r.Last, _ = netip.AddrFromSlice(last[:used])
+	r.FirstPort, r.LastPort = netlink.Net16(ports), netlink.Net16(ports[2:])
+	return r, true
 }
