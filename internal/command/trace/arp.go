@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/packet"
-	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
@@ -33,8 +32,7 @@ func arpIgnored(p *place, l *rtnl.Link, a, from netip.Addr) string {
 	level, set := 0, []string{"sysctl -w"}
 	for _, of := range []string{"all", l.Name} {
 		key := "net/ipv4/conf/" + of + "/arp_ignore"
-		v, _ := procsys.Get(p.ns, key)
-		if n, _ := strconv.Atoi(v); n > 0 {
+		if n, _ := strconv.Atoi(p.sysctl(key)); n > 0 {
 			level, set = max(level, n), append(set, key+"=0")
 		}
 	}

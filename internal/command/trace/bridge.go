@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
-	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
@@ -22,14 +21,14 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 	if up && next.IsValid() && (w.staleMAC(p, top, next) || w.ignoresARP(p, top, next, w.arpSource(), w.known)) {
 		return
 	}
-	to, far, inner := (*rtnl.Link)(nil), (*place)(nil), (*rtnl.Link)(nil)
+	var out exit
 	if !up {
-		if to, far, inner = w.portTo(p, br, next, vlan); to == nil {
+		if out = w.portTo(p, br, next, vlan); out.port == nil {
 			w.unknownPort(p, br, port, next)
 			return
 		}
 	}
-	if !w.resolves(p, port, to, next) {
+	if !w.resolves(p, port, out.port, next) {
 		return
 	}
 	w.entered(p, port)
@@ -43,7 +42,7 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 			return
 		}
 		if kept { // what is translated stays a frame where it comes back to the bridge
-			if to, far, inner = w.portTo(p, br, next, vlan); to == nil {
+			if out = w.portTo(p, br, next, vlan); out.port == nil {
 				w.unknownPort(p, br, port, next)
 				return
 			}
@@ -51,8 +50,8 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 		up = !kept && (up || w.p.Dst != dst && top != nil)
 	}
 	if !up {
-		if w.across(p, port, to, br, filtered) {
-			w.outOf(p, br, to, far, inner, next, filtered)
+		if w.across(p, port, out.port, br, filtered) {
+			w.outOf(p, br, out, next, filtered)
 		}
 		return
 	}
@@ -61,8 +60,7 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 	if w.p.In = port.Name; !w.filter(p, packetfilter.Input, true) {
 		return
 	}
-	if !top.Up {
-		w.stop(p, "link", fix("ip link set "+top.Name+" up"), "link %s is down", top.Name)
+	if !w.isUp(p, top) {
 		return
 	}
 	w.atDevice(p, top, true)
@@ -77,7 +75,7 @@ func (w *walk) bridge(p *place, port, br *rtnl.Link, next netip.Addr) {
 // takesIn reports whether a bridge takes frames in from a port, and stops the walk where it does not.
 func (w *walk) takesIn(p *place, port, br *rtnl.Link) bool {
 	if !br.Up {
-		w.stop(p, "bridge", fix("ip link set "+br.Name+" up"), "bridge %s is down", br.Name)
+		w.stop(p, "bridge", setUp(br), "bridge %s is down", br.Name)
 		return false
 	}
 	if !port.Port.Forwarding {
@@ -171,21 +169,21 @@ func (w *walk) prerouted(p *place, br *rtnl.Link, next netip.Addr) (kept bool, t
 // fromBridge sends a packet of a place itself out of one of a bridge's ports.
 func (w *walk) fromBridge(p *place, br *rtnl.Link, next netip.Addr) {
 	vlan := w.vlanOf(p, br, br)
-	to, far, inner := w.portTo(p, br, next, vlan)
-	if to == nil {
+	out := w.portTo(p, br, next, vlan)
+	if out.port == nil {
 		if w.reachable(p, br, next) && w.floods(p, br, next) {
 			w.arrive(p, "bridge", "leaves by a port of bridge %s to %v, out of sight", br.Name, next)
 		}
 		return
 	}
-	if !w.resolves(p, nil, to, next) {
+	if !w.resolves(p, nil, out.port, next) {
 		return
 	}
-	w.p.In, w.p.Out = "", to.Name
+	w.p.In, w.p.Out = "", out.port.Name
 	if !w.filter(p, packetfilter.Output, true) {
 		return
 	}
-	w.outOf(p, br, to, far, inner, next, false)
+	w.outOf(p, br, out, next, false)
 }
 
 // floods records as unknown a frame for a MAC address that a bridge has not learnt: the bridge sends it out of all
@@ -239,12 +237,12 @@ func (w *walk) bridgeFiltersIP(p *place) bool {
 	if w.p.Dst.Is6() {
 		key = "net/bridge/bridge-nf-call-ip6tables"
 	}
-	v, err := procsys.Get(p.ns, key)
-	return err == nil && v == "1"
+	return p.sysctl(key) == "1"
 }
 
 // outOf has a frame leave a bridge by a port.
-func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, next netip.Addr, filtered bool) {
+func (w *walk) outOf(p *place, br *rtnl.Link, out exit, next netip.Addr, filtered bool) {
+	to := out.port
 	if !w.filter(p, packetfilter.Postrouting, true) {
 		return
 	}
@@ -257,10 +255,10 @@ func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, 
 	w.atDevice(p, to, false)
 	switch {
 	case !to.Up:
-		w.stop(p, "link", fix("ip link set "+to.Name+" up"), "port %s of bridge %s is down", to.Name, br.Name)
-	case inner != nil:
-		w.pass(p, "bridge", "leaves bridge %s by port %s to %s of %s", br.Name, to.Name, inner.Name, far.name)
-		w.enter(far, inner, next)
+		w.stop(p, "link", setUp(to), "port %s of bridge %s is down", to.Name, br.Name)
+	case out.end != nil:
+		w.pass(p, "bridge", "leaves bridge %s by port %s to %s of %s", br.Name, to.Name, out.end.Name, out.to.name)
+		w.enter(out.to, out.end, next)
 	case !to.Operational:
 		w.stop(p, "link", Advice{}, "port %s of bridge %s has no carrier", to.Name, br.Name)
 	default:
@@ -268,10 +266,17 @@ func (w *walk) outOf(p *place, br, to *rtnl.Link, far *place, inner *rtnl.Link, 
 	}
 }
 
+// An exit is the port by which a frame leaves a bridge, and the container behind it, if that is known here, with the
+// link by which the frame comes in there.
+type exit struct {
+	port *rtnl.Link
+	to   *place
+	end  *rtnl.Link
+}
+
 // portTo finds the port of a bridge that leads to an address: to a container that is known here, or where the bridge
-// has learnt its MAC address.
-func (w *walk) portTo(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (port *rtnl.Link, far *place,
-	inner *rtnl.Link) {
+// has learnt its MAC address. The exit has no port if there is none.
+func (w *walk) portTo(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) exit {
 	for _, c := range w.Containers {
 		q, err := w.open(c)
 		if err != nil {
@@ -282,35 +287,30 @@ func (w *walk) portTo(p *place, br *rtnl.Link, next netip.Addr, vlan uint16) (po
 			continue
 		}
 		at, end := w.peer(q, l)
-		if end == nil || at.ns != p.ns && at.netns != p.netns || end.Master != br.Index || w.vlanOf(p, end,
-			br) != vlan {
-			continue
+		isPort := end != nil && (at.ns == p.ns || at.netns == p.netns) && end.Master == br.Index
+		if isPort && w.vlanOf(p, end, br) == vlan {
+			return exit{end, q, l}
 		}
-		return end, q, l
 	}
-	none := [6]byte{}
-	if w.p.DstMAC == none {
-		return nil, nil, nil
+	if w.p.DstMAC == [6]byte{} {
+		return exit{}
 	}
 	index, err := rtnl.PortOf(p.ns, br.Index, w.p.DstMAC[:])
 	if err != nil || index == 0 {
-		return nil, nil, nil
+		return exit{}
 	}
-	if port, err = rtnl.LinkByIndex(p.ns, index); err != nil {
-		return nil, nil, nil
-	}
-	return port, nil, nil
+	port, _ := rtnl.LinkByIndex(p.ns, index)
+	return exit{port: port}
 }
 
 // unknownPort says what is known of a next hop that no port of a bridge is known to lead to.
 func (w *walk) unknownPort(p *place, br, port *rtnl.Link, next netip.Addr) {
-	none := [6]byte{}
 	if k := w.known; k != nil && k.State&rtnl.Failed != 0 {
 		w.stop(p, "neighbour", Advice{}, "%v does not answer on bridge %s: the sender has asked (neighbour FAILED)",
 			next, br.Name)
 		return
 	}
-	if w.p.DstMAC != none {
+	if w.p.DstMAC != [6]byte{} {
 		w.unknown(p, "bridge", Advice{},
 			"bridge %s has not learnt where %v is: it sends the packet out of all ports but %s", br.Name,
 			next, port.Name)

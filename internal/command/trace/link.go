@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
-	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
@@ -16,8 +15,7 @@ import (
 func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 	w.leaveUntranslated(p, l)
 	w.atDevice(p, l, false)
-	if !l.Up {
-		w.stop(p, "link", fix("ip link set "+l.Name+" up"), "link %s is down", l.Name)
+	if !w.isUp(p, l) {
 		return
 	}
 	copy(w.p.SrcMAC[:], l.MAC)
@@ -67,6 +65,16 @@ func (w *walk) transmit(p *place, l *rtnl.Link, next netip.Addr) {
 		w.leave(p, l, next)
 	}
 }
+
+// isUp stops the walk at a link that is down.
+func (w *walk) isUp(p *place, l *rtnl.Link) bool {
+	if !l.Up {
+		w.stop(p, "link", setUp(l), "link %s is down", l.Name)
+	}
+	return l.Up
+}
+
+func setUp(l *rtnl.Link) Advice { return fix("ip link set " + l.Name + " up") }
 
 // leave is the end of what can be seen: the packet leaves the host.
 func (w *walk) leave(p *place, l *rtnl.Link, next netip.Addr) {
@@ -171,8 +179,7 @@ func (w *walk) peer(p *place, l *rtnl.Link) (*place, *rtnl.Link) {
 
 // enter has a place get a frame by a link. Next is the address that the frame is for, invalid where the place has it.
 func (w *walk) enter(p *place, l *rtnl.Link, next netip.Addr) {
-	if !l.Up {
-		w.stop(p, "link", fix("ip link set "+l.Name+" up"), "link %s is down", l.Name)
+	if !w.isUp(p, l) {
 		return
 	}
 	w.atDevice(p, l, true)
@@ -230,14 +237,12 @@ func (w *walk) answersFor(p *place, l *rtnl.Link, next netip.Addr) bool {
 		if rtnl.HasAddr(addrs, next.WithZone("")) {
 			return true
 		}
-		v, _ := procsys.Get(p.ns, "net/ipv6/conf/"+l.Name+"/proxy_ndp")
-		return v == "1"
+		return p.sysctl("net/ipv6/conf/"+l.Name+"/proxy_ndp") == "1"
 	}
 	if r, err := rtnl.RouteTo(p.ns, next); err == nil && r.Type == rtnl.Local {
 		return true
 	}
-	v, _ := procsys.Get(p.ns, "net/ipv4/conf/"+l.Name+"/proxy_arp")
-	return v == "1"
+	return p.sysctl("net/ipv4/conf/"+l.Name+"/proxy_arp") == "1"
 }
 
 // above is a link that stands on another one, past all that the host's IP does.
@@ -258,7 +263,7 @@ func (w *walk) above(p *place, l *rtnl.Link, next netip.Addr) {
 	case !below.Up || !below.Operational:
 		advice := Advice{}
 		if !below.Up {
-			advice = fix("ip link set " + below.Name + " up")
+			advice = setUp(below)
 		}
 		w.stop(base, "link", advice, "link %s is down or has no carrier", below.Name)
 	default:

@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
-	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/internal/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -141,8 +140,8 @@ func (w *walk) downIn(p *place) *rtnl.Link {
 func (w *walk) rpFilterDrops(p *place, in *rtnl.Link) bool {
 	strict := false
 	for _, of := range []string{"all", in.Name} {
-		v, err := procsys.Get(p.ns, "net/ipv4/conf/"+of+"/rp_filter")
-		strict = strict || err == nil && v != "0"
+		v := p.sysctl("net/ipv4/conf/" + of + "/rp_filter")
+		strict = strict || v != "" && v != "0"
 	}
 	r, err := rtnl.RouteTo(p.ns, w.p.Src)
 	return strict && w.p.Src.Is4() && (err != nil || r.Type == rtnl.Unicast && r.Link != in.Index)
@@ -154,8 +153,7 @@ func (w *walk) forwards(p *place, in *rtnl.Link) bool {
 	if w.p.Dst.Is6() {
 		key = "net/ipv6/conf/all/forwarding"
 	}
-	v, err := procsys.Get(p.ns, key)
-	return err != nil || v != "0"
+	return p.sysctl(key) != "0"
 }
 
 // send has a place send the packet.

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
+	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
@@ -120,6 +121,12 @@ type place struct {
 	ns    *kernel.NS
 	name  string
 	netns string // its path; empty for the host
+}
+
+// sysctl is a value of the place; empty where it cannot be read.
+func (p *place) sysctl(key string) string {
+	v, _ := procsys.Get(p.ns, key)
+	return v
 }
 
 // A walk is a packet on its way.
