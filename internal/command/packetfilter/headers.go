@@ -172,11 +172,8 @@ func (m *machine) payload(d []byte) bool {
 	base := attr32(d, unix.NFTA_PAYLOAD_BASE)
 	at, size := int(min(attr32(d, unix.NFTA_PAYLOAD_OFFSET), 1<<16)), int(min(attr32(d, unix.NFTA_PAYLOAD_LEN), 64))
 	if attr(d, unix.NFTA_PAYLOAD_SREG) != nil {
-		// A header is written: all that follows may ask for it, but for the kind of service, which is never known.
-		// Of IPv4 the second byte, of IPv6 the end of the first one and the two that follow.
 		b, _ := m.load(d, unix.NFTA_PAYLOAD_SREG, size)
-		if base == unix.NFT_PAYLOAD_NETWORK_HEADER && !m.w.p.ARP && (at+size <= 2 || at+size <= 4 && m.w.p.is6()) &&
-			(at > 0 || b.under(m.w.ip.known[:size]).is(m.w.ip.v[:size]) == yes) {
+		if base == unix.NFT_PAYLOAD_NETWORK_HEADER && m.w.keepsHeader(at, b) {
 			return true
 		}
 		return m.endUnknown("a header that is rewritten")
@@ -199,4 +196,15 @@ func (m *machine) payload(d []byte) bool {
 	}
 	m.store(d, unix.NFTA_PAYLOAD_DREG, b, payloadText(m.w.family(), base, at, size))
 	return true
+}
+
+// keepsHeader reports whether no rule asks for what a rule writes into the IP header. That is the kind of service, which
+// is never known: of IPv4 the second byte, of IPv6 the end of the first one and the two that follow.
+func (w *walk) keepsHeader(at int, written bits) bool {
+	end := at + len(written.v)
+	isService := end <= 2 || end <= 4 && w.p.is6()
+	if w.p.ARP || !isService {
+		return false
+	}
+	return at > 0 || written.under(w.ip.known[:end]).is(w.ip.v[:end]) == yes
 }

@@ -197,24 +197,26 @@ func stepOf(body []byte) Step {
 		s.Verdict &= 0xff
 	}
 	ip, th := netlink.Attr(b, unix.NFTA_TRACE_NETWORK_HEADER), netlink.Attr(b, unix.NFTA_TRACE_TRANSPORT_HEADER)
-	proto := byte(0)
-	switch {
-	case len(ip) >= 20 && ip[0]>>4 == 4:
-		s.Src, _ = netip.AddrFromSlice(ip[12:16])
-		s.Dst, _ = netip.AddrFromSlice(ip[16:20])
-		proto = ip[9]
-	case len(ip) >= 40 && ip[0]>>4 == 6:
-		s.Src, _ = netip.AddrFromSlice(ip[8:24])
-		s.Dst, _ = netip.AddrFromSlice(ip[24:40])
-		proto = ip[6]
+	v6 := len(ip) > 0 && ip[0]>>4 == 6
+	protoAt := 9
+	if v6 {
+		protoAt = 6
 	}
+	src, size := AddressField(v6, false)
+	dst := src + size
+	if len(ip) < int(dst+size) {
+		return s
+	}
+	s.Src, _ = netip.AddrFromSlice(ip[src:dst])
+	s.Dst, _ = netip.AddrFromSlice(ip[dst : dst+size])
 	switch {
-	case proto == kernel.TCP && len(th) >= 8:
+	case len(th) < 8:
+	case ip[protoAt] == kernel.TCP:
 		s.Number = binary.BigEndian.Uint32(th[4:])
-	case proto == kernel.UDP && len(th) >= 6:
-		s.Number = uint32(binary.BigEndian.Uint16(th[4:]))
-	case len(th) >= 8:
-		s.Number = uint32(binary.BigEndian.Uint16(th[6:]))
+	case ip[protoAt] == kernel.UDP:
+		s.Number = uint32(netlink.Net16(th[4:]))
+	default:
+		s.Number = uint32(netlink.Net16(th[6:]))
 	}
 	return s
 }
