@@ -3,7 +3,6 @@ package packetfilter
 import (
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
@@ -98,7 +97,7 @@ func (r *legacyRule) each(fn func(name string, value, mask []byte, inverse byte)
 	}
 	part := func(at, size int) []byte { return r.Bytes[at : at+size] }
 	ask := func(name string, value, mask []byte, inverse byte) {
-		if r.inverse&inverse != 0 || slices.ContainsFunc(mask, func(c byte) bool { return c != 0 }) {
+		if r.inverse&inverse != 0 || onesIn(mask) > 0 {
 			fn(name, value, mask, inverse)
 		}
 	}

@@ -138,9 +138,10 @@ func (w *walk) replyRouted(p *place) bool {
 			return true
 		}
 		w.pass(p, "note", "what comes in answer goes to %v", src)
-		w.p.Src, w.p.Dst = w.p.Dst, w.p.Src
+		sent := w.p
+		w.p.Src, w.p.Dst = sent.Dst, sent.Src
 		w.noRoute(p, nil, err)
-		w.p.Src, w.p.Dst = w.p.Dst, w.p.Src
+		w.p = sent
 		return w.Verdict != Stops
 	}
 	l, err := rtnl.LinkByIndex(p.ns, r.Link)

@@ -78,8 +78,8 @@ func (n *Conn) BaseChains() (all []BaseChain, err error) {
 			Name:     netlink.AttrText(body, unix.NFTA_CHAIN_NAME),
 			Type:     netlink.AttrText(body, unix.NFTA_CHAIN_TYPE),
 			Device:   hookDevices(hook),
-			Hook:     netlink.Attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM),
-			Priority: int32(netlink.Attr32(body, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)),
+			Hook:     netlink.Attr32(hook, unix.NFTA_HOOK_HOOKNUM),
+			Priority: int32(netlink.Attr32(hook, unix.NFTA_HOOK_PRIORITY)),
 			Drops:    dropPolicy(body),
 			Rules:    int(netlink.Attr32(body, unix.NFTA_CHAIN_USE)), // nothing else can refer to a base chain
 		})

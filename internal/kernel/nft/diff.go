@@ -86,19 +86,24 @@ func (n *Conn) lookAt(t *Table) (*tableLook, error) {
 func (s *Set) like(b []byte) bool {
 	keyType, keyLen := s.keyType()
 	dataType, dataLen := typeOf(s.Data)
-	return netlink.Attr32(b, unix.NFTA_SET_KEY_TYPE) == keyType &&
-		netlink.Attr32(b, unix.NFTA_SET_KEY_LEN) == uint32(keyLen) &&
-		(netlink.Attr32(b, unix.NFTA_SET_FLAGS)^s.flags())&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) == 0 &&
-		(len(s.Data) == 0 || netlink.Attr32(b, unix.NFTA_SET_DATA_TYPE) == dataType &&
-			netlink.Attr32(b, unix.NFTA_SET_DATA_LEN) == uint32(dataLen))
+	is := func(attribute uint16, want uint32) bool { return netlink.Attr32(b, attribute) == want }
+
+	differs := netlink.Attr32(b, unix.NFTA_SET_FLAGS) ^ s.flags()
+	sameKind := differs&(unix.NFT_SET_MAP|unix.NFT_SET_INTERVAL) == 0
+	sameKeys := is(unix.NFTA_SET_KEY_TYPE, keyType) && is(unix.NFTA_SET_KEY_LEN, uint32(keyLen))
+	sameData := len(s.Data) == 0 || is(unix.NFTA_SET_DATA_TYPE, dataType) && is(unix.NFTA_SET_DATA_LEN, uint32(dataLen))
+	return sameKind && sameKeys && sameData
 }
 
 // like reports whether the kernel's chain hangs where c does.
 func (c *Chain) like(b []byte) bool {
-	return c.Type == netlink.AttrText(b, unix.NFTA_CHAIN_TYPE) && (c.Type == "" ||
-		netlink.Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_HOOKNUM) == c.Hook &&
-			int32(netlink.Attr32(b, unix.NFTA_CHAIN_HOOK, unix.NFTA_HOOK_PRIORITY)) == c.Priority &&
-			netlink.Attr32(b, unix.NFTA_CHAIN_POLICY) == Accept)
+	if c.Type != netlink.AttrText(b, unix.NFTA_CHAIN_TYPE) {
+		return false
+	}
+	hook := netlink.Attr(b, unix.NFTA_CHAIN_HOOK)
+	sameHook := netlink.Attr32(hook, unix.NFTA_HOOK_HOOKNUM) == c.Hook &&
+		int32(netlink.Attr32(hook, unix.NFTA_HOOK_PRIORITY)) == c.Priority
+	return c.Type == "" || sameHook && netlink.Attr32(b, unix.NFTA_CHAIN_POLICY) == Accept
 }
 
 // Diff compares the sets and chains of t with the kernel's. It returns the differences, and the transaction that

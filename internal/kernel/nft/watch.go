@@ -61,9 +61,6 @@ func (w *Watcher) Next(ctx context.Context, limit time.Duration) (changes []Chan
 	stop := context.AfterFunc(ctx, func() { w.f.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
 		n, err := w.f.Read(w.buf)
 		switch {
 		case ctx.Err() != nil:
