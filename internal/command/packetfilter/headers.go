@@ -198,8 +198,8 @@ func (m *machine) payload(d []byte) bool {
 	return true
 }
 
-// keepsHeader reports whether no rule asks for what a rule writes into the IP header. That is the kind of service, which
-// is never known: of IPv4 the second byte, of IPv6 the end of the first one and the two that follow.
+// keepsHeader reports whether no rule asks for what a rule writes into the IP header. That is the kind of service,
+// which is never known: of IPv4 the second byte, of IPv6 the end of the first one and the two that follow.
 func (w *walk) keepsHeader(at int, written bits) bool {
 	end := at + len(written.v)
 	isService := end <= 2 || end <= 4 && w.p.is6()
