@@ -156,12 +156,8 @@ func (f Firewall) Ensure(ctx context.Context, w *kernel.World) (changed bool, er
 			did, err := iptables.Edit(ctx, x, func(d *iptables.Draft) error {
 				d.Chain(iptables.ChainForward)
 				d.Chain(shared[1].Jump)
-				for _, r := range shared {
-					d.Has(r, true)
-				}
-				for _, r := range own {
-					d.Has(r, false)
-				}
+				d.Insert(shared...)
+				d.Append(own...)
 				return nil
 			})
 			changed = changed || did

@@ -78,9 +78,7 @@ func (f Forward) accept(ctx context.Context, w *kernel.World, t *xtables.Table) 
 			d.Lines = append(d.Lines, r.InsertAt(slices.IndexFunc(d.Saved[r.Chain], apart)+2))
 		}
 		d.Delete(stale(d.Saved, own)...) // another address, of a former call
-		for _, r := range own {
-			d.Has(r, false)
-		}
+		d.Append(own...)
 		return nil
 	}
 	add := func(ctx context.Context) (err error) {

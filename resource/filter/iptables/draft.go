@@ -55,14 +55,16 @@ func (d *Draft) Chain(name string) {
 	}
 }
 
-// Has adds a rule if it is missing, at the end or the beginning of its chain.
-func (d *Draft) Has(r xtables.Rule, first bool) {
-	if slices.ContainsFunc(d.Saved[r.Chain], r.Same) {
-		return
-	}
-	if first {
+// Insert adds rules that are missing, each at the beginning of its chain.
+func (d *Draft) Insert(rules ...xtables.Rule) {
+	for _, r := range Lacking(d.Saved, rules) {
 		d.Lines = append(d.Lines, r.Insert())
-	} else {
+	}
+}
+
+// Append adds rules that are missing, each at the end of its chain.
+func (d *Draft) Append(rules ...xtables.Rule) {
+	for _, r := range Lacking(d.Saved, rules) {
 		d.Lines = append(d.Lines, r.Append())
 	}
 }

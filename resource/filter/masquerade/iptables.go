@@ -116,9 +116,7 @@ func (m SourcesIPTables) Draft(_ context.Context, w *kernel.World, d *iptables.D
 			d.Delete(r) // of an address that the container no longer has
 		}
 	}
-	for _, j := range mine {
-		d.Has(j, false)
-	}
+	d.Append(mine...)
 	m.draftOthers(others, v6, d)
 	return nil
 }

@@ -306,14 +306,12 @@ func (i locatedPolicy) draft(d *iptables.Draft) error {
 		replies := r.Chain == iptables.ChainStage1 && len(linksOf(r)) == 0
 		switch {
 		case at < 0:
-			d.Has(r, true)
+			d.Insert(r)
 		case late(r, at, d.Saved[r.Chain]), replies && len(d.Lines) > 0: // replies stay first
 			d.Lines = append(d.Lines, r.Delete(), r.Insert())
 		}
 	}
-	for _, r := range ends {
-		d.Has(r, false)
-	}
+	d.Append(ends...)
 	return nil
 }
 

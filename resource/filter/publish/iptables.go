@@ -65,21 +65,21 @@ func (p PortsIPTables) Addrs() (all []netip.Prefix) {
 // marks reports whether packets are masqueraded by a mark of ours.
 func (p PortsIPTables) marks() bool { return (p.SNAT || p.MasqAll) && p.SetMarkChain == "" }
 
-// shared are the rules that all attachments have in common.
-func (p PortsIPTables) shared() (rules []xtables.Rule) {
+// shared are the rules that all attachments have in common; first ones go before what others have in the chain.
+func (p PortsIPTables) shared() (rules, first []xtables.Rule) {
 	if p.marks() {
 		rules = []xtables.Rule{
 			xtables.Rulef(hostportSetMark, "-m comment --comment %s -j MARK --set-xmark %s",
 				"CNI portfwd masquerade mark", p.mark()),
 			xtables.Rulef(hostportMasq, "-m mark --mark %s -j MASQUERADE", p.mark()),
-			xtables.Rulef("POSTROUTING", "-m comment --comment %s -j %s", "CNI portfwd requiring masquerade",
-				hostportMasq),
 		}
+		first = []xtables.Rule{xtables.Rulef("POSTROUTING", "-m comment --comment %s -j %s",
+			"CNI portfwd requiring masquerade", hostportMasq)}
 	}
 	for _, hook := range []string{"PREROUTING", "OUTPUT"} {
 		rules = append(rules, xtables.Rulef(hook, "-m addrtype --dst-type LOCAL -j "+ChainDNAT))
 	}
-	return rules
+	return rules, first
 }
 
 // entries lead to the container's chain. The reference puts ports of both families in, and 15 in a rule.
@@ -233,9 +233,9 @@ func (p PortsIPTables) Draft(ctx context.Context, w *kernel.World, d *iptables.D
 		d.Chain(hostportSetMark)
 		d.Chain(hostportMasq)
 	}
-	for _, r := range p.shared() {
-		d.Has(r, r.Chain == "POSTROUTING") // before what others have there
-	}
+	shared, first := p.shared()
+	d.Append(shared...)
+	d.Insert(first...)
 	keep, err := iptables.Survivors(w, IPTablesRecord, p.Owner)
 	if err != nil {
 		return err
@@ -291,7 +291,8 @@ func (p PortsIPTables) Verify(ctx context.Context, w *kernel.World) error {
 		if err != nil {
 			return err
 		}
-		missing, err := iptables.Drift(ctx, x, slices.Concat(p.shared(), entries, own)...)
+		shared, first := p.shared()
+		missing, err := iptables.Drift(ctx, x, slices.Concat(shared, first, entries, own)...)
 		if err != nil {
 			return err
 		}

@@ -32,14 +32,11 @@ func iptForeign(saved map[string][]xtables.Rule) (all []heldPort) {
 	seen := map[string]bool{}
 	for _, e := range saved[ChainDNAT] {
 		o, _ := iptables.ParseReferenceComment("dnat ", e.Comment)
-		if !strings.HasPrefix(e.Jump, "CNI-DN-") {
-			continue
-		}
-		further := len(e.Words) != 12 // -p P -m comment --comment C -m multiport --dports L -j J
-		if seen[e.Jump] {
+		if seen[e.Jump] || !strings.HasPrefix(e.Jump, "CNI-DN-") {
 			continue
 		}
 		seen[e.Jump] = true
+		further := len(e.Words) != 12 // -p P -m comment --comment C -m multiport --dports L -j J
 		for _, r := range saved[e.Jump] {
 			if r.Jump == "DNAT" {
 				all = append(all, heldPort{Rule: r, owner: o, chain: e.Jump, further: further})
@@ -62,12 +59,15 @@ func (p Ports) asksFor(r xtables.Rule, v6 bool) (Mapping, bool) {
 }
 
 // foreignConflict is an error where another living container has the port; dead is one whose address p has now.
-func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
-	records map[[8]byte]iptables.Record) (dead bool, err error) {
+func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool) (dead bool, err error) {
 	to, conditions := p.Family(v6)
 	m, asked := p.asksFor(f.Rule, v6)
 	if !asked || f.further || len(conditions) > 0 || f.owner.ContainerID == p.Owner.ContainerID {
 		return false, nil
+	}
+	records, err := iptables.Records(w, IPTablesRecord, f.owner.Network)
+	if err != nil {
+		return false, err
 	}
 	known := false
 	for _, r := range records {
@@ -100,11 +100,7 @@ func (p Ports) foreignConflict(w *kernel.World, f heldPort, v6 bool,
 func (p Ports) foreignDead(w *kernel.World, all []heldPort, v6 bool) (dead []heldPort, err error) {
 	var errs []error
 	for _, f := range all {
-		records, err := iptables.Records(w, IPTablesRecord, f.owner.Network)
-		if err != nil {
-			return nil, err
-		}
-		gone, err := p.foreignConflict(w, f, v6, records)
+		gone, err := p.foreignConflict(w, f, v6)
 		if errs = append(errs, err); gone {
 			dead = append(dead, f)
 		}
@@ -120,9 +116,12 @@ func (p PortsIPTables) replaceDead(w *kernel.World, d *iptables.Draft, v6 bool) 
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(dead, func(a, b heldPort) int { return strings.Compare(a.chain, b.chain) })
-	for _, f := range slices.CompactFunc(dead, func(a, b heldPort) bool { return a.chain == b.chain }) {
-		d.Drop(f.chain, ChainDNAT)
+	dropped := map[string]bool{}
+	for _, f := range dead {
+		if !dropped[f.chain] {
+			dropped[f.chain] = true
+			d.Drop(f.chain, ChainDNAT)
+		}
 	}
 	return nil
 }
@@ -196,10 +195,11 @@ func (p PortsIPTables) conflictsWithNFT(ctx context.Context, w *kernel.World) er
 		for i := range plain.Mappings {
 			plain.Mappings[i].AllowFrom = nil
 		}
-		for v6, to := range map[bool]*netip.Prefix{false: &plain.To4, true: &plain.To6} {
-			if _, conditions := p.Family(v6); len(conditions) > 0 { // those with conditions do not meet
-				*to = netip.Prefix{}
-			}
+		if len(p.Conditions4) > 0 { // ports with conditions do not meet others
+			plain.To4 = netip.Prefix{}
+		}
+		if len(p.Conditions6) > 0 {
+			plain.To6 = netip.Prefix{}
 		}
 		plain.Conditions4, plain.Conditions6 = nil, nil
 		pub, err := plain.want(f.Table)
