@@ -20,9 +20,9 @@ func faults() []fault {
 		{"an ADD is not told that the policy is leaving", "a record left out", []edit{
 			{policy, "return setLeaving(f, o, true) })", "return nil })"}}},
 		{"the record of who needs a policy is written behind the policy", "a record written too late", []edit{
-			{ingress, "		if news, err = addReference(w, i.Owner, link); err != nil {\n			return false, err\n		}\n", ""},
+			{ingress, "		if news, err = remember(w, policyRecord, i.Owner, on.link); err != nil {\n			return false, err\n		}\n", ""},
 			{ingress, "	if err == nil {\n		forgetForged(w, fresh)\n	}\n", "	if err == nil {\n		forgetForged(w, fresh)\n	}\n" +
-				"	if err == nil && kind == filter.KindNetwork {\n		news, err = addReference(w, i.Owner, link)\n	}\n"}}},
+				"	if err == nil && on.kind == filter.KindNetwork {\n		news, err = remember(w, policyRecord, i.Owner, on.link)\n	}\n"}}},
 		{"an empty bridge goes without its lock", "a lock left out", []edit{
 			{transient, "unlock, err := record.Lock(ctx, link.BridgeLock(t.Name))", "unlock, err := func() {}, ctx.Err()"}}},
 		{"whether a bridge is empty is asked before its lock", "an order turned round", []edit{
