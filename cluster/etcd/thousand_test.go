@@ -131,21 +131,55 @@ func (r *rig) counted(run func()) {
 	r.b.ReportMetric(float64(status.DbSize)/1024, "KiB/database")
 }
 
-// logEntries is how many entries of its log etcd has taken.
-func logEntries(b *testing.B) float64 {
+// metric is the sum of a metric of etcd over its labels.
+func metric(b *testing.B, name string) (sum float64) {
 	resp, err := http.Get("http://" + address + "/metrics")
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer resp.Body.Close()
+	has := false
 	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
-		value, isIt := strings.CutPrefix(lines.Text(), "etcd_server_proposals_applied_total ")
-		if n, err := strconv.ParseFloat(value, 64); isIt && err == nil {
-			return n
+		key, value, _ := strings.Cut(lines.Text(), " ")
+		of, _, _ := strings.Cut(key, "{")
+		if of != name {
+			continue
 		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sum, has = sum+n, true
 	}
-	b.Fatal("etcd does not say how many entries its log has")
-	return 0
+	if !has {
+		b.Fatalf("etcd does not have the metric %s", name)
+	}
+	return sum
+}
+
+// logEntries is how many entries of its log etcd has taken.
+func logEntries(b *testing.B) float64 { return metric(b, "etcd_server_proposals_applied_total") }
+
+// A cost is what something takes that other work on the machine does not change.
+type cost struct {
+	agents, etcd time.Duration // of processors
+	requests     float64       // messages to etcd
+}
+
+func costs(b *testing.B) cost {
+	var use unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &use); err != nil {
+		b.Fatal(err)
+	}
+	return cost{time.Duration(use.Utime.Nano() + use.Stime.Nano()),
+		time.Duration(metric(b, "process_cpu_seconds_total") * float64(time.Second)), metric(b, "grpc_server_msg_received_total")}
+}
+
+// report says what a phase took since before.
+func (c cost) report(b *testing.B, phase string, before cost) {
+	b.ReportMetric((c.agents - before.agents).Seconds(), "s/"+phase+"-processors-here")
+	b.ReportMetric((c.etcd - before.etcd).Seconds(), "s/"+phase+"-processors-etcd")
+	b.ReportMetric(c.requests-before.requests, phase+"-requests")
 }
 
 // A crew is the agents of a rig.
@@ -176,7 +210,7 @@ func (r *rig) blocks(containers int) {
 	var running sync.WaitGroup
 	r.counted(func() {
 		before := r.store.revision(r.b)
-		begun := time.Now()
+		begun, free := time.Now(), costs(r.b)
 		for _, m := range k.members {
 			running.Go(func() {
 				if err := m.Run(ctx); err != nil {
@@ -189,11 +223,14 @@ func (r *rig) blocks(containers int) {
 		}
 		r.b.ReportMetric(time.Since(begun).Seconds(), "s/all-joined")
 		k.reportClaims("join")
+		joined := costs(r.b)
+		joined.report(r.b, "join", free)
 		processors := make(chan struct{}, runtime.GOMAXPROCS(0))
 		r.attachAll(containers, func(ctx context.Context, node, container int) time.Duration {
 			return k.attach(ctx, processors, node, container)
 		})
 		k.reportClaims("burst")
+		costs(r.b).report(r.b, "burst", joined)
 		r.b.ReportMetric(100*float64(k.asks)/float64(r.nodes*containers), "%asked")
 		for kind, n := range r.store.writes(r.b, before, r.store.revision(r.b)) {
 			r.b.ReportMetric(float64(n), string(kind)+"-writes")
