@@ -3,14 +3,11 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairlead-cni/fairlead/cluster/blocks"
 	"github.com/fairlead-cni/fairlead/internal/ipam/disk"
 )
 
@@ -56,21 +53,4 @@ func notify(c chan<- struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// leased returns the addresses that have leases, and how many of each pool they are.
-func (h *host) leased(ctx context.Context, pools []blocks.Pool) (counts map[string]int, all []netip.Addr, err error) {
-	counts = map[string]int{}
-	err = h.leases.Hold(ctx, h.network, func(leased []netip.Addr) error {
-		all = slices.Clone(leased)
-		for _, a := range leased {
-			for _, p := range pools {
-				if p.Prefix.Contains(a) {
-					counts[p.Name]++
-				}
-			}
-		}
-		return nil
-	})
-	return counts, all, err
 }

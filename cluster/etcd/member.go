@@ -189,12 +189,21 @@ func (m *Member) Freed() {
 // loop asks the owner what is next, and does it. An action that fails is tried again after a while. It ends with ctx, or when the
 // grant is lost of which the owner thinks that it stands.
 func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-chan struct{}) (isLost bool) {
+	isAwake := true // it waited since it looked at this host
 	for ctx.Err() == nil {
-		if len(o.Granted()) > 0 && h.isGrantLost() {
-			m.Log.Warn("the grant is lost, and is made again", "file", grant.Path(m.Network))
-			return true
+		var err error
+		if isAwake {
+			if len(o.Granted()) > 0 && h.isGrantLost() {
+				m.Log.Warn("the grant is lost, and is made again", "file", grant.Path(m.Network))
+				return true
+			}
+			err = m.lookAtLeases()
+			isAwake = false
 		}
-		next, err := m.want(ctx, h, o)
+		var next time.Time
+		if err == nil {
+			next = m.want(o)
+		}
 		err = errors.Join(err, m.announce(ctx, o))
 		o.SawRevision(m.View.takeRevision())
 		o.Time(m.clock())
@@ -232,8 +241,18 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 			most = min(most, left)
 		}
 		m.wait(ctx, o, leases, most)
+		isAwake = true
 	}
 	return false
+}
+
+// lookAtLeases takes which addresses have leases. Those that come or go later wake the member.
+func (m *Member) lookAtLeases() error {
+	addrs, err := m.Leases.Leased(m.Network)
+	if err == nil {
+		m.addrs = addrs
+	}
+	return err
 }
 
 // log says what went wrong, once.

@@ -89,14 +89,17 @@ func (e closedError) Error() string {
 }
 
 // want tells the owner how many blocks the leases need. It returns when to ask again if nothing changes.
-func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.Time, err error) {
+func (m *Member) want(o *blocks.Owner) (next time.Time) {
 	pools := m.pools(o)
-	leased, addrs, err := h.leased(ctx, pools)
-	if err != nil {
-		return next, err
+	m.leased = map[string]int{}
+	for _, a := range m.addrs {
+		for _, p := range pools {
+			if p.Prefix.Contains(a) {
+				m.leased[p.Name]++
+			}
+		}
 	}
-	m.leased, m.addrs = leased, addrs
-	next = m.pin(o, addrs)
+	next = m.pin(o, m.addrs)
 	if due := m.cede(o); !due.IsZero() && (next.IsZero() || due.Before(next)) {
 		next = due
 	}
@@ -115,12 +118,12 @@ func (m *Member) want(ctx context.Context, h *host, o *blocks.Owner) (next time.
 	}
 	m.full = m.closed(o)
 	for _, chain := range chains(pools) {
-		due := m.wantOf(o, chain, owned, added(leased, lost))
+		due := m.wantOf(o, chain, owned, added(m.leased, lost))
 		if !due.IsZero() && (next.IsZero() || due.Before(next)) {
 			next = due
 		}
 	}
-	return next, nil
+	return next
 }
 
 // wantOf tells the owner how many blocks of each pool of a family the leases need. The first pools come first, as long as

@@ -345,18 +345,16 @@ func (k *crew) attach(ctx context.Context, processors chan struct{}, node, conta
 func (k *crew) duplicates(containers int) (n int) {
 	holder := map[netip.Addr]string{}
 	for _, m := range k.members {
-		err := m.Leases.Hold(k.b.Context(), m.Network, func(leased []netip.Addr) error {
-			for _, a := range leased {
-				if holder[a] != "" {
-					k.b.Errorf("%s and %s gave %v", holder[a], m.Network, a)
-					n++
-				}
-				holder[a] = m.Network
-			}
-			return nil
-		})
+		leased, err := m.Leases.Leased(m.Network)
 		if err != nil {
 			k.b.Fatal(err)
+		}
+		for _, a := range leased {
+			if holder[a] != "" {
+				k.b.Errorf("%s and %s gave %v", holder[a], m.Network, a)
+				n++
+			}
+			holder[a] = m.Network
 		}
 	}
 	if len(holder) != k.nodes*containers {
