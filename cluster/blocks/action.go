@@ -19,6 +19,9 @@ type Txn struct {
 
 	// Lease is one of the store, with which entries of the kinds AliveKey and WantKey end.
 	Lease int64
+
+	// Read is what the transaction reads after the changes. Zero: nothing.
+	Read Read
 }
 
 // A Compare has the revision at which an entry was last written. Zero: there is no such entry.
@@ -79,9 +82,10 @@ func (s Snapshot) Of(k Key) Entry {
 // An Outcome is the answer to a Txn.
 type Outcome struct {
 	Store    string
-	Revision int64   // of the store, after the transaction
-	Done     bool    // the entries were changed
-	Seen     []Entry // those of Txn.If that exist, if Done is false
+	Revision int64    // of the store, after the transaction
+	Done     bool     // the entries were changed
+	Seen     []Entry  // those of Txn.If that exist, if Done is false
+	Snapshot Snapshot // what Txn.Read reads, if Done is true
 }
 
 // A Journal is what a node keeps over boots.

@@ -233,6 +233,7 @@ func (e *encoder) machine(m *machine) {
 			e.revision(f.outcome.Revision + f.snapshot.Revision)
 		}
 		e.entries(f.outcome.Seen)
+		e.entries(f.outcome.Snapshot.Entries)
 		e.entries(f.snapshot.Entries)
 	}
 }

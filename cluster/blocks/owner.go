@@ -78,6 +78,7 @@ type leaving struct {
 // A view is what the store said.
 type view struct {
 	store                        string
+	revisions                    []int64 // of what was read, and of this node's own changes since
 	config, readopt, epoch, name Entry
 	assertion                    Entry
 	mine                         holdings
@@ -181,6 +182,11 @@ func (o *Owner) Changed() {
 // forgetView has the store read before anything else is done.
 func (o *Owner) forgetView() { o.view, o.block = nil, nil }
 
+// Knows reports whether what the owner knows of the store has the changes of a revision: it read them, or made them.
+func (o *Owner) Knows(revision int64) bool {
+	return o.view != nil && (revision <= o.view.revisions[0] || slices.Contains(o.view.revisions, revision))
+}
+
 // Refused says why the node gets no addresses. It is nil if it may have some.
 func (o *Owner) Refused() *Refusal { return o.refusal }
 
@@ -269,8 +275,7 @@ func (o *Owner) decide() *step {
 	case o.refusal != nil:
 		return o.withdrawAll()
 	case o.view == nil:
-		keys := []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey()}
-		return &step{action: Read{Keys: keys, Mine: o.journal.Node}, kind: look}
+		return &step{action: o.all(), kind: look}
 	case o.isReclaimed() && holdings(o.granted).minus(o.view.mine).Parts != 0:
 		return o.dropReclaimed()
 	case o.view.readopt.Revision == 0 && o.restored():
@@ -306,6 +311,11 @@ func (o *Owner) decide() *step {
 	return o.claimNext()
 }
 
+// all is all that concerns the node.
+func (o *Owner) all() Read {
+	return Read{Keys: []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey()}, Mine: o.journal.Node}
+}
+
 func (o *Owner) epochKey() Key { return Key{Kind: EpochKey, Node: o.journal.Node} }
 func (o *Owner) nameKey() Key  { return Key{Kind: NameKey, Node: o.name} }
 func (o *Owner) assertKey() Key {
@@ -336,7 +346,12 @@ func (o *Owner) Saw(s Snapshot) {
 		o.block = &s
 		return
 	}
-	v := &view{store: s.Store, config: s.Of(Key{Kind: ConfigKey}), readopt: s.Of(Key{Kind: ReadoptKey}),
+	o.take(s)
+}
+
+// take takes what the store says of all that concerns the node.
+func (o *Owner) take(s Snapshot) {
+	v := &view{store: s.Store, revisions: []int64{s.Revision}, config: s.Of(Key{Kind: ConfigKey}), readopt: s.Of(Key{Kind: ReadoptKey}),
 		epoch: s.Of(o.epochKey()), name: s.Of(o.nameKey()), assertion: s.Of(o.assertKey())}
 	for _, e := range s.Entries {
 		if e.Key.Kind == MineKey {
@@ -398,6 +413,8 @@ func (o *Owner) fence() *step {
 	t := Txn{
 		If:  []Compare{{o.epochKey(), o.view.epoch.Revision}},
 		Put: []Pair{{o.epochKey(), Value{Epoch: &e}}},
+
+		Read: o.all(), // what the node owns cannot change unheard from now on
 	}
 	if o.view.name.Revision == 0 {
 		t.If = append(t.If, Compare{o.nameKey(), 0})
@@ -424,7 +441,15 @@ func (o *Owner) Committed(r Outcome) {
 	if r.Done && s.beat != nil {
 		o.confirmBeat(s.beat)
 	}
+	if r.Done {
+		o.view.revisions = append(slices.Clone(o.view.revisions), r.Revision)
+	}
 	switch s.kind {
+	case fence:
+		o.forgetView()
+		if r.Done {
+			o.take(r.Snapshot)
+		}
 	case say:
 		if !r.Done {
 			o.forgetView()

@@ -213,6 +213,7 @@ func (s *store) commit(t Txn) Outcome {
 			s.entries = append(s.entries, Entry{p, s.revision})
 		}
 		slices.SortFunc(s.entries, func(a, b Entry) int { return compareKeys(a.Key, b.Key) })
+		r.Snapshot = s.read(t.Read)
 	}
 	r.Revision = s.revision
 	return r

@@ -32,25 +32,35 @@ func identifier(h *etcdserverpb.ResponseHeader) string { return strconv.FormatUi
 func (s *Store) Read(ctx context.Context, r blocks.Read) (blocks.Snapshot, error) {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
-	var gets []clientv3.Op
+	c, err := s.connect()
+	if err != nil {
+		return blocks.Snapshot{}, err
+	}
+	before := s.highest.Load()
+	resp, err := c.Txn(ctx).Then(s.gets(r)...).Commit()
+	if err != nil {
+		return blocks.Snapshot{}, s.failed(err)
+	}
+	s.checkRevision(before, resp.Header.Revision)
+	return s.snapshot(r, resp.Header, resp.Responses)
+}
+
+// gets are the operations that read.
+func (s *Store) gets(r blocks.Read) (gets []clientv3.Op) {
 	for _, k := range r.Keys {
 		gets = append(gets, clientv3.OpGet(s.key(k)))
 	}
 	if r.Mine != "" {
 		gets = append(gets, clientv3.OpGet(s.prefix+blocks.MinePrefix(r.Mine), clientv3.WithPrefix()))
 	}
-	c, err := s.connect()
-	if err != nil {
-		return blocks.Snapshot{}, err
-	}
-	before := s.highest.Load()
-	resp, err := c.Txn(ctx).Then(gets...).Commit()
-	if err != nil {
-		return blocks.Snapshot{}, s.failed(err)
-	}
-	s.checkRevision(before, resp.Header.Revision)
-	snap := blocks.Snapshot{Store: identifier(resp.Header), Revision: resp.Header.Revision}
-	for i, part := range resp.Responses {
+	return gets
+}
+
+// snapshot returns what these operations read.
+func (s *Store) snapshot(r blocks.Read, header *etcdserverpb.ResponseHeader, parts []*etcdserverpb.ResponseOp) (
+	snap blocks.Snapshot, err error) {
+	snap = blocks.Snapshot{Store: identifier(header), Revision: header.Revision}
+	for i, part := range parts {
 		for _, kv := range part.GetResponseRange().Kvs {
 			isOfNode := i >= len(r.Keys)
 			var k blocks.Key
@@ -114,6 +124,8 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	for _, k := range t.Delete {
 		changes = append(changes, clientv3.OpDelete(s.key(k)))
 	}
+	made := len(changes)
+	changes = append(changes, s.gets(t.Read)...)
 	c, err := s.connect()
 	if err != nil {
 		return blocks.Outcome{}, err
@@ -126,7 +138,8 @@ func (s *Store) Commit(ctx context.Context, t blocks.Txn) (blocks.Outcome, error
 	s.checkRevision(before, resp.Header.Revision)
 	r := blocks.Outcome{Store: identifier(resp.Header), Revision: resp.Header.Revision, Done: resp.Succeeded}
 	if r.Done {
-		return r, nil
+		r.Snapshot, err = s.snapshot(t.Read, resp.Header, resp.Responses[made:])
+		return r, err
 	}
 	for i, part := range resp.Responses {
 		for _, kv := range part.GetResponseRange().Kvs {
