@@ -73,7 +73,9 @@ type Member struct {
 	sayAgain    atomic.Bool   // what the store has of Host is not what the node said
 	lease       atomic.Int64  // of this agent; zero: the store has given none
 	askedLease  chan struct{} // is closed when the store has been asked for one
-	changed     chan struct{} // the store, of this node
+	leaseCame   chan struct{} // the store gave one
+	changed     chan struct{} // something of this node
+	notices     notices       // … in the store
 
 	machine string // identifier of the hardware; empty: unknown
 	node    string // identifier in the store, once identified is closed
@@ -98,7 +100,8 @@ func NewMember(s *Store, view *View, network string, self blocks.Host) *Member {
 	return &Member{Store: s, View: view, Network: network, Host: self, Leases: &disk.Store{}, Grant: &grant.File{Network: network},
 		Log: slog.Default(), machine: machine(), needs: map[string]*blocks.Need{}, wants: map[string]bool{},
 		heard: map[blocks.Key]heardWant{}, answered: map[blocks.Key]int64{}, asks: make(chan *ask),
-		identified: make(chan struct{}), changed: make(chan struct{}, 1), watchLeases: (*host).watchLeases, clock: disk.Uptime}
+		identified: make(chan struct{}), changed: make(chan struct{}, 1), leaseCame: make(chan struct{}, 1),
+		notices: notices{wake: make(chan struct{}, 1)}, watchLeases: (*host).watchLeases, clock: disk.Uptime}
 }
 
 // Run does what is to be done until ctx ends. The grant stays then, so that containers get addresses while no agent
@@ -123,7 +126,7 @@ func (m *Member) Run(ctx context.Context) error {
 	if err := m.watchLeases(h, ctx, leases); err != nil {
 		return err
 	}
-	m.Store.watch(ctx, m.node, m.changed)
+	m.View.tell(ctx, m.node, &m.notices)
 	alive, asked := make(chan struct{}), make(chan struct{})
 	m.askedLease = asked
 	go func() {
@@ -133,7 +136,7 @@ func (m *Member) Run(ctx context.Context) error {
 			m.lease.Store(id)
 			hear()
 			if id != 0 {
-				notify(m.changed)
+				notify(m.leaseCame)
 			}
 		})
 	}()
@@ -277,24 +280,38 @@ func (m *Member) log(err error) {
 func (m *Member) wait(ctx context.Context, o *blocks.Owner, leases <-chan struct{}, most time.Duration) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-leases:
-		o.LeasesChanged()
-	case <-m.changed:
-		o.Changed()
-	case <-timer.C:
-		o.Changed()
-	case a := <-m.asks:
-		for isMore := true; isMore; { // containers that come at once get their blocks at once
-			m.asking = append(m.asking, a)
-			select {
-			case a = <-m.asks:
-			default:
-				isMore = false
+	for isNews := false; !isNews; {
+		isNews = true
+		select {
+		case <-ctx.Done():
+		case <-m.notices.wake:
+			if isNews = m.notices.take(o); isNews {
+				o.Changed()
 			}
+		case <-m.leaseCame:
+			isNews = m.lease.Load() != m.saidLease
+		case <-leases:
+			o.LeasesChanged()
+		case <-m.changed:
+			o.Changed()
+		case <-timer.C:
+			o.Changed()
+		case a := <-m.asks:
+			m.takeAsks(a)
+			o.Changed()
 		}
-		o.Changed()
+	}
+}
+
+// takeAsks takes a call of Ask, and those that come with it: containers that come at once get their blocks at once.
+func (m *Member) takeAsks(a *ask) {
+	for {
+		m.asking = append(m.asking, a)
+		select {
+		case a = <-m.asks:
+		default:
+			return
+		}
 	}
 }
 

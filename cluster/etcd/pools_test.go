@@ -231,6 +231,7 @@ func TestFamilyCloses(t *testing.T) {
 	published := make(chan struct{}, 1)
 	m = member(t.Output(), s, "a", 1)
 	m.Pools, m.Published = nil, func() { notify(published) }
+	m.follow(t)
 	m.start(t)
 	select {
 	case <-published:

@@ -176,28 +176,3 @@ func (s *Store) put(ctx context.Context, p blocks.Pair, alive int64) (clientv3.O
 	}
 	return clientv3.OpPut(s.key(p.Key), string(value), clientv3.WithLease(lease.ID)), nil
 }
-
-// watch sends to changed after each change that concerns a node, and when it may have missed some, until ctx ends.
-func (s *Store) watch(ctx context.Context, node string, changed chan<- struct{}) {
-	for _, prefix := range []string{blocks.MinePrefix(node), blocks.Key{Kind: blocks.EpochKey, Node: node}.String(),
-		blocks.Key{Kind: blocks.DrainKey, Node: node}.String(),
-		string(blocks.ConfigKey), string(blocks.ReadoptKey)} {
-		go s.watchPrefix(ctx, s.prefix+prefix, changed)
-	}
-}
-
-// watchPrefix begins anew when etcd ends the watch: it has no leader, or has dropped revisions.
-func (s *Store) watchPrefix(ctx context.Context, prefix string, changed chan<- struct{}) {
-	for ctx.Err() == nil {
-		if c, err := s.connect(); err == nil {
-			events := c.Watch(clientv3.WithRequireLeader(ctx), prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-			for range events {
-				notify(changed)
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
-	}
-}

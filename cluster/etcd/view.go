@@ -29,12 +29,13 @@ type View struct {
 	revision int64
 	heard    int64 // the highest revision since the last call of takeHeard
 	entries  map[blocks.Kind]map[blocks.Key]blocks.Entry
-	unread   map[string]error // what is wrong with entries that this version does not understand, by their keys
+	unread   map[string]error      // what is wrong with entries that this version does not understand, by their keys
+	told     map[string][]*notices // by the nodes that they concern
 }
 
 // NewView returns a view that knows nothing yet.
 func NewView() *View {
-	return &View{entries: map[blocks.Kind]map[blocks.Key]blocks.Entry{}, unread: map[string]error{}}
+	return &View{entries: map[blocks.Kind]map[blocks.Key]blocks.Entry{}, unread: map[string]error{}, told: map[string][]*notices{}}
 }
 
 // sawRevision takes a revision of the store.
@@ -76,18 +77,19 @@ func (s *Store) Look(ctx context.Context) (*View, error) {
 	v := NewView()
 	v.id, v.revision = identifier(resp.Header), resp.Header.Revision
 	for _, kv := range resp.Kvs {
-		if err := v.read(string(kv.Key[len(s.prefix):]), kv); err != nil {
+		text := string(kv.Key[len(s.prefix):])
+		k, err := blocks.Parse(text)
+		if err := v.read(text, k, err, kv); err != nil {
 			return nil, err
 		}
 	}
 	return v, nil
 }
 
-// read takes an entry with a key. One that this version does not understand is kept apart, so that the others count: of what an
+// read takes an entry with a key, which may be none of this version. One that this version does not understand is kept apart, so that the others count: of what an
 // administrator wrote alone, nothing can go on without it. A block counts as taken.
-func (v *View) read(text string, kv *mvccpb.KeyValue) error {
+func (v *View) read(text string, k blocks.Key, err error, kv *mvccpb.KeyValue) error {
 	delete(v.unread, text)
-	k, err := blocks.Parse(text)
 	if !k.Kind.IsKnown() {
 		return nil // it is of a later version
 	}
@@ -127,6 +129,9 @@ func (s *Store) Follow(ctx context.Context, v *View, changed func(freed bool), f
 		if err := s.follow(ctx, v, changed); ctx.Err() == nil && err != nil {
 			failed(err)
 		}
+		v.mu.Lock()
+		v.tellAll(unknown)
+		v.mu.Unlock()
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -154,6 +159,7 @@ func (s *Store) follow(ctx context.Context, v *View, changed func(freed bool)) e
 	}
 	v.mu.Lock()
 	v.id, v.revision, v.entries, v.unread = now.id, now.revision, now.entries, now.unread
+	v.tellAll(unknown)
 	v.mu.Unlock()
 	s.highest.Store(now.revision)
 	v.sawRevision(now.revision)
@@ -198,17 +204,21 @@ func (s *Store) apply(v *View, events []*clientv3.Event) (freed bool, err error)
 	defer v.mu.Unlock()
 	for _, e := range events {
 		text := string(e.Kv.Key[len(s.prefix):])
-		if e.Type != clientv3.EventTypeDelete {
-			if err := v.read(text, e.Kv); err != nil {
+		k, err := blocks.Parse(text)
+		isDeleted := e.Type == clientv3.EventTypeDelete
+		switch {
+		case !isDeleted:
+			if err := v.read(text, k, err, e.Kv); err != nil {
 				return false, err
 			}
-			continue
-		}
-		delete(v.unread, text)
-		if k, err := blocks.Parse(text); err == nil {
+		case err == nil:
 			delete(v.entries[k.Kind], k)
 			freed = freed || k.Kind == blocks.BlockKey || k.Kind == blocks.GraveKey
 		}
+		if isDeleted {
+			delete(v.unread, text)
+		}
+		v.tellOf(k, e.Kv.ModRevision)
 	}
 	return freed, nil
 }

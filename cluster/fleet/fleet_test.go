@@ -285,14 +285,14 @@ func TestReadopt(t *testing.T) {
 // startMember runs a node until it has a block. Stop ends its agent.
 func startMember(t *testing.T, name string) (stop func()) {
 	s := open(t, "fleet")
-	m := etcd.NewMember(s, etcd.NewView(), name, blocks.Host{Name: name, Version: "v1"})
+	view := etcd.NewView()
+	m := etcd.NewMember(s, view, name, blocks.Host{Name: name, Version: "v1"})
 	published, said := make(chan struct{}, 1), make(chan struct{}, 1)
 	m.Pools, m.Least, m.Published = []string{"a"}, 1, func() { published <- struct{}{} }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- m.Run(ctx) }()
 	<-published
-	view := etcd.NewView()
 	go s.Follow(ctx, view, func(bool) {
 		if n, err := view.Member(name); err == nil && n.Alive {
 			select {
