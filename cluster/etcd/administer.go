@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -20,7 +21,7 @@ import (
 // oldest is the oldest version of etcd that the tests run.
 const oldest = "3.4.0"
 
-// CheckVersion returns an error if no member of etcd answers, or the first that does is older than what the tests run.
+// CheckVersion returns an error if no member of etcd answers, or the one that does is older than what the tests run.
 func (s *Store) CheckVersion(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, patience)
 	defer stop()
@@ -28,30 +29,15 @@ func (s *Store) CheckVersion(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	endpoints := c.Endpoints()
-	answers := make(chan error, len(endpoints))
-	for _, e := range endpoints {
-		go func() { answers <- s.checkVersion(ctx, c, e) }()
-	}
-	for range endpoints {
-		err = <-answers
-		var tooOld oldError
-		if err == nil || errors.As(err, &tooOld) {
-			return err
-		}
-	}
-	return err
-}
-
-func (s *Store) checkVersion(ctx context.Context, c *clientv3.Client, endpoint string) error {
-	st, err := c.Status(ctx, endpoint)
+	asked := clientv3.RetryMaintenanceClient(c, c.ActiveConnection()) // Status of clientv3 makes another connection
+	st, err := asked.Status(ctx, &etcdserverpb.StatusRequest{})
 	switch {
 	case isDenied(err):
 		return nil
 	case err != nil:
-		return s.failed(err)
+		return s.failed(clientv3.ContextError(ctx, err))
 	case older(st.Version, oldest):
-		return oldError{endpoint, st.Version}
+		return oldError{strings.Join(s.access.Endpoints, ","), st.Version}
 	}
 	return nil
 }
