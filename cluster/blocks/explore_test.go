@@ -9,12 +9,6 @@ import (
 	"testing"
 )
 
-// compareKeys is an order of keys.
-func compareKeys(a, b Key) int {
-	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pool, b.Pool),
-		a.Block.Compare(b.Block))
-}
-
 // violation says what is wrong in a state; empty: nothing.
 func (w *world) violation() string {
 	if s := w.held(); s != "" {

@@ -1,9 +1,12 @@
 package blocks
 
 import (
+	"cmp"
+	"encoding/hex"
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -44,17 +47,26 @@ type Key struct {
 // String returns the key's text in the store, without the prefix of the cluster. Blocks of a pool are in the order of
 // their addresses.
 func (k Key) String() string {
-	parts := []string{string(k.Kind)}
-	if k.Node != "" {
-		parts = append(parts, k.Node)
-	}
-	if k.Pool != "" {
-		parts = append(parts, k.Pool)
+	text := make([]byte, 0, 128) // agents parse and write many keys when many nodes start
+	text = append(text, k.Kind...)
+	for _, part := range []string{k.Node, k.Pool} {
+		if part != "" {
+			text = append(append(text, '/'), part...)
+		}
 	}
 	if k.Block.IsValid() {
-		parts = append(parts, fmt.Sprintf("%x-%d", k.Block.Addr().AsSlice(), k.Block.Bits()))
+		text = append(text, '/')
+		text = hex.AppendEncode(text, k.Block.Addr().AsSlice())
+		text = append(text, '-')
+		text = strconv.AppendInt(text, int64(k.Block.Bits()), 10)
 	}
-	return strings.Join(parts, "/")
+	return string(text)
+}
+
+// Compare orders keys by their kinds, nodes, pools and blocks.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.Kind, other.Kind), cmp.Compare(k.Node, other.Node), cmp.Compare(k.Pool, other.Pool),
+		k.Block.Compare(other.Block))
 }
 
 // MinePrefix is what the texts of all keys of kind MineKey of a node begin with.
@@ -73,10 +85,13 @@ func Parse(text string) (k Key, err error) {
 	if k.Kind == BlockKey || k.Kind == GraveKey || k.Kind == MineKey {
 		last := max(0, strings.LastIndex(rest, "/")) // a pool that a former release made may have a slash in its name
 		k.Pool = rest[:last]
-		block := strings.TrimPrefix(rest[last:], "/")
-		var address []byte
-		var bits int
-		if _, err := fmt.Sscanf(block, "%x-%d", &address, &bits); err != nil {
+		first, length, _ := strings.Cut(strings.TrimPrefix(rest[last:], "/"), "-")
+		address, err := hex.DecodeString(first)
+		if err != nil {
+			return Key{Kind: k.Kind}, fmt.Errorf("%s: is not the key of a block: %w", text, err)
+		}
+		bits, err := strconv.Atoi(length)
+		if err != nil {
 			return Key{Kind: k.Kind}, fmt.Errorf("%s: is not the key of a block: %w", text, err)
 		}
 		a, _ := netip.AddrFromSlice(address)

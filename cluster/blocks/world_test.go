@@ -212,7 +212,7 @@ func (s *store) commit(t Txn) Outcome {
 			s.remove(p.Key)
 			s.entries = append(s.entries, Entry{p, s.revision})
 		}
-		slices.SortFunc(s.entries, func(a, b Entry) int { return compareKeys(a.Key, b.Key) })
+		slices.SortFunc(s.entries, func(a, b Entry) int { return a.Key.Compare(b.Key) })
 		r.Snapshot = s.read(t.Read)
 	}
 	r.Revision = s.revision

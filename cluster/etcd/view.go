@@ -1,7 +1,6 @@
 package etcd
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -241,7 +240,7 @@ func (v *View) All(kind blocks.Kind) (list []blocks.Entry) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	list = slices.Collect(maps.Values(v.entries[kind]))
-	slices.SortFunc(list, func(a, b blocks.Entry) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	slices.SortFunc(list, func(a, b blocks.Entry) int { return a.Key.Compare(b.Key) })
 	return list
 }
 
@@ -287,7 +286,11 @@ func (v *View) Ranges() map[string]map[string][]netip.Prefix {
 
 // Nodes returns the nodes that said how others reach them, with their ranges.
 func (v *View) Nodes() (list []directory.Node) {
-	ranges, pools := v.Ranges(), v.Pools()
+	ranges := v.Ranges()
+	var pools []blocks.Pool
+	if c := v.Config(); c != nil {
+		pools = c.Pools
+	}
 	for _, e := range v.All(blocks.NodeKey) {
 		h := e.Value.Host
 		n := directory.Node{Name: h.Name, Joined: h.Joined, Endpoints: h.Endpoints, MAC: h.MAC}
