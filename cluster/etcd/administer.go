@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/fairlead-cni/fairlead/cluster/blocks"
 )
@@ -30,7 +31,7 @@ func (s *Store) CheckVersion(ctx context.Context) error {
 		return err
 	}
 	asked := clientv3.RetryMaintenanceClient(c, c.ActiveConnection()) // Status of clientv3 makes another connection
-	st, err := asked.Status(ctx, &etcdserverpb.StatusRequest{})
+	st, err := asked.Status(ctx, &etcdserverpb.StatusRequest{}, grpc.WaitForReady(true))
 	switch {
 	case isDenied(err):
 		return nil
