@@ -192,7 +192,7 @@ func (m *Member) Freed() {
 // loop asks the owner what is next, and does it. An action that fails is tried again after a while. It ends with ctx, or when the
 // grant is lost of which the owner thinks that it stands.
 func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-chan struct{}) (isLost bool) {
-	isAwake := true // it waited since it looked at this host
+	isAwake := true // something may have happened on this host since it looked
 	for ctx.Err() == nil {
 		var err error
 		if isAwake {
@@ -200,7 +200,10 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 				m.Log.Warn("the grant is lost, and is made again", "file", grant.Path(m.Network))
 				return true
 			}
-			err = m.lookAtLeases()
+			var leased []netip.Addr
+			if leased, err = h.leased(); err == nil { // those that come or go later wake it
+				m.addrs = leased
+			}
 			isAwake = false
 		}
 		var next time.Time
@@ -247,15 +250,6 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 		isAwake = true
 	}
 	return false
-}
-
-// lookAtLeases takes which addresses have leases. Those that come or go later wake the member.
-func (m *Member) lookAtLeases() error {
-	addrs, err := m.Leases.Leased(m.Network)
-	if err == nil {
-		m.addrs = addrs
-	}
-	return err
 }
 
 // log says what went wrong, once.

@@ -162,18 +162,13 @@ func OfBoot(network string) (*Grant, error) {
 		}
 		return nil, &Error{Path: path, Hint: StartAgent, Why: "cannot be read", Err: err}
 	}
-	boot, err := Boot()
-	if err != nil {
-		return nil, &Error{Path: path, Hint: StartAgent, Why: "cannot be compared with this boot", Err: err}
-	}
-	return parse(path, b, boot)
-}
-
-// parse returns the grant that is the content of a file, if it is for a boot.
-func parse(path string, b []byte, boot string) (*Grant, error) {
 	g := new(Grant)
 	if err := json.Unmarshal(b, g); err != nil {
 		return nil, &Error{Path: path, Hint: StartAgent, Why: "is no grant, or was cut short", Err: err}
+	}
+	boot, err := Boot()
+	if err != nil {
+		return nil, &Error{Path: path, Hint: StartAgent, Why: "cannot be compared with this boot", Err: err}
 	}
 	if g.Boot != boot {
 		return nil, &Error{Path: path, Hint: StartAgent,
@@ -200,25 +195,21 @@ func (f *File) Change(change func(*Grant)) error {
 	if err != nil {
 		return err
 	}
-	path, g := Path(f.Network), Grant{}
-	had, _ := plainfile.Read(path, plainfile.MaxSize) // one that cannot be read is replaced
-	if have, err := parse(path, had, boot); err == nil {
-		g = *have
+	g := Grant{}
+	had, _ := plainfile.Read(Path(f.Network), plainfile.MaxSize) // one that cannot be read is replaced
+	if json.Unmarshal(had, &g) != nil || g.Boot != boot {
+		g = Grant{}
 	}
 	change(&g)
 	g.Boot = boot
-	return write(path, g, had)
+	return write(f.Network, g, had)
 }
 
-// Write replaces the grant of a network in one step, if it says something else. It does not wait for a disk, because
-// the file ends with the boot.
-func Write(network string, g Grant) error {
-	had, _ := plainfile.Read(Path(network), plainfile.MaxSize)
-	return write(Path(network), g, had)
-}
+// Write replaces the grant of a network in one step. It does not wait for a disk, because the file ends with the boot.
+func Write(network string, g Grant) error { return write(network, g, nil) }
 
-// write replaces a file that had a content.
-func write(path string, g Grant, had []byte) error {
+// write does that if the file, which had a content, is to say something else.
+func write(network string, g Grant, had []byte) error {
 	b, err := json.MarshalIndent(g, "", "  ")
 	if err != nil {
 		return err
@@ -230,14 +221,14 @@ func write(path string, g Grant, had []byte) error {
 	if err := os.MkdirAll(Dir, 0o755); err != nil {
 		return err
 	}
-	f, err := Replace(path + ".new") // one agent writes it
+	f, err := Replace(Path(network) + ".new") // one agent writes it
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), path)
+		err = os.Rename(f.Name(), Path(network))
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
