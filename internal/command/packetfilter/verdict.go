@@ -129,10 +129,6 @@ func (v Verdict) String() string {
 	if v.Chain.Table == "" {
 		return v.Outcome.String() + ": " + v.Why
 	}
-	chain := v.Chain.Name
-	if v.Jumped != "" && v.Jumped != chain {
-		chain = v.Jumped + ", called from " + chain
-	}
 	by := " by"
 	if v.Outcome == Undecided {
 		by = ":"
@@ -154,8 +150,16 @@ func (v Verdict) String() string {
 		add("handle ", fmt.Sprint(v.Number))
 	}
 	add("", v.Why)
-	return fmt.Sprintf("%v%s table %s chain %s (%s)", v.Outcome, by, v.Chain.TableName(), chain,
-		strings.Join(words, ", "))
+	return fmt.Sprintf("%v%s %s (%s)", v.Outcome, by, v.Place(), strings.Join(words, ", "))
+}
+
+// Place returns the table and the chain of a verdict, such as "table inet filter chain site, called from forward".
+func (v Verdict) Place() string {
+	chain := v.Chain.Name
+	if v.Jumped != "" && v.Jumped != chain {
+		chain = v.Jumped + ", called from " + chain
+	}
+	return "table " + v.Chain.TableName() + " chain " + chain
 }
 
 // Forwarded says what the rules of others do with a packet that the host forwards. Tables in skip, as in "inet

@@ -1,9 +1,7 @@
 package trace
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
-	"github.com/fairlead-cni/fairlead/internal/kernel/packet"
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
@@ -317,7 +314,7 @@ func (s *shot) send() (State, string) {
 	case kernel.UDP:
 		err = s.datagram()
 	default:
-		err = Echo(s.ctx, s.to.Addr(), uint16(s.number))
+		err = Echo(s.ctx, s.to.Addr(), uint16(s.number), 0)
 	}
 	var number syscall.Errno
 	timeout := (net.Error)(nil)
@@ -344,35 +341,4 @@ func (s *shot) datagram() error {
 	defer context.AfterFunc(s.ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
 	_, err = conn.Read(make([]byte, 1500))
 	return err
-}
-
-// Echo sends an echo request from the thread's namespace, and waits for its answer.
-func Echo(ctx context.Context, to netip.Addr, number uint16) error {
-	network, ask, answer := "ip4:icmp", byte(8), byte(0)
-	if to.Is6() {
-		network, ask, answer = "ip6:ipv6-icmp", 128, 129
-	}
-	conn, err := net.DialIP(network, nil, &net.IPAddr{IP: to.AsSlice(), Zone: to.Zone()})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	id := rand.Uint32() // conntrack takes what has the same for one flow
-	echo := []byte{ask, 0, 0, 0, byte(id >> 8), byte(id), byte(number >> 8), byte(number)}
-	if to.Is4() { // of IPv6 the kernel fills it in
-		binary.BigEndian.PutUint16(echo[2:], packet.Checksum(echo))
-	}
-	if _, err = conn.Write(echo); err != nil {
-		return err
-	}
-	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })()
-	for buf := make([]byte, 1500); ; {
-		n, _, err := conn.ReadFromIP(buf)
-		if err != nil {
-			return err
-		}
-		if n >= 8 && buf[0] == answer && bytes.Equal(buf[4:8], echo[4:8]) {
-			return nil
-		}
-	}
 }

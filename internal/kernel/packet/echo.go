@@ -2,10 +2,12 @@ package packet
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
+	"syscall"
 
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -71,6 +73,21 @@ func echoOptions4(fd int) error {
 	if err := unix.SetsockoptInt(fd, unix.SOL_RAW, icmpFilter, int(int32(^keep))); err != nil {
 		return err
 	}
+	return keepWhole(fd)
+}
+
+// KeepWhole has the kernel never fragment what an IPv4 socket sends, whatever path MTU it knows.
+func KeepWhole(conn syscall.Conn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = keepWhole(int(fd)) })
+	return errors.Join(err, failed)
+}
+
+func keepWhole(fd int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
 }
 

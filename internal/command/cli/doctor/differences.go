@@ -112,48 +112,46 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 
 // attachment adds the findings of one attachment.
 func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
+	network := "network " + c.Network
 	switch {
 	case f.Held: // the container lives, and another one has its address
-		d.add(AttachmentBroken, "network "+c.Network, f.Differences.Error(), affects(c), how(advice.Remake(c))...)
-		return
+		d.addWith(AttachmentBroken, network, f.Differences.Error(), affects(c), advice.Remake(c))
 	case f.State == repair.Gone:
-		d.add(ContainerGone, "network "+c.Network, "", affects(c, f.Differences.Lines()...))
-		return
+		d.add(ContainerGone, network, "", affects(c, f.Differences.Lines()...))
 	case f.State == repair.Offline:
-		var rules []string
-		for _, d := range f.Differences {
-			if d.Resource != "" { // byResult reports links
-				rules = append(rules, d.Error())
-			}
+		isLink := func(w spec.Difference) bool { return w.Resource == "" } // byResult reports links
+		if rules := slices.DeleteFunc(slices.Clone(f.Differences), isLink); len(rules) > 0 {
+			d.add(ReferenceRulesMissing, "packet filter", "", affects(c, rules.Lines()...))
 		}
-		if len(rules) > 0 {
-			d.add(ReferenceRulesMissing, "packet filter", "", affects(c, rules...))
-		}
-		return
-	case slices.Contains([]repair.State{repair.InOrder, repair.Foreign, repair.Handed, repair.Busy}, f.State):
-		return
+	case f.State != repair.Broken && f.State != repair.ToRepair:
+	case len(f.Left) > 0:
+		d.addWith(DELUnfinished, network, "", affects(c, strings.Join(f.Left, ", ")+" failed"),
+			fix(unquoted(advice.Deletes(c.Owner(), c.Netns))))
+	default:
+		d.differences(f.Differences, c)
 	}
-	if len(f.Left) > 0 {
-		d.add(DELUnfinished, "network "+c.Network, "", affects(c, strings.Join(f.Left, ", ")+" failed"),
-			"fix", strings.Trim(advice.Deletes(c.Owner(), c.Netns), "`"))
-		return
-	}
-	links := slices.ContainsFunc(f.Differences, func(w spec.Difference) bool { return w.Resource != "" && !w.Follows })
-	for _, w := range f.Differences {
+}
+
+// differences adds the findings for what differs from the plan of an attachment.
+func (d *Doctor) differences(all spec.Differences, c attach.Cached) {
+	network := "network " + c.Network
+	isCause := func(w spec.Difference) bool { return w.Resource != "" && !w.Follows }
+	hasCause := slices.ContainsFunc(all, isCause)
+	for _, w := range all {
 		switch {
 		case w.Got == spec.Denied:
 			d.Unexamined("%s of %s: %s", cmp.Or(w.Resource, "the attachment"), attached.ShortOwner(c), w.Text)
-		case w.Resource != "" && (!w.Follows || !links):
-			d.difference(w, c)
+		case w.Follows && hasCause:
 		case w.Resource != "":
+			drift{w, d, c}.find()
 		case w.Kind == ipam.KindLease && w.File == "": // of the DHCP daemon
-			d.add(AttachmentBroken, "network "+c.Network, w.Text, affects(c)).causes = causes{StateUnwritable: here,
+			d.add(AttachmentBroken, network, w.Text, affects(c)).causes = causes{StateUnwritable: here,
 				DHCPDaemonAbsent: here, DHCPDaemonSilent: here, DHCPLeaseLost: here}
 		case w.Kind == ipam.KindLease && w.Got == spec.Absent:
 			d.add(LeaseMissing, w.File, "", affects(c, w.Object), "CONTAINER", c.ContainerID, "INTERFACE", c.IfName,
 				"FILE", filepath.Join(w.File, w.Object))
 		default:
-			f := d.add(AttachmentBroken, "network "+c.Network, w.Text, affects(c))
+			f := d.add(AttachmentBroken, network, w.Text, affects(c))
 			if errors.Is(w, syscall.ENOSPC) || errors.Is(w, syscall.EROFS) {
 				f.causes = causes{StateUnwritable: here}
 			}
@@ -161,98 +159,106 @@ func (d *Doctor) attachment(f repair.Finding, c attach.Cached) {
 	}
 }
 
-// difference adds the finding for one difference of a resource.
-func (d *Doctor) difference(w spec.Difference, c attach.Cached) {
+// A drift is how a resource differs from the plan of an attachment.
+type drift struct {
+	spec.Difference
+	d *Doctor
+	c attach.Cached
+}
+
+// add adds a finding. Its advice is that of its kind if repair corrects the difference, else to attach the container
+// again.
+func (w drift) add(id ID, where, what string, details ...string) {
+	who := affects(w.c, details...)
+	if w.Repair == spec.ByRepair {
+		w.d.add(id, where, what, who)
+		return
+	}
+	w.d.addWith(id, where, what, who, advice.Remake(w.c))
+}
+
+// find adds the finding for a difference.
+func (w drift) find() {
 	inside := w.Where == spec.InContainer
 	text := w.Resource + ": " + w.Text
 	switch {
 	case w.Field == "table" && w.Got == spec.Absent:
-		d.add(PacketFilterMissing, "host", "table "+w.Want+" is missing", affects(c))
+		w.add(PacketFilterMissing, "host", "table "+w.Want+" is missing")
 	case w.Kind == "Forward":
-		d.add(AcceptsMissing, "packet filter", "", affects(c, w.Text), remade(w, c)...)
+		w.add(AcceptsMissing, "packet filter", "", w.Text)
 	case w.Rule && w.Field == "route": // ofPaths finds out why, if it follows a packet there
-		d.strays = append(d.strays, strayed{w.Text, c})
+		w.d.strays = append(w.d.strays, strayed{w.Text, w.c})
 	case w.Rule && w.Field == "hairpin": // of the port, which the bridge's plugin may want, too
-		d.add(HostInterfaceChanged, "host", "hairpin is false, want true", affects(c), remade(w, c)...)
+		w.add(HostInterfaceChanged, "host", "hairpin is false, want true")
 	case w.Rule:
-		d.add(PacketFilterIncomplete, "packet filter", "", affects(c, text), remade(w, c)...)
+		w.add(PacketFilterIncomplete, "packet filter", "", text)
 	case w.Kind == "Forwarding":
-		d.add(ForwardingOff, "host", w.Text, affects(c), "fix", "fairlead repair")
+		w.d.addWith(ForwardingOff, "host", w.Text, affects(w.c), fix("fairlead repair"))
 	case inside && w.Field == "state" && w.Got == "down":
-		d.add(ContainerInterfaceDown, "container", "", affects(c, c.IfName+" is down"), how(advice.Remake(c))...)
+		w.add(ContainerInterfaceDown, "container", "", w.c.IfName+" is down")
 	case w.Kind == "Bridge" && w.Link != "":
-		d.bridge(w, c)
+		w.bridge()
 	case w.Kind == "Gateway" && (w.Field == "" || w.LacksLink()):
-		d.add(BridgeAddressMissing, w.Link, "", affects(c, text))
+		w.add(BridgeAddressMissing, w.Link, "", text)
 	case w.Kind == "Gateway" && w.Field == "route":
-		d.gatewayRoute(w, c)
+		w.gatewayRoute()
 	case w.Kind == "Gateway": // a setting of the bridge, whichever of its gateways needs it
-		d.add(HostStateDiffers, w.Link, w.Text, affects(c))
+		w.add(HostStateDiffers, w.Link, w.Text)
 	case w.Kind == "Veth":
-		d.veth(w, c)
+		w.veth()
 	case inside && w.Kind == "Addr":
-		d.add(ContainerAddressMissing, "container", "", affects(c, text), how(advice.Remake(c))...)
+		w.add(ContainerAddressMissing, "container", "", text)
 	case inside && w.Kind == "Route":
-		d.routeMissing(c, text, advice.RouteTo(w.Object, c))
+		w.d.routeMissing(w.c, text, advice.RouteTo(w.Object, w.c))
 	case inside || w.Kind == "Sysctl":
-		d.add(ContainerStateDiffers, "container", "", affects(c, text), how(advice.Remake(c))...)
+		w.add(ContainerStateDiffers, "container", "", text)
 	default:
-		d.add(HostStateDiffers, "host", text, affects(c), remade(w, c)...)
+		w.add(HostStateDiffers, "host", text)
 	}
 }
 
-// gatewayRoute adds the finding for the route to a gateway's subnet, which repair adds but does not replace.
-func (d *Doctor) gatewayRoute(w spec.Difference, c attach.Cached) {
-	subnet, err := netip.ParsePrefix(w.Want)
-	if err != nil || w.Got == spec.Absent {
-		d.unrouted(c, w.Link, subnet, "")
-		return
-	}
-	for _, ip := range c.Result.IPs {
-		if gw := netip.PrefixFrom(ip.Gateway, subnet.Bits()); gw.Masked() == subnet {
-			d.unrouted(c, w.Link, subnet, w.Got, routing(w.Link, gw))
-		}
-	}
-}
-
-func (d *Doctor) bridge(w spec.Difference, c attach.Cached) {
-	fix := remade(w, c)
+func (w drift) bridge() {
 	switch {
 	case w.LacksLink():
-		d.add(BridgeMissing, w.Link, "bridge "+w.Link+" does not exist", affects(c), fix...)
+		w.add(BridgeMissing, w.Link, "bridge "+w.Link+" does not exist")
 	case w.Field == "state" && w.Got == "down":
-		d.add(BridgeDown, w.Link, "bridge "+w.Link+" is down", affects(c), fix...)
+		w.add(BridgeDown, w.Link, "bridge "+w.Link+" is down")
 	default:
-		d.add(BridgeChanged, w.Link, w.Text, affects(c), fix...)
+		w.add(BridgeChanged, w.Link, w.Text)
 	}
 }
 
 // veth adds the finding for a difference of a veth pair.
-func (d *Doctor) veth(w spec.Difference, c attach.Cached) {
+func (w drift) veth() {
 	onHost := w.Where == spec.OnHost
+	ofHostEnd := w.Repair == spec.ByRepair || strings.HasPrefix(w.Field, "host ")
 	switch {
-	case (w.LacksLink() || w.Field == "name") && !onHost:
-		d.add(ContainerInterfaceMissing, "container", "", affects(c, w.Text), how(advice.Remake(c))...)
 	case w.Field == "name" && onHost:
-		d.add(HostInterfaceRenamed, "host",
-			fmt.Sprintf("the host-side interface %s is called %s now", w.Want, w.Got), affects(c), "NOW", w.Got, "THEN",
-			w.Want)
+		what := fmt.Sprintf("the host-side interface %s is called %s now", w.Want, w.Got)
+		w.d.add(HostInterfaceRenamed, "host", what, affects(w.c), "NOW", w.Got, "THEN", w.Want)
+	case w.Field == "name", w.LacksLink() && !onHost:
+		w.add(ContainerInterfaceMissing, "container", "", w.Text)
 	case w.Field == "host state" && w.Got == "down":
-		d.add(HostInterfaceDown, "host", "", affects(c, w.Link))
+		w.add(HostInterfaceDown, "host", "", w.Link)
 	case w.Field == "master" && onHost:
-		d.add(HostInterfaceDetached, w.Want, "a host-side interface is not a port of bridge "+w.Want, affects(c,
-			w.Link))
-	case w.Repair == spec.ByRepair, strings.HasPrefix(w.Field, "host "):
-		d.add(HostInterfaceChanged, "host", w.Text, affects(c, w.Link), remade(w, c)...)
+		w.add(HostInterfaceDetached, w.Want, "a host-side interface is not a port of bridge "+w.Want, w.Link)
+	case ofHostEnd:
+		w.add(HostInterfaceChanged, "host", w.Text, w.Link)
 	default:
-		d.add(ContainerInterfaceChanged, "container", "", affects(c, w.Text), how(advice.Remake(c))...)
+		w.add(ContainerInterfaceChanged, "container", "", w.Text)
 	}
 }
 
-// remade returns the correction of a difference that repair cannot correct, else nothing.
-func remade(w spec.Difference, c attach.Cached) []string {
-	if w.Repair == spec.ByRepair {
-		return nil
+// gatewayRoute adds the finding for the route to a gateway's subnet, which repair adds but does not replace.
+func (w drift) gatewayRoute() {
+	if w.Got == spec.Absent {
+		w.add(BridgeRouteMissing, w.Link, noRoute+w.Want)
+		return
 	}
-	return how(advice.Remake(c))
+	for _, ip := range w.c.Result.IPs {
+		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
+		if gw.Masked().String() == w.Want {
+			w.d.unrouted(w.c, w.Link, gw, w.Got)
+		}
+	}
 }

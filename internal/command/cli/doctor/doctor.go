@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/snapshot"
-	"github.com/fairlead-cni/fairlead/internal/command/trace"
 	"github.com/fairlead-cni/fairlead/internal/repair"
 	"github.com/spf13/cobra"
 )
@@ -29,7 +28,7 @@ type Doctor struct {
 	probe bool   // send packets from inside containers
 	to    string // an address to probe
 
-	lacked   map[string]*lacking     // by kind of link
+	lacked   map[string][]string     // networks, by the kind of link that they need and the kernel lacks
 	daemons  map[string]daemonAnswer // by socket
 	nameless atomic.Int32            // number of containers whose name servers are unknown
 
@@ -178,7 +177,8 @@ func (d *Doctor) choose(names []string) error {
 
 // affects returns an attachment as findings name it.
 func affects(c attach.Cached, details ...string) []affected {
-	return []affected{{c.Owner().String(), c.Netns, details, trace.Advice{}, attached.Name(c), attached.ShortOwner(c)}}
+	return []affected{{Container: c.Owner().String(), Netns: c.Netns, Details: details, Name: attached.Name(c),
+		short: attached.ShortOwner(c), attachment: c}}
 }
 
 // affectsAll returns attachments as findings name them.

@@ -32,7 +32,7 @@ func TestFindingKinds(t *testing.T) {
 		return all
 	}
 	var added string // the code of the examinations
-	for _, m := range regexp.MustCompile(`(?s)\tid(, \w+)? :?= \w+|add\(\w+`).FindAllString(read("*.go"), -1) {
+	for _, m := range regexp.MustCompile(`(?s)\tid(, \w+)? :?= \w+|add(With)?\(\w+`).FindAllString(read("*.go"), -1) {
 		added += m + "\n"
 	}
 	constants := map[ID]string{}
@@ -86,7 +86,7 @@ func TestConntrack(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d := Doctor{Diagnosis: &Diagnosis{}}
+		d := Doctor{Diagnosis: newDiagnosis()}
 		d.conntrack(dir)
 		got := ""
 		for _, f := range d.Findings {
@@ -96,7 +96,7 @@ func TestConntrack(t *testing.T) {
 			t.Errorf("%s of %s: %q, want %q", tc.count, tc.most, got, tc.want)
 		}
 	}
-	d := Doctor{Diagnosis: &Diagnosis{}}
+	d := Doctor{Diagnosis: newDiagnosis()}
 	d.conntrack(t.TempDir() + "/") // no module, no connections
 	if len(d.Findings)+len(d.Unseen) > 0 {
 		t.Errorf("%v %v", d.Findings, d.Unseen)
@@ -119,14 +119,14 @@ func TestNeighbours(t *testing.T) {
 	write("net/stat/arp_cache", "entries  allocs\n00000400 00001000\n00000400 00001000\n")
 	write("sys/net/ipv6/neigh/default/gc_thresh3", "1024\n")
 	write("net/stat/ndisc_cache", "entries  allocs\n000003ff 00001000\n")
-	d := Doctor{Diagnosis: &Diagnosis{}}
+	d := Doctor{Diagnosis: newDiagnosis()}
 	d.neighbours(proc)
 	if len(d.Findings) != 1 || d.Findings[0].ID != "neighbour-table-full" ||
 		d.Findings[0].What != "1024 of 1024 neighbours of ipv4" ||
 		d.Findings[0].Look != "sysctl -w net/ipv4/neigh/default/gc_thresh3=4096" {
 		t.Errorf("%+v", d.Findings)
 	}
-	d = Doctor{Diagnosis: &Diagnosis{}}
+	d = Doctor{Diagnosis: newDiagnosis()}
 	d.neighbours(t.TempDir()) // not the first namespace of the machine
 	if len(d.Findings)+len(d.Unseen) > 0 {
 		t.Errorf("%v %v", d.Findings, d.Unseen)
@@ -174,7 +174,7 @@ func TestLeases(t *testing.T) {
 		"rebinding": "warning dhcp-server-silent : the DHCP server 10.9.0.1 does not answer, 10.9.0.10/24 ends in 3m0s: fairlead dhcp ls lan",
 		"lost":      "fault dhcp-lease-lost : DHCP leases have expired, 10.9.0.10/24 expired 1m0s ago: fairlead dhcp ls lan",
 	} {
-		d := Doctor{Diagnosis: &Diagnosis{}, Selected: []attach.Cached{web}}
+		d := Doctor{Diagnosis: newDiagnosis(), Selected: []attach.Cached{web}}
 		ends := soon
 		if state == "lost" {
 			ends = over
@@ -187,7 +187,7 @@ func TestLeases(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: %q, want %q", state, got, want)
 		}
-		d = Doctor{Diagnosis: &Diagnosis{}, named: true} // another container
+		d = Doctor{Diagnosis: newDiagnosis(), named: true} // another container
 		if d.leased("lan", list(state, ends), now); len(d.Findings) > 0 {
 			t.Errorf("%s: %v", state, d.Findings[0])
 		}

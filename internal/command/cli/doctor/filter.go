@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -33,18 +34,12 @@ func evaluating() (over func() bool) {
 	return func() bool { return used() > end }
 }
 
-// forwarded is a packet that the host should forward for a container.
-type forwarded struct {
-	packetfilter.Packet
-	What string // in words: "what it sends from 10.88.0.2"
-	link string
-	From attach.Cached
-}
-
-// judged is a packet, and what other programs' packet filters do with it.
+// judged is a packet that the host should forward for a container, and what other programs' packet filters do with it.
 type judged struct {
-	forwarded
 	packetfilter.Verdict
+	What string // in words: "what it sends from 10.88.0.2"
+	From attach.Cached
+	link string
 }
 
 // ours is Fairlead's own table, whose drops are policy.
@@ -61,7 +56,7 @@ func (d *Doctor) ofFilters() {
 				len(packets))
 			return
 		}
-		anyone := p.AnyAddress()
+		anyone := p.Packet.AnyAddress()
 		v, known := general[anyone]
 		var err error
 		if !known {
@@ -79,20 +74,20 @@ func (d *Doctor) ofFilters() {
 			d.drops(v, p.link, affects(p.From, p.What))
 		}
 		v.Packet = p.Packet
-		d.Verdicts = append(d.Verdicts, judged{p, v})
+		p.Verdict = v
+		d.Verdicts = append(d.Verdicts, p)
 	}
 }
 
 // drops adds the finding that another program's chain drops packets of containers on a link.
 func (d *Doctor) drops(v packetfilter.Verdict, link string, whom []affected) {
-	where, rule := decider(v)
 	cause := v.Cause(d.Host, ours)
-	text := fmt.Sprintf("%s drops packets %s containers on %s: %s", owner(v), direction(cause, link), link, rule)
-	advice := letting(v, cause, link)
+	how := letting(v, cause, link)
 	if v.Chain.Hook == packetfilter.Forward && d.differs("Forward") {
-		advice = trace.Advice{Fix: "fairlead repair --firewall"}
+		how = fix("fairlead repair --firewall")
 	}
-	d.add(ForeignFilterDrops, where, text, whom, how(advice)...)
+	what := "drops packets " + direction(cause, link) + " containers on " + link
+	d.addWith(ForeignFilterDrops, v.Place(), does(v, what), whom, how)
 }
 
 // wide reports whether every packet is dropped that goes in a direction by a link.
@@ -118,7 +113,7 @@ func direction(p packetfilter.Packet, link string) string {
 // ofInput examines what happens to queries for a name server of the host on a container's gateway address.
 func (d *Doctor) ofInput() {
 	for _, c := range d.Selected {
-		a, link := d.wayIn(c)
+		a, link := address(c), d.hostLink(c)
 		if link == "" || d.Gone(c) {
 			continue
 		}
@@ -133,9 +128,9 @@ func (d *Doctor) ofInput() {
 				return
 			}
 			if v.Outcome == packetfilter.Dropped {
-				where, rule := decider(v)
-				text := fmt.Sprintf("%s drops queries to the name server at %v: %s", owner(v), ip.Gateway, rule)
-				d.add(HostInputDrops, where, text, affects(c), how(letting(v, v.Cause(d.Host, ours), link))...)
+				what := "drops queries to the name server at " + ip.Gateway.String()
+				how := letting(v, v.Cause(d.Host, ours), link)
+				d.addWith(HostInputDrops, v.Place(), does(v, what), affects(c), how)
 			}
 		}
 	}
@@ -148,61 +143,55 @@ func (d *Doctor) serves(a netip.Addr) bool {
 	return a.IsValid() && err == nil && slices.ContainsFunc(listeners, here)
 }
 
-// decider returns the chain and the rule that gave a verdict.
-func decider(v packetfilter.Verdict) (chain, rule string) {
-	rule = "policy drop"
+// does says what a packet filter does with packets, and by which rule.
+func does(v packetfilter.Verdict, what string) string {
+	rule := "policy drop"
 	if v.Rule != "" {
 		rule = "rule " + v.Rule
 	}
-	chain = v.Chain.Name
-	if v.Jumped != "" && v.Jumped != chain {
-		chain = v.Jumped + ", called from " + chain
-	}
-	return "table " + v.Chain.TableName() + " chain " + chain, rule
-}
-
-func owner(v packetfilter.Verdict) string {
-	if v.Owner == "" {
-		return "the administrator's table"
-	}
-	return v.Owner
+	return cmp.Or(v.Owner, "the administrator's table") + " " + what + ": " + rule
 }
 
 // packets returns the packets to examine: from each address of a container, its reply, and to each published port.
-func (d *Doctor) packets() (all []forwarded) {
+func (d *Doctor) packets() (all []judged) {
 	uplink := ""
 	if l, err := rtnl.Egress(d.Host); err == nil {
 		uplink = l.Name
 	}
 	for _, c := range d.Selected {
-		_, link := d.wayIn(c)
-		if link == "" || c.Result == nil || d.Gone(c) {
+		link := d.hostLink(c)
+		if link == "" || d.Gone(c) {
 			continue
+		}
+		add := func(p packetfilter.Packet, what string) {
+			all = append(all, judged{packetfilter.Verdict{Packet: p}, what, c, link})
 		}
 		for _, p := range attached.OwnAddresses(c) {
 			a := p.Addr()
-			sent := packetfilter.Packet{In: link, Out: uplink, Src: a}
-			reply := packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}
-			all = append(all, forwarded{sent, "what it sends from " + a.String(), link, c},
-				forwarded{reply, "replies to " + a.String(), link, c})
+			add(packetfilter.Packet{In: link, Out: uplink, Src: a}, "what it sends from "+a.String())
+			add(packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to "+a.String())
 		}
 		for _, m := range attached.Mappings(c.Capabilities) {
-			if a := target4(c, m); a.IsValid() {
-				published := packetfilter.Packet{In: uplink, Out: link, Dst: a, Proto: m.Number(),
-					DstPort: uint16(m.ContainerPort), DNAT: true}
-				all = append(all, forwarded{published, "its published port " + m.String(), link, c})
+			if a := target(c, m); a.IsValid() {
+				add(packetfilter.Packet{In: uplink, Out: link, Dst: a, Proto: m.Number(),
+					DstPort: uint16(m.ContainerPort), DNAT: true}, "its published port "+m.String())
 			}
 		}
 	}
 	return all
 }
 
-// target4 returns the address that a published port leads to, the IPv4 one if the container has one.
-func target4(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
+// address returns an address of a container, the first of IPv4 if it has one.
+func address(c attach.Cached) netip.Addr { return target(c, attached.PortMapping{}) }
+
+// target returns the address that a published port leads to, the first of IPv4 if the container has one.
+func target(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
 	host, err := netip.ParseAddr(m.HostIP)
 	for _, p := range attached.OwnAddresses(c) {
 		is4 := p.Addr().Is4()
-		if (err != nil || host.Unmap().Is4() == is4) && (!a.IsValid() || is4) {
+		fits := err != nil || host.Unmap().Is4() == is4
+		better := !a.IsValid() || is4 && a.Is6()
+		if fits && better {
 			a = p.Addr()
 		}
 	}
@@ -219,44 +208,47 @@ func letting(v packetfilter.Verdict, cause packetfilter.Packet, link string) tra
 	}
 	all := wide(cause) && cause.In != cause.Out
 	only := matching(cause, link)
+	chain := v.Chain.TableName() + " " + v.Chain.Name
+	insert := v.Iptables() + " -I " + v.Chain.Name
+	docker := v.Program == packetfilter.Docker && v.Chain.Name == "FORWARD"
+	if docker {
+		insert = v.Iptables() + " -I DOCKER-USER"
+	}
+	byNFT := !v.Legacy && !docker && v.Chain.Owner() != "iptables-nft"
 	switch {
 	case v.Chain.Family == unix.NFPROTO_BRIDGE, !input && v.Chain.Hook != packetfilter.Forward:
 		return deleting(v) // a bridge's chain has no ct state and no ibrname on all kernels
 	case v.Program == packetfilter.UFW && input:
-		return trace.Advice{Look: "ufw allow " + only.ufw}
+		return look("ufw allow " + only.ufw)
 	case v.Program == packetfilter.UFW && all:
-		return trace.Advice{Look: "ufw route allow in on " + link + " && ufw route allow out on " + link}
+		return look("ufw route allow in on " + link + " && ufw route allow out on " + link)
 	case v.Program == packetfilter.UFW:
-		return trace.Advice{Look: "ufw route allow " + only.ufw}
+		return look("ufw route allow " + only.ufw)
 	case v.Program == packetfilter.Firewalld:
 		add := "firewall-cmd --zone=trusted --add-interface=" + link
-		return trace.Advice{Look: add + " && firewall-cmd --permanent --zone=trusted --add-interface=" + link}
-	case plainTable(v) && all:
-		return trace.Advice{Fix: foreign.Fix(v.Chain.TableName()+" "+v.Chain.Name, link)}
-	case plainTable(v):
-		return trace.Advice{Fix: fmt.Sprintf("nft insert rule %s %s %s accept", v.Chain.TableName(), v.Chain.Name,
-			only.nft)}
+		return look(add + " && firewall-cmd --permanent --zone=trusted --add-interface=" + link)
+	case byNFT && all:
+		return fix(foreign.Fix(chain, link))
+	case byNFT:
+		return fix("nft insert rule " + chain + " " + only.nft + " accept")
+	case all:
+		return fix(fmt.Sprintf("%[1]s -i %[2]s -j ACCEPT && "+
+			"%[1]s -o %[2]s -m conntrack --ctstate ESTABLISHED,RELATED,DNAT -j ACCEPT", insert, link))
 	}
-	insert := inserting(v)
-	if all {
-		return trace.Advice{Fix: fmt.Sprintf("%[1]s -i %[2]s -j ACCEPT && "+
-			"%[1]s -o %[2]s -m conntrack --ctstate ESTABLISHED,RELATED,DNAT -j ACCEPT", insert, link)}
-	}
-	return trace.Advice{Fix: insert + " " + only.iptables + " -j ACCEPT"}
+	return fix(insert + " " + only.iptables + " -j ACCEPT")
 }
 
 // matches is what matches a packet, in the words of each tool.
 type matches struct{ nft, iptables, ufw string }
 
 // matching returns what matches the packets of a link that equal p in all that is known of it.
-func matching(p packetfilter.Packet, link string) matches {
+func matching(p packetfilter.Packet, link string) (only matches) {
 	family, proto, port := "ip ", kernel.ProtoName(p.Proto), strconv.Itoa(int(p.DstPort))
 	if p.Src.Is6() || p.Dst.Is6() {
 		family = "ip6 "
 	}
 	src, dst, sport := p.Src.String(), p.Dst.String(), strconv.Itoa(int(p.SrcPort))
 	hasPort, noPort := p.DstPort != 0, p.Proto != 0 && p.DstPort == 0
-	var nft, iptables, ufw []string
 	for _, term := range []struct {
 		is bool
 		matches
@@ -274,52 +266,35 @@ func matching(p packetfilter.Packet, link string) matches {
 		{p.DNAT, matches{"ct status dnat", "-m conntrack --ctstate DNAT", ""}},
 	} {
 		if term.is {
-			nft, iptables, ufw = append(nft, term.nft), append(iptables, term.iptables), append(ufw, term.ufw)
+			only = matches{and(only.nft, term.nft), and(only.iptables, term.iptables), and(only.ufw, term.ufw)}
 		}
 	}
-	return matches{joined(nft), joined(iptables), joined(ufw)}
+	return only
 }
 
-// joined joins the terms that are not empty.
-func joined(terms []string) string {
-	return strings.Join(slices.DeleteFunc(terms, func(t string) bool { return t == "" }), " ")
-}
-
-// plainTable reports whether nft(8) alone changes the table of a verdict.
-func plainTable(v packetfilter.Verdict) bool {
-	docker := v.Program == packetfilter.Docker && v.Chain.Name == "FORWARD"
-	return !v.Legacy && !docker && v.Chain.Owner() != "iptables-nft"
-}
-
-// inserting is the command of iptables(8), without its match, that inserts a rule where a verdict was given.
-func inserting(v packetfilter.Verdict) string {
-	chain := v.Chain.Name
-	if v.Program == packetfilter.Docker && chain == "FORWARD" {
-		chain = "DOCKER-USER"
-	}
-	return v.Iptables() + " -I " + chain
-}
+// and joins two parts of a match, of which each may be empty.
+func and(a, b string) string { return strings.TrimSpace(a + " " + b) }
 
 // deleting says how the rule of a verdict is deleted, or where it is listed if a policy decided.
 func deleting(v packetfilter.Verdict) trace.Advice {
 	switch {
 	case v.Number != 0:
-		return trace.Advice{Fix: v.Delete()}
+		return fix(v.Delete())
 	case v.Legacy:
-		return trace.Advice{Look: v.Iptables() + " -nvL " + v.Chain.Name}
+		return look(v.Iptables() + " -nvL " + v.Chain.Name)
 	}
-	return trace.Advice{Look: "nft list chain " + v.Chain.TableName() + " " + v.Chain.Name}
+	return look("nft list chain " + v.Chain.TableName() + " " + v.Chain.Name)
 }
 
 // undoing says how the rule that takes the packets for a published port is found or deleted.
 func undoing(v packetfilter.Verdict, m attached.PortMapping) trace.Advice {
 	switch v.Program {
 	case packetfilter.Docker:
-		return trace.Advice{Look: fmt.Sprintf("docker ps --filter publish=%d/%s", m.HostPort, m.Protocol)}
+		return look(fmt.Sprintf("docker ps --filter publish=%d/%s", m.HostPort, m.Protocol))
 	case packetfilter.KubeProxy:
-		return trace.Advice{Look: fmt.Sprintf("kubectl get services -A | grep -w %d", m.HostPort)}
+		return look(fmt.Sprintf("kubectl get services -A | grep -w %d", m.HostPort))
 	case packetfilter.Netavark:
-		return trace.Advice{Look: fmt.Sprintf("podman ps --format '{{.Names}} {{.Ports}}' | grep -w %d", m.HostPort)}
+		return look(fmt.Sprintf("podman ps --format '{{.Names}} {{.Ports}}' | grep -w %d", m.HostPort))
 	}
 	return deleting(v)
 }

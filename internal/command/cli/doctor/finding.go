@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/fairlead-cni/fairlead/attach"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/advice"
 	"github.com/fairlead-cni/fairlead/internal/command/trace"
 )
 
@@ -33,7 +35,8 @@ type affected struct {
 	trace.Advice          // for this container, if it is not the finding's
 	Name         string   `json:"name,omitempty"` // NAMESPACE/POD, or podman's name
 
-	short string // with the short ID
+	short      string // with the short ID
+	attachment attach.Cached
 }
 
 // The severities.
@@ -55,77 +58,71 @@ type Diagnosis struct {
 	kinds []Kind
 }
 
-func newDiagnosis() *Diagnosis { return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}} }
+func newDiagnosis() *Diagnosis {
+	return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}, kinds: FindingKinds()}
+}
 
-// add records a finding, and returns it. Findings that differ only in the container become one. fill has pairs: a
-// placeholder in the kind's advice and its value, or one of the words fix and look and the advice that replaces the
-// kind's.
+// add records a finding with the advice of its kind. fill has pairs: a placeholder in the advice, and its value.
 func (d *Diagnosis) add(id ID, where, what string, who []affected, fill ...string) *Diagnosed {
+	k := d.kinds[d.rank(id)]
+	if k.Fix == advice.Remakes {
+		return d.addWith(id, where, what, who, advice.Remake(who[0].attachment))
+	}
+	filled := strings.NewReplacer(fill...)
+	if k.Fix != "" {
+		return d.addWith(id, where, what, who, fix(filled.Replace(k.Fix)))
+	}
+	return d.addWith(id, where, what, who, look(filled.Replace(k.Look)))
+}
+
+// addWith records a finding with other advice than that of its kind, and returns it. Findings that differ only in the
+// container become one.
+func (d *Diagnosis) addWith(id ID, where, what string, who []affected, how trace.Advice) *Diagnosed {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.kinds == nil {
-		d.kinds = FindingKinds()
+	rank := d.rank(id)
+	k := d.kinds[rank]
+	what = cmp.Or(what, k.What)
+	same := func(f *Diagnosed) bool { return f.ID == id && f.Where == where && f.What == what }
+	if i := slices.IndexFunc(d.Findings, same); i >= 0 {
+		d.Findings[i].hits(who, how)
+		return d.Findings[i]
 	}
-	i := slices.IndexFunc(d.kinds, func(k Kind) bool { return k.ID == id })
-	k := d.kinds[i]
-	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: cmp.Or(what, k.What), Why: k.Why,
-		rank: i}
+	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: what, Why: k.Why, Advice: how,
+		rank: rank}
 	if k.Warning {
 		f.Severity = warning
 	}
-	f.Advice = k.filled(fill)
-	for _, g := range d.Findings {
-		if g.ID == f.ID && g.Where == f.Where && g.What == f.What {
-			g.hits(who, f.Advice)
-			return g
-		}
-	}
-	f.hits(who, f.Advice)
+	f.hits(who, how)
 	d.Findings = append(d.Findings, f)
 	return f
 }
 
-// filled returns the advice of a kind with its placeholders filled in, or the other advice that fill gives.
-func (k Kind) filled(fill []string) trace.Advice {
-	advice := trace.Advice{Fix: k.Fix}
-	if k.Fix == "" {
-		advice = trace.Advice{Look: k.Look}
-	}
-	for i := 0; i+1 < len(fill); i += 2 {
-		switch value := fill[i+1]; fill[i] {
-		case "fix":
-			advice = trace.Advice{Fix: value}
-		case "look":
-			advice = trace.Advice{Look: value}
-		default:
-			advice.Fix = strings.ReplaceAll(advice.Fix, fill[i], value)
-			advice.Look = strings.ReplaceAll(advice.Look, fill[i], value)
-		}
-	}
-	return advice
+// rank returns the place of a kind among all kinds.
+func (d *Diagnosis) rank(id ID) int {
+	return slices.IndexFunc(d.kinds, func(k Kind) bool { return k.ID == id })
 }
 
-// how returns advice as add takes it.
-func how(a trace.Advice) []string {
-	if a.Fix != "" {
-		return []string{"fix", a.Fix}
-	}
-	return []string{"look", a.Look}
-}
+// fix is the advice to run a command that corrects the fault.
+func fix(command string) trace.Advice { return trace.Advice{Fix: command} }
+
+// look is the advice where no command can correct the fault.
+func look(text string) trace.Advice { return trace.Advice{Look: text} }
 
 // hits adds affected containers, each once.
-func (f *Diagnosed) hits(who []affected, advice trace.Advice) {
+func (f *Diagnosed) hits(who []affected, how trace.Advice) {
 	for _, a := range who {
-		if advice != f.Advice {
-			a.Advice = advice
+		if how != f.Advice {
+			a.Advice = how
 		}
 		i := slices.IndexFunc(f.Containers, func(c affected) bool { return c.Container == a.Container })
 		if i < 0 {
 			f.Containers = append(f.Containers, a)
 			continue
 		}
+		c := &f.Containers[i]
 		for _, line := range a.Details {
-			if c := &f.Containers[i]; !slices.Contains(c.Details, line) {
+			if !slices.Contains(c.Details, line) {
 				c.Details = append(c.Details, line)
 			}
 		}

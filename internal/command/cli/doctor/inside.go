@@ -20,13 +20,12 @@ func (d *Doctor) ofContainers() {
 		if d.Gone(c) || c.Result == nil || c.Netns == "" {
 			continue
 		}
-		_, link := d.wayIn(c)
 		d.Inside(c, func(ns *kernel.NS) {
 			for _, m := range attached.Mappings(c.Capabilities) {
 				d.served(ns, c, m)
 				d.reversePath(ns, c, m)
 			}
-			if link != "" && hasDefaultRoute(c, rtnl.IPv4) {
+			if d.hostLink(c) != "" && hasDefaultRoute(c, rtnl.IPv4) {
 				d.fits(ns, c, mtu)
 			}
 			d.duplicates(ns, c)
@@ -54,8 +53,8 @@ func (d *Doctor) fits(ns *kernel.NS, c attach.Cached, mtu int) {
 	if err != nil || mtu == 0 || routeMTU(ns, l) <= mtu {
 		return
 	}
-	d.add(MTUTooLarge, "container", fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU,
-		mtu), affects(c), how(smaller(ns, c, l, mtu))...)
+	what := fmt.Sprintf("the container's MTU is %d, and that of the way out %d", l.MTU, mtu)
+	d.addWith(MTUTooLarge, "container", what, affects(c), smaller(ns, c, l, mtu))
 }
 
 const duplicate = "another interface on the segment has the container's address"
@@ -72,8 +71,8 @@ func (d *Doctor) duplicates(ns *kernel.NS, c attach.Cached) {
 	}
 	for _, a := range addrs {
 		if a.DADFailed {
-			d.add(AddressDuplicate, "container", duplicate, affects(c, a.Prefix.Addr().String()),
-				how(advice.OtherAddress(c, a.Prefix.Addr()))...)
+			d.addWith(AddressDuplicate, "container", duplicate, affects(c, a.Prefix.Addr().String()),
+				advice.OtherAddress(c, a.Prefix.Addr()))
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
-	"github.com/fairlead-cni/fairlead/internal/command/trace"
 	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
@@ -26,8 +25,10 @@ import (
 func (d *Doctor) ofBridges() {
 	ports := map[string][]attach.Cached{}
 	for _, c := range d.All {
-		if a, link := d.wayIn(c); a.IsValid() && !d.Gone(c) && d.isBridge(link) {
-			ports[link] = append(ports[link], c)
+		l, err := rtnl.LinkByName(d.Host, d.hostLink(c))
+		isPort := err == nil && l.Kind == "bridge"
+		if isPort && address(c).IsValid() && !d.Gone(c) {
+			ports[l.Name] = append(ports[l.Name], c)
 		}
 	}
 	for link, on := range ports {
@@ -36,9 +37,8 @@ func (d *Doctor) ofBridges() {
 		if len(mine) == 0 {
 			continue
 		}
-		a, _ := d.wayIn(mine[0])
 		key := "net/bridge/bridge-nf-call-iptables"
-		if a.Is6() {
+		if address(mine[0]).Is6() {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
 		value, err := procsys.Get(d.Host, key)
@@ -53,11 +53,6 @@ func (d *Doctor) ofBridges() {
 	}
 }
 
-func (d *Doctor) isBridge(name string) bool {
-	l, err := rtnl.LinkByName(d.Host, name)
-	return name != "" && err == nil && l.Kind == "bridge"
-}
-
 // filtered examines packets between the containers of a bridge. It asks first about a packet of any address. Where
 // rules name addresses, it asks for each container about what it sends and gets, and where that depends on the other
 // one, for each pair, unless a pair of addresses does not decide it either.
@@ -70,12 +65,13 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 			d.Unexamined("the packet filters of others: %v", err)
 			return packetfilter.Accepted
 		case v.Outcome == packetfilter.Dropped:
-			d.betweenContainers(v, link, of)
+			d.addWith(BridgeFilterDrops, v.Place(), does(v, "drops packets between containers on "+link),
+				affectsAll(of), letting(v, v.Cause(d.Host, ours), link))
 		}
 		return v.Outcome
 	}
 	for i, c := range mine {
-		a, _ := d.wayIn(c)
+		a := address(c)
 		sent, got := packetfilter.Packet{In: link, Out: link, Src: a}, packetfilter.Packet{In: link, Out: link, Dst: a}
 		if i == 0 && dropped(sent.AnyAddress(), mine) != packetfilter.Undecided {
 			return
@@ -90,7 +86,7 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 			}
 			for _, other := range on {
 				pair := p
-				b, _ := d.wayIn(other)
+				b := address(other)
 				if b == a || b.Is4() != a.Is4() {
 					continue
 				}
@@ -107,13 +103,6 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 	}
 }
 
-// betweenContainers adds the finding that another program's chain drops packets between containers of a bridge.
-func (d *Doctor) betweenContainers(v packetfilter.Verdict, link string, of []attach.Cached) {
-	where, rule := decider(v)
-	text := fmt.Sprintf("%s drops packets between containers on %s: %s", owner(v), link, rule)
-	d.add(BridgeFilterDrops, where, text, affectsAll(of), how(letting(v, v.Cause(d.Host, ours), link))...)
-}
-
 // unfiltered adds a finding if kube-proxy is in use and does not see bridged packets. loaded says whether br_netfilter
 // is.
 func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
@@ -122,11 +111,10 @@ func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 		return // ofFilters reports it
 	}
 	const chain = "KUBE-SERVICES"
-	there, err := conn.HasChain(&nft.Table{Family: nft.Family(strings.HasSuffix(key, "ip6tables")),
-		Name: "nat"}, chain)
+	six := strings.HasSuffix(key, "ip6tables")
+	there, err := conn.HasChain(&nft.Table{Family: nft.Family(six), Name: "nat"}, chain)
 	if !there {
-		t := xtables.NewTable(d.Host, xtables.Legacy, strings.HasSuffix(key, "ip6tables"), "nat")
-		legacy, err2 := t.HasChain(chain)
+		legacy, err2 := xtables.NewTable(d.Host, xtables.Legacy, six, "nat").HasChain(chain)
 		there, err = legacy, errors.Join(err, err2)
 	}
 	if err != nil && !there {
@@ -135,36 +123,30 @@ func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 	if !there {
 		return
 	}
-	advice := trace.Advice{Fix: "sysctl -w " + key + "=1"}
+	set := "sysctl -w " + key + "=1"
+	how := fix(set)
 	if !loaded {
-		advice = trace.Advice{Look: "modprobe br_netfilter && sysctl -w " + key + "=1"}
+		how = look("modprobe br_netfilter && " + set)
 	}
-	d.add(BridgeFilterOff, OnHost, key+" is not 1, and kube-proxy's rules are there", affectsAll(mine), how(advice)...)
+	d.addWith(BridgeFilterOff, OnHost, key+" is not 1, and kube-proxy's rules are there", affectsAll(mine), how)
 }
 
 // reversePath adds a finding if the container drops packets for its published port because its answer would leave by
 // another interface.
 func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
-	to := target4(c, m)
-	if !to.Is4() { // IPv6 has no such filter
+	if !target(c, m).Is4() { // IPv6 has no such filter
 		return
 	}
-	routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable})
-	l, err2 := rtnl.LinkByName(ns, c.IfName)
-	if err != nil || err2 != nil {
+	l, err := rtnl.LinkByName(ns, c.IfName)
+	if err != nil {
 		return
 	}
 	other := ""
-	for _, r := range routes {
-		if r.Dst.Bits() != 0 || r.Type != rtnl.Unicast {
-			continue
-		}
+	for _, r := range defaultRoutes(ns, rtnl.IPv4) {
 		if r.Link == l.Index {
 			return // the link by which the answer would leave
 		}
-		if o, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
-			other = o.Name
-		}
+		other = rtnl.NameOf(ns, r.Link)
 	}
 	// The kernel uses the larger of both values: 1 is strict, 2 accepts any route back.
 	strict := "0"
@@ -178,9 +160,8 @@ func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapp
 	if other == "" || strict != "1" {
 		return
 	}
-	d.add(ReversePathFilter, "container",
-		fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName,
-			other), affects(c, "publishes "+m.String()), "NETNS", c.Netns)
+	what := fmt.Sprintf("rp_filter of %s is 1, and the default route leads by %s", c.IfName, other)
+	d.add(ReversePathFilter, "container", what, affects(c, "publishes "+m.String()), "NETNS", c.Netns)
 }
 
 // kinds returns the kinds of links that a plugin makes and a kernel may lack.
@@ -195,45 +176,37 @@ func kinds(plugin string) []string {
 func (d *Doctor) lacks(l *spec.List) (missing bool) {
 	for _, p := range l.WrittenOut().Plugins {
 		for _, kind := range kinds(p.Type) {
-			err := rtnl.NoKind(d.Host, kind)
-			if kind == "tun" { // these links need a device file
-				err = nil
-				if _, none := os.Stat("/dev/net/tun"); errors.Is(none, fs.ErrNotExist) {
-					err = errors.New("there is no /dev/net/tun")
-				}
-			}
-			if err == nil {
+			if d.lacksKind(kind) == nil {
 				continue
 			}
 			missing = true
-			if d.lacked == nil {
-				d.lacked = map[string]*lacking{}
-			}
-			if d.lacked[kind] == nil {
-				d.lacked[kind] = &lacking{why: err.Error()}
-			}
-			if k := d.lacked[kind]; !slices.Contains(k.networks, l.Name) {
-				k.networks = append(k.networks, l.Name)
+			if !slices.Contains(d.lacked[kind], l.Name) {
+				d.lacked[kind] = append(d.lacked[kind], l.Name)
 			}
 		}
 	}
 	return missing
 }
 
-// lacking is a kind of link that the kernel lacks.
-type lacking struct {
-	why      string
-	networks []string
+// lacksKind says why the kernel makes no links of a kind; nil if it does.
+func (d *Doctor) lacksKind(kind string) error {
+	if kind != "tun" {
+		return rtnl.NoKind(d.Host, kind)
+	}
+	if _, err := os.Stat("/dev/net/tun"); errors.Is(err, fs.ErrNotExist) {
+		return errors.New("there is no /dev/net/tun")
+	}
+	return nil
 }
 
 // ofKinds adds the findings of what lacks recorded.
 func (d *Doctor) ofKinds() {
-	for kind, k := range d.lacked {
-		module := map[string]string{"vlan": "8021q"}[kind]
-		if module == "" {
-			module = kind
+	for kind, networks := range d.lacked {
+		module := kind
+		if kind == "vlan" {
+			module = "8021q"
 		}
-		d.add(KernelLacksKind, "network "+strings.Join(k.networks, ", "), k.why, nil, "MODULE", module)
+		d.add(KernelLacksKind, "network "+strings.Join(networks, ", "), d.lacksKind(kind).Error(), nil, "MODULE", module)
 	}
 }
 
@@ -246,15 +219,14 @@ func (d *Doctor) ofClock() {
 	var last time.Time
 	var late []attach.Cached
 	for _, c := range d.Selected {
-		if ahead := c.Stored.Sub(now); ahead > clockSlack {
+		if c.Stored.Sub(now) > clockSlack {
 			late = append(late, c)
-			if c.Stored.After(last) {
-				last = c.Stored
-			}
+			last = slices.MaxFunc([]time.Time{last, c.Stored}, time.Time.Compare)
 		}
 	}
 	if len(late) > 0 {
-		d.add(ClockBehind, OnHost, fmt.Sprintf("the clock says %s, but an attachment was made at %s",
-			now.UTC().Format(time.DateTime), last.UTC().Format(time.DateTime)), affectsAll(late))
+		what := fmt.Sprintf("the clock says %s, but an attachment was made at %s", now.UTC().Format(time.DateTime),
+			last.UTC().Format(time.DateTime))
+		d.add(ClockBehind, OnHost, what, affectsAll(late))
 	}
 }

@@ -13,16 +13,15 @@ import (
 // smaller says how the container sends smaller packets by its default route. To attach it again would change nothing
 // while the network's list has no other mtu.
 func smaller(ns *kernel.NS, c attach.Cached, l *rtnl.Link, mtu int) trace.Advice {
-	routes, _ := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable, Link: l.Index})
-	for _, r := range routes {
+	for _, r := range defaultRoutes(ns, rtnl.IPv4) {
 		plain := r.Via.IsValid() && !r.Src.IsValid() && r.Priority == 0 && r.AdvMSS == 0 && !r.OnLink
-		if r.Dst.Bits() == 0 && plain {
+		if r.Link == l.Index && plain {
 			replace := fmt.Sprintf("ip route replace default via %v dev %s mtu %d", r.Via, c.IfName, mtu)
-			return trace.Advice{Fix: replace}.In(c.Netns)
+			return fix(replace).In(c.Netns)
 		}
 	}
-	text := fmt.Sprintf("set \"mtu\": %d in the list of network %s, and attach the container again", mtu, c.Network)
-	return trace.Advice{Look: text}
+	const sets = "set \"mtu\": %d in the list of network %s, and attach the container again"
+	return look(fmt.Sprintf(sets, mtu, c.Network))
 }
 
 // shaped returns the burst, in bytes, of a qdisc tbf of the uplink if it is too small for packets of a size. The qdisc
@@ -46,9 +45,8 @@ func (d *Doctor) shaped(size int) (link string, burst int) {
 
 // routeMTU returns the MTU of a container's default route by a link, else that of the link.
 func routeMTU(ns *kernel.NS, l *rtnl.Link) int {
-	routes, _ := rtnl.Routes(ns, rtnl.RouteFilter{Family: rtnl.IPv4, Table: rtnl.MainTable, Link: l.Index})
-	for _, r := range routes {
-		if r.Dst.Bits() == 0 && r.MTU != 0 {
+	for _, r := range defaultRoutes(ns, rtnl.IPv4) {
+		if r.Link == l.Index && r.MTU != 0 {
 			return min(r.MTU, l.MTU)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
+	"github.com/fairlead-cni/fairlead/internal/command/trace"
 	"github.com/fairlead-cni/fairlead/invoke"
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/sdk"
@@ -34,6 +35,7 @@ func (d *Doctor) ofNetworks() {
 	}
 	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
 	looked, shared := 0, map[string]bool{}
+	d.lacked = map[string][]string{}
 	if len(problems) == 0 { // a file that cannot be read may be the one
 		looked = d.fileless(lists)
 	}
@@ -113,18 +115,9 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 		for _, err := range missing {
 			if app.Denied(err) { // the plugin directory is not readable
 				d.Unexamined("whether network %s has its plugins: %v", n.Name, err)
-				continue
+			} else {
+				d.addWith(PluginMissing, where, err.Error(), on, install(n, err))
 			}
-			fill := []string{"look", "fairlead validate " + cmp.Or(n.File, n.Name)}
-			var absent *netconf.NotInstalledError
-			if f := (*app.Failure)(nil); errors.As(err, &f) {
-				fill = []string{"fix", unquoted(f.Hint)}
-			} else if errors.As(err, &absent) {
-				if fill = []string{"look", "install the plugin " + absent.Type + " in " + absent.Dir}; absent.Ours {
-					fill = []string{"fix", "fairlead install --dir " + absent.Dir}
-				}
-			}
-			d.add(PluginMissing, where, err.Error(), on, fill...)
 		}
 		return
 	}
@@ -148,20 +141,36 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 		sdk.LogTo(io.Discard)
 		_, _, err = n.Serves(ctx, rt)
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		d.dhcp(n)
+		return
+	}
+	hint := spec.AsError(err, 0).Hint
+	switch {
 	case app.Denied(err):
 		d.Unexamined("whether network %s would serve a container: %v", n.Name, err)
 	case daemon == DHCPDaemonAbsent:
 		d.add(DHCPDaemonAbsent, where, said(err), on)
+	case hint != "":
+		d.addWith(NetworkNotReady, where, said(err), on, look(unquoted(hint)))
 	default:
-		fill := []string{"NET", n.Name}
-		if hint := spec.AsError(err, 0).Hint; hint != "" {
-			fill = []string{"look", unquoted(hint)}
-		}
-		d.add(NetworkNotReady, where, said(err), on, fill...)
+		d.add(NetworkNotReady, where, said(err), on, "NET", n.Name)
 	}
+}
+
+// install says how to correct that a plugin of a network is missing.
+func install(n *netconf.Network, err error) trace.Advice {
+	var f *app.Failure
+	var absent *netconf.NotInstalledError
+	switch {
+	case errors.As(err, &f):
+		return fix(unquoted(f.Hint))
+	case errors.As(err, &absent) && absent.Ours:
+		return fix("fairlead install --dir " + absent.Dir)
+	case absent != nil:
+		return look("install the plugin " + absent.Type + " in " + absent.Dir)
+	}
+	return look("fairlead validate " + cmp.Or(n.File, n.Name))
 }
 
 // said returns the error of a plugin without the text around it.
@@ -192,40 +201,38 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 		d.Unexamined("the leases of network %s: %v", n.Name, err)
 		return false
 	}
-	count := map[string]int{}
+	dead, left := 0, 0 // left are of attachments that are not in the cache
 	for _, l := range b.Leases {
-		count[l.State]++
-	}
-	dead, left := count[ipam.Gone], 0 // of attachments that are not in the cache
-	for _, l := range b.Leases {
+		if l.State != ipam.Gone {
+			continue
+		}
+		dead++
 		known := func(c attach.Cached) bool { return c.Network == n.Name && c.ContainerID == l.ContainerID }
-		if l.State == ipam.Gone && !slices.ContainsFunc(d.All, known) {
+		if !slices.ContainsFunc(d.All, known) {
 			left++
 		}
 	}
-	fill, reclaimed := []string{"NET", n.Name}, false
+	where, reclaimed := "network "+n.Name, false
 	for _, u := range b.Uses {
+		none := u.Available.IsZero()
 		what := fmt.Sprintf("%s of %s addresses of %s are left; of %d leases, %d belong to containers that are gone",
 			u.Available, u.Size, u.Range, len(b.Leases), dead)
-		fix := fill
-		if dead == 0 {
-			fix = []string{"look", "fairlead ipam ls " + n.Name}
-		}
 		switch {
-		case u.Available.IsZero() && dead == 0:
-			d.add(RangeExhausted, "network "+n.Name, what, nil, fill...)
+		case none && dead == 0:
+			d.add(RangeExhausted, where, what, nil, "NET", n.Name)
 			exhausted = true
-		case u.Available.IsZero():
-			d.add(RangeNear, "network "+n.Name, what+", which an ADD reclaims", nil, fill...)
+		case none:
+			d.add(RangeNear, where, what+", which an ADD reclaims", nil, "NET", n.Name)
 			reclaimed = true
+		case near(u) && dead == 0:
+			d.addWith(RangeNear, where, what, nil, look("fairlead ipam ls "+n.Name))
 		case near(u):
-			d.add(RangeNear, "network "+n.Name, what, nil, fix...)
+			d.add(RangeNear, where, what, nil, "NET", n.Name)
 		}
 	}
 	if left > 0 && !exhausted && !reclaimed { // the others are removed with their attachments
-		d.add(LeasesOfTheDead, "network "+n.Name,
-			fmt.Sprintf("%d of %d leases belong to containers that are gone", left,
-				len(b.Leases)), nil, fill...)
+		what := fmt.Sprintf("%d of %d leases belong to containers that are gone", left, len(b.Leases))
+		d.add(LeasesOfTheDead, where, what, nil, "NET", n.Name)
 	}
 	return exhausted
 }

@@ -3,7 +3,6 @@ package doctor
 import (
 	"cmp"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
 	"github.com/fairlead-cni/fairlead/internal/command/trace"
-	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
 )
 
@@ -64,7 +62,7 @@ type strayed struct {
 func (d *Doctor) ofStrayed() {
 	for _, s := range d.strays {
 		if !d.faulted(s.c) {
-			d.add(HostPathBlocked, "route", "", affects(s.c, s.line), "look", "ip route get "+strings.Fields(s.line)[2])
+			d.addWith(HostPathBlocked, "route", "", affects(s.c, s.line), look("ip route get "+strings.Fields(s.line)[2]))
 		}
 	}
 }
@@ -83,20 +81,17 @@ func (d *Doctor) faulted(c attach.Cached) bool {
 // addresses: onward has, by link and router, whether they do.
 func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace.Question) {
 	from := Traced(c)
-	_, link := d.wayIn(c)
+	link := d.hostLink(c)
 	uplink, none := rtnl.Egress(d.Host)
 	for _, ip := range attached.OwnIPs(c) {
-		family, icmp := uint8(rtnl.IPv4), byte(kernel.ICMP)
-		if ip.Address.Addr().Is6() {
-			family, icmp = rtnl.IPv6, kernel.ICMPv6
-		}
+		family, icmp := rtnl.Family(ip.Address.Addr()), trace.ICMP(ip.Address.Addr())
 		if link == "" || !ip.Gateway.IsValid() || !d.routes(c, family) {
 			continue
 		}
 		all = append(all, trace.Question{From: &from, Dst: ip.Gateway, Proto: icmp},
 			trace.Question{Dst: ip.Address.Addr(), Proto: icmp})
 		to := d.router(family)
-		if !to.IsValid() {
+		if !to.IsValid() || none != nil {
 			continue
 		}
 		way := link + " " + to.String()
@@ -109,15 +104,8 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 		}
 	}
 	for _, m := range attached.Mappings(c.Capabilities) {
-		to, err := netip.ParseAddr(m.HostIP)
-		if none != nil || to.IsLoopback() {
-			continue
-		}
-		if err != nil || to.IsUnspecified() {
-			to = d.AddrOf(uplink, err == nil && to.Is6())
-		}
-		if to.IsValid() {
-			all = append(all, trace.Question{In: uplink.Name, Dst: to, Proto: m.Number(), DstPort: uint16(m.HostPort)})
+		if p, ok := d.arriving(c, m); ok {
+			all = append(all, trace.Question{In: p.In, Dst: p.Dst, Proto: p.Proto, DstPort: p.DstPort})
 		}
 	}
 	return all
@@ -151,15 +139,14 @@ func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer
 	if answer.Advice.IsZero() {
 		answer.Look = to
 	}
-	advice := how(answer.Advice)
+	stopped := affects(c, answer.Packet+": "+h.Text)
 	switch {
 	case h.Place == "host" && h.Verdict != nil:
-		_, link := d.wayIn(c)
-		d.drops(*h.Verdict, link, affects(c, h.Hook+", "+answer.Packet))
+		d.drops(*h.Verdict, d.hostLink(c), affects(c, h.Hook+", "+answer.Packet))
 	case h.Place == "host":
-		d.add(HostPathBlocked, h.Kind, "", affects(c, answer.Packet+": "+h.Text), advice...)
+		d.addWith(HostPathBlocked, h.Kind, "", stopped, answer.Advice)
 	default:
-		d.add(ContainerPathBlocked, "container", "", affects(c, answer.Packet+": "+h.Text), advice...)
+		d.addWith(ContainerPathBlocked, "container", "", stopped, answer.Advice)
 	}
 	return true
 }

@@ -59,33 +59,38 @@ func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
 // (docs/nftables.md).
 const publishes = -99
 
+// arriving returns the packet of a client of another host to a published port; ok is false if there is none. If the
+// port is published on all addresses, it is for one of the uplink.
+func (d *Doctor) arriving(c attach.Cached, m attached.PortMapping) (p packetfilter.Packet, ok bool) {
+	uplink, err := rtnl.Egress(d.Host)
+	if err != nil {
+		return p, false
+	}
+	to, err := netip.ParseAddr(m.HostIP)
+	if err != nil || to.IsUnspecified() {
+		to = d.AddrOf(uplink, target(c, m).Is6())
+	}
+	p = packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(), DstPort: uint16(m.HostPort)}
+	return p, to.IsValid() && !to.IsLoopback()
+}
+
 // translated adds a finding if another program's packet filter takes the packets for a published port.
 func (d *Doctor) translated(c attach.Cached, m attached.PortMapping) {
-	to, err := netip.ParseAddr(m.HostIP)
-	uplink, none := rtnl.Egress(d.Host)
-	if none != nil || to.IsLoopback() {
-		return // no packet comes from there
+	p, ok := d.arriving(c, m)
+	if !ok {
+		return
 	}
-	if err != nil || to.IsUnspecified() {
-		if to = d.AddrOf(uplink, target4(c, m).Is6()); !to.IsValid() {
-			return
-		}
-	}
-	v, err := packetfilter.Arriving(d.Host, packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(),
-		DstPort: uint16(m.HostPort)}, publishes, ours)
+	v, err := packetfilter.Arriving(d.Host, p, publishes, ours)
 	if err != nil {
 		d.Unexamined("whether another program takes the packets for published ports: %v", err)
 		return
 	}
-	if v.Outcome != packetfilter.Translated && v.Outcome != packetfilter.Dropped ||
-		v.Program == packetfilter.Reference {
-		return // they publish ports this way for containers that they attach
+	// The reference's plugins publish ports this way for containers that they attach.
+	if v.Outcome < packetfilter.Dropped || v.Program == packetfilter.Reference {
+		return
 	}
-	where, rule := decider(v)
-	d.add(PublishedPortDiverted, where, fmt.Sprintf("%s takes the packets for port %d/%s: "+
-		"%s", owner(v), m.HostPort,
-		m.Protocol,
-		rule), affects(c, m.String()), how(undoing(v, m))...)
+	what := fmt.Sprintf("takes the packets for port %d/%s", m.HostPort, m.Protocol)
+	d.addWith(PublishedPortDiverted, v.Place(), does(v, what), affects(c, m.String()), undoing(v, m))
 }
 
 // AddrOf returns an address of a link that other hosts can reach.
@@ -105,7 +110,7 @@ func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
 // served adds a finding if no server listens in the container on the target of a published port.
 func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
 	listeners, err := sockdiag.Listeners(ns, m.Number(), uint16(m.ContainerPort))
-	to := target4(c, m)
+	to := target(c, m)
 	if err != nil || !to.IsValid() {
 		return // the kernel does not list SCTP sockets
 	}
@@ -118,7 +123,7 @@ func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) 
 		for _, l := range listeners {
 			at = append(at, l.At.String())
 		}
-		d.add(PortLoopbackOnly, where, fmt.Sprintf("the server listens on %s, and packets are for %v",
-			strings.Join(at, ", "), to), affects(c, "publishes "+m.String()), "NETNS", c.Netns)
+		what := fmt.Sprintf("the server listens on %s, and packets are for %v", strings.Join(at, ", "), to)
+		d.add(PortLoopbackOnly, where, what, affects(c, "publishes "+m.String()), "NETNS", c.Netns)
 	}
 }

@@ -117,14 +117,15 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 		d.answers(ns, c, to, answered{Answer: answer, Took: took})
 		return
 	}
-	details, fill, closed := d.bothWays(c, to)
-	if errors.Is(err, syscall.ECONNREFUSED) && (fill == nil || closed != "") {
+	details, how, closed := d.bothWays(c, to)
+	if errors.Is(err, syscall.ECONNREFUSED) && (how.IsZero() || closed != "") {
 		d.answers(ns, c, to, answered{Answer: refused, Took: took, Why: cmp.Or(closed, "the port is closed")})
 		return
 	}
-	fill = append([]string{"ADDRESS", to.Addr().String(), "traceroute", "nsenter --net=" + c.Netns + " traceroute"},
-		fill...)
-	d.add(AddressUnreachable, shown(to), err.Error(), affects(c, details...), fill...)
+	if how.IsZero() {
+		how = look("traceroute " + to.Addr().String()).In(c.Netns)
+	}
+	d.addWith(AddressUnreachable, shown(to), err.Error(), affects(c, details...), how)
 }
 
 // refused is the answer of a host to a connection to a port that no program listens on.
@@ -167,12 +168,8 @@ func shown(to netip.AddrPort) string {
 // probeGateways probes the gateways of a container's default routes.
 func (d *Doctor) probeGateways(ns *kernel.NS, c attach.Cached) {
 	for _, family := range []uint8{rtnl.IPv4, rtnl.IPv6} {
-		routes, err := rtnl.Routes(ns, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
-		if err != nil {
-			continue
-		}
-		for _, r := range routes {
-			if r.Dst.Bits() != 0 || !r.Via.IsValid() || r.Via.IsLinkLocalUnicast() {
+		for _, r := range defaultRoutes(ns, family) {
+			if !r.Via.IsValid() || r.Via.IsLinkLocalUnicast() {
 				continue
 			}
 			if _, _, err := reach(ns, r.Via, 0); err != nil {
@@ -194,8 +191,8 @@ func (d *Doctor) probeServers(ns *kernel.NS, c attach.Cached) {
 			continue
 		}
 		if err := askName(ns, a); err != nil {
-			d.add(DNSUnreachable, "name server "+s, err.Error(), affects(c),
-				"look", fmt.Sprintf("nsenter --net=%s nslookup example.org %s", c.Netns, s))
+			d.addWith(DNSUnreachable, "name server "+s, err.Error(), affects(c),
+				look("nslookup example.org "+s).In(c.Netns))
 		}
 	}
 }
@@ -236,7 +233,7 @@ func reach(ns *kernel.NS, to netip.Addr, port uint16) (answer string, took time.
 			return dial(to, port)
 		}
 		answer = "an echo reply"
-		if ping(to) == nil {
+		if ping(to, 0, answerTime) == nil {
 			return nil
 		}
 		began = time.Now()
@@ -266,14 +263,14 @@ func dial(to netip.Addr, port uint16) error {
 	return err
 }
 
-// ping sends an echo request, twice if needed, and waits for the answer.
-func ping(to netip.Addr) (err error) {
+// ping sends an echo request, twice if needed, and waits for the answer. A size other than 0 is that of the packet.
+func ping(to netip.Addr, size int, wait time.Duration) (err error) {
 	for number := range uint16(2) {
-		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
-		err = trace.Echo(ctx, to, number)
+		ctx, cancel := context.WithTimeout(context.Background(), wait)
+		err = trace.Echo(ctx, to, number, size)
 		cancel()
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, syscall.EMSGSIZE) {
+			return err
 		}
 	}
 	return err

@@ -1,13 +1,10 @@
 package doctor
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
@@ -39,8 +36,8 @@ func (d *Doctor) probeSegment(ns *kernel.NS, c attach.Cached) {
 		case err != nil:
 			d.Unexamined("whether another interface has %v of %s: %v", a, attached.ShortOwner(c), err)
 		case mac != nil:
-			d.add(AddressDuplicate, "container", duplicate, affects(c, fmt.Sprintf("%v is also at %v", a, mac)),
-				how(advice.OtherAddress(c, a))...)
+			d.addWith(AddressDuplicate, "container", duplicate, affects(c, fmt.Sprintf("%v is also at %v", a, mac)),
+				advice.OtherAddress(c, a))
 		}
 	}
 }
@@ -98,19 +95,17 @@ func (d *Doctor) probeSize(ns *kernel.NS, c attach.Cached) {
 	text := fmt.Sprintf("packets of more than %d bytes get no answer from %v", fits, to)
 	if link, burst := d.shaped(mtu); link != "" {
 		text += fmt.Sprintf(": qdisc tbf of %s has a burst of %d bytes", link, burst)
-		d.add(HostPathBlocked, "qdisc", "", affects(c, text), "look", "tc -s qdisc show dev "+link)
+		d.addWith(HostPathBlocked, "qdisc", "", affects(c, text), look("tc -s qdisc show dev "+link))
 		return
 	}
-	d.add(PathMTU, to.String(), text, affects(c, fmt.Sprintf("its MTU is %d", mtu)), how(smaller(ns, c, l, fits))...)
+	d.addWith(PathMTU, to.String(), text, affects(c, fmt.Sprintf("its MTU is %d", mtu)), smaller(ns, c, l, fits))
 }
 
 // router returns the next hop of the host's default route of a family, unless it has a link-local address, which
 // containers cannot send to.
 func (d *Doctor) router(family uint8) (via netip.Addr) {
-	routes, err := rtnl.Routes(d.Host, rtnl.RouteFilter{Family: family, Table: rtnl.MainTable})
-	for _, r := range routes {
-		usable := r.Dst.Bits() == 0 && r.Type == rtnl.Unicast && r.Via.IsValid() && !r.Via.IsLinkLocalUnicast()
-		if err == nil && usable {
+	for _, r := range defaultRoutes(d.Host, family) {
+		if r.Via.IsValid() && !r.Via.IsLinkLocalUnicast() {
 			return r.Via
 		}
 	}
@@ -123,20 +118,8 @@ const least4 = 576
 // largest returns the size of the largest packet, up to most, that is answered. It returns most if an ICMP error
 // reports a too large packet, because senders then learn the size. The error is that of a small packet.
 func largest(ns *kernel.NS, to netip.Addr, most int) (int, error) {
-	conn, err := dialWhole(ns, to)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	seq := uint16(0)
-	answers := func(size int) (err error) {
-		for range 2 {
-			seq++
-			if err = echo(conn, size, seq); err == nil || errors.Is(err, unix.EMSGSIZE) {
-				return err
-			}
-		}
-		return err
+	answers := func(size int) error {
+		return ns.Do(func() error { return ping(to, size, sizeTime) })
 	}
 	if err := answers(least4); err != nil {
 		return 0, err
@@ -153,51 +136,4 @@ func largest(ns *kernel.NS, to netip.Addr, most int) (int, error) {
 		}
 	}
 	return size, nil
-}
-
-// dialWhole opens an ICMP socket whose packets are never fragmented, whatever path MTU the kernel knows.
-func dialWhole(ns *kernel.NS, to netip.Addr) (conn *net.IPConn, err error) {
-	err = ns.Do(func() (err error) {
-		conn, err = net.DialIP("ip4:icmp", nil, &net.IPAddr{IP: to.AsSlice()})
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	raw, err := conn.SyscallConn()
-	if err == nil {
-		var serr error
-		err = raw.Control(func(fd uintptr) {
-			serr = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE)
-		})
-		err = errors.Join(err, serr)
-	}
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return conn, nil
-}
-
-// echo sends an echo request of that packet size, and waits for the answer.
-func echo(conn *net.IPConn, size int, seq uint16) error {
-	const headers = 20
-	b := make([]byte, size-headers)
-	b[0] = 8
-	binary.BigEndian.PutUint16(b[4:], uint16(os.Getpid()))
-	binary.BigEndian.PutUint16(b[6:], seq)
-	binary.BigEndian.PutUint16(b[2:], packet.Checksum(b))
-	if _, err := conn.Write(b); err != nil {
-		return err
-	}
-	conn.SetReadDeadline(time.Now().Add(sizeTime))
-	for buf := make([]byte, size); ; {
-		n, _, err := conn.ReadFromIP(buf)
-		if err != nil {
-			return err
-		}
-		if n >= 8 && buf[0] == 0 && bytes.Equal(buf[4:8], b[4:8]) {
-			return nil
-		}
-	}
 }

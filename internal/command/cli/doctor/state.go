@@ -43,10 +43,10 @@ func (d *Doctor) writable(dir string) {
 	const readOnly = 1 // ST_RDONLY
 	switch {
 	case st.Flags&readOnly != 0:
-		d.add(StateUnwritable, dir, "the file system of "+dir+" is read-only", nil,
-			"fix", "mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")")
+		d.addWith(StateUnwritable, dir, "the file system of "+dir+" is read-only", nil,
+			fix("mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")"))
 	case st.Blocks > 0 && st.Bfree == 0, st.Files > 0 && st.Ffree == 0:
-		d.add(StateUnwritable, dir, "no space left on the file system of "+dir, nil,
-			"look", "df -h "+dir+" && df -i "+dir)
+		d.addWith(StateUnwritable, dir, "no space left on the file system of "+dir, nil,
+			look("df -h "+dir+" && df -i "+dir))
 	}
 }

@@ -29,7 +29,7 @@ func (d *Doctor) Tracer() *trace.Tracer {
 // bothWays follows a packet from a container to an address that does not answer, and one back where the address is of
 // the host or of another container. It returns what becomes of them, and the advice about the first that this host
 // loses. A packet that is only refused because no process listens is not lost: closed says so.
-func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details, advice []string, closed string) {
+func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details []string, how trace.Advice, closed string) {
 	d.Host.Forget() // the probe has told the kernel about neighbours
 	t := d.Tracer()
 	for _, q := range d.ways(c, to.Addr(), to.Port()) {
@@ -51,21 +51,17 @@ func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details, advice [
 		if last.Kind == "socket" && answer.Fix == "" {
 			closed = last.Text
 		}
-		if advice == nil {
-			advice = how(answer.Advice)
+		if how.IsZero() {
+			how = answer.Advice
 		}
 	}
-	return details, advice, closed
+	return details, how, closed
 }
 
 // ways returns the packet from a container to an address, and that back from who has the address.
 func (d *Doctor) ways(c attach.Cached, to netip.Addr, port uint16) (all []trace.Question) {
 	from := Traced(c)
-	echo := byte(kernel.ICMP)
-	if to.Is6() {
-		echo = kernel.ICMPv6
-	}
-	there := trace.Question{From: &from, Dst: to, DstPort: port, Proto: echo}
+	there := trace.Question{From: &from, Dst: to, DstPort: port, Proto: trace.ICMP(to)}
 	if port != 0 {
 		there.Proto = kernel.TCP
 	}
@@ -77,7 +73,7 @@ func (d *Doctor) ways(c attach.Cached, to netip.Addr, port uint16) (all []trace.
 	if i < 0 {
 		return all
 	}
-	back := trace.Question{Dst: c.Result.IPs[i].Address.Addr(), Proto: echo}
+	back := trace.Question{Dst: c.Result.IPs[i].Address.Addr(), Proto: trace.ICMP(to)}
 	if r, err := rtnl.RouteTo(d.Host, to); err == nil && r.Type == rtnl.Local {
 		return append(all, back)
 	}

@@ -255,10 +255,7 @@ func target(q *trace.Question, text string, find func(string) (netip.AddrPort, e
 		}
 		q.Dst, q.DstPort = to.Addr(), to.Port()
 	}
-	icmp := byte(kernel.ICMP)
-	if q.Dst.Is6() {
-		icmp = kernel.ICMPv6
-	}
+	icmp := trace.ICMP(q.Dst)
 	switch number, known := kernel.ParseProto(proto); {
 	case proto == "" && q.DstPort != 0:
 		q.Proto = kernel.TCP
