@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
+	"github.com/fairlead-cni/fairlead/internal/kernel/sockdiag"
 	"github.com/fairlead-cni/fairlead/kernel"
 )
 
@@ -16,6 +18,22 @@ import (
 func (m PortMapping) Number() byte {
 	proto, _ := kernel.ParseProto(m.Protocol)
 	return proto
+}
+
+// Host returns the address of the host that a port is published on. It is invalid if the mapping names none.
+func (m PortMapping) Host() netip.Addr {
+	a, _ := netip.ParseAddr(m.HostIP)
+	return a
+}
+
+// Everywhere reports whether a port is published on all addresses of the host, or all of a family.
+func (m PortMapping) Everywhere() bool { return !m.Host().IsValid() || m.Host().IsUnspecified() }
+
+// Listening returns the sockets of a host that listen on a published port.
+func (m PortMapping) Listening(host *kernel.NS) ([]sockdiag.Listener, error) {
+	all, err := sockdiag.Listeners(host, m.Number(), uint16(m.HostPort))
+	other := func(l sockdiag.Listener) bool { return !m.Everywhere() && !l.Takes(m.Host()) }
+	return slices.DeleteFunc(all, other), err
 }
 
 // maxPorts limits how many ports of a range are examined.

@@ -1,11 +1,11 @@
 package doctor
 
 import (
-	"bytes"
 	"cmp"
 	"debug/buildinfo"
+	"fmt"
 	"os/exec"
-	"strconv"
+	"regexp"
 	"strings"
 
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
@@ -29,13 +29,11 @@ func Clients() (all []client) {
 			continue
 		}
 		c := packaged(dpkg, name)
-		path, err := exec.LookPath(name)
-		if err == nil {
-			if info, err := buildinfo.ReadFile(path); err == nil {
-				for _, m := range info.Deps {
-					if m.Path == "github.com/containernetworking/cni" {
-						c = client{name, cmp.Or(c.Version, info.Main.Version), ofLibrary(m.Version)}
-					}
+		path, _ := exec.LookPath(name)
+		if info, err := buildinfo.ReadFile(path); err == nil {
+			for _, m := range info.Deps {
+				if m.Path == "github.com/containernetworking/cni" {
+					c = client{name, cmp.Or(c.Version, info.Main.Version), ofLibrary(m.Version)}
 				}
 			}
 		}
@@ -60,37 +58,28 @@ func ofLibrary(release string) spec.Version {
 
 // packaged returns a client according to the list of Debian's packages.
 func packaged(status []byte, name string) client {
-	for _, pkg := range []string{name, name + ".io"} { // containerd.io is Docker's
-		_, entry, found := bytes.Cut(append([]byte("\n"), status...), []byte("\nPackage: "+pkg+"\n"))
-		entry, _, _ = bytes.Cut(entry, []byte("\n\n"))
-		if !found || !bytes.Contains(entry, []byte(" installed\n")) {
-			continue
-		}
-		_, version, _ := strings.Cut(string(entry), "\nVersion: ")
-		version, _, _ = strings.Cut(version, "\n")
-		major, _ := release2(version)
-		first := map[string]int{"containerd": 2, "podman": 5}[name] // the first release that accepts 1.1.0
-		switch {
-		case first == 0 || major == 0:
-		case major >= first:
-			return client{name, version, spec.V110}
-		default:
-			return client{name, version, spec.V100}
-		}
+	// An entry ends at an empty line. Docker's package is containerd.io.
+	entry := regexp.MustCompile(`\nPackage: ` + name + `(?:\.io)?\n(?:.+\n)*?Status: .* installed\n(?:.+\n)*?Version: (.+)`)
+	found := entry.FindSubmatch(append([]byte("\n"), status...))
+	if found == nil {
+		return client{}
 	}
-	return client{}
+	version := string(found[1])
+	major, _ := release2(version)
+	first := map[string]int{"containerd": 2, "podman": 5}[name] // the first release that accepts 1.1.0
+	switch {
+	case first == 0 || major == 0:
+		return client{}
+	case major >= first:
+		return client{name, version, spec.V110}
+	}
+	return client{name, version, spec.V100}
 }
 
 // release2 returns the first two numbers of a version, without an epoch.
 func release2(version string) (major, minor int) {
-	if _, rest, ok := strings.Cut(version, ":"); ok {
-		version = rest
-	}
-	parts := strings.SplitN(version, ".", 3)
-	major, _ = strconv.Atoi(parts[0])
-	if len(parts) > 1 {
-		minor, _ = strconv.Atoi(parts[1])
-	}
+	release := version[strings.Index(version, ":")+1:]
+	fmt.Sscanf(release, "%d.%d", &major, &minor) // what does not follow is 0
 	return major, minor
 }
 
@@ -117,9 +106,8 @@ func (d *Doctor) understood(l *spec.List, all []client) {
 	}
 	for _, c := range all {
 		if !c.Speaks.AtLeast(spec.V110) {
-			d.add(VersionTooNew, "network "+l.Name,
-				"cniVersion is "+string(l.CNIVersion)+", and "+c.Name+" "+c.Version+
-					" takes up to "+string(c.Speaks), nil, "FILE", l.File)
+			what := fmt.Sprintf("cniVersion is %s, and %s %s takes up to %s", l.CNIVersion, c.Name, c.Version, c.Speaks)
+			d.add(VersionTooNew, "network "+l.Name, what, nil, "FILE", l.File)
 		}
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
@@ -22,11 +22,10 @@ func (d *Doctor) dhcp(n *netconf.Network) {
 	if !netconf.AllocatesBy(n.List, "dhcp") {
 		return
 	}
-	leases, err := d.daemon(n.Name)
+	leases, err := d.DHCPLeases(n.Name)
 	switch {
 	case err == nil:
-		others := func(l dhcp.Leased) bool { return l.Network != n.Name }
-		d.leased(n.Name, slices.DeleteFunc(slices.Clone(leases), others), time.Now())
+		d.leased(n.Name, leases, time.Now())
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED): // STATUS reports this
 	case app.Denied(err):
 		d.Unexamined("the leases of network %s: %v", n.Name, err)
@@ -44,8 +43,8 @@ type daemonAnswer struct {
 	err    error
 }
 
-// daemon returns all leases of the DHCP daemon of a network. Each daemon is asked once in a run.
-func (d *Doctor) daemon(network string) ([]dhcp.Leased, error) {
+// DHCPLeases returns all leases of the DHCP daemon of a network. Each daemon is asked once in a run.
+func (d *Doctor) DHCPLeases(network string) ([]dhcp.Leased, error) {
 	socket := cmp.Or(dhcp.ConfiguredSocket(network), rpc.DefaultSocket)
 	answer, asked := d.daemons[socket]
 	if !asked {
@@ -66,7 +65,7 @@ func (d *Doctor) daemonless(l *spec.List) (ID, error) {
 	if !netconf.AllocatesBy(l, "dhcp") {
 		return "", nil
 	}
-	_, err := d.daemon(l.Name)
+	_, err := d.DHCPLeases(l.Name)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return DHCPDaemonSilent, err
@@ -86,22 +85,20 @@ func (d *Doctor) silent(c attach.Cached) bool {
 	return id == DHCPDaemonSilent
 }
 
-// leased adds findings for leases that have expired, or that expire soon because their server does not answer.
+// leased adds findings for leases of a network that have expired, or that expire soon because their server does not answer.
 func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 	for _, l := range list {
 		var hit []affected
-		for _, c := range d.Selected {
-			if c.Owner() == l.Owner() {
-				hit = affects(c, leaseText(l, now))
-			}
+		if c := attached.ByOwner(d.Selected, l.Owner()); c != nil {
+			hit = affects(*c, leaseText(l, now))
 		}
 		switch {
-		case d.named && hit == nil:
+		case l.Network != network, d.named && hit == nil:
 		case l.State == "lost":
 			d.add(DHCPLeaseLost, "network "+network, "", hit, "NET", network)
 		case l.State == "rebinding", l.State == "renewing" && l.Reason != "": // a try has failed
-			d.add(DHCPServerSilent, "network "+network, "the DHCP server "+l.Server+" does not answer", hit, "NET",
-				network)
+			what := "the DHCP server " + l.Server + " does not answer"
+			d.add(DHCPServerSilent, "network "+network, what, hit, "NET", network)
 		}
 	}
 }

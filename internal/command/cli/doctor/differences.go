@@ -24,28 +24,25 @@ import (
 
 // ofRepair adds what a dry run of repair finds: it compares each attachment with its plan.
 func (d *Doctor) ofRepair() {
-	report := d.ofPlans()
-	if report == nil {
-		return
-	}
+	report := d.Plans()
 	for _, p := range report.Problems {
 		d.add(CacheUnreadable, "/var/lib/cni", p, nil)
 	}
 	foreigners := 0
-	mine := map[spec.Owner]int{}
-	for i, c := range d.Selected {
-		mine[c.Owner()] = i
+	selected := map[spec.Owner]attach.Cached{}
+	for _, c := range d.Selected {
+		selected[c.Owner()] = c
 	}
 	for _, f := range report.Findings {
-		i, ok := mine[f.Owner]
+		c, ok := selected[f.Owner]
 		if !ok {
 			continue
 		}
 		if f.State == repair.Foreign || f.State == repair.Handed || f.State == repair.Offline {
 			foreigners++
-			d.byResult(d.Selected[i])
+			d.byResult(c)
 		}
-		d.attachment(f, d.Selected[i])
+		d.attachment(f, c)
 	}
 	if foreigners > 0 {
 		d.remark("%d of %d attachments are of other plugins: doctor compares them with the result of ADD, and "+
@@ -53,22 +50,18 @@ func (d *Doctor) ofRepair() {
 	}
 }
 
-// ofPlans returns how the attachments differ from their plans; nil if that cannot be known. It compares once in a run.
-func (d *Doctor) ofPlans() *repair.Report {
-	if !d.compared && !d.unknown {
-		d.compared = true
-		if d.plans = d.repairs(d.Selected, false); d.plans != nil {
-			d.Found = d.plans.Findings
-		}
+// Plans returns how the attachments differ from their plans. It compares once in a run.
+func (d *Doctor) Plans() *repair.Report {
+	if d.plans == nil {
+		d.plans = d.repairs(d.Selected, false)
 	}
 	return d.plans
 }
 
 // differs reports whether a resource of a kind differs from the plan of an attachment that was asked about.
 func (d *Doctor) differs(kind string) bool {
-	report := d.ofPlans()
-	return report != nil && slices.ContainsFunc(report.Findings, func(f repair.Finding) bool {
-		is := func(w spec.Difference) bool { return w.Kind == kind && w.Got != spec.Denied }
+	is := func(w spec.Difference) bool { return w.Kind == kind && w.Got != spec.Denied }
+	return slices.ContainsFunc(d.Plans().Findings, func(f repair.Finding) bool {
 		return slices.ContainsFunc(f.Differences, is)
 	})
 }
@@ -76,25 +69,21 @@ func (d *Doctor) differs(kind string) bool {
 // RulesMissing returns which of these attachments lack rules in the packet filter.
 func (d *Doctor) RulesMissing(of []attach.Cached) map[spec.Owner]bool {
 	missing := map[spec.Owner]bool{}
-	report := d.repairs(of, true)
-	if report == nil {
-		return missing
-	}
-	for _, f := range report.Findings {
+	for _, f := range d.repairs(of, true).Findings {
 		bare := func(d spec.Difference) bool { return d.Resource != "" && d.Got != spec.Denied }
 		missing[f.Owner] = f.State != repair.Gone && slices.ContainsFunc(f.Differences, bare)
 	}
 	return missing
 }
 
-// repairs is what a repair of these attachments would find, in all or in the packet filter alone; nil if that cannot be
-// known.
+// repairs is what a repair of these attachments would find, in all or in the packet filter alone. The report is empty if
+// that cannot be known.
 func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 	if conn, err := nft.Open(d.Host); err != nil {
 		d.Unexamined("the packet filter: %v", err)
 	} else if _, err := conn.BaseChains(); err != nil {
 		d.Unexamined("the host side of attachments, and the packet filter: %v", err)
-		return nil
+		return &repair.Report{}
 	}
 	sdk.LogTo(io.Discard) // what ADD warns of is a finding here
 	r := d.DryRepairer(of)
@@ -105,7 +94,7 @@ func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 	report, err := r.Run(d.Ctx)
 	if err != nil {
 		d.Unexamined("the plans of attachments: %v", err)
-		return nil
+		return &repair.Report{}
 	}
 	return report
 }

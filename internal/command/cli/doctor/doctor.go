@@ -32,10 +32,7 @@ type Doctor struct {
 	daemons  map[string]daemonAnswer // by socket
 	nameless atomic.Int32            // number of containers whose name servers are unknown
 
-	unknown  bool             // the attachments could not be read
-	compared bool             // plans is known
-	plans    *repair.Report   // how Selected differs from its plans
-	Found    []repair.Finding // of all attachments
+	plans    *repair.Report // how Selected differs from its plans; nil: not compared yet
 	Verdicts []judged
 	strays   []strayed
 }
@@ -116,6 +113,26 @@ func (d *Doctor) Examine() {
 	d.conclude()
 }
 
+// examine runs all examinations. They need no order, but ofPaths skips containers that have a finding already.
+func (d *Doctor) examine() {
+	d.ofRepair()
+	d.ofAddresses()
+	d.ofForwarding()
+	d.ofFilters()
+	d.ofInput()
+	d.ofRoutes()
+	d.ofBridges()
+	d.ofClock()
+	d.ofPorts()
+	d.ofConntrack()
+	d.ofNeighbours()
+	d.ofState()
+	d.ofProbes()
+	d.ofNetworks()
+	d.ofContainers()
+	d.ofPaths()
+}
+
 // Conclude sets the exit status from the findings and from what could not be seen.
 func (d *Doctor) Conclude() {
 	switch {
@@ -137,7 +154,7 @@ func (d *Doctor) diagnose(names []string) (err error) {
 		if d.named {
 			return err
 		}
-		d.unknown = true
+		d.plans = &repair.Report{}
 		d.Unexamined("%v", err)
 	} else {
 		if err := d.choose(names); err != nil {

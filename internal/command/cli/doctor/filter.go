@@ -113,7 +113,7 @@ func direction(p packetfilter.Packet, link string) string {
 // ofInput examines what happens to queries for a name server of the host on a container's gateway address.
 func (d *Doctor) ofInput() {
 	for _, c := range d.Selected {
-		a, link := address(c), d.hostLink(c)
+		a, link := ownAddress(c, netip.Addr{}), d.hostLink(c)
 		if link == "" || d.Gone(c) {
 			continue
 		}
@@ -172,7 +172,7 @@ func (d *Doctor) packets() (all []judged) {
 			add(packetfilter.Packet{In: uplink, Out: link, Dst: a, Reply: true}, "replies to "+a.String())
 		}
 		for _, m := range attached.Mappings(c.Capabilities) {
-			if a := target(c, m); a.IsValid() {
+			if a := ownAddress(c, m.Host()); a.IsValid() {
 				add(packetfilter.Packet{In: uplink, Out: link, Dst: a, Proto: m.Number(),
 					DstPort: uint16(m.ContainerPort), DNAT: true}, "its published port "+m.String())
 			}
@@ -181,18 +181,15 @@ func (d *Doctor) packets() (all []judged) {
 	return all
 }
 
-// address returns an address of a container, the first of IPv4 if it has one.
-func address(c attach.Cached) netip.Addr { return target(c, attached.PortMapping{}) }
-
-// target returns the address that a published port leads to, the first of IPv4 if the container has one.
-func target(c attach.Cached, m attached.PortMapping) (a netip.Addr) {
-	host, err := netip.ParseAddr(m.HostIP)
+// ownAddress returns an address of a container, the first of IPv4 if it has one. If like is valid, it is of the family
+// of like.
+func ownAddress(c attach.Cached, like netip.Addr) (a netip.Addr) {
 	for _, p := range attached.OwnAddresses(c) {
-		is4 := p.Addr().Is4()
-		fits := err != nil || host.Unmap().Is4() == is4
-		better := !a.IsValid() || is4 && a.Is6()
+		own := p.Addr()
+		fits := !like.IsValid() || like.Unmap().Is4() == own.Is4()
+		better := !a.IsValid() || own.Is4() && a.Is6()
 		if fits && better {
-			a = p.Addr()
+			a = own
 		}
 	}
 	return a

@@ -14,26 +14,19 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 )
 
-// candidate is a container that the argument may mean, and how it matches.
-type candidate struct {
-	attach.Cached
-	as string
-}
-
 // Seek returns the attachments of the one container that arg means. arg is a name, a PID, an address, a MAC, a port
 // of the host or an interface of the host. If several containers match, the error names all of them.
 func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
-	var found []candidate
+	var ids, lines []string // of the attachments that arg may mean
 	add := func(as string, is func(attach.Cached) bool) {
 		for _, c := range d.All {
 			if is(c) {
-				found = append(found, candidate{c, as})
+				ids, lines = append(ids, c.ContainerID), append(lines, attached.ShortOwner(c)+", by "+as)
 			}
 		}
 	}
-	for _, c := range attached.Find(arg, d.All) {
-		found = append(found, candidate{c, "name or ID"})
-	}
+	named := attached.Find(arg, d.All)
+	add("name or ID", func(c attach.Cached) bool { return attached.ByOwner(named, c.Owner()) != nil })
 	number, port := strings.CutPrefix(arg, ":")
 	if n, err := strconv.Atoi(number); err == nil && n > 0 {
 		ns := fmt.Sprintf("/proc/%d/ns/net", n)
@@ -48,10 +41,7 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 		})
 	}
 	if a, err := netip.ParseAddr(arg); err == nil {
-		add("address "+arg, func(c attach.Cached) bool {
-			return slices.ContainsFunc(attached.OwnAddresses(c),
-				func(p netip.Prefix) bool { return p.Addr() == a.Unmap() })
-		})
+		add("address "+arg, func(c attach.Cached) bool { return attached.HasAddress(c, a.Unmap()) })
 	}
 	if mac, err := net.ParseMAC(arg); err == nil {
 		add("MAC "+arg, func(c attach.Cached) bool {
@@ -61,7 +51,20 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 	add("interface "+arg+" of the host", func(c attach.Cached) bool {
 		return hasInterface(c, func(name, _ string) bool { return name == arg })
 	})
-	return d.only(arg, found)
+	switch {
+	case len(ids) == 0:
+		return nil, attached.NotAttached(arg, d.All)
+	case slices.ContainsFunc(ids, func(id string) bool { return id != ids[0] }):
+		return nil, app.Fail(app.ExitUsage,
+			"Name one of them as NET/ID. A port of the host may be written with a colon, as :8080.",
+			"%q may mean several containers:\n%s", arg, strings.Join(lines, "\n"))
+	}
+	all := slices.DeleteFunc(slices.Clone(d.All), func(c attach.Cached) bool { return c.ContainerID != ids[0] })
+	isLoopback := func(c attach.Cached) bool { return c.Network == attached.LoopbackNetwork }
+	if others := slices.DeleteFunc(slices.Clone(all), isLoopback); len(others) > 0 {
+		return others, nil
+	}
+	return all, nil
 }
 
 // hasInterface reports whether the result of ADD has an interface that matches. is gets name and MAC of host
@@ -76,39 +79,4 @@ func hasInterface(c attach.Cached, is func(name, mac string) bool) bool {
 		}
 	}
 	return false
-}
-
-// only returns all attachments of the container that the candidates belong to. It fails if they are several
-// containers.
-func (d *Doctor) only(arg string, found []candidate) (all []attach.Cached, err error) {
-	if len(found) == 0 {
-		return nil, attached.NotAttached(arg, d.All)
-	}
-	var lines []string
-	for _, f := range found {
-		line := fmt.Sprintf("%s, by %s", attached.ShortOwner(f.Cached), f.as)
-		if !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	other := func(f candidate) bool { return f.ContainerID != found[0].ContainerID }
-	if slices.ContainsFunc(found, other) {
-		return nil, app.Fail(app.ExitUsage,
-			"Name one of them as NET/ID. A port of the host may be written with a colon, as :8080.",
-			"%q may mean several containers:\n%s", arg, strings.Join(lines, "\n"))
-	}
-	var loopback []attach.Cached
-	for _, c := range d.All {
-		switch {
-		case c.ContainerID != found[0].ContainerID:
-		case c.Network == attached.LoopbackNetwork:
-			loopback = append(loopback, c)
-		default:
-			all = append(all, c)
-		}
-	}
-	if len(all) == 0 {
-		all = loopback
-	}
-	return all, nil
 }

@@ -65,14 +65,15 @@ func newDiagnosis() *Diagnosis {
 // add records a finding with the advice of its kind. fill has pairs: a placeholder in the advice, and its value.
 func (d *Diagnosis) add(id ID, where, what string, who []affected, fill ...string) *Diagnosed {
 	k := d.kinds[d.rank(id)]
-	if k.Fix == advice.Remakes {
-		return d.addWith(id, where, what, who, advice.Remake(who[0].attachment))
-	}
 	filled := strings.NewReplacer(fill...)
-	if k.Fix != "" {
-		return d.addWith(id, where, what, who, fix(filled.Replace(k.Fix)))
+	how := look(filled.Replace(k.Look))
+	switch {
+	case k.Fix == advice.Remakes:
+		how = advice.Remake(who[0].attachment)
+	case k.Fix != "":
+		how = fix(filled.Replace(k.Fix))
 	}
-	return d.addWith(id, where, what, who, look(filled.Replace(k.Look)))
+	return d.addWith(id, where, what, who, how)
 }
 
 // addWith records a finding with other advice than that of its kind, and returns it. Findings that differ only in the

@@ -123,21 +123,14 @@ func (d *Doctor) ofAddresses() {
 		return
 	}
 	for _, c := range d.Selected {
-		if d.Gone(c) {
-			continue
-		}
-		for _, own := range attached.OwnAddresses(c) {
-			has := func(a rtnl.LinkAddr) bool { return a.Prefix.Addr() == own.Addr() }
-			i := slices.IndexFunc(addrs, has)
-			if i < 0 {
+		for _, a := range addrs {
+			address := a.Prefix.Addr()
+			if !attached.HasAddress(c, address) || d.Gone(c) {
 				continue
 			}
-			l, err := rtnl.LinkByIndex(d.Host, addrs[i].Link)
-			if err != nil {
-				continue
-			}
-			what := fmt.Sprintf("link %s of the host has the address %v of a container", l.Name, own.Addr())
-			d.add(HostHasAddress, OnHost, what, affects(c), "ADDRESS/PREFIX", addrs[i].Prefix.String(), "LINK", l.Name)
+			link := rtnl.NameOf(d.Host, a.Link)
+			what := fmt.Sprintf("link %s of the host has the address %v of a container", link, address)
+			d.add(HostHasAddress, OnHost, what, affects(c), "ADDRESS/PREFIX", a.Prefix.String(), "LINK", link)
 		}
 	}
 }

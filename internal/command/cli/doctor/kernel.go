@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ func (d *Doctor) ofBridges() {
 	for _, c := range d.All {
 		l, err := rtnl.LinkByName(d.Host, d.hostLink(c))
 		isPort := err == nil && l.Kind == "bridge"
-		if isPort && address(c).IsValid() && !d.Gone(c) {
+		if isPort && ownAddress(c, netip.Addr{}).IsValid() && !d.Gone(c) {
 			ports[l.Name] = append(ports[l.Name], c)
 		}
 	}
@@ -38,7 +39,7 @@ func (d *Doctor) ofBridges() {
 			continue
 		}
 		key := "net/bridge/bridge-nf-call-iptables"
-		if address(mine[0]).Is6() {
+		if ownAddress(mine[0], netip.Addr{}).Is6() {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
 		value, err := procsys.Get(d.Host, key)
@@ -71,7 +72,7 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 		return v.Outcome
 	}
 	for i, c := range mine {
-		a := address(c)
+		a := ownAddress(c, netip.Addr{})
 		sent, got := packetfilter.Packet{In: link, Out: link, Src: a}, packetfilter.Packet{In: link, Out: link, Dst: a}
 		if i == 0 && dropped(sent.AnyAddress(), mine) != packetfilter.Undecided {
 			return
@@ -86,7 +87,7 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 			}
 			for _, other := range on {
 				pair := p
-				b := address(other)
+				b := ownAddress(other, netip.Addr{})
 				if b == a || b.Is4() != a.Is4() {
 					continue
 				}
@@ -134,7 +135,7 @@ func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
 // reversePath adds a finding if the container drops packets for its published port because its answer would leave by
 // another interface.
 func (d *Doctor) reversePath(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
-	if !target(c, m).Is4() { // IPv6 has no such filter
+	if !ownAddress(c, m.Host()).Is4() { // IPv6 has no such filter
 		return
 	}
 	l, err := rtnl.LinkByName(ns, c.IfName)

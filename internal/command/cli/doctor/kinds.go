@@ -1,19 +1,12 @@
 package doctor
 
-import (
-	"reflect"
-	"slices"
-)
-
 // ID is the name of a kind of finding.
 type ID string
 
 // A Kind is a kind of finding: a row of the tables in the files rows*.go. A new one is a row and a constant ID there.
 type Kind struct {
 	ID
-	Warning bool // containers have their network for now
-	match   match
-	late    match  // for attachments that no other finding explains
+	Warning bool   // containers have their network for now
 	causes  causes // kinds that a finding of this kind is only the consequence of
 	What    string
 	Why     string
@@ -23,9 +16,6 @@ type Kind struct {
 
 	section string
 }
-
-// A match has the examinations that decide whether there is a finding of a kind. They add it, each in any order.
-type match []func(*Doctor)
 
 // causes are kinds of findings, and which of their findings another one is the consequence of.
 type causes map[ID]scope
@@ -59,19 +49,4 @@ func FindingKinds() (all []Kind) {
 		}
 	}
 	return all
-}
-
-// examine runs the examinations of all kinds, each once.
-func (d *Doctor) examine() {
-	var first, late match
-	for _, k := range FindingKinds() {
-		first, late = append(first, k.match...), append(late, k.late...)
-	}
-	var done []uintptr
-	for _, exam := range append(first, late...) {
-		if name := reflect.ValueOf(exam).Pointer(); !slices.Contains(done, name) {
-			done = append(done, name)
-			exam(d)
-		}
-	}
 }

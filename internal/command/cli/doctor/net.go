@@ -56,12 +56,11 @@ func (d *Doctor) ofNetworks() {
 				f.causes = causes{HostHasAddress: anywhere}
 			}
 		}
-		if others := netconf.Shared(l, all); len(others) > 0 && !shared[l.Name] {
-			for _, name := range append(others, l.Name) {
+		if names := append([]string{l.Name}, netconf.Shared(l, all)...); len(names) > 1 && !shared[l.Name] {
+			for _, name := range names {
 				shared[name] = true
 			}
-			names := strings.Join(append([]string{l.Name}, others...), ", ")
-			d.add(BridgeShared, "network "+l.Name, "networks "+names+" use one bridge", on)
+			d.add(BridgeShared, "network "+l.Name, "networks "+strings.Join(names, ", ")+" use one bridge", on)
 		}
 		d.understood(l, installed)
 		d.network(&netconf.Network{List: l, BuiltIn: l.File == ""}, on)

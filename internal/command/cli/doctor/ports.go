@@ -31,26 +31,23 @@ func (d *Doctor) ofPorts() {
 
 // taken adds a finding if a process of the host listens on a published port.
 func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
-	listeners, err := sockdiag.Listeners(d.Host, m.Number(), uint16(m.HostPort))
+	listeners, err := m.Listening(d.Host)
 	if err != nil {
 		d.Unexamined("which ports of the host have a listener: %v", err)
-		return
 	}
-	host, given := netip.ParseAddr(m.HostIP)
+	port := strconv.Itoa(m.HostPort)
 	for _, l := range listeners {
-		if given != nil || host.IsUnspecified() || l.Takes(host) {
-			port := strconv.Itoa(m.HostPort)
-			d.add(PublishedPortTaken, "port "+port+"/"+m.Protocol,
-				fmt.Sprintf("%s listens on %v", d.Holder(l.Inode), l.At), affects(c, m.String()), "PORT", port)
-		}
+		what := fmt.Sprintf("%s listens on %v", d.Holder(l.Inode), l.At)
+		d.add(PublishedPortTaken, "port "+port+"/"+m.Protocol, what, affects(c, m.String()), "PORT", port)
 	}
 }
 
 // addressed adds a finding if the host lacks the address that a port is published on.
 func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
-	a, err := netip.ParseAddr(m.HostIP)
-	addrs, err2 := rtnl.AllAddrs(d.Host)
-	if err == nil && err2 == nil && !a.IsUnspecified() && !a.IsLoopback() && !rtnl.HasAddr(addrs, a) {
+	addrs, err := rtnl.AllAddrs(d.Host)
+	a := m.Host()
+	has := m.Everywhere() || a.IsLoopback() || rtnl.HasAddr(addrs, a)
+	if err == nil && !has {
 		d.add(PublishedAddressMissing, a.String(), "", affects(c, "publishes "+m.String()), "ADDRESS", a.String())
 	}
 }
@@ -66,9 +63,9 @@ func (d *Doctor) arriving(c attach.Cached, m attached.PortMapping) (p packetfilt
 	if err != nil {
 		return p, false
 	}
-	to, err := netip.ParseAddr(m.HostIP)
-	if err != nil || to.IsUnspecified() {
-		to = d.AddrOf(uplink, target(c, m).Is6())
+	to := m.Host()
+	if m.Everywhere() {
+		to = d.AddrOf(uplink, ownAddress(c, m.Host()).Is6())
 	}
 	p = packetfilter.Packet{In: uplink.Name, Dst: to, Proto: m.Number(), DstPort: uint16(m.HostPort)}
 	return p, to.IsValid() && !to.IsLoopback()
@@ -110,7 +107,7 @@ func (d *Doctor) AddrOf(l *rtnl.Link, v6 bool) netip.Addr {
 // served adds a finding if no server listens in the container on the target of a published port.
 func (d *Doctor) served(ns *kernel.NS, c attach.Cached, m attached.PortMapping) {
 	listeners, err := sockdiag.Listeners(ns, m.Number(), uint16(m.ContainerPort))
-	to := target(c, m)
+	to := ownAddress(c, m.Host())
 	if err != nil || !to.IsValid() {
 		return // the kernel does not list SCTP sockets
 	}

@@ -86,15 +86,8 @@ func (f *Diagnosed) Print(a *app.App, s term.Style) {
 	node := &term.Tree{Text: term.Sprintf("%s%s: %s", paint(f.Severity+" "+string(f.ID)), where, f.What)}
 	node.Add("why: %s", f.Why)
 	if n := len(f.Containers); n > 0 {
-		const most = 3
 		kid := node.Add("%s", plural(n, "container"))
-		for i, c := range f.Containers {
-			if i == most && n > most+1 {
-				kid.Add("and %d more (-o json has all)", n-most)
-				break
-			}
-			c.print(kid)
-		}
+		few(kid, f.Containers, func(c affected) { c.print(kid) })
 	}
 	if f.Fix != "" {
 		node.Add("fix: %s", s.Bold(f.Fix))
@@ -108,18 +101,24 @@ func (f *Diagnosed) Print(a *app.App, s term.Style) {
 // print adds an affected container to the tree of its finding.
 func (c affected) print(to *term.Tree) {
 	kid := to.Add("%s", c.short)
-	const most = 3
-	for i, line := range c.Details {
-		if i == most && len(c.Details) > most+1 {
-			kid.Add("and %d more (-o json has all)", len(c.Details)-most)
-			break
-		}
-		kid.Add("%s", line)
-	}
+	few(kid, c.Details, func(line string) { kid.Add("%s", line) })
 	if c.Fix != "" {
 		kid.Add("fix: %s", c.Fix)
 	}
 	if c.Look != "" {
 		kid.Add("look: %s", c.Look)
+	}
+}
+
+// few prints the first elements of a long list, and adds how many it leaves out.
+func few[T any](to *term.Tree, list []T, print func(T)) {
+	const most = 3
+	left := len(list) - most
+	for i, one := range list {
+		if i == most && left > 1 {
+			to.Add("and %d more (-o json has all)", left)
+			return
+		}
+		print(one)
 	}
 }

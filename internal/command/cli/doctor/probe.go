@@ -148,9 +148,7 @@ func (d *Doctor) answers(ns *kernel.NS, c attach.Cached, to netip.AddrPort, a an
 		if r.Via.IsValid() {
 			a.Path = "via " + r.Via.String() + " "
 		}
-		if l, err := rtnl.LinkByIndex(ns, r.Link); err == nil {
-			a.Path += "dev " + l.Name
-		}
+		a.Path += "dev " + rtnl.NameOf(ns, r.Link)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/trace"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
-	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Tracer returns what follows packets between the host and all containers.
@@ -66,14 +65,10 @@ func (d *Doctor) ways(c attach.Cached, to netip.Addr, port uint16) (all []trace.
 		there.Proto = kernel.TCP
 	}
 	all = append(all, there)
-	if c.Result == nil {
+	back := trace.Question{Dst: ownAddress(c, to), Proto: trace.ICMP(to)}
+	if !back.Dst.IsValid() {
 		return all
 	}
-	i := slices.IndexFunc(c.Result.IPs, func(ip spec.IP) bool { return ip.Address.Addr().Is4() == to.Is4() })
-	if i < 0 {
-		return all
-	}
-	back := trace.Question{Dst: c.Result.IPs[i].Address.Addr(), Proto: trace.ICMP(to)}
 	if r, err := rtnl.RouteTo(d.Host, to); err == nil && r.Type == rtnl.Local {
 		return append(all, back)
 	}

@@ -4,7 +4,6 @@ package inspect
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
 	"net/netip"
@@ -17,12 +16,10 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/calllog"
-	"github.com/fairlead-cni/fairlead/internal/command/cli/dhcp"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/doctor"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/ipam"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
-	"github.com/fairlead-cni/fairlead/internal/dhcp/rpc"
 	"github.com/fairlead-cni/fairlead/internal/repair"
 	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
@@ -214,8 +211,10 @@ func attachmentSeen(d *doctor.Doctor, c attach.Cached, doc *inspection) *Inspect
 	if c.Result != nil && doc.DNS != nil && slices.Equal(doc.DNS.Nameservers, c.Result.DNS.Nameservers) {
 		doc.DNS.Domain, doc.DNS.Search = c.Result.DNS.Domain, c.Result.DNS.Search
 	}
-	if n := slices.IndexFunc(d.Found, func(f repair.Finding) bool { return f.Owner == c.Owner() }); n >= 0 {
-		i.plan(d.Found[n])
+	for _, f := range d.Plans().Findings {
+		if f.Owner == c.Owner() {
+			i.plan(f)
+		}
 	}
 	for _, v := range d.Verdicts {
 		if v.From.Owner() == c.Owner() {
@@ -299,15 +298,14 @@ func leasesOf(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 
 // dhcpLeases returns the leases that the DHCP daemon keeps for an attachment.
 func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
-	ctx, cancel := context.WithTimeout(d.Ctx, app.Patience)
-	defer cancel()
-	kept, err := dhcp.Leases(ctx, cmp.Or(dhcp.ConfiguredSocket(c.Network), rpc.DefaultSocket),
-		func(l dhcp.Leased) bool { return l.Owner() == c.Owner() })
+	kept, err := d.DHCPLeases(c.Network)
 	if err != nil {
 		d.Unexamined("the leases of %s: %v", attached.ShortOwner(c), err)
 	}
 	for _, l := range kept {
-		all = append(all, leaseSeen{Address: l.What(), Of: l.Protocol, State: l.State, Since: l.Since, Until: l.Ends})
+		if l.Owner() == c.Owner() {
+			all = append(all, leaseSeen{Address: l.What(), Of: l.Protocol, State: l.State, Since: l.Since, Until: l.Ends})
+		}
 	}
 	return all
 }
