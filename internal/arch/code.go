@@ -40,10 +40,11 @@ func calls() []restriction {
 // declarations, each with its reason.
 func variables() map[string]string {
 	return map[string]string{
-		"cmd/fairlead version":   "set by the linker (make build)",
-		"cmd/cni version":        "set by the linker (make build)",
-		"cli/explain references": "what docgen wrote of the plugins' keys, embedded by the compiler",
-		"cli/scaffold templates": "files of a new plugin, embedded by the compiler",
+		"cmd/fairlead version":    "set by the linker (make build)",
+		"cmd/cni version":         "set by the linker (make build)",
+		"cli/explain references":  "what docgen wrote of the plugins' keys, embedded by the compiler",
+		"cli/doctor introduction": "the page before its findings, embedded by the compiler",
+		"cli/scaffold templates":  "files of a new plugin, embedded by the compiler",
 	}
 }
 

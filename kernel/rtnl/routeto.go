@@ -104,7 +104,7 @@ func LacksSubnetRoute(ns *kernel.NS, index int, own netip.Prefix) (lacks bool, i
 // Leads says where a route leads, as in "via 192.0.2.1 dev eth0" or "nowhere".
 func (r Route) Leads(ns *kernel.NS) string {
 	l, err := LinkByIndex(ns, r.Link)
-	if err != nil || r.Type != Unicast {
+	if err != nil || r.Type != Unicast && r.Type != Local {
 		return "nowhere"
 	}
 	if r.Via.IsValid() {

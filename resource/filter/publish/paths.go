@@ -171,13 +171,18 @@ func (x paths) findOwn() (own ownLink, err error) {
 		}
 	}
 	own.link = l
+	var is spec.Difference
 	switch {
 	case by == nil:
-		own.misrouted = spec.DiffersBy("route", "route to %v leads nowhere, want host/%s", to, l.Name)
+		is = spec.DiffersBy("route", "route to %v leads nowhere, want host/%s", to, l.Name)
 	case by.Index != l.Index || r.Via.IsValid():
-		own.misrouted = spec.DiffersBy("route", "route to %v leads elsewhere: %s, want host/%s", to,
+		is = spec.DiffersBy("route", "route to %v leads elsewhere: %s, want host/%s", to,
 			resource.Line("host/"+by.Name, resource.Opt("via", r.Via)), l.Name)
+	default:
+		return own, nil
 	}
+	is.Want = to.String()
+	own.misrouted = is
 	return own, nil
 }
 

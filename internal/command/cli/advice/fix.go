@@ -191,16 +191,11 @@ func Route(c attach.Cached, dst netip.Prefix) trace.Advice {
 		if r.Dst.Masked() != dst.Masked() {
 			continue
 		}
-		gw := r.GW
-		for _, ip := range attached.OwnIPs(c) {
-			if !gw.IsValid() && ip.Address.Addr().Is4() == dst.Addr().Is4() {
-				gw = ip.Gateway
-			}
-		}
-		if gw.IsValid() && r.Table == nil && r.MTU == 0 && r.AdvMSS == 0 && r.Priority == 0 && r.Scope == nil {
-			return trace.Advice{Fix: fmt.Sprintf("nsenter --net=%s ip route replace %v via %v dev %s", c.Netns,
-				dst.Masked(),
-				gw, c.IfName)}
+		gw := attached.GatewayOf(c, r)
+		plain := r.Table == nil && r.MTU == 0 && r.AdvMSS == 0 && r.Priority == 0 && r.Scope == nil
+		if gw.IsValid() && plain {
+			replace := fmt.Sprintf("ip route replace %v via %v dev %s", dst.Masked(), gw, c.IfName)
+			return trace.Advice{Fix: replace}.In(c.Netns)
 		}
 	}
 	return Remake(c)

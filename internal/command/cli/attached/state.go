@@ -55,6 +55,18 @@ func OwnAddresses(c attach.Cached) []netip.Prefix {
 	return all
 }
 
+// GatewayOf returns the router of a route in the result of ADD: the route's own, else the one of an address of its
+// family.
+func GatewayOf(c attach.Cached, r spec.Route) netip.Addr {
+	gw := r.GW
+	for _, ip := range OwnIPs(c) {
+		if !gw.IsValid() && ip.Address.Addr().Is4() == r.Dst.Addr().Is4() {
+			gw = ip.Gateway
+		}
+	}
+	return gw
+}
+
 // HasAddress reports whether the container's interface has an address by the result of ADD.
 func HasAddress(c attach.Cached, a netip.Addr) bool {
 	return slices.ContainsFunc(OwnIPs(c), func(ip spec.IP) bool { return ip.Address.Addr() == a })

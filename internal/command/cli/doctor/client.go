@@ -58,8 +58,9 @@ func ofLibrary(release string) spec.Version {
 
 // packaged returns a client according to the list of Debian's packages.
 func packaged(status []byte, name string) client {
-	// An entry ends at an empty line. Docker's package is containerd.io.
-	entry := regexp.MustCompile(`\nPackage: ` + name + `(?:\.io)?\n(?:.+\n)*?Status: .* installed\n(?:.+\n)*?Version: (.+)`)
+	const later = `\n(?:.+\n)*?`                                     // on a later line of the entry, which ends at an empty one
+	entry := regexp.MustCompile(`\nPackage: ` + name + `(?:\.io)?` + // Docker's is containerd.io
+		later + `Status: .* installed` + later + `Version: (.+)`)
 	found := entry.FindSubmatch(append([]byte("\n"), status...))
 	if found == nil {
 		return client{}
@@ -86,17 +87,9 @@ func release2(version string) (major, minor int) {
 // podmanByCNI reports whether podman uses CNI and not netavark.
 func podmanByCNI() bool {
 	noted, _ := plainfile.ReadLinked("/var/lib/containers/storage/defaultNetworkBackend", plainfile.MaxSize)
-	if strings.TrimSpace(string(noted)) == "cni" {
-		return true
-	}
 	text, _ := plainfile.ReadLinked("/etc/containers/containers.conf", plainfile.MaxSize)
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, "=")
-		if strings.TrimSpace(key) == "network_backend" {
-			return strings.Trim(strings.TrimSpace(value), `"'`) == "cni"
-		}
-	}
-	return false
+	configured := regexp.MustCompile(`(?m)^\s*network_backend\s*=\s*["']?cni["']?\s*$`)
+	return strings.TrimSpace(string(noted)) == "cni" || configured.Match(text)
 }
 
 // understood adds a finding for each client that refuses the network's file. No client reads the built-in network.

@@ -51,9 +51,6 @@ func (d *Doctor) DHCPLeases(network string) ([]dhcp.Leased, error) {
 		ctx, cancel := context.WithTimeout(d.Ctx, daemonTime)
 		defer cancel()
 		answer.leases, answer.err = dhcp.Leases(ctx, socket, func(dhcp.Leased) bool { return true })
-		if d.daemons == nil {
-			d.daemons = map[string]daemonAnswer{}
-		}
 		d.daemons[socket] = answer
 	}
 	return answer.leases, answer.err
@@ -85,7 +82,8 @@ func (d *Doctor) silent(c attach.Cached) bool {
 	return id == DHCPDaemonSilent
 }
 
-// leased adds findings for leases of a network that have expired, or that expire soon because their server does not answer.
+// leased adds findings for leases of a network that have expired, or that expire soon because their server does not
+// answer.
 func (d *Doctor) leased(network string, list []dhcp.Leased, now time.Time) {
 	for _, l := range list {
 		var hit []affected

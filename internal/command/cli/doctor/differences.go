@@ -76,8 +76,8 @@ func (d *Doctor) RulesMissing(of []attach.Cached) map[spec.Owner]bool {
 	return missing
 }
 
-// repairs is what a repair of these attachments would find, in all or in the packet filter alone. The report is empty if
-// that cannot be known.
+// repairs is what a repair of these attachments would find, in all or in the packet filter alone. If that cannot be
+// known, the report is empty.
 func (d *Doctor) repairs(of []attach.Cached, filter bool) *repair.Report {
 	if conn, err := nft.Open(d.Host); err != nil {
 		d.Unexamined("the packet filter: %v", err)
@@ -176,7 +176,7 @@ func (w drift) find() {
 	case w.Kind == "Forward":
 		w.add(AcceptsMissing, "packet filter", "", w.Text)
 	case w.Rule && w.Field == "route": // ofPaths finds out why, if it follows a packet there
-		w.d.strays = append(w.d.strays, strayed{w.Text, w.c})
+		w.d.strays = append(w.d.strays, w)
 	case w.Rule && w.Field == "hairpin": // of the port, which the bridge's plugin may want, too
 		w.add(HostInterfaceChanged, "host", "hairpin is false, want true")
 	case w.Rule:

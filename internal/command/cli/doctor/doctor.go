@@ -28,13 +28,11 @@ type Doctor struct {
 	probe bool   // send packets from inside containers
 	to    string // an address to probe
 
-	lacked   map[string][]string     // networks, by the kind of link that they need and the kernel lacks
-	daemons  map[string]daemonAnswer // by socket
-	nameless atomic.Int32            // number of containers whose name servers are unknown
+	nameless atomic.Int32 // number of containers whose name servers are unknown
 
 	plans    *repair.Report // how Selected differs from its plans; nil: not compared yet
 	Verdicts []judged
-	strays   []strayed
+	strays   []drift // routes to containers with published ports that lead elsewhere
 }
 
 // Command is `fairlead doctor`.
@@ -68,7 +66,7 @@ will be without network, 4 no such container.`,
 			if err := d.diagnose(args); err != nil {
 				return err
 			}
-			d.Conclude()
+			d.SetStatus()
 			if a.JSON() {
 				return a.PrintJSON(d.Diagnosis)
 			}
@@ -113,8 +111,8 @@ func (d *Doctor) Examine() {
 	d.conclude()
 }
 
-// examine runs all examinations. They need no order, but ofPaths skips containers that have a finding already.
-func (d *Doctor) examine() {
+// examineAll runs all examinations. They need no order, but ofPaths skips containers that have a finding already.
+func (d *Doctor) examineAll() {
 	d.ofRepair()
 	d.ofAddresses()
 	d.ofForwarding()
@@ -124,8 +122,8 @@ func (d *Doctor) examine() {
 	d.ofBridges()
 	d.ofClock()
 	d.ofPorts()
-	d.ofConntrack()
-	d.ofNeighbours()
+	d.conntrack("/proc/sys/net/netfilter/")
+	d.neighbours("/proc")
 	d.ofState()
 	d.ofProbes()
 	d.ofNetworks()
@@ -133,8 +131,8 @@ func (d *Doctor) examine() {
 	d.ofPaths()
 }
 
-// Conclude sets the exit status from the findings and from what could not be seen.
-func (d *Doctor) Conclude() {
+// SetStatus sets the exit status from the findings and from what could not be seen.
+func (d *Doctor) SetStatus() {
 	switch {
 	case d.faulty():
 		d.Status = app.ExitFault
@@ -167,7 +165,7 @@ func (d *Doctor) diagnose(names []string) (err error) {
 		}
 		d.Looked[onContainer] = len(d.Selected)
 	}
-	d.examine()
+	d.examineAll()
 	d.conclude()
 	return d.Ctx.Err()
 }

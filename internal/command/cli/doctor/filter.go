@@ -112,13 +112,15 @@ func direction(p packetfilter.Packet, link string) string {
 
 // ofInput examines what happens to queries for a name server of the host on a container's gateway address.
 func (d *Doctor) ofInput() {
+	servers, _ := sockdiag.Listeners(d.Host, kernel.UDP, 53)
 	for _, c := range d.Selected {
 		a, link := ownAddress(c, netip.Addr{}), d.hostLink(c)
 		if link == "" || d.Gone(c) {
 			continue
 		}
 		for _, ip := range attached.OwnIPs(c) {
-			if ip.Address.Addr() != a || !d.serves(ip.Gateway) {
+			serves := func(l sockdiag.Listener) bool { return l.At.Addr() == ip.Gateway }
+			if ip.Address.Addr() != a || !slices.ContainsFunc(servers, serves) {
 				continue
 			}
 			v, err := packetfilter.Received(d.Host, packetfilter.Packet{In: link, Src: a, Dst: ip.Gateway,
@@ -134,13 +136,6 @@ func (d *Doctor) ofInput() {
 			}
 		}
 	}
-}
-
-// serves reports whether a name server of the host listens on that address.
-func (d *Doctor) serves(a netip.Addr) bool {
-	listeners, err := sockdiag.Listeners(d.Host, kernel.UDP, 53)
-	here := func(l sockdiag.Listener) bool { return l.At.Addr() == a }
-	return a.IsValid() && err == nil && slices.ContainsFunc(listeners, here)
 }
 
 // does says what a packet filter does with packets, and by which rule.

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
+	"github.com/fairlead-cni/fairlead/spec"
 )
 
 // Seek returns the attachments of the one container that arg means. arg is a name, a PID, an address, a MAC, a port
@@ -44,13 +45,10 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 		add("address "+arg, func(c attach.Cached) bool { return attached.HasAddress(c, a.Unmap()) })
 	}
 	if mac, err := net.ParseMAC(arg); err == nil {
-		add("MAC "+arg, func(c attach.Cached) bool {
-			return hasInterface(c, func(name, at string) bool { return strings.EqualFold(at, mac.String()) })
-		})
+		add("MAC "+arg, hasInterface(func(i spec.Interface) bool { return strings.EqualFold(i.MAC, mac.String()) }))
 	}
-	add("interface "+arg+" of the host", func(c attach.Cached) bool {
-		return hasInterface(c, func(name, _ string) bool { return name == arg })
-	})
+	isHostLink := func(i spec.Interface) bool { return i.Sandbox == "" && i.Name == arg }
+	add("interface "+arg+" of the host", hasInterface(isHostLink))
 	switch {
 	case len(ids) == 0:
 		return nil, attached.NotAttached(arg, d.All)
@@ -67,16 +65,7 @@ func (d *Doctor) Seek(arg string) ([]attach.Cached, error) {
 	return all, nil
 }
 
-// hasInterface reports whether the result of ADD has an interface that matches. is gets name and MAC of host
-// interfaces, and only the MAC of the container's.
-func hasInterface(c attach.Cached, is func(name, mac string) bool) bool {
-	if c.Result == nil {
-		return false
-	}
-	for _, i := range c.Result.Interfaces {
-		if i.Sandbox == "" && is(i.Name, i.MAC) || i.Sandbox != "" && i.Name == c.IfName && is("", i.MAC) {
-			return true
-		}
-	}
-	return false
+// hasInterface returns a function that reports whether the result of ADD has such an interface.
+func hasInterface(is func(spec.Interface) bool) func(attach.Cached) bool {
+	return func(c attach.Cached) bool { return c.Result != nil && slices.ContainsFunc(c.Result.Interfaces, is) }
 }

@@ -54,12 +54,15 @@ type Diagnosis struct {
 	Answers  []answered     `json:"answers,omitempty"` // of the address of --to
 	Looked   map[string]int `json:"looked"`            // how many networks and containers were examined
 
-	mu    sync.Mutex // probes run in parallel
-	kinds []Kind
+	mu      sync.Mutex // probes run in parallel
+	kinds   []Kind
+	lacked  map[string][]string     // networks, by the kind of link that they need and the kernel lacks
+	daemons map[string]daemonAnswer // by socket
 }
 
 func newDiagnosis() *Diagnosis {
-	return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}, kinds: FindingKinds()}
+	return &Diagnosis{Findings: []*Diagnosed{}, Looked: map[string]int{}, kinds: FindingKinds(),
+		lacked: map[string][]string{}, daemons: map[string]daemonAnswer{}}
 }
 
 // add records a finding with the advice of its kind. fill has pairs: a placeholder in the advice, and its value.
@@ -89,11 +92,8 @@ func (d *Diagnosis) addWith(id ID, where, what string, who []affected, how trace
 		d.Findings[i].hits(who, how)
 		return d.Findings[i]
 	}
-	f := &Diagnosed{ID: id, Section: k.section, Severity: fault, Where: where, What: what, Why: k.Why, Advice: how,
-		rank: rank}
-	if k.Warning {
-		f.Severity = warning
-	}
+	f := &Diagnosed{ID: id, Section: k.section, Severity: k.severity(), Where: where, What: what, Why: k.Why,
+		Advice: how, rank: rank}
 	f.hits(who, how)
 	d.Findings = append(d.Findings, f)
 	return f

@@ -168,8 +168,6 @@ func (d *Doctor) ofForwarding() {
 	}
 }
 
-func (d *Doctor) ofConntrack() { d.conntrack("/proc/sys/net/netfilter/") }
-
 // conntrack compares the number of tracked connections with its limit.
 func (d *Doctor) conntrack(dir string) {
 	count, err := numberIn(dir + "nf_conntrack_count")
@@ -199,8 +197,6 @@ func numberIn(file string) (int, error) {
 	}
 	return strconv.Atoi(strings.TrimSpace(string(b)))
 }
-
-func (d *Doctor) ofNeighbours() { d.neighbours("/proc") }
 
 // neighbours compares the size of the neighbour tables, which all namespaces share, with their limit.
 func (d *Doctor) neighbours(proc string) {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,7 +14,6 @@ import (
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/packetfilter"
-	"github.com/fairlead-cni/fairlead/internal/kernel/nft"
 	"github.com/fairlead-cni/fairlead/internal/kernel/procsys"
 	"github.com/fairlead-cni/fairlead/internal/kernel/xtables"
 	"github.com/fairlead-cni/fairlead/kernel"
@@ -38,8 +38,9 @@ func (d *Doctor) ofBridges() {
 		if len(mine) == 0 {
 			continue
 		}
+		six := ownAddress(mine[0], netip.Addr{}).Is6()
 		key := "net/bridge/bridge-nf-call-iptables"
-		if ownAddress(mine[0], netip.Addr{}).Is6() {
+		if six {
 			key = "net/bridge/bridge-nf-call-ip6tables"
 		}
 		value, err := procsys.Get(d.Host, key)
@@ -47,7 +48,7 @@ func (d *Doctor) ofBridges() {
 		case err != nil && !errors.Is(err, fs.ErrNotExist):
 			d.Unexamined("%v", err)
 		case value != "1":
-			d.unfiltered(key, err == nil, mine)
+			d.unfiltered(key, six, err == nil, mine)
 		default:
 			d.filtered(link, on, mine)
 		}
@@ -71,31 +72,26 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 		}
 		return v.Outcome
 	}
+	some := packetfilter.Packet{In: link, Out: link, Src: ownAddress(mine[0], netip.Addr{})}
+	if dropped(some.AnyAddress(), mine) != packetfilter.Undecided {
+		return
+	}
 	for i, c := range mine {
-		a := ownAddress(c, netip.Addr{})
-		sent, got := packetfilter.Packet{In: link, Out: link, Src: a}, packetfilter.Packet{In: link, Out: link, Dst: a}
-		if i == 0 && dropped(sent.AnyAddress(), mine) != packetfilter.Undecided {
-			return
-		}
 		if over() {
 			d.Unexamined("packets between containers on %s, for %d of them: the time was used up", link, len(mine)-i)
 			return
 		}
-		for _, p := range []packetfilter.Packet{sent, got} {
+		a := ownAddress(c, netip.Addr{})
+		for _, p := range []packetfilter.Packet{{In: link, Out: link, Src: a}, {In: link, Out: link, Dst: a}} {
 			if dropped(p, mine[i:i+1]) != packetfilter.Undecided {
 				continue
 			}
 			for _, other := range on {
-				pair := p
-				b := ownAddress(other, netip.Addr{})
-				if b == a || b.Is4() != a.Is4() {
+				b := ownAddress(other, a)
+				if b == a || !b.IsValid() {
 					continue
 				}
-				if pair.Src.IsValid() {
-					pair.Dst = b
-				} else {
-					pair.Src = b
-				}
+				pair := packetfilter.Packet{In: link, Out: link, Src: cmp.Or(p.Src, b), Dst: cmp.Or(p.Dst, b)}
 				if dropped(pair, mine[i:i+1]) == packetfilter.Undecided {
 					break
 				}
@@ -106,24 +102,20 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 
 // unfiltered adds a finding if kube-proxy is in use and does not see bridged packets. loaded says whether br_netfilter
 // is.
-func (d *Doctor) unfiltered(key string, loaded bool, mine []attach.Cached) {
-	conn, err := nft.Open(d.Host)
-	if err != nil {
-		return // ofFilters reports it
+func (d *Doctor) unfiltered(key string, six, loaded bool, mine []attach.Cached) {
+	isThere := false
+	var unseen error
+	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
+		there, err := xtables.NewTable(d.Host, variant, six, "nat").Chains("KUBE-SERVICES")
+		isThere, unseen = isThere || slices.Contains(there, true), errors.Join(unseen, err)
 	}
-	const chain = "KUBE-SERVICES"
-	six := strings.HasSuffix(key, "ip6tables")
-	there, err := conn.HasChain(&nft.Table{Family: nft.Family(six), Name: "nat"}, chain)
-	if !there {
-		legacy, err2 := xtables.NewTable(d.Host, xtables.Legacy, six, "nat").HasChain(chain)
-		there, err = legacy, errors.Join(err, err2)
-	}
-	if err != nil && !there {
-		d.Unexamined("whether kube-proxy is there: %v", err)
-	}
-	if !there {
+	if !isThere {
+		if unseen != nil {
+			d.Unexamined("whether kube-proxy is there: %v", unseen)
+		}
 		return
 	}
+
 	set := "sysctl -w " + key + "=1"
 	how := fix(set)
 	if !loaded {
@@ -207,7 +199,8 @@ func (d *Doctor) ofKinds() {
 		if kind == "vlan" {
 			module = "8021q"
 		}
-		d.add(KernelLacksKind, "network "+strings.Join(networks, ", "), d.lacksKind(kind).Error(), nil, "MODULE", module)
+		where := "network " + strings.Join(networks, ", ")
+		d.add(KernelLacksKind, where, d.lacksKind(kind).Error(), nil, "MODULE", module)
 	}
 }
 
@@ -217,17 +210,13 @@ const clockSlack = time.Minute
 // ofClock adds a finding if an attachment of this host is later than now, because the clock was set back.
 func (d *Doctor) ofClock() {
 	now := time.Now()
-	var last time.Time
-	var late []attach.Cached
-	for _, c := range d.Selected {
-		if c.Stored.Sub(now) > clockSlack {
-			late = append(late, c)
-			last = slices.MaxFunc([]time.Time{last, c.Stored}, time.Time.Compare)
-		}
+	inOrder := func(c attach.Cached) bool { return c.Stored.Sub(now) <= clockSlack }
+	late := slices.DeleteFunc(slices.Clone(d.Selected), inOrder)
+	if len(late) == 0 {
+		return
 	}
-	if len(late) > 0 {
-		what := fmt.Sprintf("the clock says %s, but an attachment was made at %s", now.UTC().Format(time.DateTime),
-			last.UTC().Format(time.DateTime))
-		d.add(ClockBehind, OnHost, what, affectsAll(late))
-	}
+	last := slices.MaxFunc(late, func(a, b attach.Cached) int { return a.Stored.Compare(b.Stored) })
+	what := fmt.Sprintf("the clock says %s, but an attachment was made at %s", now.UTC().Format(time.DateTime),
+		last.Stored.UTC().Format(time.DateTime))
+	d.add(ClockBehind, OnHost, what, affectsAll(late))
 }

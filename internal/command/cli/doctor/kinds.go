@@ -17,6 +17,14 @@ type Kind struct {
 	section string
 }
 
+// severity returns the severity of findings of a kind.
+func (k Kind) severity() string {
+	if k.Warning {
+		return warning
+	}
+	return fault
+}
+
 // causes are kinds of findings, and which of their findings another one is the consequence of.
 type causes map[ID]scope
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,7 +34,6 @@ func (d *Doctor) ofNetworks() {
 	}
 	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
 	looked, shared := 0, map[string]bool{}
-	d.lacked = map[string][]string{}
 	if len(problems) == 0 { // a file that cannot be read may be the one
 		looked = d.fileless(lists)
 	}
@@ -52,7 +50,8 @@ func (d *Doctor) ofNetworks() {
 				id = SubnetInsideRoute
 			}
 			f := d.add(id, "network "+l.Name, text, on)
-			if o != nil && o.Kind == "address" && d.holds(o.With.Addr()) {
+			holds := func(c attach.Cached) bool { return attached.HasAddress(c, o.With.Addr()) }
+			if o != nil && o.Kind == "address" && slices.ContainsFunc(d.All, holds) {
 				f.causes = causes{HostHasAddress: anywhere}
 			}
 		}
@@ -67,11 +66,6 @@ func (d *Doctor) ofNetworks() {
 	}
 	d.ofKinds()
 	d.Looked[onNetwork] = looked
-}
-
-// holds reports whether a container has an address.
-func (d *Doctor) holds(a netip.Addr) bool {
-	return slices.ContainsFunc(d.All, func(c attach.Cached) bool { return attached.HasAddress(c, a) })
 }
 
 // fileless adds a finding for each network that has containers and no file, and returns how many there are. A runtime
@@ -229,7 +223,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 			d.add(RangeNear, where, what, nil, "NET", n.Name)
 		}
 	}
-	if left > 0 && !exhausted && !reclaimed { // the others are removed with their attachments
+	if left > 0 && !reclaimed { // the others are removed with their attachments
 		what := fmt.Sprintf("%d of %d leases belong to containers that are gone", left, len(b.Leases))
 		d.add(LeasesOfTheDead, where, what, nil, "NET", n.Name)
 	}
@@ -238,7 +232,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 
 // near reports whether fewer than 5 % of the addresses are left.
 func near(u ipam.Use) bool {
-	twenty := ipam.Count{}
+	var twenty ipam.Count
 	for range 20 {
 		twenty = twenty.Add(u.Available)
 	}

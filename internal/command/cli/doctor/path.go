@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
@@ -14,20 +13,19 @@ import (
 )
 
 // ofPaths follows packets between containers and the host, and to published ports, without sending them. It skips
-// containers that have a fault already, because that fault may stop the packets.
+// containers that have a fault already, because that fault may stop the packets. Then it adds the routes that repair
+// reported, for containers whose packets were not seen to stop.
 func (d *Doctor) ofPaths() {
-	defer d.ofStrayed()
 	over, onward := evaluating(), map[string]bool{}
 	for i, c := range d.Selected {
 		if over() {
 			d.Unexamined("the paths of packets of %d containers: the time was used up", len(d.Selected)-i)
-			return
+			break
 		}
 		if d.Gone(c) || c.Result == nil || c.Netns == "" || d.faulted(c) {
 			continue
 		}
-		t := &trace.Tracer{Host: d.Host, Holder: d.Holder, Containers: []trace.Container{Traced(c)},
-			Wanted: wanted{d.Snapshot}}
+		t := d.tracer(Traced(c))
 		for _, q := range d.questions(c, onward) {
 			answer, err := t.Trace(q)
 			if err != nil {
@@ -38,6 +36,11 @@ func (d *Doctor) ofPaths() {
 			if d.blocked(c, q, answer) {
 				break
 			}
+		}
+	}
+	for _, w := range d.strays {
+		if !d.faulted(w.c) {
+			d.addWith(HostPathBlocked, "route", "", affects(w.c, w.Text), look("ip route get "+w.Want))
 		}
 	}
 }
@@ -52,27 +55,13 @@ func (d *Doctor) programs(answer *trace.Answer) {
 	}
 }
 
-// strayed is an attachment with a published port to which the host's route leads elsewhere; line says where.
-type strayed struct {
-	line string
-	c    attach.Cached
-}
-
-// ofStrayed adds the routes that repair reported, for containers whose packets were not seen to stop.
-func (d *Doctor) ofStrayed() {
-	for _, s := range d.strays {
-		if !d.faulted(s.c) {
-			d.addWith(HostPathBlocked, "route", "", affects(s.c, s.line), look("ip route get "+strings.Fields(s.line)[2]))
-		}
-	}
-}
-
 // faulted reports whether a finding explains why an attachment's packets do not arrive.
 func (d *Doctor) faulted(c attach.Cached) bool {
+	isMine := func(a affected) bool { return a.Container == c.Owner().String() }
 	return slices.ContainsFunc(d.Findings, func(f *Diagnosed) bool {
-		return f.Severity == fault && f.ID != PortWithoutListener && f.ID != PortLoopbackOnly &&
-			d.kinds[f.rank].causes[HostPathBlocked] == 0 &&
-			slices.ContainsFunc(f.Containers, func(a affected) bool { return a.Container == c.Owner().String() })
+		ofServer := f.ID == PortWithoutListener || f.ID == PortLoopbackOnly
+		follows := d.kinds[f.rank].causes[HostPathBlocked] != 0
+		return f.Severity == fault && !ofServer && !follows && slices.ContainsFunc(f.Containers, isMine)
 	})
 }
 
@@ -127,17 +116,22 @@ func (d *Doctor) byAddress(p packetfilter.Packet, family uint8) bool {
 // finding, and drops in Fairlead's own table, which are policy.
 func (d *Doctor) blocked(c attach.Cached, q trace.Question, answer *trace.Answer) bool {
 	h := decidedAt(answer)
-	if h == nil || h.Kind == "socket" || answer.Verdict == trace.Stops && d.left(answer) ||
-		h.Verdict != nil && h.Verdict.Chain.Own() {
+	if h == nil || h.Kind == "socket" {
 		return false
 	}
+	isElsewhere := answer.Verdict == trace.Stops && d.left(answer)
+	isPolicy := h.Verdict != nil && h.Verdict.Chain.Own()
+	if isElsewhere || isPolicy {
+		return false
+	}
+
 	d.Advise(q, answer)
-	to := fmt.Sprintf("fairlead trace to %v", q.Dst)
+	from := ""
 	if q.From != nil {
-		to = fmt.Sprintf("fairlead trace %s to %v", c.ContainerID, q.Dst)
+		from = c.ContainerID + " "
 	}
 	if answer.Advice.IsZero() {
-		answer.Look = to
+		answer.Look = fmt.Sprintf("fairlead trace %sto %v", from, q.Dst)
 	}
 	stopped := affects(c, answer.Packet+": "+h.Text)
 	switch {

@@ -17,14 +17,20 @@ import (
 
 // ofPorts adds findings about the host's side of published ports.
 func (d *Doctor) ofPorts() {
+	addrs, err := rtnl.AllAddrs(d.Host)
 	for _, c := range d.Selected {
 		if d.Gone(c) || c.Result == nil {
 			continue
 		}
 		for _, m := range attached.Mappings(c.Capabilities) {
 			d.taken(c, m)
-			d.addressed(c, m)
 			d.translated(c, m)
+			a := m.Host()
+			has := m.Everywhere() || a.IsLoopback() || rtnl.HasAddr(addrs, a)
+			if err == nil && !has {
+				where := a.String()
+				d.add(PublishedAddressMissing, where, "", affects(c, "publishes "+m.String()), "ADDRESS", where)
+			}
 		}
 	}
 }
@@ -39,16 +45,6 @@ func (d *Doctor) taken(c attach.Cached, m attached.PortMapping) {
 	for _, l := range listeners {
 		what := fmt.Sprintf("%s listens on %v", d.Holder(l.Inode), l.At)
 		d.add(PublishedPortTaken, "port "+port+"/"+m.Protocol, what, affects(c, m.String()), "PORT", port)
-	}
-}
-
-// addressed adds a finding if the host lacks the address that a port is published on.
-func (d *Doctor) addressed(c attach.Cached, m attached.PortMapping) {
-	addrs, err := rtnl.AllAddrs(d.Host)
-	a := m.Host()
-	has := m.Everywhere() || a.IsLoopback() || rtnl.HasAddr(addrs, a)
-	if err == nil && !has {
-		d.add(PublishedAddressMissing, a.String(), "", affects(c, "publishes "+m.String()), "ADDRESS", a.String())
 	}
 }
 

@@ -32,7 +32,7 @@ const answerTime = time.Second
 // Target returns the address and port that text means for packets of a container: ADDRESS or ADDRESS:PORT, or instead
 // of the address a container on a network that the sender is on, too; from outside, on any. Without a port, it is 0.
 func (d *Doctor) Target(text string, sender attach.Cached) (to netip.AddrPort, err error) {
-	if a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")); err == nil {
+	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
 		return netip.AddrPortFrom(a.Unmap(), 0), nil
 	}
 	if to, err := netip.ParseAddrPort(text); err == nil {
@@ -105,12 +105,9 @@ func (d *Doctor) probes(ns *kernel.NS, c attach.Cached) {
 	d.probeServers(ns, c)
 	d.probeSegment(ns, c)
 	d.probeSize(ns, c)
-	if d.to == "" {
-		return
-	}
 	to, err := d.Target(d.to, c)
 	if err != nil {
-		return // diagnose has said it
+		return // there is no --to, or diagnose has said it
 	}
 	answer, took, err := reach(ns, to.Addr(), to.Port())
 	if err == nil {
@@ -145,10 +142,7 @@ type answered struct {
 func (d *Doctor) answers(ns *kernel.NS, c attach.Cached, to netip.AddrPort, a answered) {
 	a.Container, a.To, a.Took = Traced(c).Name, shown(to), a.Took.Round(time.Microsecond)
 	if r, err := rtnl.RouteTo(ns, to.Addr()); err == nil {
-		if r.Via.IsValid() {
-			a.Path = "via " + r.Via.String() + " "
-		}
-		a.Path += "dev " + rtnl.NameOf(ns, r.Link)
+		a.Path = r.Leads(ns)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -252,7 +246,7 @@ func dial(to netip.Addr, port uint16) error {
 		conn.Close()
 		return nil
 	}
-	if timeout := (net.Error)(nil); errors.As(err, &timeout) && timeout.Timeout() {
+	if os.IsTimeout(err) {
 		return fmt.Errorf("no answer from %v: %w", to, os.ErrDeadlineExceeded)
 	}
 	if number := syscall.Errno(0); errors.As(err, &number) {

@@ -3,10 +3,10 @@ package doctor
 import (
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/fairlead-cni/fairlead/kernel/identity"
 	"github.com/fairlead-cni/fairlead/kernel/rtnl"
+	"golang.org/x/sys/unix"
 )
 
 // ofState examines the files of attachments and leases.
@@ -36,13 +36,12 @@ func (d *Doctor) ofState() {
 
 // writable adds a finding if no file can be created in dir, or in its nearest existing parent.
 func (d *Doctor) writable(dir string) {
-	var st syscall.Statfs_t
-	for syscall.Statfs(dir, &st) == syscall.ENOENT && dir != "/" {
+	var st unix.Statfs_t
+	for unix.Statfs(dir, &st) == unix.ENOENT {
 		dir = filepath.Dir(dir)
 	}
-	const readOnly = 1 // ST_RDONLY
 	switch {
-	case st.Flags&readOnly != 0:
+	case st.Flags&unix.ST_RDONLY != 0:
 		d.addWith(StateUnwritable, dir, "the file system of "+dir+" is read-only", nil,
 			fix("mount -o remount,rw $(findmnt -n -o TARGET -T "+dir+")"))
 	case st.Blocks > 0 && st.Bfree == 0, st.Files > 0 && st.Ffree == 0:

@@ -33,13 +33,8 @@ func (w wanted) Gateway(container string, six bool) (none netip.Addr) {
 			if r.Dst.Bits() != 0 || r.Dst.Addr().Is6() != six || r.Table != nil {
 				continue
 			}
-			if r.GW.IsValid() {
-				return r.GW
-			}
-			for _, ip := range attached.OwnIPs(c) {
-				if ip.Gateway.IsValid() && ip.Gateway.Is6() == six {
-					return ip.Gateway
-				}
+			if gw := attached.GatewayOf(c, r); gw.IsValid() {
+				return gw
 			}
 		}
 	}

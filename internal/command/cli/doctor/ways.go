@@ -14,7 +14,7 @@ import (
 
 // Tracer returns what follows packets between the host and all containers.
 func (d *Doctor) Tracer() *trace.Tracer {
-	t := &trace.Tracer{Host: d.Host, Holder: d.Holder, Wanted: wanted{d.Snapshot}}
+	t := d.tracer()
 	for _, c := range d.All {
 		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
 		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !d.Gone(c) &&
@@ -25,23 +25,26 @@ func (d *Doctor) Tracer() *trace.Tracer {
 	return t
 }
 
+// tracer returns what follows packets on the host.
+func (d *Doctor) tracer(of ...trace.Container) *trace.Tracer {
+	return &trace.Tracer{Host: d.Host, Holder: d.Holder, Containers: of, Wanted: wanted{d.Snapshot}}
+}
+
 // bothWays follows a packet from a container to an address that does not answer, and one back where the address is of
 // the host or of another container. It returns what becomes of them, and the advice about the first that this host
 // loses. A packet that is only refused because no process listens is not lost: closed says so.
 func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details []string, how trace.Advice, closed string) {
 	d.Host.Forget() // the probe has told the kernel about neighbours
 	t := d.Tracer()
-	for _, q := range d.ways(c, to.Addr(), to.Port()) {
+	for _, q := range d.ways(c, to) {
 		answer, err := t.Trace(q)
 		if err != nil {
 			details = append(details, err.Error())
 			continue
 		}
 		d.Advise(q, answer)
-		word := map[trace.State]string{trace.Passes: "arrives", trace.Stops: "does not arrive"}[answer.Verdict]
-		if word == "" {
-			word = "cannot tell"
-		}
+		word := map[trace.State]string{trace.Passes: "arrives", trace.Stops: "does not arrive",
+			trace.Unknown: "cannot tell"}[answer.Verdict]
 		details = append(details, fmt.Sprintf("trace of %s: %s: %s", answer.Packet, word, answer.Why))
 		if answer.Verdict != trace.Stops || d.left(answer) || answer.Advice.IsZero() {
 			continue
@@ -58,10 +61,10 @@ func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details []string,
 }
 
 // ways returns the packet from a container to an address, and that back from who has the address.
-func (d *Doctor) ways(c attach.Cached, to netip.Addr, port uint16) (all []trace.Question) {
-	from := Traced(c)
-	there := trace.Question{From: &from, Dst: to, DstPort: port, Proto: trace.ICMP(to)}
-	if port != 0 {
+func (d *Doctor) ways(c attach.Cached, at netip.AddrPort) (all []trace.Question) {
+	from, to := Traced(c), at.Addr()
+	there := trace.Question{From: &from, Dst: to, DstPort: at.Port(), Proto: trace.ICMP(to)}
+	if at.Port() != 0 {
 		there.Proto = kernel.TCP
 	}
 	all = append(all, there)

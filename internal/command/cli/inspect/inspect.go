@@ -163,7 +163,7 @@ func inspect(a *app.App, arg string) (err error) {
 		return err
 	}
 	doc := inspected(d)
-	d.Conclude()
+	d.SetStatus()
 	if a.JSON() {
 		return a.PrintJSON(doc)
 	}
@@ -304,7 +304,8 @@ func dhcpLeases(d *doctor.Doctor, c attach.Cached) (all []leaseSeen) {
 	}
 	for _, l := range kept {
 		if l.Owner() == c.Owner() {
-			all = append(all, leaseSeen{Address: l.What(), Of: l.Protocol, State: l.State, Since: l.Since, Until: l.Ends})
+			all = append(all, leaseSeen{Address: l.What(), Of: l.Protocol, State: l.State, Since: l.Since,
+				Until: l.Ends})
 		}
 	}
 	return all
