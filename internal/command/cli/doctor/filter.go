@@ -70,6 +70,7 @@ func (d *Doctor) ofFilters() {
 			d.Unexamined("the packet filters of others: %v", err)
 			return
 		}
+
 		if v.Outcome == packetfilter.Dropped {
 			d.drops(v, p.link, affects(p.From, p.What))
 		}
@@ -86,6 +87,7 @@ func (d *Doctor) drops(v packetfilter.Verdict, link string, whom []affected) {
 	if v.Chain.Hook == packetfilter.Forward && d.differs("Forward") {
 		how = fix("fairlead repair --firewall")
 	}
+
 	what := "drops packets " + direction(cause, link) + " containers on " + link
 	d.addWith(ForeignFilterDrops, v.Place(), does(v, what), whom, how)
 }
@@ -206,6 +208,7 @@ func letting(v packetfilter.Verdict, cause packetfilter.Packet, link string) tra
 	if docker {
 		insert = v.Iptables() + " -I DOCKER-USER"
 	}
+
 	byNFT := !v.Legacy && !docker && v.Chain.Owner() != "iptables-nft"
 	switch {
 	case v.Chain.Family == unix.NFPROTO_BRIDGE, !input && v.Chain.Hook != packetfilter.Forward:

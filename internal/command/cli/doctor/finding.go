@@ -153,10 +153,13 @@ func (d *Diagnosis) conclude() {
 		follows[f] = d.consequence(f)
 	}
 	d.Findings = slices.DeleteFunc(d.Findings, func(f *Diagnosed) bool {
-		some := len(f.Containers) > 0
+		if len(f.Containers) == 0 {
+			return follows[f](affected{})
+		}
 		f.Containers = slices.DeleteFunc(f.Containers, follows[f])
-		return some && len(f.Containers) == 0 || !some && follows[f](affected{})
+		return len(f.Containers) == 0
 	})
+
 	for _, f := range d.Findings {
 		slices.SortFunc(f.Containers, func(a, b affected) int { return cmp.Compare(a.Container, b.Container) })
 		if f.Where == "container" && len(f.Containers) == 1 {

@@ -108,7 +108,9 @@ func defaultRoutes(ns *kernel.NS, family uint8) []rtnl.Route {
 func (d *Doctor) linksDown() (down []string) {
 	links, _ := rtnl.Links(d.Host)
 	for _, l := range links {
-		if l.Ethernet && !l.Up && l.Master == 0 && l.Kind != "bridge" && !identity.OfGroup(l.Group) {
+		isPort := l.Master != 0
+		isOurs := l.Kind == "bridge" || identity.OfGroup(l.Group)
+		if l.Ethernet && !l.Up && !isPort && !isOurs {
 			down = append(down, l.Name)
 		}
 	}
@@ -179,6 +181,7 @@ func (d *Doctor) conntrack(dir string) {
 		d.Unexamined("the connection tracking table: %v", err)
 		return
 	}
+
 	what := fmt.Sprintf("%d of %d connections", count, most)
 	more := strconv.Itoa(2 * most)
 	switch {
@@ -206,10 +209,11 @@ func (d *Doctor) neighbours(proc string) {
 		if err != nil {
 			continue // only the machine's first namespace has this file
 		}
-		stat, err := os.ReadFile(proc + "/net/stat/" + table)
+		stat, _ := os.ReadFile(proc + "/net/stat/" + table)
 		_, rows, _ := strings.Cut(string(stat), "\n")
 		count := 0
-		if _, err2 := fmt.Sscanf(rows, "%x", &count); err != nil || err2 != nil || most == 0 || count < most {
+		fmt.Sscanf(rows, "%x", &count) // what cannot be read is not full
+		if most == 0 || count < most {
 			continue
 		}
 		d.add(NeighbourTableFull, OnHost, fmt.Sprintf("%d of %d neighbours of %s", count, most, family), nil,

@@ -76,11 +76,13 @@ func (d *Doctor) filtered(link string, on, mine []attach.Cached) {
 	if dropped(some.AnyAddress(), mine) != packetfilter.Undecided {
 		return
 	}
+
 	for i, c := range mine {
 		if over() {
 			d.Unexamined("packets between containers on %s, for %d of them: the time was used up", link, len(mine)-i)
 			return
 		}
+
 		a := ownAddress(c, netip.Addr{})
 		for _, p := range []packetfilter.Packet{{In: link, Out: link, Src: a}, {In: link, Out: link, Dst: a}} {
 			if dropped(p, mine[i:i+1]) != packetfilter.Undecided {

@@ -34,6 +34,7 @@ func (d *Doctor) ofNetworks() {
 	}
 	said, all, installed := map[[2]string]bool{}, netconf.Wires(lists), Clients()
 	looked, shared := 0, map[string]bool{}
+
 	if len(problems) == 0 { // a file that cannot be read may be the one
 		looked = d.fileless(lists)
 	}
@@ -42,6 +43,7 @@ func (d *Doctor) ofNetworks() {
 		if d.named && len(on) == 0 {
 			continue
 		}
+
 		looked++
 		for _, err := range netconf.Overlaps(l, all, said) {
 			var o *netconf.OverlapError
@@ -55,12 +57,14 @@ func (d *Doctor) ofNetworks() {
 				f.causes = causes{HostHasAddress: anywhere}
 			}
 		}
+
 		if names := append([]string{l.Name}, netconf.Shared(l, all)...); len(names) > 1 && !shared[l.Name] {
 			for _, name := range names {
 				shared[name] = true
 			}
 			d.add(BridgeShared, "network "+l.Name, "networks "+strings.Join(names, ", ")+" use one bridge", on)
 		}
+
 		d.understood(l, installed)
 		d.network(&netconf.Network{List: l, BuiltIn: l.File == ""}, on)
 	}
@@ -104,6 +108,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 			d.add(NetworkShadowed, where, p.String(), nil, "FILE", p.File)
 		}
 	}
+
 	if missing := n.Missing(); len(missing) > 0 {
 		for _, err := range missing {
 			if app.Denied(err) { // the plugin directory is not readable
@@ -114,6 +119,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 		}
 		return
 	}
+
 	if d.lacks(n.List) {
 		return
 	}
@@ -123,11 +129,13 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 	if d.leases(ctx, n) {
 		return
 	}
+
 	daemon, err := d.daemonless(n.List)
 	if daemon == DHCPDaemonSilent { // STATUS would wait for it
 		d.add(DHCPDaemonSilent, where, err.Error(), on)
 		return
 	}
+
 	rt, err := netconf.Runtime(d.App, n)
 	if err == nil {
 		rt.Stderr = io.Discard // the evaluator's finding has more details
@@ -138,6 +146,7 @@ func (d *Doctor) network(n *netconf.Network, on []affected) {
 		d.dhcp(n)
 		return
 	}
+
 	hint := spec.AsError(err, 0).Hint
 	switch {
 	case app.Denied(err):
@@ -205,6 +214,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 			left++
 		}
 	}
+
 	where, reclaimed := "network "+n.Name, false
 	for _, u := range b.Uses {
 		none := u.Available.IsZero()
@@ -223,6 +233,7 @@ func (d *Doctor) leases(ctx context.Context, n *netconf.Network) (exhausted bool
 			d.add(RangeNear, where, what, nil, "NET", n.Name)
 		}
 	}
+
 	if left > 0 && !reclaimed { // the others are removed with their attachments
 		what := fmt.Sprintf("%d of %d leases belong to containers that are gone", left, len(b.Leases))
 		d.add(LeasesOfTheDead, where, what, nil, "NET", n.Name)

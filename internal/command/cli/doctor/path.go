@@ -38,6 +38,7 @@ func (d *Doctor) ofPaths() {
 			}
 		}
 	}
+
 	for _, w := range d.strays {
 		if !d.faulted(w.c) {
 			d.addWith(HostPathBlocked, "route", "", affects(w.c, w.Text), look("ip route get "+w.Want))
@@ -83,6 +84,7 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 		if !to.IsValid() || none != nil {
 			continue
 		}
+
 		way := link + " " + to.String()
 		byAddress, followed := onward[way]
 		if !followed {
@@ -92,6 +94,7 @@ func (d *Doctor) questions(c attach.Cached, onward map[string]bool) (all []trace
 			all = append(all, trace.Question{From: &from, Dst: to, Proto: icmp})
 		}
 	}
+
 	for _, m := range attached.Mappings(c.Capabilities) {
 		if p, ok := d.arriving(c, m); ok {
 			all = append(all, trace.Question{In: p.In, Dst: p.Dst, Proto: p.Proto, DstPort: p.DstPort})

@@ -29,6 +29,7 @@ func (d *Doctor) byResult(c attach.Cached) {
 			d.gateways(c, l)
 		}
 	}
+
 	for _, w := range off {
 		set := "ip link set dev " + w.Link
 		switch {

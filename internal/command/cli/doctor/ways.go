@@ -16,9 +16,11 @@ import (
 func (d *Doctor) Tracer() *trace.Tracer {
 	t := d.tracer()
 	for _, c := range d.All {
+		if c.Netns == "" || c.Network == attached.LoopbackNetwork || d.Gone(c) {
+			continue
+		}
 		same := func(o trace.Container) bool { return attached.SamePath(o.Netns, c.Netns) }
-		if c.Netns != "" && c.Network != attached.LoopbackNetwork && !d.Gone(c) &&
-			!slices.ContainsFunc(t.Containers, same) {
+		if !slices.ContainsFunc(t.Containers, same) {
 			t.Containers = append(t.Containers, Traced(c))
 		}
 	}
@@ -45,6 +47,7 @@ func (d *Doctor) bothWays(c attach.Cached, to netip.AddrPort) (details []string,
 		d.Advise(q, answer)
 		word := map[trace.State]string{trace.Passes: "arrives", trace.Stops: "does not arrive",
 			trace.Unknown: "cannot tell"}[answer.Verdict]
+
 		details = append(details, fmt.Sprintf("trace of %s: %s: %s", answer.Packet, word, answer.Why))
 		if answer.Verdict != trace.Stops || d.left(answer) || answer.Advice.IsZero() {
 			continue
