@@ -111,16 +111,15 @@ func AllPieces(list []Mapping) (all []Mapping) {
 // publishes reports whether a port of the host leads to the container. [::1] never does, and 127.0.0.1 only if the
 // answers come back.
 func (p Ports) publishes(dst netip.Addr, proto byte, port uint16) bool {
-	to := p.To4
-	if dst.Is6() {
-		to = p.To6
-	}
-	if !to.IsValid() || dst.IsLoopback() && (dst.Is6() || !p.SNAT) {
+	to, _ := p.Family(dst.Is6())
+	comesBack := !dst.IsLoopback() || dst.Is4() && p.SNAT
+	if !to.IsValid() || !comesBack {
 		return false
 	}
 	return slices.ContainsFunc(p.Mappings, func(m Mapping) bool {
 		number, _ := kernel.ParseProto(m.Protocol)
-		all := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() && m.HostIP.Is6() == dst.Is6()
-		return number == proto && m.HostPort <= port && port <= m.Last() && (all || m.HostIP == dst)
+		anyAddr := !m.HostIP.IsValid() || m.HostIP.IsUnspecified() && m.HostIP.Is6() == dst.Is6()
+		isPort := number == proto && m.HostPort <= port && port <= m.Last()
+		return isPort && (anyAddr || m.HostIP == dst)
 	})
 }

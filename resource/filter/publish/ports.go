@@ -109,9 +109,16 @@ func (p Ports) wantFamily(t *nft.Table, v6 bool, pub *published) error {
 	}
 	var hairpin []span
 	for _, s := range list {
-		c := portClaim{owner: identity.OwnerHash(p.Owner), comment: filter.CommentOf(p.Owner), host: s.host,
-			to:    to.Addr(),
-			first: s.first, last: s.last, toPort: s.to, container: identity.ContainerHash(p.Owner.ContainerID)}
+		c := portClaim{
+			owner:     identity.OwnerHash(p.Owner),
+			comment:   filter.CommentOf(p.Owner),
+			container: identity.ContainerHash(p.Owner.ContainerID),
+			host:      s.host,
+			first:     s.first,
+			last:      s.last,
+			to:        to.Addr(),
+			toPort:    s.to,
+		}
 		pub.claims = append(pub.claims, wanted{slotOf(ports, s.proto, s.first, s.last), c})
 		s.first, s.last = s.ends()
 		hairpin = append(hairpin, s)
