@@ -153,14 +153,15 @@ func (h *host) isGrantLost() bool {
 
 // A grantor knows the ranges of what an owner has.
 type grantor struct {
-	owner  *blocks.Owner
-	pools  []blocks.Pool // of the network, but for those in pinned
-	pinned []blocks.Pool
-	leased []netip.Addr
+	owner   *blocks.Owner
+	pools   []blocks.Pool // of the network, but for pinned ones
+	allowed []blocks.Pool // … with pinned ones
+	leased  []netip.Addr
+	reserve int // see Member.Reserve
 }
 
 func (m *Member) grantor(o *blocks.Owner) grantor {
-	return grantor{o, m.pools(o), m.pinnedPools(o), m.addrs}
+	return grantor{o, m.pools(o), m.allowed(o), m.addrs, m.Reserve}
 }
 
 // ranges returns the addresses of holdings. Missing is the family of which there are none, though the network has an open pool
@@ -252,7 +253,7 @@ func (h *host) write(ctx context.Context, p blocks.Publish, by grantor) error {
 		lacks := ""
 		g.Ranges, lacks = by.ranges(p.Holdings)
 		g.Until = by.until(p)
-		g.Pins, g.Pools = pins(p.Holdings), grantPools(slices.Concat(by.pools, by.pinned), g.Pools)
+		g.Pins, g.Pools, g.Reserve = pins(p.Holdings), grantPools(by.allowed, g.Pools), by.reserve
 		g.Lost = slices.DeleteFunc(slices.Clone(by.leased), func(a netip.Addr) bool {
 			wasOwn := hadOnce.Has(a) || slices.Contains(hadOnce.Lost, a)
 			return g.Has(a) || !wasOwn
