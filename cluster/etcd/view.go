@@ -85,8 +85,8 @@ func (s *Store) Look(ctx context.Context) (*View, error) {
 	return v, nil
 }
 
-// read takes an entry with a key, which may be none of this version. One that this version does not understand is kept apart, so that the others count: of what an
-// administrator wrote alone, nothing can go on without it. A block counts as taken.
+// read takes an entry with a key, which may be none of this version. One that this version does not understand is kept apart, so
+// that the others count: of what an administrator wrote alone, nothing can go on without it. A block counts as taken.
 func (v *View) read(text string, k blocks.Key, err error, kv *mvccpb.KeyValue) error {
 	delete(v.unread, text)
 	if !k.Kind.IsKnown() {
