@@ -4,18 +4,8 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"golang.org/x/sys/unix"
 )
-
-// inode returns the inode of the namespace at path, or 0 if there is none.
-func inode(path string) uint64 {
-	var st unix.Stat_t
-	if attached.IsNetns(path) != nil || unix.Stat(path, &st) != nil {
-		return 0
-	}
-	return st.Ino
-}
 
 // killInside ends every other process in that namespace, because it has no network any more and keeps the namespace
 // alive. It repeats until it finds none, because a process may fork meanwhile.

@@ -12,10 +12,12 @@ import (
 
 	"github.com/fairlead-cni/fairlead/attach"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/app"
+	"github.com/fairlead-cni/fairlead/internal/command/cli/attached"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/netconf"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
 	"github.com/fairlead-cni/fairlead/internal/plainfile"
 	"github.com/fairlead-cni/fairlead/invoke"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 	"golang.org/x/sys/unix"
 )
@@ -23,10 +25,10 @@ import (
 // record is what is needed to remove a `fairlead run`. It is written before anything is made. The run and its guard
 // hold a lock on it; if it can be locked, the run is dead.
 type record struct {
-	ID          string     `json:"id"`
-	Netns       string     `json:"netns"`
-	Inode       uint64     `json:"inode"`       // of the namespace, because its name may be used again
-	Attachments []recorded `json:"attachments"` // in order
+	ID          string          `json:"id"`
+	Netns       string          `json:"netns"`
+	Namespace   kernel.Identity `json:"namespace"`   // its name, and its inode, may be used again
+	Attachments []recorded      `json:"attachments"` // in order
 
 	dir  string
 	lock *os.File
@@ -129,9 +131,16 @@ func read(path string, f *os.File) (*record, error) {
 // takeDown ends the processes in the namespace, detaches it from its networks, the last one first, and removes it
 // and the record. A missing object is no error. If a step fails, the record stays, and the next run tries again.
 func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
-	mine := inode(r.Netns) == r.Inode
+	ns, err := kernel.Reopen(r.Netns, r.Namespace)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", r.ID, err)
+	}
+	mine := ns != nil
+	if mine {
+		defer ns.Close()
+	}
 	if mine || r.held {
-		killInside(r.Inode)
+		killInside(r.Namespace.Ino)
 	}
 	var errs []error
 	for i := r.made - 1; i >= 0; i-- {
@@ -148,7 +157,7 @@ func (r *record) takeDown(ctx context.Context, stderr *os.File) error {
 		}
 		errs = append(errs, rt.Del(ctx, l, a, attach.Continue()))
 	}
-	if mine || inode(r.Netns) == 0 {
+	if mine || attached.IsNetns(r.Netns) != nil {
 		errs = append(errs, attach.RemoveNetns(r.Netns))
 	}
 	if err := errors.Join(append(errs, os.RemoveAll(r.files()))...); err != nil {

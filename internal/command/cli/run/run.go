@@ -25,6 +25,7 @@ import (
 	"github.com/fairlead-cni/fairlead/internal/command/cli/target"
 	"github.com/fairlead-cni/fairlead/internal/command/cli/term"
 	"github.com/fairlead-cni/fairlead/internal/dnslabel"
+	"github.com/fairlead-cni/fairlead/kernel"
 	"github.com/fairlead-cni/fairlead/spec"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -299,11 +300,15 @@ func (r *record) attach(ctx context.Context, ws []wanted, dns *spec.DNS) error {
 
 // newRecord records what will be made, under a name that no other run has.
 func newRecord(name string, ns *os.File, ws []wanted) (*record, error) {
-	st, err := ns.Stat()
+	opened, err := kernel.Open(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
 	if err != nil {
 		return nil, err
 	}
-	r := &record{ID: name, Inode: st.Sys().(*syscall.Stat_t).Ino, dir: RunDir(), held: true}
+	defer opened.Close()
+	r := &record{ID: name, dir: RunDir(), held: true}
+	if r.Namespace, err = opened.Identity(); err != nil {
+		return nil, err
+	}
 	for _, w := range ws {
 		list, err := netconf.Document(w.List)
 		if err != nil {
