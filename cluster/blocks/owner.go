@@ -75,15 +75,6 @@ type leaving struct {
 	epoch int64  // revision of the epoch of to
 }
 
-// A view is what the store said.
-type view struct {
-	store                        string
-	revisions                    []int64 // of what was read, and of this node's own changes since
-	config, readopt, epoch, name Entry
-	assertion                    Entry
-	mine                         holdings
-}
-
 // A step is an action and what it is for.
 type step struct {
 	action Action
@@ -177,14 +168,6 @@ func (o *Owner) Changed() {
 	for i := range o.demands {
 		o.demands[i].probed = 0
 	}
-}
-
-// forgetView has the store read before anything else is done.
-func (o *Owner) forgetView() { o.view, o.block = nil, nil }
-
-// Knows reports whether what the owner knows of the store has the changes of a revision: it read them, or made them.
-func (o *Owner) Knows(revision int64) bool {
-	return o.view != nil && (revision <= o.view.revisions[0] || slices.Contains(o.view.revisions, revision))
 }
 
 // Refused says why the node gets no addresses. It is nil if it may have some.
@@ -311,11 +294,6 @@ func (o *Owner) decide() *step {
 	return o.claimNext()
 }
 
-// all is all that concerns the node.
-func (o *Owner) all() Read {
-	return Read{Keys: []Key{{Kind: ConfigKey}, {Kind: ReadoptKey}, o.epochKey(), o.nameKey(), o.assertKey()}, Mine: o.journal.Node}
-}
-
 func (o *Owner) epochKey() Key { return Key{Kind: EpochKey, Node: o.journal.Node} }
 func (o *Owner) nameKey() Key  { return Key{Kind: NameKey, Node: o.name} }
 func (o *Owner) assertKey() Key {
@@ -332,61 +310,6 @@ func (o *Owner) withdrawAll() *step {
 		return nil
 	}
 	return &step{action: Publish{Refusal: o.refusal}, kind: publish}
-}
-
-// Saw takes the answer to a Read.
-func (o *Owner) Saw(s Snapshot) {
-	defer o.rest()
-	isBehind := o.isBehind(s.Revision, o.heard)
-	if step := o.end(); step.kind == lookAtBlock {
-		if isBehind || s.Store != o.view.store {
-			o.forgetView()
-			return
-		}
-		o.block = &s
-		return
-	}
-	o.take(s)
-}
-
-// take takes what the store says of all that concerns the node.
-func (o *Owner) take(s Snapshot) {
-	v := &view{store: s.Store, revisions: []int64{s.Revision}, config: s.Of(Key{Kind: ConfigKey}), readopt: s.Of(Key{Kind: ReadoptKey}),
-		epoch: s.Of(o.epochKey()), name: s.Of(o.nameKey()), assertion: s.Of(o.assertKey())}
-	for _, e := range s.Entries {
-		if e.Key.Kind == MineKey {
-			v.mine = v.mine.with(Holding{e.Key.Pool, e.Key.Block, e.Value.Parts})
-		}
-	}
-	if v.readopt.Revision != 0 {
-		o.isOlder = false // all know it
-	}
-	o.refusal = o.judge(v)
-	if o.refusal == nil {
-		o.view = v
-	}
-}
-
-// judge says why the node gets no addresses, by what the store said.
-func (o *Owner) judge(v *view) *Refusal {
-	e := v.epoch.Value.Epoch
-	switch {
-	case v.config.Revision == 0:
-		return &Refusal{Reason: Unconfigured}
-	case o.machine != "" && o.journal.Machine != "" && o.machine != o.journal.Machine:
-		return &Refusal{Reason: OtherMachine}
-	case e == nil && len(o.granted) > 0: // the store is older, and the node that it knows by this name may be an earlier one
-		return nil
-	case e == nil && v.name.Revision != 0 && v.name.Value.Node != o.journal.Node:
-		return &Refusal{Reason: NameTaken, Node: v.name.Value.Node}
-	case e == nil: // the node has not joined
-		return nil
-	case e.Gone:
-		return &Refusal{Reason: Forgotten}
-	case !slices.Contains(o.journal.Nonces, e.Nonce) && e.N >= o.journal.Epoch:
-		return &Refusal{Reason: Superseded}
-	}
-	return nil
 }
 
 // fenced reports whether no write of an earlier agent of this node, and none of this agent with an unknown outcome,
