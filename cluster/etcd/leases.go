@@ -3,7 +3,6 @@ package etcd
 import (
 	"cmp"
 	"context"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -19,25 +18,6 @@ const leaseEvents = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_DELETE
 func (h *host) leaseDir() (string, error) {
 	dir := filepath.Join(cmp.Or(h.leases.DataDir, disk.DefaultDir), h.network)
 	return dir, os.MkdirAll(dir, 0o755)
-}
-
-// leased returns the addresses that have leases: the files of the directory have their names. It does not wait for plugins that
-// allocate or release some.
-func (h *host) leased() (all []netip.Addr, err error) {
-	dir, err := h.leaseDir()
-	if err != nil {
-		return nil, err
-	}
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range files {
-		if a, err := netip.ParseAddr(f.Name()); err == nil {
-			all = append(all, a)
-		}
-	}
-	return all, nil
 }
 
 // watchLeases sends to changed after leases came or went, until ctx ends.

@@ -201,7 +201,7 @@ func (m *Member) loop(ctx context.Context, h *host, o *blocks.Owner, leases <-ch
 				return true
 			}
 			var leased []netip.Addr
-			if leased, err = h.leased(); err == nil { // those that come or go later wake it
+			if leased, err = m.Leases.Leased(m.Network); err == nil { // those that come or go later wake it
 				m.addrs = leased
 			}
 			isAwake = false

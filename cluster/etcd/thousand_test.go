@@ -345,7 +345,7 @@ func (k *crew) attach(ctx context.Context, processors chan struct{}, node, conta
 func (k *crew) duplicates(containers int) (n int) {
 	holder := map[netip.Addr]string{}
 	for _, m := range k.members {
-		leased, err := (&host{network: m.Network, leases: m.Leases}).leased()
+		leased, err := m.Leases.Leased(m.Network)
 		if err != nil {
 			k.b.Fatal(err)
 		}

@@ -204,18 +204,16 @@ func (s *Store) apply(v *View, events []*clientv3.Event) (freed bool, err error)
 	for _, e := range events {
 		text := string(e.Kv.Key[len(s.prefix):])
 		k, err := blocks.Parse(text)
-		isDeleted := e.Type == clientv3.EventTypeDelete
-		switch {
-		case !isDeleted:
+		if e.Type != clientv3.EventTypeDelete {
 			if err := v.read(text, k, err, e.Kv); err != nil {
 				return false, err
 			}
-		case err == nil:
-			delete(v.entries[k.Kind], k)
-			freed = freed || k.Kind == blocks.BlockKey || k.Kind == blocks.GraveKey
-		}
-		if isDeleted {
+		} else {
 			delete(v.unread, text)
+			if err == nil {
+				delete(v.entries[k.Kind], k)
+				freed = freed || k.Kind == blocks.BlockKey || k.Kind == blocks.GraveKey
+			}
 		}
 		v.tellOf(k, e.Kv.ModRevision)
 	}

@@ -45,6 +45,13 @@ func TestGrantedUnderTheLock(t *testing.T) {
 		}
 	}
 
+	leased, err := s.Leased("net")
+	if err != nil || len(leased) != 1 || leased[0] != got.IPs[0].Address.Addr() {
+		t.Errorf("leased: %v, %v", leased, err)
+	}
+	if none, err := s.Leased("other"); err != nil || len(none) != 0 {
+		t.Errorf("of a network without a directory: %v, %v", none, err)
+	}
 	for prefix, want := range map[string]bool{"10.2.0.0/24": true, "10.3.0.0/24": false} {
 		withdrawn := false
 		busy, err := s.Withdraw(t.Context(), "net", []netip.Prefix{netip.MustParsePrefix(prefix)}, func() error {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead-cni/fairlead/ipam"
 	"github.com/fairlead-cni/fairlead/spec"
+	"golang.org/x/sys/unix"
 )
 
 var _ ipam.Ledger = (*Store)(nil)
@@ -260,6 +261,19 @@ func (s *Store) Reclaim(ctx context.Context, network string, dry bool) (gone []i
 		return gone, nil
 	}
 	return gone, d.giveBack(entries, uint32(d.now))
+}
+
+// Leased returns the addresses that have leases. It does not wait for calls that allocate or release some.
+func (s *Store) Leased(network string) ([]netip.Addr, error) {
+	path, err := s.path(network)
+	if err != nil {
+		return nil, err
+	}
+	leased, err := listAddresses(unix.AT_FDCWD, path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, spec.Errorf(spec.CodeIO, "leases of network %s: %w", network, err)
+	}
+	return leased, nil
 }
 
 // Withdraw calls change, which takes prefixes away from what Granted says, unless one of their addresses has a lease.
