@@ -19,6 +19,7 @@ type notices struct {
 // unknown in place of a revision means that any entry may have changed.
 const unknown = 0
 
+// add tells the member of a revision, once.
 func (n *notices) add(revision int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
